@@ -1,0 +1,63 @@
+# One environment in .venv holding exactly requirements/$(PROFILE).txt. A stamp file makes the second run instant.
+PROFILE ?= cpu
+PYTHON  ?= python3
+UV      := 0.13.8
+py      := .venv/bin/python
+uv      := .venv/bin/uv
+ready   := .venv/.ready-$(PROFILE)
+
+# uv does not read pip's settings: a folder of wheels that pip was given is handed on. Without one, the CPU build
+# of torch comes from PyTorch's own index. Both at once contradict each other, so it is one or the other.
+ifdef PIP_FIND_LINKS
+export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
+else ifeq ($(PROFILE),cpu)
+export UV_TORCH_BACKEND ?= cpu
+endif
+
+.PHONY: help setup eval test lint format lock wheel clean
+
+help:            ## this list
+	@sed -n 's/^\([a-z]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST)
+
+setup: $(ready)  ## .venv with everything (PROFILE=cpu or gpu)
+
+eval: $(ready)   ## the main job: an invented dataset, answered and scored on a local Ray; no model download
+	@RAY_ADDRESS=local $(py) jobs/eval.py $(ARGS)
+
+test: $(ready)   ## every test
+	@$(py) -m pytest $(ARGS)
+
+lint: $(ready)   ## ruff (lint, format) and mypy, as in pre-commit and CI
+	$(py) -m ruff check .
+	$(py) -m ruff format --check .
+	$(py) -m mypy
+
+format: $(ready) ## let ruff rewrite what it can
+	$(py) -m ruff check --fix .
+	$(py) -m ruff format .
+
+$(ready): pyproject.toml requirements/$(PROFILE).txt
+	@$(py) -c 'import sys; sys.exit(sys.version_info[:2] < (3, 11))' 2>/dev/null || $(PYTHON) -m venv --clear .venv
+	@$(py) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("raypipe needs Python 3.11 or newer: make PYTHON=python3.11 ...")'
+	@echo "Setting up .venv ($(PROFILE)), once: half a minute from a warm package cache, some minutes from a cold one"
+	@rm -f .venv/.ready-*
+	@$(py) -m pip --version >/dev/null 2>&1 || $(py) -m ensurepip >/dev/null
+	@$(py) -m pip install --quiet --disable-pip-version-check uv==$(UV)
+	@$(uv) pip sync --quiet --python $(py) --compile-bytecode requirements/$(PROFILE).txt
+	@$(uv) pip install --quiet --python $(py) --no-deps --editable .
+	@touch $@
+
+compile = $(uv) pip compile --quiet --upgrade --no-annotate --custom-compile-command 'make lock' \
+	--python-version 3.11 --python-platform x86_64-manylinux_2_28 --extra test pyproject.toml
+
+# The GPU list is compiled without sight of a folder of CPU wheels, else it would pin torch==...+cpu.
+lock:            ## raise the pins in requirements/
+	@test -x $(uv) || { $(PYTHON) -m venv .venv && $(py) -m pip install --quiet uv==$(UV); }
+	$(compile) --extra cpu --excludes requirements/cpu.exclude.txt --output-file requirements/cpu.txt
+	env -u UV_TORCH_BACKEND -u UV_FIND_LINKS $(compile) --extra gpu --output-file requirements/gpu.txt
+
+wheel: $(ready)  ## dist/raypipe-*.whl
+	$(uv) build --quiet --wheel
+
+clean:           ## remove .venv, out and dist
+	rm -rf .venv out dist

@@ -1,0 +1,39 @@
+"""One exception type per thing that a caller can do differently. Each knows the exit code of the command line."""
+
+from __future__ import annotations
+
+
+class RaypipeError(Exception):
+    """A message says where, what was expected, what was found and what to do."""
+
+    exit_code = 70
+
+
+class ConfError(RaypipeError):
+    """A recipe, model, cluster file or command-line argument is wrong."""
+
+    exit_code = 2
+
+
+class DataError(RaypipeError):
+    """Input data cannot be used as a whole: a missing, truncated or mislabelled file."""
+
+    exit_code = 3
+
+
+class ModelMissing(RaypipeError):
+    """A model is named and is not here; the message has the command that gets it."""
+
+    exit_code = 4
+
+
+class ClusterTooSmall(RaypipeError):
+    """The plan needs more CPUs, GPUs or memory than the cluster has; the message has the numbers."""
+
+    exit_code = 5
+
+
+class FaultBudgetExceeded(RaypipeError):
+    """Too many rows could not be done. Everything that could be is stored."""
+
+    exit_code = 6

@@ -1,0 +1,170 @@
+"""The nouns: what is searched, what is asked, what was found and said.
+
+Knows nothing but the standard library. Every record is frozen and slotted, has no behaviour beyond derived
+values, and is turned into Arrow only by `arrow.py`. Questions are few and nested, so they travel as lists of
+records; chunks are millions and flat, so they have no record at all and travel as `pa.Table` columns (`step.py`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Literal, TypeAlias
+
+SourceKind: TypeAlias = Literal["page", "snippet", "name", "document"]
+SOURCE_KINDS: tuple[SourceKind, ...] = ("page", "snippet", "name", "document")
+
+Label: TypeAlias = str
+"""A reply's class: a class name of the recipe, or one of the five below."""
+ANSWERED, ABSTAINED, INVALID, SKIPPED, FAULT = "answered", "abstained", "invalid", "skipped", "fault"
+
+Outcome: TypeAlias = Literal["", "answered", "abstained", "false_premise", "fault"]
+
+IDK = "i don't know"
+"""The abstention that CRAG's rules recognise: lower case, straight apostrophe."""
+
+Span: TypeAlias = tuple[int, int]
+"""Half-open character range `[start, end)` in a source's parsed text."""
+
+_EMPTY: Mapping[str, float] = MappingProxyType({})
+_NO_REPLIES: Mapping[str, Reply] = MappingProxyType({})
+
+
+def digest(*parts: str | bytes) -> str:
+    """32 hex digits that name these parts in this order; lengths are mixed in, so ("ab","c") != ("a","bc")."""
+    h = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        raw = part if isinstance(part, bytes) else part.encode("utf-8", "surrogatepass")
+        h.update(len(raw).to_bytes(8, "little"))
+        h.update(raw)
+    return h.hexdigest()
+
+
+def source_id(kind: SourceKind, content: str) -> str:
+    """The id of a source: the digest of its kind and content, so equal pages are one source."""
+    return digest(kind, content)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Something that can be searched. Never updated: changed content is another source."""
+
+    id: str  # source_id(kind, content)
+    kind: SourceKind  # page: HTML; the other kinds: plain text
+    content: str  # as it came, never empty
+
+
+@dataclass(frozen=True, slots=True)
+class Citation:
+    """One search result of one question: where it came from, and the sources it brought (None: it had none)."""
+
+    question: str  # question id
+    rank: int  # from 0, in the order of the search results
+    url: str  # as given, may be ""
+    modified: str  # as given, may be ""
+    page: str | None  # source id
+    snippet: str | None  # source id
+    name: str | None  # source id
+
+    def sources(self) -> tuple[str, ...]:
+        """The sources it brought, page first."""
+        return tuple(s for s in (self.page, self.snippet, self.name) if s is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A named text of a collection. Equal texts share one source and are listed under each id."""
+
+    id: str  # external id: a paper, a BEIR document
+    title: str  # may be ""
+    source: str  # source id; the source's content is the title, a newline, and the text
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """A passage that may answer. It has no text: text is fetched by id where it is read.
+
+    A passage is the parent where the split makes parents, else the chunk. Rankers add scores under their own
+    names and never overwrite one another's, so the row says why a passage is there.
+    """
+
+    chunk: str  # passage id: chunk_id(source, span)
+    source: str  # source id
+    span: Span  # of the passage in the source's parsed text
+    scores: Mapping[str, float] = field(default=_EMPTY)  # ranker -> score, bigger is better
+
+
+def chunk_id(source: str, span: Span) -> str:
+    """The id of a passage, which says where its text is: `source:start-end`."""
+    return f"{source}:{span[0]}-{span[1]}"
+
+
+def parse_chunk_id(chunk: str) -> tuple[str, Span]:
+    """The source and span that a passage id names. Raises ValueError for anything else."""
+    source, _, span = chunk.rpartition(":")
+    start, _, end = span.partition("-")
+    if not source:
+        raise ValueError(f"{chunk!r} is not a passage id: expected source:start-end")
+    return source, (int(start), int(end))
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What one step said about one question."""
+
+    text: str  # "" only where the label is skipped or fault
+    label: Label
+    confidence: float | None = None  # 0..1, where the step states one
+    logprob: float | None = None  # sum over the reply's tokens, where the model gave one
+
+
+SKIPPED_REPLY = Reply(text="", label=SKIPPED)
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Expected trouble with one row: data on the row, never an empty answer, never an exception that kills a block."""
+
+    step: str  # name of the step in the recipe
+    reason: str  # a short fixed word: too_large, not_html, timeout, ...
+    detail: str  # for people: what was expected and what was found
+    transient: bool  # True: caused by time, load or a dead service; never stored, asked again
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One question on its way through a recipe. Gold answers and labels are not here: see `Gold`."""
+
+    id: str
+    text: str
+    body: str = ""  # longer description, where the dataset has one
+    asked_at: str = ""  # as the dataset writes it: "MM/DD/YYYY, HH:MM:SS PT" in CRAG
+    citations: tuple[Citation, ...] | None = None  # what may be searched; None: the whole named snapshot
+    replies: Mapping[str, Reply] = field(default=_NO_REPLIES)  # by the `into` name of the step that wrote it
+    hits: tuple[Hit, ...] = ()  # candidate passages, each once
+    order: tuple[str, ...] = ()  # chunk ids of the ranking, best first; a subset of the hits
+    answer: str = ""  # set by decide; "" before
+    outcome: Outcome = ""  # set by decide; "" before
+    origin: str = ""  # name of the reply that the answer came from
+    faults: tuple[Fault, ...] = ()
+    degraded: tuple[str, ...] = ()  # stages left out because of time or a dead service
+    due: float | None = None  # deadline, seconds since the epoch; in no digest
+
+    def sources(self) -> tuple[str, ...] | None:
+        """Distinct source ids that may be searched, in citation order; None: the whole snapshot."""
+        if self.citations is None:
+            return None
+        return tuple(dict.fromkeys(s for c in self.citations for s in c.sources()))
+
+
+@dataclass(frozen=True, slots=True)
+class Gold:
+    """What the dataset says is right about a question. Only scoring, fitting and judging read it."""
+
+    question: str  # question id
+    answers: tuple[str, ...]  # first the answer, then its alternatives
+    labels: Mapping[str, str] = field(
+        default=MappingProxyType({})
+    )  # domain, question_type, static_or_dynamic, ...
