@@ -5,7 +5,7 @@ Corpus columns, in the order in which the corpus steps add them (one row per sou
     source, kind, content, fault      what comes in
     text, hidden                      parse
     words_NAME, starts_NAME           tokenise (NAME is the analyzer)
-    start, end, parent_start, parent_end, chunk_text      split (one row per chunk; text, hidden, words_* end here)
+    start, end, parent_start, parent_end, chunk_text      split (one row per chunk; text ... starts_NAME end)
     vector                            embed
 """
 
@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
 
-from raypipe.records import Citation, Document, Fault, Gold, Hit, Question, Reply, Source
+from raypipe.records import Citation, Document, Fault, Gold, Hit, Question, Quote, Reply, Source
 
 SPAN = pa.struct([pa.field("start", pa.int32(), nullable=False), pa.field("end", pa.int32(), nullable=False)])
 SCORES = pa.map_(pa.string(), pa.float64())
@@ -39,12 +39,14 @@ HIT = pa.struct(
         pa.field("scores", SCORES, nullable=False),
     ]
 )
+QUOTE = pa.struct([pa.field("source", pa.string(), nullable=False), pa.field("span", SPAN, nullable=False)])
 REPLY = pa.struct(
     [
         pa.field("text", pa.string(), nullable=False),
         pa.field("label", pa.string(), nullable=False),
         pa.field("confidence", pa.float64()),
         pa.field("logprob", pa.float64()),
+        pa.field("quotes", pa.list_(QUOTE), nullable=False),
     ]
 )
 _CITATION_FIELDS = [
@@ -117,7 +119,16 @@ def _hit_in(d: dict[str, Any]) -> Hit:
 
 _CITATION = [f.name for f in _CITATION_FIELDS]
 _FAULT = [f.name for f in FAULT]
-_REPLY = [f.name for f in REPLY]
+
+
+def _reply_out(r: Reply) -> dict[str, Any]:
+    quotes = [{"source": x.source, "span": _span(x.span)} for x in r.quotes]
+    return {**_plain(r, ("text", "label", "confidence", "logprob")), "quotes": quotes}
+
+
+def _reply_in(d: dict[str, Any]) -> Reply:
+    quotes = tuple(Quote(x["source"], (x["span"]["start"], x["span"]["end"])) for x in d["quotes"])
+    return Reply(d["text"], d["label"], d["confidence"], d["logprob"], quotes)
 
 
 def _question_out(q: Question) -> dict[str, Any]:
@@ -125,7 +136,7 @@ def _question_out(q: Question) -> dict[str, Any]:
     return {
         **_plain(q, ("id", "text", "body", "asked_at", "answer", "outcome", "origin", "due")),
         "citations": cites,
-        "replies": [(k, _plain(r, _REPLY)) for k, r in q.replies.items()],
+        "replies": [(k, _reply_out(r)) for k, r in q.replies.items()],
         "hits": [_hit_out(h) for h in q.hits],
         "order": list(q.order),
         "faults": [_plain(f, _FAULT) for f in q.faults],
@@ -137,7 +148,7 @@ def _question_in(d: dict[str, Any]) -> Question:
     return Question(
         **{n: d[n] for n in ("id", "text", "body", "asked_at", "answer", "outcome", "origin", "due")},
         citations=None if d["citations"] is None else tuple(Citation(**c) for c in d["citations"]),
-        replies={k: Reply(**r) for k, r in d["replies"]},
+        replies={k: _reply_in(r) for k, r in d["replies"]},
         hits=tuple(_hit_in(h) for h in d["hits"]),
         order=tuple(d["order"]),
         faults=tuple(Fault(**f) for f in d["faults"]),

@@ -1,4 +1,4 @@
-"""One exception type per thing that a caller can do differently. Each knows the exit code of the command line."""
+"""One exception type per thing that a caller can do differently, each with the command line's exit code."""
 
 from __future__ import annotations
 

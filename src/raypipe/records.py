@@ -2,7 +2,7 @@
 
 Knows nothing but the standard library. Every record is frozen and slotted, has no behaviour beyond derived
 values, and is turned into Arrow only by `arrow.py`. Questions are few and nested, so they travel as lists of
-records; chunks are millions and flat, so they have no record at all and travel as `pa.Table` columns (`step.py`).
+records; chunks are millions and flat, so they have no record and travel as `pa.Table` columns (`step.py`).
 """
 
 from __future__ import annotations
@@ -29,11 +29,12 @@ Span: TypeAlias = tuple[int, int]
 """Half-open character range `[start, end)` in a source's parsed text."""
 
 _EMPTY: Mapping[str, float] = MappingProxyType({})
+_NO_LABELS: Mapping[str, str] = MappingProxyType({})
 _NO_REPLIES: Mapping[str, Reply] = MappingProxyType({})
 
 
 def digest(*parts: str | bytes) -> str:
-    """32 hex digits that name these parts in this order; lengths are mixed in, so ("ab","c") != ("a","bc")."""
+    """32 hex digits that name these parts in order; lengths are mixed in, so ("ab","c") != ("a","bc")."""
     h = hashlib.blake2b(digest_size=16)
     for part in parts:
         raw = part if isinstance(part, bytes) else part.encode("utf-8", "surrogatepass")
@@ -58,7 +59,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Citation:
-    """One search result of one question: where it came from, and the sources it brought (None: it had none)."""
+    """One search result of one question: where it came from, and the sources it brought (None: none)."""
 
     question: str  # question id
     rank: int  # from 0, in the order of the search results
@@ -111,6 +112,14 @@ def parse_chunk_id(chunk: str) -> tuple[str, Span]:
 
 
 @dataclass(frozen=True, slots=True)
+class Quote:
+    """Where a reply's evidence stands, to the character."""
+
+    source: str  # source id
+    span: Span  # in the source's parsed text
+
+
+@dataclass(frozen=True, slots=True)
 class Reply:
     """What one step said about one question."""
 
@@ -118,6 +127,7 @@ class Reply:
     label: Label
     confidence: float | None = None  # 0..1, where the step states one
     logprob: float | None = None  # sum over the reply's tokens, where the model gave one
+    quotes: tuple[Quote, ...] = ()  # its evidence, best first, where the step knows it
 
 
 SKIPPED_REPLY = Reply(text="", label=SKIPPED)
@@ -125,7 +135,7 @@ SKIPPED_REPLY = Reply(text="", label=SKIPPED)
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Expected trouble with one row: data on the row, never an empty answer, never an exception that kills a block."""
+    """Expected trouble with one row: data on the row, never an empty answer, never a block that dies."""
 
     step: str  # name of the step in the recipe
     reason: str  # a short fixed word: too_large, not_html, timeout, ...

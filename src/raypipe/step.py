@@ -71,8 +71,8 @@ class Found:
 class Words:
     """The words of the passages in a scope, as flat arrays: what BM25 needs and nothing else.
 
-    A word belongs to the passage in which it starts. Passages are ordered by source (in the scope's order; the
-    whole snapshot: by id), then by span.
+    A word belongs to the passage in which it starts. Passages are ordered by source (in the scope's order;
+    the whole snapshot: by id), then by span.
     """
 
     chunks: tuple[str, ...]  # passage ids, distinct
@@ -81,9 +81,9 @@ class Words:
 
 
 class Index(Protocol):
-    """What can be searched: the store's tables, or a request's own pages in memory. A scope is a tuple of source
-    ids; None is everything. Sources in a scope that the index does not hold are no error: an empty or faulty page
-    has no passages."""
+    """What can be searched: the store's tables, or a request's own pages in memory. A scope is a tuple of
+    source ids; None is everything. A source in a scope that the index does not hold is no error: an empty or
+    faulty page has no passages."""
 
     async def search(
         self, model: Model, vectors: np.ndarray, scopes: Sequence[tuple[str, ...] | None], top: int
@@ -96,14 +96,18 @@ class Index(Protocol):
         """The text of each passage id, in order. Raises KeyError for a source that is not here."""
         ...
 
+    async def source_texts(self, sources: Sequence[str]) -> list[str | None]:
+        """The whole parsed text of each source id, in order; None where the index does not hold it."""
+        ...
+
     async def words(self, analyzer: str, scope: tuple[str, ...] | None) -> Words:
         """The words that the corpus step `tokenise` kept, for every passage in the scope."""
         ...
 
 
 class Kit(Protocol):
-    """Everything expensive that a step may ask for: the only thing that differs between a job's actor, a Serve
-    replica and a test. What is handed out may be called any number of times, concurrently."""
+    """Everything expensive that a step may ask for: the only thing that differs between a job's actor, a
+    Serve replica and a test. What is handed out may be called any number of times, concurrently."""
 
     def embedder(self, model: Model) -> Embed: ...
     def reranker(self, model: Model) -> Score: ...
@@ -118,13 +122,12 @@ Build: TypeAlias = Callable[[pa.Table], Awaitable[pa.Table]]
 class Step(Protocol):
     """One verb of the question half: a frozen dataclass whose fields are all that decides its output.
 
-    `reads` and `writes` name fields of Question: "text", "body", "citations", "hits", "hits.NAME" (one score),
-    "order", "replies.NAME", "answer". They check a recipe before it runs and are held by the poison test.
+    `reads` and `writes` name fields of Question: "text", "body", "citations", "hits", "hits.NAME" (one
+    score), "order", "replies.NAME", "answer". They check a recipe before it runs and the poison test holds
+    them: a field that a step did not declare is replaced by a bomb, and the step must not notice.
     """
 
-    version: ClassVar[
-        int
-    ]  # raised when the code changes what comes out; steps.lock notices when it was forgotten
+    version: ClassVar[int]  # raised when the code changes what comes out; steps.lock notices a miss
 
     def reads(self) -> frozenset[str]: ...
     def writes(self) -> frozenset[str]: ...
