@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Literal, TypeAlias
 
 SourceKind: TypeAlias = Literal["page", "snippet", "name", "document"]
@@ -28,9 +27,6 @@ IDK = "i don't know"
 Span: TypeAlias = tuple[int, int]
 """Half-open character range `[start, end)` in a source's parsed text."""
 
-_EMPTY: Mapping[str, float] = MappingProxyType({})
-_NO_LABELS: Mapping[str, str] = MappingProxyType({})
-_NO_REPLIES: Mapping[str, Reply] = MappingProxyType({})
 
 
 def digest(*parts: str | bytes) -> str:
@@ -94,7 +90,7 @@ class Hit:
     chunk: str  # passage id: chunk_id(source, span)
     source: str  # source id
     span: Span  # of the passage in the source's parsed text
-    scores: Mapping[str, float] = field(default=_EMPTY)  # ranker -> score, bigger is better
+    scores: Mapping[str, float] = field(default_factory=dict)  # ranker -> score, bigger is better
 
 
 def chunk_id(source: str, span: Span) -> str:
@@ -152,7 +148,7 @@ class Question:
     body: str = ""  # longer description, where the dataset has one
     asked_at: str = ""  # as the dataset writes it: "MM/DD/YYYY, HH:MM:SS PT" in CRAG
     citations: tuple[Citation, ...] | None = None  # what may be searched; None: the whole named snapshot
-    replies: Mapping[str, Reply] = field(default=_NO_REPLIES)  # by the `into` name of the step that wrote it
+    replies: Mapping[str, Reply] = field(default_factory=dict)  # by the `into` name of the step that wrote it
     hits: tuple[Hit, ...] = ()  # candidate passages, each once
     order: tuple[str, ...] = ()  # chunk ids of the ranking, best first; a subset of the hits
     answer: str = ""  # set by decide; "" before
