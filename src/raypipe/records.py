@@ -28,7 +28,6 @@ Span: TypeAlias = tuple[int, int]
 """Half-open character range `[start, end)` in a source's parsed text."""
 
 
-
 def digest(*parts: str | bytes) -> str:
     """32 hex digits that name these parts in order; lengths are mixed in, so ("ab","c") != ("a","bc")."""
     h = hashlib.blake2b(digest_size=16)
@@ -171,6 +170,4 @@ class Gold:
 
     question: str  # question id
     answers: tuple[str, ...]  # first the answer, then its alternatives
-    labels: Mapping[str, str] = field(
-        default=MappingProxyType({})
-    )  # domain, question_type, static_or_dynamic, ...
+    labels: Mapping[str, str] = field(default_factory=dict)  # domain, question_type, static_or_dynamic, ...
