@@ -1,0 +1,251 @@
+"""The two CRAG scoring rules, verdict by verdict. Pure functions; knows what a judge said, not the judge.
+
+- `official`: the published evaluator's evident intent. "i don't know" is missing; a truth that equals the
+  prediction, or "invalid" in both, is right; "invalid" in only one of them is wrong for that truth;
+  everything else is for the judge, who answers in JSON with `score` 0 or 1.
+- `accuracy`: the evaluator of the earlier contest versions, under which most published runs were scored.
+  "i don't know" is missing; equality is right; else it is right where the judge's reply has "true" in
+  it.
+
+Comparison is of stripped, lower-cased text and nothing else: "yes." is not "yes". A prediction has one
+judge reply however many truths it has: the judge is asked whether any of them is met, so the reply
+counts wherever at least one truth is open. A prediction that needs a judge and has no reply is
+`unscored`: counted, and in no share.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Literal, TypeAlias, get_args
+
+from raypipe.metrics.stats import score_interval
+from raypipe.records import FAULT, IDK, Gold, Question
+from raypipe.text.replies import parse_response
+
+Rule: TypeAlias = Literal["official", "accuracy"]
+RULES: tuple[Rule, ...] = get_args(Rule)
+
+VerdictOutcome: TypeAlias = Literal["correct", "exact", "missing", "hallucination", "unscored"]
+"""`exact` is a correct prediction that equals a truth; it is counted in `n_correct` as well."""
+
+Reason: TypeAlias = Literal[
+    "equal",  # exact
+    "both_invalid",  # correct: "invalid" in the prediction and in a truth
+    "judge",  # correct or hallucination: the judge said so
+    "judge_unreadable",  # hallucination: the judge's reply is no judgement
+    "one_invalid",  # hallucination: for every truth, "invalid" is in exactly one of the two
+    "abstained",  # missing
+    "no_judge_reply",  # unscored
+    "no_prediction",  # unscored: the question could not be done
+]
+
+_NO_LABELS: Mapping[str, str] = MappingProxyType({})
+
+INVALID_QUESTION = "invalid question"
+"""What CRAG expects for a question with a false premise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """One prediction with all that a rule needs to score it."""
+
+    question: str  # question id
+    prediction: str | None  # None: the question could not be done
+    truths: tuple[str, ...]  # first the answer, then its alternatives; at least one
+    judge_response: str | None = None  # as the judge wrote it, may be ""; None: no judge was asked
+    labels: Mapping[str, str] = field(default_factory=lambda: _NO_LABELS)  # domain, question_type, ...
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a rule says of one prediction."""
+
+    question: str  # question id
+    outcome: VerdictOutcome
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True)
+class CragScore:
+    """Shares are over the scored predictions, `total - n_unscored`; None where there are none."""
+
+    score: float | None  # accuracy - hallucination, -1..1
+    accuracy: float | None  # 0..1
+    hallucination: float | None  # 0..1
+    missing: float | None  # 0..1
+    exact_accuracy: float | None  # 0..1, the part of accuracy that needed no judge
+    n_miss: int
+    n_correct: int  # exact ones included
+    n_correct_exact: int
+    n_hallucination: int
+    n_unscored: int
+    total: int  # all predictions, unscored ones included
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """The score of the predictions that share one label."""
+
+    label: str  # domain, question_type, ...
+    value: str
+    score: CragScore
+    interval: tuple[float, float] | None  # 95 % interval of the score; None where nothing was scored
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """Everything that scoring says about one run."""
+
+    rule: Rule
+    score: CragScore
+    interval: tuple[float, float] | None  # 95 % interval of the score; None where nothing was scored
+    bounds: tuple[float, float] | None  # the score over all rows, were every unscored one wrong or right
+    controls: Mapping[str, CragScore]  # constant answer -> its score on the same truths
+    slices: tuple[Slice, ...]
+    verdicts: tuple[Verdict, ...]  # one per prediction, in order
+
+
+def judge(row: Scored, rule: Rule) -> Verdict:
+    """The verdict on one prediction. Raises ValueError for a row without truths."""
+    if not row.truths:
+        raise ValueError(f"question {row.question!r} has no truth to score against")
+    outcome, reason = _outcome(row, rule)
+    return Verdict(row.question, outcome, reason)
+
+
+def _outcome(row: Scored, rule: Rule) -> tuple[VerdictOutcome, Reason]:
+    if row.prediction is None:
+        return "unscored", "no_prediction"
+    prediction = row.prediction.strip().lower()
+    truths = [t.strip().lower() for t in row.truths]
+    if IDK in prediction:
+        return "missing", "abstained"
+    if prediction in truths:
+        return "exact", "equal"
+    if rule == "official":
+        invalid = ["invalid" in t for t in truths]
+        if "invalid" in prediction:
+            return ("correct", "both_invalid") if any(invalid) else ("hallucination", "one_invalid")
+        if all(invalid):
+            return "hallucination", "one_invalid"
+    if row.judge_response is None:
+        return "unscored", "no_judge_reply"
+    if rule == "accuracy":
+        return ("correct" if "true" in row.judge_response.lower() else "hallucination"), "judge"
+    said = parse_response(row.judge_response).score
+    if said == -1:
+        return "hallucination", "judge_unreadable"
+    return ("correct" if said == 1 else "hallucination"), "judge"
+
+
+def total(verdicts: Iterable[Verdict]) -> CragScore:
+    """The score of these verdicts.
+
+    >>> total([Verdict("a", "exact", "equal"), Verdict("b", "missing", "abstained")]).score
+    0.5
+    """
+    n = Counter(v.outcome for v in verdicts)
+    exact, miss, wrong = n["exact"], n["missing"], n["hallucination"]
+    correct = n["correct"] + exact
+    scored = correct + miss + wrong
+
+    def share(count: int) -> float | None:
+        return count / scored if scored else None
+
+    return CragScore(
+        score=(2 * correct + miss) / scored - 1 if scored else None,
+        accuracy=share(correct),
+        hallucination=share(wrong),
+        missing=share(miss),
+        exact_accuracy=share(exact),
+        n_miss=miss,
+        n_correct=correct,
+        n_correct_exact=exact,
+        n_hallucination=wrong,
+        n_unscored=n["unscored"],
+        total=scored + n["unscored"],
+    )
+
+
+def score(rows: Iterable[Scored], rule: Rule) -> CragScore:
+    """The score of these predictions."""
+    return total(judge(r, rule) for r in rows)
+
+
+def bounds(score: CragScore) -> tuple[float, float] | None:
+    """The score over all predictions were every unscored one wrong, and were every one right."""
+    if not score.total:
+        return None
+    low = (2 * score.n_correct + score.n_miss) / score.total - 1
+    return low, low + 2 * score.n_unscored / score.total
+
+
+def controls(rows: Sequence[Scored], rule: Rule) -> dict[str, CragScore]:
+    """The floor: what the same constant answer to every question scores on these truths.
+
+    Nobody judges a constant: "invalid question" is wrong wherever the rule alone does not find it right.
+    """
+
+    def constant(answer: str) -> CragScore:
+        return score((replace(r, prediction=answer, judge_response="") for r in rows), rule)
+
+    return {answer: constant(answer) for answer in (IDK, INVALID_QUESTION)}
+
+
+def interval(score: CragScore) -> tuple[float, float] | None:
+    """95 % interval of the score, for other questions of the same kind; None where nothing was scored."""
+    if score.score is None:
+        return None
+    return score_interval(score.n_correct, score.n_miss, score.n_hallucination)
+
+
+def slices(rows: Sequence[Scored], verdicts: Sequence[Verdict]) -> tuple[Slice, ...]:
+    """The score for each value of each label, labels in the order met, values by size and then by name."""
+    groups: dict[str, dict[str, list[Verdict]]] = {}
+    for row, verdict in zip(rows, verdicts, strict=True):
+        for label, value in row.labels.items():
+            groups.setdefault(label, {}).setdefault(value, []).append(verdict)
+    out = []
+    for label, values in groups.items():
+        for value, members in sorted(values.items(), key=lambda kv: (-len(kv[1]), kv[0])):
+            part = total(members)
+            out.append(Slice(label, value, part, interval(part)))
+    return tuple(out)
+
+
+def mark(rows: Sequence[Scored], rule: Rule) -> Marks:
+    """Verdicts, score, controls and slices of one run."""
+    verdicts = tuple(judge(r, rule) for r in rows)
+    overall = total(verdicts)
+    return Marks(
+        rule=rule,
+        score=overall,
+        interval=interval(overall),
+        bounds=bounds(overall),
+        controls=controls(rows, rule),
+        slices=slices(rows, verdicts),
+        verdicts=verdicts,
+    )
+
+
+def pair(
+    questions: Iterable[Question], golds: Mapping[str, Gold], judged: Mapping[str, str]
+) -> tuple[list[Scored], list[str]]:
+    """Answered questions with their truths (by question id) and judge replies (by question id), in
+    order, and the ids of the questions that have no truth and so cannot be scored.
+
+    A question that ended in a fault has no prediction: it is unscored, not wrong and not missing.
+    """
+    rows: list[Scored] = []
+    without: list[str] = []
+    for q in questions:
+        gold = golds.get(q.id)
+        if gold is None or not gold.answers:
+            without.append(q.id)
+            continue
+        prediction = None if q.outcome in ("", FAULT) else q.answer
+        rows.append(Scored(q.id, prediction, gold.answers, judged.get(q.id), gold.labels))
+    return rows, without

@@ -1,0 +1,105 @@
+"""Scores of files that any system may have written: CRAG predictions, TREC runs. Prints nothing."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from raypipe.metrics import crag, ranking
+from raypipe.metrics.textfile import Line, lines
+
+
+def score_crag_file(path: Path, rule: crag.Rule) -> dict[str, Any]:
+    """The score of a `.jsonl[.gz]` file of predictions: the fields of CragScore, the score's interval
+    and bounds, the constant controls, and what was normalised on the way in (what -> how often).
+
+    A line holds `query, answer, alternatives?, prediction, judge_response?`; other fields are ignored. A
+    prediction of null says that the question could not be done. Numbers stand for their text. Raises
+    DataError.
+    """
+    rows, normalised = read_predictions(path)
+    marks = crag.mark(rows, rule)
+    return {
+        "rule": rule,
+        **asdict(marks.score),
+        "interval": marks.interval,
+        "bounds": marks.bounds,
+        "controls": {answer: asdict(s) for answer, s in marks.controls.items()},
+        "normalised": normalised,
+    }
+
+
+def score_ranking_files(run: Path, qrels: Path, per_query: bool) -> dict[str, Any]:
+    """The measures of a TREC run, the number of queries behind the means, and those left out.
+
+    Raises DataError.
+    """
+    found = ranking.score(ranking.read_run(run), ranking.read_qrels(qrels))
+    out: dict[str, Any] = {
+        **found.means,
+        "queries": len(found.per_query),
+        "unranked": list(found.unranked),
+        "unjudged": list(found.unjudged),
+    }
+    if per_query:
+        out["per_query"] = {q: dict(v) for q, v in found.per_query.items()}
+    return out
+
+
+def read_predictions(path: Path) -> tuple[list[crag.Scored], dict[str, int]]:
+    """The predictions in a file, and what was normalised (what -> how often)."""
+    normalised: Counter[str] = Counter()
+    rows = []
+    for line in lines(path):
+        if not line.text.strip():
+            normalised["blank_line"] += 1
+            continue
+        rows.append(_row(line, _object(line), normalised))
+    return rows, dict(normalised)
+
+
+def _refuse(constant: str) -> Any:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def _object(line: Line) -> dict[str, Any]:
+    try:
+        record = json.loads(line.text, parse_constant=_refuse)
+    except (ValueError, RecursionError) as e:
+        raise line.error(f"a JSON object ({e})", line.text) from e
+    if not isinstance(record, dict):
+        raise line.error("a JSON object", record)
+    return record
+
+
+def _row(line: Line, record: dict[str, Any], normalised: Counter[str]) -> crag.Scored:
+    for name in ("query", "answer", "prediction"):
+        if name not in record:
+            raise line.error(f"a field {name!r}", sorted(record))
+
+    def text(name: str, value: Any) -> str:
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            normalised[f"{name}_number"] += 1
+            return str(value)
+        if not isinstance(value, str):
+            raise line.error(f"text as {name!r}", value)
+        return value
+
+    answer = text("answer", record["answer"])
+    if not answer.strip():
+        raise line.error("an answer to score against", answer)
+    alternatives = record.get("alternatives")
+    if alternatives is None:
+        alternatives = []
+    if not isinstance(alternatives, list):
+        raise line.error("a list of texts as 'alternatives'", alternatives)
+    prediction, judged = record["prediction"], record.get("judge_response")
+    return crag.Scored(
+        question=f"{line.number}",
+        prediction=None if prediction is None else text("prediction", prediction),
+        truths=(answer, *(text("alternatives", a) for a in alternatives)),
+        judge_response=None if judged is None else text("judge_response", judged),
+    )

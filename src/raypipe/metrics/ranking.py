@@ -1,0 +1,120 @@
+"""Ranking measures as trec_eval computes them, and TREC files. Knows rankings by query and document id only.
+
+A ranking is ordered as trec_eval orders it: by score, ties by document id descending. trec_eval keeps
+scores in single precision, so scores that differ by less than that are a tie; `ranked` does the same,
+and a written run reads back in the order it was scored in.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias, TypeVar
+
+import numpy as np
+import pytrec_eval
+
+from raypipe.errors import DataError
+from raypipe.metrics.textfile import filled, write_text
+
+T = TypeVar("T")
+
+Run: TypeAlias = Mapping[str, Mapping[str, float]]
+"""query id -> document id -> score, bigger is better."""
+
+Qrels: TypeAlias = Mapping[str, Mapping[str, int]]
+"""query id -> document id -> relevance; relevant from 1 on."""
+
+MEASURES = ("map", "map_cut_20", "ndcg_cut_10", "recip_rank", "recall_5", "recall_20", "recall_100")
+MAP_CUT_20_MIN = "map_cut_20_min"
+"""As map_cut_20, but over min(relevant, 20) and not over all relevant documents, so that 1 can be reached."""
+
+_ASKED = {"map", "map_cut.20", "ndcg_cut.10", "recip_rank", "recall.5,20,100", "num_rel"}
+
+
+@dataclass(frozen=True, slots=True)
+class RankingScore:
+    """Means are over every query with judgements; one that was not ranked counts 0, as in trec_eval -c."""
+
+    means: Mapping[str, float | None]  # measure -> mean; None: no query has judgements
+    per_query: Mapping[str, Mapping[str, float]]  # query -> measure -> value; judged queries, sorted by id
+    unranked: tuple[str, ...]  # judged queries without a ranking, sorted
+    unjudged: tuple[str, ...]  # ranked queries without judgements: in no mean, sorted
+
+
+def score(run: Run, qrels: Qrels) -> RankingScore:
+    """The measures of a run. Documents without a judgement are not relevant."""
+    evaluator = pytrec_eval.RelevanceEvaluator(_plain(qrels), _ASKED)
+    found = evaluator.evaluate(_plain(run))
+    names = (*MEASURES, MAP_CUT_20_MIN)
+    per_query: dict[str, dict[str, float]] = {}
+    for query in sorted(qrels):
+        values = dict(found.get(query, {}))
+        relevant = values.pop("num_rel", 0.0)
+        if relevant:
+            values[MAP_CUT_20_MIN] = values["map_cut_20"] * relevant / min(relevant, 20.0)
+        per_query[query] = {n: values.get(n, 0.0) for n in names}
+    n = len(per_query)
+    means = {m: math.fsum(v[m] for v in per_query.values()) / n if n else None for m in names}
+    return RankingScore(
+        means=means,
+        per_query=per_query,
+        unranked=tuple(q for q in per_query if not run.get(q)),
+        unjudged=tuple(sorted(q for q in run if q not in qrels)),
+    )
+
+
+def _plain(table: Mapping[str, Mapping[str, T]]) -> dict[str, dict[str, T]]:
+    return {query: dict(row) for query, row in table.items() if row}
+
+
+def ranked(scores: Mapping[str, float]) -> list[str]:
+    """Document ids, best first, ties broken as trec_eval breaks them.
+
+    >>> ranked({"a": 1.0, "b": 1.0 + 1e-9, "c": 2.0})
+    ['c', 'b', 'a']
+    """
+    return sorted(scores, key=lambda d: (np.float32(scores[d]), d.encode()), reverse=True)
+
+
+def read_run(path: Path) -> dict[str, dict[str, float]]:
+    """A TREC run, `query Q0 document rank score tag` per line, plain or .gz. Raises DataError."""
+    run: dict[str, dict[str, float]] = {}
+    for line in filled(path):
+        query, _, document, _, text, _ = line.fields("query Q0 document rank score tag")
+        value = line.number_of(float, text, "a score")
+        if not math.isfinite(value):
+            raise line.error("a finite score", text)
+        if document in run.setdefault(query, {}):
+            raise line.error(f"each document once for query {query!r}", document)
+        run[query][document] = value
+    return run
+
+
+def read_qrels(path: Path) -> dict[str, dict[str, int]]:
+    """TREC judgements, `query 0 document relevance` per line, plain or .gz. Raises DataError."""
+    qrels: dict[str, dict[str, int]] = {}
+    for line in filled(path):
+        query, _, document, text = line.fields("query 0 document relevance")
+        if document in qrels.setdefault(query, {}):
+            raise line.error(f"each document once for query {query!r}", document)
+        qrels[query][document] = line.number_of(int, text, "a whole number as relevance")
+    return qrels
+
+
+def write_run(path: Path, run: Run, tag: str) -> None:
+    """A TREC run, queries in the order given, ranks from 1. Raises DataError for ids with white space."""
+    out = []
+    for query, scores in run.items():
+        for rank, document in enumerate(ranked(scores), 1):
+            score = float(scores[document])
+            out.append(f"{_word(query)} Q0 {_word(document)} {rank} {score!r} {_word(tag)}\n")
+    write_text(path, "".join(out))
+
+
+def _word(text: str) -> str:
+    if text.split() != [text]:
+        raise DataError(f"expected an id without white space (a TREC run has no other kind), found {text!r}")
+    return text

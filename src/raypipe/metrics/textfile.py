@@ -1,0 +1,107 @@
+"""Text files, line by line in and whole files out. Knows nothing of what the lines mean."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from io import BufferedReader
+from pathlib import Path
+from typing import TypeVar
+
+from raypipe.errors import DataError
+
+T = TypeVar("T")
+
+_LINE_BYTES = 64 << 20  # a longer line is no row of anything: stop before it fills the memory
+_GZIP_MAGIC = b"\x1f\x8b"
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line and where it stands, for messages."""
+
+    path: Path
+    number: int  # from 1
+    text: str  # without its end
+
+    def error(self, expected: str, found: object) -> DataError:
+        shown = repr(found) if len(repr(found)) <= 120 else repr(found)[:117] + "..."
+        return DataError(f"{self.path}:{self.number}: expected {expected}, found {shown}")
+
+    def fields(self, names: str) -> list[str]:
+        """The fields of a line of exactly these names, separated by white space."""
+        values = self.text.split()
+        if len(values) != len(names.split()):
+            raise self.error(f"{len(names.split())} fields ({names})", self.text)
+        return values
+
+    def number_of(self, kind: Callable[[str], T], text: str, meaning: str) -> T:
+        """The field read as an int or float."""
+        try:
+            return kind(text)
+        except ValueError:
+            raise self.error(meaning, text) from None
+
+
+def lines(path: Path) -> Iterator[Line]:
+    """The lines of a UTF-8 file, plain or .gz, blank ones too. A byte order mark and CR LF are taken off.
+
+    Raises DataError for a file that is missing, truncated, mislabelled or not UTF-8.
+    """
+    number = 0
+    try:
+        with _open(path) as stream:
+            while raw := stream.readline(_LINE_BYTES + 1):
+                number += 1
+                if len(raw) > _LINE_BYTES:
+                    raise DataError(
+                        f"{path}:{number}: expected a line of at most {_LINE_BYTES} bytes, found more"
+                    )
+                encoding = "utf-8-sig" if number == 1 else "utf-8"
+                yield Line(path, number, raw.decode(encoding).rstrip("\r\n"))
+    except UnicodeDecodeError as e:
+        raise DataError(
+            f"{path}:{number}: expected UTF-8 text, found {e.object[e.start : e.start + 8]!r}"
+        ) from e
+    except (gzip.BadGzipFile, zlib.error, EOFError) as e:
+        raise DataError(
+            f"{path}: expected a whole gzip file, found damage after line {number} ({e}); write it again"
+        ) from e
+    except OSError as e:
+        raise DataError(f"{path}: expected a readable file, found: {e.strerror}") from e
+
+
+def filled(path: Path) -> Iterator[Line]:
+    """The lines that are not blank."""
+    return (line for line in lines(path) if line.text.strip())
+
+
+def _open(path: Path) -> gzip.GzipFile | BufferedReader:
+    if path.suffix == ".gz":
+        return gzip.open(path, "rb")
+    stream = path.open("rb")
+    if stream.read(2) == _GZIP_MAGIC:
+        stream.close()
+        raise DataError(f"{path}: expected text, found gzip data; name it {path.name}.gz")
+    stream.seek(0)
+    return stream
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file as a whole: a reader sees the old one or the new one, whatever happens in between.
+
+    A lone surrogate, which UTF-8 cannot hold, is written as its JSON escape.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("w", encoding="utf-8", errors="backslashreplace", newline="\n") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)

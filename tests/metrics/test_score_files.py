@@ -1,0 +1,109 @@
+"""Files of predictions: what is normalised, what is refused, and how the message helps."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raypipe.errors import DataError
+from raypipe.metrics.files import read_predictions, score_crag_file
+from raypipe.metrics.textfile import write_text
+
+ROW = {"query": "who?", "answer": "ann", "prediction": "ann"}
+
+
+def written(path: Path, *rows: Any) -> Path:
+    path.write_text("".join((r if isinstance(r, str) else json.dumps(r)) + "\n" for r in rows))
+    return path
+
+
+def test_numbers_stand_for_their_text_and_are_counted(tmp_path: Path) -> None:
+    rows = [{**ROW, "answer": 7, "prediction": "7"}, {**ROW, "alternatives": [1.5], "prediction": "1.5"}]
+    found = score_crag_file(written(tmp_path / "p.jsonl", *rows, ""), "official")
+    assert (found["n_correct_exact"], found["total"]) == (2, 2)
+    assert found["normalised"] == {"answer_number": 1, "alternatives_number": 1, "blank_line": 1}
+
+
+def test_byte_order_mark_crlf_and_gzip_change_nothing(tmp_path: Path) -> None:
+    text = "\ufeff" + json.dumps(ROW) + "\r\n" + json.dumps({**ROW, "prediction": "b\u2028c"}) + "\r\n"
+    plain, packed = tmp_path / "p.jsonl", tmp_path / "p.jsonl.gz"
+    plain.write_bytes(text.encode())
+    packed.write_bytes(gzip.compress(text.encode()))
+    assert read_predictions(plain) == read_predictions(packed)
+    assert [r.prediction for r in read_predictions(plain)[0]] == ["ann", "b\u2028c"]
+
+
+def test_a_null_prediction_says_that_the_question_could_not_be_done(tmp_path: Path) -> None:
+    found = score_crag_file(written(tmp_path / "p.jsonl", ROW, {**ROW, "prediction": None}), "accuracy")
+    assert (found["score"], found["n_unscored"], found["total"]) == (1, 1, 2)
+
+
+def test_an_empty_file_has_no_score(tmp_path: Path) -> None:
+    found = score_crag_file(written(tmp_path / "p.jsonl"), "official")
+    assert (found["score"], found["accuracy"], found["total"]) == (None, None, 0)
+
+
+@pytest.mark.parametrize(
+    ("bad", "expected"),
+    [
+        ('{"query": "who?", "answer"', "a JSON object"),
+        ("[1]", "a JSON object"),
+        ('{"query": "who?", "answer": NaN, "prediction": "a"}', "NaN is not JSON"),
+        ("[" * 100_000, "a JSON object"),
+        ({"query": "who?", "answer": "a"}, "a field 'prediction'"),
+        ({**ROW, "answer": ["a"]}, "text as 'answer'"),
+        ({**ROW, "answer": True}, "text as 'answer'"),
+        ({**ROW, "answer": " "}, "an answer to score against"),
+        ({**ROW, "alternatives": "[]"}, "a list of texts as 'alternatives'"),
+        ({**ROW, "judge_response": {}}, "text as 'judge_response'"),
+    ],
+)
+def test_a_bad_line_is_named_with_file_line_and_what_was_expected(
+    tmp_path: Path, bad: Any, expected: str
+) -> None:
+    path = written(tmp_path / "p.jsonl", ROW, bad)
+    with pytest.raises(DataError) as caught:
+        score_crag_file(path, "official")
+    message = str(caught.value)
+    assert message.startswith(f"{path}:2: expected ") and expected in message and ", found " in message
+    assert len(message) < 400
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "expected"),
+    [
+        ("p.jsonl.gz", gzip.compress(json.dumps(ROW).encode() * 5000)[:-20], "a whole gzip file"),
+        ("p.jsonl.gz", json.dumps(ROW).encode(), "a whole gzip file"),
+        ("p.jsonl", gzip.compress(b"{}"), "name it p.jsonl.gz"),
+        ("p.jsonl", b'{"query": "\xff"}', "UTF-8"),
+        (".", b"", "a readable file"),
+    ],
+)
+def test_a_damaged_or_mislabelled_file_is_refused(
+    tmp_path: Path, name: str, content: bytes, expected: str
+) -> None:
+    path = tmp_path / name
+    if content:
+        path.write_bytes(content)
+    with pytest.raises(DataError, match=expected):
+        score_crag_file(path, "official")
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"none\.jsonl: expected a readable file, found: No such file"):
+        score_crag_file(tmp_path / "none.jsonl", "official")
+
+
+def test_a_file_is_replaced_as_a_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "report.json"
+    write_text(path, "old")
+    with pytest.raises(TypeError):
+        write_text(path, None)  # type: ignore[arg-type]
+    assert path.read_text() == "old"
+    write_text(path, '"\ud800"')
+    assert json.loads(path.read_text()) == "\ud800"
+    assert [p.name for p in path.parent.iterdir()] == ["report.json"]
