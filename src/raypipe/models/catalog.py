@@ -1,0 +1,151 @@
+"""models.yaml: names to `step.Model` values that know their identity.
+
+Knows where weights may come from and what their identity is. Does not load them and imports no model library.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from raypipe import conf
+from raypipe.conf import Where, did_you_mean
+from raypipe.errors import ModelMissing
+from raypipe.models import folder
+from raypipe.step import Model, ModelKind
+
+Loader = Literal["flag", "bge-m3", "flag-reranker", "maxsim", "tokens", "hash", "overlap", "whitespace"]
+
+KIND: Mapping[str, ModelKind] = {
+    "flag": "embedder",  # FlagEmbedding's FlagModel: BERT or XLM-R shapes
+    "bge-m3": "embedder",  # FlagEmbedding's BGEM3FlagModel, dense vectors
+    "flag-reranker": "reranker",  # FlagEmbedding's FlagReranker, sigmoid of one logit
+    "maxsim": "reranker",  # maxsim.py: over an embedder's token vectors
+    "tokens": "tokenizer",  # tokenizer.json of a folder
+    "hash": "embedder",  # fake.py, as the last two
+    "overlap": "reranker",
+    "whitespace": "tokenizer",
+}
+WEIGHTLESS = frozenset({"hash", "overlap", "whitespace"})
+
+FORMULA = {"hash": 1, "overlap": 1, "whitespace": 1, "maxsim": 1}
+"""Loaders whose numbers come from a formula of ours: part of the identity, raised when the numbers change."""
+
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One entry of models.yaml."""
+
+    kind: ModelKind
+    loader: Loader
+    repo: str = ""  # hub name, with `revision`
+    revision: str | None = None  # 40 hex digits: a branch or tag can move, a commit cannot
+    path: str = ""  # folder; relative to the folder of models.yaml
+    package: str = ""  # PACKAGE/FOLDER of an installed Python package
+    dtype: Literal["float32", "float16", "bfloat16"] = "float32"
+    dim: int = 0  # of an embedder's vectors
+    pooling: Literal["", "cls", "mean"] = ""  # of an embedder
+    max_tokens: int = 512  # longer inputs are cut; a reranker: query and passage together
+    query_instruction: str = ""  # put before a query as it stands, a space at its end included
+    passage_instruction: str = ""  # put before a passage
+
+    def __post_init__(self) -> None:
+        sources = [n for n in ("repo", "path", "package") if getattr(self, n)]
+        if KIND[self.loader] != self.kind:
+            raise ValueError(f"loader {self.loader!r} makes a {KIND[self.loader]}, but kind is {self.kind!r}")
+        if self.loader in WEIGHTLESS and sources:
+            raise ValueError(f"loader {self.loader!r} has no weights, but {sources[0]!r} is given")
+        if self.loader not in WEIGHTLESS and len(sources) != 1:
+            raise ValueError(
+                f"expected one of repo, path and package, found {' and '.join(sources) or 'none'}"
+            )
+        if self.kind == "embedder" and self.dim < 1:
+            raise ValueError("an embedder needs dim, the length of its vectors")
+        if self.loader in ("flag", "bge-m3") and not self.pooling:
+            raise ValueError("pooling is missing: cls for the BGE family, mean for MiniLM")
+        if self.loader == "bge-m3" and self.pooling != "cls":
+            raise ValueError(f"loader 'bge-m3' pools cls, found {self.pooling!r}")
+        if self.max_tokens < 8:
+            raise ValueError(f"max_tokens: expected at least 8, found {self.max_tokens}")
+
+
+@dataclass(frozen=True, slots=True)
+class Catalog:
+    """The models that recipes may name."""
+
+    entries: Mapping[str, Entry]
+    file: Path  # for messages, and the folder that relative paths start from
+    hub: Path  # the hub's local cache
+
+    def model(self, name: str) -> Model:
+        """Raises ConfError for an unknown name or an entry without a pinned commit, ModelMissing for a local
+        folder that is not here. A hub model need not be here: its commit is its identity."""
+        where = Where(str(self.file), name)
+        entry = self.entries.get(name)
+        if entry is None:
+            raise Where(str(self.file)).error(f"no model named {name!r}; {did_you_mean(name, self.entries)}")
+        if entry.loader in WEIGHTLESS:
+            path, weights = "", f"{entry.loader}@{FORMULA[entry.loader]}"
+        elif entry.repo:
+            path, weights = self._hub(entry, where)
+        else:
+            local = _package(name, entry.package) if entry.package else self.file.parent / entry.path
+            if not local.is_dir():
+                raise ModelMissing(
+                    f"{where.file}: {name}: no folder {local}. Put the model there, or correct `path`"
+                )
+            path, weights = str(local), folder.identity(local, entry.kind)
+        if entry.loader == "maxsim":
+            weights += f"+maxsim@{FORMULA['maxsim']}"
+        return Model(
+            name=name,
+            kind=entry.kind,
+            loader=entry.loader,
+            repo=entry.repo,
+            revision=entry.revision or "",
+            path=path,
+            weights=weights,
+            dtype=entry.dtype,
+            dim=entry.dim,
+            pooling=entry.pooling,
+            max_tokens=entry.max_tokens,
+            query_instruction=entry.query_instruction,
+            passage_instruction=entry.passage_instruction,
+        )
+
+    def _hub(self, entry: Entry, where: Where) -> tuple[str, str]:
+        if entry.revision is None or not _COMMIT.fullmatch(entry.revision):
+            raise where.at("revision").error(
+                f"expected the 40 hex digits of a commit of {entry.repo}, found {entry.revision!r}. "
+                f"A name alone may mean other weights tomorrow. `hf models info {entry.repo}` prints the commit "
+                f"as sha: check it and put it here, or give `path` instead of `repo`"
+            )
+        return str(folder.snapshot(self.hub, entry.repo, entry.revision)), f"{entry.repo}@{entry.revision}"
+
+
+def _package(name: str, package: str) -> Path:
+    """The folder inside an installed package, found without importing the package."""
+    top, _, inside = package.partition("/")
+    spec = importlib.util.find_spec(top)
+    if spec is None or not spec.submodule_search_locations:
+        raise ModelMissing(
+            f"model {name!r}: the Python package {top} is not installed. "
+            f"Get it with: pip install {top.replace('_', '-')}"
+        )
+    return Path(next(iter(spec.submodule_search_locations))) / inside
+
+
+def read(tree: Mapping[str, Any], file: Path, hub: Path | None = None) -> Catalog:
+    """The catalog in an already parsed models.yaml. `hub` defaults to the hub library's own cache folder."""
+    if hub is None:
+        from huggingface_hub.constants import HF_HUB_CACHE
+
+        hub = Path(HF_HUB_CACHE)
+    entries = {name: conf.build(Entry, entry, Where(str(file), str(name))) for name, entry in tree.items()}
+    return Catalog(entries, file, hub)

@@ -1,0 +1,46 @@
+"""`python -m raypipe.models.convert FOLDER`: pytorch_model.bin to model.safetensors beside it, once, by hand.
+
+For repositories that have pickles alone (bge-m3). The only place that opens one, with torch's unpickler that
+admits tensors and plain containers and nothing that could run.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+
+from raypipe.errors import DataError
+
+
+def convert(folder: Path) -> Path:
+    """Returns the new file. Raises DataError for a pickle that holds anything but tensors."""
+    source, target = folder / "pytorch_model.bin", folder / "model.safetensors"
+    if not source.is_file():
+        raise DataError(
+            f"{source}: no such file. Sharded pickles are not converted: load and save them with transformers"
+        )
+    try:
+        tensors = torch.load(source, map_location="cpu", weights_only=True)
+    except Exception as e:  # the unpickler raises many types, each for a file that must not be opened
+        raise DataError(f"{source}: refused: {e}") from e
+    if not isinstance(tensors, dict) or not all(isinstance(t, torch.Tensor) for t in tensors.values()):
+        raise DataError(f"{source}: expected a mapping of names to tensors, found something else")
+    # safetensors wants tensors that share no memory.
+    partial = target.with_suffix(".partial")
+    save_file(
+        {name: t.detach().clone().contiguous() for name, t in tensors.items()}, partial, {"format": "pt"}
+    )
+    return partial.rename(target)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit("usage: python -m raypipe.models.convert FOLDER")
+    try:
+        print(convert(Path(sys.argv[1])))
+    except DataError as error:
+        print(error, file=sys.stderr)
+        sys.exit(error.exit_code)

@@ -1,0 +1,156 @@
+"""The folder that holds a model: where it is, what its contents are called, and what in it may be read.
+
+Only the files in `READ` are ever shown to a model library, through a folder of links to them, and the same
+files make the identity of a local folder. So pickled weights and remote code cannot be reached, whatever a
+library prefers. Knows nothing of torch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from fnmatch import fnmatch
+from functools import lru_cache
+from pathlib import Path
+
+from raypipe.errors import ConfError, ModelMissing
+from raypipe.step import Model
+
+WEIGHTS = "model*.safetensors"
+TOKENIZER = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.txt",
+    "vocab.json",
+    "merges.txt",
+    "sentencepiece.bpe.model",
+)
+READ = (WEIGHTS, "model.safetensors.index.json", "config.json", *TOKENIZER)
+_PICKLES = ("*.bin", "*.pt", "*.pth", "*.pkl", "*.ckpt")
+
+
+def _matching(folder: Path, patterns: tuple[str, ...]) -> list[Path]:
+    return sorted(p for p in folder.iterdir() if any(fnmatch(p.name, pattern) for pattern in patterns))
+
+
+@lru_cache(maxsize=4096)
+def _sha256(path: str, size: int, mtime_ns: int) -> str:
+    """Of one file; `size` and `mtime_ns` make the key, so a file is read again only when it was changed."""
+    with open(path, "rb") as f:
+        return hashlib.file_digest(f, "sha256").hexdigest()
+
+
+def identity(folder: Path, kind: str) -> str:
+    """`sha256:...` over names and contents of the files that are read; for a tokenizer, of its own alone."""
+    h = hashlib.sha256()
+    for path in _matching(folder, TOKENIZER if kind == "tokenizer" else READ):
+        stat = path.stat()
+        h.update(f"{path.name}\0{_sha256(str(path.resolve()), stat.st_size, stat.st_mtime_ns)}\n".encode())
+    return f"sha256:{h.hexdigest()}"
+
+
+def snapshot(hub: Path, repo: str, revision: str) -> Path:
+    """Where the hub's own tools keep that commit of that repository."""
+    return hub / f"models--{repo.replace('/', '--')}" / "snapshots" / revision
+
+
+def download_command(repo: str, revision: str) -> str:
+    """Fetches what is read and nothing else."""
+    wanted = " ".join(f"--include '{p}'" for p in ("*.json", "*.txt", "*.model", WEIGHTS))
+    return f"hf download {repo} --revision {revision} {wanted}"
+
+
+def convert_command(folder: Path, repo: str, revision: str) -> str:
+    """For a repository that has pickles alone."""
+    fetch = f"hf download {repo} pytorch_model.bin --revision {revision} && " if repo else ""
+    return f"{fetch}python -m raypipe.models.convert {folder}"
+
+
+def require(model: Model) -> Path:
+    """The model's folder, checked. Raises ModelMissing with the command that gets it; ConfError for a folder
+    that is not what its identity says, or that asks for code of its own."""
+    folder = Path(model.path)
+    if not folder.is_dir():
+        if model.repo:
+            get = f"Get it with: {download_command(model.repo, model.revision)}"
+        else:
+            get = "Put the folder there, or correct the entry in models.yaml"
+        raise ModelMissing(
+            f"model {model.name!r}: expected its files in {folder}, found no such folder. {get}"
+        )
+    _refuse_code(model.name, folder)
+    _require_files(model, folder)
+    # A worker may see another folder under the same path than the process that resolved the recipe.
+    if not model.repo and not model.weights.startswith(found := identity(folder, model.kind)):
+        raise ConfError(
+            f"model {model.name!r}: {folder} is not what the recipe was resolved with: expected "
+            f"{model.weights}, found {found}. Make the folder the same on every machine, or start again"
+        )
+    return folder
+
+
+def _require_files(model: Model, folder: Path) -> None:
+    if not (folder / "tokenizer.json").is_file():
+        raise ConfError(
+            f"model {model.name!r}: {folder} has no tokenizer.json. Save the tokenizer in its fast form: "
+            f"AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
+        )
+    if model.kind == "tokenizer":
+        return
+    if not (folder / "config.json").is_file():
+        raise ConfError(f"model {model.name!r}: {folder} has no config.json, so it is no model folder")
+    if _matching(folder, (WEIGHTS,)):
+        return
+    pickles = ", ".join(p.name for p in _matching(folder, _PICKLES))
+    found = (
+        f"pickled weights only ({pickles}), which can run code when they are opened" if pickles else "none"
+    )
+    raise ModelMissing(
+        f"model {model.name!r}: expected weights in {folder}/model.safetensors, found {found}. If there are "
+        f"only pickles, convert them once, with an unpickler that admits tensors alone: "
+        f"{convert_command(folder, '' if pickles else model.repo, model.revision)}"
+    )
+
+
+def _refuse_code(name: str, folder: Path) -> None:
+    for file in ("config.json", "tokenizer_config.json"):
+        path = folder / file
+        if not path.is_file():
+            continue
+        try:
+            tree = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as e:
+            raise ConfError(f"model {name!r}: {path} is not valid JSON: {e}. Fetch the folder again") from e
+        if not isinstance(tree, dict):
+            raise ConfError(f"model {name!r}: {path} is no JSON object. Fetch the folder again")
+        if "auto_map" in tree:
+            raise ConfError(
+                f"model {name!r}: {path} asks for code of its own (auto_map: {tree['auto_map']}), which is "
+                f"never run. Use a model whose class is in transformers"
+            )
+
+
+@contextmanager
+def opened(model: Model) -> Iterator[str]:
+    """A folder with links to the files that may be read, and nothing else, while a library loads them."""
+    folder = require(model)
+    with tempfile.TemporaryDirectory(prefix="raypipe-model-") as view:
+        for path in _matching(folder, READ):
+            (Path(view) / path.name).symlink_to(path.resolve())
+        yield view
+
+
+def weight_names(folder: Path) -> set[str]:
+    """The names of the tensors that the folder holds, from the files' headers."""
+    from safetensors import safe_open
+
+    names: set[str] = set()
+    for path in _matching(folder, (WEIGHTS,)):
+        with safe_open(str(path), framework="numpy") as f:
+            names.update(f.keys())
+    return names

@@ -1,0 +1,107 @@
+"""A reranker without training or download: each token of the query looks for its best match in the passage.
+
+    score(query, passage) = sum over query tokens w(t) * max over passage tokens cos(t, u)  /  sum of w(t)
+
+Token vectors are the last hidden states of a sentence embedder (MiniLM). A score must be a pure function of
+its pair, so rarity cannot be counted in the collection at hand: w(t) comes from the vocabulary itself, which
+its trainer wrote from frequent to rare.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from tokenizers import Encoding
+
+from raypipe.models.encoder import Encoder
+from raypipe.step import Model
+
+NO_TOKENS = -1.0
+"""The score of a pair in which a text has no token: the least that a cosine can be."""
+
+
+def piece_weights(vocabulary: Sequence[str]) -> np.ndarray:
+    """(vocabulary,) float32, 0..1: the weight of each piece, log of its rank over log of the last rank.
+
+    By Zipf's law the log of the rank runs with the log of one over the frequency, which is what idf is.
+    Pieces without a letter or digit weigh nothing. Single characters stand in the alphabet before the words,
+    in no order of frequency: they weigh a half.
+    """
+    words = [i for i, piece in enumerate(vocabulary) if len(piece.removeprefix("##").strip("▁")) > 1]
+    words = [i for i in words if not vocabulary[i].startswith(("[", "<"))]  # special and unused pieces
+    weights = np.full(len(vocabulary), 0.5, np.float32)
+    weights[words] = np.log1p(np.arange(len(words))) / np.log(max(len(words), 2))
+    for i, piece in enumerate(vocabulary):
+        if not any(c.isalnum() for c in piece) or piece.startswith(("[", "<")):
+            weights[i] = 0
+    return weights
+
+
+@dataclass(frozen=True, slots=True)
+class _Query:
+    vectors: torch.Tensor  # (tokens, hidden) float32, unit rows, special tokens left out
+    weights: torch.Tensor  # (tokens,) float32, sums to 1
+
+
+class MaxSim:
+    """Queries and passages are encoded once per call, however many pairs they are in."""
+
+    def __init__(self, model: Model, device: str) -> None:
+        self._encoder = Encoder(model, device)
+        self._tokenizer = self._encoder.copy_of_tokenizer()
+        self._tokenizer.enable_truncation(model.max_tokens)
+        by_id = sorted(self._tokenizer.get_vocab().items(), key=lambda item: item[1])
+        self._weights = torch.from_numpy(piece_weights([piece for piece, _ in by_id])).to(device)
+        self.cut = 0
+
+    def _encode(self, texts: Sequence[str]) -> list[Encoding]:
+        encodings: list[Encoding] = self._tokenizer.encode_batch(texts)
+        self.cut += sum(bool(e.overflowing) for e in encodings)
+        return encodings
+
+    def _queries(self, texts: Sequence[str]) -> list[_Query]:
+        encodings = self._encode(texts)
+        queries: list[_Query | None] = [None] * len(texts)
+        for batch in self._encoder.batches(encodings):
+            vectors = torch.nn.functional.normalize(
+                self._encoder.run(batch).last_hidden_state.float(), dim=-1
+            )
+            for r, i in enumerate(batch.rows):
+                keep = _own_tokens(encodings[i])
+                weights = self._weights[batch.ids[r, keep]]
+                if weights.sum() == 0:  # punctuation alone: every token counts the same
+                    weights = torch.ones_like(weights)
+                queries[i] = _Query(vectors[r, keep], weights / weights.sum())
+        return [q for q in queries if q is not None]
+
+    def score(self, pairs: Sequence[tuple[str, str]]) -> np.ndarray:
+        query_rows = {text: i for i, text in enumerate(dict.fromkeys(q for q, _ in pairs))}
+        queries = self._queries(list(query_rows))
+        wanted: dict[str, list[int]] = {}  # passage -> its pairs
+        for i, (_, passage) in enumerate(pairs):
+            wanted.setdefault(passage, []).append(i)
+        passages = self._encode(list(wanted))
+        places = list(wanted.values())
+        scores = np.full(len(pairs), NO_TOKENS, np.float32)  # (pairs,) float32, -1..1
+        for batch in self._encoder.batches(passages):
+            vectors = torch.nn.functional.normalize(
+                self._encoder.run(batch).last_hidden_state.float(), dim=-1
+            )
+            for r, p in enumerate(batch.rows):
+                own = vectors[r, _own_tokens(passages[p])]
+                asked = [queries[query_rows[pairs[i][0]]] for i in places[p]]
+                if len(own) and any(len(q.vectors) for q in asked):
+                    best = (torch.cat([q.vectors for q in asked]) @ own.T).amax(1)
+                    parts = best.split([len(q.vectors) for q in asked])
+                    for i, query, part in zip(places[p], asked, parts, strict=True):
+                        if len(part):
+                            scores[i] = float(part @ query.weights)
+        return scores
+
+
+def _own_tokens(encoding: Encoding) -> list[int]:
+    """Places of the tokens that are not special."""
+    return [i for i, special in enumerate(encoding.special_tokens_mask) if not special]

@@ -1,0 +1,26 @@
+"""A model's own tokenizer as character spans: what token splits and context budgets count with.
+
+Reads tokenizer.json with the tokenizers library alone; knows no torch.
+"""
+
+from __future__ import annotations
+
+from tokenizers import Tokenizer
+
+from raypipe.models import folder
+from raypipe.records import Span
+from raypipe.step import Model, Tokenize
+
+
+def open_tokenizer(model: Model) -> Tokenize:
+    """Spans of the tokens of a text, special tokens left out, nothing cut. A letter that takes several tokens
+    gives each of them its span. Raises as `folder.require`."""
+    tokenizer = Tokenizer.from_file(str(folder.require(model) / "tokenizer.json"))
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+
+    def spans(text: str) -> list[Span]:
+        offsets: list[Span] = tokenizer.encode(text, add_special_tokens=False).offsets
+        return offsets
+
+    return spans
