@@ -11,7 +11,7 @@ import pytest
 
 from raypipe.errors import DataError
 from raypipe.metrics.files import read_predictions, score_crag_file
-from raypipe.metrics.textfile import write_text
+from raypipe.metrics.textfile import replaced
 
 ROW = {"query": "who?", "answer": "ann", "prediction": "ann"}
 
@@ -100,10 +100,12 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 def test_a_file_is_replaced_as_a_whole_or_not_at_all(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "report.json"
-    write_text(path, "old")
-    with pytest.raises(TypeError):
-        write_text(path, None)  # type: ignore[arg-type]
+    with replaced(path) as out:
+        out.write("old")
+    with pytest.raises(ZeroDivisionError), replaced(path) as out:
+        out.write(f"half {1 / 0}")
     assert path.read_text() == "old"
-    write_text(path, '"\ud800"')
+    with replaced(path) as out:
+        out.write('"\ud800"')
     assert json.loads(path.read_text()) == "\ud800"
     assert [p.name for p in path.parent.iterdir()] == ["report.json"]

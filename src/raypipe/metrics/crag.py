@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 from typing import Literal, TypeAlias, get_args
 
 from raypipe.metrics.stats import score_interval
@@ -42,8 +41,6 @@ Reason: TypeAlias = Literal[
     "no_prediction",  # unscored: the question could not be done
 ]
 
-_NO_LABELS: Mapping[str, str] = MappingProxyType({})
-
 INVALID_QUESTION = "invalid question"
 """What CRAG expects for a question with a false premise."""
 
@@ -56,7 +53,7 @@ class Scored:
     prediction: str | None  # None: the question could not be done
     truths: tuple[str, ...]  # first the answer, then its alternatives; at least one
     judge_response: str | None = None  # as the judge wrote it, may be ""; None: no judge was asked
-    labels: Mapping[str, str] = field(default_factory=lambda: _NO_LABELS)  # domain, question_type, ...
+    labels: Mapping[str, str] = field(default_factory=dict)  # domain, question_type, ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ import numpy as np
 import pytrec_eval
 
 from raypipe.errors import DataError
-from raypipe.metrics.textfile import filled, write_text
+from raypipe.metrics.textfile import filled, replaced
 
 T = TypeVar("T")
 
@@ -106,12 +106,11 @@ def read_qrels(path: Path) -> dict[str, dict[str, int]]:
 
 def write_run(path: Path, run: Run, tag: str) -> None:
     """A TREC run, queries in the order given, ranks from 1. Raises DataError for ids with white space."""
-    out = []
-    for query, scores in run.items():
-        for rank, document in enumerate(ranked(scores), 1):
-            score = float(scores[document])
-            out.append(f"{_word(query)} Q0 {_word(document)} {rank} {score!r} {_word(tag)}\n")
-    write_text(path, "".join(out))
+    with replaced(path) as out:
+        for query, scores in run.items():
+            for rank, document in enumerate(ranked(scores), 1):
+                score = float(scores[document])
+                out.write(f"{_word(query)} Q0 {_word(document)} {rank} {score!r} {_word(tag)}\n")
 
 
 def _word(text: str) -> str:

@@ -6,10 +6,11 @@ import gzip
 import os
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
-from typing import TypeVar
+from typing import TextIO, TypeVar
 
 from raypipe.errors import DataError
 
@@ -90,8 +91,9 @@ def _open(path: Path) -> gzip.GzipFile | BufferedReader:
     return stream
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write a file as a whole: a reader sees the old one or the new one, whatever happens in between.
+@contextmanager
+def replaced(path: Path) -> Iterator[TextIO]:
+    """A stream that becomes the file when its block ends well; until then, and if it fails, the old file stays.
 
     A lone surrogate, which UTF-8 cannot hold, is written as its JSON escape.
     """
@@ -99,7 +101,7 @@ def write_text(path: Path, text: str) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("w", encoding="utf-8", errors="backslashreplace", newline="\n") as stream:
-            stream.write(text)
+            yield stream
             stream.flush()
             os.fsync(stream.fileno())
         os.replace(temporary, path)

@@ -1,0 +1,112 @@
+"""Scores and reports as tables on a console. Text from data is shown as it is, never read as markup."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from raypipe.metrics.ranking import MAP_CUT_20_MIN, MEASURES
+from raypipe.report.page import seconds, share, signed
+from raypipe.report.report import Outputs
+
+
+def print_report(console: Console, report: Mapping[str, Any], outputs: Outputs) -> None:
+    """A run (`report.to_json`): scores, steps, faults, and where its files are."""
+    console.print(Text(f"{report['recipe']}, run {report['run']}, {seconds(report['seconds'])}", "bold"))
+    pages = f"{report['distinct_pages']} distinct pages ({report['empty_pages']} empty)"
+    inputs = f"{report['questions']} questions, {report['citations']} citations, {pages}"
+    console.print(Text(f"{inputs}, {report['chunks']} chunks"))
+    if report["parser_fallbacks"]:
+        console.print(Text(f"{report['parser_fallbacks']} pages were left to the reference parser"))
+    _normalised(console, report["normalised"])
+    _scores(console, report)
+    if report["without_truth"]:
+        console.print(Text(f"{report['without_truth']} more questions have no truth in the dataset"))
+    steps = _table("step", "rows", "asked", "remembered", "skipped", "faults", "seconds")
+    for s in report["steps"]:
+        counts = (str(s[k]) for k in ("rows", "asked", "remembered", "skipped", "faults"))
+        steps.add_row(Text(s["step"]), *counts, f"{s['seconds']:.1f}")
+    console.print(steps)
+    if report["faults_by_reason"]:
+        faults = _table("rows that could not be done", "reason", "asked again", "rows")
+        for f in report["faults_by_reason"]:
+            again = "yes" if f["transient"] else "no"
+            faults.add_row(Text(f["step"]), Text(f["reason"]), again, str(f["rows"]))
+        console.print(faults)
+    for path in (outputs.report, outputs.predictions, outputs.page):
+        console.print(Text(str(path)), soft_wrap=True)
+
+
+def print_crag(console: Console, found: Mapping[str, Any]) -> None:
+    """What `metrics.files.score_crag_file` found."""
+    _normalised(console, found["normalised"])
+    _scores(console, {**found, "slices": []})
+
+
+def print_ranking(console: Console, found: Mapping[str, Any]) -> None:
+    """What `metrics.files.score_ranking_files` found."""
+    names = (*MEASURES, MAP_CUT_20_MIN)
+    table = _table("measure", "mean")
+    for name in names:
+        table.add_row(name, _four(found[name]))
+    console.print(table)
+    unranked, unjudged = len(found["unranked"]), len(found["unjudged"])
+    console.print(
+        Text(
+            f"mean of {found['queries']} judged queries, {unranked} of them not ranked and counted 0; "
+            f"{unjudged} ranked queries have no judgements and count nowhere"
+        )
+    )
+    if "per_query" in found:
+        for query, values in found["per_query"].items():
+            for name in names:  # as trec_eval prints them
+                console.print(Text(f"{name:<22}\t{query}\t{_four(values[name])}"), soft_wrap=True)
+
+
+def _four(value: float | None) -> str:
+    return "not scored" if value is None else f"{value:.4f}"
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column(columns[0], overflow="fold")
+    for name in columns[1:]:
+        table.add_column(name, justify="right", no_wrap=True)
+    return table
+
+
+def _normalised(console: Console, normalised: Mapping[str, int]) -> None:
+    if normalised:
+        listed = ", ".join(f"{what} {n}" for what, n in normalised.items())
+        console.print(Text(f"put right on the way in: {listed}"))
+
+
+def _scores(console: Console, found: Mapping[str, Any]) -> None:
+    # Seven columns fit 80 characters, the width of a log, with 28 left for the name of a slice.
+    table = _table("", "score", "accuracy", "hallucination", "missing", "unscored", "of")
+    rows = [("this run", found)]
+    rows += [(f'always "{answer}"', s) for answer, s in found["controls"].items()]
+    rows += [(f"{s['label']}: {s['value']}", s) for s in found["slices"]]
+    for i, (name, s) in enumerate(rows):
+        shares = (share(s[k]) for k in ("accuracy", "hallucination", "missing"))
+        counts = (str(s["n_unscored"]), str(s["total"]))
+        table.add_row(Text(name), signed(s["score"]), *shares, *counts, style="" if i else "bold")
+    console.print(table)
+    correct = f"{found['n_correct']} correct ({found['n_correct_exact']} of them exactly)"
+    counted = f"{correct}, {found['n_miss']} missing, {found['n_hallucination']} hallucinated"
+    console.print(Text(f"rule {found['rule']}: {counted}, {found['n_unscored']} unscored"))
+    if found["interval"]:
+        low, high = found["interval"]
+        console.print(Text(f"95 % interval of the score: {signed(low)} to {signed(high)}"))
+    if found["n_unscored"] and found["bounds"]:
+        low, high = found["bounds"]
+        console.print(
+            Text("Unscored questions need a judge or could not be done. Whatever a judge would say,")
+        )
+        console.print(
+            Text(f"the score over all {found['total']} is between {signed(low)} and {signed(high)}.")
+        )

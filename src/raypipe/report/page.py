@@ -1,0 +1,79 @@
+"""The report as one HTML file that asks nothing of the network. Knows what the report's JSON holds.
+
+Everything that came from data (questions, answers, urls, names) goes through Jinja's escaping; the page's own
+policy forbids scripts and requests, should anything slip through.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any
+
+from jinja2 import Environment, StrictUndefined
+
+from raypipe.metrics.crag import Verdict
+from raypipe.report import plot
+
+SHOWN = 500  # questions on the page, about 1 KB each; all of them are in predictions.jsonl
+HITS_SHOWN = 3  # passages under a question
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One question as the page shows it."""
+
+    prediction: Mapping[str, Any]  # its line in predictions.jsonl
+    truths: tuple[str, ...]  # () where the dataset has none
+    verdict: Verdict | None  # None where there is no truth
+
+
+def render(report: Mapping[str, Any], results: Sequence[Result]) -> str:
+    """The page of a report (`report.to_json`) and the questions to show."""
+    env = Environment(
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    env.filters.update(signed=signed, share=share, seconds=seconds, linkable=linkable)
+    text = resources.files("raypipe.report").joinpath("page.html").read_text(encoding="utf-8")
+    return env.from_string(text).render(
+        r=report,
+        results=results,
+        plot=plot,
+        segments=plot.segments(report),
+        dots=plot.dots(report),
+        bars=plot.bars(report["steps"]),
+        hits_shown=HITS_SHOWN,
+    )
+
+
+def signed(score: float | None) -> str:
+    """A score in -1..1 for people."""
+    return "not scored" if score is None else f"{score:+.3f}"
+
+
+def share(value: float | None) -> str:
+    """A share in 0..1 for people."""
+    return "not scored" if value is None else f"{100 * value:.1f} %"
+
+
+def seconds(value: float) -> str:
+    """A duration for people.
+
+    >>> seconds(7.25), seconds(75), seconds(3725)
+    ('7.2 s', '1:15 min', '1:02:05 h')
+    """
+    if value < 60:
+        return f"{value:.1f} s"
+    minutes, rest = divmod(round(value), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02} h" if hours else f"{minutes}:{rest:02} min"
+
+
+def linkable(url: str | None) -> bool:
+    """Whether a url may become a link: only the web's own kinds, never `javascript:`."""
+    return url is not None and url.lower().startswith(("http://", "https://"))

@@ -1,0 +1,108 @@
+"""Geometry of the report's three plots, in the units of their SVG view boxes. Draws nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+WIDTH = 720  # of every plot
+ROW = 22  # height of one line
+LEFT = 230  # where bars and axes begin; labels stand before it
+RIGHT = 640  # where they end; numbers stand behind it
+
+CLASSES = ("exact", "judged", "missing", "hallucination", "unscored")
+"""What can become of a question, in the order of the stacked bar."""
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One class of questions in the stacked bar."""
+
+    name: str  # of CLASSES
+    count: int
+    x: float
+    width: float
+
+
+@dataclass(frozen=True, slots=True)
+class Dot:
+    """One score with its interval."""
+
+    label: str
+    y: float
+    x: float | None  # None: nothing was scored
+    low: float
+    high: float
+    text: str  # the score and the questions behind it
+    head: bool  # True: the first of its label, set apart from what is above
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One step's seconds."""
+
+    label: str
+    y: float
+    width: float
+    text: str
+
+
+def segments(score: Mapping[str, Any]) -> list[Segment]:
+    """The stacked bar over all questions, empty classes left out; no segment where there is no question."""
+    exact = score["n_correct_exact"]
+    counts = (
+        exact,
+        score["n_correct"] - exact,
+        score["n_miss"],
+        score["n_hallucination"],
+        score["n_unscored"],
+    )
+    out, before = [], 0
+    for name, count in zip(CLASSES, counts, strict=True):
+        if count:
+            x = WIDTH * before / score["total"]
+            out.append(Segment(name, count, round(x, 1), round(WIDTH * count / score["total"], 1)))
+        before += count
+    return out
+
+
+def at(score: float) -> float:
+    """Where a score of -1..1 stands on the axis."""
+    return round(LEFT + (RIGHT - LEFT) * (score + 1) / 2, 1)
+
+
+def dots(report: Mapping[str, Any]) -> list[Dot]:
+    """The score of all questions, then of each slice, from top to bottom."""
+    rows: list[tuple[str, str, Mapping[str, Any]]] = [("", "all questions", report)]
+    rows += [(s["label"], f"{s['label']}: {s['value']}", s) for s in report["slices"]]
+    out: list[Dot] = []
+    y, last = 0.0, ""
+    for label, text, part in rows:
+        head = label != last
+        y += ROW * (1.5 if head and out else 1)
+        last = label
+        low, high = part["interval"] or (0.0, 0.0)
+        scored = part["total"] - part["n_unscored"]
+        shown = "not scored" if part["score"] is None else f"{part['score']:+.2f}  n={scored}"
+        x = None if part["score"] is None else at(part["score"])
+        out.append(Dot(_cut(text), y, x, at(low), at(high), shown, head))
+    return out
+
+
+def bars(steps: Sequence[Mapping[str, Any]]) -> list[Bar]:
+    """The seconds of each step, the slowest one as wide as the plot."""
+    longest = max((s["seconds"] for s in steps), default=0) or 1
+    return [
+        Bar(
+            _cut(s["step"]),
+            i * ROW,
+            round((RIGHT - LEFT) * s["seconds"] / longest, 1),
+            f"{s['seconds']:,.1f} s",
+        )
+        for i, s in enumerate(steps, 1)
+    ]
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= 34 else text[:33] + "\u2026"

@@ -1,0 +1,138 @@
+"""Progress with time to go, for work that takes minutes. Knows counts and a clock, not the work.
+
+On a terminal a bar; elsewhere (a log, a job's driver) a plain line every ten seconds; silent where asked.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Self, TextIO
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    TaskID,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.progress import Progress as RichProgress
+
+EVERY_S = 10.0  # between two plain lines of one task
+
+
+def clock(seconds: float) -> str:
+    """A duration as it stands on a clock.
+
+    >>> clock(32.4), clock(75), clock(3725)
+    ('0:32', '1:15', '1:02:05')
+    """
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+@dataclass(slots=True)
+class Task:
+    """One kind of work that is under way. Made by `Progress.task`."""
+
+    verb: str  # parsed, embedded, answered: what was done to a unit
+    unit: str  # pages, chunks, questions
+    total: int | None  # units in all; None: not known
+    started: float  # on the progress's clock, seconds
+    report: Callable[[Task, int], None] = field(repr=False)  # told of every advance
+    done: int = 0
+    said: float = 0.0  # when its last plain line was written, on the progress's clock
+    bar: TaskID | None = None  # on a terminal
+
+    def advance(self, units: int) -> None:
+        """Says that this many more are done."""
+        self.done += units
+        self.report(self, units)
+
+    def line(self, elapsed: float) -> str:
+        """Where the work stands after this many seconds."""
+        if self.total is None:
+            return f"{self.verb} {self.done} {self.unit}, {clock(elapsed)} so far"
+        text = f"{self.verb} {self.done}/{self.total} {self.unit}"
+        if not self.total:
+            return text
+        text += f", {100 * self.done // self.total} %"
+        if not self.done:
+            return text
+        return f"{text}, ETA {clock(elapsed * max(self.total - self.done, 0) / self.done)}"
+
+
+class Progress:
+    """Shows the tasks made with it while its block runs.
+
+    >>> import sys
+    >>> seconds = iter([0.0, 12.0, 20.0])
+    >>> with Progress(sys.stdout, now=lambda: next(seconds)) as progress:
+    ...     pages = progress.task("parsed", "pages", 10_000)
+    ...     pages.advance(1_200)
+    parsed 1200/10000 pages, 12 %, ETA 1:28
+    parsed 1200/10000 pages in 0:20
+    """
+
+    def __init__(
+        self, stream: TextIO, *, silent: bool = False, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._stream = stream
+        self._silent = silent
+        self._now = now
+        self._tasks: list[Task] = []
+        self._bars: RichProgress | None = None
+        if not silent and stream.isatty():
+            self._bars = RichProgress(
+                TextColumn("{task.description}", markup=False),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TextColumn("{task.fields[unit]}", markup=False),
+                TaskProgressColumn(),
+                TimeElapsedColumn(),
+                TimeRemainingColumn(),
+                console=Console(file=stream),
+            )
+
+    def __enter__(self) -> Self:
+        if self._bars is not None:
+            self._bars.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bars is not None:
+            self._bars.stop()
+            return
+        for task in self._tasks:
+            count = f"{task.done}" if task.total is None else f"{task.done}/{task.total}"
+            took = clock(self._now() - task.started)
+            end = f"stopped after {took}" if kind else f"in {took}"
+            self._say(f"{task.verb} {count} {task.unit} {end}")
+
+    def task(self, verb: str, unit: str, total: int | None) -> Task:
+        """Starts showing one kind of work."""
+        start = self._now()
+        task = Task(verb, unit, total, start, self._advanced, said=start)
+        if self._bars is not None:
+            task.bar = self._bars.add_task(verb, total=total, unit=unit)
+        self._tasks.append(task)
+        return task
+
+    def _advanced(self, task: Task, units: int) -> None:
+        if self._bars is not None and task.bar is not None:
+            self._bars.advance(task.bar, units)
+        elif not self._silent and (now := self._now()) - task.said >= EVERY_S:
+            task.said = now
+            self._say(task.line(now - task.started))
+
+    def _say(self, line: str) -> None:
+        if not self._silent:
+            print(line, file=self._stream, flush=True)

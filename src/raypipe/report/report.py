@@ -1,0 +1,165 @@
+"""The report of one run: what went in, what each step cost, how it scored; and its files.
+
+Knows records and marks; not how a run is made, and not how a page or a table looks.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from raypipe.metrics.crag import Marks, Scored
+from raypipe.metrics.textfile import replaced
+from raypipe.records import FAULT, Hit, Question
+from raypipe.report.page import SHOWN, Result, render
+
+
+@dataclass(frozen=True, slots=True)
+class StepLine:
+    """What one step of the recipe did."""
+
+    step: str  # its name in the recipe
+    rows: int  # that reached it, let in or not
+    asked: int  # model or graph calls made; for parse and split: sources done
+    remembered: int  # calls answered from the memo
+    skipped: int  # rows that its gate, or an earlier fault, kept out
+    faults: int  # rows it could not do
+    seconds: float  # wall time inside the step, summed over its actors
+
+
+@dataclass(frozen=True, slots=True)
+class FaultCount:
+    """Rows that could not be done, by cause."""
+
+    step: str
+    reason: str
+    transient: bool  # True: will be asked again
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class EvalReport:
+    """One run over one dataset."""
+
+    run: str  # run id
+    recipe: str  # its name
+    digest: str  # of the recipe
+    seconds: float  # wall time of the whole run
+    questions: int
+    citations: int
+    distinct_pages: int  # not empty, equal pages once
+    empty_pages: int  # citations without a page
+    chunks: int
+    pages_compared: int  # parsed a second time by the reference parser
+    parser_fallbacks: int  # pages that the fast parser left to the reference parser
+    normalised: Mapping[str, int]  # what was put right on the way in -> how often
+    without_truth: int  # questions that cannot be scored: the dataset has no answer
+    faults: tuple[FaultCount, ...]
+    steps: tuple[StepLine, ...]  # corpus steps, then question steps, in recipe order
+    marks: Marks
+
+
+@dataclass(frozen=True, slots=True)
+class Outputs:
+    """The files of a report."""
+
+    report: Path  # report.json
+    predictions: Path  # predictions.jsonl
+    page: Path  # report.html
+
+
+def to_json(report: EvalReport) -> dict[str, Any]:
+    """The report as one JSON object: what `eval --json` prints and report.json holds."""
+    marks = report.marks
+    return {
+        "run": report.run,
+        "recipe": report.recipe,
+        "digest": report.digest,
+        "questions": report.questions,
+        "citations": report.citations,
+        "distinct_pages": report.distinct_pages,
+        "empty_pages": report.empty_pages,
+        "chunks": report.chunks,
+        "pages_compared": report.pages_compared,
+        "parser_fallbacks": report.parser_fallbacks,
+        "normalised": dict(report.normalised),
+        "without_truth": report.without_truth,
+        "faults": sum(f.rows for f in report.faults),
+        "faults_by_reason": [asdict(f) for f in report.faults],
+        "rule": marks.rule,
+        **asdict(marks.score),
+        "unscored": marks.score.n_unscored,
+        "interval": marks.interval,
+        "bounds": marks.bounds,
+        "controls": {answer: asdict(score) for answer, score in marks.controls.items()},
+        "slices": [
+            {"label": s.label, "value": s.value, **asdict(s.score), "interval": s.interval}
+            for s in marks.slices
+        ],
+        "seconds": report.seconds,
+        "steps": [asdict(s) for s in report.steps],
+    }
+
+
+def ranking(question: Question) -> list[Hit]:
+    """The hits of a question: its ranking, best first, then the candidates that did not make it."""
+    by_chunk = {h.chunk: h for h in question.hits}
+    chosen = dict.fromkeys(question.order)
+    return [by_chunk[c] for c in chosen] + [h for h in question.hits if h.chunk not in chosen]
+
+
+def url_of(question: Question, source: str) -> str | None:
+    """The url of the question's best-ranked citation with this source; None where no citation has it."""
+    cited = [c for c in question.citations or () if source in c.sources()]
+    return min(cited, key=lambda c: c.rank).url if cited else None
+
+
+def prediction(question: Question) -> dict[str, Any]:
+    """The line of one question in predictions.jsonl. A question that could not be done has no prediction."""
+    done = question.outcome not in ("", FAULT)
+    return {
+        "id": question.id,
+        "query": question.text,
+        "prediction": question.answer if done else None,
+        "outcome": question.outcome,
+        "source": question.origin,
+        "hits": [
+            {
+                "chunk": h.chunk,
+                "url": url_of(question, h.source),
+                "span": list(h.span),
+                "scores": {name: float(value) for name, value in h.scores.items()},
+            }
+            for h in ranking(question)
+        ],
+    }
+
+
+def write_predictions(path: Path, questions: Iterable[Question]) -> None:
+    """One line per question, in order."""
+    with replaced(path) as out:
+        for question in questions:
+            out.write(json.dumps(prediction(question), ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def write_report(
+    folder: Path, report: EvalReport, questions: Sequence[Question], rows: Sequence[Scored]
+) -> Outputs:
+    """Writes report.json, predictions.jsonl and report.html into a folder, each as a whole.
+
+    `rows` are the predictions with their truths that the report's marks were made from.
+    """
+    outputs = Outputs(folder / "report.json", folder / "predictions.jsonl", folder / "report.html")
+    write_predictions(outputs.predictions, questions)
+    found = to_json(report)
+    with replaced(outputs.report) as out:
+        out.write(json.dumps(found, ensure_ascii=False, allow_nan=False, indent=1) + "\n")
+    truths = {r.question: r.truths for r in rows}
+    verdicts = {v.question: v for v in report.marks.verdicts}
+    results = [Result(prediction(q), truths.get(q.id, ()), verdicts.get(q.id)) for q in questions[:SHOWN]]
+    with replaced(outputs.page) as out:
+        out.write(render(found, results))
+    return outputs

@@ -1,0 +1,83 @@
+"""Progress as lines in a log, as a bar on a terminal, and not at all."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from raypipe.report.progress import Progress
+
+
+class Clock:
+    """A clock that stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.at = 100.0
+
+    def __call__(self) -> float:
+        return self.at
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_log_gets_a_line_every_ten_seconds_and_one_at_the_end() -> None:
+    out, clock = io.StringIO(), Clock()
+    with Progress(out, now=clock) as progress:
+        pages = progress.task("parsed", "pages", 100)
+        for _ in range(50):
+            clock.at += 1
+            pages.advance(2)
+    assert out.getvalue().splitlines() == [
+        "parsed 20/100 pages, 20 %, ETA 0:40",
+        "parsed 40/100 pages, 40 %, ETA 0:30",
+        "parsed 60/100 pages, 60 %, ETA 0:20",
+        "parsed 80/100 pages, 80 %, ETA 0:10",
+        "parsed 100/100 pages, 100 %, ETA 0:00",
+        "parsed 100/100 pages in 0:50",
+    ]
+
+
+def test_work_of_unknown_or_no_size_has_no_eta() -> None:
+    out, clock = io.StringIO(), Clock()
+    with Progress(out, now=clock) as progress:
+        unknown = progress.task("read", "rows", None)
+        none = progress.task("embedded", "chunks", 0)
+        clock.at += 11
+        unknown.advance(7)
+        none.advance(0)
+    assert out.getvalue().splitlines() == [
+        "read 7 rows, 0:11 so far",
+        "embedded 0/0 chunks",
+        "read 7 rows in 0:11",
+        "embedded 0/0 chunks in 0:11",
+    ]
+
+
+def test_work_that_fails_is_not_said_to_be_done() -> None:
+    out, clock = io.StringIO(), Clock()
+    with pytest.raises(OSError), Progress(out, now=clock) as progress:
+        progress.task("parsed", "pages", 9).advance(3)
+        clock.at += 5
+        raise OSError
+    assert out.getvalue() == "parsed 3/9 pages stopped after 0:05\n"
+
+
+def test_silence_is_silent() -> None:
+    for stream in (io.StringIO(), Terminal()):
+        clock = Clock()
+        with Progress(stream, silent=True, now=clock) as progress:
+            task = progress.task("parsed", "pages", 2)
+            clock.at += 20
+            task.advance(2)
+        assert stream.getvalue() == "" and task.done == 2
+
+
+def test_a_terminal_gets_a_bar() -> None:
+    stream = Terminal()
+    with Progress(stream) as progress:
+        progress.task("parsed [red]", "pages", 2).advance(2)
+    assert "parsed [red]" in stream.getvalue() and "2/2" in stream.getvalue() and "100%" in stream.getvalue()
