@@ -1,0 +1,80 @@
+"""The decision: which reply is the answer, or why there is none."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from raypipe import records
+from raypipe.records import IDK, Fault, Question, Reply
+from raypipe.step import Ask, Kit
+
+INVALID_QUESTION = "invalid question"
+"""How CRAG writes that a question rests on a false premise."""
+
+_APOSTROPHES = str.maketrans({"\u2019": "'", "\u2018": "'", "\u02bc": "'"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decide:
+    """Takes the first reply of `prefer` that settles the question: an answer, or that its premise is false.
+
+    An answer that says "i don't know" is an abstention, however it is written. Where no reply settles it, a
+    question that broke (a final fault, or nothing but faulty replies) has the outcome fault and no answer;
+    any other is answered "i don't know".
+    """
+
+    prefer: tuple[str, ...]  # reply names, first choice first
+    lower: bool = False  # answers in lower case, as CRAG's gold answers are
+
+    version: ClassVar[int] = 1
+
+    def __post_init__(self) -> None:
+        if not self.prefer:
+            raise ValueError("prefer: expected at least one reply name, found none")
+
+    def reads(self) -> frozenset[str]:
+        return frozenset(f"replies.{r}" for r in self.prefer)
+
+    def writes(self) -> frozenset[str]:
+        return frozenset({"answer", "outcome", "origin"})
+
+    def open(self, kit: Kit) -> Ask:
+        async def ask(questions: list[Question]) -> list[Question]:
+            return [self._decide(q) for q in questions]
+
+        return ask
+
+    def _decide(self, question: Question) -> Question:
+        replies = {name: question.replies[name] for name in self.prefer if name in question.replies}
+        for name, reply in replies.items():
+            if reply.label == records.ANSWERED and not abstains(reply.text):
+                text = reply.text.lower() if self.lower else reply.text
+                return replace(question, answer=text, outcome="answered", origin=name)
+            if reply.label == records.INVALID:
+                return replace(question, answer=INVALID_QUESTION, outcome="false_premise", origin=name)
+        broken = any(not f.transient for f in question.faults)
+        if not broken and any(_is_abstention(r) for r in replies.values()):
+            return replace(question, answer=IDK, outcome="abstained", origin="")
+        faults = question.faults or (self._fault(replies),)
+        return replace(question, answer="", outcome="fault", origin="", faults=faults)
+
+    def _fault(self, replies: dict[str, Reply]) -> Fault:
+        labels = {name: replies[name].label if name in replies else "not there" for name in self.prefer}
+        detail = f"no reply answers or abstains: {', '.join(f'{n}: {x}' for n, x in labels.items())}"
+        return Fault("decide", "no_reply", detail, transient=False)
+
+
+def abstains(text: str) -> bool:
+    """True if a text says "i don't know" anywhere, in any case, with a straight or a curly apostrophe.
+
+    >>> abstains("Well, I don\u2019t know that.")
+    True
+    """
+    return IDK in text.translate(_APOSTROPHES).lower()
+
+
+def _is_abstention(reply: Reply) -> bool:
+    return reply.label in (records.ABSTAINED, records.SKIPPED) or (
+        reply.label == records.ANSWERED and abstains(reply.text)
+    )

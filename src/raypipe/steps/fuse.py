@@ -1,0 +1,116 @@
+"""Fusion: one ranking from the scores that several rankers left on the hits. Arithmetic only."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Literal
+
+from raypipe.records import Fault, Hit, Question
+from raypipe.step import Ask, Kit
+from raypipe.steps.ranking import add_scores, best_first
+
+Norm = Literal["none", "minmax", "max"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fuse:
+    """Writes `hits.<into>`, and the `top` best by it as `order`. With one score it ranks by that score.
+
+    `rrf`: the sum of weight / (k + rank), rank from 1 within each score. `weighted`: the sum of weight x
+    score, each score first normalised over this question's own hits: `minmax` to 0..1 (1 where all are
+    equal), `max` by dividing by the largest (0 where none is above 0). A hit with none of the named scores
+    is no candidate.
+
+    A candidate without one of them is a fault of the row (`missing: fault`), gets nothing from it (`zero`),
+    or what the worst candidate gets (`min`: the rank after the last, or the smallest normalised score).
+    Only the ratio of the weights matters to the order; weight 0 is as if the score were not named.
+    """
+
+    weights: Mapping[str, float]  # score name -> weight
+    top: int  # passages in order
+    method: Literal["rrf", "weighted"] = "rrf"
+    norms: Mapping[str, Norm] = field(default_factory=dict)  # for `weighted`: score name -> norm
+    k: float = 60.0  # for `rrf`; Cormack, Clarke and Büttcher 2009
+    missing: Literal["fault", "zero", "min"] = "fault"
+    into: str = "fuse"
+
+    version: ClassVar[int] = 1
+
+    def __post_init__(self) -> None:
+        if not self._used():
+            raise ValueError("weights: expected at least one score with a weight other than 0, found none")
+        bad = [n for n, w in self.weights.items() if not math.isfinite(w)]
+        if bad:
+            raise ValueError(f"weights: expected finite numbers, found {self.weights[bad[0]]} for {bad[0]!r}")
+        if self.method == "rrf" and self.norms:
+            raise ValueError("norms: rrf uses ranks and takes none; leave them out or say method: weighted")
+        unknown = sorted(set(self.norms) - set(self.weights))
+        if unknown:
+            raise ValueError(f"norms: {unknown[0]!r} has no weight; weights name {', '.join(self.weights)}")
+        if self.top < 1:
+            raise ValueError(f"top: expected at least 1 passage, found {self.top}")
+
+    def reads(self) -> frozenset[str]:
+        return frozenset({"hits", *(f"hits.{n}" for n in self._used())})
+
+    def writes(self) -> frozenset[str]:
+        return frozenset({"order", f"hits.{self.into}"})
+
+    def open(self, kit: Kit) -> Ask:
+        async def ask(questions: list[Question]) -> list[Question]:
+            return [self._fuse(q) for q in questions]
+
+        return ask
+
+    def _used(self) -> tuple[str, ...]:
+        return tuple(n for n, w in self.weights.items() if w != 0)
+
+    def _fuse(self, question: Question) -> Question:
+        used = self._used()
+        hits = [h for h in question.hits if any(n in h.scores for n in used)]
+        if self.missing == "fault":
+            for n in used:
+                lacking = sum(n not in h.scores for h in hits)
+                if lacking:
+                    fault = _fault(n, lacking, len(hits))
+                    return replace(question, order=(), faults=(*question.faults, fault))
+        columns = [self._column(n, hits) for n in used]
+        # fsum is exact, so passages with equal parts tie whatever the order of the weights.
+        fused = {h.chunk: math.fsum(c[i] for c in columns) for i, h in enumerate(hits)}
+        return replace(add_scores(question, self.into, fused), order=best_first(fused, self.top))
+
+    def _column(self, name: str, hits: Sequence[Hit]) -> list[float]:
+        """What one score adds to each hit."""
+        scores = {h.chunk: h.scores[name] for h in hits if name in h.scores}
+        if self.method == "rrf":
+            parts = {c: 1 / (self.k + rank) for rank, c in enumerate(best_first(scores), start=1)}
+            worst = 1 / (self.k + len(parts) + 1)
+        else:
+            parts = normalised(scores, self.norms.get(name, "none"))
+            worst = min(parts.values(), default=0.0)
+        other = worst if self.missing == "min" else 0.0
+        return [self.weights[name] * parts.get(h.chunk, other) for h in hits]
+
+
+def normalised(scores: Mapping[str, float], norm: Norm) -> dict[str, float]:
+    """One ranker's scores for one question, on the scale that `norm` names.
+
+    >>> normalised({"a": 2.0, "b": 4.0}, "max"), normalised({"a": 2.0, "b": 4.0}, "minmax")
+    ({'a': 0.5, 'b': 1.0}, {'a': 0.0, 'b': 1.0})
+    """
+    if norm == "none" or not scores:
+        return dict(scores)
+    low, high = min(scores.values()), max(scores.values())
+    if norm == "minmax":
+        return {c: (s - low) / (high - low) if high > low else 1.0 for c, s in scores.items()}
+    return {c: s / high if high > 0 else 0.0 for c, s in scores.items()}
+
+
+def _fault(name: str, lacking: int, hits: int) -> Fault:
+    detail = (
+        f"{lacking} of {hits} candidates have no score {name!r}; "
+        "score them all, drop the weight, or say missing: zero or min"
+    )
+    return Fault("fuse", "missing_score", detail, transient=False)

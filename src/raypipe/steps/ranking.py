@@ -1,0 +1,42 @@
+"""What the ranking steps share: pure functions on hits. Knows the records alone.
+
+Candidate makers (`recall`, `keywords`) add hits and scores and leave `order` alone. Selecting steps
+(`fuse`, `rerank`) write `order`, and every step that needs a ranking reads `order`. So a recipe with one
+candidate maker says `fuse` with that one score, which ranks by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from raypipe.records import Hit, Question
+
+
+def best_first(scores: Mapping[str, float], top: int | None = None) -> tuple[str, ...]:
+    """Chunk ids by score, ties by id; the `top` best.
+
+    >>> best_first({"b:0-9": 1.0, "a:0-9": 1.0, "c:0-9": 2.0}, top=2)
+    ('c:0-9', 'a:0-9')
+    """
+    return tuple(sorted(scores, key=lambda chunk: (-scores[chunk], chunk))[:top])
+
+
+def add_hits(question: Question, found: Sequence[Hit]) -> Question:
+    """The question with more hits: one that is there already keeps its place and gains the scores."""
+    hits = {h.chunk: h for h in question.hits}
+    for h in found:
+        old = hits.get(h.chunk, h)
+        hits[h.chunk] = replace(old, scores={**old.scores, **h.scores})
+    return replace(question, hits=tuple(hits.values()))
+
+
+def add_scores(question: Question, name: str, scores: Mapping[str, float]) -> Question:
+    """The question with one more score on each hit that has an entry."""
+    return replace(question, hits=tuple(_with_score(h, name, scores) for h in question.hits))
+
+
+def _with_score(hit: Hit, name: str, scores: Mapping[str, float]) -> Hit:
+    if hit.chunk not in scores:
+        return hit
+    return replace(hit, scores={**hit.scores, name: scores[hit.chunk]})

@@ -1,0 +1,65 @@
+"""Reranking: a model that reads query and passage together. Knows it only through the kit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from raypipe.records import Question
+from raypipe.step import Ask, Kit, Model
+from raypipe.steps.ranking import add_scores, best_first
+from raypipe.text.template import PLAIN, query_reads, query_renderer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rerank:
+    """Scores the first `candidates` passages of `order` and makes the `top` best of them the new `order`.
+
+    All pairs of a batch are one call, so that the engine can fill its batches across questions.
+    """
+
+    model: Model
+    top: int  # passages that stay in order; all, where there are fewer
+    candidates: int | None = None  # passages of order that are scored; None: all
+    shortcut: bool = False  # at most `top` candidates: keep their order, score none (db3)
+    query: str = PLAIN
+    into: str = "rerank"
+
+    version: ClassVar[int] = 1
+
+    def __post_init__(self) -> None:
+        query_reads(self.query)
+        if self.top < 1:
+            raise ValueError(f"top: expected at least 1 passage, found {self.top}")
+        if self.candidates is not None and self.candidates < self.top:
+            raise ValueError(f"candidates: expected at least top ({self.top}), found {self.candidates}")
+
+    def reads(self) -> frozenset[str]:
+        return query_reads(self.query) | {"hits", "order", "index.text"}
+
+    def writes(self) -> frozenset[str]:
+        return frozenset({"order", f"hits.{self.into}"})
+
+    def open(self, kit: Kit) -> Ask:
+        render = query_renderer(self.query)
+        score, index = kit.reranker(self.model), kit.index()
+
+        async def ask(questions: list[Question]) -> list[Question]:
+            chosen = [q.order[: self.candidates] for q in questions]
+            scored = [() if self.shortcut and len(c) <= self.top else c for c in chosen]
+            distinct = list(dict.fromkeys(c for chunks in scored for c in chunks))
+            texts = dict(zip(distinct, await index.texts(distinct), strict=True))
+            queries = [render(q) for q in questions]
+            pairs = [(query, texts[c]) for query, chunks in zip(queries, scored, strict=True) for c in chunks]
+            scores = iter((await score(pairs)).tolist())
+            return [
+                self._select(q, c, {chunk: next(scores) for chunk in s})
+                for q, c, s in zip(questions, chosen, scored, strict=True)
+            ]
+
+        return ask
+
+    def _select(self, question: Question, chosen: tuple[str, ...], scores: dict[str, float]) -> Question:
+        if not scores:
+            return replace(question, order=chosen)
+        return replace(add_scores(question, self.into, scores), order=best_first(scores, self.top))

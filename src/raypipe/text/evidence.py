@@ -1,0 +1,131 @@
+"""Which sentence of some passages answers a question, and how likely it is that it does.
+
+Pure functions over texts, word hashes and scores that others computed. The numbers of `Fitted` come from a
+file; `bench/extract.py --fit` makes them. Knows no model and no index.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from raypipe.records import Span
+from raypipe.text.sentences import sentences
+from raypipe.text.spans import KINDS, Kind, Typed
+
+COSINE, MAXSIM, OVERLAP = 0.4, 0.3, 0.3
+"""What each score weighs; bench/extract.py measures how often the sentence so chosen holds an answer."""
+
+MAX_CHARS = 1000
+"""A longer sentence is cut there: a table or menu that came out as one (the cap of CRAG's baseline)."""
+
+FEATURES = (
+    "score", "margin", "cosine", "maxsim", "overlap", "length", "candidates", "typed", "choices", "named",
+    *(k for k in KINDS if k != "other"),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class FittedOn:
+    """Where fitted numbers come from. A score on the same split is marked."""
+
+    data: str  # name and digest of the data
+    split: str  # which rows of it
+    metric: str  # what was fitted, and how well it does there
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """A logistic regression: the probability that the best sentence, or its span, is a right answer."""
+
+    bias: float
+    weights: Mapping[str, float]  # feature -> weight; a feature that is not named weighs nothing
+    fitted_on: FittedOn
+
+    def __post_init__(self) -> None:
+        unknown = sorted(set(self.weights) - set(FEATURES))
+        if unknown:
+            raise ValueError(f"weights: unknown feature {unknown[0]!r}; known: {', '.join(FEATURES)}")
+
+    def probability(self, features: Mapping[str, float]) -> float:
+        """0..1, for the features of one question (`features`)."""
+        z = self.bias + math.fsum(w * features[f] for f, w in self.weights.items())
+        return 1 / (1 + math.exp(-z)) if z >= 0 else math.exp(z) / (1 + math.exp(z))
+
+
+@dataclass(frozen=True, slots=True)
+class Sentence:
+    """A sentence that may answer."""
+
+    source: str  # source id
+    span: Span  # in the source's parsed text
+    text: str  # the text of that span
+
+
+def candidates(passages: Iterable[tuple[str, Span, str]]) -> list[Sentence]:
+    """The sentences of some passages (source, span, text), each once, by source as met and by place.
+
+    Passages of one source that overlap are put together first, so that the end of one does not cut a sentence
+    that the next has whole. Equal sentences of several sources count once, where they are met first.
+    """
+    by_source: dict[str, list[tuple[Span, str]]] = {}
+    for source, span, text in passages:
+        by_source.setdefault(source, []).append((span, text))
+    found: dict[str, Sentence] = {}
+    for source, parts in by_source.items():
+        for start, text in _joined(parts):
+            for a, b in sentences(text):
+                b = min(b, a + MAX_CHARS)
+                found.setdefault(text[a:b], Sentence(source, (start + a, start + b), text[a:b]))
+    return list(found.values())
+
+
+def _joined(parts: Iterable[tuple[Span, str]]) -> list[tuple[int, str]]:
+    """Start and text of each run of passages that overlap or touch."""
+    joined: list[tuple[int, str]] = []
+    for (start, end), text in sorted(parts):
+        last = joined[-1] if joined else None
+        if last is None or start > last[0] + len(last[1]):
+            joined.append((start, text))
+        elif end > last[0] + len(last[1]):
+            joined[-1] = (last[0], last[1] + text[last[0] + len(last[1]) - start :])
+    return joined
+
+
+def overlaps(question: np.ndarray, words: Sequence[np.ndarray]) -> np.ndarray:
+    """(sentences,) float64, 0..1: the share of the question's words that each sentence has, a word weighing
+    the more the fewer of these sentences have it. `question` and each of `words` are word hashes, uint64."""
+    terms = np.unique(question)
+    has = np.array([np.isin(terms, w) for w in words], bool).reshape(len(words), len(terms))
+    found = has.sum(0)
+    idf = np.log1p((len(words) - found + 0.5) / (found + 0.5))
+    total = float(idf.sum())
+    return has @ idf / total if total else np.zeros(len(words))
+
+
+def mixed(cosine: np.ndarray, maxsim: np.ndarray, overlap: np.ndarray) -> np.ndarray:
+    """(sentences,) float64: how well each sentence answers, from three scores of the same shape."""
+    return COSINE * cosine.astype(float) + MAXSIM * maxsim.astype(float) + OVERLAP * overlap
+
+
+def features(
+    scores: np.ndarray, best: int, parts: Mapping[str, float], words: int, kind: Kind, typed: Typed | None
+) -> dict[str, float]:
+    """What the probability is made of: the scores of all candidates (candidates,), which is best, the parts
+    of its score (cosine, maxsim, overlap), how many words it has, and what was asked for and found in it."""
+    others = np.delete(scores, best)
+    score = float(scores[best])
+    values = {
+        "score": score,
+        "margin": score - float(others.max()) if len(others) else score,
+        **parts,
+        "length": math.log1p(words),
+        "candidates": math.log(len(scores)),
+        "typed": float(typed is not None),
+        "choices": math.log(typed.choices) if typed else 0.0,
+        "named": float(typed is not None and typed.named),
+    }
+    return values | {k: float(k == kind) for k in KINDS if k != "other"}

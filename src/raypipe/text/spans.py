@@ -1,0 +1,147 @@
+"""What a question asks for (a person, a date, a number) and where such a thing stands in a sentence.
+
+Rules over English text, with no model and no list of names. They are cautious: a question of no known kind
+has no span, and a span that the question itself mentions is no answer. Where several things in a sentence
+could be meant, the one nearest to the question's own words is taken, and how many there were is told.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from raypipe.records import Span
+
+Kind: TypeAlias = Literal["who", "when", "how many", "how much", "other"]
+KINDS: tuple[Kind, ...] = ("who", "when", "how many", "how much", "other")
+
+_MONTH = (
+    r"(?:January|February|March|April|May|June|July|August|September|October|November|December"
+    r"|Jan\.?|Feb\.?|Mar\.?|Apr\.?|Jun\.?|Jul\.?|Aug\.?|Sept?\.?|Oct\.?|Nov\.?|Dec\.?)"
+)
+_YEAR = r"(?:1[0-9]{3}|20[0-9]{2})"
+_DAY = r"\d{1,2}(?:st|nd|rd|th)?"
+_YEARS = re.compile(rf"\b{_YEAR}s?\b(?![,.]\d)")
+_DATES = re.compile(
+    rf"\b{_MONTH}\s+{_DAY}(?:,?\s+{_YEAR})?\b|\b{_DAY}\s+(?:of\s+)?{_MONTH}(?:,?\s+{_YEAR})?\b"
+    rf"|\b{_MONTH},?\s+{_YEAR}\b|\b\d{{4}}-\d{{2}}-\d{{2}}\b|\b{_YEAR}s?\b(?![,.]\d)"
+)
+_ONES = "one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|thirteen|fourteen|fifteen|sixteen"
+_TENS = "seventeen|eighteen|nineteen|twenty|thirty|forty|fifty|sixty|seventy|eighty|ninety|hundred|thousand"
+_SCALE = r"(?:\s+(?:hundred|thousand|million|billion|trillion))?"
+_NUMBERS = re.compile(
+    rf"(?<![\w.,-])(?:\d+(?:,\d{{3}})+|\d+)(?:\.\d+)?(?:\s?%|\s+percent\b)?{_SCALE}(?![\w])"
+    rf"|\b(?:{_ONES}|{_TENS})(?:-(?:{_ONES}))?\b{_SCALE}",
+    re.IGNORECASE,
+)
+_MONEY = re.compile(
+    rf"(?:US|A|C)?[$\u00a3\u20ac\u00a5]\s?\d[\d,]*(?:\.\d+)?{_SCALE}"
+    rf"|\b\d[\d,]*(?:\.\d+)?{_SCALE}\s+(?:dollars|pounds|euros|yen|rupees|cents)\b",
+    re.IGNORECASE,
+)
+_NAME = r"[A-Z\u00c0-\u00de][\w\u2019'-]*\.?"
+_NAMES = re.compile(rf"{_NAME}(?:\s+(?:(?:of|de|da|di|van|von|der|bin|la|le)\s+)*{_NAME})*")
+_PLAIN = """
+    a an the this that these those he she it they we you i his her its their our in on at by for from to
+    with as of and or but if when while after before since during until although though because so then
+    there here both each all most many some several other another such no not also however what who
+    which where how one two three first second monday tuesday wednesday thursday friday saturday sunday
+    january february march april may june july august september october november december mr mrs ms dr
+    sir according later early late under over between
+"""
+_NO_NAME = frozenset(_PLAIN.split())
+
+
+@dataclass(frozen=True, slots=True)
+class Typed:
+    """A span of the kind that a question asks for."""
+
+    span: Span  # in the sentence
+    choices: int  # how many there were to choose from, at least 1
+    named: bool  # a number that stands before the very thing that is counted
+
+
+def kind_of(question: str) -> Kind:
+    """What a question asks for.
+
+    >>> [kind_of(q) for q in ("who wrote emma", "what year did emma come out", "why is emma long")]
+    ['who', 'when', 'other']
+    """
+    q = question.lower()
+    if re.search(r"\bhow many\b|\bwhat (?:was|is) the number of\b", q):
+        return "how many"
+    if re.search(r"\bhow much\b", q):
+        return "how much"
+    if re.search(r"\bwhen\b|\b(?:what|which) (?:year|date|day|month)\b", q):
+        return "when"
+    return "who" if re.search(r"\bwho(?:se|m)?\b", q) else "other"
+
+
+def typed_span(question: str, kind: Kind, sentence: str, marks: Sequence[int]) -> Typed | None:
+    """The span of a sentence that may answer a question of this kind; None where there is none.
+
+    `marks` are the places in the sentence where words of the question start: the nearest span is taken.
+    """
+    spans = [s for s in _all(question, kind, sentence) if not _mentioned(sentence[slice(*s)], question)]
+    if not spans:
+        return None
+    counted = _counted(question) if kind == "how many" else ""
+    before = re.compile(rf"(?:\W+\w+){{0,2}}?\W+{counted}", re.IGNORECASE)  # at most two words between
+    named = [s for s in spans if counted and before.match(sentence, s[1])]
+    best = min(named or spans, key=lambda s: (_distance(s, marks), s))
+    return Typed(best, len(named or spans), bool(named))
+
+
+def _all(question: str, kind: Kind, sentence: str) -> list[Span]:
+    if kind == "when":
+        pattern = _YEARS if re.search(r"\b(?:what|which) year\b", question.lower()) else _DATES
+        return [m.span() for m in pattern.finditer(sentence)]
+    if kind == "how much":
+        return [m.span() for m in _MONEY.finditer(sentence)] or _numbers(sentence)
+    if kind == "how many":
+        return _numbers(sentence)
+    return _names(sentence) if kind == "who" else []
+
+
+def _numbers(sentence: str) -> list[Span]:
+    """Numbers that are not part of a date."""
+    dates = [m.span() for m in _DATES.finditer(sentence)]
+    numbers = [m.span() for m in _NUMBERS.finditer(sentence)]
+    return [(a, b) for a, b in numbers if not any(a < d and c < b for c, d in dates)]
+
+
+def _names(sentence: str) -> list[Span]:
+    """Runs of capitalised words, without the words that only begin a sentence; runs of two or more before
+    single words, which are as often places, peoples or titles."""
+    spans: list[Span] = []
+    for m in _NAMES.finditer(sentence):
+        start, words = m.start(), m.group()
+        while words and re.split(r"[\s.\u2019']", words, maxsplit=1)[0].lower() in _NO_NAME:
+            rest = re.sub(r"^\S+\s*", "", words)
+            start += len(words) - len(rest)
+            words = rest
+        words = re.sub(r"(?:\u2019s|'s|(?<=\w{3})\.)$", "", words)
+        if len(words) > 1:
+            spans.append((start, start + len(words)))
+    return [s for s in spans if " " in sentence[slice(*s)]] or spans
+
+
+def _mentioned(span: str, question: str) -> bool:
+    """True if every word of a span stands in the question."""
+    asked = set(re.findall(r"\w+", question.lower()))
+    return all(w in asked for w in re.findall(r"\w+", span.lower()))
+
+
+def _counted(question: str) -> str:
+    """The first letters of what "how many" counts, enough to match its other forms; "" if nothing follows."""
+    found = re.search(r"\bhow many (?:different |total |more |other )?(\w+)", question.lower())
+    return "" if found is None else re.escape(found[1][: max(4, len(found[1]) - 2)].rstrip("s"))
+
+
+def _distance(span: Span, marks: Sequence[int]) -> float:
+    """Mean distance in characters to the question's words in the sentence; 0 where there are none."""
+    if not marks:
+        return 0.0
+    return sum(max(span[0] - m, m - span[1], 0) for m in marks) / len(marks)
