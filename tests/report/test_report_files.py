@@ -223,9 +223,9 @@ def test_the_console_table_fits_a_log_and_names_the_files(written: tuple[EvalRep
         assert str(path) in text
         text = text.replace(str(path), "")
     assert max(map(len, text.splitlines())) <= 80
-    for word in ("always", "invalid question", "domain: movie", "[red]recall", "too_large", "2 unscored"):
+    for word in ("always", "invalid question", "domain: movie", "[red]recall", "too_large", "rule official"):
         assert word in text
-    assert "rule official: 1 correct (1 of them exactly), 1 missing, 1 hallucinated" in text
+    assert "1 correct (1 exactly), 1 missing, 1 hallucinated, 2 unscored" in text
 
 
 def test_scores_of_files_are_printed_with_what_was_left_out() -> None:
@@ -239,4 +239,4 @@ def test_scores_of_files_are_printed_with_what_was_left_out() -> None:
     text = out.getvalue()
     assert "put right on the way in: answer_number 2" in text
     assert "recall_5" in text and "0.2500" in text and "[bold]7" in text
-    assert "mean of 3 judged queries, 1 of them not ranked and counted 0" in text
+    assert "mean of 3 judged queries; 1 had no ranking and count 0" in text

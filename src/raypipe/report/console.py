@@ -55,12 +55,9 @@ def print_ranking(console: Console, found: Mapping[str, Any]) -> None:
         table.add_row(name, _four(found[name]))
     console.print(table)
     unranked, unjudged = len(found["unranked"]), len(found["unjudged"])
-    console.print(
-        Text(
-            f"mean of {found['queries']} judged queries, {unranked} of them not ranked and counted 0; "
-            f"{unjudged} ranked queries have no judgements and count nowhere"
-        )
-    )
+    console.print(Text(f"mean of {found['queries']} judged queries; {unranked} had no ranking and count 0"))
+    if unjudged:
+        console.print(Text(f"{unjudged} ranked queries have no judgements and count nowhere"))
     if "per_query" in found:
         for query, values in found["per_query"].items():
             for name in names:  # as trec_eval prints them
@@ -87,7 +84,7 @@ def _normalised(console: Console, normalised: Mapping[str, int]) -> None:
 
 def _scores(console: Console, found: Mapping[str, Any]) -> None:
     # Seven columns fit 80 characters, the width of a log, with 28 left for the name of a slice.
-    table = _table("", "score", "accuracy", "hallucination", "missing", "unscored", "of")
+    table = _table(f"rule {found['rule']}", "score", "accuracy", "hallucination", "missing", "unscored", "of")
     rows = [("this run", found)]
     rows += [(f'always "{answer}"', s) for answer, s in found["controls"].items()]
     rows += [(f"{s['label']}: {s['value']}", s) for s in found["slices"]]
@@ -96,17 +93,14 @@ def _scores(console: Console, found: Mapping[str, Any]) -> None:
         counts = (str(s["n_unscored"]), str(s["total"]))
         table.add_row(Text(name), signed(s["score"]), *shares, *counts, style="" if i else "bold")
     console.print(table)
-    correct = f"{found['n_correct']} correct ({found['n_correct_exact']} of them exactly)"
+    correct = f"{found['n_correct']} correct ({found['n_correct_exact']} exactly)"
     counted = f"{correct}, {found['n_miss']} missing, {found['n_hallucination']} hallucinated"
-    console.print(Text(f"rule {found['rule']}: {counted}, {found['n_unscored']} unscored"))
+    console.print(Text(f"{counted}, {found['n_unscored']} unscored"))
     if found["interval"]:
         low, high = found["interval"]
         console.print(Text(f"95 % interval of the score: {signed(low)} to {signed(high)}"))
     if found["n_unscored"] and found["bounds"]:
         low, high = found["bounds"]
-        console.print(
-            Text("Unscored questions need a judge or could not be done. Whatever a judge would say,")
-        )
-        console.print(
-            Text(f"the score over all {found['total']} is between {signed(low)} and {signed(high)}.")
-        )
+        rest = f"whatever a judge says, the score over all {found['total']} is"
+        console.print(Text("Unscored questions need a judge or could not be done:"))
+        console.print(Text(f"{rest} between {signed(low)} and {signed(high)}."))

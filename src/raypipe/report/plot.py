@@ -9,7 +9,7 @@ from typing import Any
 WIDTH = 720  # of every plot
 ROW = 22  # height of one line
 LEFT = 230  # where bars and axes begin; labels stand before it
-RIGHT = 640  # where they end; numbers stand behind it
+RIGHT = 620  # where they end; numbers stand behind it
 
 CLASSES = ("exact", "judged", "missing", "hallucination", "unscored")
 """What can become of a question, in the order of the stacked bar."""
