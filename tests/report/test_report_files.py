@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
@@ -26,7 +27,6 @@ from raypipe.report.report import (
     StepLine,
     prediction,
     to_json,
-    url_of,
     write_report,
 )
 
@@ -141,8 +141,11 @@ def test_every_question_has_one_prediction_line_with_its_hits(written: tuple[Eva
 
 
 def test_a_hit_that_no_citation_brought_has_no_url() -> None:
-    assert url_of(QUESTIONS[0], "elsewhere") is None
-    assert url_of(Question("1", "who"), PAGE) is None
+    found = prediction(replace(QUESTIONS[0], citations=None))
+    assert [h["url"] for h in found["hits"]] == [None, None]
+
+
+def test_a_question_that_was_never_answered_has_no_prediction() -> None:
     assert prediction(Question("1", "who"))["prediction"] is None
 
 

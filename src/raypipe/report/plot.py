@@ -35,7 +35,6 @@ class Dot:
     low: float
     high: float
     text: str  # the score and the questions behind it
-    head: bool  # True: the first of its label, set apart from what is above
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,14 +78,13 @@ def dots(report: Mapping[str, Any]) -> list[Dot]:
     out: list[Dot] = []
     y, last = 0.0, ""
     for label, text, part in rows:
-        head = label != last
-        y += ROW * (1.5 if head and out else 1)
+        y += ROW if label == last else 1.5 * ROW  # labels stand apart
         last = label
         low, high = part["interval"] or (0.0, 0.0)
         scored = part["total"] - part["n_unscored"]
         shown = "not scored" if part["score"] is None else f"{part['score']:+.2f}  n={scored}"
         x = None if part["score"] is None else at(part["score"])
-        out.append(Dot(_cut(text), y, x, at(low), at(high), shown, head))
+        out.append(Dot(_cut(text), y, x, at(low), at(high), shown))
     return out
 
 

@@ -111,15 +111,19 @@ def ranking(question: Question) -> list[Hit]:
     return [by_chunk[c] for c in chosen] + [h for h in question.hits if h.chunk not in chosen]
 
 
-def url_of(question: Question, source: str) -> str | None:
-    """The url of the question's best-ranked citation with this source; None where no citation has it."""
-    cited = [c for c in question.citations or () if source in c.sources()]
-    return min(cited, key=lambda c: c.rank).url if cited else None
+def urls(question: Question) -> dict[str, str]:
+    """Source id -> url of the question's best-ranked citation with this source."""
+    found: dict[str, str] = {}
+    for citation in sorted(question.citations or (), key=lambda c: c.rank):
+        for source in citation.sources():
+            found.setdefault(source, citation.url)
+    return found
 
 
 def prediction(question: Question) -> dict[str, Any]:
     """The line of one question in predictions.jsonl. A question that could not be done has no prediction."""
     done = question.outcome not in ("", FAULT)
+    url = urls(question)
     return {
         "id": question.id,
         "query": question.text,
@@ -129,7 +133,7 @@ def prediction(question: Question) -> dict[str, Any]:
         "hits": [
             {
                 "chunk": h.chunk,
-                "url": url_of(question, h.source),
+                "url": url.get(h.source),  # None: no citation brought it
                 "span": list(h.span),
                 "scores": {name: float(value) for name, value in h.scores.items()},
             }
