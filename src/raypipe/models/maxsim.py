@@ -30,7 +30,7 @@ def piece_weights(vocabulary: Sequence[str]) -> np.ndarray:
     Pieces without a letter or digit weigh nothing. Single characters stand in the alphabet before the words,
     in no order of frequency: they weigh a half.
     """
-    words = [i for i, piece in enumerate(vocabulary) if len(piece.removeprefix("##").strip("▁")) > 1]
+    words = [i for i, piece in enumerate(vocabulary) if len(piece.strip("▁")) > 1]
     words = [i for i in words if not vocabulary[i].startswith(("[", "<"))]  # special and unused pieces
     weights = np.full(len(vocabulary), 0.5, np.float32)
     weights[words] = np.log1p(np.arange(len(words))) / np.log(max(len(words), 2))
