@@ -85,7 +85,7 @@ def test_a_misspelt_name_and_a_misspelt_field_are_answered_with_what_was_meant(e
     [
         ({"path": "a", "repo": "b/c"}, "expected one of repo, path and package, found repo and path"),
         ({}, "expected one of repo, path and package, found none"),
-        ({"path": "a", "kind": "reranker"}, "loader 'flag' makes a embedder"),
+        ({"path": "a", "kind": "reranker"}, "loader 'flag' is of kind 'embedder', found kind 'reranker'"),
         ({"path": "a", "dim": 0}, "needs dim"),
         ({"path": "a", "pooling": ""}, "pooling is missing"),
         ({"path": "a", "loader": "hash"}, "has no weights, but 'path' is given"),

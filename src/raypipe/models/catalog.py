@@ -58,7 +58,9 @@ class Entry:
     def __post_init__(self) -> None:
         sources = [n for n in ("repo", "path", "package") if getattr(self, n)]
         if KIND[self.loader] != self.kind:
-            raise ValueError(f"loader {self.loader!r} makes a {KIND[self.loader]}, but kind is {self.kind!r}")
+            raise ValueError(
+                f"loader {self.loader!r} is of kind {KIND[self.loader]!r}, found kind {self.kind!r}"
+            )
         if self.loader in WEIGHTLESS and sources:
             raise ValueError(f"loader {self.loader!r} has no weights, but {sources[0]!r} is given")
         if self.loader not in WEIGHTLESS and len(sources) != 1:
