@@ -13,7 +13,7 @@ from raypipe.errors import ConfError, DataError
 from raypipe.readers import beir, crag, files, lines
 from raypipe.readers.rows import LIMITS, Counts, Limits, Row, unseen
 
-__all__ = ["FORMATS", "LIMITS", "Counts", "Format", "Limits", "Row", "open", "size", "unseen"]
+__all__ = ["FORMATS", "LIMITS", "Counts", "Format", "Limits", "Row", "files_of", "open", "size", "unseen"]
 
 Format: TypeAlias = Literal["crag", "beir", "synth"]
 FORMATS: tuple[Format, ...] = get_args(Format)
@@ -45,6 +45,16 @@ def open(
 def size(paths: Iterable[str | Path], format: Format) -> int:
     """Bytes on disk that `open` will read: `counts.bytes_read / size(...)` is the progress."""
     return files.size(_find(paths, format, None))
+
+
+def files_of(paths: Iterable[str | Path], format: Format) -> list[Path]:
+    """The files that `open` will read, in its order."""
+    return [part for found in _find(paths, format, None) for part in found.parts]
+
+
+def files_of(paths: Iterable[str | Path], format: Format) -> list[Path]:
+    """The files that `open` will read, every part of a split one, in order."""
+    return [part for found in _find(paths, format, None) for part in found.parts]
 
 
 def _find(paths: Iterable[str | Path], format: Format, counts: Counts | None) -> list[files.Input]:

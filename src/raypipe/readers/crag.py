@@ -12,9 +12,9 @@ One record (a page list has 5 entries in tasks 1 and 2, up to 50 in task 3):
                          "page_result": "<!doctype html>\\n<html class=...",
                          "page_last_modified": " Wed, 06 Mar 2024 03:19:02 GMT"}]}
 
-The older schema has `alternative_answers`, a JSON list inside a string ("[]"), in place of `alt_ans`; both give
-the same rows. A file of questions without pages has `row` (its place in the full set) and no `search_results`;
-such a question has no citations, and where it has no interaction_id either its id is "row-N".
+The older schema has `alternative_answers`, a JSON list inside a string ("[]"), in place of `alt_ans`; both
+give the same rows. A file of questions without pages has `row` (its place in the full set) and no
+`search_results`; such a question has no citations, and without an interaction_id its id is "row-N".
 
 Knows these fields and nothing of HTML: what lies in page_result, PDF bytes too, becomes a source as it came.
 """
@@ -43,7 +43,7 @@ PAGE_TEXTS = ("page_name", "page_url", "page_snippet", "page_last_modified")  # 
 
 
 def rows(lines: Iterable[Line], counts: Counts) -> Iterator[Row]:
-    """A row for each line: a question, or the line's fault. A question that came before is left out, counted."""
+    """A row for each line: a question, or the line's fault. A repeated question is counted and left out."""
     seen = Seen()
     for line in lines:
         try:

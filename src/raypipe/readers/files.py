@@ -1,6 +1,6 @@
 """Paths to byte streams: which files are meant, parts of split ones in order, packing taken off under caps.
 
-Knows file names, bz2 and gzip. Knows nothing of what is inside; archives are in `tar.py`, lines in `lines.py`.
+Knows file names, bz2 and gzip, nothing of what is inside: archives are in `tar.py`, lines in `lines.py`.
 A name says what a file is, its first bytes must agree, and all short of a whole archive raises DataError.
 """
 

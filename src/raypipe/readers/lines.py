@@ -6,12 +6,12 @@ A line such as
 
 becomes `Line("corpus.jsonl.gz", 1, {"_id": ...}, None)`; one that cannot be used keeps its place and has a
 fault: bad_json, not_utf8, surrogate, nul, too_long, too_deep, nan, big_integer, duplicate_key or not_object.
-Byte order marks, CRLF, blank lines and `\u0000` inside texts are normalised and counted. Lines end at "\n" and
-nowhere else.
+Byte order marks, CRLF, blank lines and `\u0000` inside texts are normalised and counted. Lines end at "\n"
+and nowhere else.
 
-Knows JSON and bytes; what fields there should be is the business of the formats. On the real 15.8 MB of CRAG the
-standard library's decoder with these hooks does 550 MB/s (msgspec 940), ten times what bz2 delivers, and of the
-two it alone sees duplicate keys.
+Knows JSON and bytes; what fields there should be is the business of the formats. On the real 15.8 MB of CRAG
+the standard library's decoder with these hooks does 550 MB/s (msgspec 940), ten times what bz2 delivers, and
+of the two it alone sees duplicate keys.
 """
 
 from __future__ import annotations

@@ -85,7 +85,7 @@ class Seen:
         self._first: dict[str, tuple[str, str]] = {}  # id -> content digest, where
 
     def repeats(self, id: str, content: object, where: str) -> bool:
-        """Whether this id came before with the same content. Other content raises Unusable: the first stays."""
+        """Whether this id came before with this content. With other content: Unusable; the first stays."""
         now = digest(repr(content))
         before, at = self._first.setdefault(id, (now, where))
         if before != now:
