@@ -48,11 +48,6 @@ def size(paths: Iterable[str | Path], format: Format) -> int:
 
 
 def files_of(paths: Iterable[str | Path], format: Format) -> list[Path]:
-    """The files that `open` will read, in its order."""
-    return [part for found in _find(paths, format, None) for part in found.parts]
-
-
-def files_of(paths: Iterable[str | Path], format: Format) -> list[Path]:
     """The files that `open` will read, every part of a split one, in order."""
     return [part for found in _find(paths, format, None) for part in found.parts]
 
