@@ -89,9 +89,15 @@ def test_numbers_as_golds_are_text_and_counted(tmp_path):
 
 
 def test_labels_of_invented_worlds_are_text_beside_the_gold(tmp_path):
-    extras = {"kg_answerable": True, "premise_false": False, "template": "movie-year", "popularity": "head"}
+    extras = {
+        "kg_answerable": True,
+        "premise_false": False,
+        "answer_on_pages": True,
+        "template": "movie-year",
+        "popularity": "head",
+    }
     (row,), _ = read(tmp_path, [QUESTION | extras], "synth")
-    expected = extras | {"kg_answerable": "true", "premise_false": "false"}
+    expected = extras | {"kg_answerable": "true", "premise_false": "false", "answer_on_pages": "true"}
     assert {k: row.gold.labels[k] for k in extras} == expected
 
 

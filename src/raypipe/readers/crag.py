@@ -37,6 +37,7 @@ LABELS = (
     "split",
     "kg_answerable",  # this one and those below: invented worlds only
     "premise_false",
+    "answer_on_pages",
     "template",
 )
 PAGE_TEXTS = ("page_name", "page_url", "page_snippet", "page_last_modified")  # null is read as ""
