@@ -8,6 +8,7 @@ rows in a table nor on which of the two holds them.
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -68,7 +69,8 @@ class LanceIndex:
         self, texts: LanceDataset, passages: LanceDataset, vectors: Mapping[str, LanceDataset]
     ) -> None:
         self._texts, self._passages, self._vectors = texts, passages, vectors
-        self._whole: dict[str, asyncio.Task[Words]] = {}  # analyzer -> words of the whole snapshot
+        self._whole: dict[str, Words] = {}  # analyzer -> words of the whole snapshot
+        self._gathering = threading.Lock()
 
     @classmethod
     def open(cls, spec: IndexSpec) -> LanceIndex:
@@ -118,9 +120,13 @@ class LanceIndex:
         columns = _word_columns(analyzer, self._texts.schema)
         if scope is not None:
             return await asyncio.to_thread(self._words, columns, scope)
-        if analyzer not in self._whole:
-            self._whole[analyzer] = asyncio.create_task(asyncio.to_thread(self._words, columns, None))
-        return await self._whole[analyzer]
+        return await asyncio.to_thread(self._whole_words, analyzer, columns)
+
+    def _whole_words(self, analyzer: str, columns: list[str]) -> Words:
+        with self._gathering:
+            if analyzer not in self._whole:
+                self._whole[analyzer] = self._words(columns, None)
+            return self._whole[analyzer]
 
     def _words(self, columns: list[str], scope: tuple[str, ...] | None) -> Words:
         if scope is None:

@@ -23,6 +23,7 @@ _MARK = "_store.json"
 LOOKUP_KEYS = 4096  # per query: one of 5,000 keys takes 57 ms, and the query text is parsed in memory
 SCAN_RATIO = 100  # a BTREE look-up costs about as much as scanning 100 rows of a key column
 SCAN_ROWS = 1 << 20  # per batch of a scan
+INDEX_TRIES = 20  # each one lost means that another driver brought the index forward
 
 
 def quoted(values: Iterable[str]) -> str:
@@ -122,6 +123,15 @@ class Store:
 
     def index(self, table: str) -> None:
         """Builds the table's scalar indexes, or brings them up to date."""
+        for _ in range(INDEX_TRIES):
+            try:
+                return self._index(table)
+            except OSError as e:  # two drivers that index at once: one of them must look again
+                if "commit conflict" not in str(e):
+                    raise
+        raise StoreError(f"table {table} at {self.uri} could not be indexed: others index it all the time")
+
+    def _index(self, table: str) -> None:
         for column in kind_of(table).indexes:
             dataset = self.dataset(table)
             name = _btrees(dataset).get(column)
