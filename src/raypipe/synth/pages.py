@@ -8,7 +8,7 @@ kinds, other languages, shells that need JavaScript, near-duplicates, and pages 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, timedelta
 from random import Random
@@ -136,7 +136,7 @@ class Pages:
         )
 
     def _content(self, rng: Random, posed: Posed, role: str) -> _Content:
-        asked, subject = posed.asked, pick(rng, _subjects(posed))
+        asked, subject = posed.asked, pick(rng, self._subjects(posed))
         if role in ("states", "leaves_out"):
             key = pick(rng, asked.said) if role == "states" else ""
             facts = tuple(f for f in self._profiles.of(subject).facts if f.key not in asked.tells)
@@ -155,6 +155,14 @@ class Pages:
             other = pick(rng, alike or self._profiles.refs[kind])
             content = _Content(_title(rng, other), other[1], "", self._profiles.of(other).facts)
         return _withheld(content, posed) if posed.withheld else content
+
+    def _subjects(self, posed: Posed) -> Sequence[Ref]:
+        """What pages may be about: where the answer is withheld, nothing that is the answer itself."""
+        about, answers = posed.asked.about, (posed.asked.answer, *posed.asked.alternatives)
+        if not posed.withheld:
+            return about
+        given = [r for r in about if r[1].lower() in posed.text or r[1].lower() not in answers]
+        return given or [r for r in self._profiles.refs[about[0][0]] if r not in about]
 
     def _list_of(self, rng: Random, like: Ref, without: frozenset[Ref]) -> _Content:
         """A page with one fact on each of many entities of a kind."""
@@ -318,14 +326,6 @@ def _title(rng: Random, ref: Ref) -> str:
         "What we know about {}",
     )
     return pick(rng, shapes).format(ref[1])
-
-
-def _subjects(posed: Posed) -> tuple[Ref, ...]:
-    """What pages may be about: anything but, where the answer is withheld, what the question asks for."""
-    if not posed.withheld:
-        return posed.asked.about
-    asked = tuple(ref for ref in posed.asked.about if ref[1].lower() in posed.text)
-    return asked or tuple(ref for ref in posed.asked.about if ref[1].lower() != posed.asked.answer)
 
 
 def _withheld(content: _Content, posed: Posed) -> _Content:
