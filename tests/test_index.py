@@ -94,7 +94,7 @@ def spec(corpus, tmp_path_factory):
 @pytest.fixture(params=["lance", "memory"])
 def index(request, corpus, spec):
     if request.param == "lance":
-        return LanceIndex.open(pickle.loads(pickle.dumps(spec)))
+        return LanceIndex(pickle.loads(pickle.dumps(spec)))
     texts, passages, vectors = corpus
     return MemoryIndex(texts, passages, {model_identity(MODEL): vectors})
 
@@ -205,7 +205,7 @@ def test_words_of_an_analyzer_that_was_not_run_are_a_mistake_of_the_recipe(index
 
 
 def test_the_whole_snapshot_is_gathered_once_for_all_that_ask(spec):
-    index = LanceIndex.open(spec)
+    index = LanceIndex(spec)
 
     async def ask():
         first, second = await asyncio.gather(index.words("plain", None), index.words("plain", None))
@@ -220,12 +220,12 @@ def test_an_index_shows_what_was_there_when_it_was_pinned(corpus, tmp_path):
     fill_all(store, corpus)
     spec = index_spec(store, TEXTS, PARTS, {model_identity(MODEL): VECTORS})
     later = [t.filter(pc.not_equal(t["source"], "it's")) for t in make_corpus(5, pages=6)]
-    index = LanceIndex.open(spec)
+    index = LanceIndex(spec)
     before = run(index.search(MODEL, unit(np.ones((1, DIM))), [None], 30))
     fill_all(store, later, "later")
-    assert run(LanceIndex.open(spec).search(MODEL, unit(np.ones((1, DIM))), [None], 30)) == before
+    assert run(LanceIndex(spec).search(MODEL, unit(np.ones((1, DIM))), [None], 30)) == before
     assert run(index.source_texts(later[0]["source"].to_pylist()[:1])) == [None]
-    now = LanceIndex.open(index_spec(store, TEXTS, PARTS, {model_identity(MODEL): VECTORS}))
+    now = LanceIndex(index_spec(store, TEXTS, PARTS, {model_identity(MODEL): VECTORS}))
     assert run(now.source_texts(later[0]["source"].to_pylist()[:1])) != [None]
     assert isinstance(spec, IndexSpec)
 

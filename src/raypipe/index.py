@@ -65,23 +65,18 @@ def index_spec(store: Store, texts: str, passages: str, vectors: Mapping[str, st
 class LanceIndex:
     """The tables of a store at pinned versions (`step.Index`). Later commits do not show."""
 
-    def __init__(
-        self, texts: LanceDataset, passages: LanceDataset, vectors: Mapping[str, LanceDataset]
-    ) -> None:
-        self._texts, self._passages, self._vectors = texts, passages, vectors
-        self._whole: dict[str, Words] = {}  # analyzer -> words of the whole snapshot
-        self._gathering = threading.Lock()
-
-    @classmethod
-    def open(cls, spec: IndexSpec) -> LanceIndex:
-        """The index in this process. Raises StoreError if a table, version or scalar index is missing."""
+    def __init__(self, spec: IndexSpec) -> None:
+        """Raises StoreError if a table, its pinned version or a scalar index is missing."""
         store = Store.open(spec.store)
 
         def at(pinned: Pinned) -> LanceDataset:
             store.check_indexes(pinned.table, pinned.version)
             return store.dataset(pinned.table, pinned.version)
 
-        return cls(at(spec.texts), at(spec.passages), {name: at(p) for name, p in spec.vectors})
+        self._texts, self._passages = at(spec.texts), at(spec.passages)
+        self._vectors = {identity: at(pinned) for identity, pinned in spec.vectors}
+        self._whole: dict[str, Words] = {}  # analyzer -> words of the whole snapshot
+        self._gathering = threading.Lock()
 
     async def search(
         self, model: Model, vectors: np.ndarray, scopes: Sequence[tuple[str, ...] | None], top: int
@@ -160,7 +155,7 @@ class MemoryIndex:
             inside = np.arange(table.num_rows)
             if scope is not None:
                 inside = np.flatnonzero(pc.is_in(table["source"], value_set=pa.array(scope, pa.string())))
-            scores = matrix[inside] @ query  # (chunks in scope,) float32
+            scores = (matrix if scope is None else matrix[inside]) @ query  # (chunks in scope,) float32
             order = inside[np.argsort(-scores, kind="stable")]
 
             def nearest(count: int) -> tuple[pa.Table, float]:

@@ -12,6 +12,8 @@ from threading import Barrier
 import pytest
 from storerows import DIGEST, hex_id, passage_rows
 
+from raypipe import arrow
+from raypipe.records import Source
 from raypipe.store import (
     AddedMeanwhile,
     Store,
@@ -22,6 +24,7 @@ from raypipe.store import (
     committed,
     done_parts,
     end,
+    put,
     write_part,
 )
 from raypipe.store.commit import append
@@ -200,6 +203,18 @@ def test_two_drivers_with_other_runs_both_succeed(store, passages):
     )
     assert sources_of(store, passages) == twice(*(f"{r}-{p}" for r in ("one", "two", "three") for p in "01"))
     store.check_indexes(passages)
+
+
+def test_two_drivers_that_ingest_the_same_leave_it_there_once(store):
+    for number in range(4):
+        names = [f"{number}-{i}" for i in range(20)]
+        rows = [arrow.source.table([Source(n, "page", n) for n in some]) for some in (names[:15], names[5:])]
+        race(*(lambda r=r: put(Store.open(store.uri), "sources", r) for r in rows))
+        for some in rows:
+            put(store, "sources", some)  # as the message says: start again
+        assert sorted(store.dataset("sources").to_table(columns=["id"])["id"].to_pylist()) == sorted(
+            f"{n}-{i}" for n in range(number + 1) for i in range(20)
+        )
 
 
 def test_two_drivers_with_the_same_run_commit_it_once(store, passages):

@@ -122,6 +122,25 @@ def test_a_store_that_is_not_there_or_of_another_format_is_named(tmp_path):
         Store.open(store.uri)
 
 
+def test_a_version_that_is_not_there_is_named(store):
+    with pytest.raises(StoreError, match=r"golds .* cannot be read at version 99"):
+        store.dataset("golds", 99)
+
+
+def test_a_place_where_nothing_can_be_made_is_named(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(StoreError, match=r"no store can be made at .*file/store: .*--store"):
+        Store.create(str(tmp_path / "file" / "store"))
+
+
+def test_a_store_named_by_a_relative_path_is_found_from_elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    store = Store.create("here")
+    (tmp_path / "sub").mkdir()
+    monkeypatch.chdir(tmp_path / "sub")
+    assert Store.open(store.uri).count("golds") == 0
+
+
 @pytest.mark.parametrize("rows", [0, 500])
 def test_missing_ids_are_found_by_look_up_and_by_scan_alike(store, rows):
     texts = f"texts-{DIGEST}"
