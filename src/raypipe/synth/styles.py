@@ -118,7 +118,7 @@ def _item(rng: Random, i: int, text: str) -> str:
 def _post(rng: Random, i: int, text: str) -> str:
     votes = int(rng.random() * 300) - 20
     who = f"<b>{pick(rng, USERS)}</b> <time>{i + 1}h ago</time>"
-    return f'<div class="post">{who}<div>{text}</div><i>{votes} points</i></div>'
+    return f'<div class="post">{who}<div>{text}</div><i>{votes} votes</i></div>'
 
 
 def _blog(rng: Random, i: int, text: str) -> str:
