@@ -50,7 +50,7 @@ EMBEDDER, MAXSIM = "all-MiniLM-L6-v2", "minilm-maxsim"
 NQ, SQUAD = "openqa/nq_gold_passage_odd.jsonl.gz", "squad/xquad.en.json.gz"
 WANTED = {"NQ": 0.60, "SQuAD": 0.78}
 PASSAGES = 5  # found per question, as Extract.passages
-RIDGE = 10.0  # of the logistic regression, on standardised features
+RIDGE = 10.0  # on standardised features; chosen among .1 to 30 on the held-out rows: log loss .650 to .667
 BLOCK = 400  # texts per model call, so that progress shows
 
 
