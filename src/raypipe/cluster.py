@@ -17,6 +17,7 @@ from typing import Any, Literal
 import ray
 import ray.data
 from ray.data import ActorPoolStrategy, DataContext
+from ray.util.annotations import RayDeprecationWarning
 
 from raypipe.errors import ClusterTooSmall
 from raypipe.work import Fill, Part, PartDone
@@ -117,7 +118,17 @@ def run_parts(fill: Fill, parts: Sequence[Part], pool: Pool) -> Iterator[PartDon
     context.enable_progress_bars = False
     context.print_on_execution_start = False
     rows = [{"part": p.name, "ids": json.dumps(p.ids)} for p in parts]
-    done = ray.data.from_items(rows, override_num_blocks=len(rows)).map_batches(
+    with warnings.catch_warnings():
+        # There is no other way yet to bound restarts than the arguments that 2.64 will name otherwise.
+        warnings.filterwarnings("ignore", category=RayDeprecationWarning)
+        done = _pooled(fill, rows, pool)
+    for row in done.iter_rows():
+        yield PartDone.from_json(row["done"])
+
+
+def _pooled(fill: Fill, rows: list[dict[str, str]], pool: Pool) -> ray.data.Dataset:
+    """The parts through a pool of actors, lazily: one row for each that is done."""
+    return ray.data.from_items(rows, override_num_blocks=len(rows)).map_batches(
         _Worker,
         fn_constructor_args=(fill,),
         batch_size=1,
@@ -126,5 +137,3 @@ def run_parts(fill: Fill, parts: Sequence[Part], pool: Pool) -> Iterator[PartDon
         num_gpus=pool.gpus or None,
         ray_remote_args_fn=lambda: {"max_restarts": ATTEMPTS - 1, "max_task_retries": ATTEMPTS - 1},
     )
-    for row in done.iter_rows():
-        yield PartDone.from_json(row["done"])

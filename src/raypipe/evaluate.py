@@ -1,4 +1,7 @@
-"""A data set through a recipe to a score: ingest, index, answer, score, and the report of it all."""
+"""A data set through a recipe to a score: ingest, index, answer, score, and the report of it all.
+
+Knows the pipeline and the metrics. The only reader of golds and labels after ingest.
+"""
 
 from __future__ import annotations
 

@@ -130,9 +130,10 @@ def storable(text: str) -> str:
 
 def _by_turbo(html: str, mark: bool = True) -> ParsedPage | None:
     """The fast way, or None where it may lose text that BeautifulSoup keeps."""
+    html = html.removeprefix("\ufeff")
     doc = turbohtml.parse(html, positions=False, allow_declarative_shadow_roots=False)
     dropped = [e for tag in _DROPPED for e in doc.select(tag)]  # turbohtml finds single tags by an index
-    if doc.select("frameset") or (_reads_on(doc) and _SELF_CLOSED.search(html)):
+    if _loses(doc, html):
         return None
     hiding = _hiding(doc) if mark else []
     for element in dropped:
@@ -149,11 +150,22 @@ def _by_turbo(html: str, mark: bool = True) -> ParsedPage | None:
     return ParsedPage(*found, "fast")
 
 
-def _reads_on(doc: Any) -> bool:
-    """Whether markup stands as text in an element that libxml2 may have ended at its own start tag: it ends
-    `<script src=x />` there, the standard reads on to the next end tag, and the text between is gone."""
+def _loses(doc: Any, html: str) -> bool:
+    """Whether the standard's tree may lack text that libxml2 keeps:
+
+    - beside frames;
+    - after `<script src=x />`: libxml2 ends it there, the standard reads on to the next end tag;
+    - in a `template` without an end, where libxml2 ends it with the element around it;
+    - in a `title` of an svg, where the standard sees elements and libxml2 text.
+    """
+    if doc.select("frameset"):
+        return True
     raw = (e for tag in _RAW for e in doc.select(tag) if tag != "script" or e.attr("src") is not None)
-    return any("<" in e.text for e in raw)
+    if any("<" in e.text for e in raw) and _SELF_CLOSED.search(html):
+        return True
+    if doc.select("template") and html.count("<template") != html.count("</template>"):
+        return True
+    return any(len(e) > 1 for e in doc.select("title"))  # one child is its text
 
 
 def _hiding(doc: Any) -> list[Any]:
