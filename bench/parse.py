@@ -2,8 +2,8 @@
 
     python bench/parse.py        a table; needs RAYPIPE_DATA, takes about 20 seconds
 
-All ways read the same pages in turn, a few rounds; each way's best round counts. Seconds are of the wall, on one
-core except for the child process, which works while this one feeds it.
+All ways read the same pages in turn, a few rounds; the best round of each counts. Seconds are of the wall, on
+one core except for the child process, which works while this one feeds it.
 Exits with 7 where a text differs from BeautifulSoup's or the text alone comes less than 20 times as fast.
 """
 
