@@ -98,7 +98,7 @@ def test_a_name_is_found_in_the_first_folder_that_has_it_and_a_path_is_itself(tm
     assert conf.find("recipes", "both") == tmp_path / "one" / "recipes" / "both.yaml"
     assert conf.find("recipes", "late") == tmp_path / "two" / "recipes" / "late.yaml"
     assert conf.find("recipes", str(tmp_path / "two/recipes/both.yaml")) == tmp_path / "two/recipes/both.yaml"
-    with pytest.raises(ConfError, match="no recipe named 'lat'; did you mean 'late'"):
+    with pytest.raises(ConfError, match="no 'lat' under recipes/; did you mean 'late'"):
         conf.find("recipes", "lat")
     with pytest.raises(ConfError, match="no such file"):
         conf.find("recipes", "nowhere/x.yaml")

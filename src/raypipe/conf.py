@@ -191,7 +191,7 @@ class Conf:
             if path.is_file():
                 return path
         known = {p.name.removesuffix(suffix) for f in self.folders for p in (f / kind).glob(f"*{suffix}")}
-        raise ConfError(f"no {kind[:-1]} named {name!r}; {did_you_mean(name, known)}")
+        raise ConfError(f"no {name!r} under {kind}/; {did_you_mean(name, known)}")
 
     def file(self, name: str) -> Path:
         """One file that stands beside the folders of kinds, such as models.yaml."""

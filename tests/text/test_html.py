@@ -61,6 +61,12 @@ def code_of(html):
     return [code[:100] for code in map(fold, found) if len(code) >= 40]
 
 
+def shown(page):
+    """Two pages carry escaped markup as text in a noscript; it is marked as hidden."""
+    ends = [0, *(n for span in page.hidden for n in span), len(page.text)]
+    return " ".join(page.text[a:b] for a, b in zip(ends[::2], ends[1::2], strict=True))
+
+
 def test_the_main_text_of_readabilitys_pages_is_kept(data):
     with tarfile.open(data / "html_pages" / "readability_130.tar.xz") as archive:
         files = {m.name: archive.extractfile(m).read().decode() for m in archive if m.name.endswith("l")}
@@ -69,10 +75,10 @@ def test_the_main_text_of_readabilitys_pages_is_kept(data):
     wanted, kept = Counter(), Counter()
     for name, html in sources.items():
         words = Counter(to_text(files[f"{name}expected.html"]).text.split())
-        text = to_text(html).text
-        assert not any(code in text for code in code_of(html))
+        parsed = to_text(html)
+        assert not any(code in shown(parsed) for code in code_of(html))
         wanted += Counter({name: words.total()})
-        kept += Counter({name: (words & Counter(text.split())).total()})
+        kept += Counter({name: (words & Counter(parsed.text.split())).total()})
     assert kept.total() / wanted.total() >= 0.99
     assert min(kept[n] / wanted[n] for n in wanted) >= 0.99
 
