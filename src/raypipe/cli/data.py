@@ -64,7 +64,7 @@ def _add_synth(commands: options.Commands) -> None:
     made.add_argument(
         "--page-chars",
         metavar="N",
-        type=options.at_least(500),
+        type=options.at_least(1000),
         help="about so many characters of HTML a page (default: spread like real pages, 3 KB to 1.5 MB)",
     )
     options.as_json(made)
