@@ -35,6 +35,7 @@ ALLOWED: dict[str, set[str]] = {
         "store",
     },
     "cluster": {"errors", "work"},
+    "request": {"arrow", "identity", "index", "kit", "recipe", "records", "run"},
     "ingest": {"arrow", "readers", "records", "report", "store", "work"},
     "pipeline": {
         "arrow", "identity", "index", "memo", "recipe", "records", "report", "run", "step", "steps", "store",
