@@ -1,0 +1,373 @@
+"""One vLLM engine: one copy of a model's weights, however many callers ask it at the same time.
+
+A plain async class. In one process it is used as it is; a job holds it in a named actor and the endpoint in a
+deployment, so that every step, block and request shares one queue and nothing drains between batches.
+Knows vLLM; knows neither Ray nor recipes.
+
+What goes wrong with one chat is a fault on its row. What no row can get is a ConfError before anything is
+sent. When vLLM's own process dies, every call raises `EngineDied`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import re
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, NoReturn
+
+from raypipe.chat import (
+    STEP,
+    Chat,
+    Choice,
+    Constraint,
+    Generated,
+    Grammar,
+    JsonSchema,
+    Regex,
+    Sampling,
+)
+from raypipe.errors import ConfError
+from raypipe.models import generator
+from raypipe.models.constraint import bounds
+from raypipe.models.gate import Gate
+from raypipe.models.generator import Setup
+from raypipe.models.guard import Guard
+from raypipe.records import Fault
+
+GIB = 2**30
+
+
+class EngineDied(Exception):
+    """vLLM's process is gone, and with it everything in flight. Start another engine and ask again."""
+
+
+class Engine:
+    """Keeps the contract of `chat.Generate` with its method `generate`. Make it and use it on one event loop;
+    making it takes 20 to 110 seconds. Raises ModelMissing or ConfError for a folder that must not be started.
+    """
+
+    def __init__(self, setup: Setup, exit_when_dead: bool = False) -> None:
+        """`exit_when_dead`: where EngineDied would be raised, end this process, to be started anew."""
+        generator.check(setup)
+        self.setup = setup
+        self._exit = exit_when_dead
+        self._guard = Guard()
+        try:
+            self._llm = _start(setup)
+        except BaseException:
+            self._guard.close()
+            raise
+        self._guard.born()
+        self._gate = Gate()
+        self._numbers = itertools.count()
+        self._lora = {a.name: (i + 1, a.folder) for i, a in enumerate(setup.adapters)}
+        self._streams: dict[str, asyncio.Task[None]] = {}
+        marks = set(self._llm.get_tokenizer().get_added_vocab()) | set(
+            self._llm.get_tokenizer().all_special_tokens
+        )
+        self._marks = re.compile(
+            "|".join(re.escape(m) for m in sorted(marks, key=len, reverse=True)) or r"(?!)"
+        )
+
+    async def ready(self) -> None:
+        """Returns once every adapter is loaded. Raises ConfError for one that does not fit the model."""
+        await self.healthy()
+        for name in self._lora:
+            try:
+                await self._llm.add_lora(self._adapter(name))
+            except Exception as e:
+                self._raise_if_dead(e)
+                raise ConfError(f"adapter {name!r}: it does not fit {self.setup.folder}: {e}") from e
+
+    async def generate(
+        self, chats: Sequence[Chat], sampling: Sampling, adapter: str | None = None, alone: bool = False
+    ) -> list[Generated | Fault]:
+        """As `chat.Generate`. `alone`: nothing else runs meanwhile, so that a death has one suspect."""
+        outputs = await self.outputs(chats, sampling, adapter, alone)
+        return [o if isinstance(o, Fault) else _reply(o, sampling) for o in outputs]
+
+    async def outputs(
+        self, chats: Sequence[Chat], sampling: Sampling, adapter: str | None = None, alone: bool = False
+    ) -> list[Any]:
+        """vLLM's RequestOutput of each chat, with its tokens, or a Fault."""
+        params = self._params(sampling, "FINAL_ONLY")
+        lora = self._adapter(adapter)
+        prompts = await asyncio.gather(*(self._prompt(chat, sampling) for chat in chats))
+        async with self._gate.turn(object() if alone else self._kind(adapter)):
+            return await asyncio.gather(*(self._one(prompt, params, lora) for prompt in prompts))
+
+    async def stream(
+        self, chat: Chat, sampling: Sampling, adapter: str | None = None, name: str = ""
+    ) -> AsyncIterator[str | Generated | Fault]:
+        """The reply's text piece by piece, then the whole reply or its fault. `name` is what `abort` takes.
+        A caller that stops listening stops the engine's work; one that listens slowly holds nobody up."""
+        name = name or f"stream-{next(self._numbers)}"
+        if name in self._streams:
+            raise ValueError(f"a stream named {name!r} is running")
+        params = self._params(sampling, "DELTA")
+        pieces: asyncio.Queue[str | Generated | Fault] = asyncio.Queue()
+        work = self._pump(chat, sampling, params, adapter, pieces)
+        task = self._streams[name] = asyncio.create_task(work)
+        try:
+            while True:
+                taking = asyncio.create_task(pieces.get())
+                await asyncio.wait((taking, task), return_when=asyncio.FIRST_COMPLETED)
+                if not taking.done() and pieces.empty():
+                    taking.cancel()
+                    await task  # raises what ended it
+                    return
+                piece = await taking
+                yield piece
+                if not isinstance(piece, str):
+                    return
+        finally:
+            task.cancel()
+            del self._streams[name]
+
+    async def abort(self, name: str) -> bool:
+        """Ends a stream; its caller gets a fault. False if none of that name is running."""
+        task = self._streams.get(name)
+        return task is not None and task.cancel()
+
+    async def healthy(self) -> None:
+        """Raises EngineDied if vLLM's process is gone."""
+        try:
+            await self._llm.check_health()
+        except Exception as e:
+            self._raise_if_dead(e)
+            raise
+
+    def unfinished(self) -> int:
+        """Replies being written or waiting."""
+        count: int = self._llm.get_num_unfinished_requests()
+        return count
+
+    def close(self) -> None:
+        """Ends vLLM's processes and waits for their end, some seconds. Twice is fine."""
+        llm, self._llm = self._llm, None  # left to the interpreter's exit, vLLM's own cleaning up fails
+        if llm is not None:
+            llm.shutdown()
+            del llm
+            self._guard.close()
+
+    def _kind(self, adapter: str | None) -> str:
+        """GPU kernels keep adapters and base model apart within a batch; those for the CPU do not."""
+        return "adapter" if adapter is not None and self.setup.device == "cpu" else "base"
+
+    def _adapter(self, name: str | None) -> Any:
+        from vllm.lora.request import LoRARequest
+
+        if name is None:
+            return None
+        if name not in self._lora:
+            known = ", ".join(self._lora) or "none"
+            raise ConfError(f"{self.setup.folder}: no adapter named {name!r}; it has {known}")
+        return LoRARequest(name, *self._lora[name])
+
+    def _params(self, sampling: Sampling, kind: str) -> Any:
+        """vLLM's form of the sampling, after vLLM's own check. Raises ConfError."""
+        from vllm import SamplingParams
+        from vllm.exceptions import VLLMClientError
+        from vllm.sampling_params import RequestOutputKind
+
+        try:
+            params = SamplingParams(
+                max_tokens=sampling.max_tokens,
+                temperature=sampling.temperature,
+                top_p=sampling.top_p,
+                seed=sampling.seed if sampling.temperature else None,
+                frequency_penalty=sampling.frequency_penalty,
+                presence_penalty=sampling.presence_penalty,
+                stop=list(sampling.stop),
+                logprobs=0 if sampling.logprobs else None,  # 0: of the chosen tokens alone
+                structured_outputs=_structured(sampling.constraint),
+                output_kind=RequestOutputKind[kind],
+            )
+            config = self._llm.vllm_config
+            params.verify(
+                config.model_config, None, config.structured_outputs_config, self._llm.get_tokenizer()
+            )
+        except (VLLMClientError, ValueError) as e:
+            raise ConfError(f"sampling: vLLM refuses it: {e}") from e
+        return params
+
+    async def _prompt(self, chat: Chat, sampling: Sampling) -> Any:
+        """The rendered chat, tokenized; or a Fault."""
+        from vllm.renderers import ChatParams
+        from vllm.renderers.params import TokenizeParams
+
+        renderer = self._llm.renderer
+        messages = [{"role": m.role, "content": self._harmless(m.content)} for m in chat]
+        try:
+            _, (prompt,) = await renderer.render_chat_async(
+                [messages],
+                ChatParams(chat_template_kwargs={"add_generation_prompt": True}),
+                # The template has written the first token: a second one would change every answer.
+                TokenizeParams(max_total_tokens=None, add_special_tokens=False),
+            )
+        except Exception as e:
+            return _fault("unrenderable", f"the chat template refuses this chat: {e}")
+        tokens, room = len(prompt["prompt_token_ids"]), self.setup.context
+        if tokens + sampling.max_tokens > room:
+            return _fault(
+                "prompt_too_long",
+                f"expected at most {room} tokens, found {tokens} of prompt, {sampling.max_tokens} of reply: "
+                f"pack less into the prompt, or raise the model's context",
+            )
+        return prompt
+
+    def _harmless(self, content: str) -> str:
+        """The tokenizer reads some texts as its own marks (an end of turn, a role). Inside a message they get
+        a space, so no page and no question can forge a turn."""
+        while found := self._marks.search(content):
+            content = f"{content[: found.start() + 1]} {content[found.start() + 1 :]}"
+        return content
+
+    async def _one(self, prompt: Any, params: Any, lora: Any) -> Any:
+        if isinstance(prompt, Fault):
+            return prompt
+        try:
+            async for output in self._llm.generate(
+                prompt, params, f"r{next(self._numbers)}", lora_request=lora
+            ):
+                if output.finished:
+                    return output
+        except Exception as e:
+            self._raise_if_dead(e)
+            return _refused(e)
+        return _fault("no_reply", "vLLM ended the request without a reply", transient=True)
+
+    async def _pump(
+        self, chat: Chat, sampling: Sampling, params: Any, adapter: str | None, pieces: asyncio.Queue[Any]
+    ) -> None:
+        """Takes a stream from the engine as fast as it comes: the gate is never held for a listener."""
+        lora, prompt = self._adapter(adapter), await self._prompt(chat, sampling)
+        if isinstance(prompt, Fault):
+            pieces.put_nowait(prompt)
+            return
+        text, tokens, name = "", 0, f"r{next(self._numbers)}"
+        try:
+            async with self._gate.turn(self._kind(adapter)):
+                async for output in self._llm.generate(prompt, params, name, lora_request=lora):
+                    piece = output.outputs[0]
+                    text += piece.text
+                    tokens += len(piece.token_ids)
+                    if piece.text:
+                        pieces.put_nowait(piece.text)
+        except asyncio.CancelledError:
+            pieces.put_nowait(_fault("aborted", f"ended on request after {tokens} tokens", transient=True))
+            raise
+        except Exception as e:
+            self._raise_if_dead(e)
+            pieces.put_nowait(_refused(e))
+            return
+        pieces.put_nowait(_reply(output, sampling, text, tokens))
+
+    def _raise_if_dead(self, e: BaseException) -> None:
+        from vllm.v1.engine.exceptions import EngineDeadError
+
+        if isinstance(e, EngineDeadError):
+            self._died(e)
+
+    def _died(self, e: BaseException) -> NoReturn:
+        if self._exit:
+            os._exit(1)  # a supervisor sees a crash; an orderly exit would not be restarted
+        raise EngineDied(f"{self.setup.folder}: {e}") from e
+
+
+def _start(setup: Setup) -> Any:
+    """vLLM's engine, started."""
+    # Read by vLLM at its import, in this process and its children: no report of usage, no look at the hub.
+    os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+    from vllm import AsyncEngineArgs
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+    room: dict[str, Any] = {"gpu_memory_utilization": setup.gpu_share}
+    if setup.device == "cpu":
+        room = {
+            "kv_cache_memory_bytes": int(setup.cache_gib * GIB),
+            "enforce_eager": True,
+            # A prompt prefilled in two steps would kill vLLM's CPU worker if its sampling has a seed: it
+            # rewinds the seed's generator, which CPU generators cannot.
+            "enable_chunked_prefill": False,
+            "max_num_batched_tokens": max(2048, setup.context),
+        }
+    if setup.tensor_parallel > 1:
+        room |= {"tensor_parallel_size": setup.tensor_parallel, "distributed_executor_backend": "mp"}
+    if setup.adapters:
+        count = len(setup.adapters)
+        room |= {"enable_lora": True, "max_loras": count, "max_lora_rank": generator.rank(setup)}
+    try:
+        return AsyncLLM.from_engine_args(
+            AsyncEngineArgs(
+                model=setup.folder,
+                dtype=setup.dtype,
+                quantization=setup.quantization or None,
+                max_model_len=setup.context,
+                max_num_seqs=setup.sequences,
+                load_format="safetensors",  # pickles beside them are not opened
+                trust_remote_code=False,
+                generation_config="vllm",  # the recipe's sampling, not the folder's
+                enable_prefix_caching=True,
+                logprobs_mode="processed_logprobs",  # of what could be chosen, after the constraint
+                # One grammar library, never a fallback: vLLM keeps the first it was asked for, and another
+                # reads the same grammar otherwise.
+                structured_outputs_config={"backend": "xgrammar", "disable_any_whitespace": True},
+                enable_log_requests=False,
+                **room,
+            )
+        )
+    except ValueError as e:
+        raise ConfError(f"{setup.folder}: vLLM refuses this setup: {e}") from e
+
+
+def _structured(constraint: Constraint | None) -> Any:
+    """vLLM's form of a constraint. Raises ConfError for one that does not compile or end."""
+    from vllm.sampling_params import StructuredOutputsParams
+
+    if constraint is None:
+        return None
+    bounds(constraint)
+    match constraint:
+        case Choice(options):
+            return StructuredOutputsParams(choice=list(options))
+        case Regex(pattern):
+            return StructuredOutputsParams(regex=pattern)
+        case JsonSchema(text):
+            return StructuredOutputsParams(json=text)
+        case Grammar(text):
+            return StructuredOutputsParams(grammar=text)
+
+
+def _reply(
+    output: Any, sampling: Sampling, text: str | None = None, tokens: int | None = None
+) -> Generated | Fault:
+    """From vLLM's last output. A stream's has its last piece alone, so text and tokens are given."""
+    last = output.outputs[0]
+    text = last.text if text is None else text
+    if last.finish_reason not in ("stop", "length"):
+        detail = f"expected finish stop or length, found {last.finish_reason}"
+        return _fault("engine_error", detail, transient=True)
+    if not text:
+        return _fault("empty_reply", "the model ended its reply before any text")
+    return Generated(
+        text=text,
+        finish=last.finish_reason,
+        prompt_tokens=len(output.prompt_token_ids),
+        cached_tokens=output.num_cached_tokens or 0,
+        generated_tokens=len(last.token_ids) if tokens is None else tokens,
+        logprob=float(last.cumulative_logprob) if sampling.logprobs else None,
+    )
+
+
+def _refused(e: Exception) -> Fault:
+    from vllm.exceptions import VLLMClientError
+
+    final = isinstance(e, VLLMClientError | ValueError)
+    return _fault("refused" if final else "engine_error", f"{type(e).__name__}: {e}", transient=not final)
+
+
+def _fault(reason: str, detail: str, transient: bool = False) -> Fault:
+    return Fault(STEP, reason, detail, transient)
