@@ -113,5 +113,5 @@ def _key(model: Model) -> Model:
 def _expect(model: Model, kind: ModelKind) -> None:
     if model.kind != kind:
         raise ConfError(
-            f"model {model.name!r} is a {model.kind} (loader {model.loader!r}); expected a {kind}"
+            f"model {model.name!r}: expected kind {kind!r}, found {model.kind!r} (loader {model.loader!r})"
         )

@@ -21,7 +21,8 @@ def whole(text: str) -> list[tuple[Span, Span]]:
 
 
 class Shelf:
-    """texts by source id; chunks as (chunk span, passage span) by source id, one for the whole text if not given."""
+    """texts by source id; chunks as (chunk span, passage span) by source id, one for the whole text if not
+    given."""
 
     def __init__(
         self, texts: dict[str, str], chunks: dict[str, list[tuple[Span, Span]]] | None = None

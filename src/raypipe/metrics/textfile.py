@@ -93,7 +93,7 @@ def _open(path: Path) -> gzip.GzipFile | BufferedReader:
 
 @contextmanager
 def replaced(path: Path) -> Iterator[TextIO]:
-    """A stream that becomes the file when its block ends well; until then, and if it fails, the old file stays.
+    """A stream that becomes the file when its block ends well. Until then, and on failure, the old one stays.
 
     A lone surrogate, which UTF-8 cannot hold, is written as its JSON escape.
     """

@@ -2,5 +2,6 @@
 
 `catalog` turns entries of models.yaml into `step.Model` values, `folder` finds and guards their files, and
 `load` opens them: `flag` through FlagEmbedding's classes, `encoder` through plain transformers, `maxsim` on
-top of it, `tokens` with a tokenizer alone, `fake` with no weights. `catalog` and `load` import no heavy library.
+top of it, `tokens` with a tokenizer alone, `fake` with no weights. Importing `catalog` or `load` imports no
+heavy library.
 """

@@ -58,7 +58,9 @@ class Entry:
     def __post_init__(self) -> None:
         sources = [n for n in ("repo", "path", "package") if getattr(self, n)]
         if KIND[self.loader] != self.kind:
-            raise ValueError(f"loader {self.loader!r} makes a {KIND[self.loader]}, but kind is {self.kind!r}")
+            raise ValueError(
+                f"loader {self.loader!r} is of kind {KIND[self.loader]!r}, found kind {self.kind!r}"
+            )
         if self.loader in WEIGHTLESS and sources:
             raise ValueError(f"loader {self.loader!r} has no weights, but {sources[0]!r} is given")
         if self.loader not in WEIGHTLESS and len(sources) != 1:
@@ -123,8 +125,8 @@ class Catalog:
         if entry.revision is None or not _COMMIT.fullmatch(entry.revision):
             raise where.at("revision").error(
                 f"expected the 40 hex digits of a commit of {entry.repo}, found {entry.revision!r}. "
-                f"A name alone may mean other weights tomorrow. `hf models info {entry.repo}` prints the commit "
-                f"as sha: check it and put it here, or give `path` instead of `repo`"
+                f"A name alone may mean other weights tomorrow. `hf models info {entry.repo}` prints it as "
+                f"sha: check that commit and put it here, or give `path` instead of `repo`"
             )
         return str(folder.snapshot(self.hub, entry.repo, entry.revision)), f"{entry.repo}@{entry.revision}"
 

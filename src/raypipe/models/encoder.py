@@ -57,18 +57,14 @@ def by_length(lengths: Sequence[int], budget: int) -> list[list[int]]:
 def check(model: Model, net: Any, tokenizer: Any) -> None:
     """Raises ConfError if weights are missing, which a library would fill with random numbers, if the entry
     says another dim or more tokens than the model has, or if a reranker has not exactly one output."""
-    names = folder.weight_names(Path(model.path))
-    names |= {
-        n.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
-        for n in names
-    }
+    # A file may have the encoder's names with or without its prefix, and the norms' older names.
     prefix = f"{net.base_model_prefix}."
-    optional = ("pooler.", f"{prefix}pooler.") if model.kind == "embedder" or model.loader == "maxsim" else ()
-    missing = [
-        n
-        for n, _ in net.named_parameters()
-        if n not in names and prefix + n not in names and not n.startswith(optional)
-    ]
+    older = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
+    held = {name.removeprefix(prefix) for name in folder.weight_names(Path(model.path))}
+    held |= {name.replace(old, new) for old, new in older.items() for name in held}
+    wanted = [name.removeprefix(prefix) for name, _ in net.named_parameters()]
+    pooler_is_used = model.loader == "flag-reranker"
+    missing = [n for n in wanted if n not in held and (pooler_is_used or not n.startswith("pooler."))]
     if missing:
         raise ConfError(
             f"model {model.name!r}: its folder has no weights for {missing[0]} and {len(missing) - 1} more, "
@@ -195,7 +191,10 @@ class SortedReranker:
         limit = self._model.max_tokens
         queries, cut_queries = self._encode([q for q, _ in pairs], int(limit * QUERY_SHARE))
         passages, cut_passages = self._encode([p for _, p in pairs], limit)
-        encodings = [self._pair.post_process(queries[q], passages[p]) for q, p in pairs]
+        # An empty passage leaves the query alone in the model's frame, as it does in FlagReranker.
+        encodings = [
+            self._pair.post_process(queries[q], passages[p] if passages[p].ids else None) for q, p in pairs
+        ]
         self.cut += sum(
             q in cut_queries or p in cut_passages or bool(e.overflowing)
             for (q, p), e in zip(pairs, encodings, strict=True)

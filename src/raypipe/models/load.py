@@ -13,6 +13,7 @@ import numpy as np
 
 from raypipe.errors import ConfError
 from raypipe.models import fake, folder
+from raypipe.models.catalog import WEIGHTLESS
 from raypipe.step import Model, Role, Tokenize
 
 Engine: TypeAlias = Literal["flag", "sorted"]
@@ -37,7 +38,7 @@ class Reranker(Protocol):
 
 def present(model: Model) -> None:
     """Raises ModelMissing or ConfError unless the model's files are here and may be read."""
-    if model.loader not in ("hash", "overlap", "whitespace"):
+    if model.loader not in WEIGHTLESS:
         folder.require(model)
 
 
@@ -45,6 +46,7 @@ def open_embedder(model: Model, engine: Engine, device: str) -> Embedder:
     if model.loader == "hash":
         return fake.HashEmbedder(model.dim)
     _computable(model, engine, device)
+    _no_bars()
     if engine == "sorted":
         from raypipe.models.encoder import SortedEmbedder
 
@@ -58,6 +60,7 @@ def open_reranker(model: Model, engine: Engine, device: str) -> Reranker:
     if model.loader == "overlap":
         return fake.OverlapReranker()
     _computable(model, engine, device)
+    _no_bars()
     if model.loader == "maxsim":  # FlagEmbedding has no class for it, so both engines are the same here
         from raypipe.models.maxsim import MaxSim
 
@@ -85,7 +88,7 @@ def open_tokenizer(model: Model) -> Tokenize:
 
 
 def _computable(model: Model, engine: Engine, device: str) -> None:
-    """Refuses a dtype that would silently be computed as another one."""
+    """Refuses a dtype that would silently be computed as another one, before a library is imported."""
     if device == "cpu" and model.dtype == "float16":
         raise ConfError(
             f"model {model.name!r}: float16 is not computed on a CPU, where FlagEmbedding would use float32 "
@@ -97,6 +100,13 @@ def _computable(model: Model, engine: Engine, device: str) -> None:
             f"model {model.name!r}: FlagEmbedding computes bfloat16 as float32 for a {model.kind} on "
             f"{device}. Use engine: sorted, or a float32 entry"
         )
+
+
+def _no_bars() -> None:
+    """No progress bars for the loading of weights: a pool of actors would fill the log with them."""
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
 
 
 def use_threads(threads: int) -> None:

@@ -29,8 +29,12 @@ def piece_weights(vocabulary: Sequence[str]) -> np.ndarray:
     By Zipf's law the log of the rank runs with the log of one over the frequency, which is what idf is.
     Pieces without a letter or digit weigh nothing. Single characters stand in the alphabet before the words,
     in no order of frequency: they weigh a half.
+
+    nDCG@10 of BM25's top 50 on QASPER evidence (43 questions), SciFact (150) and pooled NQ passages (664):
+    BM25 with cosine .393 .740 .896; with 1.5 of this added .400 .739 .910. In its place, idf counted in the
+    collection gives .389 .735 .909, equal weights .386 .744 .909. This score alone: .400 .720 .907.
     """
-    words = [i for i, piece in enumerate(vocabulary) if len(piece.removeprefix("##").strip("▁")) > 1]
+    words = [i for i, piece in enumerate(vocabulary) if len(piece.strip("▁")) > 1]
     words = [i for i in words if not vocabulary[i].startswith(("[", "<"))]  # special and unused pieces
     weights = np.full(len(vocabulary), 0.5, np.float32)
     weights[words] = np.log1p(np.arange(len(words))) / np.log(max(len(words), 2))

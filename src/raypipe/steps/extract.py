@@ -107,11 +107,15 @@ def choose(question: str, texts: Sequence[str], cosine: np.ndarray, maxsim: np.n
     asked, _ = analyse(question, ANALYZER)
     words = [analyse(t, ANALYZER) for t in texts]
     overlap = evidence.overlaps(asked, [hashes for hashes, _ in words])
-    scores = evidence.mixed(cosine, maxsim, overlap)
-    best = int(np.argmax(scores))
-    hashes, starts = words[best]
     kind = kind_of(question)
-    typed = typed_span(question, kind, texts[best], starts[np.isin(hashes, asked)].tolist())
+    typed = [
+        typed_span(question, kind, t, starts[np.isin(hashes, asked)].tolist())
+        for t, (hashes, starts) in zip(texts, words, strict=True)
+    ]
+    scores = evidence.mixed(cosine, maxsim, overlap, np.array([t is not None for t in typed]))
+    best = int(np.argmax(scores))
     parts = {"cosine": float(cosine[best]), "maxsim": float(maxsim[best]), "overlap": float(overlap[best])}
-    features = evidence.features(scores, best, parts, len(hashes), kind, typed)
-    return Choice(best, texts[best] if typed is None else texts[best][slice(*typed.span)], features)
+    features = evidence.features(scores, best, parts, len(words[best][0]), kind, typed[best])
+    span = typed[best]
+    said = texts[best] if span is None or span.choices > 1 else texts[best][slice(*span.span)]
+    return Choice(best, said, features)

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
 import numpy as np
-from raypipe.text.words import analyse
 
 from raypipe.records import Hit, Question, parse_chunk_id
 from raypipe.step import Ask, Kit
 from raypipe.steps.ranking import add_hits, best_first
 from raypipe.text import bm25
 from raypipe.text.template import PLAIN, query_reads, query_renderer
+from raypipe.text.words import analyse
 
 Scope: TypeAlias = tuple[str, ...] | None
 

@@ -16,14 +16,16 @@ from raypipe.records import Span
 from raypipe.text.sentences import sentences
 from raypipe.text.spans import KINDS, Kind, Typed
 
-COSINE, MAXSIM, OVERLAP = 0.4, 0.3, 0.3
-"""What each score weighs; bench/extract.py measures how often the sentence so chosen holds an answer."""
+COSINE, MAXSIM, OVERLAP, TYPED = 0.4, 0.3, 0.3, 0.1
+"""What each score weighs, and what a sentence gains by having a span of the kind that is asked for. With
+them the best sentence holds an answer for .641 of NQ's passages and .841 of SQuAD's (bench/extract.py);
+without the last, .617 and .835. TYPED was chosen on these same questions; the others were not."""
 
 MAX_CHARS = 1000
 """A longer sentence is cut there: a table or menu that came out as one (the cap of CRAG's baseline)."""
 
 FEATURES = (
-    "score", "margin", "cosine", "maxsim", "overlap", "length", "candidates", "typed", "choices", "named",
+    "cosine", "maxsim", "overlap", "margin", "length", "typed", "choices", "named",
     *(k for k in KINDS if k != "other"),
 )  # fmt: skip
 
@@ -106,24 +108,22 @@ def overlaps(question: np.ndarray, words: Sequence[np.ndarray]) -> np.ndarray:
     return has @ idf / total if total else np.zeros(len(words))
 
 
-def mixed(cosine: np.ndarray, maxsim: np.ndarray, overlap: np.ndarray) -> np.ndarray:
-    """(sentences,) float64: how well each sentence answers, from three scores of the same shape."""
-    return COSINE * cosine.astype(float) + MAXSIM * maxsim.astype(float) + OVERLAP * overlap
+def mixed(cosine: np.ndarray, maxsim: np.ndarray, overlap: np.ndarray, typed: np.ndarray) -> np.ndarray:
+    """(sentences,) float64: how well each sentence answers, from three scores and whether it has a span of
+    the kind that is asked for, all of the same shape."""
+    return COSINE * cosine.astype(float) + MAXSIM * maxsim.astype(float) + OVERLAP * overlap + TYPED * typed
 
 
 def features(
     scores: np.ndarray, best: int, parts: Mapping[str, float], words: int, kind: Kind, typed: Typed | None
 ) -> dict[str, float]:
-    """What the probability is made of: the scores of all candidates (candidates,), which is best, the parts
-    of its score (cosine, maxsim, overlap), how many words it has, and what was asked for and found in it."""
+    """What the probability is made of: how far the best of all scores (candidates,) is ahead, the parts of
+    its score (cosine, maxsim, overlap), how many words it has, and what was asked for and found in it."""
     others = np.delete(scores, best)
-    score = float(scores[best])
     values = {
-        "score": score,
-        "margin": score - float(others.max()) if len(others) else score,
         **parts,
+        "margin": float(scores[best] - others.max()) if len(others) else float(scores[best]),
         "length": math.log1p(words),
-        "candidates": math.log(len(scores)),
         "typed": float(typed is not None),
         "choices": math.log(typed.choices) if typed else 0.0,
         "named": float(typed is not None and typed.named),

@@ -82,9 +82,13 @@ def kind_of(question: str) -> Kind:
 def typed_span(question: str, kind: Kind, sentence: str, marks: Sequence[int]) -> Typed | None:
     """The span of a sentence that may answer a question of this kind; None where there is none.
 
-    `marks` are the places in the sentence where words of the question start: the nearest span is taken.
+    `marks` are the places in the sentence where words of the question start. A name that has one is what the
+    question is about, not what it asks for; of the others the nearest to the marks is taken.
     """
     spans = [s for s in _all(question, kind, sentence) if not _mentioned(sentence[slice(*s)], question)]
+    if kind == "who":
+        spans = [s for s in spans if not any(s[0] <= m < s[1] for m in marks)]
+        spans = [s for s in spans if " " in sentence[slice(*s)]] or spans
     if not spans:
         return None
     counted = _counted(question) if kind == "how many" else ""
@@ -113,8 +117,7 @@ def _numbers(sentence: str) -> list[Span]:
 
 
 def _names(sentence: str) -> list[Span]:
-    """Runs of capitalised words, without the words that only begin a sentence; runs of two or more before
-    single words, which are as often places, peoples or titles."""
+    """Runs of capitalised words, without the words that only begin a sentence."""
     spans: list[Span] = []
     for m in _NAMES.finditer(sentence):
         start, words = m.start(), m.group()
@@ -125,7 +128,7 @@ def _names(sentence: str) -> list[Span]:
         words = re.sub(r"(?:\u2019s|'s|(?<=\w{3})\.)$", "", words)
         if len(words) > 1:
             spans.append((start, start + len(words)))
-    return [s for s in spans if " " in sentence[slice(*s)]] or spans
+    return spans
 
 
 def _mentioned(span: str, question: str) -> bool:

@@ -67,10 +67,10 @@ def _replies(tree: nodes.Template, template: str) -> set[str]:
     """The replies that a parsed template names."""
     names: set[str] = set()
     for access in tree.find_all((nodes.Getattr, nodes.Getitem, nodes.Call)):
-        named = isinstance(access, nodes.Getattr | nodes.Getitem)
-        if not (named and isinstance(access.node, nodes.Name) and access.node.name == "replies"):
+        of = access.node if isinstance(access, nodes.Getattr | nodes.Getitem) else None
+        if not (isinstance(of, nodes.Name) and of.name == "replies"):
             raise ValueError(f"{template!r} calls or looks into a value; {_ALLOWED}")
-        key = access.attr if isinstance(access, nodes.Getattr) else getattr(access.arg, "value", None)
+        key = access.attr if isinstance(access, nodes.Getattr) else _constant(access)
         if not isinstance(key, str) or key.startswith("_"):
             raise ValueError(f"{template!r} must name the reply, as replies.kg; {_ALLOWED}")
         names.add(key)
@@ -78,6 +78,12 @@ def _replies(tree: nodes.Template, template: str) -> set[str]:
     if uses != len(list(tree.find_all((nodes.Getattr, nodes.Getitem)))):
         raise ValueError(f"{template!r} must name the reply, as replies.kg; {_ALLOWED}")
     return names
+
+
+def _constant(access: nodes.Node) -> object:
+    """What stands between the brackets, where it is a constant."""
+    arg = access.arg if isinstance(access, nodes.Getitem) else None
+    return arg.value if isinstance(arg, nodes.Const) else None
 
 
 def _probe(template: str, reads: frozenset[str]) -> None:

@@ -1,0 +1,152 @@
+"""The memo on disk: what any run of this store has asked of a model, found again by value.
+
+Workers read the memo tables as they were when the run began, keep what they ask themselves in memory, and
+write it at once to a file of its own that is named by its content; the driver folds such files into the
+tables. A value that gets lost is asked again, one that is there twice is read once: no transaction is needed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import lance
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from lance.fragment import write_fragments
+
+from raypipe.memo import MemoryMemo, MemoTable
+from raypipe.records import digest
+from raypipe.store.commit import append
+from raypipe.store.database import Store, missing, rows
+from raypipe.store.tables import SCORES, checked, embeddings_schema, kind_of
+
+FRESH_BYTES = 256 << 20  # of values a process asked itself and keeps in memory
+FOLD_BYTES = 256 << 20  # of values per commit of a fold
+_FOLDER = "_memo"
+
+
+def memo_versions(store: Store) -> dict[str, int]:
+    """The memo tables there are, at their newest version: what a run's workers read."""
+    tables = [t.removesuffix(".lance") for t in store.files.names("")]
+    names = [t for t in tables if t.startswith(("embeddings-", "scores-"))]
+    return {name: store.version(name) for name in names}
+
+
+class StoreMemo:
+    """A memo over a store (`memo.Memo`). `versions` pins the tables: see `memo_versions`."""
+
+    def __init__(self, uri: str, versions: Mapping[str, int]) -> None:
+        self._store = Store.open(uri)
+        self._old = {name: self._store.dataset(name, version) for name, version in versions.items()}
+        self._fresh = MemoryMemo(FRESH_BYTES)
+
+    async def get_many(self, table: MemoTable, keys: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        known, values = await self._fresh.get_many(table, keys)
+        if table.name not in self._old or known.all():
+            return known, values
+        rest = np.flatnonzero(~known)
+        wanted = [keys[i] for i in rest]
+        found, read = await asyncio.to_thread(_read, self._old[table.name], table, wanted)
+        out = np.empty((len(keys), *values.shape[1:]), np.float32)
+        out[known] = values
+        out[rest[found]] = read
+        known[rest[found]] = True
+        return known, out[known]
+
+    async def put_many(self, table: MemoTable, keys: Sequence[str], values: np.ndarray) -> None:
+        await self._fresh.put_many(table, keys, values)
+        await asyncio.to_thread(self._write, table, keys, values)
+
+    def _write(self, table: MemoTable, keys: Sequence[str], values: np.ndarray) -> None:
+        """One file, whole or not at all, and of no use if a bit of it is lost: its name is its digest."""
+        if not keys:
+            return
+        sink = pa.BufferOutputStream()
+        data = _table(table, keys, values)
+        with pa.ipc.new_file(sink, data.schema) as writer:
+            writer.write_table(data)
+        content = sink.getvalue().to_pybytes()
+        self._store.files.write(f"{_FOLDER}/{table.name}/{digest(content)}.arrow", content)
+
+
+def _schema(table: MemoTable) -> pa.Schema:
+    return embeddings_schema(table.dim) if table.dim else SCORES
+
+
+def _table(table: MemoTable, keys: Sequence[str], values: np.ndarray) -> pa.Table:
+    numbers = pa.array(np.ascontiguousarray(values, np.float32).reshape(-1))
+    column = pa.FixedSizeListArray.from_arrays(numbers, table.dim) if table.dim else numbers
+    return pa.Table.from_arrays([pa.array(keys, pa.string()), column], schema=_schema(table))
+
+
+def _read(
+    dataset: lance.LanceDataset, table: MemoTable, keys: Sequence[str]
+) -> tuple[np.ndarray, np.ndarray]:
+    """(keys,) bool and the values found, in key order."""
+    value = _schema(table).names[1]
+    found = rows(dataset, "key", keys, ["key", value, "_rowid"])
+    # Two folds at once may have added a key twice: the value of the oldest row holds.
+    found = found.take(pc.sort_indices(found, [("_rowid", "ascending")]))
+    place: dict[str, int] = {}
+    for i, key in enumerate(found["key"].to_pylist()):
+        place.setdefault(key, i)
+    known = np.array([k in place for k in keys], bool)
+    column = found[value].combine_chunks()
+    values = column.flatten().to_numpy().reshape(-1, table.dim) if table.dim else column.to_numpy()
+    return known, values[[place[k] for k in keys if k in place]]
+
+
+@dataclass(frozen=True, slots=True)
+class Folded:
+    """What a fold did."""
+
+    files: int  # folded and removed
+    values: int  # that are in a table now and were in none before
+    damaged: int  # files that were not what their name says; their values will be asked again
+
+
+def fold_memo(store: Store) -> Folded:
+    """Brings what workers remembered into the memo tables: before a run pins them, and after a run."""
+    done = Folded(0, 0, 0)
+    for table in store.files.names(_FOLDER):
+        kind_of(table)
+        waiting: list[tuple[str, pa.Table]] = []  # file, its content
+        size = 0
+        for name in (f"{_FOLDER}/{table}/{n}" for n in store.files.names(f"{_FOLDER}/{table}")):
+            content = store.files.read(name)
+            if content is None:  # another driver folded it meanwhile
+                continue
+            if digest(content) != name.rpartition("/")[2].removesuffix(".arrow"):
+                done = replace(done, damaged=done.damaged + 1)
+                store.files.remove(name)
+                continue
+            waiting.append((name, pa.ipc.open_file(content).read_all()))
+            size += len(content)
+            if size > FOLD_BYTES:
+                done = _fold(store, table, waiting, done)
+                waiting, size = [], 0
+        if waiting:
+            done = _fold(store, table, waiting, done)
+    return done
+
+
+def _fold(store: Store, table: str, waiting: list[tuple[str, pa.Table]], done: Folded) -> Folded:
+    """Adds the values that the table has not, and only then removes their files."""
+    content = pa.concat_tables([t for _, t in waiting])
+    store.ensure(table, content.schema)
+    dataset = store.dataset(table)
+    first: dict[str, int] = {}
+    for i, key in enumerate(content["key"].to_pylist()):
+        first.setdefault(key, i)
+    fresh = missing(dataset, "key", list(first))
+    if fresh:
+        data = checked(table, dataset.schema, content.take([first[k] for k in fresh]))
+        run = digest("fold", *(name for name, _ in waiting))
+        append(store, table, run, write_fragments(data, dataset), dataset.version)
+    store.index(table)
+    for name, _ in waiting:
+        store.files.remove(name)
+    return replace(done, files=done.files + len(waiting), values=done.values + len(fresh))

@@ -1,0 +1,167 @@
+"""CRAG's JSON lines to questions with their citations, golds and sources.
+
+One record (a page list has 5 entries in tasks 1 and 2, up to 50 in task 3):
+
+    {"interaction_id": "55b219e5-ba31-4318-a73d-551f0fb9c546", "query_time": "03/05/2024, 23:18:31 PT",
+     "domain": "finance", "question_type": "multi-hop", "static_or_dynamic": "real-time", "split": 1,
+     "query": "what company in the dow jones is the best performer today?",
+     "answer": "salesforce", "alt_ans": [], "popularity": "",
+     "search_results": [{"page_name": "Best Dow Jones Stocks To Watch In 2024",
+                         "page_url": "https://www.investors.com/research/dow-jones-stocks/",
+                         "page_snippet": "The best Dow Jones stocks to buy and watch in 2024 are ...",
+                         "page_result": "<!doctype html>\\n<html class=...",
+                         "page_last_modified": " Wed, 06 Mar 2024 03:19:02 GMT"}]}
+
+The older schema has `alternative_answers`, a JSON list inside a string ("[]"), in place of `alt_ans`; both
+give the same rows. A file of questions without pages has `row` (its place in the full set) and no
+`search_results`; such a question has no citations, and without an interaction_id its id is "row-N".
+
+Knows these fields and nothing of HTML: what lies in page_result, PDF bytes too, becomes a source as it came.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from raypipe.readers.lines import Line
+from raypipe.readers.rows import STEP, Counts, Row, Seen, Unusable, field, filled, kind
+from raypipe.records import Citation, Fault, Gold, Question, Source, SourceKind, source_id
+
+LABELS = (
+    "domain",
+    "question_type",
+    "static_or_dynamic",
+    "popularity",
+    "split",
+    "kg_answerable",  # this one and those below: invented worlds only
+    "premise_false",
+    "answer_on_pages",
+    "template",
+)
+PAGE_TEXTS = ("page_name", "page_url", "page_snippet", "page_last_modified")  # null is read as ""
+
+
+def rows(lines: Iterable[Line], counts: Counts) -> Iterator[Row]:
+    """A row for each line: a question, or the line's fault. A repeated question is counted and left out."""
+    seen = Seen()
+    for line in lines:
+        try:
+            value = line.unwrap()
+            id = _id(value)
+            row = _row(line.where, id, value)
+            if seen.repeats(id, (row.question, row.gold), line.where):
+                counts.repeated_rows += 1
+                continue
+            _count(row, value, counts)
+        except Unusable as e:
+            row = Row(line.where, faults=(e.fault,))
+            counts.faults += 1
+        yield row
+
+
+def _row(where: str, id: str, value: Mapping[str, Any]) -> Row:
+    bare = _without_pages(value)
+    asked_at = "" if bare and "query_time" not in value else field(value, "query_time", str)
+    citations, sources, faults = _cited(id, [] if bare else field(value, "search_results", list))
+    question = Question(id=id, text=filled(value, "query"), asked_at=asked_at, citations=citations)
+    gold = Gold(question=id, answers=_answers(value), labels=_labels(value))
+    return Row(where, question=question, gold=gold, sources=sources, faults=faults)
+
+
+def _without_pages(value: Mapping[str, Any]) -> bool:
+    return "search_results" not in value and type(value.get("row")) is int
+
+
+def _id(value: Mapping[str, Any]) -> str:
+    if _without_pages(value) and "interaction_id" not in value:
+        return f"row-{value['row']}"
+    if "interaction_id" in value and value["interaction_id"] in (None, ""):
+        raise Unusable("no_id", f"interaction_id: expected text, found {value['interaction_id']!r}")
+    return filled(value, "interaction_id")
+
+
+def _cited(
+    question: str, pages: list[Any]
+) -> tuple[tuple[Citation, ...], tuple[Source, ...], tuple[Fault, ...]]:
+    citations: list[Citation] = []
+    sources: dict[str, Source] = {}
+    faults: list[Fault] = []
+
+    def source(kind: SourceKind, content: str) -> str | None:
+        if not content or content.isspace():
+            return None
+        id = source_id(kind, content)
+        sources.setdefault(id, Source(id, kind, content))
+        return id
+
+    for rank, page in enumerate(pages):
+        path = f"search_results[{rank}]"
+        if not isinstance(page, dict):
+            raise Unusable("wrong_type", f"{path}: expected an object, found {kind(page)}")
+        name, url, snippet, modified = (_text_or_null(page, f, f"{path}.") for f in PAGE_TEXTS)
+        html = ""
+        if "page_result" in page and page["page_result"] is None:
+            detail = f"{path}.page_result: expected text, found null; the question keeps its other pages"
+            faults.append(Fault(STEP, "null_page", detail, transient=False))
+        else:
+            html = field(page, "page_result", str, f"{path}.")
+        made = source("page", html), source("snippet", snippet), source("name", name)
+        citations.append(Citation(question, rank, url, modified, *made))
+    return tuple(citations), tuple(sources.values()), tuple(faults)
+
+
+def _text_or_null(page: Mapping[str, Any], name: str, path: str) -> str:
+    if name in page and page[name] is None:
+        return ""
+    text: str = field(page, name, str, path)
+    return text
+
+
+def _answers(value: Mapping[str, Any]) -> tuple[str, ...]:
+    """The answer, then its alternatives, each once; numbers as text."""
+    for path, answer in _golds(value):
+        if type(answer) not in (str, int, float):
+            raise Unusable("wrong_type", f"{path}: expected text or a number, found {kind(answer)}")
+    if not str(value["answer"]).strip():
+        raise Unusable("missing_field", "answer: expected text, found none in it")
+    return tuple(dict.fromkeys(str(answer) for _, answer in _golds(value)))
+
+
+def _golds(value: Mapping[str, Any]) -> list[tuple[str, object]]:
+    """(path, answer), first the answer, then its alternatives in whichever schema they come."""
+    if "answer" not in value:
+        raise Unusable("missing_field", "answer: expected text, found no such field")
+    name = "alt_ans" if "alt_ans" in value else "alternative_answers"
+    others = value.get(name)
+    if isinstance(others, str):
+        try:
+            others = json.loads(others or "[]")
+        except ValueError as e:
+            raise Unusable("wrong_type", f"{name}: expected a list, found text that is no JSON list") from e
+    if others is not None and not isinstance(others, list):
+        raise Unusable("wrong_type", f"{name}: expected a list, found {kind(others)}")
+    return [("answer", value["answer"]), *((f"{name}[{i}]", o) for i, o in enumerate(others or []))]
+
+
+def _labels(value: Mapping[str, Any]) -> dict[str, str]:
+    """The labels that say something; true and false as JSON writes them."""
+    labels: dict[str, str] = {}
+    for name in LABELS:
+        label = value.get(name)
+        if isinstance(label, (list, dict)):
+            raise Unusable("wrong_type", f"{name}: expected text, found {kind(label)}")
+        if label is not None and label != "":
+            labels[name] = label if isinstance(label, str) else json.dumps(label)
+    return labels
+
+
+def _count(row: Row, value: Mapping[str, Any], counts: Counts) -> None:
+    pages = value.get("search_results", [])
+    counts.rows += 1
+    counts.page_faults += len(row.faults)
+    counts.questions_without_pages += not pages
+    counts.empty_pages += sum(not p["page_result"].strip() for p in pages if p["page_result"] is not None)
+    counts.number_golds += sum(not isinstance(answer, str) for _, answer in _golds(value))
+    counts.null_fields += sum(p[f] is None for p in pages for f in PAGE_TEXTS)

@@ -1,0 +1,224 @@
+"""Paths to byte streams: which files are meant, parts of split ones in order, packing taken off under caps.
+
+Knows file names, bz2 and gzip, nothing of what is inside: archives are in `tar.py`, lines in `lines.py`.
+A name says what a file is, its first bytes must agree, and all short of a whole archive raises DataError.
+"""
+
+from __future__ import annotations
+
+import bz2
+import re
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from raypipe.errors import DataError
+from raypipe.readers.rows import Counts, Limits
+
+CHUNK = 1 << 18  # bytes read at a time
+PIECE = 1 << 20  # most bytes that one decompression step may give
+
+NAME = re.compile(r"(?P<stem>.+?\.(?P<kind>jsonl|tar)(?:\.(?P<packing>bz2|gz))?)(?:\.part(?P<part>\d+))?")
+READABLE = ".jsonl or .tar, with .bz2 or .gz behind it or not, whole or as .part1, .part2, ..."
+MAGIC = {b"BZh": "bzip2", b"\x1f\x8b": "gzip", b"(\xb5/\xfd": "zstd", b"\xfd7zXZ": "xz", b"PK\x03\x04": "zip"}
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """One file to read, or the parts of one."""
+
+    name: str  # path as given, without .partN
+    parts: tuple[Path, ...]  # in order
+    tar: bool  # else lines
+    packing: str  # "bz2", "gz" or ""
+
+
+def find(
+    paths: Iterable[str | Path], wanted: Callable[[str], bool], counts: Counts | None = None
+) -> list[Input]:
+    """The inputs that these paths name, each once: a file, any part of a split file, or a folder, of which
+    the readable files whose name is `wanted` are taken in name order (subfolders are not entered)."""
+    inputs: dict[str, Input] = {}
+    for path in map(Path, paths):
+        if path.is_dir():
+            files = sorted(p for p in path.iterdir() if p.is_file())
+            named = [p for p in files if NAME.fullmatch(p.name) and p.name[0] != "." and wanted(p.name)]
+            if not named:
+                raise DataError(f"{path}: expected files named {READABLE}; found none in {len(files)} files.")
+            if counts:
+                counts.other_files += len(files) - len(named)
+        elif path.is_file():
+            named = [path]
+        else:
+            raise DataError(f"{path}: no such file or folder. Check the path, or get the data first.")
+        for file in named:
+            found = _input(file)
+            inputs.setdefault(found.name, found)
+    return list(inputs.values())
+
+
+def size(inputs: Iterable[Input]) -> int:
+    """Bytes on disk, to be set against `Counts.bytes_read`."""
+    return sum(p.stat().st_size for i in inputs for p in i.parts)
+
+
+def stream(source: Input, counts: Counts, limits: Limits) -> Iterator[bytes]:
+    """The bytes of an input, unpacked. Raises DataError for a truncated, damaged, mislabelled or exploding
+    file; what was given before is not to be kept, because a checksum speaks after the bytes it covers."""
+    counts.files += 1
+    raw = _raw(source, counts)
+    if source.packing:
+        raw = _inflate(raw, source, limits)
+    return _checked(raw, source)
+
+
+def _input(path: Path) -> Input:
+    match = NAME.fullmatch(path.name)
+    if not match:
+        raise DataError(f"{path}: expected a name that ends in {READABLE}.")
+    stem = path.with_name(match["stem"])
+    parts = (path,) if match["part"] is None else _parts(stem)
+    return Input(str(stem), parts, match["kind"] == "tar", match["packing"] or "")
+
+
+def _parts(stem: Path) -> tuple[Path, ...]:
+    """All parts of a split file, which are counted from 0 or from 1."""
+    unfinished = sorted(p.name for p in stem.parent.glob(f"{_literal(stem.name)}.part*.partial"))
+    if unfinished:
+        raise DataError(f"{stem}: {', '.join(unfinished)} is not whole. Run the download again to finish it.")
+    named = ((p, NAME.fullmatch(p.name)) for p in stem.parent.glob(f"{_literal(stem.name)}.part*"))
+    parts = {int(m["part"]): p for p, m in named if m and m["part"]}
+    first = min(parts) if min(parts) <= 1 else 1
+    missing = [f"part{n}" for n in range(first, max(parts) + 1) if n not in parts]
+    if missing:
+        have = ", ".join(f"part{n}" for n in sorted(parts))
+        raise DataError(
+            f"{stem}: expected every part in one folder; {', '.join(missing)} missing, {have} here."
+        )
+    return tuple(parts[n] for n in sorted(parts))
+
+
+def _literal(name: str) -> str:
+    return re.sub(r"([*?[])", r"[\1]", name)
+
+
+def _raw(source: Input, counts: Counts) -> Iterator[bytes]:
+    empty = True
+    for path in source.parts:
+        try:
+            with path.open("rb") as file:
+                while chunk := file.read(CHUNK):
+                    empty = False
+                    counts.bytes_read += len(chunk)
+                    yield chunk
+        except OSError as e:
+            raise DataError(f"{path}: cannot be read: {e.strerror}.") from e
+    counts.empty_files += empty
+
+
+class _Inflater(Protocol):
+    @property
+    def eof(self) -> bool: ...
+    @property
+    def needs_input(self) -> bool: ...
+    @property
+    def unused_data(self) -> bytes: ...
+    def decompress(self, data: bytes, max_length: int) -> bytes: ...
+
+
+class _Gunzip:
+    """zlib's gzip member, with its CRC, behind the interface of BZ2Decompressor."""
+
+    def __init__(self) -> None:
+        self._z = zlib.decompressobj(wbits=31)
+        self.needs_input = True
+
+    @property
+    def eof(self) -> bool:
+        return self._z.eof
+
+    @property
+    def unused_data(self) -> bytes:
+        return self._z.unused_data
+
+    def decompress(self, data: bytes, max_length: int) -> bytes:
+        out = self._z.decompress(self._z.unconsumed_tail + data, max_length)
+        self.needs_input = not self._z.unconsumed_tail and len(out) < max_length
+        return out
+
+
+def _inflate(raw: Iterator[bytes], source: Input, limits: Limits) -> Iterator[bytes]:
+    """Any number of streams one behind the other, and nothing else behind them."""
+    new: Callable[[], _Inflater] = bz2.BZ2Decompressor if source.packing == "bz2" else _Gunzip
+    magic = b"BZh" if source.packing == "bz2" else b"\x1f\x8b"
+    inflater: _Inflater | None = None
+    streams, taken, given, rest = 0, 0, 0, b""
+    for chunk in raw:
+        taken += len(chunk)
+        rest += chunk
+        while rest or (inflater and not inflater.needs_input):
+            if inflater is None:
+                if source.packing == "gz" and streams:
+                    rest = rest.lstrip(b"\0")  # gzip allows padding behind the last member
+                if len(rest) < len(magic):
+                    break
+                if not rest.startswith(magic):
+                    raise DataError(_stranger(source, rest, streams))
+                inflater = new()
+            try:
+                piece = inflater.decompress(rest, PIECE)
+            except (OSError, zlib.error, EOFError) as e:
+                raise DataError(f"{source.name}: damaged after {given:,} good bytes ({e}). {_AGAIN}") from e
+            rest = b""
+            given += len(piece)
+            if given > limits.inflated_bytes or given > max(limits.ratio_free_bytes, taken * limits.ratio):
+                raise DataError(
+                    f"{source.name}: {taken:,} bytes unpack to more than {given:,}; expected at most "
+                    f"{limits.ratio} times as many and {limits.inflated_bytes:,} in all. This is no data set."
+                )
+            if piece:
+                yield piece
+            if inflater.eof:
+                rest, inflater, streams = inflater.unused_data, None, streams + 1
+    if rest:
+        raise DataError(_stranger(source, rest, streams))
+    if inflater is not None:
+        raise DataError(f"{source.name}: ends in the middle, after {given:,} unpacked bytes. {_AGAIN}")
+
+
+_AGAIN = "Get the file again, and compare its size and digest with the publisher's."
+
+
+def _stranger(source: Input, head: bytes, streams: int) -> str:
+    if streams:
+        return f"{source.name}: bytes that are not {source.packing} follow the end of the archive. {_AGAIN}"
+    found = _packing(head) or f"neither: {head[:8]!r}"
+    return (
+        f"{source.name}: its name says {source.packing}, its first bytes {found}. Rename it or get it again."
+    )
+
+
+def _packing(head: bytes) -> str | None:
+    return next((name for magic, name in MAGIC.items() if head.startswith(magic)), None)
+
+
+def _checked(chunks: Iterator[bytes], source: Input) -> Iterator[bytes]:
+    """The same chunks, the first of them at least one tar header long where there is so much; it must not
+    contradict the name."""
+    head = b""
+    for chunk in chunks:
+        head += chunk
+        if len(head) >= 512:
+            break
+    packed = _packing(head)
+    is_tar = head[257:262] == b"ustar"
+    if packed or (is_tar and not source.tar):
+        said = "a tar archive" if source.tar else "JSON lines"
+        raise DataError(
+            f"{source.name}: its name says {said}, its bytes say {packed or 'a tar archive'}. Rename it."
+        )
+    if head:
+        yield head
+    yield from chunks

@@ -1,0 +1,200 @@
+r"""Files to JSON objects, one line at a time, in bounded memory.
+
+A line such as
+
+    {"_id": "4983", "title": "Microstructural development", "text": "Alterations of the architecture ..."}
+
+becomes `Line("corpus.jsonl.gz", 1, {"_id": ...}, None)`; one that cannot be used keeps its place and has a
+fault: bad_json, not_utf8, surrogate, nul, too_long, too_deep, nan, big_integer, duplicate_key or not_object.
+Byte order marks, CRLF, blank lines and `\u0000` inside texts are normalised and counted. Lines end at "\n"
+and nowhere else.
+
+Knows JSON and bytes; what fields there should be is the business of the formats. On the real 15.8 MB of CRAG
+the standard library's decoder with these hooks does 550 MB/s (msgspec 940), ten times what bz2 delivers, and
+of the two it alone sees duplicate keys.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from raypipe.errors import DataError
+from raypipe.readers import files, tar
+from raypipe.readers.rows import LIMITS, Counts, Limits, Unusable, kind
+from raypipe.records import Fault
+
+INT64 = 1 << 63
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line that is not blank: its object, or why it has none."""
+
+    file: str  # path as given; a tar's member stands behind it
+    number: int  # from 1
+    value: dict[str, Any] | None  # None where there is a fault
+    fault: Fault | None
+
+    @property
+    def where(self) -> str:
+        return f"{self.file}:{self.number}"
+
+    def unwrap(self) -> dict[str, Any]:
+        """The object. Raises Unusable where there is a fault instead."""
+        if self.fault is not None:
+            raise Unusable(self.fault.reason, self.fault.detail)
+        return self.value or {}
+
+
+def read(inputs: Iterable[files.Input], counts: Counts, limits: Limits = LIMITS) -> Iterator[Line]:
+    """Every line of every input, in order. Raises DataError where a file as a whole cannot be trusted; then
+    nothing that came before from the same file may be kept."""
+    for source in inputs:
+        chunks = files.stream(source, counts, limits)
+        if source.tar:
+            yield from _tar(source.name, chunks, counts, limits)
+        else:
+            yield from _file(source.name, chunks, counts, limits)
+
+
+def _tar(name: str, chunks: Iterator[bytes], counts: Counts, limits: Limits) -> Iterator[Line]:
+    taken, others = 0, 0
+    for member, content in tar.members(name, chunks):
+        base = member.rpartition("/")[2]
+        if base.endswith(".jsonl") and not base.startswith("."):
+            taken += 1
+            yield from _file(f"{name}/{member}", content, counts, limits)
+        else:
+            others += 1
+    counts.other_files += others
+    if others and not taken:
+        raise DataError(f"{name}: expected .jsonl files in the archive; found {others} files of other kinds.")
+
+
+def _file(name: str, chunks: Iterator[bytes], counts: Counts, limits: Limits) -> Iterator[Line]:
+    for number, raw, size in _split(chunks, limits.line_bytes):
+        counts.lines += 1
+        if raw is None:
+            detail = f"expected at most {limits.line_bytes:,} bytes in a line, found {size:,}"
+            yield Line(name, number, None, Unusable("too_long", detail).fault)
+            continue
+        if raw.startswith(codecs.BOM_UTF8):
+            raw = raw.removeprefix(codecs.BOM_UTF8)
+            counts.byte_order_marks += 1
+        counts.crlf_lines += raw.endswith(b"\r")
+        if not raw or raw.isspace():
+            counts.blank_lines += 1
+            continue
+        try:
+            yield Line(name, number, decode(raw, counts), None)
+        except Unusable as e:
+            yield Line(name, number, None, e.fault)
+
+
+def _split(chunks: Iterable[bytes], most: int) -> Iterator[tuple[int, bytes | None, int]]:
+    """(number, line without its newline, bytes in it); a line of more than `most` bytes is not held: None."""
+    pieces: list[bytes] = []
+    number, size = 1, 0
+    for chunk in chunks:
+        start = 0
+        while start < len(chunk):
+            end = chunk.find(b"\n", start)
+            stop = len(chunk) if end < 0 else end
+            size += stop - start
+            if size <= most:
+                pieces.append(chunk[start:stop])
+            else:
+                pieces.clear()
+            if end < 0:
+                break
+            yield number, (b"".join(pieces) if size <= most else None), size
+            pieces.clear()
+            number, size, start = number + 1, 0, end + 1
+    if size:
+        yield number, (b"".join(pieces) if size <= most else None), size
+
+
+def decode(raw: bytes, counts: Counts) -> dict[str, Any]:
+    """The object in this line. Raises Unusable with one of the reasons above."""
+    if b"\0" in raw:
+        raise Unusable("nul", f"byte {raw.index(0)} is NUL; expected JSON text")
+    try:
+        text = raw.decode("utf-8")
+    except UnicodeDecodeError as e:
+        raise Unusable("not_utf8", f"byte {e.start} is {raw[e.start]:#04x}; expected UTF-8") from e
+    try:
+        value: dict[str, Any] = _DECODER.decode(text)
+        if not isinstance(value, dict):
+            raise Unusable("not_object", f"expected an object, found {kind(value)}")
+        if b"\\u0000" in raw:
+            value, cleaned = _without_nul(value), value
+            counts.nul_lines += value != cleaned
+        if b"\\ud" in raw or b"\\uD" in raw:
+            _refuse_surrogates(value)
+    except json.JSONDecodeError as e:
+        raise Unusable("bad_json", f"{e.msg} at character {e.pos} of {len(text)}") from e
+    except RecursionError as e:
+        raise Unusable("too_deep", "expected a few levels of nesting, found hundreds") from e
+    return value
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise Unusable("duplicate_key", f"{twice[:80]!r} stands twice in one object")
+    return value
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > 20 or not -INT64 <= int(digits) < INT64:
+        raise Unusable("big_integer", f"expected at most 64 bits, found {len(digits)} digits: {digits[:24]}")
+    return int(digits)
+
+
+def _number(digits: str) -> float:
+    value = float(digits)
+    if not math.isfinite(value):
+        raise Unusable("nan", f"{digits[:24]} is not a finite number")
+    return value
+
+
+def _constant(name: str) -> float:
+    raise Unusable("nan", f"{name} is not JSON")
+
+
+_DECODER = json.JSONDecoder(
+    object_pairs_hook=_object, parse_int=_integer, parse_float=_number, parse_constant=_constant
+)
+
+
+def _without_nul(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.replace("\0", "")
+    if isinstance(value, list):
+        return [_without_nul(v) for v in value]
+    if isinstance(value, dict):
+        return _object([(_without_nul(k), _without_nul(v)) for k, v in value.items()])
+    return value
+
+
+def _refuse_surrogates(value: Any) -> None:
+    if isinstance(value, str):
+        try:
+            value.encode("utf-8")
+        except UnicodeEncodeError as e:
+            detail = f"half a surrogate pair, \\u{ord(value[e.start]):04x}, at character {e.start} of a text"
+            raise Unusable("surrogate", detail) from e
+    elif isinstance(value, list):
+        for v in value:
+            _refuse_surrogates(v)
+    elif isinstance(value, dict):
+        for k, v in value.items():
+            _refuse_surrogates(k)
+            _refuse_surrogates(v)

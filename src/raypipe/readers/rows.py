@@ -1,0 +1,134 @@
+"""What readers hand out: rows, the counts of what was normalised, and the caps on what is read.
+
+Knows the records, nothing of files or formats. A reader turns every line into one `Row` or into a count, so
+that whoever stores the rows can prove that nothing was lost:
+
+    lines == blank_lines + rows + faults + repeated_rows + empty_documents
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from raypipe.records import Document, Fault, Gold, Question, Source, digest
+
+STEP = "read"  # `Fault.step` of everything found here
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Caps that keep hostile input from filling memory or disk."""
+
+    # Fifty real pages are 16 MB on average (319 KB each); 200 MB is refused.
+    line_bytes: int = 128 << 20
+    # All of CRAG task 3 is some 50 GB of JSON.
+    inflated_bytes: int = 256 << 30
+    # Real pages shrink 7-fold under bz2, repetitive made-up ones some 50-fold; gzip cannot pass 1,032.
+    ratio: int = 200
+    # Below this a high ratio is harmless: a small file of equal rows is no bomb.
+    ratio_free_bytes: int = 64 << 20
+
+
+LIMITS = Limits()
+
+
+@dataclass(slots=True)
+class Counts:
+    """What was read, and what was normalised on the way. Filled by the reader while its rows are taken."""
+
+    files: int = 0  # archives and plain files; the parts of a split one count once
+    bytes_read: int = 0  # as they lie on disk; against `readers.size` this is the progress
+    other_files: int = 0  # beside the data, of a kind no reader takes
+    empty_files: int = 0  # 0 bytes
+    lines: int = 0  # in all files, blank ones too
+    rows: int = 0  # handed out with a question or a document
+    faults: int = 0  # lines that made neither
+    repeated_rows: int = 0  # same id and same content as an earlier row
+    empty_documents: int = 0  # title and text blank
+    page_faults: int = 0  # pages left out of a row that was handed out
+    blank_lines: int = 0
+    byte_order_marks: int = 0
+    crlf_lines: int = 0
+    nul_lines: int = 0  # lines whose texts had U+0000, which was taken out
+    null_fields: int = 0  # null where text may be empty: read as ""
+    number_golds: int = 0  # gold answers that were numbers: read as text
+    empty_pages: int = 0  # page_result empty or white space: no source
+    questions_without_pages: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What one line adds to each table. A line that cannot be used has its fault and nothing else."""
+
+    where: str  # file:line, names the row among dead letters
+    question: Question | None = None
+    gold: Gold | None = None
+    document: Document | None = None
+    sources: tuple[Source, ...] = ()  # distinct within the row; see `unseen`
+    faults: tuple[Fault, ...] = ()  # of the line, or of pages left out of a question that is here
+
+
+class Unusable(Exception):
+    """A line cannot become a row. Caught by the reader, which turns it into the row's fault."""
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(f"{reason}: {detail}")
+        self.fault = Fault(STEP, reason, detail, transient=False)
+
+
+class Seen:
+    """Tells repeated rows from conflicting ones. Holds about 200 bytes per id."""
+
+    def __init__(self) -> None:
+        self._first: dict[str, tuple[str, str]] = {}  # id -> content digest, where
+
+    def repeats(self, id: str, content: object, where: str) -> bool:
+        """Whether this id came before with this content. With other content: Unusable; the first stays."""
+        now = digest(repr(content))
+        before, at = self._first.setdefault(id, (now, where))
+        if before != now:
+            raise Unusable("conflicting_id", f"id {id!r} has other content than at {at}, which is kept")
+        return at != where
+
+
+def unseen(sources: tuple[Source, ...], seen: set[str]) -> list[Source]:
+    """The sources whose ids are not in `seen`, which then has them: pages repeat in and between questions."""
+    fresh = [s for s in sources if s.id not in seen]
+    seen.update(s.id for s in fresh)
+    return fresh
+
+
+def field(value: Mapping[str, Any], name: str, expected: type, path: str = "") -> Any:
+    """The field, checked to be there and of the expected JSON type."""
+    if name not in value:
+        raise Unusable("missing_field", f"{path}{name}: expected {KINDS[expected]}, found no such field")
+    found = value[name]
+    if type(found) is not expected:
+        raise Unusable("wrong_type", f"{path}{name}: expected {KINDS[expected]}, found {kind(found)}")
+    return found
+
+
+def filled(value: Mapping[str, Any], name: str, path: str = "") -> str:
+    """The text field, checked to hold more than white space."""
+    text: str = field(value, name, str, path)
+    if not text or text.isspace():
+        raise Unusable("missing_field", f"{path}{name}: expected text, found none in it")
+    return text
+
+
+KINDS: dict[type, str] = {
+    str: "text",
+    int: "an integer",
+    float: "a number",
+    bool: "true or false",
+    list: "a list",
+    dict: "an object",
+    type(None): "null",
+}
+
+
+def kind(value: object) -> str:
+    """A JSON value's type, in words."""
+    return KINDS[type(value)]

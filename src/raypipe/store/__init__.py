@@ -1,0 +1,39 @@
+"""The store: every table of a dataset and its answers, in a LanceDB database, committed exactly once.
+
+    store = Store.create(uri)                            # the driver; a worker opens it: Store.open(uri)
+    put(store, "sources", rows)                          # what is ingested; the same again changes nothing
+    run = begin(store, what, missing_ids, per_part)      # or the run that a killed driver left behind
+    write_part(store, table, run.name, part, rows, {})   # in workers, in any order, any number of times
+    version = commit(store, table, run.name, run.parts)  # the driver, one table after the other
+    end(store, what)                                     # after the last table
+
+Knows records, Arrow and LanceDB. Knows no step, no recipe and no Ray.
+"""
+
+from raypipe.store.commit import commit, committed
+from raypipe.store.database import Store
+from raypipe.store.files import AddedMeanwhile, StoreError
+from raypipe.store.parts import Run, begin, begun, done_parts, end, write_part
+from raypipe.store.put import Put, put
+from raypipe.store.tables import ANSWERS, FAULTS, PASSAGES, vectors_schema, with_chunkless
+
+__all__ = [
+    "ANSWERS",
+    "FAULTS",
+    "PASSAGES",
+    "AddedMeanwhile",
+    "Put",
+    "Run",
+    "Store",
+    "StoreError",
+    "begin",
+    "begun",
+    "commit",
+    "committed",
+    "done_parts",
+    "end",
+    "put",
+    "vectors_schema",
+    "with_chunkless",
+    "write_part",
+]

@@ -1,0 +1,194 @@
+"""The tables themselves: a LanceDB database in one folder, local or on an object store.
+
+Knows how tables are made, read by key and indexed. How rows get in exactly once is in `parts` and `commit`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import lance
+import lancedb
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from raypipe.store.files import Files, StoreError
+from raypipe.store.lease import Lease
+from raypipe.store.tables import BASE, kind_of, table_schema
+
+FORMAT = 1  # of what lies in a store; raised when an older raypipe could misread it
+_MARK = "_store.json"
+
+LOOKUP_KEYS = 4096  # per query: one of 5,000 keys takes 57 ms, and the query text is parsed in memory
+SCAN_RATIO = 250  # a BTREE look-up takes 16 us, a row of a scanned key column .07 us
+SCAN_ROWS = 1 << 20  # per batch of a scan
+INDEX_TRIES = 20  # each one lost means that another driver brought the index forward
+
+
+def quoted(values: Iterable[str]) -> str:
+    """Strings as a list of SQL literals. What is in them stays data: `it's` becomes `'it''s'`."""
+    return ", ".join("'" + v.replace("'", "''") + "'" for v in values)
+
+
+class Store:
+    """One store, open. Cheap to open and made anew in every process; only its address is handed around."""
+
+    def __init__(self, uri: str) -> None:
+        # Workers start in other folders than the driver: a local address is made absolute once.
+        self.uri = (uri if "://" in uri else str(Path(uri).absolute())).rstrip("/")
+        self.files = Files(self.uri)
+
+    @classmethod
+    def open(cls, uri: str) -> Store:
+        """The store at an address. Raises StoreError if none is there, or a later raypipe made it."""
+        store = cls(uri)
+        mark = store.files.read(_MARK)
+        if mark is None:
+            raise StoreError(f"there is no store at {uri}: `raypipe ingest PATH --store {uri}` makes one")
+        if (found := json.loads(mark)["format"]) != FORMAT:
+            raise StoreError(f"the store at {uri} has format {found}, this raypipe reads format {FORMAT}")
+        return store
+
+    @classmethod
+    def create(cls, uri: str) -> Store:
+        """The store at an address, made if it is not there."""
+        store = cls(uri)
+        try:
+            if store.files.read(_MARK) is None:
+                for table in BASE:
+                    store.ensure(table, kind_of(table).columns)
+                store.files.write(_MARK, json.dumps({"format": FORMAT}).encode())
+        except OSError as e:
+            raise StoreError(
+                f"no store can be made at {uri}: {e}. Name another place with --store, or make it writable"
+            ) from e
+        return cls.open(uri)
+
+    def lease(self, name: str, owner: str) -> Lease:
+        """A lease to hold while driving: `with store.lease("index", "eval local, started 12:00"): ...`."""
+        return Lease(self.files, name, owner)
+
+    def table_uri(self, table: str) -> str:
+        kind_of(table)
+        return f"{self.uri}/{table}.lance"
+
+    def has(self, table: str) -> bool:
+        kind_of(table)
+        return bool(self.files.names(f"{table}.lance/_versions"))
+
+    def ensure(self, table: str, schema: pa.Schema) -> None:
+        """Makes a table if it is not there. Raises StoreError if it is there with other columns."""
+        wanted = table_schema(table, schema)
+        if not self.has(table):
+            lancedb.connect(self.uri).create_table(table, schema=wanted, exist_ok=True)
+        found = self.dataset(table).schema
+        if not found.equals(wanted):
+            raise StoreError(f"table {table} at {self.uri} has columns\n{found}\nexpected\n{wanted}")
+
+    def dataset(self, table: str, version: int | None = None) -> lance.LanceDataset:
+        """A table as it is now, or as it was. Raises StoreError if it, or that version, is not there."""
+        if not self.has(table):
+            made_by = "ingest PATH" if table in BASE else "index RECIPE"
+            raise StoreError(
+                f"no table {table} at {self.uri}: `raypipe {made_by} --store {self.uri}` makes it"
+            )
+        try:
+            return lance.dataset(self.table_uri(table), version=version)
+        except ValueError as e:
+            raise StoreError(f"table {table} at {self.uri} cannot be read at version {version}: {e}") from e
+
+    def version(self, table: str) -> int:
+        """The newest version of a table, to be pinned by readers."""
+        version: int = self.dataset(table).version
+        return version
+
+    def count(self, table: str) -> int:
+        """Rows of a table."""
+        rows: int = self.dataset(table).count_rows()
+        return rows
+
+    def missing(self, table: str, column: str, ids: Sequence[str]) -> list[str]:
+        """Which of the ids do not stand in a column, in their order."""
+        return missing(self.dataset(table), column, ids)
+
+    def rows(
+        self, table: str, column: str, values: Sequence[str], columns: Sequence[str] | None = None
+    ) -> pa.Table:
+        """The rows whose column has one of the values, in no order. `columns` None: all of them."""
+        return rows(self.dataset(table), column, values, columns)
+
+    def sources_with_chunks(self, passages: str) -> pa.Array:
+        """Distinct sources of a `passages` table that have chunks: those a vector table must hold."""
+        found = pa.array([], pa.string())
+        columns = ["source", "start", "end"]
+        for batch in self.dataset(passages).to_batches(columns=columns, batch_size=SCAN_ROWS):
+            real = batch.filter(pc.greater(batch["end"], batch["start"]))
+            found = pa.concat_arrays([found, real["source"].unique()]).unique()
+        return found
+
+    def index(self, table: str) -> None:
+        """Builds the table's scalar indexes, or brings them up to date."""
+        for _ in range(INDEX_TRIES):
+            try:
+                return self._index(table)
+            except OSError as e:  # two drivers that index at once: one of them must look again
+                if "commit conflict" not in str(e):
+                    raise
+        raise StoreError(f"table {table} at {self.uri} could not be indexed: others index it all the time")
+
+    def _index(self, table: str) -> None:
+        for column in kind_of(table).indexes:
+            dataset = self.dataset(table)
+            name = _btrees(dataset).get(column)
+            if name is None:
+                dataset.create_scalar_index(column, "BTREE")
+            elif dataset.stats.index_stats(name)["num_unindexed_fragments"]:
+                dataset.optimize.optimize_indices()
+
+    def check_indexes(self, table: str, version: int | None = None) -> None:
+        """Raises StoreError if a scalar index of the table is missing."""
+        dataset = self.dataset(table, version)
+        for column in kind_of(table).indexes:
+            if column not in _btrees(dataset):
+                raise StoreError(
+                    f"table {table} at {self.uri} has no BTREE index on {column}: each question would read "
+                    f"all {dataset.count_rows()} rows. `raypipe index RECIPE --store {self.uri}` builds it"
+                )
+
+
+def _btrees(dataset: lance.LanceDataset) -> dict[str, str]:
+    """Column -> name of its BTREE index."""
+    found = dataset.describe_indices()
+    return {i.field_names[0]: i.name for i in found if i.index_type == "BTree" and len(i.field_names) == 1}
+
+
+def rows(
+    dataset: lance.LanceDataset, column: str, values: Sequence[str], columns: Sequence[str] | None = None
+) -> pa.Table:
+    """The rows whose column has one of the values, found by BTREE, in no order."""
+    distinct = list(dict.fromkeys(values))
+    found = []
+    for at in range(0, max(len(distinct), 1), LOOKUP_KEYS):
+        some = distinct[at : at + LOOKUP_KEYS]
+        where = f"{column} IN ({quoted(some)})" if some else "false"
+        found.append(dataset.to_table(columns=columns, filter=where))
+    return pa.concat_tables(found)
+
+
+def missing(dataset: lance.LanceDataset, column: str, ids: Sequence[str]) -> list[str]:
+    """Which of the ids do not stand in a column, in their order."""
+    if not ids:
+        return []
+    wanted = pa.array(ids, pa.string())
+    if len(ids) * SCAN_RATIO < dataset.count_rows():
+        found = rows(dataset, column, ids, [column])[column].combine_chunks()
+    else:
+        found = pa.array([], pa.string())
+        for batch in dataset.to_batches(columns=[column], batch_size=SCAN_ROWS):
+            hits = batch[column].filter(pc.is_in(batch[column], value_set=wanted)).unique()
+            found = pa.concat_arrays([found, hits])
+    there = pc.is_in(wanted, value_set=found)
+    left: list[str] = wanted.filter(pc.invert(there)).to_pylist()
+    return left

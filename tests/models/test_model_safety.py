@@ -1,0 +1,150 @@
+"""Pickled weights and remote code are refused; a model that is not what its entry says does not load."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from raypipe.errors import ConfError, DataError, ModelMissing
+from raypipe.models import folder, load
+from raypipe.models.catalog import Catalog
+from raypipe.models.convert import convert
+from raypipe.models.load import Engine
+
+Entries = Callable[..., Catalog]
+Tiny = Callable[[str, bool], Path]
+EMBEDDER = {"kind": "embedder", "loader": "flag", "dim": 32, "pooling": "cls", "max_tokens": 64, "path": "m"}
+RERANKER = {"kind": "reranker", "loader": "flag-reranker", "max_tokens": 64, "path": "m"}
+
+
+class Bomb:
+    """Leaves a file behind when it is unpickled."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Path.touch, (self.mark,))
+
+
+def test_pickled_weights_are_refused_and_converting_them_once_gives_the_same_vectors(
+    entries: Entries, tiny: Tiny, tmp_path: Path, texts: list[str]
+) -> None:
+    here = shutil.copytree(tiny("bert", False), tmp_path / "m")
+    before = load.open_embedder(entries(m=EMBEDDER).model("m"), "sorted", "cpu").embed(texts, "passage")
+    torch.save(load_file(here / "model.safetensors"), here / "pytorch_model.bin")
+    (here / "model.safetensors").unlink()
+    pickled = entries(m=EMBEDDER).model("m")
+    with pytest.raises(
+        ModelMissing, match=r"pickled weights only \(pytorch_model.bin\).*raypipe.models.convert"
+    ):
+        load.open_embedder(pickled, "sorted", "cpu")
+
+    assert convert(here) == here / "model.safetensors"
+    after = load.open_embedder(entries(m=EMBEDDER).model("m"), "sorted", "cpu").embed(texts, "passage")
+    np.testing.assert_array_equal(after, before)
+
+
+def test_a_pickle_that_would_run_code_is_not_converted_and_does_not_run(tmp_path: Path) -> None:
+    mark = tmp_path / "ran"
+    (tmp_path / "pytorch_model.bin").write_bytes(pickle.dumps({"w": Bomb(mark)}))
+    with pytest.raises(DataError, match="refused"):
+        convert(tmp_path)
+    assert not mark.exists() and not (tmp_path / "model.safetensors").exists()
+
+
+def test_pickles_beside_safetensors_are_never_opened(
+    entries: Entries, tiny: Tiny, tmp_path: Path, texts: list[str]
+) -> None:
+    here = shutil.copytree(tiny("xlmr", False), tmp_path / "m")
+    mark = tmp_path / "ran"
+    for name in ("pytorch_model.bin", "colbert_linear.pt", "sparse_linear.pt"):
+        (here / name).write_bytes(pickle.dumps(Bomb(mark)))
+    model = entries(m={**EMBEDDER, "loader": "bge-m3"}).model("m")
+    vectors = load.open_embedder(model, "flag", "cpu").embed(texts, "passage")
+    assert vectors.shape == (len(texts), 32) and not mark.exists()
+    with folder.opened(model) as view:
+        assert not [p for p in Path(view).iterdir() if p.suffix in (".bin", ".pt")]
+
+
+@pytest.mark.parametrize("file", ["config.json", "tokenizer_config.json"])
+@pytest.mark.parametrize("engine", ["flag", "sorted"])
+def test_a_model_with_code_of_its_own_is_refused(
+    entries: Entries, tiny: Tiny, tmp_path: Path, file: str, engine: Engine
+) -> None:
+    here = shutil.copytree(tiny("bert", False), tmp_path / "m")
+    tree = json.loads((here / file).read_text())
+    (here / file).write_text(json.dumps({**tree, "auto_map": {"AutoModel": "modeling_own.Own"}}))
+    (here / "modeling_own.py").write_text("raise SystemExit('ran')")
+    with pytest.raises(ConfError, match=r"asks for code of its own \(auto_map.*never run"):
+        load.open_embedder(entries(m=EMBEDDER).model("m"), engine, "cpu")
+
+
+@pytest.mark.parametrize("engine", ["flag", "sorted"])
+def test_an_embedder_named_as_a_reranker_is_refused_instead_of_given_a_random_head(
+    entries: Entries, tiny: Tiny, engine: Engine
+) -> None:
+    model = entries(m={**RERANKER, "path": str(tiny("bert", False))}).model("m")
+    with pytest.raises(ConfError, match=r"no weights for classifier.weight and 1 more.*random numbers"):
+        load.open_reranker(model, engine, "cpu")
+
+
+@pytest.mark.parametrize("engine", ["flag", "sorted"])
+def test_a_classifier_of_two_classes_is_no_reranker(
+    entries: Entries, tiny: Tiny, tmp_path: Path, engine: Engine
+) -> None:
+    from transformers import BertForSequenceClassification
+
+    here = shutil.copytree(tiny("bert", True), tmp_path / "m")
+    net = BertForSequenceClassification.from_pretrained(here, num_labels=2, ignore_mismatched_sizes=True)
+    net.save_pretrained(here)
+    with pytest.raises(ConfError, match="one output, this one has 2"):
+        load.open_reranker(entries(m=RERANKER).model("m"), engine, "cpu")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"dim": 48}, "dim is 48 in models.yaml, but the weights give 32"),
+        ({"max_tokens": 65}, "has room for 64"),
+    ],
+)
+@pytest.mark.parametrize("shape", ["bert", "xlmr"])
+def test_an_entry_that_its_weights_contradict_is_refused(
+    entries: Entries, tiny: Tiny, shape: str, change: dict[str, int], message: str
+) -> None:
+    model = entries(m={**EMBEDDER, **change, "path": str(tiny(shape, False))}).model("m")
+    with pytest.raises(ConfError, match=message):
+        load.open_embedder(model, "sorted", "cpu")
+
+
+def test_a_dtype_that_would_be_computed_as_another_is_refused(entries: Entries, tiny: Tiny) -> None:
+    path = str(tiny("bert", False))
+    half = entries(m={**EMBEDDER, "path": path, "dtype": "float16"}).model("m")
+    for engine in ("flag", "sorted"):
+        with pytest.raises(ConfError, match="float16 is not computed on a CPU"):
+            load.open_embedder(half, engine, "cpu")  # type: ignore[arg-type]
+    brain = entries(m={**EMBEDDER, "path": path, "dtype": "bfloat16"}).model("m")
+    with pytest.raises(ConfError, match="Use engine: sorted"):
+        load.open_embedder(brain, "flag", "cpu")
+
+
+def test_a_folder_without_a_fast_tokenizer_or_with_broken_json_says_so(
+    entries: Entries, tiny: Tiny, tmp_path: Path
+) -> None:
+    here = shutil.copytree(tiny("bert", False), tmp_path / "m")
+    (here / "tokenizer.json").unlink()
+    with pytest.raises(ConfError, match=r"no tokenizer.json.*save_pretrained"):
+        folder.require(entries(m=EMBEDDER).model("m"))
+    (here / "config.json").write_text("{")
+    with pytest.raises(ConfError, match=r"config.json is not valid JSON"):
+        folder.require(entries(m=EMBEDDER).model("m"))

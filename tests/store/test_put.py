@@ -1,0 +1,175 @@
+"""What is ingested, and who may drive."""
+
+import json
+import socket
+import subprocess
+import sys
+import time
+
+import psutil
+import pyarrow as pa
+import pytest
+from storerows import hex_id
+
+from raypipe import arrow
+from raypipe.errors import DataError
+from raypipe.records import Citation, Fault, Gold, Hit, Question, Quote, Reply, Source, source_id
+from raypipe.store import Put, Store, StoreError, put
+from raypipe.store.lease import STALE_S
+
+
+def question(name, pages):
+    cites = tuple(Citation(name, i, f"http://{p}", "", hex_id(p), None, None) for i, p in enumerate(pages))
+    return Question(name, f"what is {name}?", asked_at="01/02/2024, 10:00:00 PT", citations=cites)
+
+
+def put_questions(store, questions):
+    cites = [c for q in questions for c in q.citations or ()]
+    return (
+        put(store, "questions", arrow.question.table(questions)),
+        put(store, "citations", arrow.citation.table(cites)),
+    )
+
+
+def stored(store, table, codec):
+    return sorted(codec.records(store.dataset(table).to_table()), key=repr)
+
+
+def test_putting_the_same_again_changes_nothing(store):
+    questions = [question("q1", "abc"), question("it's", "bcd"), Question("bare", "no pages"),
+                 Question("none", "none found", citations=())]  # fmt: skip
+    golds = [Gold("q1", ("yes", "yep"), {"domain": "movie"})]
+    sources = [Source(source_id("page", p), "page", p) for p in ("<p>a", "<p>b")]
+
+    def all_of_it():
+        return (
+            *put_questions(store, questions),
+            put(store, "golds", arrow.gold.table(golds)),
+            put(store, "sources", arrow.source.table(sources)),
+        )
+
+    assert all_of_it() == (Put(4, 0, 0), Put(2, 0, 0), Put(1, 0, 0), Put(2, 0, 0))
+    versions = {t: store.version(t) for t in ("questions", "citations", "golds", "sources")}
+    assert all_of_it() == (Put(0, 0, 4), Put(0, 0, 2), Put(0, 0, 1), Put(0, 0, 2))
+    assert versions == {t: store.version(t) for t in versions}
+    assert stored(store, "questions", arrow.question) == sorted(questions, key=repr)
+    assert stored(store, "golds", arrow.gold) == golds
+    for table in versions:
+        store.check_indexes(table)
+
+
+def test_a_question_whose_pages_changed_is_replaced_and_no_other(store):
+    before = [question("q1", "abc"), question("q2", "abc"), question("q3", "c")]
+    after = [question("q1", "ax"), question("q2", "abc"), question("q4", "d")]
+    put_questions(store, before)
+    assert put_questions(store, after) == (Put(1, 1, 1), Put(1, 1, 1))
+    now = [after[0], before[1], before[2], after[2]]
+    assert stored(store, "questions", arrow.question) == sorted(now, key=repr)
+    assert stored(store, "citations", arrow.citation) == sorted(
+        (c for q in now for c in q.citations), key=repr
+    )
+    assert set(store.rows("citations", "question", ["q1"])["url"].to_pylist()) == {"http://a", "http://x"}
+
+
+def test_a_citation_given_twice_is_refused(store):
+    cites = question("q", "a").citations
+    with pytest.raises(DataError, match="there twice"):
+        put(store, "citations", arrow.citation.table([*cites, *cites]))
+
+
+def test_nothing_is_a_fine_thing_to_put(store):
+    assert put(store, "sources", arrow.source.table([])) == Put(0, 0, 0)
+
+
+def test_a_question_may_hold_all_that_a_question_can(store):
+    full = Question(
+        "q",
+        "t",
+        body="b",
+        asked_at="now",
+        citations=question("q", "a").citations,
+        replies={"web": Reply("x", "answered", 0.5, -1.0, (Quote("s", (1, 2)),))},
+        hits=(Hit("s:0-3", "s", (0, 3), {"dense": 0.1, "bm25": 2.0}),),
+        order=("s:0-3",),
+        answer="é\u2028",
+        outcome="answered",
+        origin="web",
+        faults=(Fault("s", "r", "d", True),),
+        degraded=("rerank",),
+        due=1e9,
+    )
+    put(store, "questions", arrow.question.table([full]))
+    assert stored(store, "questions", arrow.question) == [full]
+
+
+HOLD = """
+import sys, time
+from raypipe.store import Store
+with Store.open(sys.argv[1]).lease("drive", "the first driver"):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_second_driver_is_told_who_the_first_is_until_that_one_dies(store):
+    first = subprocess.Popen([sys.executable, "-c", HOLD, store.uri], stdout=subprocess.PIPE)
+    try:
+        assert first.stdout.readline() == b"held\n"
+        with (
+            pytest.raises(StoreError, match=rf"the first driver \(process {first.pid} on"),
+            store.lease("drive", "me"),
+        ):
+            pass
+        with store.lease("other", "me"):
+            pass
+    finally:
+        first.kill()
+        first.wait()
+    with store.lease("drive", "me"), pytest.raises(StoreError, match="in use by me"):
+        store.lease("drive", "me too").__enter__()
+    assert store.files.names("_lease") == []
+
+
+def sign(store, **changes):
+    me = psutil.Process()
+    content = {"owner": "a stranger", "token": "t", "host": socket.gethostname(), "pid": me.pid}
+    content |= {"started": me.create_time(), "beat": time.time(), **changes}
+    store.files.write("_lease/drive.json", json.dumps(content).encode())
+
+
+def test_a_lease_on_another_host_holds_while_it_shows_life(store):
+    sign(store, host="elsewhere")
+    with pytest.raises(StoreError, match=r"a stranger .* on elsewhere"):
+        store.lease("drive", "me").__enter__()
+    sign(store, host="elsewhere", beat=time.time() - STALE_S - 1)
+    with store.lease("drive", "me"):
+        pass
+
+
+@pytest.mark.parametrize("content", [b"", b"null", b"{}", b"\xff", b'{"owner": "x"}'])
+def test_a_sign_that_nobody_wrote_holds_nobody_back(store, content):
+    store.files.write("_lease/drive.json", content)
+    with store.lease("drive", "me"):
+        pass
+
+
+def test_a_process_that_got_a_dead_drivers_number_is_not_that_driver(store):
+    sign(store, started=psutil.Process().create_time() - 100)
+    with store.lease("drive", "me"):
+        pass
+
+
+def test_who_lost_the_lease_does_not_take_it_from_the_next(store):
+    lease = store.lease("drive", "me")
+    with lease:
+        sign(store)
+    assert store.files.names("_lease") == ["drive.json"]
+
+
+def test_a_store_can_be_opened_by_uri(store, tmp_path):
+    put(store, "golds", arrow.gold.table([Gold("q", ("a",))]))
+    assert Store.open(f"file://{store.uri}").count("golds") == 1
+    other = Store.create(f"file://{tmp_path}/by-uri")
+    put(other, "golds", arrow.gold.table([Gold("q", ("a",))]))
+    assert Store.open(str(tmp_path / "by-uri")).rows("golds", "question", ["q"]).num_rows == 1
+    assert isinstance(other.dataset("golds").schema, pa.Schema)

@@ -1,0 +1,194 @@
+"""What a table may be called, and what a row must be to be let in."""
+
+import lancedb
+import numpy as np
+import pyarrow as pa
+import pytest
+from storerows import DIGEST, DIM, hex_id, passage_rows, vector_rows
+
+from raypipe import arrow
+from raypipe.errors import ConfError, DataError
+from raypipe.records import Source, source_id
+from raypipe.store import (
+    FAULTS,
+    PASSAGES,
+    Store,
+    StoreError,
+    commit,
+    put,
+    vectors_schema,
+    with_chunkless,
+    write_part,
+)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["../sources", "sources/x", "vectors", f"vectors-{DIGEST}/..", f"sources-{DIGEST}", f"other-{DIGEST}",
+     f"vectors-{DIGEST[1:]}", f"vectors-{DIGEST.upper()}", "", f"vectors-{DIGEST}\n"],
+)  # fmt: skip
+def test_no_other_name_than_a_tables_is_let_through(store, name):
+    with pytest.raises(ConfError, match="not the name of a table"):
+        store.table_uri(name)
+
+
+@pytest.mark.parametrize("name", ["../r", "a/b", "", ".", "-r", "x" * 101, "a b", "r\n"])
+def test_a_run_or_part_cannot_name_a_path(store, passages, name):
+    with pytest.raises(ConfError, match="cannot name a run"):
+        write_part(store, passages, name, "0", passage_rows(["a"]), {})
+    with pytest.raises(ConfError, match="cannot name a run"):
+        write_part(store, passages, "run", name, passage_rows(["a"]), {})
+
+
+def changed(rows, column, values):
+    return rows.set_column(rows.schema.get_field_index(column), column, values)
+
+
+def vectors_like(*rows, kind=None):
+    return pa.array([list(r) if r is not None else None for r in rows], kind or pa.list_(pa.float32(), DIM))
+
+
+NOT_UTF8 = pa.array([b"a", b"\xff"], pa.binary()).view(pa.string())
+GOOD = [1.0, 0.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("rows", "complaint"),
+    [
+        (lambda r: r.append_column("more", pa.array([1, 2])), "too many: .'more'"),
+        (lambda r: r.drop(["end"]), "missing: .'end'"),
+        (lambda r: changed(r, "end", pa.array([1, 2], pa.int64())), "end: expected int32, found int64"),
+        (lambda r: changed(r, "source", pa.array(["a", None])), "source: 1 values are null"),
+        (
+            lambda r: changed(r, "source", pa.array([b"a", b"\xff"], pa.binary()).view(pa.string())),
+            "UTF8|UTF-8",
+        ),
+        (lambda r: changed(r, "vector", vectors_like(GOOD, [np.nan, 0, 0, 1])), "not finite .* row 1"),
+        (lambda r: changed(r, "vector", vectors_like([np.inf, 0, 0, 1], GOOD)), "not finite .* row 0"),
+        (lambda r: changed(r, "vector", vectors_like(GOOD, [0, 0, 0, 0])), "all zero.* row 1"),
+        (lambda r: changed(r, "vector", vectors_like(GOOD, None)), "vector: 1 values are null"),
+        (lambda r: changed(r, "vector", vectors_like(GOOD, [None, 1, 0, 0])), "not finite .* row 1"),
+        (
+            lambda r: changed(r, "vector", vectors_like([1.0], [1.0], kind=pa.list_(pa.float32(), 1))),
+            r"vector: expected fixed_size_list<item: float>\[4\]",
+        ),
+        (lambda r: pa.concat_tables([r, r.slice(0, 1)]), "1 rows are there twice"),
+    ],
+)
+def test_a_row_that_would_spoil_the_table_is_refused_before_a_byte_is_written(
+    store, vectors, rows, complaint
+):
+    with pytest.raises(DataError, match=complaint):
+        write_part(store, vectors, "run", "0", rows(vector_rows(["a"])), {})
+    assert not store.files.names(f"{vectors}.lance/data")
+
+
+def test_the_order_and_chunking_of_columns_do_not_matter(store, vectors):
+    rows = pa.concat_tables([vector_rows(["a"]), vector_rows(["b"])])
+    assert write_part(store, vectors, "run", "0", rows.select(rows.schema.names[::-1]), {}).rows == 4
+
+
+def test_a_table_is_a_lancedb_table_with_its_content_compressed(store):
+    pages = [f"<p>{'the same words over and over ' * 4000}{i}</p>" for i in range(20)]
+    sources = [Source(source_id("page", p), "page", p) for p in pages]
+    put(store, "sources", arrow.source.table(sources))
+    table = lancedb.connect(store.uri).open_table("sources")
+    assert table.count_rows() == 20
+    size = sum(store.files.size(f"sources.lance/data/{n}") for n in store.files.names("sources.lance/data"))
+    assert size < sum(map(len, pages)) / 20
+    assert sorted(arrow.source.records(store.dataset("sources").to_table()), key=repr) == sorted(
+        sources, key=repr
+    )
+
+
+def test_a_table_keeps_its_columns(store, vectors):
+    store.ensure(vectors, vectors_schema(DIM))
+    with pytest.raises(StoreError, match="has columns"):
+        store.ensure(vectors, vectors_schema(DIM + 1))
+    with pytest.raises(DataError, match="column start must be int32"):
+        store.ensure(f"passages-{'e' * 32}", pa.schema([("source", pa.string())]))
+    with pytest.raises(DataError, match=r"no place for columns .'more'"):
+        store.ensure(f"passages-{'e' * 32}", PASSAGES.append(pa.field("more", pa.string())))
+
+
+def test_a_store_that_is_not_there_or_of_another_format_is_named(tmp_path):
+    with pytest.raises(StoreError, match="raypipe ingest"):
+        Store.open(str(tmp_path / "none"))
+    store = Store.create(str(tmp_path / "s"))
+    with pytest.raises(StoreError, match="no table texts-"):
+        store.dataset(f"texts-{DIGEST}")
+    store.files.write("_store.json", b'{"format": 99}')
+    with pytest.raises(StoreError, match="format 99"):
+        Store.open(store.uri)
+
+
+def test_a_version_that_is_not_there_is_named(store):
+    with pytest.raises(StoreError, match=r"golds .* cannot be read at version 99"):
+        store.dataset("golds", 99)
+
+
+def test_a_place_where_nothing_can_be_made_is_named(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(StoreError, match=r"no store can be made at .*file/store: .*--store"):
+        Store.create(str(tmp_path / "file" / "store"))
+
+
+def test_a_store_named_by_a_relative_path_is_found_from_elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    store = Store.create("here")
+    (tmp_path / "sub").mkdir()
+    monkeypatch.chdir(tmp_path / "sub")
+    assert Store.open(store.uri).count("golds") == 0
+
+
+@pytest.mark.parametrize("rows", [0, 500])
+def test_missing_ids_are_found_by_look_up_and_by_scan_alike(store, rows):
+    texts = f"texts-{DIGEST}"
+    schema = pa.schema([("source", pa.string()), ("text", pa.large_string())])
+    store.ensure(texts, schema)
+    there = [hex_id(i) for i in range(rows)]
+    data = pa.table({"source": pa.array(there, pa.string()), "text": pa.array(there, pa.large_string())})
+    write_part(store, texts, "run", "0", data, {})
+
+    commit(store, texts, "run", ["0"])
+    few = ["gone", *there[:3], "it's"]
+    assert store.missing(texts, "source", few) == [i for i in few if i not in there]
+    many = [hex_id(i) for i in range(600)]
+    assert store.missing(texts, "source", many) == many[rows:]
+    assert store.missing(texts, "source", []) == []
+
+
+def test_what_is_in_an_id_stays_data(store):
+    odd = ["it's", "a') OR ('1'='1", '"x"', "back\\slash", "日本", "%", ""]
+    rows = pa.table({"source": odd, "text": pa.array(odd, pa.large_string())})
+    texts = f"texts-{DIGEST}"
+    store.ensure(texts, rows.schema)
+    write_part(store, texts, "run", "0", rows, {})
+
+    commit(store, texts, "run", ["0"])
+    for name in odd:
+        assert store.rows(texts, "source", [name])["text"].to_pylist() == [name]
+    assert store.rows(texts, "source", []).num_rows == 0
+
+
+def test_a_source_without_chunks_is_done_and_has_none(store, passages):
+    rows = with_chunkless(passage_rows(["a", "b"]), pa.array(["a", "b", "bare"]))
+    write_part(store, passages, "run", "0", rows, {})
+
+    commit(store, passages, "run", ["0"])
+    assert store.missing(passages, "source", ["a", "bare", "c"]) == ["c"]
+    assert sorted(store.sources_with_chunks(passages).to_pylist()) == ["a", "b"]
+
+
+def test_faults_of_two_stages_of_one_source_both_stay(store):
+    row = {
+        "id": "a",
+        "step": "parse",
+        "reason": "r",
+        "detail": "d",
+        "transient": False,
+        "digest": "x",
+        "run": "r",
+    }
+    both = pa.Table.from_pylist([row, {**row, "step": "split"}], schema=FAULTS)
+    assert write_part(store, "faults", "run", "0", both, {}).rows == 2

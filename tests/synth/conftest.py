@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raypipe import synth
+from raypipe.synth.world import World, build_world
+
+
+@pytest.fixture(scope="session")
+def world() -> World:
+    return build_world(1)
+
+
+@pytest.fixture(scope="session")
+def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, synth.SynthSummary]:
+    """120 questions with 20 pages of 2,000 characters."""
+    folder = tmp_path_factory.mktemp("synth") / "small"
+    return folder, synth.write(folder, 120, pages=20, seed=1, page_chars=2_000)
+
+
+def load(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for p in sorted(folder.glob("*.jsonl")) for line in p.read_bytes().splitlines()]
+
+
+@pytest.fixture(scope="session")
+def rows(small: tuple[Path, synth.SynthSummary]) -> list[dict[str, Any]]:
+    return load(small[0])

@@ -1,0 +1,57 @@
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from raypipe.text.spans import KINDS, kind_of, typed_span
+
+
+def said(question: str, sentence: str) -> str | None:
+    asked = set(re.findall(r"\w+", question.lower()))
+    marks = [m.start() for m in re.finditer(r"\w+", sentence) if m.group().lower() in asked]
+    typed = typed_span(question, kind_of(question), sentence, marks)
+    return None if typed is None else sentence[slice(*typed.span)]
+
+
+@pytest.mark.parametrize(
+    ("question", "sentence", "span"),
+    [
+        ("who wrote the mill", "The Mill was written by George Eliot in 1860.", "George Eliot"),
+        ("who painted it", "It was painted by Vincent van Gogh.", "Vincent van Gogh"),
+        ("who led france", "France was led by Napoleon.", "Napoleon"),
+        ("who is it", "In March the rain came.", None),
+        ("when did it end", "It ended on 4 July 1999 in Rome.", "4 July 1999"),
+        ("when did it end", "It ended on July 4, 1999.", "July 4, 1999"),
+        ("what year did it end", "It ended on July 4, 1999.", "1999"),
+        ("when was the 2014 cup", "The 2014 cup was held in Brazil.", None),
+        ("how many seasons are there", "By 2017 it had run for five full seasons and 90 episodes.", "five"),
+        ("how many people live there", "In 2010 some 1,234,567 people lived there.", "1,234,567"),
+        ("how many people live there", "It was about 3.5 million in 2010.", "3.5 million"),
+        ("how much did it cost", "In 1990 it cost $3.5 million.", "$3.5 million"),
+        ("how much does it weigh", "It weighs 40 tonnes.", "40"),
+        ("where is it", "It is in Rome, since 1900.", None),
+    ],
+)
+def test_a_span_is_of_the_kind_that_is_asked_for(question, sentence, span):
+    assert said(question, sentence) == span
+
+
+def test_of_several_spans_the_nearest_to_the_questions_words_is_taken_and_the_number_told():
+    sentence = (
+        "Built in 1901 by the city, it was sold, renamed, moved across the river and finally closed in 1950."
+    )
+    marks = [sentence.index("closed")]
+    typed = typed_span("when was it closed", "when", sentence, marks)
+    assert sentence[slice(*typed.span)] == "1950" and typed.choices == 2 and not typed.named
+
+
+@given(
+    st.text(max_size=80),
+    st.text(max_size=120),
+    st.sampled_from(KINDS),
+    st.lists(st.integers(0, 100), max_size=3),
+)
+def test_any_text_gives_a_span_inside_it_or_none(question, sentence, kind, marks):
+    typed = typed_span(question, kind, sentence, marks)
+    assert typed is None or (0 <= typed.span[0] < typed.span[1] <= len(sentence) and typed.choices >= 1)
