@@ -23,7 +23,6 @@ SEPARATORS = (",", ":")
 
 TREE_VERSION = "v16"  # of xgrammar's serialized syntax tree, as 0.2.8 writes it
 BYTES, CLASS, EMPTY, RULE, SEQUENCE, CHOICES, REPEAT, PATTERN = 0, 1, 3, 4, 5, 6, 8, 12
-ESCAPED = 6  # bytes of one character inside a JSON string, at most: \\u00ff
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +57,35 @@ def bounds(constraint: Constraint) -> Bounds:
     return Bounds(int(shortest), int(longest))
 
 
+def schema_text(constraint: JsonSchema) -> str:
+    """The schema as an engine should get it: a bounded string as a pattern. Held to maxLength, xgrammar lets
+    control characters into a string, and then the reply is no JSON. Raises ConfError for no JSON."""
+    try:
+        tree = json.loads(constraint.text)
+    except ValueError as e:
+        raise ConfError(f"JSON schema: it does not compile: not valid JSON: {e}\n{_shown(constraint)}") from e
+    return json.dumps(_patterned(tree), separators=SEPARATORS)
+
+
+def _patterned(schema: Any) -> Any:
+    if not isinstance(schema, dict):
+        return schema
+    out: dict[str, Any] = {}
+    for key, value in schema.items():
+        if key in ("properties", "patternProperties", "$defs", "definitions") and isinstance(value, dict):
+            out[key] = {name: _patterned(part) for name, part in value.items()}
+        elif key in ("anyOf", "oneOf", "allOf", "prefixItems") and isinstance(value, list):
+            out[key] = [_patterned(part) for part in value]
+        elif key in ("items", "additionalProperties"):
+            out[key] = _patterned(value)
+        else:
+            out[key] = value
+    other = out.keys() & {"pattern", "format", "enum", "const"}
+    if out.get("type") == "string" and isinstance(out.get("maxLength"), int) and not other:
+        out["pattern"] = f"^.{{{out.pop('minLength', 0)},{out.pop('maxLength')}}}$"
+    return out
+
+
 _NAME = {Regex: "regex", JsonSchema: "JSON schema", Grammar: "grammar"}
 _BOUND = {
     Regex: "Write {0,n} in the place of * and {1,n} of +",
@@ -82,7 +110,9 @@ def _serialized(constraint: Regex | JsonSchema | Grammar) -> dict[str, Any]:
         if isinstance(constraint, Regex):
             parsed = read.from_regex(constraint.pattern)
         elif isinstance(constraint, JsonSchema):
-            parsed = read.from_json_schema(constraint.text, any_whitespace=False, separators=SEPARATORS)
+            parsed = read.from_json_schema(
+                schema_text(constraint), any_whitespace=False, separators=SEPARATORS
+            )
         else:
             parsed = read.from_lark(constraint.text)
     except (RuntimeError, ValueError) as e:
@@ -138,9 +168,9 @@ class _Tree:
             if each <= 0:
                 return never if least and each < 0 else 0
             return math.inf if most < 0 else each * most
-        if kind == PATTERN:  # whether it stands in a JSON string, then its bytes
+        if kind == PATTERN:  # of a JSON string, whose escapes it never writes: a flag, then its bytes
             inner = _Tree(_serialized(Regex(bytes(parts[1:]).decode().removeprefix("^").removesuffix("$"))))
-            return inner.lengths(longest)[inner.root] * (ESCAPED if longest and parts[0] else 1)
+            return inner.lengths(longest)[inner.root]
         # A class repeated without end, and whatever a later version may add.
         return math.inf if longest else 0
 

@@ -30,13 +30,16 @@ from raypipe.chat import (
 )
 from raypipe.errors import ConfError
 from raypipe.models import generator
-from raypipe.models.constraint import bounds
+from raypipe.models.constraint import bounds, schema_text
 from raypipe.models.gate import Gate
 from raypipe.models.generator import Setup
 from raypipe.models.guard import Guard
 from raypipe.records import Fault
 
 GIB = 2**30
+CLOSE_S = (
+    20.0  # vLLM's own 5 seconds are short on a busy machine, and what it kills leaves shared memory behind
+)
 
 
 class EngineDied(Exception):
@@ -64,12 +67,9 @@ class Engine:
         self._numbers = itertools.count()
         self._lora = {a.name: (i + 1, a.folder) for i, a in enumerate(setup.adapters)}
         self._streams: dict[str, asyncio.Task[None]] = {}
-        marks = set(self._llm.get_tokenizer().get_added_vocab()) | set(
-            self._llm.get_tokenizer().all_special_tokens
-        )
-        self._marks = re.compile(
-            "|".join(re.escape(m) for m in sorted(marks, key=len, reverse=True)) or r"(?!)"
-        )
+        tokenizer = self._llm.get_tokenizer()
+        marks = sorted({*tokenizer.get_added_vocab(), *tokenizer.all_special_tokens}, key=len, reverse=True)
+        self._marks = re.compile("|".join(map(re.escape, marks)) or r"(?!)")
 
     async def ready(self) -> None:
         """Returns once every adapter is loaded. Raises ConfError for one that does not fit the model."""
@@ -107,21 +107,16 @@ class Engine:
         if name in self._streams:
             raise ValueError(f"a stream named {name!r} is running")
         params = self._params(sampling, "DELTA")
-        pieces: asyncio.Queue[str | Generated | Fault] = asyncio.Queue()
-        work = self._pump(chat, sampling, params, adapter, pieces)
-        task = self._streams[name] = asyncio.create_task(work)
+        self._adapter(adapter)
+        pieces: asyncio.Queue[str | Generated | Fault | EngineDied] = asyncio.Queue()
+        pump = self._pump(chat, sampling, params, adapter, pieces)
+        task = self._streams[name] = asyncio.create_task(pump)
         try:
-            while True:
-                taking = asyncio.create_task(pieces.get())
-                await asyncio.wait((taking, task), return_when=asyncio.FIRST_COMPLETED)
-                if not taking.done() and pieces.empty():
-                    taking.cancel()
-                    await task  # raises what ended it
-                    return
-                piece = await taking
+            while isinstance(piece := await pieces.get(), str):
                 yield piece
-                if not isinstance(piece, str):
-                    return
+            if isinstance(piece, EngineDied):
+                raise piece
+            yield piece
         finally:
             task.cancel()
             del self._streams[name]
@@ -148,7 +143,7 @@ class Engine:
         """Ends vLLM's processes and waits for their end, some seconds. Twice is fine."""
         llm, self._llm = self._llm, None  # left to the interpreter's exit, vLLM's own cleaning up fails
         if llm is not None:
-            llm.shutdown()
+            llm.shutdown(timeout=CLOSE_S)
             del llm
             self._guard.close()
 
@@ -242,13 +237,15 @@ class Engine:
     async def _pump(
         self, chat: Chat, sampling: Sampling, params: Any, adapter: str | None, pieces: asyncio.Queue[Any]
     ) -> None:
-        """Takes a stream from the engine as fast as it comes: the gate is never held for a listener."""
-        lora, prompt = self._adapter(adapter), await self._prompt(chat, sampling)
-        if isinstance(prompt, Fault):
-            pieces.put_nowait(prompt)
-            return
-        text, tokens, name = "", 0, f"r{next(self._numbers)}"
+        """Takes a stream from the engine as fast as it comes: the gate is never held for a listener. The last
+        thing it puts is no text, however it ends."""
+        text, tokens, output = "", 0, None
         try:
+            prompt = await self._prompt(chat, sampling)
+            if isinstance(prompt, Fault):
+                pieces.put_nowait(prompt)
+                return
+            name, lora = f"r{next(self._numbers)}", self._adapter(adapter)
             async with self._gate.turn(self._kind(adapter)):
                 async for output in self._llm.generate(prompt, params, name, lora_request=lora):
                     piece = output.outputs[0]
@@ -256,14 +253,16 @@ class Engine:
                     tokens += len(piece.token_ids)
                     if piece.text:
                         pieces.put_nowait(piece.text)
+            pieces.put_nowait(_reply(output, sampling, text, tokens))
         except asyncio.CancelledError:
             pieces.put_nowait(_fault("aborted", f"ended on request after {tokens} tokens", transient=True))
             raise
         except Exception as e:
-            self._raise_if_dead(e)
-            pieces.put_nowait(_refused(e))
-            return
-        pieces.put_nowait(_reply(output, sampling, text, tokens))
+            try:
+                self._raise_if_dead(e)
+                pieces.put_nowait(_refused(e))
+            except EngineDied as died:
+                pieces.put_nowait(died)
 
     def _raise_if_dead(self, e: BaseException) -> None:
         from vllm.v1.engine.exceptions import EngineDeadError
@@ -335,8 +334,8 @@ def _structured(constraint: Constraint | None) -> Any:
             return StructuredOutputsParams(choice=list(options))
         case Regex(pattern):
             return StructuredOutputsParams(regex=pattern)
-        case JsonSchema(text):
-            return StructuredOutputsParams(json=text)
+        case JsonSchema():
+            return StructuredOutputsParams(json=schema_text(constraint))
         case Grammar(text):
             return StructuredOutputsParams(grammar=text)
 

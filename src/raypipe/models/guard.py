@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 import uuid
+from multiprocessing import resource_tracker
 from pathlib import Path
 
 NAME = "RAYPIPE_ENGINE"
@@ -25,6 +26,7 @@ class Guard:
     """Watches over the children that are started from here until `born`."""
 
     def __init__(self) -> None:
+        resource_tracker.ensure_running()  # this process's own, which must not be born with the mark
         mark = uuid.uuid4().hex
         self._watcher = subprocess.Popen(
             [sys.executable, "-I", "-S", __file__, mark],

@@ -94,9 +94,9 @@ def _chat(folder: Path, texts: Iterable[str], seed: int) -> None:
     with torch.no_grad():
         head = model.lm_head.weight
         head.mul_(LOGIT_STD / STD)
-        head[:END] = 0  # scores 0, where the best of thousands scores 12: never picked
-        head[END + 1 : len(SPECIAL)] = 0
-        head[END] *= 1.5  # picked about once in a hundred tokens, so that some replies end by themselves
+        # Marks score 0, where the best of thousands scores 12: never picked. A reply runs to max_tokens, to a
+        # stop text or to its constraint's end; a random model that could end would say nothing now and then.
+        head[: len(SPECIAL)] = 0
     _save(model, folder)
 
 
