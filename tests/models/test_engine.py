@@ -19,7 +19,7 @@ from invented import sentences, text
 from raypipe.chat import Chat, Choice, Generated, Grammar, JsonSchema, Message, Regex, Sampling
 from raypipe.errors import ConfError
 from raypipe.models import standins
-from raypipe.models.engine import Engine
+from raypipe.models.engine import Engine, EngineDied
 from raypipe.models.generator import Adapter, Setup
 from raypipe.records import Fault
 
@@ -324,3 +324,31 @@ def test_a_folder_that_must_not_be_started_starts_no_process(tmp_path: Path, set
     with pytest.raises(Exception, match="no-such-model"):
         Engine(Setup(str(tmp_path / "no-such-model"), 4096, "float32"))
     assert len(psutil.Process().children(recursive=True)) == before
+
+
+def test_a_worker_that_is_killed_ends_every_call_with_one_clear_error(running):
+    """Last: the engine is dead after it, and closing it must still leave no process behind."""
+
+    async def disturbed() -> list[Any]:
+        calls = [
+            asyncio.create_task(running.engine.generate(chats(4), Sampling(max_tokens=2000)))
+            for _ in range(3)
+        ]
+        stream = running.engine.stream(chat("Where?"), Sampling(max_tokens=2000))
+        await anext(stream)
+        titles = ((p, " ".join(p.cmdline())) for p in psutil.Process().children(recursive=True))
+        (worker,) = (p for p, title in titles if title.startswith("VLLM::Worker"))
+        worker.kill()
+        results: list[Any] = await asyncio.gather(*calls, return_exceptions=True)
+        try:
+            while True:
+                await anext(stream)
+        except EngineDied as e:
+            return [*results, e]
+
+    assert all(isinstance(r, EngineDied) for r in running.run(disturbed()))
+    for _ in range(2):
+        with pytest.raises(EngineDied):
+            running.run(running.engine.healthy())
+        with pytest.raises(EngineDied):
+            running.ask(chats(1))

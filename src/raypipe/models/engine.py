@@ -278,11 +278,19 @@ class Engine:
 
 def _start(setup: Setup) -> Any:
     """vLLM's engine, started."""
-    # Read by vLLM at its import, in this process and its children: no report of usage, no look at the hub.
+    # Read by vLLM when it is imported, here and in its children: no report of usage to anyone.
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
     from vllm import AsyncEngineArgs
     from vllm.v1.engine.async_llm import AsyncLLM
 
+    try:
+        return AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments(setup)))
+    except ValueError as e:
+        raise ConfError(f"{setup.folder}: vLLM refuses this setup: {e}") from e
+
+
+def arguments(setup: Setup) -> dict[str, Any]:
+    """What vLLM is started with."""
     room: dict[str, Any] = {"gpu_memory_utilization": setup.gpu_share}
     if setup.device == "cpu":
         room = {
@@ -298,28 +306,22 @@ def _start(setup: Setup) -> Any:
     if setup.adapters:
         count = len(setup.adapters)
         room |= {"enable_lora": True, "max_loras": count, "max_lora_rank": generator.rank(setup)}
-    try:
-        return AsyncLLM.from_engine_args(
-            AsyncEngineArgs(
-                model=setup.folder,
-                dtype=setup.dtype,
-                quantization=setup.quantization or None,
-                max_model_len=setup.context,
-                max_num_seqs=setup.sequences,
-                load_format="safetensors",  # pickles beside them are not opened
-                trust_remote_code=False,
-                generation_config="vllm",  # the recipe's sampling, not the folder's
-                enable_prefix_caching=True,
-                logprobs_mode="processed_logprobs",  # of what could be chosen, after the constraint
-                # One grammar library, never a fallback: vLLM keeps the first it was asked for, and another
-                # reads the same grammar otherwise.
-                structured_outputs_config={"backend": "xgrammar", "disable_any_whitespace": True},
-                enable_log_requests=False,
-                **room,
-            )
-        )
-    except ValueError as e:
-        raise ConfError(f"{setup.folder}: vLLM refuses this setup: {e}") from e
+    return room | {
+        "model": setup.folder,
+        "dtype": setup.dtype,
+        "quantization": setup.quantization or None,
+        "max_model_len": setup.context,
+        "max_num_seqs": setup.sequences,
+        "load_format": "safetensors",  # pickles beside them are not opened
+        "trust_remote_code": False,
+        "generation_config": "vllm",  # the recipe's sampling, not the folder's
+        "enable_prefix_caching": True,
+        "disable_log_stats": True,
+        "logprobs_mode": "processed_logprobs",  # of what could be chosen, after the constraint
+        # One grammar library, never a fallback: vLLM keeps the first it was asked for, and another reads the
+        # same grammar otherwise.
+        "structured_outputs_config": {"backend": "xgrammar", "disable_any_whitespace": True},
+    }
 
 
 def _structured(constraint: Constraint | None) -> Any:
