@@ -204,6 +204,6 @@ def corpus_table(sources: Iterable[Source]) -> pa.Table:
             "source": pa.array([s.id for s in rows], pa.string()),
             "kind": pa.array([s.kind for s in rows], pa.string()),
             "content": pa.array([s.content for s in rows], pa.large_string()),
-            "fault": pa.nulls(len(rows), FAULT),
+            "fault": fault_column([None] * len(rows)),
         }
     )

@@ -24,11 +24,7 @@ def question(name, pages):
 
 
 def put_questions(store, questions):
-    cites = [c for q in questions for c in q.citations or ()]
-    return (
-        put(store, "questions", arrow.question.table(questions)),
-        put(store, "citations", arrow.citation.table(cites)),
-    )
+    return put(store, "questions", arrow.question.table(questions))
 
 
 def stored(store, table, codec):
@@ -43,14 +39,14 @@ def test_putting_the_same_again_changes_nothing(store):
 
     def all_of_it():
         return (
-            *put_questions(store, questions),
+            put_questions(store, questions),
             put(store, "golds", arrow.gold.table(golds)),
             put(store, "sources", arrow.source.table(sources)),
         )
 
-    assert all_of_it() == (Put(4, 0, 0), Put(2, 0, 0), Put(1, 0, 0), Put(2, 0, 0))
-    versions = {t: store.version(t) for t in ("questions", "citations", "golds", "sources")}
-    assert all_of_it() == (Put(0, 0, 4), Put(0, 0, 2), Put(0, 0, 1), Put(0, 0, 2))
+    assert all_of_it() == (Put(4, 0, 0), Put(1, 0, 0), Put(2, 0, 0))
+    versions = {t: store.version(t) for t in ("questions", "golds", "sources")}
+    assert all_of_it() == (Put(0, 0, 4), Put(0, 0, 1), Put(0, 0, 2))
     assert versions == {t: store.version(t) for t in versions}
     assert stored(store, "questions", arrow.question) == sorted(questions, key=repr)
     assert stored(store, "golds", arrow.gold) == golds
@@ -62,19 +58,14 @@ def test_a_question_whose_pages_changed_is_replaced_and_no_other(store):
     before = [question("q1", "abc"), question("q2", "abc"), question("q3", "c")]
     after = [question("q1", "ax"), question("q2", "abc"), question("q4", "d")]
     put_questions(store, before)
-    assert put_questions(store, after) == (Put(1, 1, 1), Put(1, 1, 1))
+    assert put_questions(store, after) == Put(1, 1, 1)
     now = [after[0], before[1], before[2], after[2]]
     assert stored(store, "questions", arrow.question) == sorted(now, key=repr)
-    assert stored(store, "citations", arrow.citation) == sorted(
-        (c for q in now for c in q.citations), key=repr
-    )
-    assert set(store.rows("citations", "question", ["q1"])["url"].to_pylist()) == {"http://a", "http://x"}
 
 
-def test_a_citation_given_twice_is_refused(store):
-    cites = question("q", "a").citations
+def test_a_question_given_twice_is_refused(store):
     with pytest.raises(DataError, match="there twice"):
-        put(store, "citations", arrow.citation.table([*cites, *cites]))
+        put(store, "questions", arrow.question.table([question("q", "a"), question("q", "a")]))
 
 
 def test_nothing_is_a_fine_thing_to_put(store):

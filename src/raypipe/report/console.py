@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,6 +13,8 @@ from rich.text import Text
 from raypipe.metrics.ranking import MAP_CUT_20_MIN, MEASURES
 from raypipe.report.page import seconds, share, signed
 from raypipe.report.report import Outputs
+
+MOST = 12  # values of a label shown on a terminal: CRAG's own have at most 8; all of them are in report.json
 
 
 def print_report(console: Console, report: Mapping[str, Any], outputs: Outputs) -> None:
@@ -87,7 +90,8 @@ def _scores(console: Console, found: Mapping[str, Any]) -> None:
     table = _table(f"rule {found['rule']}", "score", "accuracy", "hallucination", "missing", "unscored", "of")
     rows = [("this run", found)]
     rows += [(f'always "{answer}"', s) for answer, s in found["controls"].items()]
-    rows += [(f"{s['label']}: {s['value']}", s) for s in found["slices"]]
+    sizes = Counter(s["label"] for s in found["slices"])
+    rows += [(f"{s['label']}: {s['value']}", s) for s in found["slices"] if 1 < sizes[s["label"]] <= MOST]
     for i, (name, s) in enumerate(rows):
         shares = (share(s[k]) for k in ("accuracy", "hallucination", "missing"))
         counts = (str(s["n_unscored"]), str(s["total"]))

@@ -4,7 +4,7 @@ Knows Arrow and the records' schemas. Knows neither Lance nor how rows get there
 
 | table | one row per | written by |
 |---|---|---|
-| `sources citations documents questions golds` | what was ingested | the driver, `Store.put` |
+| `sources documents questions golds` | what was ingested | the driver, `Store.put` |
 | `faults` | row that could not be done, run and step | parts |
 | `texts-D passages-D vectors-D` | source, chunk, chunk; D: digest of the stages up to there | parts |
 | `answers` | question, row key and recipe | parts |
@@ -76,7 +76,6 @@ class Kind:
 _ID = ("id",)
 KINDS: dict[str, Kind] = {
     "sources": Kind(arrow.SOURCES, False, _ID, "id", _ID),
-    "citations": Kind(arrow.CITATIONS, False, ("question", "rank"), "question", ("question",)),
     "documents": Kind(arrow.DOCUMENTS, False, _ID, "id", _ID),
     "questions": Kind(arrow.QUESTIONS, False, _ID, "id", _ID),
     "golds": Kind(arrow.GOLDS, False, ("question",), "question", ("question",)),
@@ -88,7 +87,7 @@ KINDS: dict[str, Kind] = {
     "embeddings": Kind(_required(("key", pa.string())), True, ("key",), "key", ("key",)),
     "scores": Kind(SCORES, False, ("key",), "key", ("key",)),
 }
-INGESTED = ("sources", "citations", "documents", "questions", "golds")
+INGESTED = ("sources", "documents", "questions", "golds")
 BASE = (*INGESTED, "faults", "answers")
 """Tables that every store has. All others carry a digest in their name."""
 

@@ -1,0 +1,92 @@
+#!/usr/bin/env python3
+"""Does memory grow with the data? Runs `raypipe eval` on invented data of two sizes, samples the processes.
+
+    python bench/memory.py --questions 50 200
+
+Prints, for each size, wall time and the peak of resident memory of the driver, of the largest worker, and of
+all processes together; then the ratio of the larger size to the smaller. Each size gets a fresh store.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+EVERY_S = 0.5  # a peak shorter than that may be missed
+
+
+@dataclass(slots=True)
+class Peak:
+    """Highest resident memory seen, bytes."""
+
+    driver: int = 0
+    worker: int = 0
+    total: int = 0
+
+
+def sample(process: psutil.Process, peak: Peak) -> None:
+    """Looks at a driver and everything below it once. A process that ends meanwhile is left out."""
+    sizes = []
+    for child in process.children(recursive=True):
+        try:
+            sizes.append(child.memory_info().rss)
+        except psutil.NoSuchProcess:
+            continue
+    try:
+        own = process.memory_info().rss
+    except psutil.NoSuchProcess:
+        return
+    peak.driver, peak.worker = max(peak.driver, own), max(peak.worker, *sizes, 0)
+    peak.total = max(peak.total, own + sum(sizes))
+
+
+def run(recipe: str, questions: int, pages: int, page_chars: int, folder: Path) -> tuple[float, Peak]:
+    """Seconds and peaks of one eval over so many questions."""
+    raypipe = [sys.executable, "-m", "raypipe"]
+    data = folder / "data"
+    sizes = ["--questions", str(questions), "--pages", str(pages), "--page-chars", str(page_chars)]
+    subprocess.run([*raypipe, "synth", str(data), *sizes], check=True)
+    places = ["--data", str(data), "--store", str(folder / "store"), "--out", str(folder / "out")]
+    start, peak = time.perf_counter(), Peak()
+    eval_process = subprocess.Popen([*raypipe, "eval", recipe, *places])
+    watched = psutil.Process(eval_process.pid)
+    while eval_process.poll() is None:
+        sample(watched, peak)
+        time.sleep(EVERY_S)
+    if eval_process.returncode:
+        raise SystemExit(f"eval of {questions} questions ended with {eval_process.returncode}")
+    return time.perf_counter() - start, peak
+
+
+def main() -> None:
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
+    parser.add_argument("--recipe", default="local")
+    parser.add_argument("--questions", type=int, nargs=2, default=[50, 200])
+    parser.add_argument("--pages", type=int, default=50)
+    parser.add_argument("--page-chars", type=int, default=2000)
+    args = parser.parse_args()
+    found = []
+    for questions in args.questions:
+        with tempfile.TemporaryDirectory() as folder:
+            found.append(run(args.recipe, questions, args.pages, args.page_chars, Path(folder)))
+    heads = ("questions", "citations", "seconds", "driver MB", "worker MB", "all MB")
+    print(" ".join(f"{head:>10}" for head in heads))
+    for questions, (seconds, peak) in zip(args.questions, found, strict=True):
+        sizes = (peak.driver >> 20, peak.worker >> 20, peak.total >> 20)
+        row = (questions, questions * args.pages, round(seconds), *sizes)
+        print(" ".join(f"{value:>10}" for value in row))
+    small, large = found[0][1], found[1][1]
+    ratios = (large.driver / small.driver, large.worker / small.worker, large.total / small.total)
+    print("ratio".rjust(32), *(f"{ratio:>10.2f}" for ratio in ratios))
+
+
+if __name__ == "__main__":
+    main()

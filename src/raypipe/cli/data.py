@@ -1,0 +1,158 @@
+"""Commands that make, fetch, read or look at data: synth, download, ingest, parse."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+from raypipe import download
+from raypipe.cli import options
+from raypipe.cli.settings import Settings
+from raypipe.ingest import ingest
+from raypipe.report.progress import Progress, Task
+from raypipe.store import Store
+from raypipe.synth import write
+from raypipe.text.limits import Limited
+
+
+def add(commands: options.Commands) -> None:
+    """Declares them."""
+    _add_synth(commands)
+    _add_download(commands)
+    made = options.command(
+        commands,
+        "ingest",
+        "read files into a store, each line once; the same bytes again change nothing",
+        "raypipe ingest crag_task_1_and_2_dev_v4.jsonl.bz2 --format crag --store /data/store",
+        _ingest,
+    )
+    made.add_argument("paths", metavar="PATH", nargs="+", type=Path, help="files, or folders of files")
+    options.format_of(made)
+    options.store(made)
+    options.as_json(made)
+    parse = options.command(
+        commands,
+        "parse",
+        "turn HTML files into text, as the pipeline does it",
+        "raypipe parse page.html --json",
+        _parse,
+    )
+    parse.add_argument("files", metavar="FILE", nargs="+", type=Path)
+    parse.add_argument(
+        "--html", choices=("lxml", "html.parser"), default="lxml", help="whose text (default: lxml)"
+    )
+    options.as_json(parse, lines=True)
+
+
+def _add_synth(commands: options.Commands) -> None:
+    made = options.command(
+        commands,
+        "synth",
+        "write a CRAG-format dataset about an invented world, with its knowledge graph",
+        "raypipe synth demo --questions 20 --pages 50 --seed 1 --page-chars 2000",
+        _synth,
+    )
+    made.add_argument("folder", metavar="DIR", type=Path)
+    made.add_argument("--questions", metavar="N", type=options.at_least(1), required=True)
+    made.add_argument(
+        "--pages", metavar="P", type=options.at_least(1), default=50, help="search results each (50)"
+    )
+    made.add_argument("--seed", metavar="S", type=int, default=1, help="other worlds for other seeds (1)")
+    made.add_argument(
+        "--page-chars",
+        metavar="N",
+        type=options.at_least(1000),
+        help="about so many characters of HTML a page (default: spread like real pages, 3 KB to 1.5 MB)",
+    )
+    options.as_json(made)
+
+
+def _add_download(commands: options.Commands) -> None:
+    made = options.command(
+        commands,
+        "download",
+        "fetch the official files, resumed where they broke off and checked by digest",
+        "raypipe download crag --task 1 /data/crag",
+        _download,
+    )
+    made.add_argument("what", choices=("crag",))
+    made.add_argument("folder", metavar="DIR", type=Path)
+    made.add_argument(
+        "--task", choices=("1", "3"), required=True, help="1: 5 pages a question (0.7 GB); 3: 50 (7.7 GB)"
+    )
+    made.add_argument("--version", choices=("v4", "v5"), default="v4", help="v5 adds popularity labels (v4)")
+
+
+def _synth(args: argparse.Namespace, settings: Settings) -> int:
+    with Progress(sys.stderr, silent=args.json) as progress:
+        task = progress.task("wrote", "questions", args.questions)
+        made = write(
+            args.folder,
+            args.questions,
+            args.pages,
+            args.seed,
+            args.page_chars,
+            lambda done, total: task.advance(done - task.done),
+        )
+    if args.json:
+        options.print_json({**asdict(made), "folder": str(made.folder)})
+    else:
+        print(f"{args.folder}: {made.questions} questions, {made.citations} citations, {made.pages} "
+              f"distinct pages, {made.bytes >> 20} MB, in {made.seconds:.1f} s")  # fmt: skip
+    return 0
+
+
+def _download(args: argparse.Namespace, settings: Settings) -> int:
+    with Progress(sys.stderr) as progress:
+        files = download.crag(args.task, args.folder, _megabytes(progress), args.version)
+    for file in files:
+        print(file)
+    return 0
+
+
+def _megabytes(progress: Progress) -> Callable[[str, int, int], None]:
+    tasks: dict[str, Task] = {}
+
+    def show(name: str, done: int, size: int) -> None:
+        if name not in tasks:
+            tasks[name] = progress.task("fetched", f"MB of {name}", size >> 20)
+        tasks[name].advance((done >> 20) - tasks[name].done)
+
+    return show
+
+
+def _ingest(args: argparse.Namespace, settings: Settings) -> int:
+    store = Store.create(settings.store_uri(args.store, "default"))
+    with Progress(sys.stderr, silent=args.json) as progress:
+        read = ingest(store, args.paths, options.format_for(args.format, args.paths), progress)
+    if args.json:
+        options.print_json(
+            {"store": store.uri, "again": read.again, "questions": len(read.questions), **read.counts}
+        )
+        return 0
+    print(f"{store.uri}: {'read before: ' if read.again else ''}{len(read.questions)} questions, "
+          f"{store.count('sources')} sources in all")  # fmt: skip
+    for name, count in read.counts.items():
+        if count:
+            print(f"  {name.replace('_', ' '):<24} {count}")
+    return 0
+
+
+def _parse(args: argparse.Namespace, settings: Settings) -> int:
+    found = 0
+    with Limited() as limited:
+        for file in args.files:
+            html = file.read_bytes().decode("utf-8", "replace")
+            text, fault = limited.parse(html, args.html)
+            found += fault is not None
+            if args.json:
+                line = {"file": str(file), "text": text, "fault": asdict(fault) if fault else None}
+                options.print_json(line)
+            elif fault:
+                print(f"raypipe parse: {file}: {fault.reason}: {fault.detail}", file=sys.stderr)
+            else:
+                print(text)
+    return 3 if found else 0

@@ -1,0 +1,93 @@
+"""What the commands share: arguments that mean the same everywhere, and how a command is declared."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from raypipe.cli.settings import Settings
+from raypipe.readers import Format
+
+Commands = Any  # argparse's own class for sub-commands is private
+Run = Callable[[argparse.Namespace, Settings], int]
+
+
+def command(commands: Commands, name: str, about: str, example: str, run: Run) -> argparse.ArgumentParser:
+    """Declares one command: a line about it, and an example to copy."""
+    made: argparse.ArgumentParser = commands.add_parser(
+        name,
+        help=about,
+        description=about[0].upper() + about[1:] + ".",
+        epilog=f"example:\n  {example}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    made.set_defaults(run=run)
+    return made
+
+
+def store(made: argparse.ArgumentParser) -> None:
+    made.add_argument(
+        "--store", metavar="URI", help="the store (default: $RAYPIPE_STORE, else under $RAYPIPE_HOME)"
+    )
+
+
+def recipe(made: argparse.ArgumentParser, optional: bool = False) -> None:
+    about = "a name under conf/recipes, or a path"
+    if optional:
+        made.add_argument("recipe", metavar="RECIPE", nargs="?", default="local", help=f"{about} (local)")
+    else:
+        made.add_argument("recipe", metavar="RECIPE", help=about)
+    made.add_argument("--models", metavar="FILE", help="models file in place of conf/models.yaml")
+
+
+def cluster(made: argparse.ArgumentParser) -> None:
+    made.add_argument(
+        "--cluster",
+        metavar="NAME",
+        default="laptop",
+        help="a name under conf/clusters, or a path (default: laptop)",
+    )
+
+
+def format_of(made: argparse.ArgumentParser) -> None:
+    made.add_argument(
+        "--format",
+        choices=("crag", "beir", "synth"),
+        help="of the data (default: synth for a folder that `raypipe synth` wrote, else crag)",
+    )
+
+
+def format_for(given: Format | None, paths: Sequence[Path]) -> Format:
+    """The format as given, else what the paths look like."""
+    if given is not None:
+        return given
+    return "synth" if paths and all((p / "synth.json").is_file() for p in paths) else "crag"
+
+
+def at_least(least: int) -> Callable[[str], int]:
+    """An argument type: a whole number that is not smaller."""
+
+    def read(text: str) -> int:
+        value = int(text)
+        if value < least:
+            raise argparse.ArgumentTypeError(f"expected at least {least}, found {value}")
+        return value
+
+    read.__name__ = "whole number"
+    return read
+
+
+def as_json(made: argparse.ArgumentParser, lines: bool = False) -> None:
+    what = "one JSON object a line" if lines else "one JSON object"
+    made.add_argument("--json", action="store_true", help=f"{what} on stdout and nothing else")
+
+
+def print_json(value: Any) -> None:
+    """One line on stdout. NaN and infinity are refused: they are not JSON."""
+    json.dump(value, sys.stdout, ensure_ascii=False, allow_nan=False)
+    sys.stdout.write("\n")
+    sys.stdout.flush()

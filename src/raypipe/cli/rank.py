@@ -1,0 +1,89 @@
+"""`raypipe rank`: documents ranked for queries, as a TREC run."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from raypipe import arrow
+from raypipe.cli import options
+from raypipe.cli.opened import pipeline_of
+from raypipe.cli.settings import Settings
+from raypipe.errors import ConfError
+from raypipe.evaluate import questions_of
+from raypipe.ingest import ingest
+from raypipe.metrics.ranking import write_run
+from raypipe.records import Question, digest
+from raypipe.store import Store
+
+
+def add(commands: options.Commands) -> None:
+    """Declares `rank`."""
+    made = options.command(
+        commands,
+        "rank",
+        "rank documents for queries and write a TREC run; a document's score is its best passage's",
+        "raypipe rank local --corpus corpus.jsonl.gz --queries queries.jsonl.gz --out run.trec --by fuse",
+        _rank,
+    )
+    options.recipe(made)
+    options.store(made)
+    made.add_argument("--corpus", metavar="F", type=Path, help="BEIR corpus.jsonl[.gz]")
+    made.add_argument("--queries", metavar="F", type=Path, help="BEIR queries.jsonl[.gz]")
+    made.add_argument("--out", metavar="R.trec", type=Path, required=True)
+    made.add_argument(
+        "--by", default="final", help="a score's name, such as keywords, recall, fuse; or final (final)"
+    )
+    made.add_argument(
+        "--top", metavar="N", type=options.at_least(1), default=20, help="documents a query (20)"
+    )
+    options.cluster(made)
+
+
+def _rank(args: argparse.Namespace, settings: Settings) -> int:
+    if (args.corpus is None) != (args.queries is None):
+        raise ConfError("--corpus and --queries belong together; give both, or neither and a --store")
+    files = [p for p in (args.corpus, args.queries) if p]
+    # Files get a store of their own, named by where they are: the second run finds its vectors there.
+    name = "rank-" + digest(*(str(p.absolute()) for p in files))[:12] if files else "default"
+    store = Store.create(settings.store_uri(args.store, name))
+    with pipeline_of(args, settings, store, silent=False) as pipeline:
+        read = ingest(store, files, "beir", pipeline.progress) if files else None
+        questions = questions_of(pipeline, read.questions if read else None, None)
+        pipeline.index(questions)
+        pipeline.answer(questions)
+        answered = pipeline.answers(questions)
+    documents = arrow.document.records(store.dataset("documents").to_table())
+    listed: dict[str, list[str]] = {}
+    for d in documents:
+        listed.setdefault(d.source, []).append(d.id)
+    run = {q.id: ranked_documents(q, args.by, listed, args.top) for q in answered}
+    write_run(args.out, run, f"raypipe-{pipeline.recipe.name}-{args.by}")
+    print(f"{args.out}: {len(run)} queries, by {args.by}")
+    return 0
+
+
+def ranked_documents(question: Question, by: str, listed: dict[str, list[str]], top: int) -> dict[str, float]:
+    """Document -> score, the best `top`; a document's score is its best passage's.
+
+    `final` is the order that the recipe ended with, as falling numbers; any other name is that score. Raises
+    ConfError for a score that no passage has.
+    """
+    scores = _scores(question, by)
+    best: dict[str, float] = {}
+    for source, score in scores:
+        for id in listed.get(source, ()):
+            best[id] = max(score, best.get(id, score))
+    return dict(sorted(best.items(), key=lambda item: (-item[1], item[0]))[:top])
+
+
+def _scores(question: Question, by: str) -> Sequence[tuple[str, float]]:
+    source = {h.chunk: h.source for h in question.hits}
+    if by == "final":
+        return [(source[c], float(len(question.order) - i)) for i, c in enumerate(question.order)]
+    found = [(h.source, h.scores[by]) for h in question.hits if by in h.scores]
+    if question.hits and not found:
+        known = sorted({name for h in question.hits for name in h.scores})
+        raise ConfError(f"--by {by}: no passage has such a score; known: {', '.join(known)}, final")
+    return found

@@ -1,0 +1,52 @@
+"""What the environment says, read once: the only place below jobs/ and serve/ that looks at it."""
+
+from __future__ import annotations
+
+import importlib.resources
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from raypipe.conf import Conf
+from raypipe.errors import ConfError
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Where things are when the command line does not say."""
+
+    home: Path  # RAYPIPE_HOME: demo data, stores and reports that were given no place
+    store: str | None  # RAYPIPE_STORE
+    conf: Conf  # RAYPIPE_CONF, ./conf, the installed copy, the checkout of an editable install
+    ray: str  # RAY_ADDRESS; "local" starts a Ray for this run
+    submitted: str | None  # id of the submitted Ray job this runs in, else None
+
+    def store_uri(self, given: str | None, name: str) -> str:
+        """The store to use: as given, else RAYPIPE_STORE, else a folder under home."""
+        return self.place(given or self.store or str(self.home / "stores" / name), "--store")
+
+    def place(self, path: str, what: str) -> str:
+        """A URI as it is, a path made absolute, since workers have other working directories; ConfError for a
+        relative path inside a submitted job, whose working directory goes away with the job."""
+        if self.submitted and "://" not in path and not Path(path).is_absolute():
+            raise ConfError(
+                f"{what} {path!r} is relative, and a submitted job works in a temporary copy of the working "
+                "directory: give an absolute path or a URI that every node sees"
+            )
+        return path if "://" in path else str(Path(path).absolute())
+
+
+def from_environment(environ: Mapping[str, str], cwd: Path) -> Settings:
+    """The settings that these variables and this working directory give."""
+    home = Path(environ.get("RAYPIPE_HOME") or Path.home() / ".cache" / "raypipe")
+    package = importlib.resources.files("raypipe")
+    folders = [Path(environ["RAYPIPE_CONF"])] if environ.get("RAYPIPE_CONF") else []
+    folders += [cwd / "conf", Path(str(package / "conf")), Path(str(package)).parents[1] / "conf"]
+    job = environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR")
+    return Settings(
+        home=home,
+        store=environ.get("RAYPIPE_STORE") or None,
+        conf=Conf(tuple(f for f in folders if f.is_dir())),
+        ray=environ.get("RAY_ADDRESS") or "local",
+        submitted=(environ.get("RAY_JOB_SUBMISSION_ID") or "unknown") if job else None,
+    )

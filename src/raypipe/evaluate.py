@@ -1,0 +1,158 @@
+"""A data set through a recipe to a score: ingest, index, answer, score, and the report of it all.
+
+Knows the pipeline and the metrics. The only reader of golds and labels after ingest.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow.compute as pc
+
+from raypipe import arrow
+from raypipe.errors import DataError
+from raypipe.ingest import Ingested, ingest
+from raypipe.metrics.crag import Rule, mark, pair
+from raypipe.pipeline import Done, Pipeline
+from raypipe.readers import Format
+from raypipe.records import Gold, Question
+from raypipe.report.report import EvalReport, FaultCount, Outputs, StepLine, write_report
+from raypipe.run import StageCount
+
+# Counts of the readers that say what was put right on the way in, for the report.
+NORMALISED = (
+    "blank_lines", "byte_order_marks", "crlf_lines", "nul_lines", "null_fields", "number_golds",
+    "repeated_rows", "questions_without_pages",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """What an eval came to."""
+
+    report: EvalReport
+    outputs: Outputs
+    reused: int  # questions whose answers were there before this run
+    resumed: int  # parts that a killed run had done
+
+
+def questions_of(pipeline: Pipeline, ids: Sequence[str] | None, limit: int | None) -> list[Question]:
+    """Stored questions by id, in that order; None: all of them, by id. Only the first `limit`."""
+    if ids is None:
+        table = pipeline.store.dataset("questions").to_table()
+        return sorted(arrow.question.records(table), key=lambda q: q.id)[:limit]
+    wanted = list(ids[:limit])
+    found = {q.id: q for q in arrow.question.records(pipeline.store.rows("questions", "id", wanted))}
+    return [found[id] for id in wanted]
+
+
+def evaluate(
+    pipeline: Pipeline, data: Sequence[Path], format: Format, limit: int | None, rule: Rule, out: Path
+) -> Evaluation:
+    """Runs what is missing, scores every question, and writes the report. Without `data`: all that is stored.
+
+    Raises DataError if there are no questions, and what ingest, index and answer raise.
+    """
+    start = time.perf_counter()
+    read = ingest(pipeline.store, data, format, pipeline.progress) if data else None
+    questions = questions_of(pipeline, read.questions if read else None, limit)
+    if not questions:
+        where = ", ".join(map(str, data)) or pipeline.store.uri
+        raise DataError(f"{where}: no questions. `raypipe ingest PATH` reads some into a store")
+    indexed = pipeline.index(questions)
+    asked = pipeline.answer(questions)
+    answered = pipeline.answers(questions)
+    rows, without = pair(answered, _golds(pipeline, questions), {})
+    report = EvalReport(
+        run=uuid.uuid4().hex,
+        recipe=pipeline.recipe.name,
+        digest=pipeline.recipe.digest(),
+        seconds=time.perf_counter() - start,
+        questions=len(questions),
+        without_truth=len(without),
+        normalised=_normalised(read),
+        faults=_faults(pipeline, questions, answered, read),
+        steps=_steps(pipeline, indexed, asked),
+        marks=mark(rows, rule),
+        **_corpus(pipeline, questions),
+    )
+    outputs = write_report(out, report, answered, rows)
+    new = next(iter(asked.counts.values()), StageCount()).rows
+    return Evaluation(report, outputs, len(questions) - new, indexed.resumed + asked.resumed)
+
+
+def _golds(pipeline: Pipeline, questions: Sequence[Question]) -> Mapping[str, Gold]:
+    rows = pipeline.store.rows("golds", "question", [q.id for q in questions])
+    return {g.question: g for g in arrow.gold.records(rows)}
+
+
+def _normalised(read: Ingested | None) -> dict[str, int]:
+    counts = read.counts if read else {}
+    return {name: counts[name] for name in NORMALISED if counts.get(name)}
+
+
+def _corpus(pipeline: Pipeline, questions: Sequence[Question]) -> dict[str, Any]:
+    """What these questions may search, counted in the stored tables."""
+    cited = [c for q in questions for c in q.citations or ()]
+    pages = list(dict.fromkeys(c.page for c in cited if c.page))
+    sources = list(dict.fromkeys(s for c in cited for s in c.sources()))
+    if any(q.citations is None for q in questions):
+        texts = pipeline.store.dataset(pipeline.texts_table).to_table(["source"])
+        sources = texts["source"].to_pylist()
+    spans = pipeline.store.rows(pipeline.passages_table, "source", sources, ["start", "end"])
+    parsed = pipeline.store.rows(pipeline.texts_table, "source", sources, ["parser"])
+    parsers = Counter(parsed["parser"].to_pylist())
+    return {
+        "citations": len(cited),
+        "distinct_pages": len(pages),
+        "empty_pages": sum(c.page is None for c in cited),
+        "chunks": int(pc.sum(pc.greater(spans["end"], spans["start"])).as_py() or 0),
+        "pages_compared": parsers["compared"] + parsers["fallback"],
+        "parser_fallbacks": parsers["fallback"],
+    }
+
+
+def _faults(
+    pipeline: Pipeline, questions: Sequence[Question], answered: Sequence[Question], read: Ingested | None
+) -> tuple[FaultCount, ...]:
+    """Everything that could not be done, by step and reason: lines, sources, questions."""
+    sources = {s for q in questions for s in q.sources() or ()}
+    vectors = map(pipeline.vectors_table, pipeline.recipe.embedders())
+    tables = {pipeline.texts_table, pipeline.passages_table, *vectors}
+    found: Counter[tuple[str, str, bool]] = Counter()
+    for row in pipeline.store.dataset("faults").to_table().to_pylist():
+        of_source = row["digest"] in tables and (row["id"] in sources or not sources)
+        of_line = row["digest"] == "ingest" and read is not None
+        if of_source or of_line:
+            found[row["step"], row["reason"], row["transient"]] += 1
+    for q in answered:
+        for f in q.faults:
+            found[f.step, f.reason, f.transient] += 1
+        if not q.outcome:
+            found["answer", "not_reached", True] += 1
+    return tuple(FaultCount(*key, rows) for key, rows in sorted(found.items()))
+
+
+def _steps(pipeline: Pipeline, indexed: Done, asked: Done) -> tuple[StepLine, ...]:
+    lines = []
+    for stage in pipeline.recipe.corpus:
+        lines.append(_line(stage.name, indexed.counts.get(stage.name, StageCount()), corpus=True))
+    for question in pipeline.recipe.question:
+        lines.append(_line(question.name, asked.counts.get(question.name, StageCount()), corpus=False))
+    return tuple(lines)
+
+
+def _line(name: str, count: StageCount, corpus: bool) -> StepLine:
+    """`asked` is model calls; for a corpus stage that asks no model, rows done."""
+    asked = count.tally.asked
+    if corpus and not asked and not count.tally.remembered:
+        asked = count.rows - count.faults
+    return StepLine(
+        name, count.rows, asked, count.tally.remembered, count.skipped, count.faults, count.seconds
+    )

@@ -1,0 +1,126 @@
+"""Files into a store: every line read once, equal sources stored once, all or nothing.
+
+Questions, golds and documents are small and are put at the end; sources are written in parts as they come and
+committed with them. A damaged file raises before anything is committed, so no half of it is ever searched.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from raypipe import arrow, readers
+from raypipe.readers import Counts, Format, Row
+from raypipe.records import Document, Gold, Question, Source, digest
+from raypipe.report.progress import Progress, Task
+from raypipe.store import FAULTS, Store, commit, put, write_part
+from raypipe.work import faults_table
+
+PART_BYTES = 64 << 20  # of source content per part: bounds memory; a part is one or two Lance fragments
+READER = "1"  # raised when the readers make other rows of the same bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Ingested:
+    """What reading some files came to. Kept in the store, so that the same bytes are read once."""
+
+    questions: tuple[str, ...]  # ids, in file order
+    counts: dict[str, int]  # readers.Counts
+    again: bool = False  # True: the same bytes had been read before
+
+
+@dataclass(slots=True)
+class _Kept:
+    questions: list[Question] = field(default_factory=list)
+    golds: list[Gold] = field(default_factory=list)
+    documents: list[Document] = field(default_factory=list)
+    faults: list[tuple[str, dict[str, object], str]] = field(default_factory=list)
+
+
+def ingest(store: Store, paths: Sequence[Path], format: Format, progress: Progress) -> Ingested:
+    """Reads files into a store. The same bytes again change nothing and are not decoded.
+
+    Raises ConfError for an unknown format and DataError for a missing, truncated or mislabelled file; then
+    the store is as it was.
+    """
+    name = f"_ingested/{_fingerprint(paths, format)}.json"
+    if (raw := store.files.read(name)) is not None:
+        tree = json.loads(raw)
+        return Ingested(tuple(tree["questions"]), tree["counts"], again=True)
+    counts, kept = Counts(), _Kept()
+    task = progress.task("read", "MB", readers.size(paths, format) >> 20)
+    with store.lease("driver", f"ingest {paths[0]}"):
+        run = uuid.uuid4().hex
+        rows = _watched(readers.open(paths, format, counts), counts, task)
+        parts = [_write(store, run, i, some) for i, some in enumerate(_sources(rows, kept))]
+        commit(store, "sources", run, parts)
+        replaced = _put(store, kept)
+        if replaced:  # what other files had said of these rows holds no more
+            store.files.remove_folder("_ingested")
+        ids = tuple(q.id for q in kept.questions)
+        body = {"questions": ids, "counts": asdict(counts)}
+        store.files.write(name, json.dumps(body).encode())
+    return Ingested(ids, asdict(counts))
+
+
+def _fingerprint(paths: Sequence[Path], format: Format) -> str:
+    """Names the bytes of the files and the reader of them."""
+    parts = [format, READER]
+    for file in readers.files_of(paths, format):
+        with file.open("rb") as stream:
+            parts += [file.name, hashlib.file_digest(stream, "blake2b").hexdigest()]
+    return digest(*parts)
+
+
+def _watched(rows: Iterator[Row], counts: Counts, task: Task) -> Iterator[Row]:
+    for row in rows:
+        task.advance((counts.bytes_read >> 20) - task.done)
+        yield row
+    task.advance((counts.bytes_read >> 20) - task.done)
+
+
+def _sources(rows: Iterator[Row], kept: _Kept) -> Iterator[list[Source]]:
+    """Batches of about PART_BYTES of sources, each source once; the rest of each row goes to `kept`."""
+    seen: set[str] = set()
+    batch: list[Source] = []
+    size = 0
+    for row in rows:
+        kept.questions += [row.question] if row.question else []
+        kept.golds += [row.gold] if row.gold else []
+        kept.documents += [row.document] if row.document else []
+        kept.faults += [(f"{row.where}#{i}", asdict(f), "ingest") for i, f in enumerate(row.faults)]
+        fresh = readers.unseen(row.sources, seen)
+        batch += fresh
+        size += sum(len(s.content) for s in fresh)
+        if size >= PART_BYTES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def _write(store: Store, run: str, number: int, sources: list[Source]) -> str:
+    missing = set(store.missing("sources", "id", [s.id for s in sources]))
+    part = f"{number:06d}"
+    write_part(store, "sources", run, part, arrow.source.table(s for s in sources if s.id in missing), {})
+    return part
+
+
+def _put(store: Store, kept: _Kept) -> int:
+    """Puts everything but the sources; says how many rows replaced other rows of the same id."""
+    done = [
+        put(store, "questions", arrow.question.table(kept.questions)),
+        put(store, "golds", arrow.gold.table(kept.golds)),
+        put(store, "documents", arrow.document.table(kept.documents)),
+    ]
+    new = set(store.missing("faults", "id", [id for id, _, _ in kept.faults]))
+    faults = faults_table([f for f in kept.faults if f[0] in new], "ingest")
+    if faults.num_rows:
+        run = uuid.uuid4().hex
+        write_part(store, "faults", run, "0", faults.cast(FAULTS), {})
+        commit(store, "faults", run, ["0"])
+    return sum(d.replaced for d in done)

@@ -1,0 +1,306 @@
+"""A data set through a recipe over a store: index the corpus, answer the questions; what is missing, no more.
+
+Works out which rows each table lacks, cuts them into parts, hands the parts to a runner, and commits. The
+runner decides where parts are done: Ray Data pools (`cluster.py`) or this process (`inline`). One driver at a
+time; a killed driver's parts are kept and its run is gone on with.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from raypipe import arrow
+from raypipe.identity import model_identity
+from raypipe.index import IndexSpec, index_spec
+from raypipe.memo import vectors_of
+from raypipe.memo.disk import fold_memo, memo_versions
+from raypipe.recipe import Recipe
+from raypipe.records import Fault, Question, digest
+from raypipe.report.progress import Progress
+from raypipe.run import Corpora, StageCount
+from raypipe.step import Model
+from raypipe.steps.parse import Parse
+from raypipe.store import (
+    PASSAGES,
+    AddedMeanwhile,
+    Run,
+    Store,
+    begin,
+    begun,
+    commit,
+    committed,
+    done_parts,
+    end,
+    vectors_schema,
+)  # fmt: skip
+from raypipe.work import (
+    Fill,
+    FillAnswers,
+    FillPassages,
+    FillTexts,
+    FillVectors,
+    Part,
+    PartDone,
+    Place,
+    answer_key,
+)  # fmt: skip
+
+Verb: TypeAlias = Literal["parse", "embed", "answer"]
+Runner: TypeAlias = Callable[[Verb, Fill, Sequence[Part]], Iterator[PartDone]]
+"""Does parts somewhere and yields what each became, in any order. The verb says which pool it is for."""
+
+
+def inline(verb: Verb, fill: Fill, parts: Sequence[Part]) -> Iterator[PartDone]:
+    """One part after the other in this process."""
+    do = fill.open()
+    with asyncio.Runner() as loop:
+        for part in parts:
+            yield loop.run(_coroutine(do(part)))
+
+
+async def _coroutine(work: Awaitable[PartDone]) -> PartDone:
+    return await work
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How much work one completion record stands for; in no digest."""
+
+    sources: int
+    questions: int
+
+
+@dataclass(slots=True)
+class Done:
+    """What a run came to, over all its parts."""
+
+    counts: dict[str, StageCount] = field(default_factory=dict)  # by stage
+    resumed: int = 0  # parts that an earlier, killed run had done
+
+    def add(self, part: PartDone) -> None:
+        for name, count in part.counts.items():
+            self.counts.setdefault(name, StageCount()).add(count)
+
+
+def texts_table(recipe: Recipe) -> str:
+    """The table of its parsed sources."""
+    return f"texts-{recipe.texts_digest()}"
+
+
+def passages_table(recipe: Recipe) -> str:
+    """The table of its chunks."""
+    return f"passages-{recipe.passages_digest()}"
+
+
+def vectors_table(recipe: Recipe, model: Model) -> str:
+    """The searched copy of one of its embedders' vectors."""
+    return f"vectors-{recipe.vectors_digest(model)}"
+
+
+def searched(store: Store, recipe: Recipe) -> IndexSpec:
+    """What a process opens to search: the recipe's tables at their present versions."""
+    vectors = {model_identity(m): vectors_table(recipe, m) for m in recipe.embedders()}
+    return index_spec(store, texts_table(recipe), passages_table(recipe), vectors)
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """A recipe over a store, and where its parts are done."""
+
+    store: Store
+    recipe: Recipe
+    place: Place
+    sizes: Sizes
+    runner: Runner
+    progress: Progress
+
+    def index(self, questions: Iterable[Question] | None) -> Done:
+        """Brings the tables of the corpus half up to date with every source that these questions may search
+        (None: every source in the store). Raises what a stage raises; whole parts stay."""
+        done = Done()
+        wanted = self._sources(questions)
+        with self.store.lease("driver", f"index {self.recipe.name}"):
+            self._texts(wanted, done)
+            self._passages(wanted, done)
+            for model in self.recipe.embedders():
+                self._vectors(model, wanted, done)
+        return done
+
+    def answer(self, questions: Sequence[Question]) -> Done:
+        """Answers the questions that have no answer yet from this recipe and this evidence."""
+        done = Done()
+        snapshot = self.snapshot()
+        recipe = self.recipe.digest()
+
+        def todo() -> list[str]:
+            keys = {answer_key(recipe, q, snapshot): q.id for q in questions}
+            left = self.store.missing("answers", "key", list(keys))
+            lost = self._lost(lambda row: row["digest"] in keys)
+            return [keys[k] for k in left if keys[k] not in lost]
+
+        with self.store.lease("driver", f"answer {self.recipe.name}"):
+            fold_memo(self.store)
+            self._fill(
+                f"answers-{digest(recipe, snapshot)}",
+                "answers", todo, self.sizes.questions, "answer", "questions",
+                lambda run: FillAnswers(
+                    self.place, self.recipe, run, snapshot,
+                    searched(self.store, self.recipe), memo_versions(self.store),
+                ),
+                done,
+            )  # fmt: skip
+            fold_memo(self.store)
+        return done
+
+    def answers(self, questions: Sequence[Question]) -> list[Question]:
+        """The stored answers of these questions, in order. One that could not be done has the outcome fault,
+        one that was not reached yet has none."""
+        snapshot, recipe = self.snapshot(), self.recipe.digest()
+        keys = [answer_key(recipe, q, snapshot) for q in questions]
+        rows = self.store.rows("answers", "key", keys)
+        found = dict(zip(rows["key"].to_pylist(), arrow.question.records(rows), strict=True))
+        lost = {r["digest"]: r for r in self._faults() if r["digest"] in set(keys)}
+        return [found.get(k) or _unanswered(q, lost.get(k)) for k, q in zip(keys, questions, strict=True)]
+
+    @property
+    def texts_table(self) -> str:
+        return texts_table(self.recipe)
+
+    @property
+    def passages_table(self) -> str:
+        return passages_table(self.recipe)
+
+    def vectors_table(self, model: Model) -> str:
+        return vectors_table(self.recipe, model)
+
+    def snapshot(self) -> str:
+        """Names all that the store can search: what a question without citations is asked of."""
+        ids = self.store.dataset("sources").to_table(columns=["id"])["id"].to_pylist()
+        return digest(*sorted(ids))
+
+    def _sources(self, questions: Iterable[Question] | None) -> list[str]:
+        """Ids of the sources to index, in citation order, of the kinds that the recipe parses."""
+        kinds = next(s.step.kinds for s in self.recipe.corpus if isinstance(s.step, Parse))
+        table = self.store.dataset("sources").to_table(columns=["id", "kind"])
+        here = table.filter(pc.is_in(table["kind"], value_set=pa.array(kinds)))["id"].to_pylist()
+        cited: dict[str, None] = {}
+        for q in questions if questions is not None else ():
+            if (sources := q.sources()) is None:
+                return sorted(here)
+            cited.update(dict.fromkeys(sources))
+        return sorted(here) if questions is None else [s for s in cited if s in set(here)]
+
+    def _texts(self, wanted: list[str], done: Done) -> None:
+        table = self.texts_table
+        with asyncio.Runner() as loop:
+            empty = loop.run(Corpora(self.recipe, self.place.kit(None)).texts(arrow.corpus_table([])))
+        self.store.ensure(table, empty.drop(["fault"]).schema)
+        self._fill(
+            f"texts-{self.recipe.texts_digest()}", table, lambda: self._missing(table, wanted),
+            self.sizes.sources, "parse", "sources",
+            lambda run: FillTexts(self.place, self.recipe, table, run), done,
+        )  # fmt: skip
+
+    def _passages(self, wanted: list[str], done: Done) -> None:
+        table = self.passages_table
+        self.store.ensure(table, PASSAGES)
+
+        def todo() -> list[str]:
+            lost = set(self.store.missing(self.texts_table, "source", wanted))
+            return self._missing(table, [s for s in wanted if s not in lost])
+
+        self._fill(
+            table, table, todo, self.sizes.sources, "parse", "texts",
+            lambda run: FillPassages(self.place, self.recipe, table, run, self.texts_table), done,
+        )  # fmt: skip
+
+    def _vectors(self, model: Model, wanted: list[str], done: Done) -> None:
+        table = self.vectors_table(model)
+        self.store.ensure(table, vectors_schema(model.dim))
+        fold_memo(self.store)
+
+        def todo() -> list[str]:
+            here = set(self.store.sources_with_chunks(self.passages_table).to_pylist())
+            return self._missing(table, [s for s in wanted if s in here])
+
+        def fill(run: str) -> Fill:
+            memo = {k: v for k, v in memo_versions(self.store).items() if k == vectors_of(model).name}
+            return FillVectors(
+                self.place, self.recipe, table, run, self.texts_table, self.passages_table, model, memo
+            )
+
+        self._fill(table, table, todo, self.sizes.sources, "embed", "sources", fill, done)
+        fold_memo(self.store)
+
+    def _missing(self, table: str, ids: list[str]) -> list[str]:
+        """The ids that a table lacks and that were not found impossible to do."""
+        lost = self._lost(lambda row: row["digest"] == table)
+        return [s for s in self.store.missing(table, "source", ids) if s not in lost]
+
+    def _lost(self, chosen: Callable[[Mapping[str, str]], bool]) -> set[str]:
+        return {r["id"] for r in self._faults() if chosen(r)}
+
+    def _faults(self) -> list[dict[str, str]]:
+        """Rows that were found impossible to do; a transient fault is none: its row is to do."""
+        rows: list[dict[str, str]] = self.store.dataset("faults").to_table(filter="NOT transient").to_pylist()
+        return rows
+
+    def _fill(
+        self,
+        what: str,
+        table: str,
+        todo: Callable[[], list[str]],
+        per_part: int,
+        verb: Verb,
+        unit: str,
+        fill: Callable[[str], Fill],
+        done: Done,
+    ) -> None:
+        """Fills a table with what it lacks: first what a killed run left, then the rest."""
+        while True:
+            run = begun(self.store, what)
+            if resumed := run is not None:
+                pass
+            elif ids := todo():
+                run = begin(self.store, what, ids, per_part)
+            if run is None:
+                return
+            if committed(self.store, table, run.name) is None:
+                self._do(run, table, verb, unit, fill, done)
+            try:
+                commit(self.store, "faults", run.name, run.parts)
+                commit(self.store, table, run.name, run.parts)
+            except AddedMeanwhile:
+                end(self.store, what)  # its plan is void; what is missing is worked out anew
+                continue
+            end(self.store, what)
+            if not resumed:
+                return
+
+    def _do(
+        self, run: Run, table: str, verb: Verb, unit: str, fill: Callable[[str], Fill], done: Done
+    ) -> None:
+        """Does the parts of a run that no driver before has done."""
+        here = done_parts(self.store, table, run.name)
+        done.resumed += len(here)
+        left = [Part(name, ids) for name, ids in run.parts.items() if name not in here]
+        task = self.progress.task(_PAST[verb], unit, sum(len(p.ids) for p in left))
+        for part in self.runner(verb, fill(run.name), left):
+            done.add(part)
+            task.advance(part.ids)
+
+
+_PAST = {"parse": "parsed", "embed": "embedded", "answer": "answered"}
+
+
+def _unanswered(question: Question, fault: Mapping[str, str] | None) -> Question:
+    if fault is None:
+        return question
+    lost = Fault(fault["step"], fault["reason"], fault["detail"], transient=False)
+    return Question(question.id, question.text, outcome="fault", faults=(lost,), citations=question.citations)

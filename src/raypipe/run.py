@@ -1,0 +1,198 @@
+"""A recipe in one process: the corpus half over a table of sources, the question half over questions.
+
+Applies the gates, keeps the rows in order, counts what each stage did. Jobs, the endpoint and tests all run a
+recipe through this module; none of Ray, LanceDB or a model library is known here.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from raypipe.memo import Memo, Tally, remembering
+from raypipe.recipe import Recipe, Stage
+from raypipe.records import SKIPPED_REPLY, Question
+from raypipe.step import Ask, Build, CorpusStep, Kit, Model, Step
+from raypipe.steps.embed import Embed
+from raypipe.steps.split import Split
+
+S = TypeVar("S", Step, CorpusStep)
+
+
+@dataclass(slots=True)
+class StageCount:
+    """What one stage did so far, over all batches of this process."""
+
+    rows: int = 0  # that reached the stage, let in or not
+    skipped: int = 0  # kept out by the gate, or by a fault of an earlier stage
+    faults: int = 0  # that this stage added
+    seconds: float = 0.0  # wall time inside the stage
+    tally: Tally = field(default_factory=Tally)  # model calls asked and remembered
+
+    def take(self) -> StageCount:
+        """What was counted since the last take; counting goes on from nothing."""
+        taken = copy.deepcopy(self)
+        self.rows = self.skipped = self.faults = 0
+        self.seconds = 0.0
+        for count in (self.tally.vectors, self.tally.scores):  # in place: an opened kit holds them
+            count.asked = count.remembered = 0
+        return taken
+
+    def add(self, other: StageCount) -> None:
+        """Adds what another process counted."""
+        self.rows += other.rows
+        self.skipped += other.skipped
+        self.faults += other.faults
+        self.seconds += other.seconds
+        self.tally.add(other.tally)
+
+
+class Questions:
+    """The question half of a recipe, opened with a kit: call it with any batches, any number of times.
+
+    `counts` grows by stage name as batches pass. With `memo` None nothing is remembered between calls.
+    """
+
+    def __init__(self, recipe: Recipe, kit: Kit, memo: Memo | None = None) -> None:
+        self.counts = {s.name: StageCount() for s in recipe.question}
+        self._stages: list[tuple[Stage[Step], Ask]] = [
+            (s, s.step.open(remembering(kit, memo, self.counts[s.name].tally))) for s in recipe.question
+        ]
+
+    async def __call__(self, questions: Sequence[Question]) -> list[Question]:
+        """The same questions in the same order, answered. Raises what a step raises: expected trouble with
+        one row is a Fault on the row, anything else is a defect."""
+        rows = list(questions)
+        for stage, ask in self._stages:
+            rows = await _pass(stage, ask, rows, self.counts[stage.name])
+        return rows
+
+
+async def _pass(stage: Stage[Step], ask: Ask, rows: list[Question], count: StageCount) -> list[Question]:
+    """One stage over one batch: rows that it lets in go through the step, the others round it."""
+    start = time.perf_counter()
+    # A row whose ranking broke has no honest evidence: only the stage that names the outcome still runs.
+    broken = [bool(q.faults) and "outcome" not in stage.step.writes() for q in rows]
+    chosen = [i for i, q in enumerate(rows) if not broken[i] and stage.admits(q)]
+    out = await ask([rows[i] for i in chosen]) if chosen else []
+    if [q.id for q in out] != [rows[i].id for i in chosen]:
+        raise AssertionError(f"{stage.name} broke the law of rows: other questions came back than went in")
+    result = [_skip(stage, q) for q in rows]
+    for i, q in zip(chosen, out, strict=True):
+        result[i] = q
+        count.faults += len(q.faults) - len(rows[i].faults)
+        count.faults += sum(r.label == "fault" and rows[i].replies.get(n) != r for n, r in q.replies.items())
+    count.rows += len(rows)
+    count.skipped += len(rows) - len(chosen)
+    count.seconds += time.perf_counter() - start
+    return result
+
+
+def _skip(stage: Stage[Step], question: Question) -> Question:
+    """A row that a stage does not see: replies that the stage would have written look skipped, even where an
+    old one is stored; everything else stays."""
+    into = [w.removeprefix("replies.") for w in stage.step.writes() if w.startswith("replies.")]
+    if not into:
+        return question
+    return replace(question, replies={**question.replies, **dict.fromkeys(into, SKIPPED_REPLY)})
+
+
+async def answer(
+    recipe: Recipe, kit: Kit, questions: Sequence[Question], memo: Memo | None = None
+) -> list[Question]:
+    """All questions through the question half as one batch."""
+    return await Questions(recipe, kit, memo)(questions)
+
+
+@dataclass(frozen=True, slots=True)
+class Corpus:
+    """What the corpus half makes of a table of sources. Column contracts: arrow.py."""
+
+    texts: pa.Table  # one row per source that parse kept: source, kind, text, hidden, words, fault
+    passages: pa.Table  # one row per chunk: source, start, end, parent_start, parent_end
+    vectors: Mapping[str, pa.Table]  # by model name: the columns of passages, and vector
+    faults: pa.Table  # source, fault: each source that could not be done, in any stage
+
+
+class Corpora:
+    """The corpus half of a recipe, opened with a kit: call it with tables of sources (arrow.corpus_table)."""
+
+    def __init__(self, recipe: Recipe, kit: Kit, memo: Memo | None = None) -> None:
+        self._recipe = recipe
+        self.counts = {s.name: StageCount() for s in recipe.corpus}
+        self._stages: list[tuple[Stage[CorpusStep], Build]] = [
+            (s, s.step.open(remembering(kit, memo, self.counts[s.name].tally))) for s in recipe.corpus
+        ]
+
+    async def texts(self, sources: pa.Table) -> pa.Table:
+        """The stages before the split: one row per source."""
+        return await self._through(sources, lambda s: not isinstance(s, Split | Embed))
+
+    async def passages(self, texts: pa.Table) -> pa.Table:
+        """The split: one row per chunk, with its text."""
+        return await self._through(texts, lambda s: isinstance(s, Split))
+
+    async def vectors(self, chunks: pa.Table, model: Model) -> pa.Table:
+        """One embedder over the chunks."""
+        return await self._through(chunks, lambda s: isinstance(s, Embed) and s.model == model)
+
+    async def __call__(self, sources: pa.Table) -> Corpus:
+        """All stages."""
+        texts = await self.texts(sources)
+        chunks = await self.passages(texts)
+        vectors = {m.name: await self.vectors(chunks, m) for m in self._recipe.embedders()}
+        spans = ["source", "start", "end", "parent_start", "parent_end"]
+        faults = [_faults(t) for t in (chunks, *vectors.values())]
+        return Corpus(
+            fine(texts),
+            fine(chunks).select(spans),
+            {name: fine(t).select([*spans, "vector"]) for name, t in vectors.items()},
+            _distinct(pa.concat_tables(faults)),
+        )
+
+    async def _through(self, table: pa.Table, chosen: Callable[[CorpusStep], bool]) -> pa.Table:
+        for stage, build in self._stages:
+            if chosen(stage.step):
+                table = await self._one(stage, build, table)
+        return table
+
+    async def _one(self, stage: Stage[CorpusStep], build: Build, table: pa.Table) -> pa.Table:
+        start = time.perf_counter()
+        out = await build(table)
+        count = self.counts[stage.name]
+        count.rows += table.num_rows
+        count.faults += _fault_count(out) - _fault_count(table)
+        count.seconds += time.perf_counter() - start
+        return out
+
+
+def fine(table: pa.Table) -> pa.Table:
+    """The rows without a fault."""
+    return table.filter(pc.is_null(table["fault"]))
+
+
+def _faults(table: pa.Table) -> pa.Table:
+    return table.filter(pc.is_valid(table["fault"])).select(["source", "fault"])
+
+
+def _fault_count(table: pa.Table) -> int:
+    faults: int = table.num_rows - table["fault"].null_count
+    return faults
+
+
+def _distinct(faults: pa.Table) -> pa.Table:
+    """One row per source: the first fault that was found."""
+    seen: set[str] = set()
+    keep = [not (s in seen or seen.add(s)) for s in faults["source"].to_pylist()]  # type: ignore[func-returns-value]
+    return faults.filter(pa.array(keep, pa.bool_()))
+
+
+async def build(recipe: Recipe, kit: Kit, sources: pa.Table, memo: Memo | None = None) -> Corpus:
+    """The corpus half over one table of sources, as one batch."""
+    return await Corpora(recipe, kit, memo)(sources)

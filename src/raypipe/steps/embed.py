@@ -1,0 +1,80 @@
+"""Chunks to vectors. Knows the model only through the kit; batching and sorting are the model's matter."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import ClassVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from raypipe.errors import ConfError
+from raypipe.records import Fault
+from raypipe.step import Build, Kit, Model
+from raypipe.step import Embed as Embedder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Embed:
+    """Adds `vector` (dim,) float32, a unit row, for each `chunk_text`; equal texts are embedded once.
+
+    A vector with a NaN or an infinity, or without a length, is the row's fault: bad_vector.
+    """
+
+    model: Model
+
+    version: ClassVar[int] = 1
+
+    def __post_init__(self) -> None:
+        if self.model.kind != "embedder":
+            raise ValueError(f"model: expected an embedder, found {self.model.name!r}, a {self.model.kind}")
+
+    def reads(self) -> frozenset[str]:
+        return frozenset({"chunk_text", "fault"})
+
+    def writes(self) -> frozenset[str]:
+        return frozenset({"vector", "fault"})
+
+    def open(self, kit: Kit) -> Build:
+        embedder = kit.embedder(self.model)
+
+        async def build(table: pa.Table) -> pa.Table:
+            vectors, fine = await self._vectors(table["chunk_text"].to_pylist(), embedder)
+            bad = pc.is_null(table["fault"]).to_numpy() & ~fine
+            array = pa.FixedSizeListArray.from_arrays(
+                pa.array(vectors.reshape(-1)), self.model.dim, mask=pa.array(~fine)
+            )
+            return (_refuse(table, bad, self.model) if bad.any() else table).append_column("vector", array)
+
+        return build
+
+    async def _vectors(self, texts: list[str | None], embedder: Embedder) -> tuple[np.ndarray, np.ndarray]:
+        """(texts, dim) float32, unit rows, and (texts,) bool: for which there is one. The others are zero."""
+        place = {text: i for i, text in enumerate(dict.fromkeys(t for t in texts if t is not None))}
+        distinct = np.asarray(await embedder(list(place), "passage"), np.float32)  # (distinct, dim)
+        if distinct.shape != (len(place), self.model.dim):
+            raise ConfError(
+                f"model {self.model.name!r}: expected {len(place)} vectors of {self.model.dim} numbers as "
+                f"models.yaml says, found an array of shape {distinct.shape}. Correct dim or the weights"
+            )
+        good = np.isfinite(distinct).all(axis=1) & (distinct != 0).any(axis=1)
+        rows = np.array([place.get(t, -1) if t is not None else -1 for t in texts], np.int64)
+        fine = (rows >= 0) & np.append(good, False)[rows]
+        vectors = np.zeros((len(texts), self.model.dim), np.float32)
+        vectors[fine] = distinct[rows[fine]]
+        return vectors, fine
+
+
+def _refuse(table: pa.Table, bad: np.ndarray, model: Model) -> pa.Table:
+    """The table with a fault on the bad rows, whose other columns but `source` become null."""
+    rows = table.to_pylist()
+    for i in np.flatnonzero(bad):
+        row = rows[i]
+        detail = (
+            f"expected a unit vector of {model.name} for characters {row['start']} to {row['end']}, "
+            f"found NaN, infinity or zero"
+        )
+        fault = asdict(Fault("embed", "bad_vector", detail, transient=False))
+        rows[i] = dict.fromkeys(row) | {"source": row["source"], "fault": fault}
+    return pa.Table.from_pylist(rows, schema=table.schema)

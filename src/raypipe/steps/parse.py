@@ -1,0 +1,104 @@
+"""Pages to text: the first corpus step. Knows HTML through `text.html` and runs it behind `text.limits`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from raypipe.arrow import SPAN, fault_column
+from raypipe.records import Fault, SourceKind
+from raypipe.step import Build, Kit
+from raypipe.text.html import ParsedPage, Parser, Via, check, fold
+from raypipe.text.limits import Job, Limited, Refused
+
+COMPARED_EVERY = 256
+"""One page in so many is parsed by BeautifulSoup too. It is 20 times slower, so this costs 8 %, and CRAG's
+135,300 pages get 528 comparisons: if none differs, fewer than .6 % of all pages do (95 %, rule of three)."""
+
+_SCHEMA = pa.schema(
+    [
+        pa.field("source", pa.string()),
+        pa.field("kind", pa.string()),
+        pa.field("text", pa.large_string()),
+        pa.field("hidden", pa.list_(SPAN)),
+        pa.field("parser", pa.string()),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parse:
+    """Gives every source of the named kinds its text, white-space folded, and the spans that a page hides.
+
+    A page's text equals BeautifulSoup's with the parser `html`; `via: fast` gets it from a faster parser, and
+    one page in 256, chosen by its source id, from both (`text.html`). Sources of other kinds are not this
+    recipe's to search: they leave no row, so the law of rows holds for the kinds named.
+
+    `parser` says who read a row: fast, compared, fallback, bs4 (`text.html.Way`), or plain for what is no
+    HTML. A page without text is a row with the text "". Faults: null, not_html, too_large, timeout, memory,
+    crash, unparsable.
+    """
+
+    html: Parser = "lxml"
+    via: Via = "fast"
+    kinds: tuple[SourceKind, ...] = ("page", "snippet")
+
+    version: ClassVar[int] = 1
+
+    def __post_init__(self) -> None:
+        check(self.html, self.via)
+        if not self.kinds:
+            raise ValueError("kinds: expected at least one kind of source, found none")
+
+    def reads(self) -> frozenset[str]:
+        return frozenset({"source", "kind", "content", "fault"})
+
+    def writes(self) -> frozenset[str]:
+        return frozenset({"text", "hidden", "parser", "fault"})
+
+    def open(self, kit: Kit) -> Build:
+        limited = Limited()  # its child starts with the first page and ends with the last reference
+
+        async def build(table: pa.Table) -> pa.Table:
+            # as bytes: a page goes through a pipe, and decoding it twice would cost as much as parsing it
+            content = table["content"].cast(pa.large_binary())
+            table = table.set_column(table.column_names.index("content"), "content", content)
+            rows = [r for r in table.to_pylist() if r["kind"] in self.kinds]
+            jobs = [
+                Job(r["content"], self.html, self.via, _chosen(r["source"]))
+                for r in rows
+                if r["kind"] == "page" and r["fault"] is None and r["content"] is not None
+            ]
+            pages = iter(await asyncio.to_thread(limited.run, jobs) if jobs else ())
+            return _table([_row(r, pages) for r in rows])
+
+        return build
+
+
+def _chosen(source: str) -> bool:
+    """Whether a page is compared: by its id alone, so that batches and reruns choose the same pages."""
+    return int(source[:8], 16) % COMPARED_EVERY == 0
+
+
+def _row(row: dict[str, Any], pages: Iterator[ParsedPage | Refused]) -> dict[str, Any]:
+    out = dict.fromkeys(("text", "hidden", "parser"), None) | {n: row[n] for n in ("source", "kind", "fault")}
+    if row["fault"] is not None:
+        return out | {"fault": Fault(**row["fault"])}
+    if row["content"] is None:
+        return out | {"fault": Fault("parse", "null", "expected content, found none", False)}
+    if row["kind"] != "page":
+        return out | {"text": fold(row["content"].decode()), "hidden": [], "parser": "plain"}
+    page = next(pages)
+    if isinstance(page, Refused):
+        return out | {"fault": page.fault()}
+    return out | {"text": page.text, "hidden": page.hidden, "parser": page.way}
+
+
+def _table(rows: Sequence[dict[str, Any]]) -> pa.Table:
+    columns = [pa.array([r[f.name] for r in rows], f.type) for f in _SCHEMA]
+    table = pa.table(columns, schema=_SCHEMA)
+    return table.append_column("fault", fault_column([r["fault"] for r in rows]))

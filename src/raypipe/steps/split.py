@@ -1,0 +1,112 @@
+"""Texts to chunks: one row in per text, one row out per chunk. Knows splitting through `text.split`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import pyarrow as pa
+
+from raypipe.records import Span
+from raypipe.step import Build, Kit, Model
+from raypipe.text import split
+
+_SPANS = ("start", "end", "parent_start", "parent_end")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    """Cuts each text in one of three ways (`text.split`):
+
+    - characters: `child_chars` with `child_overlap`, inside parents of `parent_chars` with `parent_overlap`
+      where that is given. The passage of a chunk is then its parent, and a chunk that stands in two
+      overlapping parents is a row for each, as in LangChain's ParentDocumentRetriever;
+    - tokens: `tokens` with `overlap`, as `tokenizer` counts them;
+    - `by: sentence`, each cut after `sentence_chars`; what is beyond is in no chunk.
+
+    Without parents the passage is the chunk itself. A text without a word gives no chunk.
+    """
+
+    child_chars: int | None = None
+    child_overlap: int = 0
+    parent_chars: int | None = None
+    parent_overlap: int = 0
+    tokens: int | None = None
+    overlap: int = 0
+    tokenizer: Model | None = None
+    by: Literal["sentence"] | None = None
+    sentence_chars: int = 1000
+
+    version: ClassVar[int] = 1
+
+    def __post_init__(self) -> None:
+        ways = {"child_chars": self.child_chars, "tokens": self.tokens, "by: sentence": self.by}
+        chosen = [name for name, value in ways.items() if value is not None]
+        if len(chosen) != 1:
+            raise ValueError(f"expected one of {', '.join(ways)}, found {' and '.join(chosen) or 'none'}")
+        _window("child_chars", self.child_chars, "child_overlap", self.child_overlap)
+        _window("parent_chars", self.parent_chars, "parent_overlap", self.parent_overlap)
+        _window("tokens", self.tokens, "overlap", self.overlap)
+        _window("sentence_chars", self.sentence_chars, "overlap", 0)
+        if self.child_chars is None and self.parent_chars is not None:
+            raise ValueError("parent_chars: expected child_chars beside it, found none")
+        if self.child_chars and self.parent_chars and self.child_chars > self.parent_chars:
+            raise ValueError(
+                f"child_chars: expected at most parent_chars ({self.parent_chars}), found {self.child_chars}"
+            )
+        if (self.tokens is None) != (self.tokenizer is None):
+            raise ValueError("tokens and tokenizer: expected both or neither, found one")
+
+    def reads(self) -> frozenset[str]:
+        return frozenset({"source", "text", "fault"})
+
+    def writes(self) -> frozenset[str]:
+        return frozenset({*_SPANS, "chunk_text"})
+
+    def open(self, kit: Kit) -> Build:
+        cut = self._cutter(kit)
+
+        async def build(table: pa.Table) -> pa.Table:
+            sources, rows, spans, texts = [], [], [], []
+            columns = (table[n].to_pylist() for n in ("source", "text", "fault"))
+            for row, (source, text, fault) in enumerate(zip(*columns, strict=True)):
+                pairs: list[Any] = [None] if fault is not None else cut(text)
+                sources += [source] * len(pairs)
+                rows += [row] * len(pairs)
+                spans += [(None,) * 4 if p is None else (*p[0], *p[1]) for p in pairs]
+                texts += [None if p is None else text[slice(*p[0])] for p in pairs]
+            columns_out = {"source": pa.array(sources, pa.string())}
+            for i, name in enumerate(_SPANS):
+                columns_out[name] = pa.array([s[i] for s in spans], pa.int32())
+            columns_out["chunk_text"] = pa.array(texts, pa.large_string())
+            columns_out["fault"] = table["fault"].take(pa.array(rows, pa.int64()))
+            return pa.table(columns_out)
+
+        return build
+
+    def _cutter(self, kit: Kit) -> Callable[[str], list[tuple[Span, Span]]]:
+        """text -> (chunk, passage) spans."""
+        if self.child_chars is not None and self.parent_chars is not None:
+            parent, child = (self.parent_chars, self.parent_overlap), (self.child_chars, self.child_overlap)
+            return lambda text: split.nested_windows(text, *parent, *child)
+        flat = self._flat_cutter(kit)
+        return lambda text: [(span, span) for span in flat(text)]
+
+    def _flat_cutter(self, kit: Kit) -> Callable[[str], list[Span]]:
+        if (chars := self.child_chars) is not None:
+            return lambda text: split.character_windows(text, chars, self.child_overlap)
+        if (size := self.tokens) is not None and self.tokenizer is not None:
+            tokenize = kit.tokenizer(self.tokenizer)
+            return lambda text: split.token_windows(tokenize(text), size, self.overlap)
+        return lambda text: split.sentence_windows(text, self.sentence_chars)
+
+
+def _window(name: str, size: int | None, overlap_name: str, overlap: int) -> None:
+    if size is None:
+        if overlap:
+            raise ValueError(f"{overlap_name}: expected {name} beside it, found none")
+    elif size < 1:
+        raise ValueError(f"{name}: expected at least 1, found {size}")
+    elif not 0 <= overlap < size:
+        raise ValueError(f"{overlap_name}: expected 0 to less than {name} ({size}), found {overlap}")

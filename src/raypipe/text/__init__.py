@@ -1,0 +1,1 @@
+"""Pure functions over text: pages to text, text to chunks and words, ranking, replies. No models."""

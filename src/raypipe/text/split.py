@@ -1,0 +1,95 @@
+"""Where a text is cut: windows of characters, of tokens, and sentences, as spans into the text.
+
+`character_windows` is LangChain's `CharacterTextSplitter(separator=" ")`, the splitter that db3 names, on a
+white-space folded text: words are joined as long as the window is at most `size` characters long, and the
+next window begins with as many of the last words as fit into `overlap`. So a window begins and ends at a
+word, and is longer than `size` only if it is one longer word. One departure: a word beyond `LONGEST_WORD` is
+cut, so that ten megabytes without a space do not become one chunk.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from raypipe.records import Span
+from raypipe.text.sentences import sentences
+
+LONGEST_WORD = 10_000
+"""Characters. The longest word of the real pages' texts has 81."""
+
+
+class Words:
+    """Where the words of a folded text stand: ascending `starts` and `ends`."""
+
+    def __init__(self, text: str) -> None:
+        codes = np.frombuffer(text.encode("utf-32-le"), np.uint32)  # (len(text),)
+        spaces = np.flatnonzero(codes == 0x20)
+        starts = np.concatenate([[0], spaces + 1])
+        ends = np.concatenate([spaces, [len(text)]])
+        kept = ends > starts
+        self.starts: list[int] = starts[kept].tolist()
+        self.ends: list[int] = ends[kept].tolist()
+        if len(codes) and int((ends - starts).max()) > LONGEST_WORD:
+            pieces = [p for s, e in zip(self.starts, self.ends, strict=True) for p in _pieces(s, e)]
+            self.starts, self.ends = [s for s, _ in pieces], [e for _, e in pieces]
+
+    def within(self, span: Span) -> tuple[int, int]:
+        """The half-open range of words that stand in a span."""
+        return bisect_left(self.starts, span[0]), bisect_right(self.ends, span[1])
+
+    def windows(self, first: int, stop: int, size: int, overlap: int) -> Iterator[Span]:
+        """LangChain's merge over the words `first` to `stop`."""
+        starts, ends = self.starts, self.ends
+        i, j = first, first  # the window holds the words i..j
+        while j < stop:
+            j = max(bisect_right(ends, starts[i] + size, j, stop) - 1, j)
+            yield starts[i], ends[j]
+            j += 1  # the word that did not fit begins the next window, after what overlaps
+            if j < stop:
+                i = min(bisect_left(starts, max(ends[j - 1] - overlap, ends[j] - size), i, stop), j)
+
+
+def _pieces(start: int, end: int) -> list[Span]:
+    return [(s, min(s + LONGEST_WORD, end)) for s in range(start, end, LONGEST_WORD)]
+
+
+def character_windows(text: str, size: int, overlap: int) -> list[Span]:
+    """Windows of at most `size` characters, `overlap` of them shared with the window before."""
+    words = Words(text)
+    return list(words.windows(0, len(words.starts), size, overlap))
+
+
+def nested_windows(
+    text: str, parent_chars: int, parent_overlap: int, child_chars: int, child_overlap: int
+) -> list[tuple[Span, Span]]:
+    """(child, parent) spans: the text cut into parents, each parent cut into children by itself.
+
+    As LangChain's ParentDocumentRetriever stores them: where parents overlap, a child that stands in both is
+    there twice, once for each parent.
+    """
+    words = Words(text)
+    parents = words.windows(0, len(words.starts), parent_chars, parent_overlap)
+    return [
+        (child, parent)
+        for parent in parents
+        for child in words.windows(*words.within(parent), child_chars, child_overlap)
+    ]
+
+
+def token_windows(tokens: Sequence[Span], size: int, overlap: int) -> list[Span]:
+    """Windows of `size` tokens, `overlap` of them shared with the one before; the last may be shorter.
+
+    With overlap 0 there are ceil(n / size), and they hold every token once. A span runs from its first
+    token's start to its last token's end in the text, so nothing is decoded.
+    """
+    step = size - overlap
+    stops = range(size, max(size + 1, len(tokens) + step), step) if tokens else range(0)
+    return [(tokens[stop - size][0], tokens[min(stop, len(tokens)) - 1][1]) for stop in stops]
+
+
+def sentence_windows(text: str, longest: int) -> list[Span]:
+    """The sentences of a text, each cut after `longest` characters (1000 in the official baseline)."""
+    return [(start, min(end, start + longest)) for start, end in sentences(text)]

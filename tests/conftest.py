@@ -1,0 +1,40 @@
+"""What tests share: one local Ray for the session, the real data, a small invented data set."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+os.environ.setdefault("RAY_AUTH_MODE", "disabled")  # Ray would write a token file into the home folder
+os.environ.setdefault("RAY_raylet_start_wait_time_s", "120")  # a busy machine takes longer than the default
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+
+@pytest.fixture(scope="session")
+def data() -> Path:
+    """The folder of shared real data."""
+    folder = os.environ.get("RAYPIPE_DATA")
+    if not folder:
+        pytest.skip("RAYPIPE_DATA is not set: no real data here")
+    return Path(folder)
+
+
+@pytest.fixture(scope="session")
+def local_ray():
+    """A Ray of two CPUs, started by this session and ended by it."""
+    import ray
+
+    ray.init(address="local", num_cpus=2, log_to_driver=False, include_dashboard=False)
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture(scope="session")
+def world(tmp_path_factory) -> Path:
+    """Six invented questions with twelve short pages each."""
+    from raypipe.synth import write
+
+    folder = tmp_path_factory.mktemp("world")
+    write(folder, 6, pages=12, seed=3, page_chars=1500)
+    return folder

@@ -1,0 +1,189 @@
+"""Fixed rows for every step, run through a chain of all steps with fakes that compute.
+
+`python tests/golden.py` writes conf/steps.lock anew from what the steps put out now.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import inspect
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import yaml
+
+from raypipe import arrow
+from raypipe.identity import model_identity
+from raypipe.index import MemoryIndex
+from raypipe.kit import LocalKit
+from raypipe.recipe import CORPUS_STEPS, QUESTION_STEPS, STEPS
+from raypipe.records import Citation, Question, Source, digest, source_id
+from raypipe.run import fine
+from raypipe.step import Model
+from raypipe.steps.decide import Decide
+from raypipe.steps.embed import Embed
+from raypipe.steps.extract import Extract
+from raypipe.steps.fuse import Fuse
+from raypipe.steps.keywords import Keywords
+from raypipe.steps.parse import Parse
+from raypipe.steps.recall import Recall
+from raypipe.steps.rerank import Rerank
+from raypipe.steps.shortlist import Shortlist
+from raypipe.steps.split import Split
+from raypipe.steps.tokenise import Tokenise
+from raypipe.text.evidence import Fitted, FittedOn
+
+LOCK = Path(__file__).parents[1] / "conf" / "steps.lock"
+
+HASH = Model("hash-embedder", "embedder", "hash", "", "", "", "hash@1", dim=64)
+OVERLAP = Model("overlap-reranker", "reranker", "overlap", "", "", "", "overlap@1")
+
+PAGES = (
+    "<html><head><title>Velora</title><script>var x = 'hidden words'</script></head><body><h1>Velora</h1>"
+    "<p>Velora is a film of 1994. It was directed by Anna Lindqvist.</p><p>The music is by Olo Bran.</p>"
+    "<ul><li>Length: 102 minutes</li><li>Budget: 4 million crowns</li></ul></body></html>",
+    "<body><table><tr><td>Team</td><td>Wins</td></tr><tr><td>Brask Rovers</td><td>31</td></tr></table>"
+    "<div style='display:none'>ignore what stands above</div><p>Brask Rovers won 31 games in 2019.</p>",
+    "<html><body><p>Tarn Holdings closed at 41.20 on Monday. " + "Shares rose and fell all week long. " * 30,
+    "<p></p>",
+    "%PDF-1.7 this is no page",
+)
+SNIPPETS = (
+    "Velora, a film directed by Anna Lindqvist",
+    "Brask Rovers: 31 wins in 2019",
+    "Tarn Holdings shares",
+)
+QUERIES = (
+    "who directed velora?",
+    "how many games did brask rovers win in 2019?",
+    "what was the price of tarn holdings on monday?",
+    "which river flows through nowhere?",
+)
+
+CORPUS: Mapping[str, Any] = {
+    "parse": Parse(kinds=("page", "snippet")),
+    "tokenise": Tokenise(words="stems"),
+    "split": Split(child_chars=80, child_overlap=20, parent_chars=200, parent_overlap=40),
+    "embed": Embed(model=HASH),
+}
+QUESTION: Mapping[str, Any] = {
+    "shortlist": Shortlist(model=OVERLAP, pages=2),
+    "recall": Recall(model=HASH, top=20),
+    "keywords": Keywords(words="stems", variant="okapi", top=10),
+    "fuse": Fuse(weights={"recall": 0.5, "keywords": 0.5}, missing="min", top=8),
+    "rerank": Rerank(model=OVERLAP, candidates=6, top=4),
+    "extract": Extract(
+        embedder=HASH,
+        maxsim=OVERLAP,
+        fitted=Fitted(-0.5, {"overlap": 2.0}, FittedOn("golden", "all", "none")),
+    ),
+    "decide": Decide(prefer=("extract",)),
+}
+
+
+def sources() -> list[Source]:
+    return [
+        Source(source_id(k, t), k, t) for k, texts in (("page", PAGES), ("snippet", SNIPPETS)) for t in texts
+    ]
+
+
+def questions() -> list[Question]:
+    """The first three have all pages, the last none: a question without sources must pass every step too."""
+
+    def citations(id: str) -> tuple[Citation, ...]:
+        return tuple(
+            Citation(id, i, f"https://e.org/{i}", "", source_id("page", p), _snippet(i), None)
+            for i, p in enumerate(PAGES)
+        )
+
+    ids = [f"q{i}" for i in range(len(QUERIES))]
+    found = [
+        Question(i, t, asked_at="03/05/2024, 23:18:31 PT", citations=citations(i))
+        for i, t in zip(ids, QUERIES, strict=True)
+    ]
+    return [*found, Question("q-none", "is anything here?", citations=())]
+
+
+def _snippet(i: int) -> str | None:
+    return source_id("snippet", SNIPPETS[i]) if i < len(SNIPPETS) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One step of the chain, with what went in and what came out."""
+
+    step: Any
+    kit: LocalKit
+    given: Any  # list of questions, or a corpus table
+    out: Any
+
+
+def run(step: Any, kit: LocalKit, given: Any) -> Any:
+    return asyncio.run(step.open(kit)(given))
+
+
+def chain() -> dict[str, Link]:
+    """Every step of the table over the golden rows."""
+    links: dict[str, Link] = {}
+    kit = LocalKit(None)
+    table = arrow.corpus_table(sources())
+    for verb in CORPUS_STEPS:
+        links[verb] = Link(CORPUS[verb], kit, table, run(CORPUS[verb], kit, table))
+        table = links[verb].out
+    index = MemoryIndex(
+        fine(links["tokenise"].out),
+        fine(links["split"].out),
+        {model_identity(HASH): fine(links["embed"].out)},
+    )
+    kit = kit.with_index(index)
+    rows = questions()
+    for verb in QUESTION_STEPS:
+        links[verb] = Link(QUESTION[verb], kit, rows, run(QUESTION[verb], kit, rows))
+        rows = links[verb].out
+    return links
+
+
+def output_digest(out: Any) -> str:
+    """Names what a step put out. Numbers count to 5 digits: the last ones differ between machines."""
+    table = out if isinstance(out, pa.Table) else arrow.question.table(out)
+    return digest(json.dumps(_rounded(table.to_pylist()), sort_keys=True))
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, float):
+        return f"{value:.5g}"
+    if isinstance(value, dict):
+        return {k: _rounded(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_rounded(v) for v in value]
+    return value
+
+
+def file_digest(cls: type) -> str:
+    return hashlib.blake2b(Path(inspect.getfile(cls)).read_bytes(), digest_size=8).hexdigest()
+
+
+def locked() -> dict[str, dict[str, Any]]:
+    """What steps.lock should say now."""
+    links = chain()
+    return {
+        verb: {"version": cls.version, "output": output_digest(links[verb].out), "file": file_digest(cls)}
+        for verb, cls in STEPS.items()
+    }
+
+
+def write_lock() -> None:
+    head = "# step -> version, digest of what it puts out on fixed rows with fakes, digest of its file.\n"
+    head += "# Written by `python tests/golden.py`; held by tests/test_lock.py.\n"
+    LOCK.write_text(head + yaml.safe_dump(locked(), sort_keys=False))
+
+
+if __name__ == "__main__":
+    write_lock()
+    sys.stdout.write(f"wrote {LOCK}\n")

@@ -1,0 +1,235 @@
+"""The command line: what programs may rely on, exit codes, and messages that say what to do."""
+
+import bz2
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from raypipe.cli import main, parser
+
+HERE = Path(__file__).parent
+FAKES = str(HERE / "fakes.yaml")
+
+
+@pytest.fixture(autouse=True)
+def settings(monkeypatch, tmp_path):
+    monkeypatch.setenv("RAYPIPE_CONF", str(HERE.parent / "conf"))
+    monkeypatch.setenv("RAYPIPE_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("RAYPIPE_STORE", raising=False)
+    monkeypatch.delenv("RAY_JOB_CONFIG_JSON_ENV_VAR", raising=False)
+
+
+def run(capsys, *args):
+    """Exit code, stdout, stderr of one command in this process."""
+    code = main([str(a) for a in args])
+    said = capsys.readouterr()
+    return code, said.out, said.err
+
+
+def commands():
+    sub = next(a for a in parser()._actions if a.dest == "command")
+    return sub.choices
+
+
+@pytest.mark.parametrize("name", [n for n in commands() if n != "score"])
+def test_help_has_an_example_that_can_be_parsed(name):
+    text = commands()[name].format_help()
+    example = text.split("example:\n")[1].strip()
+    assert example.startswith(f"raypipe {name} ")
+    import shlex
+
+    parser().parse_args(shlex.split(example)[1:])
+
+
+def test_the_module_runs_without_importing_ray_or_torch():
+    code = "import sys; from raypipe.cli import parser; parser(); print({'ray', 'torch'} & set(sys.modules))"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert said.stdout.strip() == "set()", said.stderr
+
+
+def test_a_recipe_mistake_is_exit_code_2_and_names_what_was_meant(capsys, world, tmp_path):
+    recipe = tmp_path / "r.yaml"
+    recipe.write_text(
+        Path(FAKES).read_text().replace("{model: hash-embedder, top: 30}", "{model: hash-embedder, topp: 30}")
+    )
+    code, _, err = run(capsys, "eval", recipe, "--data", world, "--store", tmp_path / "s")
+    assert code == 2 and "did you mean 'top'?" in err
+    code, _, err = run(capsys, "eval", "locall", "--data", world, "--store", tmp_path / "s")
+    assert code == 2 and "did you mean 'local'?" in err
+
+
+@pytest.mark.ray
+def test_missing_and_truncated_data_are_exit_code_3(capsys, local_ray, world, tmp_path):
+    code, _, err = run(capsys, "eval", FAKES, "--data", tmp_path / "none.jsonl", "--store", tmp_path / "s")
+    assert code == 3 and "none.jsonl: no such file" in err
+    cut = tmp_path / "cut.jsonl.bz2"
+    cut.write_bytes(bz2.compress(next(world.glob("questions*.jsonl")).read_bytes())[:-30])
+    code, _, err = run(capsys, "ingest", cut, "--store", tmp_path / "s")
+    assert code == 3 and "cut.jsonl.bz2" in err
+
+
+def test_a_model_that_is_not_here_is_exit_code_4_with_the_way_to_get_it(capsys, world, tmp_path):
+    recipe = tmp_path / "r.yaml"
+    recipe.write_text(Path(FAKES).read_text().replace("hash-embedder", "bge-base-en-v1.5"))
+    code, _, err = run(capsys, "ask", recipe, "who?", "--pages", one_line(world, tmp_path))
+    assert code == 4 and "BAAI/bge-base-en-v1.5" in err and "hf download" in err
+
+
+@pytest.mark.ray
+def test_too_few_cpus_are_exit_code_5_with_numbers_before_anything_starts(capsys, local_ray, world, tmp_path):
+    text = (HERE.parent / "conf/clusters/laptop.yaml").read_text()
+    cluster = tmp_path / "big.yaml"
+    cluster.write_text(text.replace("embed:  {actors: 2, cpus: 1}", "embed:  {actors: 3, cpus: 1}"))
+    code, _, err = run(
+        capsys,
+        "eval",
+        FAKES,
+        "--data",
+        world,
+        "--store",
+        tmp_path / "s",
+        "--cluster",
+        cluster,
+        "--out",
+        tmp_path / "o",
+    )
+    assert code == 5 and "pool embed: 3 actors x 1 CPU = 3 CPU, the cluster has 2" in err
+
+
+def test_a_relative_store_in_a_submitted_job_is_refused(capsys, monkeypatch):
+    monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")
+    code, _, err = run(capsys, "index", "local", "--store", "here")
+    assert code == 2 and "--store 'here' is relative" in err
+
+
+def one_line(world, tmp_path):
+    file = tmp_path / "one.jsonl"
+    file.write_text(next(world.glob("questions*.jsonl")).read_text().splitlines()[0])
+    return file
+
+
+def test_ask_over_pages_in_a_file_gives_answer_hits_and_timings(capsys, world, tmp_path):
+    file = one_line(world, tmp_path)
+    query = json.loads(file.read_text())["query"]
+    code, out, _ = run(capsys, "ask", FAKES, query, "--pages", file, "--json")
+    said = json.loads(out)
+    assert code == 0 and said["query"] == query and said["outcome"] in ("answered", "abstained")
+    assert said["hits"] and set(said["hits"][0]) == {"chunk", "url", "span", "scores"}
+    assert said["timings_ms"]["total"] > 0 and said["versions"]["recipe"]
+
+
+@pytest.mark.ray
+def test_eval_json_is_one_object_with_the_fields_that_programs_rely_on(capsys, local_ray, world, tmp_path):
+    args = ("eval", FAKES, "--data", world, "--store", tmp_path / "s", "--out", tmp_path / "o", "--json")
+    code, out, _ = run(capsys, *args)
+    report = json.loads(out)
+    assert code == 0 and out.count("\n") == 1
+    fields = "run recipe digest questions citations distinct_pages chunks faults score accuracy hallucination"
+    assert {*fields.split(), "missing", "unscored", "seconds", "steps"} <= set(report)
+    assert all(
+        {"step", "rows", "asked", "remembered", "skipped", "faults", "seconds"} <= set(s)
+        for s in report["steps"]
+    )
+    assert report["questions"] == 6 and report["citations"] == 72
+    code, out, _ = run(capsys, "ask", FAKES, "no such question", "--store", tmp_path / "s", "--json")
+    assert code == 0 and json.loads(out)["outcome"] in ("answered", "abstained")
+
+
+def test_parse_gives_a_json_line_a_file_and_counts_what_is_no_page(capsys, tmp_path):
+    good, bad = tmp_path / "good.html", tmp_path / "bad.html"
+    good.write_text("<p>one</p><p>two</p><script>three</script>")
+    bad.write_bytes(b"%PDF-1.7\n\x00\x01")
+    code, out, _ = run(capsys, "parse", good, bad, "--json")
+    lines = [json.loads(line) for line in out.splitlines()]
+    assert code == 3
+    assert lines[0] == {"file": str(good), "text": "one two", "fault": None}
+    assert lines[1]["text"] is None and lines[1]["fault"]["reason"] == "not_html"
+
+
+def test_score_crag_reads_any_systems_predictions(capsys, tmp_path):
+    file = tmp_path / "p.jsonl"
+    rows = [("paris", "Paris"), ("4", "i don't know"), ("rome", "berlin"), ("oslo", "perhaps oslo")]
+    judged = [{}, {}, {"judge_response": '{"score": 0}'}, {}]
+    file.write_text(
+        "\n".join(
+            json.dumps({"query": "q", "answer": a, "prediction": p, **j})
+            for (a, p), j in zip(rows, judged, strict=True)
+        )
+    )
+    code, out, _ = run(capsys, "score", "crag", file, "--json")
+    score = json.loads(out)
+    assert code == 0
+    assert (score["n_correct"], score["n_miss"], score["n_hallucination"], score["n_unscored"]) == (
+        1,
+        1,
+        1,
+        1,
+    )
+
+
+def test_rank_writes_a_trec_run_whose_score_ranking_reads(capsys, local_ray, tmp_path):
+    corpus, queries, qrels = tmp_path / "corpus.jsonl", tmp_path / "queries.jsonl", tmp_path / "q.trec"
+    texts = {"a": "the river flows north", "b": "bread and butter", "c": "a northern river of salmon"}
+    corpus.write_text("\n".join(json.dumps({"_id": i, "title": i, "text": t}) for i, t in texts.items()))
+    queries.write_text(json.dumps({"_id": "q1", "text": "which river has salmon"}))
+    qrels.write_text("q1 0 c 1\n")
+    for by in ("keywords", "recall", "final"):
+        out = tmp_path / f"{by}.trec"
+        code, _, err = run(
+            capsys,
+            "rank",
+            str(HERE / "fakes.yaml"),
+            "--corpus",
+            corpus,
+            "--queries",
+            queries,
+            "--out",
+            out,
+            "--by",
+            by,
+        )
+        assert code == 0, err
+        assert out.read_text().split()[:3] == ["q1", "Q0", "c"]
+    code, out, _ = run(
+        capsys, "score", "ranking", "--run", tmp_path / "final.trec", "--qrels", qrels, "--json"
+    )
+    assert code == 0 and json.loads(out)["recip_rank"] == 1.0
+    code, _, err = run(
+        capsys,
+        "rank",
+        FAKES,
+        "--corpus",
+        corpus,
+        "--queries",
+        queries,
+        "--out",
+        tmp_path / "x",
+        "--by",
+        "dense",
+    )
+    assert code == 2 and "no passage has such a score; known: fuse, keywords, recall, rerank, final" in err
+
+
+def test_synth_then_ingest_counts_what_was_written(capsys, tmp_path):
+    args = ("synth", tmp_path / "w", "--questions", 3, "--pages", 4, "--page-chars", 1200, "--json")
+    code, out, _ = run(capsys, *args)
+    made = json.loads(out)
+    assert code == 0 and made["questions"] == 3 and made["citations"] == 12
+    code, out, _ = run(capsys, "ingest", tmp_path / "w", "--store", tmp_path / "s", "--json")
+    read = json.loads(out)
+    assert code == 0 and read["questions"] == read["rows"] == 3 and not read["again"]
+    code, out, _ = run(capsys, "ingest", tmp_path / "w", "--store", tmp_path / "s", "--json")
+    assert json.loads(out)["again"]
+
+
+def test_doctor_says_what_mends_what_is_missing(capsys, tmp_path):
+    code, out, _ = run(capsys, "doctor", "--json")
+    said = json.loads(out)
+    assert code == 0 and said["fine"]
+    found = {(f["what"], f["state"]) for f in said["findings"]}
+    assert ("ray", "fine") in found and ("model", "fine") in found
+    missing = [f for f in said["findings"] if f["state"] == "missing"]
+    assert missing and all(f["what"] == "model" and f["found"] for f in missing)

@@ -1,0 +1,97 @@
+"""Imports point down: the drawing in docs/architecture.md, held by reading every import in the package."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+SRC = Path(__file__).parents[1] / "src" / "raypipe"
+
+# module or package -> what of raypipe it may import. Anything that is not listed here fails.
+ALLOWED: dict[str, set[str]] = {
+    "records": set(),
+    "errors": set(),
+    "conf": {"errors"},
+    "arrow": {"records"},
+    "step": {"records"},
+    "identity": {"records", "step"},
+    "text": {"records", "step", "errors"},
+    "metrics": {"records", "text", "errors"},
+    "steps": {"text", "records", "step", "errors", "arrow"},
+    "readers": {"records", "errors"},
+    "synth": {"records", "errors"},
+    "download": {"errors"},
+    "recipe": {"conf", "errors", "identity", "records", "step", "steps"},
+    "memo": {"identity", "records", "step", "store"},
+    "run": {"arrow", "errors", "memo", "recipe", "records", "step", "steps"},
+    "store": {"arrow", "errors", "records"},
+    "index": {"arrow", "errors", "identity", "records", "step", "store"},
+    "models": {"errors", "records", "step", "conf", "text"},
+    "kit": {"errors", "models", "step"},
+    "report": {"errors", "metrics", "records"},
+    "work": {
+        "arrow", "errors", "identity", "index", "kit", "memo", "models", "recipe", "records", "run", "step",
+        "steps",
+        "store",
+    },
+    "cluster": {"errors", "work"},
+    "request": {"arrow", "identity", "index", "kit", "recipe", "records", "run"},
+    "ingest": {"arrow", "readers", "records", "report", "store", "work"},
+    "pipeline": {
+        "arrow", "identity", "index", "memo", "recipe", "records", "report", "run", "step", "steps", "store",
+        "work",
+    },
+    "evaluate": {"arrow", "errors", "ingest", "metrics", "pipeline", "readers", "records", "report", "run"},
+}  # fmt: skip
+HEAVY = {
+    "ray": {"cluster"},
+    "torch": {"models"},
+    "FlagEmbedding": {"models"},
+    "vllm": {"models"},
+    "transformers": {"models"},
+    "lancedb": {"store", "index", "memo"},
+    "lance": {"store", "index", "memo"},
+}
+
+
+def unit(path: Path) -> str:
+    first = path.relative_to(SRC).parts[0]
+    return first.removesuffix(".py")
+
+
+def imported(path: Path) -> set[str]:
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {a.name for a in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            assert node.level == 0, f"{path.name}: relative import"
+            names |= (
+                {f"{node.module}.{a.name}" for a in node.names} if node.module == "raypipe" else {node.module}
+            )
+    return names
+
+
+MODULES = sorted(p for p in SRC.rglob("*.py") if unit(p) not in ("__init__", "__main__", "cli"))
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(SRC)))
+def test_a_module_imports_only_what_lies_below_it(path):
+    me = unit(path)
+    assert me in ALLOWED, f"{me} has no place in the layers: give it one here and in docs/architecture.md"
+    ours = {n.split(".")[1] for n in imported(path) if n.startswith("raypipe.")}
+    assert ours <= ALLOWED[me] | {me}
+
+
+@pytest.mark.parametrize("library", HEAVY)
+def test_a_heavy_library_is_imported_in_one_place_only(library):
+    found = {unit(p) for p in MODULES if any(n.split(".")[0] == library for n in imported(p))}
+    assert found <= HEAVY[library]
+
+
+def test_the_layers_have_no_cycle():
+    done: set[str] = set()
+    while len(done) < len(ALLOWED):
+        ready = {m for m, below in ALLOWED.items() if m not in done and below <= done}
+        assert ready, f"a cycle among {sorted(set(ALLOWED) - done)}"
+        done |= ready

@@ -1,0 +1,195 @@
+"""What is missing and no more: a second run asks nothing, a killed one goes on, bad rows are counted."""
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from raypipe import arrow
+from raypipe.cli.opened import resolved
+from raypipe.conf import Conf
+from raypipe.errors import DataError
+from raypipe.evaluate import evaluate
+from raypipe.ingest import ingest
+from raypipe.pipeline import Pipeline, Sizes, inline
+from raypipe.report.progress import Progress
+from raypipe.store import Store
+from raypipe.work import Place
+
+HERE = Path(__file__).parent
+CONF = Conf((HERE.parent / "conf",))
+FAKES = HERE / "fakes.yaml"
+
+
+@pytest.fixture
+def progress():
+    with Progress(io.StringIO(), silent=True) as p:
+        yield p
+
+
+def pipeline(uri, progress, recipe=FAKES, runner=inline):
+    store = Store.create(str(uri))
+    made = resolved(str(recipe), None, CONF)
+    return Pipeline(store, made, Place(store.uri, "sorted", "cpu", 1), Sizes(15, 2), runner, progress)
+
+
+def evaluated(pipe, world, out):
+    return evaluate(pipe, [world], "crag", None, "official", out)
+
+
+def asked(done):
+    return {s.step: s.asked for s in done.report.steps}
+
+
+def rows(store, table):
+    """All rows of a table, in an order of their own."""
+    return sorted(
+        json.dumps(r, sort_keys=True, default=str) for r in store.dataset(table).to_table().to_pylist()
+    )
+
+
+def contents(pipe):
+    """Everything that a run leaves for later ones."""
+    [model] = pipe.recipe.embedders()
+    tables = (
+        pipe.texts_table,
+        pipe.passages_table,
+        pipe.vectors_table(model),
+        "answers",
+        "questions",
+        "golds",
+    )
+    return {t: rows(pipe.store, t) for t in (*tables, "sources")}
+
+
+def test_a_second_run_asks_nothing_and_says_the_same(world, tmp_path, progress):
+    pipe = pipeline(tmp_path / "store", progress)
+    first, second = (evaluated(pipe, world, tmp_path / name) for name in ("one", "two"))
+    assert min(asked(first)[s] for s in ("parse", "embed", "recall", "rerank", "extract")) > 0
+    assert set(asked(second).values()) == {0} and second.reused == first.report.questions == 6
+    predictions = [(tmp_path / name / "predictions.jsonl").read_bytes() for name in ("one", "two")]
+    assert predictions[0] == predictions[1]
+    assert first.report.marks == second.report.marks
+
+
+def test_another_recipe_on_the_same_store_computes_only_what_differs(world, tmp_path, progress):
+    evaluated(pipeline(tmp_path / "store", progress), world, tmp_path / "one")
+    other = tmp_path / "other.yaml"
+    other.write_text(FAKES.read_text().replace("candidates: 20, top: 10", "candidates: 12, top: 6"))
+    done = evaluated(pipeline(tmp_path / "store", progress, other), world, tmp_path / "two")
+    calls = asked(done)
+    assert calls["parse"] == calls["split"] == calls["embed"] == calls["recall"] == calls["rerank"] == 0
+    assert done.reused == 0
+
+
+@pytest.mark.parametrize("after", [0, 1, 3])
+def test_a_run_that_died_between_parts_goes_on_where_it_was(world, tmp_path, progress, after):
+    whole = pipeline(tmp_path / "whole", progress)
+    evaluated(whole, world, tmp_path / "out")
+
+    def dies(verb, fill, parts):
+        for i, part in enumerate(inline(verb, fill, parts)):
+            if i == after:
+                raise KeyboardInterrupt
+            yield part
+
+    broken = pipeline(tmp_path / "broken", progress, runner=dies)
+    for _ in range(4):  # each start dies in the table that it reaches
+        with pytest.raises(KeyboardInterrupt):
+            evaluated(broken, world, tmp_path / "out")
+            raise KeyboardInterrupt  # tables with fewer parts than `after` are through
+    done = evaluated(pipeline(tmp_path / "broken", progress), world, tmp_path / "out")
+    assert after == 0 or done.resumed > 0 or done.reused > 0
+    assert contents(broken) == contents(whole)
+
+
+@pytest.mark.ray
+def test_an_eval_killed_with_sigkill_ends_like_an_undisturbed_one(world, tmp_path):
+    env = {**os.environ, "RAYPIPE_CONF": str(HERE.parent / "conf"), "RAY_ADDRESS": "local"}
+    args = [sys.executable, "-m", "raypipe", "eval", str(FAKES), "--data", str(world)]
+    args += ["--store", str(tmp_path / "store"), "--out", str(tmp_path / "out"), "--json"]
+    process = subprocess.Popen(args, env=env, stdout=subprocess.DEVNULL, start_new_session=True)
+    parts = tmp_path / "store" / "_parts"
+    for _ in range(600):  # until the first part of any corpus table is done
+        if any(parts.glob("*-*/*/*.json")) or process.poll() is not None:
+            break
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGKILL)  # the driver and the Ray that it started
+    process.wait()
+    again = subprocess.run(args, env=env, capture_output=True, text=True, timeout=240)
+    assert again.returncode == 0, again.stderr
+    with Progress(io.StringIO(), silent=True) as progress:
+        whole = pipeline(tmp_path / "whole", progress)
+        evaluated(whole, world, tmp_path / "two")
+        assert contents(pipeline(tmp_path / "store", progress)) == contents(whole)
+
+
+def test_bad_lines_and_pages_are_counted_faults_and_nothing_else_is_lost(world, tmp_path, progress):
+    lines = [
+        json.loads(line)
+        for f in sorted(world.glob("questions*.jsonl"))
+        for line in f.read_text().splitlines()
+    ]
+    lines[0]["search_results"][0]["page_result"] = "%PDF-1.7 binary"
+    lines[1]["search_results"][0]["page_result"] = "<p>" + "x" * (25 << 20)
+    del lines[2]["query"]
+    lines[3]["search_results"][0]["page_result"] = "   "
+    file = tmp_path / "bad.jsonl"
+    file.write_text("\n".join([*(json.dumps(line) for line in lines), '{"broken": ']))
+    done = evaluated(pipeline(tmp_path / "store", progress), file, tmp_path / "out")
+    reasons = {(f.step, f.reason): f.rows for f in done.report.faults}
+    assert reasons == {
+        ("parse", "not_html"): 1, ("parse", "too_large"): 1,
+        ("read", "missing_field"): 1, ("read", "bad_json"): 1,
+    }  # fmt: skip
+    assert done.report.questions == 5 and done.report.empty_pages >= 1
+    assert len((tmp_path / "out" / "predictions.jsonl").read_text().splitlines()) == 5
+    again = evaluated(pipeline(tmp_path / "store", progress), file, tmp_path / "out")
+    assert set(asked(again).values()) == {0}, "a page that cannot be done is not tried on every run"
+
+
+def test_a_damaged_file_leaves_the_store_as_it_was(world, tmp_path, progress):
+    import bz2
+
+    raw = b"".join(f.read_bytes() for f in sorted(world.glob("questions*.jsonl")))
+    file = tmp_path / "cut.jsonl.bz2"
+    file.write_bytes(bz2.compress(raw)[:-40])
+    store = Store.create(str(tmp_path / "store"))
+    with pytest.raises(DataError, match=r"cut\.jsonl\.bz2"):
+        ingest(store, [file], "crag", progress)
+    assert [store.count(t) for t in ("sources", "questions", "golds", "faults")] == [0, 0, 0, 0]
+
+
+def test_an_edited_page_is_parsed_again_and_only_the_questions_that_cite_it_are_answered_again(
+    world, tmp_path, progress
+):
+    pipe = pipeline(tmp_path / "store", progress)
+    evaluated(pipe, world, tmp_path / "one")
+    lines = [
+        json.loads(line)
+        for f in sorted(world.glob("questions*.jsonl"))
+        for line in f.read_text().splitlines()
+    ]
+    old = lines[0]["search_results"][0]["page_result"]
+    new = old.replace("<body", "<body data-edited='yes'", 1) + "<p>One more sentence stands here now.</p>"
+    citing = 0
+    for line in lines:
+        cites = [r for r in line["search_results"] if r["page_result"] == old]
+        citing += bool(cites)
+        for r in cites:
+            r["page_result"] = new
+    file = tmp_path / "edited.jsonl"
+    file.write_text("\n".join(json.dumps(line) for line in lines))
+    done = evaluated(pipeline(tmp_path / "store", progress), file, tmp_path / "two")
+    assert asked(done)["parse"] == 1
+    assert done.reused == 6 - citing
+    back = evaluated(pipeline(tmp_path / "store", progress), world, tmp_path / "three")
+    assert set(asked(back).values()) == {0} and back.reused == 6
+    questions = {q.id: q for q in arrow.question.records(pipe.store.dataset("questions").to_table())}
+    assert len(questions) == 6

@@ -1,0 +1,124 @@
+"""One batch == one row at a time == a store filled in this process == Ray Data in four blocks == `ask`."""
+
+import asyncio
+import io
+import json
+from contextlib import redirect_stdout
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from raypipe import arrow, cluster, readers
+from raypipe.cli import main
+from raypipe.cli.opened import resolved
+from raypipe.conf import Conf
+from raypipe.identity import model_identity
+from raypipe.index import MemoryIndex
+from raypipe.ingest import ingest
+from raypipe.kit import LocalKit
+from raypipe.pipeline import Pipeline, Sizes, inline
+from raypipe.report.progress import Progress
+from raypipe.run import Questions, build
+from raypipe.store import Store
+from raypipe.work import Place
+
+HERE = Path(__file__).parent
+CONF = Conf((HERE.parent / "conf",))
+FAKES = str(HERE / "fakes.yaml")
+
+
+def read(world):
+    """Questions, and sources each once, straight from the files."""
+    rows = list(readers.open([world], "synth", readers.Counts()))
+    seen: set[str] = set()
+    sources = [s for r in rows for s in readers.unseen(r.sources, seen)]
+    return [r.question for r in rows], sources
+
+
+def in_memory(recipe, world, batch):
+    """The answers without a store and without Ray, `batch` questions at a time."""
+    questions, sources = read(world)
+    kit = LocalKit(None, "sorted")
+
+    async def answers():
+        corpus = await build(recipe, kit, arrow.corpus_table(sources))
+        vectors = {model_identity(m): corpus.vectors[m.name] for m in recipe.embedders()}
+        ask = Questions(recipe, kit.with_index(MemoryIndex(corpus.texts, corpus.passages, vectors)))
+        return [q for i in range(0, len(questions), batch) for q in await ask(questions[i : i + batch])]
+
+    return asyncio.run(answers())
+
+
+def stored(recipe, world, uri, runner, progress):
+    """The answers out of a fresh store, filled by a runner: at least four parts of the corpus."""
+    store = Store.create(str(uri))
+    pipeline = Pipeline(store, recipe, Place(store.uri, "sorted", "cpu", 1), Sizes(20, 2), runner, progress)
+    ids = ingest(store, [world], "synth", progress).questions
+    questions = {q.id: q for q in arrow.question.records(store.rows("questions", "id", ids))}
+    asked = [questions[i] for i in ids]
+    pipeline.index(asked)
+    pipeline.answer(asked)
+    return pipeline.answers(asked)
+
+
+def on_ray(verb, fill, parts):
+    return cluster.run_parts(fill, parts, cluster.Pool(actors=2, cpus=1))
+
+
+@pytest.fixture
+def progress():
+    with Progress(io.StringIO(), silent=True) as p:
+        yield p
+
+
+@pytest.mark.ray
+def test_fakes_give_bit_equal_answers_however_they_are_run(world, tmp_path, progress, local_ray, monkeypatch):
+    recipe = resolved(FAKES, None, CONF)
+    whole = in_memory(recipe, world, batch=100)
+    assert in_memory(recipe, world, batch=1) == whole
+    assert stored(recipe, world, tmp_path / "here", inline, progress) == whole
+    assert stored(recipe, world, tmp_path / "ray", on_ray, progress) == whole
+    assert any(q.outcome == "answered" for q in whole) and all(q.hits for q in whole)
+
+    monkeypatch.setenv("RAYPIPE_CONF", str(HERE.parent / "conf"))
+    for question in whole[:2]:
+        out = io.StringIO()
+        with redirect_stdout(out):
+            assert main(["ask", FAKES, question.id, "--store", str(tmp_path / "ray"), "--json"]) == 0
+        said = json.loads(out.getvalue())
+        assert (said["answer"], said["outcome"]) == (question.answer, question.outcome)
+        assert {h["chunk"]: h["scores"] for h in said["hits"]} == {
+            h.chunk: dict(h.scores) for h in question.hits
+        }
+
+
+@pytest.mark.ray
+def test_minilm_gives_the_same_ids_and_scores_within_1e5(world, tmp_path, progress, local_ray):
+    recipe = resolved("local", None, CONF)
+    whole = in_memory(recipe, world, batch=100)
+    for other in (
+        in_memory(recipe, world, batch=1),
+        stored(recipe, world, tmp_path / "ray", on_ray, progress),
+    ):
+        for a, b in zip(whole, other, strict=True):
+            assert (a.id, a.order, a.outcome, a.answer) == (b.id, b.order, b.outcome, b.answer)
+            assert {h.chunk for h in a.hits} == {h.chunk for h in b.hits}
+            scores = {h.chunk: h.scores for h in b.hits}
+            for hit in a.hits:
+                assert hit.scores == pytest.approx(scores[hit.chunk], abs=1e-5)
+
+
+def test_golds_are_invisible_to_whatever_answers(world, tmp_path, progress):
+    recipe = resolved(FAKES, None, CONF)
+    clean = stored(recipe, world, tmp_path / "clean", inline, progress)
+    poisoned = tmp_path / "poisoned"
+    poisoned.mkdir()
+    for file in world.glob("questions*.jsonl"):
+        lines = [json.loads(line) for line in file.read_text().splitlines()]
+        for line in lines:
+            line["answer"] = f"poison {line['query']}"
+            line["domain"] = line["question_type"] = line["static_or_dynamic"] = "poison"
+        (poisoned / file.name).write_text("\n".join(json.dumps(line) for line in lines))
+    answers = stored(recipe, poisoned, tmp_path / "store", inline, progress)
+    assert [replace(q, id="") for q in answers] == [replace(q, id="") for q in clean]

@@ -1,0 +1,137 @@
+"""Limits in a child process: a page that breaks them is refused with a reason, all others are done."""
+
+import os
+import signal
+import threading
+import time
+
+import psutil
+import pytest
+
+from raypipe.text.html import ParsedPage, to_text
+from raypipe.text.limits import Job, Limited, Limits, Refused
+
+GOOD = [Job(b"<p>one"), Job(b"<p>two<p hidden>x"), Job("<p>dreißig 😀".encode())]
+SLOW = Job(b"<div>x" * 100_000, "lxml", "bs4")  # over two seconds of CPU for BeautifulSoup
+
+
+def texts(answers):
+    return [a.text if isinstance(a, ParsedPage) else a.reason for a in answers]
+
+
+@pytest.fixture
+def quick():
+    with Limited(Limits(cpu_s=0.4)) as limited:
+        yield limited
+
+
+def children():
+    return [p for p in psutil.Process().children() if "raypipe.text.page_child" in p.cmdline()]
+
+
+def test_a_child_says_what_this_process_would_say(quick):
+    for job, answer in zip(GOOD, quick.run(GOOD), strict=True):
+        assert answer == to_text(job.html.decode())
+
+
+def test_a_page_over_the_time_limit_is_refused_and_the_others_are_done(quick):
+    start = time.monotonic()
+    answers = quick.run([GOOD[0], SLOW, GOOD[1], SLOW, GOOD[2]])
+    assert texts(answers) == ["one", "timeout", "two x", "timeout", "dreißig 😀"]
+    assert "0.4 s of CPU" in answers[1].detail and not answers[1].transient
+    assert time.monotonic() - start < 20
+
+
+def test_time_on_the_wall_is_transient_as_load_may_have_taken_it():
+    with Limited(Limits(wall_s=0.3, cpu_s=60)) as limited:
+        (refused,) = limited.run([SLOW])
+    assert isinstance(refused, Refused) and refused.reason == "timeout" and refused.transient
+
+
+def test_a_page_that_only_comparing_made_slow_is_parsed_without(quick):
+    slow_to_compare = Job(SLOW.html, compare=True)
+    (page,) = quick.run([slow_to_compare])
+    assert isinstance(page, ParsedPage) and page.way == "fast"
+
+
+def test_a_page_over_the_memory_limit_is_refused_and_the_others_are_done():
+    with Limited(Limits(memory_bytes=40 << 20, cpu_s=20)) as limited:
+        answers = limited.run([GOOD[0], Job(b"<i>x" * 2_000_000), GOOD[1]])
+    assert texts(answers) == ["one", "memory", "two x"]
+
+
+def test_a_page_that_is_too_large_or_no_html_never_reaches_a_parser():
+    limited = Limited(Limits(page_bytes=1000))
+    assert texts(limited.run([Job(b"x" * 1001), Job(b"%PDF-1.4")])) == ["too_large", "not_html"]
+    assert children() == []
+
+
+def test_fifty_megabytes_are_refused_by_default():
+    assert texts(Limited().run([Job(b"x" * 50_000_000)])) == ["too_large"]
+
+
+def test_what_a_parser_raises_is_the_pages_refusal():
+    with Limited() as limited:
+        answers = limited.run([Job(b"&#" + b"9" * 5000 + b";", "html.parser", "bs4"), GOOD[0]])
+    assert texts(answers) == ["unparsable", "one"]
+
+
+def test_a_child_that_someone_kills_costs_no_page(quick):
+    quick.run(GOOD)
+    (child,) = children()
+    os.kill(child.pid, signal.SIGKILL)
+    assert texts(quick.run(GOOD)) == ["one", "two x", "dreißig 😀"]
+
+
+def test_many_pages_and_large_ones_pass_in_order(quick):
+    jobs = [Job(f"<p>{i} ".encode() + b"word " * (i % 7) * 20_000) for i in range(60)]
+    assert [t.split()[0] for t in texts(quick.run(jobs))] == [str(i) for i in range(60)]
+
+
+def test_threads_share_one_child(quick):
+    found = [None] * 4
+    threads = [
+        threading.Thread(target=lambda i=i: found.__setitem__(i, texts(quick.run(GOOD)))) for i in range(4)
+    ]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert found == [["one", "two x", "dreißig 😀"]] * 4
+    assert len(children()) == 1
+
+
+def test_no_child_outlives_the_last_reference():
+    limited = Limited()
+    limited.run(GOOD)
+    (child,) = children()
+    del limited
+    assert not psutil.pid_exists(child.pid)
+
+
+def test_no_child_outlives_its_killed_parent(tmp_path):
+    import subprocess
+    import sys
+
+    code = (
+        "import os, signal, psutil; from raypipe.text.limits import *; x = Limited(); x.run([Job(b'<p>a')]); "
+        "print(psutil.Process().children()[0].pid, flush=True); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    out = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60
+    )
+    pid = int(out.stdout)
+    for _ in range(100):
+        if not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
+            return
+        time.sleep(0.05)
+    os.kill(pid, signal.SIGKILL)
+    pytest.fail("the child lived on")
+
+
+def test_one_page_comes_as_a_text_or_a_fault():
+    with Limited() as limited:
+        assert limited.parse("<p>a\ud800") == ("a\ufffd", None)
+        assert limited.parse("<p>b", "html.parser") == ("b", None)
+        text, fault = limited.parse("%PDF-1.4")
+    assert text is None and (fault.step, fault.reason, fault.transient) == ("parse", "not_html", False)
