@@ -26,8 +26,9 @@ import psutil
 
 from raypipe.chat import Chat, Message, Sampling
 from raypipe.models import standins
-from raypipe.models.engine import Engine, arguments
+from raypipe.models.engine import Engine
 from raypipe.models.generator import Setup
+from raypipe.models.vllm_terms import arguments
 
 Times = tuple[float, float]  # wall and CPU seconds
 BLOCK = 50  # chats that one caller sends

@@ -17,29 +17,16 @@ import re
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, NoReturn
 
-from raypipe.chat import (
-    STEP,
-    Chat,
-    Choice,
-    Constraint,
-    Generated,
-    Grammar,
-    JsonSchema,
-    Regex,
-    Sampling,
-)
+from raypipe.chat import Chat, Generated, Sampling
 from raypipe.errors import ConfError
-from raypipe.models import generator
-from raypipe.models.constraint import bounds, schema_text
+from raypipe.models import generator, vllm_terms
 from raypipe.models.gate import Gate
 from raypipe.models.generator import Setup
 from raypipe.models.guard import Guard
+from raypipe.models.vllm_terms import fault, refused, reply
 from raypipe.records import Fault
 
-GIB = 2**30
-CLOSE_S = (
-    20.0  # vLLM's own 5 seconds are short on a busy machine, and what it kills leaves shared memory behind
-)
+CLOSE_S = 20.0  # vLLM's own 5 are short on a busy machine, and what it kills leaves shared memory behind
 
 
 class EngineDied(Exception):
@@ -86,7 +73,7 @@ class Engine:
     ) -> list[Generated | Fault]:
         """As `chat.Generate`. `alone`: nothing else runs meanwhile, so that a death has one suspect."""
         outputs = await self.outputs(chats, sampling, adapter, alone)
-        return [o if isinstance(o, Fault) else _reply(o, sampling) for o in outputs]
+        return [o if isinstance(o, Fault) else reply(o, sampling) for o in outputs]
 
     async def outputs(
         self, chats: Sequence[Chat], sampling: Sampling, adapter: str | None = None, alone: bool = False
@@ -163,23 +150,10 @@ class Engine:
 
     def _params(self, sampling: Sampling, kind: str) -> Any:
         """vLLM's form of the sampling, after vLLM's own check. Raises ConfError."""
-        from vllm import SamplingParams
         from vllm.exceptions import VLLMClientError
-        from vllm.sampling_params import RequestOutputKind
 
         try:
-            params = SamplingParams(
-                max_tokens=sampling.max_tokens,
-                temperature=sampling.temperature,
-                top_p=sampling.top_p,
-                seed=sampling.seed if sampling.temperature else None,
-                frequency_penalty=sampling.frequency_penalty,
-                presence_penalty=sampling.presence_penalty,
-                stop=list(sampling.stop),
-                logprobs=0 if sampling.logprobs else None,  # 0: of the chosen tokens alone
-                structured_outputs=_structured(sampling.constraint),
-                output_kind=RequestOutputKind[kind],
-            )
+            params = vllm_terms.sampling_params(sampling, kind)
             config = self._llm.vllm_config
             params.verify(
                 config.model_config, None, config.structured_outputs_config, self._llm.get_tokenizer()
@@ -203,10 +177,10 @@ class Engine:
                 TokenizeParams(max_total_tokens=None, add_special_tokens=False),
             )
         except Exception as e:
-            return _fault("unrenderable", f"the chat template refuses this chat: {e}")
+            return fault("unrenderable", f"the chat template refuses this chat: {e}")
         tokens, room = len(prompt["prompt_token_ids"]), self.setup.context
         if tokens + sampling.max_tokens > room:
-            return _fault(
+            return fault(
                 "prompt_too_long",
                 f"expected at most {room} tokens, found {tokens} of prompt, {sampling.max_tokens} of reply: "
                 f"pack less into the prompt, or raise the model's context",
@@ -231,8 +205,8 @@ class Engine:
                     return output
         except Exception as e:
             self._raise_if_dead(e)
-            return _refused(e)
-        return _fault("no_reply", "vLLM ended the request without a reply", transient=True)
+            return refused(e)
+        return fault("no_reply", "vLLM ended the request without a reply", transient=True)
 
     async def _pump(
         self, chat: Chat, sampling: Sampling, params: Any, adapter: str | None, pieces: asyncio.Queue[Any]
@@ -253,14 +227,14 @@ class Engine:
                     tokens += len(piece.token_ids)
                     if piece.text:
                         pieces.put_nowait(piece.text)
-            pieces.put_nowait(_reply(output, sampling, text, tokens))
+            pieces.put_nowait(reply(output, sampling, text, tokens))
         except asyncio.CancelledError:
-            pieces.put_nowait(_fault("aborted", f"ended on request after {tokens} tokens", transient=True))
+            pieces.put_nowait(fault("aborted", f"ended on request after {tokens} tokens", transient=True))
             raise
         except Exception as e:
             try:
                 self._raise_if_dead(e)
-                pieces.put_nowait(_refused(e))
+                pieces.put_nowait(refused(e))
             except EngineDied as died:
                 pieces.put_nowait(died)
 
@@ -284,91 +258,6 @@ def _start(setup: Setup) -> Any:
     from vllm.v1.engine.async_llm import AsyncLLM
 
     try:
-        return AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments(setup)))
+        return AsyncLLM.from_engine_args(AsyncEngineArgs(**vllm_terms.arguments(setup)))
     except ValueError as e:
         raise ConfError(f"{setup.folder}: vLLM refuses this setup: {e}") from e
-
-
-def arguments(setup: Setup) -> dict[str, Any]:
-    """What vLLM is started with."""
-    room: dict[str, Any] = {"gpu_memory_utilization": setup.gpu_share}
-    if setup.device == "cpu":
-        room = {
-            "kv_cache_memory_bytes": int(setup.cache_gib * GIB),
-            "enforce_eager": True,
-            # A prompt prefilled in two steps would kill vLLM's CPU worker if its sampling has a seed: it
-            # rewinds the seed's generator, which CPU generators cannot.
-            "enable_chunked_prefill": False,
-            "max_num_batched_tokens": max(2048, setup.context),
-        }
-    if setup.tensor_parallel > 1:
-        room |= {"tensor_parallel_size": setup.tensor_parallel, "distributed_executor_backend": "mp"}
-    if setup.adapters:
-        count = len(setup.adapters)
-        room |= {"enable_lora": True, "max_loras": count, "max_lora_rank": generator.rank(setup)}
-    return room | {
-        "model": setup.folder,
-        "dtype": setup.dtype,
-        "quantization": setup.quantization or None,
-        "max_model_len": setup.context,
-        "max_num_seqs": setup.sequences,
-        "load_format": "safetensors",  # pickles beside them are not opened
-        "trust_remote_code": False,
-        "generation_config": "vllm",  # the recipe's sampling, not the folder's
-        "enable_prefix_caching": True,
-        "disable_log_stats": True,
-        "logprobs_mode": "processed_logprobs",  # of what could be chosen, after the constraint
-        # One grammar library, never a fallback: vLLM keeps the first it was asked for, and another reads the
-        # same grammar otherwise.
-        "structured_outputs_config": {"backend": "xgrammar", "disable_any_whitespace": True},
-    }
-
-
-def _structured(constraint: Constraint | None) -> Any:
-    """vLLM's form of a constraint. Raises ConfError for one that does not compile or end."""
-    from vllm.sampling_params import StructuredOutputsParams
-
-    if constraint is None:
-        return None
-    bounds(constraint)
-    match constraint:
-        case Choice(options):
-            return StructuredOutputsParams(choice=list(options))
-        case Regex(pattern):
-            return StructuredOutputsParams(regex=pattern)
-        case JsonSchema():
-            return StructuredOutputsParams(json=schema_text(constraint))
-        case Grammar(text):
-            return StructuredOutputsParams(grammar=text)
-
-
-def _reply(
-    output: Any, sampling: Sampling, text: str | None = None, tokens: int | None = None
-) -> Generated | Fault:
-    """From vLLM's last output. A stream's has its last piece alone, so text and tokens are given."""
-    last = output.outputs[0]
-    text = last.text if text is None else text
-    if last.finish_reason not in ("stop", "length"):
-        detail = f"expected finish stop or length, found {last.finish_reason}"
-        return _fault("engine_error", detail, transient=True)
-    if not text:
-        return _fault("empty_reply", "the model ended its reply before any text")
-    return Generated(
-        text=text,
-        finish=last.finish_reason,
-        prompt_tokens=len(output.prompt_token_ids),
-        cached_tokens=output.num_cached_tokens or 0,
-        generated_tokens=len(last.token_ids) if tokens is None else tokens,
-        logprob=float(last.cumulative_logprob) if sampling.logprobs else None,
-    )
-
-
-def _refused(e: Exception) -> Fault:
-    from vllm.exceptions import VLLMClientError
-
-    final = isinstance(e, VLLMClientError | ValueError)
-    return _fault("refused" if final else "engine_error", f"{type(e).__name__}: {e}", transient=not final)
-
-
-def _fault(reason: str, detail: str, transient: bool = False) -> Fault:
-    return Fault(STEP, reason, detail, transient)
