@@ -8,11 +8,7 @@ from typing import ClassVar
 from raypipe import records
 from raypipe.records import IDK, Fault, Question, Reply
 from raypipe.step import Ask, Kit
-
-INVALID_QUESTION = "invalid question"
-"""How CRAG writes that a question rests on a false premise."""
-
-_APOSTROPHES = str.maketrans({"\u2019": "'", "\u2018": "'", "\u02bc": "'"})
+from raypipe.text.replies import INVALID_QUESTION, abstains
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,14 +16,14 @@ class Decide:
     """Takes the first reply of `prefer` that settles the question: an answer, or that its premise is false.
 
     An answer that says "i don't know" is an abstention, however it is written. Where no reply settles it, a
-    question that broke (a final fault, or nothing but faulty replies) has the outcome fault and no answer;
-    any other is answered "i don't know".
+    question that broke (a final fault, or nothing but faulty replies) has the outcome fault and no answer,
+    and the faults of its replies become its own; any other is answered "i don't know".
     """
 
     prefer: tuple[str, ...]  # reply names, first choice first
     lower: bool = False  # answers in lower case, as CRAG's gold answers are
 
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
         if not self.prefer:
@@ -56,22 +52,14 @@ class Decide:
         broken = any(not f.transient for f in question.faults)
         if not broken and any(_is_abstention(r) for r in replies.values()):
             return replace(question, answer=IDK, outcome="abstained", origin="")
-        faults = question.faults or (self._fault(replies),)
+        known = tuple(r.fault for r in replies.values() if r.fault is not None)
+        faults = question.faults or known or (self._fault(replies),)
         return replace(question, answer="", outcome="fault", origin="", faults=faults)
 
     def _fault(self, replies: dict[str, Reply]) -> Fault:
         labels = {name: replies[name].label if name in replies else "not there" for name in self.prefer}
         detail = f"no reply answers or abstains: {', '.join(f'{n}: {x}' for n, x in labels.items())}"
         return Fault("decide", "no_reply", detail, transient=False)
-
-
-def abstains(text: str) -> bool:
-    """True if a text says "i don't know" anywhere, in any case, with a straight or a curly apostrophe.
-
-    >>> abstains("Well, I don\u2019t know that.")
-    True
-    """
-    return IDK in text.translate(_APOSTROPHES).lower()
 
 
 def _is_abstention(reply: Reply) -> bool:
