@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from raypipe import records
 from raypipe.records import IDK, Fault, Question, Reply
-from raypipe.step import Ask, Kit
+from raypipe.step import Ask, Kit, Model
+from raypipe.text.pack import cut
 from raypipe.text.replies import INVALID_QUESTION, abstains
 
 
@@ -22,12 +24,18 @@ class Decide:
 
     prefer: tuple[str, ...]  # reply names, first choice first
     lower: bool = False  # answers in lower case, as CRAG's gold answers are
+    answer_tokens: int | None = None  # longer answers are cut; CRAG's evaluator keeps 75
+    tokenizer: Model | None = None  # counts them; CRAG's evaluator takes Llama 2's, whatever the model
 
     version: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
         if not self.prefer:
             raise ValueError("prefer: expected at least one reply name, found none")
+        if (self.answer_tokens is None) != (self.tokenizer is None):
+            raise ValueError("answer_tokens and tokenizer: expected both or neither, found one")
+        if self.answer_tokens is not None and self.answer_tokens < 1:
+            raise ValueError(f"answer_tokens: expected at least 1, found {self.answer_tokens}")
 
     def reads(self) -> frozenset[str]:
         return frozenset(f"replies.{r}" for r in self.prefer)
@@ -36,16 +44,24 @@ class Decide:
         return frozenset({"answer", "outcome", "origin"})
 
     def open(self, kit: Kit) -> Ask:
+        trim = self._trimmer(kit)
+
         async def ask(questions: list[Question]) -> list[Question]:
-            return [self._decide(q) for q in questions]
+            return [self._decide(q, trim) for q in questions]
 
         return ask
 
-    def _decide(self, question: Question) -> Question:
+    def _trimmer(self, kit: Kit) -> Callable[[str], str]:
+        if (most := self.answer_tokens) is None or self.tokenizer is None:
+            return lambda text: text
+        tokenize = kit.tokenizer(self.tokenizer)
+        return lambda text: cut(text, most, tokenize)
+
+    def _decide(self, question: Question, trim: Callable[[str], str]) -> Question:
         replies = {name: question.replies[name] for name in self.prefer if name in question.replies}
         for name, reply in replies.items():
             if reply.label == records.ANSWERED and not abstains(reply.text):
-                text = reply.text.lower() if self.lower else reply.text
+                text = trim(reply.text.lower() if self.lower else reply.text)
                 return replace(question, answer=text, outcome="answered", origin=name)
             if reply.label == records.INVALID:
                 return replace(question, answer=INVALID_QUESTION, outcome="false_premise", origin=name)

@@ -24,17 +24,20 @@ def characters(text: str) -> Sequence[Span]:
     return [(i, i + 1) for i in range(len(text))]
 
 
-def pack(passages: Sequence[str], layout: Layout, budget: int | None, tokenize: Tokenize) -> str:
+def pack(
+    passages: Sequence[str], layout: Layout, budget: int | None, tokenize: Tokenize, most: int | None = None
+) -> str:
     """The passages as one text of at most `budget` tokens, as `tokenize` counts that text alone.
 
     Passages without text, and those equal to an earlier one, are left out. What does not fit is cut: the last
-    document may be a part of its passage, and is closed after the cut. None: no budget.
+    document may be a part of its passage, and is closed after the cut. `budget` None: no budget. `most`: the
+    first so many distinct passages alone.
 
     >>> import re
     >>> pack(["one two three", "four"], "docs", 4, lambda t: [m.span() for m in re.finditer(r"\\S+", t)])
     '<DOC>\\none two\\n</DOC>\\n'
     """
-    texts = list(dict.fromkeys(text for p in passages if (text := _one(p, layout))))
+    texts = list(dict.fromkeys(text for p in passages if (text := _one(p, layout))))[:most]
     head, tail = (OPEN, CLOSE) if layout == "docs" else (ITEM, "\n")
     whole = "".join(head + t + tail for t in texts)
     if budget is None or len(spans := tokenize(whole)) <= budget:
@@ -46,6 +49,22 @@ def pack(passages: Sequence[str], layout: Layout, budget: int | None, tokenize: 
             return text
         keep -= over  # what closes the cut counts too, and pieces may count otherwise than in the whole
     return ""
+
+
+def cut(text: str, budget: int, tokenize: Tokenize) -> str:
+    """The text's beginning of at most `budget` tokens, as `tokenize` counts it alone.
+
+    >>> import re
+    >>> cut("one two three", 2, lambda t: [m.span() for m in re.finditer(r"\\S+", t)])
+    'one two'
+    """
+    spans = tokenize(text)
+    keep = budget
+    whole = text
+    while len(tokenize(text)) > budget:
+        text = whole[: spans[keep - 1][1]].rstrip() if keep > 0 else ""
+        keep -= 1  # a beginning may count otherwise than in the whole
+    return text
 
 
 def _one(passage: str, layout: Layout) -> str:
