@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from raypipe.chat import Generate
 from raypipe.errors import ConfError
 from raypipe.models import load
 from raypipe.models.load import Engine
@@ -25,7 +26,7 @@ T = TypeVar("T")
 
 
 class LocalKit:
-    """Embedders, rerankers, tokenizers and an index in this process.
+    """Embedders, rerankers, generators, tokenizers and an index in this process.
 
     `engine`, `device` (cpu, cuda, cuda:1) and `threads` (of torch on a CPU; None: its own choice) say where
     and how fast, never what comes out. A model is loaded when it is first used; that its files are here is
@@ -43,6 +44,7 @@ class LocalKit:
         self._loaded: dict[Model, Any] = {}  # by what decides its numbers; filled by the worker alone
         self._names: dict[Model, str] = {}  # the name under which it was loaded
         self._tokenizers: dict[Model, Tokenize] = {}
+        self._generators: dict[Model, Generate] = {}
 
     def with_index(self, index: Index) -> LocalKit:
         """The same models with another index."""
@@ -72,8 +74,15 @@ class LocalKit:
 
         return score
 
+    def generator(self, model: Model) -> Generate:
+        _expect(model, "generator")
+        key = _key(model)
+        if key not in self._generators:
+            self._generators[key] = load.open_generator(model)
+        return self._generators[key]
+
     def tokenizer(self, model: Model) -> Tokenize:
-        """A tokenizer entry, or an embedder's or reranker's own."""
+        """A tokenizer entry, or another model's own."""
         key = _key(model)
         if key not in self._tokenizers:
             self._tokenizers[key] = load.open_tokenizer(model)
@@ -107,7 +116,7 @@ class LocalKit:
 
 def _key(model: Model) -> Model:
     """What decides the model's numbers: the same weights under two names or paths are loaded once."""
-    return replace(model, name="", path="")
+    return replace(model, name="", path="", adapter_paths=())
 
 
 def _expect(model: Model, kind: ModelKind) -> None:

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from raypipe import arrow
 from raypipe.index import IndexSpec, LanceIndex
 from raypipe.kit import LocalKit
-from raypipe.memo import Count, Tally
+from raypipe.memo import Tally
 from raypipe.memo.disk import StoreMemo
 from raypipe.models.load import Engine
 from raypipe.recipe import Recipe, row_key
@@ -58,8 +58,7 @@ class PartDone:
 
 
 def _count(tree: dict[str, Any]) -> StageCount:
-    tally = Tally(**{k: Count(**v) for k, v in tree.pop("tally").items()})
-    return StageCount(**tree, tally=tally)
+    return StageCount(**{**tree, "tally": Tally.of(tree["tally"])})
 
 
 Do: TypeAlias = Callable[[Part], Awaitable[PartDone]]

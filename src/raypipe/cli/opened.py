@@ -8,19 +8,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from raypipe import conf
 from raypipe.cli.settings import Settings
 from raypipe.conf import Conf, Where
-from raypipe.errors import ConfError
 from raypipe.models import catalog
 from raypipe.pipeline import Pipeline, Runner, Sizes
-from raypipe.recipe import Recipe, fitted_resolver, load
+from raypipe.recipe import Recipe, load
 from raypipe.report.progress import Progress
-from raypipe.step import Model
+from raypipe.resolve import resolvers
 from raypipe.store import Store
-from raypipe.text.evidence import Fitted
 from raypipe.work import Place
 
 
@@ -30,20 +27,10 @@ def recipe_of(args: argparse.Namespace, settings: Settings) -> Recipe:
 
 
 def resolved(recipe: str, models_file: str | None, files: Conf) -> Recipe:
-    """A recipe by name or path, its models and fitted numbers found."""
+    """A recipe by name or path, with all that it names."""
     file = Path(models_file) if models_file else files.file("models.yaml")
     models = catalog.read(conf.read_yaml(file), file)
-
-    def model(name: Any, where: Where) -> Model:
-        if not isinstance(name, str):
-            raise where.error(f"expected the name of a model, found {conf.kind_of(name)}")
-        try:
-            return models.model(name)
-        except ConfError as e:
-            raise where.error(str(e)) from e
-
-    path = files.find("recipes", recipe)
-    return load(path, {Model: model, Fitted: fitted_resolver(Fitted, files)})
+    return load(files.find("recipes", recipe), resolvers(files, models))
 
 
 @dataclass(frozen=True, slots=True)

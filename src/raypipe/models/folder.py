@@ -31,6 +31,8 @@ TOKENIZER = (
     "sentencepiece.bpe.model",
 )
 READ = (WEIGHTS, "model.safetensors.index.json", "config.json", *TOKENIZER)
+GENERATOR = (*READ, "chat_template.jinja", "tokenizer.model")
+ADAPTER = ("adapter_config.json", "adapter_model.safetensors")
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.pkl", "*.ckpt")
 
 
@@ -46,9 +48,10 @@ def _sha256(path: str, size: int, mtime_ns: int) -> str:
 
 
 def identity(folder: Path, kind: str) -> str:
-    """`sha256:...` over names and contents of the files that are read; for a tokenizer, of its own alone."""
+    """`sha256:...` over names and contents of the files that are read for this kind of model."""
     h = hashlib.sha256()
-    for path in _matching(folder, TOKENIZER if kind == "tokenizer" else READ):
+    files = {"tokenizer": TOKENIZER, "generator": GENERATOR, "adapter": ADAPTER}.get(kind, READ)
+    for path in _matching(folder, files):
         stat = path.stat()
         h.update(f"{path.name}\0{_sha256(str(path.resolve()), stat.st_size, stat.st_mtime_ns)}\n".encode())
     return f"sha256:{h.hexdigest()}"

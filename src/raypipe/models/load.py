@@ -11,9 +11,11 @@ from typing import Literal, Protocol, TypeAlias
 
 import numpy as np
 
+from raypipe.chat import Generate
 from raypipe.errors import ConfError
 from raypipe.models import fake, folder
 from raypipe.models.catalog import WEIGHTLESS
+from raypipe.models.scripted import Scripted
 from raypipe.step import Model, Role, Tokenize
 
 Engine: TypeAlias = Literal["flag", "sorted"]
@@ -74,9 +76,19 @@ def open_reranker(model: Model, engine: Engine, device: str) -> Reranker:
     return FlagScorer(model, device)
 
 
+def open_generator(model: Model) -> Generate:
+    """A generator that needs no engine. Raises ConfError for one that does."""
+    if model.loader != "scripted":
+        raise ConfError(
+            f"model {model.name!r}: expected loader scripted, found {model.loader!r}, which needs an engine "
+            f"of its own; this kit computes in its own process alone"
+        )
+    return Scripted(adapters=[name for name, _ in model.adapters], context=model.max_tokens).generate
+
+
 def open_tokenizer(model: Model) -> Tokenize:
     """A tokenizer entry, or the tokenizer of any model that has one."""
-    if model.loader == "whitespace":
+    if model.loader in ("whitespace", "scripted"):  # a scripted generator counts words
         return fake.whitespace
     if model.loader in ("hash", "overlap"):
         raise ConfError(
