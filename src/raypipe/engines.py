@@ -52,7 +52,7 @@ class Place:
     """What one engine takes of the cluster."""
 
     cpus: float = 0.5  # its worker's own core is vLLM's business
-    gpus: int = 0  # those of its tensor-parallel group
+    gpus: float = 0  # those of its tensor-parallel group, or a share of one
 
 
 class EngineActor:
@@ -126,6 +126,9 @@ def start(name: str, make: Make, place: Place) -> Client:
     except RayTaskError as e:
         ray.kill(handle)
         raise _own(e) from e
+    except BaseException:  # whoever waited was stopped: nobody else would end it
+        ray.kill(handle)
+        raise
     return Client(handle)
 
 

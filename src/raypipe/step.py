@@ -31,9 +31,9 @@ class Model:
     name: str  # in models.yaml; not identity
     kind: ModelKind
     loader: str  # which class loads it: see models/
-    repo: str  # hub name, or "" for a local folder
+    repo: str  # hub name, or "" for a local folder; behind an endpoint: what it is called there
     revision: str  # pinned commit of the hub name, or "" for a local folder
-    path: str  # folder where the weights are or would be, not identity
+    path: str  # folder where the weights are or would be, or the endpoint's name; not identity
     weights: str  # identity of the weights: repo@revision, or sha256:... of a local folder
     dtype: str = "float32"  # float32 | float16 | bfloat16
     dim: int = 0  # of its vectors; 0 for all but embedders
@@ -44,7 +44,7 @@ class Model:
     quantization: str = ""  # of a generator, where it is not as its folder says
     tensor_parallel: int = 1  # GPUs that share a generator's weights; they add in another order than one
     adapters: tuple[tuple[str, str], ...] = ()  # of a generator: name, identity of its weights
-    adapter_paths: tuple[str, ...] = ()  # folders of the adapters, beside them; not identity
+    adapter_paths: tuple[str, ...] = ()  # folders (or remote names) of the adapters, in order; not identity
 
     def adapter(self, name: str) -> str:
         """The identity of an adapter's weights. Raises KeyError for a name that the model does not have."""

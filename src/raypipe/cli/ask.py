@@ -14,7 +14,7 @@ from rich.text import Text
 
 from raypipe import arrow, readers
 from raypipe.cli import options
-from raypipe.cli.opened import recipe_of
+from raypipe.cli.opened import addresses, cluster_file, recipe_of
 from raypipe.cli.settings import Settings
 from raypipe.errors import DataError
 from raypipe.index import LanceIndex
@@ -45,6 +45,7 @@ def add(commands: options.Commands) -> None:
     )
     made.add_argument("--time", metavar="T", default="", help='when it is asked: "03/05/2024, 23:18:31 PT"')
     options.store(made)
+    options.cluster(made)
     options.as_json(made)
 
 
@@ -78,7 +79,31 @@ def _ask(args: argparse.Namespace, settings: Settings) -> int:
 async def _answered(
     args: argparse.Namespace, recipe: Recipe, settings: Settings
 ) -> tuple[Question, Mapping[str, StageCount], Index]:
-    kit = LocalKit(None, "sorted")
+    kit = _kit(args, recipe, settings)
+    try:
+        return await _with(kit, args, recipe, settings)
+    finally:
+        await kit.close()
+
+
+def _kit(args: argparse.Namespace, recipe: Recipe, settings: Settings) -> LocalKit:
+    """A kit that computes here. Only a language model needs to know of a cluster file: what its engine may
+    take, or where it is asked."""
+    if not any(m.loader in ("vllm", "openai") for m in recipe.models()):
+        return LocalKit(None, "sorted")
+    file = cluster_file(args, settings)
+    return LocalKit(
+        None,
+        file.engine,
+        file.device,
+        endpoints=addresses(file, recipe.models(), settings.keys),
+        room=file.engines.room(file.device) if file.engines else None,
+    )
+
+
+async def _with(
+    kit: LocalKit, args: argparse.Namespace, recipe: Recipe, settings: Settings
+) -> tuple[Question, Mapping[str, StageCount], Index]:
     if args.pages:
         done = await answer_over(recipe, kit, *_from_file(args))
         return done.question, done.counts, done.index

@@ -21,7 +21,7 @@ from raypipe.chat import Generated
 from raypipe.memo import MemoryMemo, MemoTable, Values
 from raypipe.records import digest
 from raypipe.store.commit import append
-from raypipe.store.database import Store, missing, rows
+from raypipe.store.database import Store, forget, missing, rows
 from raypipe.store.tables import REPLIES, SCORES, checked, embeddings_schema, kind_of
 
 FRESH_BYTES = 256 << 20  # of values a process asked itself and keeps in memory
@@ -122,8 +122,9 @@ class Folded:
     damaged: int  # files that were not what their name says; their values will be asked again
 
 
-def fold_memo(store: Store) -> Folded:
-    """Brings what workers remembered into the memo tables: before a run pins them, and after a run."""
+def fold_memo(store: Store, fresh: bool = False) -> Folded:
+    """Brings what workers remembered into the memo tables: before a run pins them, and after a run. `fresh`:
+    replies that were asked for again take the place of older ones."""
     done = Folded(0, 0, 0)
     for table in store.files.names(_FOLDER):
         kind_of(table)
@@ -140,14 +141,14 @@ def fold_memo(store: Store) -> Folded:
             waiting.append((name, pa.ipc.open_file(content).read_all()))
             size += len(content)
             if size > FOLD_BYTES:
-                done = _fold(store, table, waiting, done)
+                done = _fold(store, table, waiting, done, fresh)
                 waiting, size = [], 0
         if waiting:
-            done = _fold(store, table, waiting, done)
+            done = _fold(store, table, waiting, done, fresh)
     return done
 
 
-def _fold(store: Store, table: str, waiting: list[tuple[str, pa.Table]], done: Folded) -> Folded:
+def _fold(store: Store, table: str, waiting: list[tuple[str, pa.Table]], done: Folded, again: bool) -> Folded:
     """Adds the values that the table has not, and only then removes their files."""
     content = pa.concat_tables([t for _, t in waiting])
     store.ensure(table, content.schema)
@@ -155,6 +156,9 @@ def _fold(store: Store, table: str, waiting: list[tuple[str, pa.Table]], done: F
     first: dict[str, int] = {}
     for i, key in enumerate(content["key"].to_pylist()):
         first.setdefault(key, i)
+    if again and table.startswith("replies-"):
+        forget(dataset, "key", list(first))
+        dataset = store.dataset(table)
     fresh = missing(dataset, "key", list(first))
     if fresh:
         data = checked(table, dataset.schema, content.take([first[k] for k in fresh]))
