@@ -169,6 +169,8 @@ def main() -> None:
                 done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
                 (line,) = [x for x in done.stdout.splitlines() if x.startswith("RESULT ")]
                 runs.append(json.loads(line.removeprefix("RESULT ")))
+                wall, cpu = runs[-1]["seconds"], runs[-1]["cpu"]
+                print(f"{way}: {wall:.1f} s, {cpu:.1f} CPU s", file=sys.stderr, flush=True)
         first = runs[0]["said"]
         same = [
             sum(a == b for a, b in zip(first, r["said"], strict=True)) for r in runs if r["way"] != "actor"
