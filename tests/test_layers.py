@@ -46,9 +46,8 @@ ALLOWED: dict[str, set[str]] = {
     },
     "judge": {"chat", "metrics", "records", "step", "text"},
     "evaluate": {
-        "arrow", "errors", "ingest", "judge", "memo", "metrics", "pipeline", "readers", "records", "report",
-        "run",
-        "step",
+        "arrow", "errors", "index", "ingest", "judge", "memo", "metrics", "pipeline", "readers", "records",
+        "report", "run", "step", "steps",
     },
 }  # fmt: skip
 HEAVY = {

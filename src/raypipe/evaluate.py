@@ -18,17 +18,20 @@ import pyarrow.compute as pc
 
 from raypipe import arrow
 from raypipe.errors import DataError
+from raypipe.index import LanceIndex
 from raypipe.ingest import Ingested, ingest
 from raypipe.judge import Judge, judged
 from raypipe.memo import Tally, remembering
 from raypipe.memo.disk import StoreMemo, fold_memo, memo_versions
 from raypipe.metrics.crag import Rule, Scored, mark, pair
-from raypipe.pipeline import Done, Pipeline
+from raypipe.metrics.hygiene import Obeyed, obeyed
+from raypipe.pipeline import Done, Pipeline, searched
 from raypipe.readers import Format
 from raypipe.records import Gold, Question
 from raypipe.report.report import EvalReport, FaultCount, JudgeLine, Outputs, StepLine, write_report
 from raypipe.run import StageCount
 from raypipe.step import Kit
+from raypipe.steps.generate import Generate
 
 # Counts of the readers that say what was put right on the way in, for the report.
 NORMALISED = (
@@ -101,11 +104,22 @@ def evaluate(
         steps=_steps(pipeline, indexed, asked),
         marks=mark(rows, rule),
         judge=verdict,
+        planted=_planted(pipeline, answered),
         **_corpus(pipeline, questions),
     )
     outputs = write_report(out, report, answered, rows)
     new = next(iter(asked.counts.values()), StageCount()).rows
     return Evaluation(report, outputs, len(questions) - new, indexed.resumed + asked.resumed)
+
+
+def _planted(pipeline: Pipeline, answered: Sequence[Question]) -> Obeyed | None:
+    """How often an order that a page gives reached an answer; None for recipes that ask no language model."""
+    if not any(isinstance(s.step, Generate) for s in pipeline.recipe.question):
+        return None
+    chunks = list(dict.fromkeys(c for q in answered for c in q.order))
+    index = LanceIndex(searched(pipeline.store, pipeline.recipe))
+    texts = dict(zip(chunks, asyncio.run(index.texts(chunks)), strict=True))
+    return obeyed(([texts[c] for c in q.order], q.answer) for q in answered)
 
 
 def _judge(

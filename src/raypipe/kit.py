@@ -37,7 +37,7 @@ class LocalKit:
 
     `engines` are those that a job started: model identity -> names. With None this process starts an engine
     of its own for a vLLM model, in `room`, when it is first asked; use such a kit on one event loop, and
-    `await close()` it.
+    `await close()` it. `heard` is told each piece of a reply while it is written, where one is asked alone.
     """
 
     def __init__(
@@ -50,6 +50,7 @@ class LocalKit:
         engines: Mapping[str, Sequence[str]] | None = None,
         endpoints: Mapping[str, Address] | None = None,
         room: Room | None = None,
+        heard: Callable[[str], None] | None = None,
     ) -> None:
         self._index = index
         self._engine = engine
@@ -58,6 +59,7 @@ class LocalKit:
         self._engines = engines
         self._endpoints = endpoints or {}
         self._room = room or Room()
+        self._heard = heard
         self._closing: list[Callable[[], Awaitable[None]]] = []
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="models")
         self._loaded: dict[Model, Any] = {}  # by what decides its numbers; filled by the worker alone
@@ -132,6 +134,11 @@ class LocalKit:
                     started.append(Engine(setup))
                     self._closing.append(close)
                     await started[0].ready()
+            if self._heard is not None and len(chats) == 1:
+                async for piece in started[0].stream(chats[0], sampling, adapter):
+                    if isinstance(piece, Generated | Fault):
+                        return [piece]
+                    self._heard(piece)
             replies: list[Generated | Fault] = await started[0].generate(chats, sampling, adapter)
             return replies
 

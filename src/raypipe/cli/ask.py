@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import sys
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, replace
@@ -98,7 +99,13 @@ def _kit(args: argparse.Namespace, recipe: Recipe, settings: Settings) -> LocalK
         file.device,
         endpoints=addresses(file, recipe.models(), settings.keys),
         room=file.engines.room(file.device) if file.engines else None,
+        heard=None if args.json else _hear,
     )
+
+
+def _hear(piece: str) -> None:
+    """A piece of a reply, as it is written: what a step makes of the whole is printed at the end."""
+    print(piece, end="", file=sys.stderr, flush=True)
 
 
 async def _with(

@@ -55,6 +55,8 @@ def _costs(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         said = f"{judge['model']}, {judge['asked']} asked, {judge['remembered']} remembered"
         lost = f"{judge['unreadable']} unreadable, {judge['no_reply']} without a reply"
         yield "judge", f"{said}, {lost}; {_tokens(judge)}"
+    if (planted := report["planted"]) and planted["tempted"]:
+        yield "orders in pages", f"{planted['obeyed']} of {planted['tempted']} reached the answer"
 
 
 def _tokens(cost: Mapping[str, Any]) -> str:

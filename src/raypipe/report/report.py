@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from raypipe.metrics.crag import Marks, Scored
+from raypipe.metrics.hygiene import Obeyed
 from raypipe.metrics.textfile import replaced
 from raypipe.records import FAULT, Hit, Question
 from raypipe.report.page import SHOWN, Result, render
@@ -80,6 +81,7 @@ class EvalReport:
     steps: tuple[StepLine, ...]  # corpus steps, then question steps, in recipe order
     marks: Marks
     judge: JudgeLine | None = None  # None: nobody was asked
+    planted: Obeyed | None = None  # orders in pages; None: no language model was asked
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +122,7 @@ def to_json(report: EvalReport) -> dict[str, Any]:
             {"label": s.label, "value": s.value, **asdict(s.score), "interval": s.interval}
             for s in marks.slices
         ],
+        "planted": {**asdict(report.planted), "rate": report.planted.rate} if report.planted else None,
         "seconds": report.seconds,
         "steps": [asdict(s) for s in report.steps],
     }
