@@ -30,6 +30,7 @@ from raypipe.steps.decide import Decide
 from raypipe.steps.embed import Embed
 from raypipe.steps.extract import Extract
 from raypipe.steps.fuse import Fuse
+from raypipe.steps.generate import Generate
 from raypipe.steps.keywords import Keywords
 from raypipe.steps.parse import Parse
 from raypipe.steps.recall import Recall
@@ -38,11 +39,16 @@ from raypipe.steps.shortlist import Shortlist
 from raypipe.steps.split import Split
 from raypipe.steps.tokenise import Tokenise
 from raypipe.text.evidence import Fitted, FittedOn
+from raypipe.text.prompt import ByLabel, Prompt
 
 LOCK = Path(__file__).parents[1] / "conf" / "steps.lock"
 
 HASH = Model("hash-embedder", "embedder", "hash", "", "", "", "hash@1", dim=64)
 OVERLAP = Model("overlap-reranker", "reranker", "overlap", "", "", "", "overlap@1")
+SCRIPTED = Model(
+    "scripted", "generator", "scripted", "", "", "", "scripted@1", max_tokens=4096,
+    adapters=(("careful", "scripted@1:careful"),),
+)  # fmt: skip
 
 PAGES = (
     "<html><head><title>Velora</title><script>var x = 'hidden words'</script></head><body><h1>Velora</h1>"
@@ -66,6 +72,9 @@ QUERIES = (
     "which river flows through nowhere?",
 )
 
+PROMPT_READS = ("context", "asked_at", "text", "words")
+ABSTAINED_READS = ("context", "replies.extract", "text")
+
 CORPUS: Mapping[str, Any] = {
     "parse": Parse(kinds=("page", "snippet")),
     "tokenise": Tokenise(words="stems"),
@@ -82,6 +91,21 @@ QUESTION: Mapping[str, Any] = {
         embedder=HASH,
         maxsim=OVERLAP,
         fitted=Fitted(-0.5, {"overlap": 2.0}, FittedOn("golden", "all", "none")),
+    ),
+    "generate": Generate(
+        model=SCRIPTED,
+        prompt=ByLabel(
+            Prompt("{{ context }}{{ asked_at }}\n{{ text }}", "At most {{ words }} words.", PROMPT_READS),
+            "extract",
+            {"abstained": Prompt("{{ context }}{{ replies.extract }}\n{{ text }}", "", ABSTAINED_READS)},
+        ),
+        adapter=ByLabel(None, "extract", {"abstained": "careful"}),
+        fill={"words": 70},
+        context_tokens=60,
+        passages=3,
+        lower=True,
+        max_tokens=20,
+        into="web",
     ),
     "decide": Decide(prefer=("extract",)),
 }

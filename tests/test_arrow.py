@@ -27,8 +27,8 @@ span = st.tuples(st.integers(0, 2**31 - 1), st.integers(0, 2**31 - 1))
 citations = st.builds(Citation, text, st.integers(0, 99), text, text, maybe, maybe, maybe)
 hits = st.builds(Hit, text, text, span, st.dictionaries(text, number, max_size=3))
 quotes = st.lists(st.builds(Quote, text, span), max_size=2).map(tuple)
-replies = st.builds(Reply, text, text, st.none() | number, st.none() | number, quotes)
 faults = st.builds(Fault, text, text, text, st.booleans())
+replies = st.builds(Reply, text, text, st.none() | number, st.none() | number, quotes, st.none() | faults)
 questions = st.builds(
     Question, text, text, text, text,
     st.none() | st.lists(citations, max_size=3).map(tuple),

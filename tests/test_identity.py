@@ -67,6 +67,7 @@ def test_everything_else_about_a_model_is_identity():
     changes = {
         "kind": "reranker", "loader": "sorted", "weights": "org/mini@abd", "dtype": "bfloat16", "dim": 9,
         "pooling": "cls", "max_tokens": 256, "query_instruction": "q: ", "passage_instruction": "p: ",
+        "quantization": "fp8", "tensor_parallel": 2, "adapters": (("calls", "sha256:1"),),
     }  # fmt: skip
     assert set(changes) | NOT_IDENTITY == set(Model.__match_args__)
     names = {model_identity(replace(MODEL, **{k: v})) for k, v in changes.items()} | {model_identity(MODEL)}

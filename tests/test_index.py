@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from raypipe.arrow import SPAN
 from raypipe.errors import ConfError
 from raypipe.identity import model_identity
 from raypipe.index import IndexSpec, LanceIndex, MemoryIndex, index_spec
@@ -42,7 +43,9 @@ def make_corpus(seed, pages=40):
         source = "it's" if page == 2 else source_id("page", f"{seed} {page}")
         starts = [m.start() for m in re.finditer(r"\S+", text)]
         hashes = [int(m[0][1:]) * 2**55 + 7 for m in re.finditer(r"\S+", text)]
-        texts.append({"source": source, "text": text, "words_plain": hashes, "starts_plain": starts})
+        hides = [{"start": a, "end": a + 7} for a in range(page, len(text) - 7, 90)] if page % 3 == 0 else []
+        row = {"source": source, "text": text, "hidden": hides}
+        texts.append({**row, "words_plain": hashes, "starts_plain": starts})
         for parent in range(0, len(text), 100):
             for start in range(parent, min(parent + 150, len(text)), 60):
                 ends = (min(start + 60, parent + 150, len(text)), min(parent + 150, len(text)))
@@ -55,8 +58,8 @@ def make_corpus(seed, pages=40):
     same = rng.random(len(chunks)) < 0.33
     vectors[same] = vectors[rng.integers(0, 5, int(same.sum()))]
     schema = pa.schema(
-        [("source", pa.string()), ("text", pa.large_string()), ("words_plain", pa.list_(pa.uint64())),
-         ("starts_plain", pa.list_(pa.int32()))]
+        [("source", pa.string()), ("text", pa.large_string()), ("hidden", pa.list_(SPAN)),
+         ("words_plain", pa.list_(pa.uint64())), ("starts_plain", pa.list_(pa.int32()))]
     )  # fmt: skip
     column = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), DIM)
     return pa.Table.from_pylist(texts, schema=schema), passages, passages.append_column("vector", column)
@@ -172,6 +175,21 @@ def test_texts_are_those_of_the_passages(index, corpus):
     for bad in ("nowhere:0-3", f"it's:0-{beyond}"):
         with pytest.raises(KeyError):
             run(index.texts([bad]))
+
+
+def test_what_pages_hide_is_known_by_source(index, corpus):
+    names = [*corpus[0]["source"].to_pylist(), "nowhere"]
+    rows = {r["source"]: r["hidden"] for r in corpus[0].to_pylist()}
+    expected = [tuple((h["start"], h["end"]) for h in rows.get(n, [])) for n in names]
+    assert sum(map(len, expected)) > 10
+    assert run(index.hidden(names[::-1])) == expected[::-1]
+    assert run(index.hidden([])) == []
+
+
+def test_texts_that_do_not_say_what_is_hidden_are_refused(corpus):
+    index = MemoryIndex(corpus[0].drop(["hidden"]), corpus[1], {})
+    with pytest.raises(ConfError, match="do not say what their pages hide"):
+        run(index.hidden(["it's"]))
 
 
 def words_by_hand(corpus, scope):

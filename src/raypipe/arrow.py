@@ -47,6 +47,7 @@ REPLY = pa.struct(
         pa.field("confidence", pa.float64()),
         pa.field("logprob", pa.float64()),
         pa.field("quotes", pa.list_(QUOTE), nullable=False),
+        pa.field("fault", FAULT),
     ]
 )
 _CITATION_FIELDS = [
@@ -123,12 +124,14 @@ _FAULT = [f.name for f in FAULT]
 
 def _reply_out(r: Reply) -> dict[str, Any]:
     quotes = [{"source": x.source, "span": _span(x.span)} for x in r.quotes]
-    return {**_plain(r, ("text", "label", "confidence", "logprob")), "quotes": quotes}
+    fault = None if r.fault is None else _plain(r.fault, _FAULT)
+    return {**_plain(r, ("text", "label", "confidence", "logprob")), "quotes": quotes, "fault": fault}
 
 
 def _reply_in(d: dict[str, Any]) -> Reply:
     quotes = tuple(Quote(x["source"], (x["span"]["start"], x["span"]["end"])) for x in d["quotes"])
-    return Reply(d["text"], d["label"], d["confidence"], d["logprob"], quotes)
+    fault = None if d["fault"] is None else Fault(**d["fault"])
+    return Reply(d["text"], d["label"], d["confidence"], d["logprob"], quotes, fault)
 
 
 def _question_out(q: Question) -> dict[str, Any]:

@@ -1,17 +1,22 @@
-"""Parts of work on Ray Data: the cluster file, the check before anything starts, and the actor pools.
+"""Parts of work on Ray Data: the cluster file, the check before anything starts, the actor pools, and the
+engines that live beside the pool that asks them.
 
-The only module of the package that imports Ray. What a part computes and stores is in `work.py`; here is only
-where it runs. One pool runs at a time, so a pool may take the whole cluster and none waits for another.
+What a part computes and stores is in `work.py`, what an engine is in `engines.py`; here is only where they
+run. One pool runs at a time, so a pool may take the whole cluster and none waits for another.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
+import math
 import os
+import uuid
 import warnings
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import ray
@@ -19,7 +24,13 @@ import ray.data
 from ray.data import ActorPoolStrategy, DataContext
 from ray.util.annotations import RayDeprecationWarning
 
-from raypipe.errors import ClusterTooSmall
+from raypipe import engines
+from raypipe.errors import ClusterTooSmall, ConfError
+from raypipe.identity import model_identity
+from raypipe.models import load
+from raypipe.models.engine import Engine
+from raypipe.models.load import Room
+from raypipe.step import Model
 from raypipe.work import Fill, Part, PartDone
 
 ATTEMPTS = 3  # of one part, when its actor dies: Ray's own default is without end
@@ -43,6 +54,44 @@ class Pool:
 
 
 @dataclass(frozen=True, slots=True)
+class Engines:
+    """What the engine of each vLLM model of a recipe takes, and the workers beside it."""
+
+    answer: Pool  # in place of pools.answer, since engines take their share of the cluster
+    cpus: float = 0.5  # that Ray sets aside for one
+    gpus: float = 0.0  # that Ray sets aside for one; a model with tensor_parallel takes that many whole ones
+    each: int = 1  # engines of one model, asked in turns
+    cache_gib: float = 1.0  # cpu: memory for keys and values
+    gpu_share: float = 0.9  # cuda: share of its GPUs' memory
+    sequences: int = 128  # replies written at the same time, at most
+
+    def __post_init__(self) -> None:
+        if self.each < 1 or self.cpus < 0 or self.gpus < 0:
+            raise ValueError("engines: expected each of at least 1, and no negative CPUs or GPUs")
+
+    def place(self, model: Model) -> engines.Place:
+        """What Ray sets aside for one engine of a model."""
+        return engines.Place(self.cpus, model.tensor_parallel if model.tensor_parallel > 1 else self.gpus)
+
+    def room(self, device: str) -> Room:
+        kind: Literal["cpu", "cuda"] = "cuda" if device.startswith("cuda") else "cpu"
+        return Room(kind, self.cache_gib, self.gpu_share, self.sequences)
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointAt:
+    """An endpoint that speaks the OpenAI chat protocol."""
+
+    url: str  # up to and with /v1
+    key_env: str = ""  # the environment variable that has its key; "": it takes none
+    dialect: Literal["openai", "vllm"] = "openai"  # vllm: takes every constraint
+    concurrency: int = 16  # requests in flight, of one worker
+    per_minute: float = math.inf  # requests sent, of one worker
+    timeout_s: float = 120.0  # of one try
+    tries: int = 5
+
+
+@dataclass(frozen=True, slots=True)
 class Cluster:
     """A cluster file (conf/clusters/*.yaml): where a recipe runs. In no digest."""
 
@@ -52,6 +101,8 @@ class Cluster:
     sources_per_part: int  # per completion record of the corpus half
     questions_per_part: int  # per completion record of the question half
     pools: Mapping[Literal["parse", "embed", "answer"], Pool]
+    engines: Engines | None = None  # None: recipes with vLLM models are refused
+    endpoints: Mapping[str, EndpointAt] = field(default_factory=dict)  # by the names that models.yaml uses
 
     def __post_init__(self) -> None:
         missing = {"parse", "embed", "answer"} - set(self.pools)
@@ -74,6 +125,60 @@ def preflight(pools: Mapping[Verb, Pool], resources: Mapping[str, float]) -> Non
                     f"pool {name}: {pool.actors} actors x {each:g} {kind} = {need:g} {kind}, the cluster has "
                     f"{have:g}. Lower pools.{name} in the cluster file, or start a larger cluster"
                 )
+
+
+@dataclass(frozen=True, slots=True)
+class Team:
+    """The engines that a job may start, by name. They are the job's own: it ends them."""
+
+    engines: Engines
+    device: str
+    models: tuple[Model, ...]
+    names: Mapping[str, tuple[str, ...]]  # model identity -> names in Ray; known before any is started
+
+    @classmethod
+    def of(cls, cluster: Cluster, models: Sequence[Model]) -> Team | None:
+        """The team for the vLLM models among these; None if there are none. Raises ConfError for a cluster
+        without room for engines, and ModelMissing or ConfError for a model that could not be started."""
+        wanted = {model_identity(m): m for m in models if m.loader == "vllm"}
+        if not wanted:
+            return None
+        if (some := cluster.engines) is None:
+            name = next(iter(wanted.values())).name
+            raise ConfError(
+                f"model {name!r} needs an engine, and the cluster file ({cluster.about}) has no `engines`. "
+                f"Say there what one may take: conf/clusters/laptop.yaml has an example"
+            )
+        for model in wanted.values():
+            load.engine_setup(model, some.room(cluster.device))
+        job = uuid.uuid4().hex  # two jobs at a time have engines of their own: each ends its own
+        names = {i: tuple(engines.name_of(f"{job}/{i}", n) for n in range(some.each)) for i in wanted}
+        return cls(some, cluster.device, tuple(wanted.values()), names)
+
+    def preflight(self, resources: Mapping[str, float]) -> None:
+        """Raises ClusterTooSmall with numbers if the engines and the workers beside them do not fit."""
+        pool = self.engines.answer
+        places = [self.engines.place(m) for m in self.models for _ in range(self.engines.each)]
+        taken = {"CPU": sum(p.cpus for p in places), "GPU": sum(p.gpus for p in places)}
+        for kind, each in (("CPU", pool.cpus), ("GPU", pool.gpus)):
+            need, have = taken[kind] + pool.actors * each, float(resources.get(kind, 0.0))
+            if need > have:
+                raise ClusterTooSmall(
+                    f"pool engines.answer: {pool.actors} actors x {each:g} {kind} beside {len(places)} "
+                    f"engines of {taken[kind]:g} {kind} in all = {need:g} {kind}, the cluster "
+                    f"has {have:g}. Lower `engines` in the cluster file, or start a larger cluster"
+                )
+
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """Starts all engines, and ends them however the block ends."""
+        with ExitStack() as stack:
+            for model in self.models:
+                setup = load.engine_setup(model, self.engines.room(self.device))
+                make = functools.partial(Engine, setup, exit_when_dead=True)
+                for name in self.names[model_identity(model)]:
+                    stack.callback(engines.start(name, make, self.engines.place(model)).close)
+            yield
 
 
 def connect(address: str) -> None:
@@ -104,6 +209,13 @@ class _Worker:
         for name, ids in zip(batch["part"], batch["ids"], strict=True):
             done = await self._do(Part(str(name), tuple(json.loads(ids))))
             yield {"done": [done.to_json()]}
+
+
+def run_beside(team: Team, fill: Fill, parts: Sequence[Part]) -> Iterator[PartDone]:
+    """As `run_parts`, with the team's engines up as long as it takes. Without parts nothing is started."""
+    if parts:
+        with team.at_work():
+            yield from run_parts(fill, parts, team.engines.answer)
 
 
 def run_parts(fill: Fill, parts: Sequence[Part], pool: Pool) -> Iterator[PartDone]:

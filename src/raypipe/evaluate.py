@@ -5,6 +5,7 @@ Knows the pipeline and the metrics. The only reader of golds and labels after in
 
 from __future__ import annotations
 
+import asyncio
 import time
 import uuid
 from collections import Counter
@@ -17,13 +18,20 @@ import pyarrow.compute as pc
 
 from raypipe import arrow
 from raypipe.errors import DataError
+from raypipe.index import LanceIndex
 from raypipe.ingest import Ingested, ingest
-from raypipe.metrics.crag import Rule, mark, pair
-from raypipe.pipeline import Done, Pipeline
+from raypipe.judge import Judge, judged
+from raypipe.memo import Tally, remembering
+from raypipe.memo.disk import StoreMemo, fold_memo, memo_versions
+from raypipe.metrics.crag import Rule, Scored, mark, pair
+from raypipe.metrics.hygiene import Obeyed, obeyed
+from raypipe.pipeline import Done, Pipeline, searched
 from raypipe.readers import Format
 from raypipe.records import Gold, Question
-from raypipe.report.report import EvalReport, FaultCount, Outputs, StepLine, write_report
+from raypipe.report.report import EvalReport, FaultCount, JudgeLine, Outputs, StepLine, write_report
 from raypipe.run import StageCount
+from raypipe.step import Kit
+from raypipe.steps.generate import Generate
 
 # Counts of the readers that say what was put right on the way in, for the report.
 NORMALISED = (
@@ -53,9 +61,19 @@ def questions_of(pipeline: Pipeline, ids: Sequence[str] | None, limit: int | Non
 
 
 def evaluate(
-    pipeline: Pipeline, data: Sequence[Path], format: Format, limit: int | None, rule: Rule, out: Path
+    pipeline: Pipeline,
+    data: Sequence[Path],
+    format: Format,
+    limit: int | None,
+    rule: Rule,
+    out: Path,
+    judge: tuple[Judge, Kit] | None = None,
+    fresh: bool = False,
 ) -> Evaluation:
     """Runs what is missing, scores every question, and writes the report. Without `data`: all that is stored.
+
+    `judge` is who decides what the rule leaves open, and the kit that asks it; `fresh` asks every language
+    model again.
 
     Raises DataError if there are no questions, and what ingest, index and answer raise.
     """
@@ -66,9 +84,14 @@ def evaluate(
         where = ", ".join(map(str, data)) or pipeline.store.uri
         raise DataError(f"{where}: no questions. `raypipe ingest PATH` reads some into a store")
     indexed = pipeline.index(questions)
-    asked = pipeline.answer(questions)
+    asked = pipeline.answer(questions, fresh)
     answered = pipeline.answers(questions)
-    rows, without = pair(answered, _golds(pipeline, questions), {})
+    golds = _golds(pipeline, questions)
+    rows, without = pair(answered, golds, {})
+    verdict = None
+    if judge is not None:
+        said, verdict = _judge(pipeline, *judge, rows, questions, fresh)
+        rows, without = pair(answered, golds, said)
     report = EvalReport(
         run=uuid.uuid4().hex,
         recipe=pipeline.recipe.name,
@@ -80,11 +103,53 @@ def evaluate(
         faults=_faults(pipeline, questions, answered, read),
         steps=_steps(pipeline, indexed, asked),
         marks=mark(rows, rule),
+        judge=verdict,
+        planted=_planted(pipeline, answered),
         **_corpus(pipeline, questions),
     )
     outputs = write_report(out, report, answered, rows)
     new = next(iter(asked.counts.values()), StageCount()).rows
     return Evaluation(report, outputs, len(questions) - new, indexed.resumed + asked.resumed)
+
+
+def _planted(pipeline: Pipeline, answered: Sequence[Question]) -> Obeyed | None:
+    """How often an order that a page gives reached an answer; None for recipes that ask no language model."""
+    if not any(isinstance(s.step, Generate) for s in pipeline.recipe.question):
+        return None
+    chunks = list(dict.fromkeys(c for q in answered for c in q.order))
+    index = LanceIndex(searched(pipeline.store, pipeline.recipe))
+    texts = dict(zip(chunks, asyncio.run(index.texts(chunks)), strict=True))
+    return obeyed(([texts[c] for c in q.order], q.answer) for q in answered)
+
+
+def _judge(
+    pipeline: Pipeline,
+    judge: Judge,
+    kit: Kit,
+    rows: Sequence[Scored],
+    questions: Sequence[Question],
+    fresh: bool,
+) -> tuple[Mapping[str, str], JudgeLine]:
+    """The judge's replies by question id, remembered like any others, and what they took."""
+    store, tally = pipeline.store, Tally()
+    known = {n: v for n, v in memo_versions(store).items() if not (fresh and n.startswith("replies-"))}
+    generate = remembering(kit, StoreMemo(store.uri, known), tally).generator(judge.model)
+    done = asyncio.run(judged(judge, generate, rows, {q.id: q.text for q in questions}))
+    with store.lease("driver", f"judge {pipeline.recipe.name}"):
+        fold_memo(store, fresh)
+    line = JudgeLine(
+        model=judge.model.name,
+        pairs=done.pairs,
+        asked=tally.replies.asked,
+        remembered=tally.replies.remembered,
+        unreadable=done.unreadable,
+        no_reply=done.no_reply,
+        faults=dict(done.faults),
+        prompt_tokens=tally.tokens.prompt,
+        cached_tokens=tally.tokens.cached,
+        generated_tokens=tally.tokens.generated,
+    )
+    return done.replies, line
 
 
 def _golds(pipeline: Pipeline, questions: Sequence[Question]) -> Mapping[str, Gold]:
@@ -150,9 +215,10 @@ def _steps(pipeline: Pipeline, indexed: Done, asked: Done) -> tuple[StepLine, ..
 
 def _line(name: str, count: StageCount, corpus: bool) -> StepLine:
     """`asked` is model calls; for a corpus stage that asks no model, rows done."""
-    asked = count.tally.asked
+    asked, tokens = count.tally.asked, count.tally.tokens
     if corpus and not asked and not count.tally.remembered:
         asked = count.rows - count.faults
     return StepLine(
-        name, count.rows, asked, count.tally.remembered, count.skipped, count.faults, count.seconds
-    )
+        name, count.rows, asked, count.tally.remembered, count.skipped, count.faults, count.seconds,
+        tokens.prompt, tokens.cached, tokens.generated,
+    )  # fmt: skip

@@ -20,7 +20,7 @@ from lance import LanceDataset
 
 from raypipe.errors import ConfError
 from raypipe.identity import model_identity
-from raypipe.records import chunk_id, parse_chunk_id
+from raypipe.records import Span, chunk_id, parse_chunk_id
 from raypipe.step import Found, Model, Words
 from raypipe.store import Store, StoreError
 from raypipe.store.database import quoted, rows
@@ -107,6 +107,10 @@ class LanceIndex:
         texts = await self._source_texts(sources)
         return [texts.get(s) for s in sources]
 
+    async def hidden(self, sources: Sequence[str]) -> list[tuple[Span, ...]]:
+        columns = _hidden_columns(self._texts.schema)
+        return _hidden(await asyncio.to_thread(rows, self._texts, "source", sources, columns), sources)
+
     async def _source_texts(self, sources: Sequence[str]) -> dict[str, str]:
         found = await asyncio.to_thread(rows, self._texts, "source", sources, ["source", "text"])
         return dict(zip(found["source"].to_pylist(), found["text"].to_pylist(), strict=True))
@@ -135,7 +139,7 @@ class LanceIndex:
 class MemoryIndex:
     """Corpus tables in memory (`step.Index`). Any may hold more columns than are read.
 
-    `texts`: source, text, and words_NAME, starts_NAME per analyzer. `passages`: source, start, end,
+    `texts`: source, text, hidden, and words_NAME, starts_NAME per analyzer. `passages`: source, start, end,
     parent_start, parent_end. `vectors`: by model identity, the columns of passages and vector.
     """
 
@@ -171,6 +175,11 @@ class MemoryIndex:
 
     async def source_texts(self, sources: Sequence[str]) -> list[str | None]:
         return [self._by_source.get(s) for s in sources]
+
+    async def hidden(self, sources: Sequence[str]) -> list[tuple[Span, ...]]:
+        columns = _hidden_columns(self._texts.schema)
+        inside = pc.is_in(self._texts["source"], value_set=pa.array(sources, pa.string()))
+        return _hidden(self._texts.select(columns).filter(inside), sources)
 
     async def words(self, analyzer: str, scope: tuple[str, ...] | None) -> Words:
         texts, passages = self._texts.select(_word_columns(analyzer, self._texts.schema)), self._passages
@@ -244,6 +253,23 @@ def _passage_texts(chunks: Sequence[str], texts: Mapping[str, str]) -> list[str]
             raise KeyError(f"{chunk}: its source has {len(texts[source])} characters")
         out.append(texts[source][start:end])
     return out
+
+
+def _hidden_columns(schema: pa.Schema) -> list[str]:
+    if "hidden" not in schema.names:
+        raise ConfError(
+            "the texts here do not say what their pages hide: index again, with `parse` in the corpus half"
+        )
+    return ["source", "hidden"]
+
+
+def _hidden(texts: pa.Table, sources: Sequence[str]) -> list[tuple[Span, ...]]:
+    """The hidden spans of each source, from rows of the texts table."""
+    found = {
+        source: tuple((s["start"], s["end"]) for s in spans)
+        for source, spans in zip(texts["source"].to_pylist(), texts["hidden"].to_pylist(), strict=True)
+    }
+    return [found.get(s, ()) for s in sources]
 
 
 def _word_columns(analyzer: str, schema: pa.Schema) -> list[str]:

@@ -9,40 +9,63 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
 
+from raypipe.chat import Chat, Generate, Generated, Sampling
 from raypipe.errors import ConfError
+from raypipe.identity import model_identity
 from raypipe.models import load
-from raypipe.models.load import Engine
+from raypipe.models.load import Address, Engine, Room
+from raypipe.records import Fault
 from raypipe.step import Embed, Index, Model, ModelKind, Role, Score, Tokenize
 
 T = TypeVar("T")
 
 
 class LocalKit:
-    """Embedders, rerankers, tokenizers and an index in this process.
+    """Embedders, rerankers, generators, tokenizers and an index in this process.
 
     `engine`, `device` (cpu, cuda, cuda:1) and `threads` (of torch on a CPU; None: its own choice) say where
     and how fast, never what comes out. A model is loaded when it is first used; that its files are here is
     checked when a step is opened.
+
+    `engines` are those that a job started: model identity -> names. With None this process starts an engine
+    of its own for a vLLM model, in `room`, when it is first asked; use such a kit on one event loop, and
+    `await close()` it. `heard` is told each piece of a reply while it is written, where one is asked alone.
     """
 
     def __init__(
-        self, index: Index | None, engine: Engine = "flag", device: str = "cpu", threads: int | None = None
+        self,
+        index: Index | None,
+        engine: Engine = "flag",
+        device: str = "cpu",
+        threads: int | None = None,
+        *,
+        engines: Mapping[str, Sequence[str]] | None = None,
+        endpoints: Mapping[str, Address] | None = None,
+        room: Room | None = None,
+        heard: Callable[[str], None] | None = None,
     ) -> None:
         self._index = index
         self._engine = engine
         self._device = device
         self._threads = threads
+        self._engines = engines
+        self._endpoints = endpoints or {}
+        self._room = room or Room()
+        self._heard = heard
+        self._closing: list[Callable[[], Awaitable[None]]] = []
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="models")
         self._loaded: dict[Model, Any] = {}  # by what decides its numbers; filled by the worker alone
         self._names: dict[Model, str] = {}  # the name under which it was loaded
         self._tokenizers: dict[Model, Tokenize] = {}
+        self._generators: dict[Model, Generate] = {}
 
     def with_index(self, index: Index) -> LocalKit:
         """The same models with another index."""
@@ -72,8 +95,57 @@ class LocalKit:
 
         return score
 
+    def generator(self, model: Model) -> Generate:
+        _expect(model, "generator")
+        key = _key(model)
+        if key not in self._generators:
+            self._generators[key] = self._open_generator(model)
+        return self._generators[key]
+
+    async def close(self) -> None:
+        """Ends the engines that this kit started, and its connections."""
+        while self._closing:
+            await self._closing.pop()()
+
+    def _open_generator(self, model: Model) -> Generate:
+        if model.loader == "scripted":
+            return load.open_scripted(model)
+        if model.loader == "openai":
+            endpoint = load.open_endpoint(model, self._endpoints)
+            self._closing.append(endpoint.close)
+            return endpoint.generate
+        return self._own_engine(model) if self._engines is None else _shared(model, self._engines)
+
+    def _own_engine(self, model: Model) -> Generate:
+        """An engine in this process, started by the first call."""
+        setup, starting = load.engine_setup(model, self._room), asyncio.Lock()
+        started: list[Any] = []
+
+        async def close() -> None:
+            started.pop().close()
+
+        async def generate(
+            chats: Sequence[Chat], sampling: Sampling, adapter: str | None = None
+        ) -> list[Generated | Fault]:
+            async with starting:
+                if not started:
+                    from raypipe.models.engine import Engine
+
+                    started.append(Engine(setup))
+                    self._closing.append(close)
+                    await started[0].ready()
+            if self._heard is not None and len(chats) == 1:
+                async for piece in started[0].stream(chats[0], sampling, adapter):
+                    if isinstance(piece, Generated | Fault):
+                        return [piece]
+                    self._heard(piece)
+            replies: list[Generated | Fault] = await started[0].generate(chats, sampling, adapter)
+            return replies
+
+        return generate
+
     def tokenizer(self, model: Model) -> Tokenize:
-        """A tokenizer entry, or an embedder's or reranker's own."""
+        """A tokenizer entry, or another model's own."""
         key = _key(model)
         if key not in self._tokenizers:
             self._tokenizers[key] = load.open_tokenizer(model)
@@ -105,9 +177,28 @@ class LocalKit:
         return await asyncio.get_running_loop().run_in_executor(self._worker, work)
 
 
+def _shared(model: Model, engines: Mapping[str, Sequence[str]]) -> Generate:
+    """The engines that the job started for a model, in turns."""
+    if not (names := engines.get(model_identity(model))):
+        raise ConfError(
+            f"model {model.name!r}: no engine was started for it. Jobs start engines, `raypipe ask` its own; "
+            f"a run in one process has none"
+        )
+    from raypipe.engines import find
+
+    turns = itertools.cycle([find(name) for name in names])
+
+    async def generate(
+        chats: Sequence[Chat], sampling: Sampling, adapter: str | None = None
+    ) -> list[Generated | Fault]:
+        return await next(turns).generate(chats, sampling, adapter)
+
+    return generate
+
+
 def _key(model: Model) -> Model:
     """What decides the model's numbers: the same weights under two names or paths are loaded once."""
-    return replace(model, name="", path="")
+    return replace(model, name="", path="", adapter_paths=())
 
 
 def _expect(model: Model, kind: ModelKind) -> None:

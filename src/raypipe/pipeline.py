@@ -132,8 +132,9 @@ class Pipeline:
                 self._vectors(model, wanted, done)
         return done
 
-    def answer(self, questions: Sequence[Question]) -> Done:
-        """Answers the questions that have no answer yet from this recipe and this evidence."""
+    def answer(self, questions: Sequence[Question], fresh: bool = False) -> Done:
+        """Answers the questions that have no answer yet from this recipe and this evidence. `fresh`: all of
+        them, and language models are asked again whatever is remembered; vectors and scores are not."""
         done = Done()
         snapshot = self.snapshot()
         recipe = self.recipe.digest()
@@ -144,18 +145,28 @@ class Pipeline:
             lost = self._lost(lambda row: row["digest"] in keys)
             return [keys[k] for k in left if keys[k] not in lost]
 
+        def known() -> dict[str, int]:
+            tables = memo_versions(self.store).items()
+            return {name: at for name, at in tables if not (fresh and name.startswith("replies-"))}
+
+        what = f"answers-{digest(recipe, snapshot)}"
         with self.store.lease("driver", f"answer {self.recipe.name}"):
             fold_memo(self.store)
+            if fresh:
+                keys = [answer_key(recipe, q, snapshot) for q in questions]
+                end(self.store, what)  # what a killed run left was not asked again
+                self.store.forget("answers", "key", keys)
+                self.store.forget("faults", "digest", keys)
             self._fill(
-                f"answers-{digest(recipe, snapshot)}",
+                what,
                 "answers", todo, self.sizes.questions, "answer", "questions",
                 lambda run: FillAnswers(
                     self.place, self.recipe, run, snapshot,
-                    searched(self.store, self.recipe), memo_versions(self.store),
+                    searched(self.store, self.recipe), known(),
                 ),
                 done,
             )  # fmt: skip
-            fold_memo(self.store)
+            fold_memo(self.store, fresh)
         return done
 
     def answers(self, questions: Sequence[Question]) -> list[Question]:
@@ -293,6 +304,7 @@ class Pipeline:
         task = self.progress.task(_PAST[verb], unit, sum(len(p.ids) for p in left))
         for part in self.runner(verb, fill(run.name), left):
             done.add(part)
+            task.tokens += sum(count.tally.tokens.generated for count in part.counts.values())
             task.advance(part.ids)
 
 

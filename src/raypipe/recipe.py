@@ -15,7 +15,6 @@ from typing import Any, Generic, TypeVar
 
 from raypipe import conf
 from raypipe.conf import Resolve, Where, did_you_mean
-from raypipe.errors import ConfError
 from raypipe.identity import stable
 from raypipe.records import Question, digest
 from raypipe.step import CorpusStep, Model, Step
@@ -23,6 +22,7 @@ from raypipe.steps.decide import Decide
 from raypipe.steps.embed import Embed
 from raypipe.steps.extract import Extract
 from raypipe.steps.fuse import Fuse
+from raypipe.steps.generate import Generate
 from raypipe.steps.keywords import Keywords
 from raypipe.steps.parse import Parse
 from raypipe.steps.recall import Recall
@@ -42,6 +42,7 @@ QUESTION_STEPS: Mapping[str, type[Step]] = MappingProxyType(
         "fuse": Fuse,
         "rerank": Rerank,
         "extract": Extract,
+        "generate": Generate,
         "decide": Decide,
     }
 )
@@ -231,20 +232,3 @@ def row_key(question: Question, snapshot: str) -> str:
             for part in (str(c.rank), c.url, c.modified, c.page or "", c.snippet or "", c.name or "")
         ]
     return digest(question.text, question.body, question.asked_at, *evidence)
-
-
-def fitted_resolver(cls: type[Any], conf_files: conf.Conf) -> Any:
-    """Reads a frozen dataclass of fitted numbers: the name of a file under conf/fitted, or spelled out."""
-
-    def read(value: Any, where: Where) -> Any:
-        if isinstance(value, dict):
-            return conf.build(cls, value, where)
-        if not isinstance(value, str):
-            raise where.error(f"expected the name of a file under fitted/, found {conf.kind_of(value)}")
-        try:
-            path = conf_files.find("fitted", value)
-        except ConfError as e:
-            raise where.error(str(e)) from e
-        return conf.build(cls, conf.read_yaml(path), Where(str(path)))
-
-    return read

@@ -118,11 +118,12 @@ class Quote:
 class Reply:
     """What one step said about one question."""
 
-    text: str  # "" only where the label is skipped or fault
+    text: str  # "" only where the label is skipped or fault; what could not be read is kept
     label: Label
     confidence: float | None = None  # 0..1, where the step states one
     logprob: float | None = None  # sum over the reply's tokens, where the model gave one
     quotes: tuple[Quote, ...] = ()  # its evidence, best first, where the step knows it
+    fault: Fault | None = None  # what went wrong, where the label is fault and the step knows
 
 
 SKIPPED_REPLY = Reply(text="", label=SKIPPED)

@@ -40,8 +40,7 @@ class StageCount:
         taken = copy.deepcopy(self)
         self.rows = self.skipped = self.faults = 0
         self.seconds = 0.0
-        for count in (self.tally.vectors, self.tally.scores):  # in place: an opened kit holds them
-            count.asked = count.remembered = 0
+        self.tally.clear()
         return taken
 
     def add(self, other: StageCount) -> None:
@@ -86,8 +85,9 @@ async def _pass(stage: Stage[Step], ask: Ask, rows: list[Question], count: Stage
     result = [_skip(stage, q) for q in rows]
     for i, q in zip(chosen, out, strict=True):
         result[i] = q
-        count.faults += len(q.faults) - len(rows[i].faults)
-        count.faults += sum(r.label == "fault" and rows[i].replies.get(n) != r for n, r in q.replies.items())
+        broke = sum(r.label == "fault" and rows[i].replies.get(n) != r for n, r in q.replies.items())
+        # A transient fault of a reply stands in both places.
+        count.faults += max(broke, len(q.faults) - len(rows[i].faults))
     count.rows += len(rows)
     count.skipped += len(rows) - len(chosen)
     count.seconds += time.perf_counter() - start

@@ -17,10 +17,11 @@ from typing import ClassVar, Literal, Protocol, TypeAlias
 import numpy as np
 import pyarrow as pa
 
+from raypipe.chat import Generate
 from raypipe.records import Question, Span, chunk_id
 
 Role: TypeAlias = Literal["query", "passage"]
-ModelKind: TypeAlias = Literal["embedder", "reranker", "tokenizer"]
+ModelKind: TypeAlias = Literal["embedder", "reranker", "tokenizer", "generator"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,16 +31,24 @@ class Model:
     name: str  # in models.yaml; not identity
     kind: ModelKind
     loader: str  # which class loads it: see models/
-    repo: str  # hub name, or "" for a local folder
+    repo: str  # hub name, or "" for a local folder; behind an endpoint: what it is called there
     revision: str  # pinned commit of the hub name, or "" for a local folder
-    path: str  # folder where the weights are or would be, not identity
+    path: str  # folder where the weights are or would be, or the endpoint's name; not identity
     weights: str  # identity of the weights: repo@revision, or sha256:... of a local folder
     dtype: str = "float32"  # float32 | float16 | bfloat16
-    dim: int = 0  # of its vectors; 0 for a reranker
-    pooling: str = ""  # cls | mean | last; "" for a reranker
-    max_tokens: int = 512  # longer inputs are cut
+    dim: int = 0  # of its vectors; 0 for all but embedders
+    pooling: str = ""  # cls | mean | last; "" for all but embedders
+    max_tokens: int = 512  # longer inputs are cut; a generator: prompt and reply together, longer ones fault
     query_instruction: str = ""  # put before a query
     passage_instruction: str = ""  # put before a passage
+    quantization: str = ""  # of a generator, where it is not as its folder says
+    tensor_parallel: int = 1  # GPUs that share a generator's weights; they add in another order than one
+    adapters: tuple[tuple[str, str], ...] = ()  # of a generator: name, identity of its weights
+    adapter_paths: tuple[str, ...] = ()  # folders (or remote names) of the adapters, in order; not identity
+
+    def adapter(self, name: str) -> str:
+        """The identity of an adapter's weights. Raises KeyError for a name that the model does not have."""
+        return dict(self.adapters)[name]
 
 
 Embed: TypeAlias = Callable[[Sequence[str], Role], Awaitable[np.ndarray]]
@@ -100,6 +109,11 @@ class Index(Protocol):
         """The whole parsed text of each source id, in order; None where the index does not hold it."""
         ...
 
+    async def hidden(self, sources: Sequence[str]) -> list[tuple[Span, ...]]:
+        """What each source's page carries and does not show, as spans of its parsed text, ascending and
+        apart, in order; () where the index does not hold the source."""
+        ...
+
     async def words(self, analyzer: str, scope: tuple[str, ...] | None) -> Words:
         """The words that the corpus step `tokenise` kept, for every passage in the scope."""
         ...
@@ -111,6 +125,7 @@ class Kit(Protocol):
 
     def embedder(self, model: Model) -> Embed: ...
     def reranker(self, model: Model) -> Score: ...
+    def generator(self, model: Model) -> Generate: ...
     def tokenizer(self, model: Model) -> Tokenize: ...
     def index(self) -> Index: ...
 

@@ -18,9 +18,9 @@ import pyarrow.compute as pc
 from raypipe import arrow
 from raypipe.index import IndexSpec, LanceIndex
 from raypipe.kit import LocalKit
-from raypipe.memo import Count, Tally
+from raypipe.memo import Tally
 from raypipe.memo.disk import StoreMemo
-from raypipe.models.load import Engine
+from raypipe.models.load import Address, Engine
 from raypipe.recipe import Recipe, row_key
 from raypipe.records import Question, digest
 from raypipe.run import Corpora, Questions, StageCount, fine
@@ -58,8 +58,7 @@ class PartDone:
 
 
 def _count(tree: dict[str, Any]) -> StageCount:
-    tally = Tally(**{k: Count(**v) for k, v in tree.pop("tally").items()})
-    return StageCount(**tree, tally=tally)
+    return StageCount(**{**tree, "tally": Tally.of(tree["tally"])})
 
 
 Do: TypeAlias = Callable[[Part], Awaitable[PartDone]]
@@ -79,9 +78,13 @@ class Place:
     engine: Engine
     device: str
     threads: int  # of a model on a CPU
+    engines: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # model identity -> names in Ray
+    endpoints: Mapping[str, Address] = field(default_factory=dict)  # by the names that models.yaml uses
 
     def kit(self, index: Index | None) -> LocalKit:
-        return LocalKit(index, self.engine, self.device, self.threads)
+        return LocalKit(
+            index, self.engine, self.device, self.threads, engines=self.engines, endpoints=self.endpoints
+        )
 
 
 def _write(

@@ -29,6 +29,7 @@ class Shelf:
     ) -> None:
         self.of = texts
         self.chunks = {s: (chunks or {}).get(s, whole(t)) for s, t in texts.items()}
+        self.hides: dict[str, tuple[Span, ...]] = {}  # by source id
         self.asked_words = 0
 
     def _scope(self, scope: tuple[str, ...] | None) -> list[str]:
@@ -50,6 +51,9 @@ class Shelf:
 
     async def source_texts(self, sources: Sequence[str]) -> list[str | None]:
         return [self.of.get(s) for s in sources]
+
+    async def hidden(self, sources: Sequence[str]) -> list[tuple[Span, ...]]:
+        return [self.hides.get(s, ()) for s in sources]
 
     async def words(self, analyzer: str, scope: tuple[str, ...] | None) -> Words:
         self.asked_words += 1

@@ -2,6 +2,7 @@ import pytest
 from shelf import Shelf, asked, holds_laws, question
 
 from raypipe.records import IDK, Fault, Reply
+from raypipe.step import Model
 from raypipe.steps.decide import Decide
 
 PARIS = Reply("Paris", "answered", 0.9)
@@ -9,6 +10,7 @@ NO = Reply(IDK, "abstained")
 INVALID = Reply("invalid question", "invalid")
 SKIPPED = Reply("", "skipped")
 BROKE = Reply("", "fault")
+WORDS = Model("whitespace", "tokenizer", "whitespace", "", "", "", "whitespace@1")
 
 
 def decided(faults=(), prefer=("kg", "web"), lower=False, **replies):
@@ -66,6 +68,27 @@ def test_a_row_cut_by_time_says_i_dont_know():
 
 def test_answers_are_lower_cased_only_if_told():
     assert decided(kg=PARIS, web=NO, lower=True).answer == "paris"
+
+
+def test_an_answer_is_cut_to_its_tokens_after_it_was_lower_cased():
+    long = Reply(" ".join(f"Word{i}" for i in range(100)), "answered")
+    cut = Decide(prefer=("web",), lower=True, answer_tokens=75, tokenizer=WORDS)
+    (q,) = asked(cut, Shelf({}), question("?", replies={"web": long}))
+    assert q.answer == " ".join(f"word{i}" for i in range(75))
+    (q,) = asked(cut, Shelf({}), question("?", replies={"web": PARIS}))
+    assert q.answer == "paris"
+    with pytest.raises(ValueError, match="both or neither"):
+        Decide(prefer=("web",), answer_tokens=75)
+    with pytest.raises(ValueError, match="at least 1"):
+        Decide(prefer=("web",), answer_tokens=0, tokenizer=WORDS)
+
+
+def test_a_fault_that_a_reply_knows_is_the_rows():
+    known = Fault("generate:kg", "unreadable", "expected JSON", transient=False)
+    q = decided(kg=Reply("{", "fault", fault=known), web=SKIPPED)
+    assert said(q) == (IDK, "abstained", "")
+    q = decided(prefer=("kg",), kg=Reply("{", "fault", fault=known))
+    assert said(q) == ("", "fault", "") and q.faults == (known,)
 
 
 def test_rows_and_batches_hold():

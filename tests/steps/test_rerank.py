@@ -1,6 +1,9 @@
+import asyncio
+
 import pytest
 from shelf import OVERLAP, Shelf, asked, chunk, holds_laws, question
 
+from raypipe.kit import LocalKit
 from raypipe.models.fake import OverlapReranker
 from raypipe.records import Hit
 from raypipe.steps.rerank import Rerank
@@ -70,3 +73,24 @@ def test_it_says_what_it_reads_and_refuses_nonsense():
     assert step.reads() == {"text", "hits", "order", "index.text"} and step.writes() == {"order", "hits.bge"}
     with pytest.raises(ValueError, match="candidates: expected at least top"):
         Rerank(model=OVERLAP, top=3, candidates=2)
+
+
+def test_a_model_can_be_given_passages_in_lower_case_and_their_text_stays():
+    shelf = Shelf({"a": "Who Wrote EMMA", "b": "Emma"})
+    hits = tuple(Hit(chunk(shelf, s), s, (0, len(shelf.of[s])), {}) for s in shelf.of)
+    q = question("who wrote emma", *shelf.of, hits=hits, order=tuple(h.chunk for h in hits))
+    seen = []
+
+    class Kit(LocalKit):
+        def reranker(self, model):
+            score = super().reranker(model)
+
+            async def noting(pairs):
+                seen.extend(p for _, p in pairs)
+                return await score(pairs)
+
+            return noting
+
+    for lower in (True, False):
+        asyncio.run(Rerank(model=OVERLAP, top=2, lower=lower).open(Kit(shelf))([q]))
+    assert seen == ["who wrote emma", "emma", "Who Wrote EMMA", "Emma"]

@@ -92,3 +92,14 @@ def test_it_says_what_it_reads_and_refuses_nonsense():
         Shortlist(model=OVERLAP, pages=0)
     with pytest.raises(ValueError, match="uses txt"):
         Shortlist(model=OVERLAP, pages=1, query="{{ txt }}")
+
+
+def test_without_a_model_the_first_pages_stay_whatever_their_snippets_say():
+    first = Shortlist(pages=2)
+    (q,) = asked(first, SHELF, FIVE)
+    assert pages(q) == ["p0", "p1", None, None, None]
+    assert [c.snippet for c in q.citations] == ["s0", "s1", "s2", "s3", "s4"]
+    (q,) = asked(first, SHELF, cited(("p0", "s0"), (None, "s1"), ("p0", "s2"), ("p3", "s3"), ("p4", "s4")))
+    assert pages(q) == ["p0", None, "p0", "p3", None]
+    assert first.reads() == {"citations"}
+    holds_laws(first, SHELF, [FIVE, cited(("p1", "s1"))])

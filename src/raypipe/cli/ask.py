@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import sys
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, replace
@@ -14,7 +15,7 @@ from rich.text import Text
 
 from raypipe import arrow, readers
 from raypipe.cli import options
-from raypipe.cli.opened import recipe_of
+from raypipe.cli.opened import addresses, cluster_file, recipe_of
 from raypipe.cli.settings import Settings
 from raypipe.errors import DataError
 from raypipe.index import LanceIndex
@@ -45,6 +46,7 @@ def add(commands: options.Commands) -> None:
     )
     made.add_argument("--time", metavar="T", default="", help='when it is asked: "03/05/2024, 23:18:31 PT"')
     options.store(made)
+    options.cluster(made)
     options.as_json(made)
 
 
@@ -78,7 +80,37 @@ def _ask(args: argparse.Namespace, settings: Settings) -> int:
 async def _answered(
     args: argparse.Namespace, recipe: Recipe, settings: Settings
 ) -> tuple[Question, Mapping[str, StageCount], Index]:
-    kit = LocalKit(None, "sorted")
+    kit = _kit(args, recipe, settings)
+    try:
+        return await _with(kit, args, recipe, settings)
+    finally:
+        await kit.close()
+
+
+def _kit(args: argparse.Namespace, recipe: Recipe, settings: Settings) -> LocalKit:
+    """A kit that computes here. Only a language model needs to know of a cluster file: what its engine may
+    take, or where it is asked."""
+    if not any(m.loader in ("vllm", "openai") for m in recipe.models()):
+        return LocalKit(None, "sorted")
+    file = cluster_file(args, settings)
+    return LocalKit(
+        None,
+        file.engine,
+        file.device,
+        endpoints=addresses(file, recipe.models(), settings.keys),
+        room=file.engines.room(file.device) if file.engines else None,
+        heard=None if args.json else _hear,
+    )
+
+
+def _hear(piece: str) -> None:
+    """A piece of a reply, as it is written: what a step makes of the whole is printed at the end."""
+    print(piece, end="", file=sys.stderr, flush=True)
+
+
+async def _with(
+    kit: LocalKit, args: argparse.Namespace, recipe: Recipe, settings: Settings
+) -> tuple[Question, Mapping[str, StageCount], Index]:
     if args.pages:
         done = await answer_over(recipe, kit, *_from_file(args))
         return done.question, done.counts, done.index

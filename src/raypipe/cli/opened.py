@@ -4,24 +4,39 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from raypipe import conf
+from raypipe.chat import Generate
 from raypipe.cli.settings import Settings
 from raypipe.conf import Conf, Where
 from raypipe.errors import ConfError
+from raypipe.judge import PROMPTS, Judge
+from raypipe.kit import LocalKit
+from raypipe.metrics.crag import Rule
 from raypipe.models import catalog
+from raypipe.models.catalog import Catalog
+from raypipe.models.load import Address
 from raypipe.pipeline import Pipeline, Runner, Sizes
-from raypipe.recipe import Recipe, fitted_resolver, load
+from raypipe.recipe import Recipe, load
 from raypipe.report.progress import Progress
+from raypipe.resolve import prompt_file, resolvers
 from raypipe.step import Model
 from raypipe.store import Store
-from raypipe.text.evidence import Fitted
-from raypipe.work import Place
+from raypipe.work import Fill, Part, PartDone, Place
+
+if TYPE_CHECKING:
+    from raypipe.cluster import Cluster, Team
+
+
+def catalog_of(models_file: str | None, files: Conf) -> Catalog:
+    """The models file that a command names, else conf/models.yaml."""
+    file = Path(models_file) if models_file else files.file("models.yaml")
+    return catalog.read(conf.read_yaml(file), file)
 
 
 def recipe_of(args: argparse.Namespace, settings: Settings) -> Recipe:
@@ -30,20 +45,45 @@ def recipe_of(args: argparse.Namespace, settings: Settings) -> Recipe:
 
 
 def resolved(recipe: str, models_file: str | None, files: Conf) -> Recipe:
-    """A recipe by name or path, its models and fitted numbers found."""
-    file = Path(models_file) if models_file else files.file("models.yaml")
-    models = catalog.read(conf.read_yaml(file), file)
+    """A recipe by name or path, with all that it names."""
+    return load(files.find("recipes", recipe), resolvers(files, catalog_of(models_file, files)))
 
-    def model(name: Any, where: Where) -> Model:
-        if not isinstance(name, str):
-            raise where.error(f"expected the name of a model, found {conf.kind_of(name)}")
-        try:
-            return models.model(name)
-        except ConfError as e:
-            raise where.error(str(e)) from e
 
-    path = files.find("recipes", recipe)
-    return load(path, {Model: model, Fitted: fitted_resolver(Fitted, files)})
+def judge_of(args: argparse.Namespace, settings: Settings) -> Judge | None:
+    """The judge that a command names, with the prompt of the rule that it judges for."""
+    if args.judge is None:
+        return None
+    model = catalog_of(args.models, settings.conf).model(args.judge)
+    if model.kind != "generator":
+        raise ConfError(f"--judge {args.judge}: expected a generator, found a model of kind {model.kind}")
+    rule: Rule = args.rule
+    return Judge(model, prompt_file(settings.conf, PROMPTS[rule]), rule)
+
+
+def cluster_file(args: argparse.Namespace, settings: Settings) -> Cluster:
+    """The cluster file that a command names."""
+    from raypipe import cluster  # Ray takes a second to import; `--help` and `parse` need none of it
+
+    path = settings.conf.find("clusters", args.cluster)
+    return conf.build(cluster.Cluster, conf.read_yaml(path), Where(str(path)))
+
+
+def addresses(file: Cluster, models: Sequence[Model], keys: Mapping[str, str]) -> dict[str, Address]:
+    """The endpoints that these models are asked at, with their keys. Raises ConfError for a key that the
+    environment has not."""
+    wanted = {m.path for m in models if m.loader == "openai"}
+    found = {}
+    for name, at in file.endpoints.items():
+        if name not in wanted:
+            continue
+        if at.key_env and not keys.get(at.key_env):
+            raise ConfError(
+                f"endpoint {name!r}: expected its key in the environment variable {at.key_env}, found none. "
+                f"Set it, or remove key_env from the cluster file if the endpoint takes no key"
+            )
+        key = keys[at.key_env] if at.key_env else ""
+        found[name] = Address(at.url, key, at.dialect, at.concurrency, at.per_minute, at.timeout_s, at.tries)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,20 +93,26 @@ class Opened:
     runner: Runner
 
 
-def cluster_of(args: argparse.Namespace, settings: Settings, uri: str) -> Opened:
+def cluster_of(args: argparse.Namespace, settings: Settings, uri: str, models: Sequence[Model]) -> Opened:
     """The named cluster file, joined and checked: after this, what was asked for can start."""
-    from raypipe import cluster  # Ray takes a second to import; `--help` and `parse` need none of it
+    from raypipe import cluster
 
-    path = settings.conf.find("clusters", args.cluster)
-    file = conf.build(cluster.Cluster, conf.read_yaml(path), Where(str(path)))
+    file = cluster_file(args, settings)
+    team = cluster.Team.of(file, models)
+    endpoints = addresses(file, models, settings.keys)
     cluster.connect(settings.ray)
     cluster.preflight(file.pools, cluster.resources())
-    place = Place(uri, file.engine, file.device, max(1, int(file.pools["embed"].cpus)))
-    return Opened(
-        place,
-        Sizes(file.sources_per_part, file.questions_per_part),
-        lambda verb, fill, parts: cluster.run_parts(fill, parts, file.pools[verb]),
-    )
+    if team:
+        team.preflight(cluster.resources())
+
+    def runner(verb: cluster.Verb, fill: Fill, parts: Sequence[Part]) -> Iterator[PartDone]:
+        if team and verb == "answer":
+            return cluster.run_beside(team, fill, parts)
+        return cluster.run_parts(fill, parts, file.pools[verb])
+
+    threads = max(1, int(file.pools["embed"].cpus))
+    place = Place(uri, file.engine, file.device, threads, team.names if team else {}, endpoints)
+    return Opened(place, Sizes(file.sources_per_part, file.questions_per_part), runner)
 
 
 @contextmanager
@@ -75,6 +121,39 @@ def pipeline_of(
 ) -> Iterator[Pipeline]:
     """The recipe over a store on the named cluster, with progress on stderr."""
     recipe = recipe_of(args, settings)
-    where = cluster_of(args, settings, store.uri)
+    where = cluster_of(args, settings, store.uri, recipe.models())
     with Progress(sys.stderr, silent=silent) as progress:
         yield Pipeline(store, recipe, where.place, where.sizes, where.runner, progress)
+
+
+class JudgeKit(LocalKit):
+    """The kit of a driver that judges: an engine is started when the judge is first asked, and no sooner."""
+
+    def __init__(self, team: Team | None, endpoints: Mapping[str, Address], ends: ExitStack) -> None:
+        super().__init__(None, engines=team.names if team else {}, endpoints=endpoints)
+        self._team, self._ends = team, ends
+
+    def generator(self, model: Model) -> Generate:
+        from raypipe import cluster
+
+        if self._team is not None:
+            self._team.preflight(cluster.resources())
+            self._ends.enter_context(self._team.at_work())
+            self._team = None
+        return super().generator(model)
+
+
+@contextmanager
+def judging(args: argparse.Namespace, settings: Settings) -> Iterator[tuple[Judge, LocalKit] | None]:
+    """The judge that a command names, ready to be asked; its engine ends with the block."""
+    judge = judge_of(args, settings)
+    if judge is None:
+        yield None
+        return
+    from raypipe import cluster
+
+    file = cluster_file(args, settings)
+    team = cluster.Team.of(file, [judge.model])
+    endpoints = addresses(file, [judge.model], settings.keys)
+    with ExitStack() as ends:
+        yield judge, JudgeKit(team, endpoints, ends)

@@ -53,6 +53,14 @@ def cluster(made: argparse.ArgumentParser) -> None:
     )
 
 
+def fresh(made: argparse.ArgumentParser) -> None:
+    made.add_argument(
+        "--fresh",
+        action="store_true",
+        help="answer again, and ask language models what they were asked before",
+    )
+
+
 def format_of(made: argparse.ArgumentParser) -> None:
     made.add_argument(
         "--format",

@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 
 from raypipe.cli import options
-from raypipe.cli.opened import pipeline_of
+from raypipe.cli.opened import judging, pipeline_of
 from raypipe.cli.settings import Settings
 from raypipe.evaluate import evaluate, questions_of
 from raypipe.report.console import print_report
@@ -34,6 +34,8 @@ def add(commands: options.Commands) -> None:
         options.recipe(made)
         options.store(made)
         options.cluster(made)
+        if name == "answer":
+            options.fresh(made)
         options.as_json(made)
     _add_eval(commands)
 
@@ -58,6 +60,12 @@ def _add_eval(commands: options.Commands) -> None:
         "--rule", choices=("official", "accuracy"), default="official", help="of scoring (official)"
     )
     made.add_argument(
+        "--judge",
+        metavar="MODEL",
+        help="a generator of the models file that decides what the rule leaves open",
+    )
+    options.fresh(made)
+    made.add_argument(
         "--out", metavar="DIR", help="folder for the report (default: a folder in $RAYPIPE_HOME)"
     )
     options.as_json(made)
@@ -73,7 +81,7 @@ def _index(args: argparse.Namespace, settings: Settings) -> int:
 def _answer(args: argparse.Namespace, settings: Settings) -> int:
     store = Store.open(settings.store_uri(args.store, "default"))
     with pipeline_of(args, settings, store, args.json) as pipeline:
-        done = pipeline.answer(questions_of(pipeline, None, None))
+        done = pipeline.answer(questions_of(pipeline, None, None), args.fresh)
     return _counts(args, {name: asdict(count) for name, count in done.counts.items()})
 
 
@@ -84,7 +92,7 @@ def _counts(args: argparse.Namespace, counts: dict[str, dict[str, Any]]) -> int:
     if not counts:
         print("nothing was missing")
     for name, count in counts.items():
-        asked = count["tally"]["vectors"]["asked"] + count["tally"]["scores"]["asked"]
+        asked = sum(count["tally"][kind]["asked"] for kind in ("vectors", "scores", "replies"))
         work = f"{count['rows']} rows, {asked} model calls, {count['faults']} faults"
         print(f"{name:<12} {work}, {count['seconds']:.1f} s")
     return 0
@@ -103,8 +111,12 @@ def _eval(args: argparse.Namespace, settings: Settings) -> int:
     data = [Path(settings.place(str(p), "--data")) for p in args.data]
     store = Store.create(uri)
     start = time.perf_counter()
-    with pipeline_of(args, settings, store, args.json) as pipeline:
-        done = evaluate(pipeline, data, options.format_for(args.format, data), args.limit, args.rule, out)
+    with (
+        judging(args, settings) as judge,
+        pipeline_of(args, settings, store, args.json) as pipeline,
+    ):
+        format = options.format_for(args.format, data)
+        done = evaluate(pipeline, data, format, args.limit, args.rule, out, judge, args.fresh)
     report = to_json(done.report)
     if args.json:
         options.print_json(report)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.resources
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from raypipe.conf import Conf
@@ -20,6 +20,7 @@ class Settings:
     conf: Conf  # RAYPIPE_CONF, ./conf, the installed copy, the checkout of an editable install
     ray: str  # RAY_ADDRESS; "local" starts a Ray for this run
     submitted: str | None  # id of the submitted Ray job this runs in, else None
+    keys: Mapping[str, str] = field(default_factory=dict, repr=False)  # the environment: endpoints' keys
 
     def store_uri(self, given: str | None, name: str) -> str:
         """The store to use: as given, else RAYPIPE_STORE, else a folder under home."""
@@ -49,4 +50,5 @@ def from_environment(environ: Mapping[str, str], cwd: Path) -> Settings:
         conf=Conf(tuple(f for f in folders if f.is_dir())),
         ray=environ.get("RAY_ADDRESS") or "local",
         submitted=(environ.get("RAY_JOB_SUBMISSION_ID") or "unknown") if job else None,
+        keys=environ,
     )

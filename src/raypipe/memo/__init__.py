@@ -1,29 +1,62 @@
-"""A kit that remembers: an equal text to an equal model is embedded once, an equal pair scored once.
+"""A kit that remembers: an equal text to an equal model is embedded once, an equal pair scored once, an equal
+chat answered once.
 
 Knows the contracts of kits and what identifies a request; knows nothing of where values are kept except
-through `Memo`, which is a map from key to numbers that may forget but never errs. Steps do not know of it.
+through `Memo`, which is a map from key to values that may forget but never errs. Steps do not know of it.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
-from raypipe.identity import model_identity
-from raypipe.records import digest
+from raypipe.chat import Chat, Generate, Generated, Sampling
+from raypipe.identity import model_identity, stable
+from raypipe.records import Fault, digest
 from raypipe.step import Embed, Index, Kit, Model, Role, Score, Tokenize
+
+Values: TypeAlias = np.ndarray
+"""One value per key: (keys, dim) or (keys,) float32, or (keys,) of `chat.Generated` as objects."""
+
+REPLY_BYTES = 200
+"""What a remembered reply takes beside its text, about."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemoTable:
-    """One map of a memo: all vectors, or all scores, of one model."""
+    """One map of a memo: all vectors, all scores or all replies of one model."""
 
-    name: str  # embeddings-<model identity> or scores-<model identity>
-    dim: int  # numbers per key; 0: a single number
+    name: str  # embeddings-M, scores-M or replies-M; M: model identity
+    dim: int = 0  # numbers per key; 0: a single number, or a reply
+
+    @property
+    def replies(self) -> bool:
+        return self.name.startswith("replies-")
+
+    def empty(self, keys: int) -> Values:
+        """Room for so many values."""
+        return np.empty((keys, self.dim) if self.dim else keys, object if self.replies else np.float32)
+
+    def nbytes(self, values: Values) -> int:
+        """What these values take in memory, about."""
+        return sum(len(v.text) + REPLY_BYTES for v in values) if self.replies else values.nbytes
+
+    def sound(self, values: Values) -> np.ndarray:
+        """(keys,) bool: which may be remembered. A broken number or a fault is the caller's to report;
+        remembered, it would come back for ever."""
+        if self.replies:
+            return np.array([isinstance(v, Generated) and _storable(v.text) for v in values], bool)
+        finite: np.ndarray = np.isfinite(values.reshape(len(values), -1)).all(axis=1)
+        return finite
+
+
+def _storable(text: str) -> bool:
+    """False for a text with a lone surrogate or a NUL, which no table can hold."""
+    return "\0" not in text and text.encode("utf-8", "replace").decode() == text
 
 
 def vectors_of(model: Model) -> MemoTable:
@@ -36,15 +69,20 @@ def scores_of(model: Model) -> MemoTable:
     return MemoTable(f"scores-{model_identity(model)}", 0)
 
 
+def replies_of(model: Model) -> MemoTable:
+    """The map that keeps a generator's replies, with and without its adapters."""
+    return MemoTable(f"replies-{model_identity(replace(model, adapters=()))}")
+
+
 class Memo(Protocol):
     """A map by value that outlives a call. What was put comes back bit for bit, or not at all."""
 
-    async def get_many(self, table: MemoTable, keys: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """(keys,) bool: which are known, and their values: (known, dim) or (known,) float32, in key order."""
+    async def get_many(self, table: MemoTable, keys: Sequence[str]) -> tuple[np.ndarray, Values]:
+        """(keys,) bool: which are known, and their values in key order."""
         ...
 
-    async def put_many(self, table: MemoTable, keys: Sequence[str], values: np.ndarray) -> None:
-        """Keeps finite values, one row per key. The first value of a key wins."""
+    async def put_many(self, table: MemoTable, keys: Sequence[str], values: Values) -> None:
+        """Keeps sound values, one per key. The first value of a key wins."""
         ...
 
 
@@ -57,64 +95,87 @@ class Count:
 
 
 @dataclass(slots=True)
+class Tokens:
+    """Tokens of the replies that were asked for; what was remembered cost none."""
+
+    prompt: int = 0  # of the rendered chats
+    cached: int = 0  # of these, not computed again
+    generated: int = 0  # of the replies
+
+
+@dataclass(slots=True)
 class Tally:
-    """What a kit counted: texts to embed and pairs to score, each once per call."""
+    """What a kit counted: texts to embed, pairs to score and chats to answer, each once per call."""
 
     vectors: Count = field(default_factory=Count)
     scores: Count = field(default_factory=Count)
+    replies: Count = field(default_factory=Count)
+    tokens: Tokens = field(default_factory=Tokens)
+
+    @classmethod
+    def of(cls, tree: dict[str, dict[str, int]]) -> Tally:
+        """From what `dataclasses.asdict` makes of one."""
+        counts = {name: Count(**tree[name]) for name in ("vectors", "scores", "replies")}
+        return cls(**counts, tokens=Tokens(**tree["tokens"]))
 
     @property
     def asked(self) -> int:
-        return self.vectors.asked + self.scores.asked
+        return self.vectors.asked + self.scores.asked + self.replies.asked
 
     @property
     def remembered(self) -> int:
-        return self.vectors.remembered + self.scores.remembered
+        return self.vectors.remembered + self.scores.remembered + self.replies.remembered
 
     def add(self, other: Tally) -> None:
         """Adds what another kit counted."""
-        for mine, theirs in ((self.vectors, other.vectors), (self.scores, other.scores)):
-            mine.asked += theirs.asked
-            mine.remembered += theirs.remembered
+        for part in fields(self):
+            mine, theirs = getattr(self, part.name), getattr(other, part.name)
+            for f in fields(mine):
+                setattr(mine, f.name, getattr(mine, f.name) + getattr(theirs, f.name))
+
+    def clear(self) -> None:
+        """Begins anew, in place: an opened kit holds the parts."""
+        for part in fields(self):
+            counts: Any = getattr(self, part.name)
+            for f in fields(counts):
+                setattr(counts, f.name, 0)
 
 
 class MemoryMemo:
     """A memo in this process. Past `limit_bytes` of values it forgets what was put first."""
 
     def __init__(self, limit_bytes: float = float("inf")) -> None:
-        self._rows: dict[tuple[str, str], tuple[np.ndarray, int]] = {}  # -> values of one put, row
+        self._rows: dict[tuple[str, str], tuple[Values, int]] = {}  # -> values of one put, row
         self._puts: deque[tuple[str, list[str], int]] = deque()  # table, keys, bytes
         self._bytes = 0
         self._limit = limit_bytes
 
-    async def get_many(self, table: MemoTable, keys: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    async def get_many(self, table: MemoTable, keys: Sequence[str]) -> tuple[np.ndarray, Values]:
         found = [self._rows.get((table.name, k)) for k in keys]
         known = np.array([f is not None for f in found], bool)
-        values = np.empty(_shape(table, int(known.sum())), np.float32)
+        values = table.empty(int(known.sum()))
         for i, (block, row) in enumerate(f for f in found if f is not None):
             values[i] = block[row]
         return known, values
 
-    async def put_many(self, table: MemoTable, keys: Sequence[str], values: np.ndarray) -> None:
+    async def put_many(self, table: MemoTable, keys: Sequence[str], values: Values) -> None:
         fresh: dict[str, int] = {}  # unknown key -> its first row
         for i, key in enumerate(keys):
             if (table.name, key) not in self._rows:
                 fresh.setdefault(key, i)
         names = list(fresh)
-        block = np.array(values[list(fresh.values())], np.float32)
+        block = table.empty(len(names))
+        block[:] = values[list(fresh.values())]
+        nbytes = table.nbytes(block)
         for row, key in enumerate(names):
             self._rows[table.name, key] = (block, row)
-        self._puts.append((table.name, names, block.nbytes))
-        self._bytes += block.nbytes
+        self._puts.append((table.name, names, nbytes))
+        self._bytes += nbytes
         while self._bytes > self._limit:
-            name, gone, nbytes = self._puts.popleft()
-            self._bytes -= nbytes
+            name, gone, freed = self._puts.popleft()
+            self._bytes -= freed
             for key in gone:
                 del self._rows[name, key]
-
-
-def _shape(table: MemoTable, rows: int) -> tuple[int, ...]:
-    return (rows, table.dim) if table.dim else (rows,)
 
 
 def remembering(kit: Kit, memo: Memo | None, tally: Tally) -> Kit:
@@ -153,6 +214,37 @@ class _Remembering:
 
         return score
 
+    def generator(self, model: Model) -> Generate:
+        table, identity = replies_of(model), model_identity(replace(model, adapters=()))
+
+        async def generate(
+            chats: Sequence[Chat], sampling: Sampling, adapter: str | None = None
+        ) -> list[Generated | Fault]:
+            async def ask(rows: list[int]) -> Values:
+                replies = await self._kit.generator(model)([chats[i] for i in rows], sampling, adapter)
+                self._count(replies)
+                out = np.empty(len(replies), object)
+                out[:] = replies
+                return out
+
+            # An adapter that the model lacks is the generator's to refuse: nothing is remembered of it.
+            weights = dict(model.adapters).get(adapter, adapter) if adapter is not None else None
+            how = digest(identity, stable(sampling), stable(weights))
+            keys = [digest(how, *(part for m in chat for part in (m.role, m.content))) for chat in chats]
+            replies: list[Generated | Fault]
+            replies = (await self._through(table, keys, ask, self._tally.replies)).tolist()
+            return replies
+
+        return generate
+
+    def _count(self, replies: Sequence[Generated | Fault]) -> None:
+        tokens = self._tally.tokens
+        for reply in replies:
+            if isinstance(reply, Generated):
+                tokens.prompt += reply.prompt_tokens
+                tokens.cached += reply.cached_tokens
+                tokens.generated += reply.generated_tokens
+
     def tokenizer(self, model: Model) -> Tokenize:
         return self._kit.tokenizer(model)
 
@@ -163,17 +255,17 @@ class _Remembering:
         self,
         table: MemoTable,
         keys: list[str],
-        ask: Callable[[list[int]], Awaitable[np.ndarray]],
+        ask: Callable[[list[int]], Awaitable[Values]],
         count: Count,
-    ) -> np.ndarray:
-        """Values of all keys: (keys, dim) or (keys,) float32. `ask` gets row numbers, one per unknown key."""
+    ) -> Values:
+        """Values of all keys. `ask` gets row numbers, one per unknown key."""
         if not keys:
-            return np.empty(_shape(table, 0), np.float32)
+            return table.empty(0)
         first: dict[str, int] = {}  # distinct key -> first row that has it
         for i, key in enumerate(keys):
             first.setdefault(key, i)
         distinct, rows = list(first), np.fromiter(first.values(), np.int64)
-        values = np.empty(_shape(table, len(distinct)), np.float32)
+        values = table.empty(len(distinct))
         known = np.zeros(len(distinct), bool)
         if self._memo is not None:
             known, remembered = await self._memo.get_many(table, distinct)
@@ -182,13 +274,12 @@ class _Remembering:
         count.remembered += len(distinct) - len(unknown)
         if len(unknown):
             asked = await ask(rows[unknown].tolist())
-            if asked.shape != (expected := _shape(table, len(unknown))):
+            if asked.shape != (expected := table.empty(len(unknown)).shape):
                 raise ValueError(f"{table.name}: expected values of shape {expected}, got {asked.shape}")
             values[unknown] = asked
             count.asked += len(unknown)
             if self._memo is not None:
-                # A broken number is the caller's fault to report; remembered, it would come back for ever.
-                sound = np.isfinite(asked.reshape(len(asked), -1)).all(axis=1)
+                sound = table.sound(asked)
                 kept = [distinct[i] for i in unknown[sound]]
                 await self._memo.put_many(table, kept, asked[sound])
         place = {key: i for i, key in enumerate(distinct)}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 import lance
 import numpy as np
@@ -17,11 +17,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from lance.fragment import write_fragments
 
-from raypipe.memo import MemoryMemo, MemoTable
+from raypipe.chat import Generated
+from raypipe.memo import MemoryMemo, MemoTable, Values
 from raypipe.records import digest
 from raypipe.store.commit import append
-from raypipe.store.database import Store, missing, rows
-from raypipe.store.tables import SCORES, checked, embeddings_schema, kind_of
+from raypipe.store.database import Store, forget, missing, rows
+from raypipe.store.tables import REPLIES, SCORES, checked, embeddings_schema, kind_of
 
 FRESH_BYTES = 256 << 20  # of values a process asked itself and keeps in memory
 FOLD_BYTES = 256 << 20  # of values per commit of a fold
@@ -31,7 +32,7 @@ _FOLDER = "_memo"
 def memo_versions(store: Store) -> dict[str, int]:
     """The memo tables there are, at their newest version: what a run's workers read."""
     tables = [t.removesuffix(".lance") for t in store.files.names("")]
-    names = [t for t in tables if t.startswith(("embeddings-", "scores-"))]
+    names = [t for t in tables if t.startswith(("embeddings-", "scores-", "replies-"))]
     return {name: store.version(name) for name in names}
 
 
@@ -43,24 +44,24 @@ class StoreMemo:
         self._old = {name: self._store.dataset(name, version) for name, version in versions.items()}
         self._fresh = MemoryMemo(FRESH_BYTES)
 
-    async def get_many(self, table: MemoTable, keys: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    async def get_many(self, table: MemoTable, keys: Sequence[str]) -> tuple[np.ndarray, Values]:
         known, values = await self._fresh.get_many(table, keys)
         if table.name not in self._old or known.all():
             return known, values
         rest = np.flatnonzero(~known)
         wanted = [keys[i] for i in rest]
         found, read = await asyncio.to_thread(_read, self._old[table.name], table, wanted)
-        out = np.empty((len(keys), *values.shape[1:]), np.float32)
+        out = table.empty(len(keys))
         out[known] = values
         out[rest[found]] = read
         known[rest[found]] = True
         return known, out[known]
 
-    async def put_many(self, table: MemoTable, keys: Sequence[str], values: np.ndarray) -> None:
+    async def put_many(self, table: MemoTable, keys: Sequence[str], values: Values) -> None:
         await self._fresh.put_many(table, keys, values)
         await asyncio.to_thread(self._write, table, keys, values)
 
-    def _write(self, table: MemoTable, keys: Sequence[str], values: np.ndarray) -> None:
+    def _write(self, table: MemoTable, keys: Sequence[str], values: Values) -> None:
         """One file, whole or not at all, and of no use if a bit of it is lost: its name is its digest."""
         if not keys:
             return
@@ -73,30 +74,43 @@ class StoreMemo:
 
 
 def _schema(table: MemoTable) -> pa.Schema:
+    if table.replies:
+        return REPLIES
     return embeddings_schema(table.dim) if table.dim else SCORES
 
 
-def _table(table: MemoTable, keys: Sequence[str], values: np.ndarray) -> pa.Table:
+def _table(table: MemoTable, keys: Sequence[str], values: Values) -> pa.Table:
+    names = pa.array(keys, pa.string())
+    if table.replies:
+        rows = [{"key": key, **asdict(reply)} for key, reply in zip(keys, values, strict=True)]
+        return pa.Table.from_pylist(rows, schema=REPLIES)
     numbers = pa.array(np.ascontiguousarray(values, np.float32).reshape(-1))
     column = pa.FixedSizeListArray.from_arrays(numbers, table.dim) if table.dim else numbers
-    return pa.Table.from_arrays([pa.array(keys, pa.string()), column], schema=_schema(table))
+    return pa.Table.from_arrays([names, column], schema=_schema(table))
 
 
-def _read(
-    dataset: lance.LanceDataset, table: MemoTable, keys: Sequence[str]
-) -> tuple[np.ndarray, np.ndarray]:
+def _values(table: MemoTable, found: pa.Table) -> Values:
+    """The values in the rows of a memo table."""
+    _, *columns = _schema(table).names
+    if table.replies:
+        out = table.empty(found.num_rows)
+        out[:] = [Generated(**row) for row in found.select(columns).to_pylist()]
+        return out
+    column = found[columns[0]].combine_chunks()
+    values: Values = column.flatten().to_numpy().reshape(-1, table.dim) if table.dim else column.to_numpy()
+    return values
+
+
+def _read(dataset: lance.LanceDataset, table: MemoTable, keys: Sequence[str]) -> tuple[np.ndarray, Values]:
     """(keys,) bool and the values found, in key order."""
-    value = _schema(table).names[1]
-    found = rows(dataset, "key", keys, ["key", value, "_rowid"])
+    found = rows(dataset, "key", keys, [*_schema(table).names, "_rowid"])
     # Two folds at once may have added a key twice: the value of the oldest row holds.
     found = found.take(pc.sort_indices(found, [("_rowid", "ascending")]))
     place: dict[str, int] = {}
     for i, key in enumerate(found["key"].to_pylist()):
         place.setdefault(key, i)
     known = np.array([k in place for k in keys], bool)
-    column = found[value].combine_chunks()
-    values = column.flatten().to_numpy().reshape(-1, table.dim) if table.dim else column.to_numpy()
-    return known, values[[place[k] for k in keys if k in place]]
+    return known, _values(table, found)[[place[k] for k in keys if k in place]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +122,9 @@ class Folded:
     damaged: int  # files that were not what their name says; their values will be asked again
 
 
-def fold_memo(store: Store) -> Folded:
-    """Brings what workers remembered into the memo tables: before a run pins them, and after a run."""
+def fold_memo(store: Store, fresh: bool = False) -> Folded:
+    """Brings what workers remembered into the memo tables: before a run pins them, and after a run. `fresh`:
+    replies that were asked for again take the place of older ones."""
     done = Folded(0, 0, 0)
     for table in store.files.names(_FOLDER):
         kind_of(table)
@@ -126,14 +141,14 @@ def fold_memo(store: Store) -> Folded:
             waiting.append((name, pa.ipc.open_file(content).read_all()))
             size += len(content)
             if size > FOLD_BYTES:
-                done = _fold(store, table, waiting, done)
+                done = _fold(store, table, waiting, done, fresh)
                 waiting, size = [], 0
         if waiting:
-            done = _fold(store, table, waiting, done)
+            done = _fold(store, table, waiting, done, fresh)
     return done
 
 
-def _fold(store: Store, table: str, waiting: list[tuple[str, pa.Table]], done: Folded) -> Folded:
+def _fold(store: Store, table: str, waiting: list[tuple[str, pa.Table]], done: Folded, again: bool) -> Folded:
     """Adds the values that the table has not, and only then removes their files."""
     content = pa.concat_tables([t for _, t in waiting])
     store.ensure(table, content.schema)
@@ -141,6 +156,9 @@ def _fold(store: Store, table: str, waiting: list[tuple[str, pa.Table]], done: F
     first: dict[str, int] = {}
     for i, key in enumerate(content["key"].to_pylist()):
         first.setdefault(key, i)
+    if again and table.startswith("replies-"):
+        forget(dataset, "key", list(first))
+        dataset = store.dataset(table)
     fresh = missing(dataset, "key", list(first))
     if fresh:
         data = checked(table, dataset.schema, content.take([first[k] for k in fresh]))

@@ -138,6 +138,13 @@ def _outcome(row: Scored, rule: Rule) -> tuple[VerdictOutcome, Reason]:
     return ("correct" if said == 1 else "hallucination"), "judge"
 
 
+def open_truths(row: Scored, rule: Rule) -> tuple[str, ...]:
+    """The truths that a rule leaves to a judge, in order; () where the rule alone decides."""
+    if _outcome(replace(row, judge_response=None), rule) != ("unscored", "no_judge_reply"):
+        return ()
+    return tuple(t for t in row.truths if rule == "accuracy" or "invalid" not in t.lower())
+
+
 def total(verdicts: Iterable[Verdict]) -> CragScore:
     """The score of these verdicts.
 

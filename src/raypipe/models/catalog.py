@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib.util
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,7 +18,10 @@ from raypipe.errors import ModelMissing
 from raypipe.models import folder
 from raypipe.step import Model, ModelKind
 
-Loader = Literal["flag", "bge-m3", "flag-reranker", "maxsim", "tokens", "hash", "overlap", "whitespace"]
+Loader = Literal[
+    "flag", "bge-m3", "flag-reranker", "maxsim", "tokens", "vllm", "openai",
+    "hash", "overlap", "whitespace", "scripted",
+]  # fmt: skip
 
 KIND: Mapping[str, ModelKind] = {
     "flag": "embedder",  # FlagEmbedding's FlagModel: BERT or XLM-R shapes
@@ -26,13 +29,19 @@ KIND: Mapping[str, ModelKind] = {
     "flag-reranker": "reranker",  # FlagEmbedding's FlagReranker, sigmoid of one logit
     "maxsim": "reranker",  # maxsim.py: over an embedder's token vectors
     "tokens": "tokenizer",  # tokenizer.json of a folder
-    "hash": "embedder",  # fake.py, as the last two
+    "vllm": "generator",  # engine.py
+    "openai": "generator",  # openai.py
+    "hash": "embedder",  # fake.py, as the next two
     "overlap": "reranker",
     "whitespace": "tokenizer",
+    "scripted": "generator",  # scripted.py
 }
-WEIGHTLESS = frozenset({"hash", "overlap", "whitespace"})
+WEIGHTLESS = frozenset({"hash", "overlap", "whitespace", "scripted"})
+REMOTE = frozenset(
+    {"openai"}
+)  # their weights lie elsewhere, and what they are called there is their identity
 
-FORMULA = {"hash": 1, "overlap": 1, "whitespace": 1, "maxsim": 1}
+FORMULA = {"hash": 1, "overlap": 1, "whitespace": 1, "scripted": 1, "maxsim": 1}
 """Loaders whose numbers come from a formula of ours: part of the identity, raised when the numbers change."""
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -48,12 +57,18 @@ class Entry:
     revision: str | None = None  # 40 hex digits: a branch or tag can move, a commit cannot
     path: str = ""  # folder; relative to the folder of models.yaml
     package: str = ""  # PACKAGE/FOLDER of an installed Python package
+    endpoint: str = ""  # of loader openai: a name under `endpoints` of the cluster file
+    model: str = ""  # of loader openai: the model as the endpoint calls it
+    get: str = ""  # the command that makes a local folder, shown where it is missing
     dtype: Literal["float32", "float16", "bfloat16"] = "float32"
     dim: int = 0  # of an embedder's vectors
     pooling: Literal["", "cls", "mean"] = ""  # of an embedder
-    max_tokens: int = 512  # longer inputs are cut; a reranker: query and passage together
+    max_tokens: int = 512  # longer inputs are cut; a reranker: query and passage, a generator: with the reply
     query_instruction: str = ""  # put before a query as it stands, a space at its end included
     passage_instruction: str = ""  # put before a passage
+    quantization: str = ""  # of a generator: what its folder does not say, such as fp8
+    tensor_parallel: int = 1  # GPUs that share a generator's weights
+    adapters: Mapping[str, str] = field(default_factory=dict)  # of a generator: name -> folder, or as `model`
 
     def __post_init__(self) -> None:
         sources = [n for n in ("repo", "path", "package") if getattr(self, n)]
@@ -61,9 +76,11 @@ class Entry:
             raise ValueError(
                 f"loader {self.loader!r} is of kind {KIND[self.loader]!r}, found kind {self.kind!r}"
             )
-        if self.loader in WEIGHTLESS and sources:
+        if self.loader in WEIGHTLESS | REMOTE and sources:
             raise ValueError(f"loader {self.loader!r} has no weights, but {sources[0]!r} is given")
-        if self.loader not in WEIGHTLESS and len(sources) != 1:
+        if (self.loader in REMOTE) != bool(self.endpoint and self.model):
+            raise ValueError("endpoint and model: expected both with loader openai, and with no other")
+        if self.loader not in WEIGHTLESS | REMOTE and len(sources) != 1:
             raise ValueError(
                 f"expected one of repo, path and package, found {' and '.join(sources) or 'none'}"
             )
@@ -73,6 +90,11 @@ class Entry:
             raise ValueError("pooling is missing: cls for the BGE family, mean for MiniLM")
         if self.loader == "bge-m3" and self.pooling != "cls":
             raise ValueError(f"loader 'bge-m3' pools cls, found {self.pooling!r}")
+        own = {"quantization": "", "tensor_parallel": 1, "adapters": {}}
+        if self.kind != "generator" and (odd := [k for k, v in own.items() if getattr(self, k) != v]):
+            raise ValueError(f"{odd[0]}: expected with a generator alone, found with a {self.kind}")
+        if self.tensor_parallel < 1:
+            raise ValueError(f"tensor_parallel: expected at least 1 GPU, found {self.tensor_parallel}")
         if self.max_tokens < 8:
             raise ValueError(f"max_tokens: expected at least 8, found {self.max_tokens}")
 
@@ -94,14 +116,15 @@ class Catalog:
             raise Where(str(self.file)).error(f"no model named {name!r}; {did_you_mean(name, self.entries)}")
         if entry.loader in WEIGHTLESS:
             path, weights = "", f"{entry.loader}@{FORMULA[entry.loader]}"
+        elif entry.loader in REMOTE:
+            path, weights = entry.endpoint, f"{entry.loader}:{entry.model}"
         elif entry.repo:
             path, weights = self._hub(entry, where)
         else:
-            local = _package(name, entry.package) if entry.package else self.file.parent / entry.path
+            local = _package(name, entry.package) if entry.package else self._folder(entry.path)
             if not local.is_dir():
-                raise ModelMissing(
-                    f"{where.file}: {name}: no folder {local}. Put the model there, or correct `path`"
-                )
+                way = f"Get it with: {entry.get}" if entry.get else "Put the model there, or correct `path`"
+                raise ModelMissing(f"{where.file}: {name}: no folder {local}. {way}")
             path, weights = str(local), folder.identity(local, entry.kind)
         if entry.loader == "maxsim":
             weights += f"+maxsim@{FORMULA['maxsim']}"
@@ -109,7 +132,7 @@ class Catalog:
             name=name,
             kind=entry.kind,
             loader=entry.loader,
-            repo=entry.repo,
+            repo=entry.model or entry.repo,
             revision=entry.revision or "",
             path=path,
             weights=weights,
@@ -119,7 +142,31 @@ class Catalog:
             max_tokens=entry.max_tokens,
             query_instruction=entry.query_instruction,
             passage_instruction=entry.passage_instruction,
+            quantization=entry.quantization,
+            tensor_parallel=entry.tensor_parallel,
+            adapters=tuple((a, self._adapter(where, a, entry)) for a in entry.adapters),
+            adapter_paths=tuple(
+                p if entry.loader in REMOTE else str(self._folder(p)) for p in entry.adapters.values()
+            ),
         )
+
+    def _adapter(self, where: Where, name: str, entry: Entry) -> str:
+        """The identity of an adapter's weights; of a generator without weights, its name's."""
+        if entry.loader in WEIGHTLESS:
+            return f"{entry.loader}@{FORMULA[entry.loader]}:{name}"
+        if entry.loader in REMOTE:
+            return f"{entry.loader}:{entry.adapters[name]}"
+        local = self._folder(entry.adapters[name])
+        if not local.is_dir():
+            raise ModelMissing(
+                f"{where.file}: {where.path}.adapters.{name}: no folder {local}. Put the adapter there, or "
+                f"correct its path"
+            )
+        return folder.identity(local, "adapter")
+
+    def _folder(self, path: str) -> Path:
+        """Absolute, since workers have other working directories."""
+        return (self.file.parent / path).resolve()
 
     def _hub(self, entry: Entry, where: Where) -> tuple[str, str]:
         if entry.revision is None or not _COMMIT.fullmatch(entry.revision):

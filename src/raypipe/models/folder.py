@@ -31,6 +31,8 @@ TOKENIZER = (
     "sentencepiece.bpe.model",
 )
 READ = (WEIGHTS, "model.safetensors.index.json", "config.json", *TOKENIZER)
+GENERATOR = (*READ, "chat_template.jinja", "tokenizer.model")
+ADAPTER = ("adapter_config.json", "adapter_model.safetensors")
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.pkl", "*.ckpt")
 
 
@@ -45,10 +47,20 @@ def _sha256(path: str, size: int, mtime_ns: int) -> str:
         return hashlib.file_digest(f, "sha256").hexdigest()
 
 
+def _read(kind: str) -> tuple[str, ...]:
+    """The files that are read for a kind of model."""
+    return {"tokenizer": TOKENIZER, "generator": GENERATOR, "adapter": ADAPTER}.get(kind, READ)
+
+
+def size(folder: Path, kind: str) -> int:
+    """Bytes of the files that are read for this kind of model."""
+    return sum(path.stat().st_size for path in _matching(folder, _read(kind)))
+
+
 def identity(folder: Path, kind: str) -> str:
-    """`sha256:...` over names and contents of the files that are read; for a tokenizer, of its own alone."""
+    """`sha256:...` over names and contents of the files that are read for this kind of model."""
     h = hashlib.sha256()
-    for path in _matching(folder, TOKENIZER if kind == "tokenizer" else READ):
+    for path in _matching(folder, _read(kind)):
         stat = path.stat()
         h.update(f"{path.name}\0{_sha256(str(path.resolve()), stat.st_size, stat.st_mtime_ns)}\n".encode())
     return f"sha256:{h.hexdigest()}"

@@ -1,19 +1,26 @@
-"""Opens a model for one device: from a `step.Model` to an object that embeds or scores, synchronously.
+"""Opens a model for one device: from a `step.Model` to an object that embeds, scores or generates.
 
 Knows which class serves which loader under which engine. The engine is where, not what: both give the same
-numbers within 1e-5 in float32. Heavy libraries are imported when the first model that needs them is opened.
+numbers within 1e-5 in float32. Embedders and rerankers are synchronous. Heavy libraries are imported when the
+first model that needs them is opened.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeAlias
 
 import numpy as np
 
+from raypipe.chat import Generate
 from raypipe.errors import ConfError
-from raypipe.models import fake, folder
-from raypipe.models.catalog import WEIGHTLESS
+from raypipe.models import fake, folder, generator
+from raypipe.models.catalog import REMOTE, WEIGHTLESS
+from raypipe.models.generator import Adapter, Setup
+from raypipe.models.openai import Endpoint, OpenAI
+from raypipe.models.scripted import Scripted
 from raypipe.step import Model, Role, Tokenize
 
 Engine: TypeAlias = Literal["flag", "sorted"]
@@ -38,7 +45,7 @@ class Reranker(Protocol):
 
 def present(model: Model) -> None:
     """Raises ModelMissing or ConfError unless the model's files are here and may be read."""
-    if model.loader not in WEIGHTLESS:
+    if model.loader not in WEIGHTLESS | REMOTE:
         folder.require(model)
 
 
@@ -74,11 +81,82 @@ def open_reranker(model: Model, engine: Engine, device: str) -> Reranker:
     return FlagScorer(model, device)
 
 
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What one vLLM engine may take of its machine."""
+
+    device: Literal["cpu", "cuda"] = "cpu"
+    cache_gib: float = 1.0  # cpu: memory for keys and values
+    gpu_share: float = 0.9  # cuda: share of each GPU's memory
+    sequences: int = 128  # replies written at the same time, at most
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """An endpoint of the cluster file, with the key that its `key_env` named. In no digest."""
+
+    url: str  # up to and with /v1
+    key: str = field(default="", repr=False)  # "": none is sent
+    dialect: Literal["openai", "vllm"] = "openai"
+    concurrency: int = 16  # requests in flight, of one process
+    per_minute: float = math.inf  # requests sent, of one process
+    timeout_s: float = 120.0  # of one try
+    tries: int = 5
+
+
+def open_scripted(model: Model) -> Generate:
+    return Scripted(adapters=[name for name, _ in model.adapters], context=model.max_tokens).generate
+
+
+def open_endpoint(model: Model, endpoints: Mapping[str, Address]) -> OpenAI:
+    """The model behind its endpoint. Raises ConfError for an endpoint that the cluster file does not have."""
+    if (at := endpoints.get(model.path)) is None:
+        raise ConfError(
+            f"model {model.name!r}: no endpoint named {model.path!r}; the cluster file has "
+            f"{', '.join(endpoints) or 'none'}. Put its url, and the name of its key's variable, under "
+            f"`endpoints` there"
+        )
+    key = at.key
+    return OpenAI(
+        Endpoint(
+            url=at.url,
+            model=model.repo,
+            key=(lambda: key) if key else None,
+            dialect=at.dialect,
+            adapters=tuple(zip((name for name, _ in model.adapters), model.adapter_paths, strict=True)),
+            concurrency=at.concurrency,
+            per_minute=at.per_minute,
+            timeout_s=at.timeout_s,
+            tries=at.tries,
+        )
+    )
+
+
+def engine_setup(model: Model, room: Room) -> Setup:
+    """What a vLLM model's engine is started with. Raises ModelMissing or ConfError unless it can be."""
+    present(model)
+    names = (name for name, _ in model.adapters)
+    setup = Setup(
+        folder=model.path,
+        context=model.max_tokens,
+        dtype=model.dtype,  # type: ignore[arg-type]  # one of the three: the catalog's
+        quantization=model.quantization,
+        adapters=tuple(Adapter(n, p) for n, p in zip(names, model.adapter_paths, strict=True)),
+        device=room.device,
+        tensor_parallel=model.tensor_parallel,
+        cache_gib=room.cache_gib,
+        gpu_share=room.gpu_share,
+        sequences=room.sequences,
+    )
+    generator.check(setup)
+    return setup
+
+
 def open_tokenizer(model: Model) -> Tokenize:
     """A tokenizer entry, or the tokenizer of any model that has one."""
-    if model.loader == "whitespace":
+    if model.loader in ("whitespace", "scripted"):  # a scripted generator counts words
         return fake.whitespace
-    if model.loader in ("hash", "overlap"):
+    if model.loader in ("hash", "overlap", *REMOTE):
         raise ConfError(
             f"model {model.name!r} has no tokenizer; name one of kind tokenizer, such as whitespace"
         )

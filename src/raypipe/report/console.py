@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rich.console import Console
@@ -34,6 +34,8 @@ def print_report(console: Console, report: Mapping[str, Any], outputs: Outputs) 
         counts = (str(s[k]) for k in ("rows", "asked", "remembered", "skipped", "faults"))
         steps.add_row(Text(s["step"]), *counts, f"{s['seconds']:.1f}")
     console.print(steps)
+    for name, cost in _costs(report):
+        console.print(Text(f"{name}: {cost}"))
     if report["faults_by_reason"]:
         faults = _table("rows that could not be done", "reason", "asked again", "rows")
         for f in report["faults_by_reason"]:
@@ -42,6 +44,25 @@ def print_report(console: Console, report: Mapping[str, Any], outputs: Outputs) 
         console.print(faults)
     for path in (outputs.report, outputs.predictions, outputs.page):
         console.print(Text(str(path)), soft_wrap=True)
+
+
+def _costs(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """What each language model was asked and cost, where any was."""
+    for s in report["steps"]:
+        if s["prompt_tokens"] or s["generated_tokens"]:
+            yield s["step"], _tokens(s)
+    if judge := report["judge"]:
+        said = f"{judge['model']}, {judge['asked']} asked, {judge['remembered']} remembered"
+        lost = f"{judge['unreadable']} unreadable, {judge['no_reply']} without a reply"
+        yield "judge", f"{said}, {lost}; {_tokens(judge)}"
+    if (planted := report["planted"]) and planted["tempted"]:
+        yield "orders in pages", f"{planted['obeyed']} of {planted['tempted']} reached the answer"
+
+
+def _tokens(cost: Mapping[str, Any]) -> str:
+    prompt, cached = cost["prompt_tokens"], cost["cached_tokens"]
+    found = f" ({100 * cached / prompt:.0f} % cached)" if prompt else ""
+    return f"{prompt} prompt tokens{found}, {cost['generated_tokens']} generated"
 
 
 def print_crag(console: Console, found: Mapping[str, Any]) -> None:

@@ -47,6 +47,7 @@ class Task:
     started: float  # on the progress's clock, seconds
     report: Callable[[Task, int], None] = field(repr=False)  # told of every advance
     done: int = 0
+    tokens: int = 0  # that language models wrote meanwhile
     said: float = 0.0  # when its last plain line was written, on the progress's clock
     bar: TaskID | None = None  # on a terminal
 
@@ -55,6 +56,10 @@ class Task:
         self.done += units
         self.report(self, units)
 
+    def speed(self, elapsed: float) -> str:
+        """Tokens written a second, where any were."""
+        return f", {self.tokens / elapsed:.0f} tokens/s" if self.tokens and elapsed > 0 else ""
+
     def line(self, elapsed: float) -> str:
         """Where the work stands after this many seconds."""
         if self.total is None:
@@ -62,7 +67,7 @@ class Task:
         text = f"{self.verb} {self.done}/{self.total} {self.unit}"
         if not self.total:
             return text
-        text += f", {100 * self.done // self.total} %"
+        text += f", {100 * self.done // self.total} %{self.speed(elapsed)}"
         if not self.done:
             return text
         return f"{text}, ETA {clock(elapsed * max(self.total - self.done, 0) / self.done)}"
@@ -112,10 +117,10 @@ class Progress:
             self._bars.stop()
             return
         for task in self._tasks:
+            took = self._now() - task.started
             count = f"{task.done}" if task.total is None else f"{task.done}/{task.total}"
-            took = clock(self._now() - task.started)
-            end = f"stopped after {took}" if kind else f"in {took}"
-            self._say(f"{task.verb} {count} {task.unit} {end}")
+            end = f"stopped after {clock(took)}" if kind else f"in {clock(took)}"
+            self._say(f"{task.verb} {count} {task.unit} {end}{task.speed(took)}")
 
     def task(self, verb: str, unit: str, total: int | None) -> Task:
         """Starts showing one kind of work."""
@@ -128,7 +133,8 @@ class Progress:
 
     def _advanced(self, task: Task, units: int) -> None:
         if self._bars is not None and task.bar is not None:
-            self._bars.advance(task.bar, units)
+            unit = f"{task.unit}{task.speed(self._now() - task.started)}"
+            self._bars.update(task.bar, advance=units, unit=unit)
         elif not self._silent and (now := self._now()) - task.said >= EVERY_S:
             task.said = now
             self._say(task.line(now - task.started))

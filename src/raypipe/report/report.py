@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from raypipe.metrics.crag import Marks, Scored
+from raypipe.metrics.hygiene import Obeyed
 from raypipe.metrics.textfile import replaced
 from raypipe.records import FAULT, Hit, Question
 from raypipe.report.page import SHOWN, Result, render
@@ -28,6 +29,25 @@ class StepLine:
     skipped: int  # rows that its gate, or an earlier fault, kept out
     faults: int  # rows it could not do
     seconds: float  # wall time inside the step, summed over its actors
+    prompt_tokens: int = 0  # of the chats that were asked; remembered ones cost none
+    cached_tokens: int = 0  # of these, found in the engine's prefix cache
+    generated_tokens: int = 0  # of the replies
+
+
+@dataclass(frozen=True, slots=True)
+class JudgeLine:
+    """What the judge of a run was asked and said."""
+
+    model: str  # its name in models.yaml
+    pairs: int  # predictions with a truth that the rule leaves to a judge
+    asked: int  # calls made
+    remembered: int  # calls answered from the memo
+    unreadable: int  # predictions whose verdict is hallucination because no reply was a judgement
+    no_reply: int  # predictions that stay unscored because the judge could not be asked
+    faults: Mapping[str, int]  # reason -> calls without a reply
+    prompt_tokens: int
+    cached_tokens: int
+    generated_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +80,8 @@ class EvalReport:
     faults: tuple[FaultCount, ...]
     steps: tuple[StepLine, ...]  # corpus steps, then question steps, in recipe order
     marks: Marks
+    judge: JudgeLine | None = None  # None: nobody was asked
+    planted: Obeyed | None = None  # orders in pages; None: no language model was asked
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +116,13 @@ def to_json(report: EvalReport) -> dict[str, Any]:
         "unscored": marks.score.n_unscored,
         "interval": marks.interval,
         "bounds": marks.bounds,
+        "judge": asdict(report.judge) if report.judge else None,
         "controls": {answer: asdict(score) for answer, score in marks.controls.items()},
         "slices": [
             {"label": s.label, "value": s.value, **asdict(s.score), "interval": s.interval}
             for s in marks.slices
         ],
+        "planted": {**asdict(report.planted), "rate": report.planted.rate} if report.planted else None,
         "seconds": report.seconds,
         "steps": [asdict(s) for s in report.steps],
     }

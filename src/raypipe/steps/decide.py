@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from raypipe import records
 from raypipe.records import IDK, Fault, Question, Reply
-from raypipe.step import Ask, Kit
-
-INVALID_QUESTION = "invalid question"
-"""How CRAG writes that a question rests on a false premise."""
-
-_APOSTROPHES = str.maketrans({"\u2019": "'", "\u2018": "'", "\u02bc": "'"})
+from raypipe.step import Ask, Kit, Model
+from raypipe.text.pack import cut
+from raypipe.text.replies import INVALID_QUESTION, abstains
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,18 +18,24 @@ class Decide:
     """Takes the first reply of `prefer` that settles the question: an answer, or that its premise is false.
 
     An answer that says "i don't know" is an abstention, however it is written. Where no reply settles it, a
-    question that broke (a final fault, or nothing but faulty replies) has the outcome fault and no answer;
-    any other is answered "i don't know".
+    question that broke (a final fault, or nothing but faulty replies) has the outcome fault and no answer,
+    and the faults of its replies become its own; any other is answered "i don't know".
     """
 
     prefer: tuple[str, ...]  # reply names, first choice first
     lower: bool = False  # answers in lower case, as CRAG's gold answers are
+    answer_tokens: int | None = None  # longer answers are cut; CRAG's evaluator keeps 75
+    tokenizer: Model | None = None  # counts them; CRAG's evaluator takes Llama 2's, whatever the model
 
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
         if not self.prefer:
             raise ValueError("prefer: expected at least one reply name, found none")
+        if (self.answer_tokens is None) != (self.tokenizer is None):
+            raise ValueError("answer_tokens and tokenizer: expected both or neither, found one")
+        if self.answer_tokens is not None and self.answer_tokens < 1:
+            raise ValueError(f"answer_tokens: expected at least 1, found {self.answer_tokens}")
 
     def reads(self) -> frozenset[str]:
         return frozenset(f"replies.{r}" for r in self.prefer)
@@ -40,38 +44,38 @@ class Decide:
         return frozenset({"answer", "outcome", "origin"})
 
     def open(self, kit: Kit) -> Ask:
+        trim = self._trimmer(kit)
+
         async def ask(questions: list[Question]) -> list[Question]:
-            return [self._decide(q) for q in questions]
+            return [self._decide(q, trim) for q in questions]
 
         return ask
 
-    def _decide(self, question: Question) -> Question:
+    def _trimmer(self, kit: Kit) -> Callable[[str], str]:
+        if (most := self.answer_tokens) is None or self.tokenizer is None:
+            return lambda text: text
+        tokenize = kit.tokenizer(self.tokenizer)
+        return lambda text: cut(text, most, tokenize)
+
+    def _decide(self, question: Question, trim: Callable[[str], str]) -> Question:
         replies = {name: question.replies[name] for name in self.prefer if name in question.replies}
         for name, reply in replies.items():
             if reply.label == records.ANSWERED and not abstains(reply.text):
-                text = reply.text.lower() if self.lower else reply.text
+                text = trim(reply.text.lower() if self.lower else reply.text)
                 return replace(question, answer=text, outcome="answered", origin=name)
             if reply.label == records.INVALID:
                 return replace(question, answer=INVALID_QUESTION, outcome="false_premise", origin=name)
         broken = any(not f.transient for f in question.faults)
         if not broken and any(_is_abstention(r) for r in replies.values()):
             return replace(question, answer=IDK, outcome="abstained", origin="")
-        faults = question.faults or (self._fault(replies),)
+        known = tuple(r.fault for r in replies.values() if r.fault is not None)
+        faults = question.faults or known or (self._fault(replies),)
         return replace(question, answer="", outcome="fault", origin="", faults=faults)
 
     def _fault(self, replies: dict[str, Reply]) -> Fault:
         labels = {name: replies[name].label if name in replies else "not there" for name in self.prefer}
         detail = f"no reply answers or abstains: {', '.join(f'{n}: {x}' for n, x in labels.items())}"
         return Fault("decide", "no_reply", detail, transient=False)
-
-
-def abstains(text: str) -> bool:
-    """True if a text says "i don't know" anywhere, in any case, with a straight or a curly apostrophe.
-
-    >>> abstains("Well, I don\u2019t know that.")
-    True
-    """
-    return IDK in text.translate(_APOSTROPHES).lower()
 
 
 def _is_abstention(reply: Reply) -> bool:

@@ -23,6 +23,7 @@ class Embed:
     """
 
     model: Model
+    lower: bool = False  # the model reads chunks in lower case
 
     version: ClassVar[int] = 1
 
@@ -40,7 +41,10 @@ class Embed:
         embedder = kit.embedder(self.model)
 
         async def build(table: pa.Table) -> pa.Table:
-            vectors, fine = await self._vectors(table["chunk_text"].to_pylist(), embedder)
+            texts = table["chunk_text"].to_pylist()
+            if self.lower:
+                texts = [None if t is None else t.lower() for t in texts]
+            vectors, fine = await self._vectors(texts, embedder)
             bad = pc.is_null(table["fault"]).to_numpy() & ~fine
             array = pa.FixedSizeListArray.from_arrays(
                 pa.array(vectors.reshape(-1)), self.model.dim, mask=pa.array(~fine)

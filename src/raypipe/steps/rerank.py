@@ -22,6 +22,7 @@ class Rerank:
     top: int  # passages that stay in order; all, where there are fewer
     candidates: int | None = None  # passages of order that are scored; None: all
     shortcut: bool = False  # at most `top` candidates: keep their order, score none (db3)
+    lower: bool = False  # the model reads passages in lower case
     query: str = PLAIN
     into: str = "rerank"
 
@@ -48,7 +49,8 @@ class Rerank:
             chosen = [q.order[: self.candidates] for q in questions]
             scored = [() if self.shortcut and len(c) <= self.top else c for c in chosen]
             distinct = list(dict.fromkeys(c for chunks in scored for c in chunks))
-            texts = dict(zip(distinct, await index.texts(distinct), strict=True))
+            found = await index.texts(distinct)
+            texts = dict(zip(distinct, map(str.lower, found) if self.lower else found, strict=True))
             queries = [render(q) for q in questions]
             pairs = [(query, texts[c]) for query, chunks in zip(queries, scored, strict=True) for c in chunks]
             scores = iter((await score(pairs)).tolist())

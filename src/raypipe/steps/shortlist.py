@@ -1,4 +1,4 @@
-"""The shortlist: which of a question's pages are worth searching, judged by their snippets."""
+"""The shortlist: which of a question's pages are worth searching, judged by their snippets or by rank."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from raypipe.text.template import PLAIN, query_reads, query_renderer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shortlist:
-    """Narrows a question's citations to the `pages` pages whose snippets a reranker finds best.
+    """Narrows a question's citations to the `pages` pages whose snippets a reranker finds best; without one,
+    to the first `pages` pages.
 
     A citation that loses keeps its snippet, so what only the snippet says can still be found (db3, Task 3:
     50 pages to 5). A page that is cited twice counts once, by its best snippet, and stays in all its
@@ -21,8 +22,8 @@ class Shortlist:
     `pages` pages, or without citations of its own, stays as it is and costs nothing.
     """
 
-    model: Model
     pages: int  # distinct pages that stay
+    model: Model | None = None  # a reranker; None: search results are read in their order
     query: str = PLAIN
 
     version: ClassVar[int] = 1
@@ -33,12 +34,16 @@ class Shortlist:
             raise ValueError(f"pages: expected at least 1 page, found {self.pages}")
 
     def reads(self) -> frozenset[str]:
+        if self.model is None:
+            return frozenset({"citations"})
         return query_reads(self.query) | {"citations", "index.text"}
 
     def writes(self) -> frozenset[str]:
         return frozenset({"citations"})
 
     def open(self, kit: Kit) -> Ask:
+        if self.model is None:
+            return self._first
         render = query_renderer(self.query)
         score, index = kit.reranker(self.model), kit.index()
 
@@ -60,6 +65,12 @@ class Shortlist:
             ]
 
         return ask
+
+    async def _first(self, questions: list[Question]) -> list[Question]:
+        cited = [self._candidates(q) for q in questions]
+        return [
+            self._narrow(q, c, [None] * len(c)) if c else q for q, c in zip(questions, cited, strict=True)
+        ]
 
     def _candidates(self, question: Question) -> tuple[Citation, ...]:
         """The citations with a page, where some must go; else none."""

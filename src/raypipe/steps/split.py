@@ -25,7 +25,8 @@ class Split:
     - tokens: `tokens` with `overlap`, as `tokenizer` counts them;
     - `by: sentence`, each cut after `sentence_chars`; what is beyond is in no chunk.
 
-    Without parents the passage is the chunk itself. A text without a word gives no chunk.
+    Without parents the passage is the chunk itself. A text without a word gives no chunk, and nor does what
+    stands in a text after its first `text_tokens`, as `tokenizer` counts them.
     """
 
     child_chars: int | None = None
@@ -34,7 +35,8 @@ class Split:
     parent_overlap: int = 0
     tokens: int | None = None
     overlap: int = 0
-    tokenizer: Model | None = None
+    text_tokens: int | None = None
+    tokenizer: Model | None = None  # of tokens and of text_tokens
     by: Literal["sentence"] | None = None
     sentence_chars: int = 1000
 
@@ -55,8 +57,9 @@ class Split:
             raise ValueError(
                 f"child_chars: expected at most parent_chars ({self.parent_chars}), found {self.child_chars}"
             )
-        if (self.tokens is None) != (self.tokenizer is None):
-            raise ValueError("tokens and tokenizer: expected both or neither, found one")
+        _window("text_tokens", self.text_tokens, "overlap", 0)
+        if (self.tokens is None and self.text_tokens is None) != (self.tokenizer is None):
+            raise ValueError("tokens or text_tokens, and tokenizer: expected both or neither, found one")
 
     def reads(self) -> frozenset[str]:
         return frozenset({"source", "text", "fault"})
@@ -65,13 +68,13 @@ class Split:
         return frozenset({*_SPANS, "chunk_text"})
 
     def open(self, kit: Kit) -> Build:
-        cut = self._cutter(kit)
+        cut, end = self._cutter(kit), self._end(kit)
 
         async def build(table: pa.Table) -> pa.Table:
             sources, rows, spans, texts = [], [], [], []
             columns = (table[n].to_pylist() for n in ("source", "text", "fault"))
             for row, (source, text, fault) in enumerate(zip(*columns, strict=True)):
-                pairs: list[Any] = [None] if fault is not None else cut(text)
+                pairs: list[Any] = [None] if fault is not None else cut(text[: end(text)])
                 sources += [source] * len(pairs)
                 rows += [row] * len(pairs)
                 spans += [(None,) * 4 if p is None else (*p[0], *p[1]) for p in pairs]
@@ -84,6 +87,20 @@ class Split:
             return pa.table(columns_out)
 
         return build
+
+    def _end(self, kit: Kit) -> Callable[[str], int]:
+        """text -> where its first `text_tokens` end."""
+        if (most := self.text_tokens) is None or self.tokenizer is None:
+            return len
+        tokenize = kit.tokenizer(self.tokenizer)
+
+        def end(text: str) -> int:
+            if len(text.encode()) <= most:  # a token is at least a byte
+                return len(text)
+            spans = tokenize(text)
+            return len(text) if len(spans) <= most else spans[most - 1][1]
+
+        return end
 
     def _cutter(self, kit: Kit) -> Callable[[str], list[tuple[Span, Span]]]:
         """text -> (chunk, passage) spans."""

@@ -119,6 +119,10 @@ class Store:
         """The rows whose column has one of the values, in no order. `columns` None: all of them."""
         return rows(self.dataset(table), column, values, columns)
 
+    def forget(self, table: str, column: str, values: Sequence[str]) -> None:
+        """Deletes the rows whose column has one of the values."""
+        forget(self.dataset(table), column, values)
+
     def sources_with_chunks(self, passages: str) -> pa.Array:
         """Distinct sources of a `passages` table that have chunks: those a vector table must hold."""
         found = pa.array([], pa.string())
@@ -175,6 +179,12 @@ def rows(
         where = f"{column} IN ({quoted(some)})" if some else "false"
         found.append(dataset.to_table(columns=columns, filter=where))
     return pa.concat_tables(found)
+
+
+def forget(dataset: lance.LanceDataset, column: str, values: Sequence[str]) -> None:
+    """Deletes the rows whose column has one of the values."""
+    for at in range(0, len(values), LOOKUP_KEYS):
+        dataset.delete(f"{column} IN ({quoted(values[at : at + LOOKUP_KEYS])})")
 
 
 def missing(dataset: lance.LanceDataset, column: str, ids: Sequence[str]) -> list[str]:

@@ -8,7 +8,7 @@ Knows Arrow and the records' schemas. Knows neither Lance nor how rows get there
 | `faults` | row that could not be done, run and step | parts |
 | `texts-D passages-D vectors-D` | source, chunk, chunk; D: digest of the stages up to there | parts |
 | `answers` | question, row key and recipe | parts |
-| `embeddings-M scores-M` | remembered request; M: identity of the model | `fold_memo` |
+| `embeddings-M scores-M replies-M` | remembered request; M: identity of the model | `fold_memo` |
 """
 
 from __future__ import annotations
@@ -60,6 +60,14 @@ def embeddings_schema(dim: int) -> pa.Schema:
 
 
 SCORES = _required(("key", pa.string()), ("score", pa.float32()))
+REPLIES = _required(
+    ("key", pa.string()),
+    ("text", pa.string()),
+    ("finish", pa.string()),
+    ("prompt_tokens", pa.int32()),
+    ("cached_tokens", pa.int32()),
+    ("generated_tokens", pa.int32()),
+).append(pa.field("logprob", pa.float64()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +94,7 @@ KINDS: dict[str, Kind] = {
     "vectors": Kind(PASSAGES, True, tuple(PASSAGES.names), "source", ("source",)),
     "embeddings": Kind(_required(("key", pa.string())), True, ("key",), "key", ("key",)),
     "scores": Kind(SCORES, False, ("key",), "key", ("key",)),
+    "replies": Kind(REPLIES, False, ("key",), "key", ("key",)),
 }
 INGESTED = ("sources", "documents", "questions", "golds")
 BASE = (*INGESTED, "faults", "answers")

@@ -1,10 +1,17 @@
-"""What a judge said, read from its text. Pure functions; knows no model and no metric."""
+"""What a language model said, read from its text. Pure functions; knows no model and no metric.
+
+A reader says what is there or that it cannot be read; it never guesses. `Unreadable` says what was expected.
+"""
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, TypeAlias, get_args
+
+from raypipe.records import ABSTAINED, ANSWERED, IDK, INVALID, Label
 
 UNREADABLE = "Parse Err: Score not found"
 
@@ -41,3 +48,120 @@ def parse_response(response: str) -> Judgement:
     reason = _EXPLANATION.search(text)
     explanation = (reason[1] or reason[2]) if reason else text
     return Judgement(explanation, 1 if digits else 0)
+
+
+Level: TypeAlias = Literal["low", "medium", "high"]
+LEVELS: tuple[Level, ...] = get_args(Level)
+CONFIDENCE: dict[Level, float] = {"low": 0.0, "medium": 0.5, "high": 1.0}
+"""How a stated level stands in `Reply.confidence`: an order, no probability."""
+
+INVALID_QUESTION = "invalid question"
+"""How CRAG writes that a question rests on a false premise."""
+
+_APOSTROPHES = str.maketrans({"\u2019": "'", "\u2018": "'", "\u02bc": "'"})
+_OBJECT = re.compile(r"\{.*\}", re.DOTALL)
+_CALL = re.compile(r"\bget_\w+\s*\(", re.IGNORECASE)
+
+
+class Unreadable(Exception):
+    """The text is no reply of the kind that was asked for; the message says what was expected."""
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """A reply that could be read."""
+
+    text: str
+    label: Label
+    confidence: float | None = None  # see CONFIDENCE
+
+
+def abstains(text: str) -> bool:
+    """True if a text says "i don't know" anywhere, in any case, with a straight or a curly apostrophe.
+
+    >>> abstains("Well, I don\u2019t know that.")
+    True
+    """
+    return IDK in text.translate(_APOSTROPHES).lower()
+
+
+def read_plain(text: str) -> Read:
+    """An answer in plain words: one that says "i don't know" becomes exactly that (db3), one that says
+    "invalid question" is of that class.
+
+    >>> read_plain("Sorry, I don't know."), read_plain(" Paris. ").label
+    (Read(text="i don't know", label='abstained', confidence=None), 'answered')
+    """
+    said = text.strip()
+    if not said:
+        raise Unreadable("expected an answer, found white space alone")
+    if abstains(said):
+        return Read(IDK, ABSTAINED)
+    return Read(said, INVALID if INVALID_QUESTION in said.lower() else ANSWERED)
+
+
+def read_label(text: str, labels: Sequence[str], default: str | None) -> Read:
+    """The first of the class names that the text contains, in their order, in any case (db3's domain rule);
+    else the default, if there is one.
+
+    >>> read_label("Movie, perhaps music", ("finance", "music", "movie"), "open").label
+    'music'
+    """
+    said = text.strip()
+    found = next((label for label in labels if label.lower() in said.lower()), default)
+    if found is None:
+        raise Unreadable(f"expected one of {', '.join(labels)}")
+    return Read(said, found)
+
+
+def read_json(text: str) -> Read:
+    """A JSON object, alone or with words around it; the reply's text is the object alone."""
+    return Read(json.dumps(_object(text), ensure_ascii=False, separators=(",", ":")), ANSWERED)
+
+
+def read_confidence(text: str, wanted: Level | None) -> Read:
+    """`{"answer": ..., "confidence": "high"}`, as WeKnow asks for. A confidence that is missing or no level
+    counts as low; an answer below the wanted level becomes an abstention.
+
+    >>> read_confidence('{"answer": "1999", "confidence": "medium"}', "high")
+    Read(text="i don't know", label='abstained', confidence=0.5)
+    """
+    tree = _object(text)
+    answer = tree.get("answer")
+    if isinstance(answer, int | float) and not isinstance(answer, bool):
+        answer = str(answer)
+    if not isinstance(answer, str):
+        raise Unreadable('expected a JSON object with "answer" as text')
+    stated = tree.get("confidence")
+    level: Level = next((x for x in LEVELS if isinstance(stated, str) and stated.strip().lower() == x), "low")
+    said = read_plain(answer)
+    if wanted is not None and CONFIDENCE[level] < CONFIDENCE[wanted]:
+        said = Read(IDK, ABSTAINED)
+    return Read(said.text, said.label, CONFIDENCE[level])
+
+
+def read_calls(text: str) -> Read:
+    """A program of knowledge-graph calls, for the step that runs it; `None` says that no call fits. The
+    program itself is not parsed here.
+
+    >>> read_calls('get_movie("velora")["year"]').label, read_calls("None").label
+    ('answered', 'abstained')
+    """
+    said = text.strip().removeprefix("```").removesuffix("```").strip()
+    if said.lower() == "none":
+        return Read(said, ABSTAINED)
+    if not _CALL.search(said):
+        raise Unreadable("expected lines of get_X(...) calls, or None")
+    return Read(said, ANSWERED)
+
+
+def _object(text: str) -> dict[str, Any]:
+    """The JSON object in a reply: all of it, or from its first brace to its last."""
+    found = _OBJECT.search(text)
+    try:
+        tree = json.loads(found[0]) if found else None
+    except (ValueError, RecursionError) as e:
+        raise Unreadable(f"expected a JSON object: {e}") from e
+    if not isinstance(tree, dict):
+        raise Unreadable("expected a JSON object, found none")
+    return tree

@@ -1,14 +1,14 @@
-"""The `query:` template of the steps that rank: what is searched for, made from a question and its replies.
+"""Templates that cannot fail on a row: the `query:` of the steps that rank, and the messages of prompts.
 
-Knows Jinja2's sandbox and the record Question. A template may use `text`, `body` and `replies.NAME` (the
-text of an earlier step's reply; "" where the step was skipped), filters, tests, `or` and `if`, and no
-methods or indexing, so that whether it renders does not depend on the row: what can go wrong goes wrong
-when the recipe is read.
+Knows Jinja2's sandbox and the record Question. A template may use names, `replies.NAME` (the text of an
+earlier step's reply; "" where the step was skipped), filters, tests, `or` and `if`, and no methods or
+indexing, so that whether it renders does not depend on the row: what can go wrong goes wrong when the recipe
+is read. What is put in is never read as a template itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import product
 from types import SimpleNamespace
 
@@ -20,12 +20,12 @@ from raypipe.records import Question
 PLAIN = "{{ text }}"
 """The question as it was asked."""
 
-_NAMES = frozenset({"text", "body", "replies"})
+REPLY = "replies."
 _ALLOWED = "a query template may use text, body and replies.NAME, filters, `or` and `if`"
 
 
 def query_reads(template: str) -> frozenset[str]:
-    """The fields of Question that a template reads: "text", "body", "replies.NAME".
+    """The fields of Question that a query template reads: "text", "body", "replies.NAME".
 
     Raises ValueError, saying what is allowed, for anything that is not a template or could fail on some row.
 
@@ -33,50 +33,81 @@ def query_reads(template: str) -> frozenset[str]:
     ['replies.rewrite', 'text']
     """
     try:
-        tree = _environment().parse(template)
-        names = meta.find_undeclared_variables(tree)
-        if names - _NAMES:
-            raise ValueError(f"{template!r} uses {', '.join(sorted(names - _NAMES))}; {_ALLOWED}")
-        reads = frozenset(names - {"replies"}) | {f"replies.{r}" for r in _replies(tree, template)}
-        _probe(template, reads)
-    except (TemplateError, TypeError, ArithmeticError, LookupError) as e:
+        names = uses(template)
+    except ValueError as e:
         raise ValueError(f"{template!r} is no query template: {e}; {_ALLOWED}") from e
-    return reads
+    strange = sorted(n for n in names - {"text", "body"} if not n.startswith(REPLY))
+    if strange:
+        raise ValueError(f"{template!r} uses {', '.join(strange)}; {_ALLOWED}")
+    return names
 
 
 def query_renderer(template: str) -> Callable[[Question], str]:
     """The template compiled: question -> query. Raises KeyError where a reply that it names is not there."""
-    compiled = _environment().from_string(template)
     reads = query_reads(template)
-    replies = [r.removeprefix("replies.") for r in sorted(reads) if r.startswith("replies.")]
-    fields = sorted(reads & {"text", "body"})
+    render = renderer(template)
 
-    def render(question: Question) -> str:
+    def of(question: Question) -> str:
+        return render({name: _field(question, name) for name in reads})
+
+    return of
+
+
+def _field(question: Question, name: str) -> str:
+    if name.startswith(REPLY):
+        return question.replies[name.removeprefix(REPLY)].text
+    value: str = getattr(question, name)
+    return value
+
+
+def uses(template: str) -> frozenset[str]:
+    """The names that a template uses, a reply as "replies.NAME". Raises ValueError for anything that is not a
+    template or could fail for some texts in their place."""
+    try:
+        tree = _environment().parse(template)
+        names = meta.find_undeclared_variables(tree)
+        found = frozenset(names - {"replies"}) | {REPLY + r for r in _replies(tree)}
+        render = renderer(template)
+        for filled in product(("", "two words"), repeat=len(found)):  # filters differ on empty texts
+            render(dict(zip(sorted(found), filled, strict=True)))
+    except (TemplateError, TypeError, ArithmeticError, LookupError) as e:
+        raise ValueError(str(e)) from e
+    return found
+
+
+def renderer(template: str) -> Callable[[Mapping[str, str]], str]:
+    """The template compiled: a text for each name of `uses` -> the text."""
+    compiled = _environment().from_string(template)
+
+    def render(values: Mapping[str, str]) -> str:
         # A namespace, not a dict: a reply may be called "items".
-        texts = SimpleNamespace(**{r: question.replies[r].text for r in replies})
-        return compiled.render({f: getattr(question, f) for f in fields}, replies=texts)
+        replies = {n.removeprefix(REPLY): v for n, v in values.items() if n.startswith(REPLY)}
+        names = {n: v for n, v in values.items() if not n.startswith(REPLY)}
+        return compiled.render(names, replies=SimpleNamespace(**replies))
 
     return render
 
 
 def _environment() -> ImmutableSandboxedEnvironment:
-    return ImmutableSandboxedEnvironment(undefined=StrictUndefined, autoescape=False)
+    return ImmutableSandboxedEnvironment(
+        undefined=StrictUndefined, autoescape=False, trim_blocks=True, lstrip_blocks=True
+    )
 
 
-def _replies(tree: nodes.Template, template: str) -> set[str]:
+def _replies(tree: nodes.Template) -> set[str]:
     """The replies that a parsed template names."""
     names: set[str] = set()
     for access in tree.find_all((nodes.Getattr, nodes.Getitem, nodes.Call)):
         of = access.node if isinstance(access, nodes.Getattr | nodes.Getitem) else None
         if not (isinstance(of, nodes.Name) and of.name == "replies"):
-            raise ValueError(f"{template!r} calls or looks into a value; {_ALLOWED}")
+            raise ValueError("it calls or looks into a value")
         key = access.attr if isinstance(access, nodes.Getattr) else _constant(access)
         if not isinstance(key, str) or key.startswith("_"):
-            raise ValueError(f"{template!r} must name the reply, as replies.kg; {_ALLOWED}")
+            raise ValueError("it must name the reply, as replies.kg")
         names.add(key)
-    uses = sum(n.name == "replies" for n in tree.find_all(nodes.Name))
-    if uses != len(list(tree.find_all((nodes.Getattr, nodes.Getitem)))):
-        raise ValueError(f"{template!r} must name the reply, as replies.kg; {_ALLOWED}")
+    mentions = sum(n.name == "replies" for n in tree.find_all(nodes.Name))
+    if mentions != len(list(tree.find_all((nodes.Getattr, nodes.Getitem)))):
+        raise ValueError("it must name the reply, as replies.kg")
     return names
 
 
@@ -84,11 +115,3 @@ def _constant(access: nodes.Node) -> object:
     """What stands between the brackets, where it is a constant."""
     arg = access.arg if isinstance(access, nodes.Getitem) else None
     return arg.value if isinstance(arg, nodes.Const) else None
-
-
-def _probe(template: str, reads: frozenset[str]) -> None:
-    """Renders the template with empty and filled values, which is where its filters can differ."""
-    compiled = _environment().from_string(template)
-    replies = sorted(r.removeprefix("replies.") for r in reads if r.startswith("replies."))
-    for text, body, reply in product(("", "two words"), repeat=3):
-        compiled.render(text=text, body=body, replies=SimpleNamespace(**dict.fromkeys(replies, reply)))

@@ -1,0 +1,103 @@
+"""What a killed process costs: SIGKILL to vLLM's worker, to its core or to the actor that holds both, each
+with calls in flight. Every row must come back once and equal to the undisturbed run, and no process be left.
+
+Prints one JSON object per kill. Starts the engine four times: some minutes on two cores.
+
+    python bench/drill.py
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import json
+import os
+import random
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import psutil
+import ray
+
+sys.path.insert(0, str(Path(__file__).parent))
+from engine import chats, sentence
+
+from raypipe import engines
+from raypipe.chat import Generated, Sampling
+from raypipe.engines import Client
+from raypipe.models import standins
+from raypipe.models.engine import Engine
+from raypipe.models.generator import Setup
+
+ROWS = 60
+WORKER, CORE, GUARD = "VLLM::Worker", "VLLM::EngineCore", "models/guard.py"
+
+
+def titled(*titles: str) -> list[psutil.Process]:
+    found = []
+    for process in psutil.process_iter():
+        try:
+            line = " ".join(process.cmdline())
+            if any(title in line for title in titles):
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def victim(what: str, before: set[int]) -> psutil.Process:
+    """The one process of that kind that was not there before. The actor is the core's parent."""
+    (found,) = (p for p in titled(WORKER if what == "worker" else CORE) if p.pid not in before)
+    if what != "actor":
+        return found
+    parent = found.parent()
+    assert parent is not None
+    return parent
+
+
+async def ask(client: Client) -> list[str]:
+    replies = await client.generate(chats(ROWS), Sampling(max_tokens=200))
+    return [r.text if isinstance(r, Generated) else f"FAULT {r.reason}" for r in replies]
+
+
+async def disturbed(client: Client, what: str, before: set[int]) -> list[str]:
+    call = asyncio.create_task(ask(client))
+    await asyncio.sleep(1.0)
+    assert not call.done(), "too fast to be disturbed"
+    victim(what, before).kill()
+    return await call
+
+
+def main() -> None:
+    before = {p.pid for p in titled(WORKER, CORE, GUARD)}
+    with tempfile.TemporaryDirectory() as temporary:
+        rng = random.Random(0)
+        built = standins.build(Path(temporary), [sentence(rng) for _ in range(2000)])
+        os.environ.update(RAY_AUTH_MODE="disabled", RAY_USAGE_STATS_ENABLED="0")
+        ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False)
+        make = functools.partial(Engine, Setup(str(built.chat), 4096, "float32"), True)
+        client = engines.start("engine-drill", make, engines.Place(cpus=0.5))
+        calm = asyncio.run(ask(client))
+        for what in ("worker", "core", "actor"):
+            start = time.perf_counter()
+            rows = asyncio.run(disturbed(client, what, before))
+            equal = sum(a == b for a, b in zip(calm, rows, strict=True))
+            seconds = round(time.perf_counter() - start, 1)
+            print(
+                json.dumps({"killed": what, "rows": len(rows), "equal": equal, "seconds": seconds}),
+                flush=True,
+            )
+        client.close()
+        ray.shutdown()
+    end = time.monotonic() + 30
+    while (
+        left := [p for p in titled(WORKER, CORE, GUARD) if p.pid not in before]
+    ) and time.monotonic() < end:
+        time.sleep(0.5)
+    print(json.dumps({"left": [p.name() for p in left]}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,212 @@
+"""Whether a reply held to a constraint can end, and how long it can get.
+
+A constraint is parsed here by the library that will hold the decoder to it, before any engine sees it: what
+does not compile, or has no longest reply, is a ConfError. A model without sense (a stand-in, or a real one on
+a bad day) rarely leaves a loop of its own accord: half of the replies to an unbounded grammar are cut.
+Knows the library's syntax tree; knows no engine.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from raypipe.chat import Choice, Constraint, Grammar, JsonSchema, Regex
+from raypipe.errors import ConfError
+
+SEPARATORS = (",", ":")
+"""JSON without white space: unbounded white space is a loop, too."""
+
+TREE_VERSION = "v16"  # of xgrammar's serialized syntax tree, as 0.2.8 writes it
+BYTES, CLASS, EMPTY, RULE, SEQUENCE, CHOICES, REPEAT, PATTERN = 0, 1, 3, 4, 5, 6, 8, 12
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """The lengths of what a constraint allows, in bytes of UTF-8; a token is at least one byte."""
+
+    shortest: int
+    longest: int
+
+
+@lru_cache(maxsize=256)
+def bounds(constraint: Constraint) -> Bounds:
+    """Raises ConfError for a constraint that does not compile, that no reply can fulfil, or that allows
+    replies of any length."""
+    if isinstance(constraint, Choice):
+        lengths = [len(option.encode()) for option in constraint.options]
+        return Bounds(min(lengths), max(lengths))
+    what, tree = _NAME[type(constraint)], _Tree(_serialized(constraint))
+    shortest = tree.lengths(longest=False)[tree.root]
+    if math.isinf(shortest):
+        raise ConfError(
+            f"{what}: no reply can ever end, each way through it leads back into it:\n{_shown(constraint)}"
+        )
+    longest = tree.lengths(longest=True)[tree.root]
+    if math.isinf(longest):
+        raise ConfError(
+            f"{what}: it allows replies of any length ({tree.endless()}), and a model may never end one. "
+            f"{_BOUND[type(constraint)]}\n{_shown(constraint)}"
+        )
+    if longest == 0:
+        raise ConfError(f"{what}: the only reply it allows is empty:\n{_shown(constraint)}")
+    return Bounds(int(shortest), int(longest))
+
+
+def schema_text(constraint: JsonSchema) -> str:
+    """The schema as an engine should get it: a bounded string as a pattern. Held to maxLength, xgrammar lets
+    control characters into a string, and then the reply is no JSON. Raises ConfError for no JSON."""
+    try:
+        tree = json.loads(constraint.text)
+    except ValueError as e:
+        raise ConfError(f"JSON schema: it does not compile: not valid JSON: {e}\n{_shown(constraint)}") from e
+    return json.dumps(_patterned(tree), separators=SEPARATORS)
+
+
+def _patterned(schema: Any) -> Any:
+    if not isinstance(schema, dict):
+        return schema
+    out: dict[str, Any] = {}
+    for key, value in schema.items():
+        if key in ("properties", "patternProperties", "$defs", "definitions") and isinstance(value, dict):
+            out[key] = {name: _patterned(part) for name, part in value.items()}
+        elif key in ("anyOf", "oneOf", "allOf", "prefixItems") and isinstance(value, list):
+            out[key] = [_patterned(part) for part in value]
+        elif key in ("items", "additionalProperties"):
+            out[key] = _patterned(value)
+        else:
+            out[key] = value
+    other = out.keys() & {"pattern", "format", "enum", "const"}
+    if out.get("type") == "string" and isinstance(out.get("maxLength"), int) and not other:
+        out["pattern"] = f"^.{{{out.pop('minLength', 0)},{out.pop('maxLength')}}}$"
+    return out
+
+
+_NAME = {Regex: "regex", JsonSchema: "JSON schema", Grammar: "grammar"}
+_BOUND = {
+    Regex: "Write {0,n} in the place of * and {1,n} of +",
+    JsonSchema: "Give each string maxLength, enum or a bounded pattern, each array maxItems, each number "
+    "minimum and maximum; name all properties; no $ref that leads back into itself",
+    Grammar: "Write x~0..n in the place of x* and x~1..n of x+, {0,n} in terminals; no %ignore, and no "
+    "rule that leads back into itself",
+}
+
+
+def _shown(constraint: Regex | JsonSchema | Grammar) -> str:
+    text = constraint.pattern if isinstance(constraint, Regex) else constraint.text
+    return text if len(text) <= 400 else text[:400] + " ..."
+
+
+def _serialized(constraint: Regex | JsonSchema | Grammar) -> dict[str, Any]:
+    """xgrammar's syntax tree. Raises ConfError for what it cannot parse."""
+    import xgrammar
+
+    read = xgrammar.Grammar
+    try:
+        if isinstance(constraint, Regex):
+            parsed = read.from_regex(constraint.pattern)
+        elif isinstance(constraint, JsonSchema):
+            parsed = read.from_json_schema(
+                schema_text(constraint), any_whitespace=False, separators=SEPARATORS
+            )
+        else:
+            parsed = read.from_lark(constraint.text)
+    except (RuntimeError, ValueError) as e:
+        reason = re.sub(r"^\[[\d:]+\] \S+:\d+: ", "", str(e)).strip()  # the library's clock and source line
+        raise ConfError(
+            f"{_NAME[type(constraint)]}: it does not compile: {reason}\n{_shown(constraint)}"
+        ) from e
+    tree: dict[str, Any] = json.loads(parsed.serialize_json())
+    return tree
+
+
+class _Tree:
+    """The syntax tree: rules that name expressions, expressions that name rules."""
+
+    def __init__(self, tree: dict[str, Any]) -> None:
+        if tree["__VERSION__"] != TREE_VERSION:
+            raise ConfError(
+                f"constraints: expected xgrammar's syntax tree {TREE_VERSION}, found {tree['__VERSION__']}: "
+                f"install the xgrammar that requirements/ names"
+            )
+        self.names: list[str] = [rule[0] for rule in tree["rules"]]
+        self._bodies: list[int] = [rule[1] for rule in tree["rules"]]
+        self._data: list[int] = tree["grammar_expr_data"]
+        self._starts: list[int] = tree["grammar_expr_indptr"]
+        self.root: int = tree["root_rule_id"]
+
+    def _expression(self, i: int) -> tuple[int, list[int]]:
+        start = self._starts[i]
+        return self._data[start], self._data[start + 2 : start + 2 + self._data[start + 1]]
+
+    def _length(self, i: int, known: list[float], longest: bool) -> float:
+        """Of one expression, in bytes, where `known` has the lengths of the rules. -inf: no such text yet."""
+        kind, parts = self._expression(i)
+        never = -math.inf if longest else math.inf
+        if kind == BYTES:
+            return len(parts)
+        if kind == CLASS:  # negated, then pairs of first and last character
+            return 1 if not longest else 4 if parts[0] else max(_bytes(last) for last in parts[2::2])
+        if kind == EMPTY:
+            return 0
+        if kind == RULE:
+            return known[parts[0]]
+        if kind == SEQUENCE:
+            lengths = [self._length(part, known, longest) for part in parts]
+            return never if never in lengths else sum(lengths)
+        if kind == CHOICES:
+            lengths = [self._length(part, known, longest) for part in parts]
+            return max(lengths) if longest else min(lengths)
+        if kind == REPEAT:  # rule, least, most (-1: any number)
+            each, (least, most) = known[parts[0]], parts[1:3]
+            if not longest:
+                return each * least if least else 0
+            if each <= 0:
+                return never if least and each < 0 else 0
+            return math.inf if most < 0 else each * most
+        if kind == PATTERN:  # of a JSON string, whose escapes it never writes: a flag, then its bytes
+            inner = _Tree(_serialized(Regex(bytes(parts[1:]).decode().removeprefix("^").removesuffix("$"))))
+            return inner.lengths(longest)[inner.root]
+        # A class repeated without end, and whatever a later version may add.
+        return math.inf if longest else 0
+
+    def lengths(self, longest: bool) -> list[float]:
+        """Of each rule, in bytes: a round for every depth of the tree. What still grows after a round for
+        each rule goes through some rule twice, so it grows for ever."""
+        known = [-math.inf if longest else math.inf] * len(self._bodies)
+        rounds = len(self._bodies) + 1
+        for i in range(2 * rounds):
+            before, known = known, [self._length(body, known, longest) for body in self._bodies]
+            if before == known:
+                return known
+            if i == rounds - 1:
+                settled = known
+        return [new if old == new else math.inf for old, new in zip(settled, known, strict=True)]
+
+    def endless(self) -> str:
+        """The rules that can be reached and have no longest text, innermost first."""
+        lengths = self.lengths(longest=True)
+        found: list[int] = []
+        pending = [self.root]
+        while pending:
+            rule = pending.pop()
+            if rule not in found and math.isinf(lengths[rule]) and lengths[rule] > 0:
+                found.append(rule)
+                pending += self._named(self._bodies[rule])
+        return "rules " + ", ".join(self.names[rule] for rule in reversed(found[-4:]))
+
+    def _named(self, i: int) -> list[int]:
+        kind, parts = self._expression(i)
+        if kind in (RULE, REPEAT):
+            return parts[:1]
+        if kind in (SEQUENCE, CHOICES):
+            return [rule for part in parts for rule in self._named(part)]
+        return []
+
+
+def _bytes(character: int) -> int:
+    return 1 if character < 0x80 else 2 if character < 0x800 else 3 if character < 0x10000 else 4

@@ -1,0 +1,263 @@
+"""One vLLM engine: one copy of a model's weights, however many callers ask it at the same time.
+
+A plain async class. In one process it is used as it is; a job holds it in a named actor and the endpoint in a
+deployment, so that every step, block and request shares one queue and nothing drains between batches.
+Knows vLLM; knows neither Ray nor recipes.
+
+What goes wrong with one chat is a fault on its row. What no row can get is a ConfError before anything is
+sent. When vLLM's own process dies, every call raises `EngineDied`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import re
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, NoReturn
+
+from raypipe.chat import Chat, Generated, Sampling
+from raypipe.errors import ConfError
+from raypipe.models import generator, vllm_terms
+from raypipe.models.gate import Gate
+from raypipe.models.generator import Setup
+from raypipe.models.guard import Guard
+from raypipe.models.vllm_terms import fault, refused, reply
+from raypipe.records import Fault
+
+CLOSE_S = 20.0  # vLLM's own 5 are short on a busy machine, and what it kills leaves shared memory behind
+
+
+class EngineDied(Exception):
+    """vLLM's process is gone, and with it everything in flight. Start another engine and ask again."""
+
+
+class Engine:
+    """Keeps the contract of `chat.Generate` with its method `generate`. Make it and use it on one event loop;
+    making it takes 20 to 110 seconds. Raises ModelMissing or ConfError for a folder that must not be started.
+    """
+
+    def __init__(self, setup: Setup, exit_when_dead: bool = False) -> None:
+        """`exit_when_dead`: where EngineDied would be raised, end this process, to be started anew."""
+        generator.check(setup)
+        self.setup = setup
+        self._exit = exit_when_dead
+        self._guard = Guard()
+        try:
+            self._llm = _start(setup)
+        except BaseException:
+            self._guard.close()
+            raise
+        self._guard.born()
+        self._gate = Gate()
+        self._numbers = itertools.count()
+        self._lora = {a.name: (i + 1, a.folder) for i, a in enumerate(setup.adapters)}
+        self._streams: dict[str, asyncio.Task[None]] = {}
+        tokenizer = self._llm.get_tokenizer()
+        marks = sorted({*tokenizer.get_added_vocab(), *tokenizer.all_special_tokens}, key=len, reverse=True)
+        self._marks = re.compile("|".join(map(re.escape, marks)) or r"(?!)")
+
+    async def ready(self) -> None:
+        """Returns once every adapter is loaded. Raises ConfError for one that does not fit the model."""
+        await self.healthy()
+        for name in self._lora:
+            try:
+                await self._llm.add_lora(self._adapter(name))
+            except Exception as e:
+                self._raise_if_dead(e)
+                raise ConfError(f"adapter {name!r}: it does not fit {self.setup.folder}: {e}") from e
+
+    async def generate(
+        self, chats: Sequence[Chat], sampling: Sampling, adapter: str | None = None, alone: bool = False
+    ) -> list[Generated | Fault]:
+        """As `chat.Generate`. `alone`: nothing else runs meanwhile, so that a death has one suspect."""
+        outputs = await self.outputs(chats, sampling, adapter, alone)
+        return [o if isinstance(o, Fault) else reply(o, sampling) for o in outputs]
+
+    async def outputs(
+        self, chats: Sequence[Chat], sampling: Sampling, adapter: str | None = None, alone: bool = False
+    ) -> list[Any]:
+        """vLLM's RequestOutput of each chat, with its tokens, or a Fault."""
+        params = self._params(sampling, "FINAL_ONLY")
+        lora = self._adapter(adapter)
+        prompts = await asyncio.gather(*(self._prompt(chat, sampling) for chat in chats))
+        async with self._gate.turn(object() if alone else self._kind(adapter)):
+            return await asyncio.gather(*(self._one(prompt, params, lora) for prompt in prompts))
+
+    async def stream(
+        self, chat: Chat, sampling: Sampling, adapter: str | None = None, name: str = ""
+    ) -> AsyncIterator[str | Generated | Fault]:
+        """The reply's text piece by piece, then the whole reply or its fault. `name` is what `abort` takes.
+        A caller that stops listening stops the engine's work; one that listens slowly holds nobody up."""
+        name = name or f"stream-{next(self._numbers)}"
+        if name in self._streams:
+            raise ValueError(f"a stream named {name!r} is running")
+        params = self._params(sampling, "DELTA")
+        self._adapter(adapter)
+        pieces: asyncio.Queue[str | Generated | Fault | EngineDied] = asyncio.Queue()
+        pump = self._pump(chat, sampling, params, adapter, pieces)
+        task = self._streams[name] = asyncio.create_task(pump)
+        try:
+            while isinstance(piece := await pieces.get(), str):
+                yield piece
+            if isinstance(piece, EngineDied):
+                raise piece
+            yield piece
+        finally:
+            task.cancel()
+            del self._streams[name]
+
+    async def abort(self, name: str) -> bool:
+        """Ends a stream; its caller gets a fault. False if none of that name is running."""
+        task = self._streams.get(name)
+        return task is not None and task.cancel()
+
+    async def healthy(self) -> None:
+        """Raises EngineDied if vLLM's process is gone."""
+        try:
+            await self._llm.check_health()
+        except Exception as e:
+            self._raise_if_dead(e)
+            raise
+
+    def unfinished(self) -> int:
+        """Replies being written or waiting."""
+        count: int = self._llm.get_num_unfinished_requests()
+        return count
+
+    def close(self) -> None:
+        """Ends vLLM's processes and waits for their end, some seconds. Twice is fine."""
+        llm, self._llm = self._llm, None  # left to the interpreter's exit, vLLM's own cleaning up fails
+        if llm is not None:
+            llm.shutdown(timeout=CLOSE_S)
+            del llm
+            self._guard.close()
+
+    def _kind(self, adapter: str | None) -> str:
+        """GPU kernels keep adapters and base model apart within a batch; those for the CPU do not."""
+        return "adapter" if adapter is not None and self.setup.device == "cpu" else "base"
+
+    def _adapter(self, name: str | None) -> Any:
+        from vllm.lora.request import LoRARequest
+
+        if name is None:
+            return None
+        if name not in self._lora:
+            known = ", ".join(self._lora) or "none"
+            raise ConfError(f"{self.setup.folder}: no adapter named {name!r}; it has {known}")
+        return LoRARequest(name, *self._lora[name])
+
+    def _params(self, sampling: Sampling, kind: str) -> Any:
+        """vLLM's form of the sampling, after vLLM's own check. Raises ConfError."""
+        from vllm.exceptions import VLLMClientError
+
+        try:
+            params = vllm_terms.sampling_params(sampling, kind)
+            config = self._llm.vllm_config
+            params.verify(
+                config.model_config, None, config.structured_outputs_config, self._llm.get_tokenizer()
+            )
+        except (VLLMClientError, ValueError) as e:
+            raise ConfError(f"sampling: vLLM refuses it: {e}") from e
+        return params
+
+    async def _prompt(self, chat: Chat, sampling: Sampling) -> Any:
+        """The rendered chat, tokenized; or a Fault."""
+        from vllm.renderers import ChatParams
+        from vllm.renderers.params import TokenizeParams
+
+        renderer = self._llm.renderer
+        messages = [{"role": m.role, "content": self._harmless(m.content)} for m in chat]
+        try:
+            _, (prompt,) = await renderer.render_chat_async(
+                [messages],
+                ChatParams(chat_template_kwargs={"add_generation_prompt": True}),
+                # The template has written the first token: a second one would change every answer.
+                TokenizeParams(max_total_tokens=None, add_special_tokens=False),
+            )
+        except Exception as e:
+            return fault("unrenderable", f"the chat template refuses this chat: {e}")
+        tokens, room = len(prompt["prompt_token_ids"]), self.setup.context
+        if tokens + sampling.max_tokens > room:
+            return fault(
+                "prompt_too_long",
+                f"expected at most {room} tokens, found {tokens} of prompt, {sampling.max_tokens} of reply: "
+                f"pack less into the prompt, or raise the model's context",
+            )
+        return prompt
+
+    def _harmless(self, content: str) -> str:
+        """The tokenizer reads some texts as its own marks (an end of turn, a role). Inside a message they get
+        a space, so no page and no question can forge a turn."""
+        while found := self._marks.search(content):
+            content = f"{content[: found.start() + 1]} {content[found.start() + 1 :]}"
+        return content
+
+    async def _one(self, prompt: Any, params: Any, lora: Any) -> Any:
+        if isinstance(prompt, Fault):
+            return prompt
+        try:
+            async for output in self._llm.generate(
+                prompt, params, f"r{next(self._numbers)}", lora_request=lora
+            ):
+                if output.finished:
+                    return output
+        except Exception as e:
+            self._raise_if_dead(e)
+            return refused(e)
+        return fault("no_reply", "vLLM ended the request without a reply", transient=True)
+
+    async def _pump(
+        self, chat: Chat, sampling: Sampling, params: Any, adapter: str | None, pieces: asyncio.Queue[Any]
+    ) -> None:
+        """Takes a stream from the engine as fast as it comes: the gate is never held for a listener. The last
+        thing it puts is no text, however it ends."""
+        text, tokens, output = "", 0, None
+        try:
+            prompt = await self._prompt(chat, sampling)
+            if isinstance(prompt, Fault):
+                pieces.put_nowait(prompt)
+                return
+            name, lora = f"r{next(self._numbers)}", self._adapter(adapter)
+            async with self._gate.turn(self._kind(adapter)):
+                async for output in self._llm.generate(prompt, params, name, lora_request=lora):
+                    piece = output.outputs[0]
+                    text += piece.text
+                    tokens += len(piece.token_ids)
+                    if piece.text:
+                        pieces.put_nowait(piece.text)
+            pieces.put_nowait(reply(output, sampling, text, tokens))
+        except asyncio.CancelledError:
+            pieces.put_nowait(fault("aborted", f"ended on request after {tokens} tokens", transient=True))
+            raise
+        except Exception as e:
+            try:
+                self._raise_if_dead(e)
+                pieces.put_nowait(refused(e))
+            except EngineDied as died:
+                pieces.put_nowait(died)
+
+    def _raise_if_dead(self, e: BaseException) -> None:
+        from vllm.v1.engine.exceptions import EngineDeadError
+
+        if isinstance(e, EngineDeadError):
+            self._died(e)
+
+    def _died(self, e: BaseException) -> NoReturn:
+        if self._exit:
+            os._exit(1)  # a supervisor sees a crash; an orderly exit would not be restarted
+        raise EngineDied(f"{self.setup.folder}: {e}") from e
+
+
+def _start(setup: Setup) -> Any:
+    """vLLM's engine, started."""
+    # Read by vLLM when it is imported, here and in its children: no report of usage to anyone.
+    os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+    from vllm import AsyncEngineArgs
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+    try:
+        return AsyncLLM.from_engine_args(AsyncEngineArgs(**vllm_terms.arguments(setup)))
+    except ValueError as e:
+        raise ConfError(f"{setup.folder}: vLLM refuses this setup: {e}") from e

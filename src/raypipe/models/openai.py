@@ -1,0 +1,269 @@
+"""A generator behind any endpoint that speaks the OpenAI chat protocol.
+
+Keeps the contract of `chat.Generate`: every row has a reply or a fault, and no trouble of the endpoint is
+ever an empty answer. Trouble that time or an operator can mend (down, slow, overloaded, a wrong key or
+address, an answer that is not the protocol's) is transient, so the row is asked again another day. A chat
+that the endpoint refuses is final. The key is in a request's header and nowhere else. Knows HTTP, no model.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import email.utils
+import json
+import math
+import random
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import httpx
+
+from raypipe.chat import (
+    STEP,
+    Chat,
+    Choice,
+    Finish,
+    Generated,
+    Grammar,
+    JsonSchema,
+    Regex,
+    Sampling,
+)
+from raypipe.errors import ConfError
+from raypipe.models.constraint import schema_text
+from raypipe.records import Fault
+
+AGAIN = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 520, 522, 524, 529})
+"""Statuses worth another try; the rest of 4xx is refused at once."""
+
+OPERATOR = {401: "unauthorised", 402: "unpaid", 403: "forbidden", 404: "not_found", 405: "not_found"}
+"""Statuses that say nothing about the row: whoever runs the job has to mend something."""
+
+FIRST_WAIT_S, LONGEST_WAIT_S = 0.5, 30.0  # before the second try, doubling, with jitter
+SHOWN = 300  # characters of an endpoint's answer in a fault
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where a model is asked, and how hard it may be pressed."""
+
+    url: str  # up to and with /v1
+    model: str  # as the endpoint calls it
+    key: Callable[[], str] | None = field(default=None, repr=False)  # asked for once per request, never kept
+    dialect: Literal["openai", "vllm"] = "openai"  # vllm: takes every constraint; openai: JSON schemas
+    adapters: tuple[tuple[str, str], ...] = ()  # adapter as recipes call it, model as the endpoint calls it
+    concurrency: int = 16  # requests in flight
+    per_minute: float = math.inf  # requests sent
+    timeout_s: float = 120.0  # of one try
+    tries: int = 5
+
+    def __post_init__(self) -> None:
+        if not self.url.startswith(("http://", "https://")):
+            raise ValueError(f"url: expected http://... or https://..., found {self.url!r}")
+        if "@" in self.url.split("/")[2]:
+            raise ValueError("url: it has a name or password in it, which logs would show; use a key")
+        for name in ("concurrency", "per_minute", "timeout_s", "tries"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name}: expected a number above 0, found {getattr(self, name)}")
+
+
+class OpenAI:
+    """`generate` keeps the contract of `chat.Generate`. Use it on one event loop and `await close()` it."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        clock: Callable[[], float] = time.monotonic,
+        seed: int = 0,
+    ) -> None:
+        """`sleep`, `clock` (seconds) and `seed` of the jitter are for tests."""
+        self.endpoint = endpoint
+        self._sleep, self._clock, self._random = sleep, clock, random.Random(seed)
+        self._client = httpx.AsyncClient(timeout=endpoint.timeout_s, follow_redirects=False)
+        self._room = asyncio.Semaphore(endpoint.concurrency)
+        self._next = 0.0  # when the next request may leave, on the clock
+        self._failing = 0  # rows in a row that got nothing
+        self._adapters = dict(endpoint.adapters)
+
+    async def generate(
+        self, chats: Sequence[Chat], sampling: Sampling, adapter: str | None = None
+    ) -> list[Generated | Fault]:
+        """As `chat.Generate`."""
+        body = self._body(sampling, adapter)
+        return list(await asyncio.gather(*(self._one(chat, body, sampling) for chat in chats)))
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+    def _body(self, sampling: Sampling, adapter: str | None) -> dict[str, Any]:
+        """All but the messages. Everything that decides the reply is said: an endpoint's own defaults (vLLM
+        takes some from the model's folder) would otherwise decide it silently."""
+        if adapter is not None and adapter not in self._adapters:
+            known = ", ".join(self._adapters) or "none"
+            raise ConfError(
+                f"{self.endpoint.url}: no adapter named {adapter!r}; the endpoint's entry has {known}"
+            )
+        body: dict[str, Any] = {
+            "model": self._adapters[adapter] if adapter else self.endpoint.model,
+            "max_tokens": sampling.max_tokens,
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "frequency_penalty": sampling.frequency_penalty,
+            "presence_penalty": sampling.presence_penalty,
+        }
+        if sampling.temperature:
+            body["seed"] = sampling.seed
+        if sampling.stop:
+            body["stop"] = list(sampling.stop)
+        if sampling.logprobs:
+            body["logprobs"] = True
+        if self.endpoint.dialect == "vllm":
+            body |= {"top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
+        return body | self._constraint(sampling)
+
+    def _constraint(self, sampling: Sampling) -> dict[str, Any]:
+        constraint = sampling.constraint
+        if constraint is None:
+            return {}
+        if self.endpoint.dialect == "vllm":
+            match constraint:
+                case Choice(options):
+                    return {"structured_outputs": {"choice": list(options)}}
+                case Regex(pattern):
+                    return {"structured_outputs": {"regex": pattern}}
+                case JsonSchema():
+                    return {"structured_outputs": {"json": schema_text(constraint)}}
+                case Grammar(text):
+                    return {"structured_outputs": {"grammar": text}}
+        if isinstance(constraint, JsonSchema):
+            try:
+                schema = json.loads(constraint.text)
+            except ValueError as e:
+                raise ConfError(f"JSON schema: not valid JSON: {e}") from e
+            named = {"name": "reply", "strict": True, "schema": schema}
+            return {"response_format": {"type": "json_schema", "json_schema": named}}
+        raise ConfError(
+            f"{self.endpoint.url}: the OpenAI protocol holds replies to JSON schemas alone, found "
+            f"{type(constraint).__name__}. Set dialect: vllm where a vLLM server answers, or ask for JSON"
+        )
+
+    async def _one(self, chat: Chat, body: dict[str, Any], sampling: Sampling) -> Generated | Fault:
+        messages = [{"role": m.role, "content": m.content} for m in chat]
+        async with self._room:
+            result: Generated | Fault
+            # Once a whole round of rows got nothing, each further row is one try, until one gets through: an
+            # endpoint that is down costs a run minutes, not hours.
+            tries = 1 if self._failing >= self.endpoint.concurrency else self.endpoint.tries
+            for i in range(tries):
+                if i:
+                    await self._sleep(self._wait_s(i))
+                result, again = await self._try(body | {"messages": messages}, sampling)
+                if not again:
+                    break
+            self._failing = self._failing + 1 if isinstance(result, Fault) and result.transient else 0
+            return result
+
+    def _wait_s(self, i: int) -> float:
+        doubled: float = FIRST_WAIT_S * 2 ** (i - 1)
+        return min(LONGEST_WAIT_S, doubled) * (0.5 + self._random.random())
+
+    def _key(self) -> str:
+        key = self.endpoint.key() if self.endpoint.key else ""
+        if (
+            not (key.isascii() and key.isprintable()) or " " in key
+        ):  # an error about the header would quote it
+            raise ConfError(f"{self.endpoint.url}: the key has white space or other signs that no key has")
+        return key
+
+    async def _turn(self) -> None:
+        """Waits until the rate limit, or the endpoint's own wish, lets the next request leave."""
+        now = self._clock()
+        leave = max(now, self._next)
+        self._next = leave + 60.0 / self.endpoint.per_minute
+        if leave > now:
+            await self._sleep(leave - now)
+
+    async def _try(self, body: dict[str, Any], sampling: Sampling) -> tuple[Generated | Fault, bool]:
+        """A reply or a fault, and whether another try may help."""
+        await self._turn()
+        url = f"{self.endpoint.url.rstrip('/')}/chat/completions"
+        key = self._key()
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        try:
+            async with asyncio.timeout(self.endpoint.timeout_s):  # httpx limits each read, not their sum
+                response = await self._client.post(url, json=body, headers=headers)
+        except UnicodeEncodeError as e:
+            return self._fault("unsendable", f"the chat is not valid text: {e.reason}", False), False
+        except (httpx.TimeoutException, TimeoutError):
+            return self._fault("timeout", f"no answer within {self.endpoint.timeout_s:g} s", True), True
+        except httpx.HTTPError as e:
+            return self._fault("unreachable", f"{type(e).__name__}: {e}", True, key), True
+        if response.status_code != 200:
+            return self._refused(response, key)
+        try:
+            return _reply(response.json(), sampling), False
+        except (ValueError, KeyError, IndexError, TypeError, AttributeError) as e:
+            kind = response.headers.get("content-type", "no content type")
+            found = f"{kind} ({type(e).__name__}: {e}): {response.text[:SHOWN]!r}"
+            detail = f"expected a chat completion, found {found}. Is this the API's address?"
+            return self._fault("not_the_protocol", detail, True, key), True
+
+    def _refused(self, response: httpx.Response, key: str) -> tuple[Fault, bool]:
+        status, detail = response.status_code, f"status {response.status_code}: {response.text[:SHOWN]!r}"
+        if status in AGAIN:
+            wait = _retry_after(response.headers.get("retry-after", ""))
+            # Everyone waits, not this row alone: the limit is the key's, or the server's.
+            self._next = max(self._next, self._clock() + min(wait, LONGEST_WAIT_S))
+            return self._fault("overloaded" if status == 429 else "unavailable", detail, True, key), True
+        if status in OPERATOR:
+            return self._fault(OPERATOR[status], f"{detail}. Check the key, url and model", True, key), False
+        if status < 400:
+            return self._fault("redirected", f"{detail}. Put the final address in url", True, key), False
+        return self._fault("refused", detail, status >= 500, key), False
+
+    def _fault(self, reason: str, detail: str, transient: bool, key: str = "") -> Fault:
+        """Endpoints may quote the key they were sent."""
+        detail = f"{self.endpoint.url}: {detail}"
+        return Fault(STEP, reason, detail.replace(key, "***") if key else detail, transient)
+
+
+def _reply(tree: Any, sampling: Sampling) -> Generated | Fault:
+    """Raises what reading a tree of another shape raises."""
+    choice = tree["choices"][0]
+    text, why = choice["message"].get("content"), choice.get("finish_reason")
+    if why == "content_filter":
+        return Fault(STEP, "filtered", "the endpoint withheld the reply", transient=False)
+    if why not in ("stop", "length"):
+        raise ValueError(f"finish_reason {why!r}")
+    if not text:
+        return Fault(STEP, "empty_reply", "the model ended its reply before any text", transient=False)
+    if not isinstance(text, str):
+        raise TypeError(f"content is {type(text).__name__}")
+    finish: Finish = why
+    usage = tree.get("usage") or {}
+    logprob = None
+    if sampling.logprobs:
+        logprob = math.fsum(token["logprob"] for token in choice["logprobs"]["content"])
+    return Generated(
+        text=text,
+        finish=finish,
+        prompt_tokens=int(usage.get("prompt_tokens") or 0),
+        cached_tokens=int((usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0),
+        generated_tokens=int(usage.get("completion_tokens") or 0),
+        logprob=logprob,
+    )
+
+
+def _retry_after(value: str) -> float:
+    """Seconds that the header asks for: a number, or a date."""
+    try:
+        return max(0.0, float(value))
+    except ValueError:
+        pass
+    try:
+        return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - time.time())
+    except (ValueError, TypeError):
+        return 0.0

@@ -1,0 +1,229 @@
+"""Stand-ins: tiny models with random weights, so that any recipe runs through the real engines, offline.
+
+`build` writes a chat model of the Llama shape with two LoRA adapters, and an embedder and a cross-encoder of
+the BERT shape. They know nothing, and what they say depends on every token they read: weights are drawn wide,
+so that 200 prompts get 200 replies. (A briefly trained model says the same thing to everything, and equality
+tests on it prove nothing.) The same texts and seed give the same files, byte for byte.
+"""
+
+from __future__ import annotations
+
+import json
+import string
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from raypipe.errors import DataError
+
+CONTEXT = 8192  # tokens that the chat model can hold, prompt and reply
+LAYERS, HIDDEN, HEADS, KV_HEADS, HEAD_DIM, INNER = 4, 192, 6, 2, 32, 512
+VOCABULARY = 4096  # at most; a byte-level tokenizer trained on little text has fewer
+STD = 0.1  # of the chat model's weights; at .02, the usual value, every prompt gets the same reply
+LOGIT_STD = 0.25  # of the rows of its output head: logits near 3.5
+ADAPTER_RANK = 8
+ADAPTERS = ("alpha", "beta")
+
+PAD, BEGIN, END, SYSTEM, USER, ASSISTANT = 0, 1, 2, 3, 4, 5
+SPECIAL = ("<|pad|>", "<|begin|>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>")
+
+TEMPLATE = """\
+{{- bos_token -}}
+{%- for message in messages -%}
+{%- if message.role not in ('system', 'user', 'assistant') -%}
+{{- raise_exception('a role is system, user or assistant, not ' ~ message.role) -}}
+{%- endif -%}
+{{- '<|' ~ message.role ~ '|>' ~ message.content | trim ~ eos_token -}}
+{%- endfor -%}
+{%- if add_generation_prompt -%}{{- '<|assistant|>' -}}{%- endif -%}
+"""
+
+BERT_SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+BERT_HIDDEN, BERT_LAYERS, BERT_HEADS, BERT_CONTEXT = 64, 2, 4, 512
+
+
+@dataclass(frozen=True, slots=True)
+class Standins:
+    """Folders of what `build` wrote."""
+
+    chat: Path  # Llama shape, float32
+    adapters: tuple[tuple[str, Path], ...]  # name, folder; LoRA for `chat`
+    embedder: Path  # BERT shape, float32, BERT_HIDDEN numbers a vector
+    reranker: Path  # BERT shape, float32, one logit
+
+
+def build(folder: Path, texts: Sequence[str], seed: int = 0) -> Standins:
+    """Writes all models under `folder` and says where. `texts` train the tokenizers and should look like what
+    will be read; a few hundred sentences are enough. Takes some seconds."""
+    if not any(text.strip() for text in texts):
+        raise DataError(f"stand-ins in {folder}: expected texts to train tokenizers on, found none")
+    adapters = tuple((name, folder / f"chat-{name}") for name in ADAPTERS)
+    made = Standins(folder / "chat", adapters, folder / "embedder", folder / "reranker")
+    _chat(made.chat, texts, seed)
+    for i, (_, path) in enumerate(adapters):
+        _adapter(path, seed + 1 + i)
+    _bert(made.embedder, texts, seed, head=False)
+    _bert(made.reranker, texts, seed, head=True)
+    return made
+
+
+def _chat(folder: Path, texts: Iterable[str], seed: int) -> None:
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    size = _save_chat_tokenizer(folder, texts)
+    config = LlamaConfig(
+        vocab_size=size,
+        hidden_size=HIDDEN,
+        intermediate_size=INNER,
+        num_hidden_layers=LAYERS,
+        num_attention_heads=HEADS,
+        num_key_value_heads=KV_HEADS,
+        head_dim=HEAD_DIM,
+        max_position_embeddings=CONTEXT,
+        bos_token_id=BEGIN,
+        eos_token_id=END,
+        pad_token_id=PAD,
+        tie_word_embeddings=False,
+        rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
+    )
+    model = LlamaForCausalLM(config)
+    _draw(model, STD, seed)
+    with torch.no_grad():
+        head = model.lm_head.weight
+        head.mul_(LOGIT_STD / STD)
+        # Marks score 0, where the best of thousands scores 12: never picked. A reply runs to max_tokens, to a
+        # stop text or to its constraint's end; a random model that could end would say nothing now and then.
+        head[: len(SPECIAL)] = 0
+    _save(model, folder)
+
+
+def _draw(model: Any, std: float, seed: int) -> None:
+    """Gives every weight matrix values from one seeded stream, in the order of their names."""
+    import torch
+
+    stream = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for _, weight in sorted(model.named_parameters()):
+            if weight.ndim > 1:
+                weight.copy_(torch.randn(weight.shape, generator=stream) * std)
+
+
+def _save(model: Any, folder: Path) -> None:
+    """config.json and model.safetensors, without the progress bar of `save_pretrained`."""
+    from safetensors.torch import save_file
+
+    model.config.architectures = [type(model).__name__]
+    model.config.dtype = model.dtype
+    model.config.save_pretrained(folder)
+    save_file(model.state_dict(), folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def _save_chat_tokenizer(folder: Path, texts: Iterable[str]) -> int:
+    """Byte-level BPE, so that every string has tokens and constrained decoding can spell anything."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCABULARY,
+        special_tokens=[AddedToken(s, special=True, normalized=False) for s in SPECIAL],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        bos_token=SPECIAL[BEGIN],
+        eos_token=SPECIAL[END],
+        pad_token=SPECIAL[PAD],
+        additional_special_tokens=list(SPECIAL[SYSTEM:]),
+        model_max_length=CONTEXT,
+        clean_up_tokenization_spaces=False,
+    )
+    fast.chat_template = TEMPLATE
+    fast.save_pretrained(folder)
+    size: int = tokenizer.get_vocab_size()
+    return size
+
+
+def _adapter(folder: Path, seed: int) -> None:
+    """LoRA weights on the four attention matrices, in the format of PEFT. Both factors are random: a fresh
+    adapter's second factor is 0, and it would change nothing."""
+    import torch
+    from safetensors.torch import save_file
+
+    stream = torch.Generator().manual_seed(seed)
+    shapes = {  # name -> (inputs, outputs)
+        "q_proj": (HIDDEN, HEADS * HEAD_DIM),
+        "k_proj": (HIDDEN, KV_HEADS * HEAD_DIM),
+        "v_proj": (HIDDEN, KV_HEADS * HEAD_DIM),
+        "o_proj": (HEADS * HEAD_DIM, HIDDEN),
+    }
+    tensors = {}
+    for layer in range(LAYERS):
+        for name, (inputs, outputs) in shapes.items():
+            key = f"base_model.model.model.layers.{layer}.self_attn.{name}"
+            a = torch.randn(ADAPTER_RANK, inputs, generator=stream) * STD
+            b = torch.randn(outputs, ADAPTER_RANK, generator=stream) * STD
+            tensors[f"{key}.lora_A.weight"] = a
+            tensors[f"{key}.lora_B.weight"] = b
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file(tensors, folder / "adapter_model.safetensors", metadata={"format": "pt"})
+    config = {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": "../chat",
+        "r": ADAPTER_RANK,
+        "lora_alpha": 4 * ADAPTER_RANK,
+        "lora_dropout": 0.0,
+        "bias": "none",
+        "target_modules": sorted(shapes),
+        "inference_mode": True,
+    }
+    (folder / "adapter_config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+
+
+def _bert(folder: Path, texts: Iterable[str], seed: int, head: bool) -> None:
+    from transformers import BertConfig, BertForSequenceClassification, BertModel
+
+    config = BertConfig(
+        vocab_size=_save_bert_tokenizer(folder, texts),
+        hidden_size=BERT_HIDDEN,
+        num_hidden_layers=BERT_LAYERS,
+        num_attention_heads=BERT_HEADS,
+        intermediate_size=4 * BERT_HIDDEN,
+        max_position_embeddings=BERT_CONTEXT,
+        num_labels=1,
+        pad_token_id=0,
+    )
+    model = BertForSequenceClassification(config) if head else BertModel(config)
+    _draw(model, 2 * STD, seed + 10 + head)
+    _save(model, folder)
+
+
+def _save_bert_tokenizer(folder: Path, texts: Iterable[str]) -> int:
+    """WordPiece over every character and the most frequent words. The library's own trainer numbers the
+    pieces in another order each time it runs."""
+    from tokenizers import normalizers, pre_tokenizers
+    from transformers import BertTokenizer
+
+    normalizer, splitter = normalizers.BertNormalizer(lowercase=True), pre_tokenizers.BertPreTokenizer()
+    counts: Counter[str] = Counter()
+    for text in texts:
+        counts.update(word for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(text)))
+    characters = sorted(
+        {c for word in counts for c in word}
+        | set(string.ascii_lowercase + string.digits + string.punctuation)
+    )
+    pieces = [*BERT_SPECIAL, *characters, *(f"##{c}" for c in characters)]
+    words = sorted((w for w in counts if len(w) > 1), key=lambda w: (-counts[w], w))
+    pieces += words[: max(0, VOCABULARY - len(pieces))]
+    BertTokenizer(
+        vocab={piece: i for i, piece in enumerate(pieces)}, model_max_length=BERT_CONTEXT
+    ).save_pretrained(folder)
+    return len(pieces)

@@ -1,0 +1,118 @@
+"""Our values in vLLM's terms, and vLLM's outcomes in ours. Nothing here starts or asks anything."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from raypipe.chat import STEP, Choice, Constraint, Generated, Grammar, JsonSchema, Regex, Sampling
+from raypipe.models import generator
+from raypipe.models.constraint import bounds, schema_text
+from raypipe.models.generator import Setup
+from raypipe.records import Fault
+
+GIB = 2**30
+
+
+def arguments(setup: Setup) -> dict[str, Any]:
+    """What vLLM is started with."""
+    room: dict[str, Any] = {"gpu_memory_utilization": setup.gpu_share}
+    if setup.device == "cpu":
+        room = {
+            "kv_cache_memory_bytes": int(setup.cache_gib * GIB),
+            "enforce_eager": True,
+            # A prompt prefilled in two steps would kill vLLM's CPU worker if its sampling has a seed: it
+            # rewinds the seed's generator, which CPU generators cannot.
+            "enable_chunked_prefill": False,
+            "max_num_batched_tokens": max(2048, setup.context),
+        }
+    if setup.tensor_parallel > 1:
+        room |= {"tensor_parallel_size": setup.tensor_parallel, "distributed_executor_backend": "mp"}
+    if setup.adapters:
+        count = len(setup.adapters)
+        room |= {"enable_lora": True, "max_loras": count, "max_lora_rank": generator.rank(setup)}
+    return room | {
+        "model": setup.folder,
+        "dtype": setup.dtype,
+        "quantization": setup.quantization or None,
+        "max_model_len": setup.context,
+        "max_num_seqs": setup.sequences,
+        "load_format": "safetensors",  # pickles beside them are not opened
+        "trust_remote_code": False,
+        "generation_config": "vllm",  # the recipe's sampling, not the folder's
+        "enable_prefix_caching": True,
+        "disable_log_stats": True,
+        "logprobs_mode": "processed_logprobs",  # of what could be chosen, after the constraint
+        # One grammar library, never a fallback: vLLM keeps the first it was asked for, and another reads the
+        # same grammar otherwise.
+        "structured_outputs_config": {"backend": "xgrammar", "disable_any_whitespace": True},
+    }
+
+
+def sampling_params(sampling: Sampling, kind: str) -> Any:
+    """`kind`: FINAL_ONLY, or DELTA for a stream. Raises ConfError for a constraint that does not compile or
+    end, and what vLLM raises for what it refuses."""
+    from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind
+
+    return SamplingParams(
+        max_tokens=sampling.max_tokens,
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        seed=sampling.seed if sampling.temperature else None,
+        frequency_penalty=sampling.frequency_penalty,
+        presence_penalty=sampling.presence_penalty,
+        stop=list(sampling.stop),
+        logprobs=0 if sampling.logprobs else None,  # 0: of the chosen tokens alone
+        structured_outputs=_structured(sampling.constraint),
+        output_kind=RequestOutputKind[kind],
+    )
+
+
+def _structured(constraint: Constraint | None) -> Any:
+    """vLLM's form of a constraint. Raises ConfError for one that does not compile or end."""
+    from vllm.sampling_params import StructuredOutputsParams
+
+    if constraint is None:
+        return None
+    bounds(constraint)
+    match constraint:
+        case Choice(options):
+            return StructuredOutputsParams(choice=list(options))
+        case Regex(pattern):
+            return StructuredOutputsParams(regex=pattern)
+        case JsonSchema():
+            return StructuredOutputsParams(json=schema_text(constraint))
+        case Grammar(text):
+            return StructuredOutputsParams(grammar=text)
+
+
+def reply(
+    output: Any, sampling: Sampling, text: str | None = None, tokens: int | None = None
+) -> Generated | Fault:
+    """From vLLM's last output. A stream's has its last piece alone, so text and tokens are given."""
+    last = output.outputs[0]
+    text = last.text if text is None else text
+    if last.finish_reason not in ("stop", "length"):
+        detail = f"expected finish stop or length, found {last.finish_reason}"
+        return fault("engine_error", detail, transient=True)
+    if not text:
+        return fault("empty_reply", "the model ended its reply before any text")
+    return Generated(
+        text=text,
+        finish=last.finish_reason,
+        prompt_tokens=len(output.prompt_token_ids),
+        cached_tokens=output.num_cached_tokens or 0,
+        generated_tokens=len(last.token_ids) if tokens is None else tokens,
+        logprob=float(last.cumulative_logprob) if sampling.logprobs else None,
+    )
+
+
+def refused(e: Exception) -> Fault:
+    from vllm.exceptions import VLLMClientError
+
+    final = isinstance(e, VLLMClientError | ValueError)
+    return fault("refused" if final else "engine_error", f"{type(e).__name__}: {e}", transient=not final)
+
+
+def fault(reason: str, detail: str, transient: bool = False) -> Fault:
+    return Fault(STEP, reason, detail, transient)

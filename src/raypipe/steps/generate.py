@@ -1,0 +1,253 @@
+"""Generation: a language model is asked about each question, and what it says is read. Knows models through
+the kit, prompts and reply formats through `text`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Literal
+
+from raypipe.chat import Chat, Choice, Constraint, Generated, Grammar, JsonSchema, Sampling
+from raypipe.chat import Generate as Generator
+from raypipe.records import FAULT, Fault, Question, Reply, parse_chunk_id
+from raypipe.step import Ask, Index, Kit, Model, Tokenize
+from raypipe.text import replies
+from raypipe.text.html import storable
+from raypipe.text.hygiene import harmless, visible
+from raypipe.text.pack import Layout, characters, pack
+from raypipe.text.prompt import ByLabel, Prompt
+from raypipe.text.replies import Level, Read, Unreadable
+from raypipe.text.template import REPLY
+
+FIELDS = frozenset({"text", "body", "asked_at"})
+"""Fields of a question that a prompt may use by name. `context` is the packed passages."""
+
+SHOWN = 200  # characters of an unreadable reply that its fault repeats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Generate:
+    """Asks `model` with `prompt` and keeps what it says as the reply `into`.
+
+    A prompt may use text, body, asked_at, replies.NAME, the names of `fill`, and context: the passages of
+    `order` packed to a budget (`text.pack`), without what their pages hide. Whatever strangers wrote is made
+    harmless first (`text.hygiene`).
+
+    `reply` says how the text is read (`text.replies`) and so what labels it can have:
+
+    - plain: answered, abstained ("i don't know", which it then is to the letter), invalid;
+    - label: one of `labels`, else `default`;
+    - json: answered, its text the JSON object;
+    - confidence: as plain, with a stated confidence; abstained below `confident`;
+    - calls: answered, or abstained where the model says that no call fits.
+
+    What cannot be read is a fault with its text kept, and so is a row that the model could not do. A fault
+    of the moment (an engine that is down) is the question's too: nothing is stored and it is asked again.
+    """
+
+    model: Model
+    prompt: ByLabel[Prompt]  # one, or one for each label of an earlier reply
+    into: str
+    max_tokens: int  # of the reply, in the model's own tokens
+    reply: Literal["plain", "label", "json", "confidence", "calls"] = "plain"
+    labels: tuple[str, ...] = ()  # of a reply of kind label, in the order in which they are looked for
+    default: str | None = None  # label of a reply in which none is found; None: it is a fault
+    confident: Level | None = None  # of a reply of kind confidence: the least level that is an answer
+    adapter: ByLabel[str | None] = field(default_factory=lambda: ByLabel(None))  # of the model; None: none
+    choices: tuple[str, ...] = ()  # the reply is one of these
+    schema: JsonSchema | None = None  # the reply is JSON that this allows
+    grammar: Grammar | None = None  # the reply is a sentence of this
+    fill: Mapping[str, str | int] = field(default_factory=dict)  # constants of the prompt
+    passages: int | None = None  # distinct passages of order in the context; None: all
+    context_tokens: int | None = None  # of the context, as `tokenizer` counts it
+    context_chars: int | None = None  # of the context, instead
+    tokenizer: Model | None = None  # counts the context; None: the model's own
+    layout: Layout = "docs"
+    lower: bool = False  # passages in lower case
+    temperature: float = 0.0
+    top_p: float = 1.0
+    seed: int = 0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    logprobs: bool = False  # whether the reply's log-probability is wanted
+
+    version: ClassVar[int] = 1
+
+    def __post_init__(self) -> None:
+        if self.model.kind != "generator":
+            raise ValueError(f"model: expected a generator, found {self.model.name!r}, a {self.model.kind}")
+        if not self.into:
+            raise ValueError("into: expected the name of a reply, found none")
+        self._check_reply()
+        self._check_prompts()
+        self._check_context()
+        known = {name for name, _ in self.model.adapters}
+        for adapter in self.adapter.values():
+            if adapter is not None and adapter not in known:
+                raise ValueError(
+                    f"adapter: {self.model.name!r} has no adapter {adapter!r}; it has "
+                    f"{', '.join(sorted(known)) or 'none'}"
+                )
+        self._sampling()
+
+    def reads(self) -> frozenset[str]:
+        names = self._variables() - self.fill.keys() - {"context"}
+        context = {"order", "index.text", "index.hidden"} if self._has_context() else set()
+        return names | self.prompt.reads() | self.adapter.reads() | context
+
+    def writes(self) -> frozenset[str]:
+        return frozenset({REPLY + self.into})
+
+    def open(self, kit: Kit) -> Ask:
+        generate = kit.generator(self.model)
+        index = kit.index() if self._has_context() else None
+        tokenize = self._counter(kit)
+        renderers = {id(prompt): prompt.renderer() for prompt in self.prompt.values()}
+
+        async def ask(questions: list[Question]) -> list[Question]:
+            contexts = [""] * len(questions)
+            if index is not None:
+                passages = await self._passages(questions, index)
+                contexts = [
+                    pack(p, self.layout, self.context_tokens or self.context_chars, tokenize, self.passages)
+                    for p in passages
+                ]
+            chats = [
+                renderers[id(self.prompt.of(q))](self._values(q, context))
+                for q, context in zip(questions, contexts, strict=True)
+            ]
+            said = await self._said(generate, chats, [self.adapter.of(q) for q in questions])
+            return [self._answered(q, s) for q, s in zip(questions, said, strict=True)]
+
+        return ask
+
+    async def _passages(self, questions: Sequence[Question], index: Index) -> list[list[str]]:
+        """The visible, harmless text of every passage of each question's order."""
+        chunks = list(dict.fromkeys(c for q in questions for c in q.order))
+        places = {c: parse_chunk_id(c) for c in chunks}
+        sources = list(dict.fromkeys(source for source, _ in places.values()))
+        hidden = dict(zip(sources, await index.hidden(sources), strict=True))
+        texts = {}
+        for chunk, text in zip(chunks, await index.texts(chunks), strict=True):
+            source, span = places[chunk]
+            shown = harmless(visible(text, span, hidden[source]))
+            texts[chunk] = shown.lower() if self.lower else shown
+        return [[texts[c] for c in q.order] for q in questions]
+
+    def _values(self, question: Question, context: str) -> dict[str, str]:
+        """What the prompts may use of a question."""
+        values = {"context": context, **{name: str(value) for name, value in self.fill.items()}}
+        for name in self._variables() - values.keys():
+            reply = name.startswith(REPLY)
+            text = question.replies[name.removeprefix(REPLY)].text if reply else getattr(question, name)
+            values[name] = harmless(text)
+        return values
+
+    async def _said(
+        self, generate: Generator, chats: Sequence[Chat], adapters: Sequence[str | None]
+    ) -> list[Generated | Fault]:
+        """The replies, in order: one call for each adapter that the batch needs, all at once."""
+        rows = {a: [i for i, x in enumerate(adapters) if x == a] for a in dict.fromkeys(adapters)}
+        sampling = self._sampling()
+        calls = [generate([chats[i] for i in at], sampling, adapter) for adapter, at in rows.items()]
+        said: dict[int, Generated | Fault] = {}
+        for at, found in zip(rows.values(), await asyncio.gather(*calls), strict=True):
+            said.update(zip(at, found, strict=True))
+        return [said[i] for i in range(len(chats))]
+
+    def _answered(self, question: Question, said: Generated | Fault) -> Question:
+        if isinstance(said, Fault):
+            fault = replace(said, step=f"generate:{self.into}")
+            reply = Reply("", FAULT, fault=fault)
+            faults = (*question.faults, fault) if fault.transient else question.faults
+            return replace(question, replies={**question.replies, self.into: reply}, faults=faults)
+        text = storable(said.text)
+        try:
+            read = self._read(text)
+            reply = Reply(read.text, read.label, read.confidence, said.logprob)
+        except Unreadable as e:
+            detail = f"{e}; found {text[:SHOWN]!r}, {said.generated_tokens} tokens, finish {said.finish}"
+            fault = Fault(f"generate:{self.into}", "unreadable", detail, transient=False)
+            reply = Reply(text, FAULT, logprob=said.logprob, fault=fault)
+        return replace(question, replies={**question.replies, self.into: reply})
+
+    def _read(self, text: str) -> Read:
+        match self.reply:
+            case "plain":
+                return replies.read_plain(text)
+            case "label":
+                return replies.read_label(text, self.labels, self.default)
+            case "json":
+                return replies.read_json(text)
+            case "confidence":
+                return replies.read_confidence(text, self.confident)
+            case "calls":
+                return replies.read_calls(text)
+
+    def _counter(self, kit: Kit) -> Tokenize:
+        return characters if self.context_tokens is None else kit.tokenizer(self.tokenizer or self.model)
+
+    def _variables(self) -> frozenset[str]:
+        return frozenset(v for p in self.prompt.values() for v in p.variables)
+
+    def _has_context(self) -> bool:
+        return "context" in self._variables()
+
+    def _sampling(self) -> Sampling:
+        return Sampling(
+            max_tokens=self.max_tokens,
+            temperature=self.temperature,
+            top_p=self.top_p,
+            seed=self.seed,
+            frequency_penalty=self.frequency_penalty,
+            presence_penalty=self.presence_penalty,
+            logprobs=self.logprobs,
+            constraint=self._constraint(),
+        )
+
+    def _constraint(self) -> Constraint | None:
+        given = [c for c in (Choice(self.choices) if self.choices else None, self.schema, self.grammar) if c]
+        if len(given) > 1:
+            raise ValueError("expected at most one of choices, schema and grammar")
+        return given[0] if given else None
+
+    def _check_reply(self) -> None:
+        if (self.reply == "label") != bool(self.labels):
+            raise ValueError(f"labels: expected with reply: label and only there, found reply: {self.reply}")
+        if self.default is not None and self.reply != "label":
+            raise ValueError(f"default: expected with reply: label alone, found reply: {self.reply}")
+        if self.confident is not None and self.reply != "confidence":
+            raise ValueError(f"confident: expected with reply: confidence alone, found reply: {self.reply}")
+
+    def _check_prompts(self) -> None:
+        known = FIELDS | self.fill.keys() | {"context"}
+        for prompt in self.prompt.values():
+            for name in prompt.variables:
+                if name not in known and not name.startswith(REPLY):
+                    raise ValueError(
+                        f"prompt: it uses {name!r}, which is no field of a question "
+                        f"({', '.join(sorted(FIELDS))}, context, replies.NAME) and is not in fill"
+                    )
+        if reserved := self.fill.keys() & (FIELDS | {"context"}):
+            raise ValueError(f"fill: {min(reserved)!r} is a field of a question and cannot be a constant")
+        if idle := self.fill.keys() - self._variables():
+            raise ValueError(f"fill: {min(idle)!r} is used by no prompt of this step")
+
+    def _check_context(self) -> None:
+        if self.context_tokens is not None and self.context_chars is not None:
+            raise ValueError("expected context_tokens or context_chars, found both")
+        if self.tokenizer is not None and self.context_tokens is None:
+            raise ValueError("tokenizer: expected context_tokens beside it, found none")
+        for name in ("passages", "context_tokens", "context_chars"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name}: expected at least 1, found {value}")
+            if value is not None and not self._has_context():
+                raise ValueError(f"{name}: expected a prompt that uses context, found none")
+        room = self.model.max_tokens - self.max_tokens
+        if room < 1 or (self.context_tokens or 0) > room:
+            raise ValueError(
+                f"max_tokens: {self.model.name!r} has room for {self.model.max_tokens} tokens of prompt and "
+                f"reply; found {self.max_tokens} of reply and {self.context_tokens or 0} of context"
+            )

@@ -1,0 +1,130 @@
+"""Constraints: what compiles, what can end, how long it gets."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from raypipe.chat import Choice, Grammar, JsonSchema, Regex
+from raypipe.errors import ConfError
+from raypipe.models.constraint import Bounds, bounds, schema_text
+
+CALLS = """
+start: call (";" call)~0..2
+call: NAME "(" [ARG ("," ARG)~0..3] ")"
+NAME: /[a-z]{1,8}/
+ARG: "'" /[^']{0,10}/ "'"
+"""
+
+
+def schema(**properties: object) -> JsonSchema:
+    return JsonSchema(json.dumps({"type": "object", "properties": properties, "required": list(properties)}))
+
+
+@pytest.mark.parametrize(
+    ("constraint", "shortest", "longest"),
+    [
+        (Choice(("movie", "other", "é")), 2, 5),
+        (Regex("[a-z]{1,3}(foo|é)?"), 1, 6),
+        (Regex("(a|bb)(c{2,3}){0,2}"), 1, 8),
+        (Grammar('start: "a" b?\nb: "q"i ~ 2..3'), 1, 4),
+        (Grammar('start: a\na: b\nb: a | "x"'), 1, 1),  # a rule that leads back without growing
+        (Grammar(CALLS), 3, 3 * (8 + 2 + 4 * 42 + 3) + 2),
+        (schema(ok={"type": "boolean"}), len('{"ok":true}'), len('{"ok":false}')),
+        (schema(n={"type": "integer", "minimum": 0, "maximum": 99}), len('{"n":0}'), len('{"n":99}')),
+        (schema(a={"enum": ["True", "False"]}), len('{"a":"True"}'), len('{"a":"False"}')),
+        (schema(a={"type": "string", "pattern": "^[a-z]{1,4}$"}), len('{"a":"x"}'), len('{"a":""}') + 4),
+        (schema(a={"type": "string", "maxLength": 5}), len('{"a":""}'), len('{"a":""}') + 5 * 4),
+        (
+            schema(a={"type": "array", "items": {"type": "boolean"}, "maxItems": 2}),
+            8,
+            len('{"a":[false,false]}'),
+        ),
+    ],
+    ids=str,
+)
+def test_a_bounded_constraint_says_how_short_and_how_long_a_reply_gets(constraint, shortest, longest):
+    assert bounds(constraint) == Bounds(shortest, longest)
+
+
+@pytest.mark.parametrize(
+    "constraint",
+    [
+        Regex("a+"),
+        Regex("a*b"),
+        Regex("a{3,}"),
+        Grammar('start: "a" start | "b"'),
+        Grammar('start: start "a" | "b"'),
+        Grammar('start: x ("," x)*\nx: "a"'),
+        Grammar("start: WORD\nWORD: /[a-z]+/"),
+        Grammar('start: "a" "b"\n%ignore " "'),
+        schema(a={"type": "string"}),
+        schema(a={"type": "integer"}),
+        schema(a={"type": "array", "items": {"type": "boolean"}}),
+        JsonSchema("{}"),
+        JsonSchema('{"type": "object", "properties": {}, "additionalProperties": true}'),
+        JsonSchema(
+            '{"$defs": {"t": {"type": "array", "items": {"$ref": "#/$defs/t"}}}, "$ref": "#/$defs/t"}'
+        ),
+    ],
+    ids=str,
+)
+def test_a_constraint_whose_replies_may_never_end_is_refused_with_what_to_write(constraint):
+    with pytest.raises(ConfError, match="any length"):
+        bounds(constraint)
+
+
+@pytest.mark.parametrize(
+    ("constraint", "message"),
+    [
+        (Regex("(a"), "parenthesis"),
+        (Grammar("start: foo"), "unknown name 'foo'"),
+        (Grammar("start: ("), "line 1"),
+        (Grammar(" "), "no start rule"),
+        (JsonSchema('{"type"'), "JSON"),
+        (JsonSchema('{"type": "foo"}'), "foo"),
+        (JsonSchema("false"), "cannot accept any value"),
+        (JsonSchema('{"$ref": "#/$defs/x"}'), r"\$defs"),
+    ],
+    ids=str,
+)
+def test_what_does_not_compile_is_refused_with_the_reason(constraint, message):
+    with pytest.raises(ConfError, match=f"does not compile: .*{message}"):
+        bounds(constraint)
+
+
+def test_a_bounded_string_goes_to_the_engine_as_a_pattern_wherever_it_stands():
+    word = {"type": "string", "minLength": 1, "maxLength": 9}
+    nested = {"anyOf": [word, {"type": "array", "items": word, "maxItems": 2}], "$defs": {"w": word}}
+    seen = json.loads(schema_text(JsonSchema(json.dumps(nested))))
+    pattern = {"type": "string", "pattern": "^.{1,9}$"}
+    assert seen == {
+        "anyOf": [pattern, {"type": "array", "items": pattern, "maxItems": 2}],
+        "$defs": {"w": pattern},
+    }
+
+
+def test_what_only_looks_like_a_bounded_string_stays_as_it_is():
+    for tree in (
+        {"enum": [{"type": "string", "maxLength": 3}]},
+        {"type": "object", "properties": {"type": {"const": "string"}, "maxLength": {"type": "boolean"}}},
+        {"type": "string", "format": "date", "maxLength": 10},
+    ):
+        assert json.loads(schema_text(JsonSchema(json.dumps(tree)))) == tree
+
+
+def test_a_grammar_without_a_way_out_is_refused():
+    with pytest.raises(ConfError, match="can ever end"):
+        bounds(Grammar('start: "a" start'))
+
+
+def test_a_constraint_that_allows_only_nothing_is_refused():
+    with pytest.raises(ConfError, match="empty"):
+        bounds(Regex(""))
+
+
+def test_a_choice_needs_distinct_options_with_text():
+    for options in ((), ("a", ""), ("a", "a")):
+        with pytest.raises(ValueError, match="choice"):
+            Choice(options)

@@ -1,0 +1,74 @@
+"""The guard: children that outlive their parent are ended, however the parent went."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+PARENT = """
+import subprocess, sys, time
+from raypipe.models.guard import Guard
+guard = Guard()
+child = "import subprocess, sys, signal, time; {deaf}; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(99)']); time.sleep(99)"
+subprocess.Popen([sys.executable, "-c", child.format(deaf=sys.argv[1])])
+time.sleep(0.5)
+guard.born()
+subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3)"])  # born later: none of its business
+print("ready", flush=True)
+if sys.argv[2] == "close":
+    guard.close()
+    print("closed", flush=True)
+time.sleep(99)
+"""  # noqa: E501
+
+
+def start(deaf: str, then: str) -> tuple[subprocess.Popen[str], list[psutil.Process]]:
+    parent = subprocess.Popen([sys.executable, "-c", PARENT, deaf, then], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None and parent.stdout.readline() == "ready\n"
+    return parent, psutil.Process(parent.pid).children(recursive=True)
+
+
+def running(processes: list[psutil.Process], what: str) -> list[psutil.Process]:
+    """Those whose command line has `what`. A dead process that nobody fetched has none."""
+    found = []
+    for process in processes:
+        try:
+            if what in " ".join(process.cmdline()):
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def gone(processes: list[psutil.Process], what: str, seconds: float) -> bool:
+    end = time.monotonic() + seconds
+    while running(processes, what) and time.monotonic() < end:
+        time.sleep(0.05)
+    return not running(processes, what)
+
+
+@pytest.mark.parametrize(
+    "deaf", ["pass", "signal.signal(signal.SIGTERM, signal.SIG_IGN)"], ids=["polite", "deaf"]
+)
+def test_children_and_theirs_end_after_their_parent_was_killed(deaf):
+    parent, processes = start(deaf, "wait")
+    assert len(running(processes, "sleep(99)")) == 2 and running(processes, "guard.py")
+    parent.kill()
+    parent.wait()
+    assert gone(processes, "sleep(99)", 25)
+    assert gone(processes, "guard.py", 15), "the guard ends with its work"
+
+
+def test_closing_ends_what_is_left_and_waits_for_it():
+    parent, processes = start("pass", "close")
+    try:
+        assert parent.stdout is not None and parent.stdout.readline() == "closed\n"
+        assert not running(processes, "sleep(99)")
+        assert len(running(processes, "sleep(3)")) == 1, "children that were born later live on"
+    finally:
+        parent.kill()
+        parent.wait()

@@ -1,0 +1,357 @@
+"""The generator behind an endpoint, against endpoints that behave and misbehave on purpose."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from email.utils import formatdate
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from time import time
+from typing import Any
+
+import pytest
+
+from raypipe.chat import Chat, Choice, Generated, Grammar, JsonSchema, Message, Regex, Sampling
+from raypipe.errors import ConfError
+from raypipe.models.openai import Endpoint, OpenAI
+from raypipe.records import Fault
+
+SAMPLING = Sampling(max_tokens=20)
+
+
+def chat(text: str) -> Chat:
+    return (Message("system", "Be brief."), Message("user", text))
+
+
+@dataclass
+class Answer:
+    """What a scripted endpoint sends back."""
+
+    body: str | bytes
+    status: int = 200
+    headers: dict[str, str] = field(default_factory=lambda: {"Content-Type": "application/json"})
+    promised: int | None = None  # Content-Length, where it lies
+    delay_s: float = 0.0
+
+
+def reply(text: Any, finish: str = "stop", **more: Any) -> Answer:
+    usage = {"prompt_tokens": 9, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 4}}
+    choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": finish, **more}
+    return Answer(json.dumps({"choices": [choice], "usage": usage}))
+
+
+HTML = Answer("<html><title>Sign in</title></html>", headers={"Content-Type": "text/html"})
+Script = Callable[[dict[str, Any], int], Answer]  # request body, how many came before -> answer
+
+
+class Server:
+    """An endpoint that runs a script, and remembers what it was sent."""
+
+    def __init__(self, script: Script) -> None:
+        self.bodies: list[dict[str, Any]] = []
+        self.keys: list[str | None] = []
+        self.inside = self.most = 0
+        lock, server = threading.Lock(), self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                with lock:
+                    number = len(server.bodies)
+                    server.bodies.append(body)
+                    server.keys.append(self.headers["Authorization"])
+                    server.inside += 1
+                    server.most = max(server.most, server.inside)
+                answer = script(body, number)
+                if answer.delay_s:
+                    threading.Event().wait(answer.delay_s)
+                raw = answer.body if isinstance(answer.body, bytes) else answer.body.encode()
+                with lock:
+                    server.inside -= 1
+                try:
+                    self.send_response(answer.status)
+                    for name, value in answer.headers.items():
+                        self.send_header(name, value)
+                    self.send_header("Content-Length", str(answer.promised or len(raw)))
+                    self.end_headers()
+                    self.wfile.write(raw)
+                except OSError:
+                    pass  # the client gave up, as a test wants it to
+
+            def log_message(self, *args: Any) -> None:
+                pass
+
+        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.http.server_address[1]}/v1"
+
+
+@contextmanager
+def serving(script: Script) -> Iterator[Server]:
+    server = Server(script)
+    thread = threading.Thread(target=server.http.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.http.shutdown()
+        server.http.server_close()
+        thread.join()
+
+
+class Time:
+    """A clock that only sleeping moves."""
+
+    def __init__(self) -> None:
+        self.now, self.slept = 0.0, []
+
+    def clock(self) -> float:
+        return self.now
+
+    async def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.now += seconds
+        await asyncio.sleep(0)
+
+
+def ask(
+    endpoint: Endpoint, chats: list[Chat], sampling: Sampling = SAMPLING, adapter: str | None = None
+) -> tuple[list[Generated | Fault], Time]:
+    async def run() -> list[Generated | Fault]:
+        model = OpenAI(endpoint, time_.sleep, time_.clock)
+        try:
+            return await model.generate(chats, sampling, adapter)
+        finally:
+            await model.close()
+
+    time_ = Time()
+    return asyncio.run(run()), time_
+
+
+def one(
+    script: Script, sampling: Sampling = SAMPLING, **options: Any
+) -> tuple[Generated | Fault, Server, Time]:
+    with serving(script) as server:
+        (result,), slept = ask(Endpoint(server.url, "m", **options), [chat("Where?")], sampling)
+    return result, server, slept
+
+
+def test_a_reply_has_its_text_its_end_and_its_tokens():
+    result, server, _ = one(lambda body, n: reply("By the sea.", "length"))
+    assert result == Generated("By the sea.", "length", 9, 4, 3)
+    (body,) = server.bodies
+    assert body["messages"] == [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "Where?"},
+    ]
+    assert body["temperature"] == 0 and body["max_tokens"] == 20 and "seed" not in body
+
+
+def test_replies_come_in_the_order_of_the_chats_however_long_each_takes():
+    def script(body: dict[str, Any], n: int) -> Answer:
+        text = body["messages"][-1]["content"]
+        answer = reply(text.upper())
+        answer.delay_s = 0.05 if int(text[1:]) % 2 else 0
+        return answer
+
+    with serving(script) as server:
+        results, _ = ask(Endpoint(server.url, "m"), [chat(f"q{i}") for i in range(20)])
+    assert [r.text for r in results if isinstance(r, Generated)] == [f"Q{i}" for i in range(20)]
+
+
+def test_no_more_requests_are_in_flight_than_allowed():
+    def script(body: dict[str, Any], n: int) -> Answer:
+        answer = reply("x")
+        answer.delay_s = 0.02
+        return answer
+
+    with serving(script) as server:
+        ask(Endpoint(server.url, "m", concurrency=3), [chat(f"q{i}") for i in range(15)])
+    assert 1 < server.most <= 3
+
+
+def test_requests_leave_no_faster_than_the_rate_limit():
+    with serving(lambda body, n: reply("x")) as server:
+        _, slept = ask(Endpoint(server.url, "m", per_minute=30), [chat(f"q{i}") for i in range(7)])
+    assert slept.now == pytest.approx(6 * 2.0)
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (Answer("busy", 503), "unavailable"),
+        (Answer("oops", 500), "unavailable"),
+        (Answer("slow down", 429), "overloaded"),
+        (HTML, "not_the_protocol"),
+        (Answer('{"choices": [{"mess'), "not_the_protocol"),
+        (Answer('{"choices": [', promised=500), "unreachable"),
+        (Answer('{"error": "no such"}'), "not_the_protocol"),
+        (Answer('{"choices": []}'), "not_the_protocol"),
+        (Answer("[1, 2]"), "not_the_protocol"),
+        (Answer(b"\xff\xfe\x00"), "not_the_protocol"),
+        (reply(["parts"]), "not_the_protocol"),
+        (reply("x", finish="tool_calls"), "not_the_protocol"),
+    ],
+    ids=str,
+)
+def test_trouble_of_the_endpoint_is_tried_again_and_then_a_transient_fault(answer, reason):
+    result, server, _ = one(lambda body, n: answer, tries=3)
+    assert isinstance(result, Fault) and result.transient and result.reason == reason
+    assert len(server.bodies) == 3
+
+
+@pytest.mark.parametrize(
+    "answer", [Answer("busy", 503), Answer("limit", 429), HTML, Answer('{"choices": [', promised=99)], ids=str
+)
+def test_trouble_that_passes_leaves_no_trace(answer):
+    result, server, _ = one(lambda body, n: answer if n < 2 else reply("By the sea."))
+    assert isinstance(result, Generated) and result.text == "By the sea." and len(server.bodies) == 3
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason", "transient"),
+    [
+        (Answer('{"error": "context length exceeded"}', 400), "refused", False),
+        (Answer("unprocessable", 422), "refused", False),
+        (Answer("too large", 413), "refused", False),
+        (Answer("no key", 401), "unauthorised", True),
+        (Answer("no access", 403), "forbidden", True),
+        (Answer("no such model", 404), "not_found", True),
+        (Answer("", 302, {"Location": "http://127.0.0.1:9/"}), "redirected", True),
+        (reply(""), "empty_reply", False),
+        (reply(None), "empty_reply", False),
+        (reply(None, finish="content_filter"), "filtered", False),
+    ],
+    ids=str,
+)
+def test_what_no_second_try_can_mend_is_tried_once(answer, reason, transient):
+    result, server, _ = one(lambda body, n: answer)
+    assert isinstance(result, Fault) and (result.reason, result.transient) == (reason, transient)
+    assert len(server.bodies) == 1
+
+
+def test_an_endpoint_that_is_down_is_a_transient_fault_that_names_its_address():
+    with serving(lambda body, n: reply("x")) as server:
+        url = server.url
+    (result,), slept = ask(Endpoint(url, "m", tries=3), [chat("Where?")])
+    assert isinstance(result, Fault) and result.reason == "unreachable" and result.transient
+    assert url in result.detail and len(slept.slept) == 2
+
+
+def test_a_slow_endpoint_costs_its_timeout_and_no_more():
+    def script(body: dict[str, Any], n: int) -> Answer:
+        answer = reply("late")
+        answer.delay_s = 0.6
+        return answer
+
+    result, _, _ = one(script, timeout_s=0.1, tries=2)
+    assert isinstance(result, Fault) and result.reason == "timeout" and result.transient
+
+
+def test_waits_double_and_are_never_quite_the_same():
+    _, _, slept = one(lambda body, n: Answer("", 500), tries=6)
+    assert len(slept.slept) == 5 and len(set(slept.slept)) == 5
+    for i, wait in enumerate(slept.slept):
+        assert 0.5 * 2**i * 0.5 <= wait <= 0.5 * 2**i * 1.5
+
+
+@pytest.mark.parametrize("header", [lambda: "7", lambda: formatdate(time() + 8, usegmt=True)])
+def test_retry_after_is_kept_by_every_row_not_by_the_one_that_heard_it(header):
+    def script(body: dict[str, Any], n: int) -> Answer:
+        return Answer("", 429, {"Retry-After": header()}) if n == 0 else reply("x")
+
+    with serving(script) as server:
+        results, slept = ask(Endpoint(server.url, "m", concurrency=1), [chat("a"), chat("b")])
+    assert all(isinstance(r, Generated) for r in results)
+    assert 5 <= slept.now <= 10
+
+
+def test_a_long_outage_costs_each_further_row_one_try():
+    with serving(lambda body, n: Answer("", 500)) as server:
+        results, _ = ask(
+            Endpoint(server.url, "m", concurrency=2, tries=4), [chat(f"q{i}") for i in range(50)]
+        )
+    assert all(isinstance(r, Fault) and r.transient for r in results)
+    assert len(server.bodies) <= 2 * 4 + 2 * 4 + 50
+
+
+def test_the_key_goes_into_the_header_and_nowhere_else(caplog):
+    caplog.set_level(logging.DEBUG)
+    key = "sk-not-a-real-key"
+    with serving(lambda body, n: Answer(f"wrong key {key}", 401)) as server:
+        endpoint = Endpoint(server.url, "m", key=lambda: key)
+        (result,), _ = ask(endpoint, [chat("Where?")])
+    assert server.keys == [f"Bearer {key}"]
+    assert isinstance(result, Fault) and "***" in result.detail
+    for text in (str(result), repr(endpoint), repr(OpenAI.__dict__), caplog.text, json.dumps(server.bodies)):
+        assert key not in text
+
+
+def test_a_key_with_a_line_end_is_refused_without_showing_it():
+    with serving(lambda body, n: reply("x")) as server, pytest.raises(ConfError) as caught:
+        ask(Endpoint(server.url, "m", key=lambda: "sk-secret\n"), [chat("Where?")])
+    assert "sk-secret" not in str(caught.value)
+
+
+def test_an_address_with_a_password_in_it_is_refused():
+    with pytest.raises(ValueError, match="password"):
+        Endpoint("https://user:pw@example.org/v1", "m")
+
+
+def test_sampling_says_everything_so_that_no_default_of_the_endpoint_decides():
+    sampling = Sampling(9, 0.45, 0.7, 3, 0.5, 0.6, ("\n",), logprobs=True)
+    tokens = {"content": [{"token": "a", "logprob": -0.5}, {"token": "b", "logprob": -0.25}]}
+    result, server, _ = one(lambda body, n: reply("ab", logprobs=tokens), sampling, dialect="vllm")
+    assert isinstance(result, Generated) and result.logprob == -0.75
+    expected = {
+        "max_tokens": 9, "temperature": 0.45, "top_p": 0.7, "seed": 3, "frequency_penalty": 0.5,
+        "presence_penalty": 0.6, "stop": ["\n"], "logprobs": True, "top_k": 0, "min_p": 0.0,
+        "repetition_penalty": 1.0,
+    }  # fmt: skip
+    assert expected.items() <= server.bodies[0].items()
+
+
+@pytest.mark.parametrize(
+    ("constraint", "sent"),
+    [
+        (Choice(("a", "b")), {"choice": ["a", "b"]}),
+        (Regex("a|b"), {"regex": "a|b"}),
+        (JsonSchema('{"enum":["a"]}'), {"json": '{"enum":["a"]}'}),
+        (JsonSchema('{"type":"string","maxLength":3}'), {"json": '{"type":"string","pattern":"^.{0,3}$"}'}),
+        (Grammar('start: "a"'), {"grammar": 'start: "a"'}),
+    ],
+)
+def test_a_vllm_server_is_sent_every_constraint(constraint, sent):
+    _, server, _ = one(lambda body, n: reply("a"), Sampling(9, constraint=constraint), dialect="vllm")
+    assert server.bodies[0]["structured_outputs"] == sent
+
+
+def test_an_openai_endpoint_takes_json_schemas_and_no_other_constraint():
+    _, server, _ = one(lambda body, n: reply('"a"'), Sampling(9, constraint=JsonSchema('{"enum":["a"]}')))
+    assert server.bodies[0]["response_format"]["json_schema"]["schema"] == {"enum": ["a"]}
+    with pytest.raises(ConfError, match="dialect: vllm"):
+        ask(Endpoint("http://127.0.0.1:9/v1", "m"), [chat("x")], Sampling(9, constraint=Choice(("a",))))
+
+
+def test_an_adapter_is_asked_under_the_name_the_endpoint_gives_it():
+    with serving(lambda body, n: reply("x")) as server:
+        endpoint = Endpoint(server.url, "base", adapters=(("calls", "base-calls-v2"),))
+        ask(endpoint, [chat("x")], adapter="calls")
+        with pytest.raises(ConfError, match="entry has calls"):
+            ask(endpoint, [chat("x")], adapter="other")
+    assert [body["model"] for body in server.bodies] == ["base-calls-v2"]
+
+
+def test_text_that_cannot_be_sent_is_a_final_fault_of_its_row():
+    with serving(lambda body, n: reply("x")) as server:
+        bad, good = ask(Endpoint(server.url, "m"), [chat("\ud800"), chat("fine")])[0]
+    assert isinstance(bad, Fault) and bad.reason == "unsendable" and not bad.transient
+    assert isinstance(good, Generated)
+
+
+def test_no_chats_are_no_requests():
+    assert ask(Endpoint("http://127.0.0.1:9/v1", "m"), [])[0] == []

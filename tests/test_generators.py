@@ -1,0 +1,221 @@
+"""Language models by name: where a kit finds them, what a cluster must have, and what is asked twice."""
+
+import asyncio
+import io
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from raypipe import conf
+from raypipe.chat import Message, Sampling
+from raypipe.cli import main
+from raypipe.cli.opened import addresses, resolved
+from raypipe.cli.settings import from_environment
+from raypipe.cluster import Cluster, Pool, Team, run_beside
+from raypipe.conf import Conf, Where
+from raypipe.errors import ClusterTooSmall, ConfError, ModelMissing
+from raypipe.evaluate import evaluate
+from raypipe.identity import model_identity
+from raypipe.kit import LocalKit
+from raypipe.models import catalog
+from raypipe.models.load import Address
+from raypipe.pipeline import Pipeline, Sizes, inline
+from raypipe.report.progress import Progress
+from raypipe.store import Store
+from raypipe.work import Place
+
+ROOT = Path(__file__).parents[1]
+CONF = Conf((ROOT / "conf",))
+FAKES = str(ROOT / "tests/fake_models.yaml")
+LAPTOP = conf.build(Cluster, conf.read_yaml(CONF.find("clusters", "laptop")), Where("laptop"))
+REMOTE = {"kind": "generator", "loader": "openai", "endpoint": "here", "model": "m-1", "max_tokens": 4096}
+KEY = "sk-not-a-key-of-anyone"
+
+
+def entry(tmp_path, **fields):
+    return catalog.read({"m": fields}, tmp_path / "models.yaml", hub=tmp_path).model("m")
+
+
+def test_a_remote_model_is_what_its_endpoint_calls_it_wherever_it_is(tmp_path):
+    one = entry(tmp_path, **REMOTE)
+    assert model_identity(one) == model_identity(entry(tmp_path, **{**REMOTE, "endpoint": "there"}))
+    assert model_identity(one) != model_identity(entry(tmp_path, **{**REMOTE, "model": "m-2"}))
+    adapted = entry(tmp_path, **REMOTE, adapters={"kg": "m-1-kg"})
+    assert adapted.adapter("kg") == "openai:m-1-kg" and adapted.adapter_paths == ("m-1-kg",)
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"endpoint": ""}, "expected both with loader openai"),
+        ({"path": "here"}, "has no weights, but 'path' is given"),
+        ({"loader": "scripted"}, "expected both with loader openai, and with no other"),
+    ],
+)
+def test_a_remote_entry_that_cannot_be_meant_is_refused(tmp_path, change, message):
+    with pytest.raises(ConfError, match=message):
+        entry(tmp_path, **{**REMOTE, **change})
+
+
+def test_an_endpoint_is_the_cluster_files_and_its_key_the_environments_and_shown_nowhere(tmp_path):
+    model = entry(tmp_path, **REMOTE)
+    file = conf.build(
+        Cluster,
+        {
+            **conf.read_yaml(CONF.find("clusters", "laptop")),
+            "endpoints": {"here": {"url": "http://127.0.0.1:9/v1", "key_env": "SOME_KEY"}},
+        },
+        Where("c"),
+    )
+    with pytest.raises(ConfError, match="environment variable SOME_KEY"):
+        addresses(file, [model], {})
+    found = addresses(file, [model], {"SOME_KEY": KEY})
+    assert found["here"].key == KEY
+    place = Place("store", "sorted", "cpu", 1, endpoints=found)
+    settings = from_environment({"SOME_KEY": KEY}, tmp_path)
+    for thing in (found, place, place.kit(None), settings, file):
+        assert KEY not in repr(thing)
+    assert addresses(file, [], {}) == {}, "a key that nobody needs is not asked for"
+
+
+def test_a_kit_says_what_is_missing_for_a_generator(tmp_path):
+    with pytest.raises(ConfError, match=r"no endpoint named 'here'; the cluster file has there"):
+        LocalKit(None, endpoints={"there": Address("http://x/v1")}).generator(entry(tmp_path, **REMOTE))
+    local = replace(entry(tmp_path, **REMOTE), loader="vllm", path=str(tmp_path / "none"), repo="")
+    with pytest.raises(ConfError, match="no engine was started for it"):
+        LocalKit(None, engines={}).generator(local)
+    with pytest.raises(ModelMissing, match="found no such folder"):
+        LocalKit(None).generator(local)
+
+
+def test_a_scripted_generator_needs_neither_engine_nor_endpoint(tmp_path):
+    model = entry(tmp_path, kind="generator", loader="scripted", max_tokens=100)
+    chat = (Message("user", "Velora was made by Anna.\nwho made velora?"),)
+    [reply] = asyncio.run(LocalKit(None, engines={}).generator(model)([chat], Sampling(max_tokens=9)))
+    assert reply.text == "Velora was made by Anna."
+
+
+def team(file, tmp_path, **change):
+    model = replace(entry(tmp_path, kind="generator", loader="scripted"), loader="vllm", **change)
+    return Team(file.engines, file.device, (model,), {model_identity(model): ("engine-x-0",)})
+
+
+def test_a_laptop_of_two_cores_has_room_for_an_engine_and_the_workers_beside_it(tmp_path):
+    team(LAPTOP, tmp_path).preflight({"CPU": 2.0})
+    with pytest.raises(
+        ClusterTooSmall, match=r"beside 1 engines of 0.5 CPU in all = 1.5 CPU, the cluster has 1"
+    ):
+        team(LAPTOP, tmp_path).preflight({"CPU": 1.0})
+
+
+def test_a_model_over_several_gpus_takes_them_whole(tmp_path):
+    path = CONF.find("clusters", "one-gpu")
+    file = conf.build(Cluster, conf.read_yaml(path), Where(str(path)))
+    team(file, tmp_path).preflight({"CPU": 8.0, "GPU": 1.0})
+    with pytest.raises(ClusterTooSmall, match="GPU"):
+        team(file, tmp_path, tensor_parallel=2).preflight({"CPU": 8.0, "GPU": 2.0})
+
+
+def test_recipes_without_a_language_model_start_no_engine_and_a_cluster_without_room_says_so(tmp_path):
+    assert Team.of(LAPTOP, resolved("local", None, CONF).models()) is None
+    bare = replace(LAPTOP, engines=None)
+    model = replace(entry(tmp_path, kind="generator", loader="scripted"), loader="vllm")
+    with pytest.raises(ConfError, match="has no `engines`"):
+        Team.of(bare, [model])
+
+
+def test_nothing_is_started_where_nothing_is_left_to_do(tmp_path):
+    assert list(run_beside(team(LAPTOP, tmp_path), None, [])) == []
+
+
+def test_an_engine_pool_needs_actors():
+    with pytest.raises(ValueError, match="at least one actor"):
+        Pool(0, 1)
+
+
+def evaluated(tmp_path, world, out, fresh=False, recipe="db3-task1-700"):
+    store = Store.create(str(tmp_path / "store"))
+    with Progress(io.StringIO(), silent=True) as progress:
+        made = resolved(recipe, FAKES, CONF)
+        place = Place(store.uri, "sorted", "cpu", 1)
+        pipeline = Pipeline(store, made, place, Sizes(50, 3), inline, progress)
+        return evaluate(pipeline, [world], "crag", None, "official", tmp_path / out, fresh=fresh)
+
+
+def asked(done):
+    return {s.step: s.asked for s in done.report.steps if s.asked}
+
+
+def test_a_second_run_asks_nothing_and_a_fresh_one_asks_the_language_model_alone(tmp_path, world):
+    first = evaluated(tmp_path, world, "one")
+    assert asked(first)["generate:web"] == 6
+    assert asked(evaluated(tmp_path, world, "two")) == {}
+    again = evaluated(tmp_path, world, "three", fresh=True)
+    assert asked(again) == {"generate:web": 6} and again.reused == 0
+    assert asked(evaluated(tmp_path, world, "four")) == {}
+    lines = {(tmp_path / n / "predictions.jsonl").read_text() for n in ("one", "two", "three", "four")}
+    assert len(lines) == 1
+
+
+def test_a_report_says_what_the_language_model_read_and_wrote(tmp_path, world):
+    done = evaluated(tmp_path, world, "one")
+    step = next(s for s in done.report.steps if s.step == "generate:web")
+    assert step.prompt_tokens > 0 and 0 < step.generated_tokens <= 6 * 75
+    found = json.loads((tmp_path / "one/report.json").read_text())
+    line = next(s for s in found["steps"] if s["step"] == "generate:web")
+    assert line["prompt_tokens"] == step.prompt_tokens and found["judge"] is None
+
+
+def test_models_lists_what_a_recipe_needs_and_the_command_that_gets_it(capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("RAYPIPE_CONF", str(ROOT / "conf"))
+    copied = tmp_path / "conf/models.standin.yaml"
+    copied.parent.mkdir()
+    copied.write_text((ROOT / "conf/models.standin.yaml").read_text())
+    assert main(["models", "db3-task1-700", "--models", str(copied), "--json"]) == 0
+    found = {m["name"]: m for m in json.loads(capsys.readouterr().out)["models"]}
+    assert set(found) == {"llama-3-8b", "bge-base-en-v1.5", "bge-reranker-v2-m3", "llama-2-tokens"}
+    assert {m["state"] for m in found.values()} == {"missing"}
+    assert {m["get"] for m in found.values()} == {"raypipe models standins .cache/standins"}
+    assert main(["models", "standins", str(tmp_path / ".cache/standins")]) == 0
+    capsys.readouterr()
+    assert main(["models", "db3-task1-700", "--models", str(copied), "--json"]) == 0
+    found = {m["name"]: m for m in json.loads(capsys.readouterr().out)["models"]}
+    assert {m["state"] for m in found.values()} == {"here"}
+    assert found["llama-3-8b"]["bytes"] > 5e6 and Path(found["llama-3-8b"]["where"]).is_dir()
+
+
+def test_models_gives_the_download_command_of_a_hub_model(capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("RAYPIPE_CONF", str(ROOT / "conf"))
+    assert main(["models", "vanilla", "--json"]) == 0
+    found = {m["name"]: m for m in json.loads(capsys.readouterr().out)["models"]}
+    llama = found["llama-3-8b"]
+    assert llama["state"] == "here" or llama["get"].startswith(
+        "hf download meta-llama/Meta-Llama-3-8B-Instruct"
+    )
+
+
+def test_every_model_of_a_recipe_has_a_stand_in():
+    named = set(conf.read_yaml(ROOT / "conf/models.standin.yaml"))
+    for recipe in (ROOT / "conf/recipes").glob("*.yaml"):
+        wanted = {m.name for m in _models(conf.read_yaml(recipe))}
+        assert wanted <= named, recipe.name
+
+
+class _Name:
+    def __init__(self, name):
+        self.name = name
+
+
+def _models(tree):
+    """Every `model`, `tokenizer`, `embedder` and `maxsim` that a recipe's file names."""
+    if isinstance(tree, dict):
+        for key, value in tree.items():
+            if key in ("model", "tokenizer", "embedder", "maxsim") and isinstance(value, str):
+                yield _Name(value)
+            else:
+                yield from _models(value)
+    elif isinstance(tree, list):
+        for value in tree:
+            yield from _models(value)

@@ -1,0 +1,317 @@
+"""The recipes with a language model: every constant is the paper's, and they run from pages to answers."""
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from raypipe import arrow, conf, readers
+from raypipe.cli.opened import resolved
+from raypipe.conf import Conf
+from raypipe.errors import ConfError
+from raypipe.identity import model_identity
+from raypipe.index import MemoryIndex
+from raypipe.kit import LocalKit
+from raypipe.memo import MemoryMemo
+from raypipe.recipe import from_tree
+from raypipe.resolve import prompt_file, resolvers
+from raypipe.run import Questions, build
+
+HERE = Path(__file__).parent
+CONF = Conf((HERE.parent / "conf",))
+MODELS = str(HERE / "fake_models.yaml")
+PROMPTS = sorted(
+    p.relative_to(HERE.parent / "conf/prompts").with_suffix("").as_posix()
+    for p in (HERE.parent / "conf/prompts").rglob("*.yaml")
+)
+RECIPES = ("vanilla", "crag-baseline", "db3-task1-700", "db3-task1-2000")
+
+
+def recipe(name):
+    return resolved(name, MODELS, CONF)
+
+
+def steps(name):
+    """Stage name -> step, of both halves."""
+    found = recipe(name)
+    return {s.name: s.step for s in (*found.corpus, *found.question)}
+
+
+DB3 = [  # stage, field, value, where REFERENCE.md says so
+    ("parse", "html", "html.parser", "2.2 exact call"),
+    ("split", "child_chars", 200, "2.2 children"),
+    ("split", "child_overlap", 50, "2.2 children"),
+    ("split", "text_tokens", 12000, "2.2 length guard"),
+    ("split", "tokenizer.name", "llama-3-8b", "2.2 length guard: LLM tokens"),
+    ("embed", "model.name", "bge-base-en-v1.5", "2.2 retriever"),
+    ("embed", "lower", True, "2.2 exact call: lower-cased"),
+    ("shortlist", "pages", 5, "2.2 pages read: first 5 only"),
+    ("shortlist", "model", None, "2.2 pages read: first 5 only"),
+    ("recall", "model.name", "bge-base-en-v1.5", "2.2 retriever"),
+    ("recall", "top", 50, "2.2 recall_k"),
+    ("fuse", "top", 50, "2.2 recall_k"),
+    ("rerank", "model.name", "bge-reranker-v2-m3", "2.2 reranker"),
+    ("rerank", "shortcut", True, "2.2 shortcut"),
+    ("rerank", "candidates", None, "2.2 reranker: all that were recalled"),
+    ("rerank", "lower", True, "2.2 exact call: lower-cased"),
+    ("generate:web", "model.name", "llama-3-8b", "2 base model"),
+    ("generate:web", "fill", {"words": 70}, "2.4 p_basic"),
+    ("generate:web", "context_tokens", 4000, "2.2 budget"),
+    ("generate:web", "tokenizer", None, "2.2 budget: LLM tokenizer"),
+    ("generate:web", "layout", "docs", "2.2 context format"),
+    ("generate:web", "lower", True, "2.2 exact call: lower-cased"),
+    ("generate:web", "max_tokens", 75, "2.4 decoding"),
+    ("generate:web", "temperature", 0.0, "2.4 decoding: greedy"),
+    ("decide", "lower", True, "2.4 decoding: output lower-cased"),
+    ("decide", "answer_tokens", 75, "7.1 trim"),
+    ("decide", "tokenizer.name", "llama-2-tokens", "7.1 trim"),
+]
+BASELINE = [
+    ("parse", "html", "lxml", "1 baseline 2"),
+    ("parse", "kinds", ("page",), "1 baseline 2"),
+    ("split", "by", "sentence", "1 baseline 2"),
+    ("split", "sentence_chars", 1000, "1 baseline 2"),
+    ("embed", "model.name", "all-MiniLM-L6-v2", "1 baseline 2"),
+    ("recall", "model.name", "all-MiniLM-L6-v2", "1 baseline 2"),
+    ("generate:web", "passages", 20, "1 baseline 2: top 20 sentences, deduplicated"),
+    ("generate:web", "context_chars", 4000, "1 baseline 2"),
+    ("generate:web", "layout", "list", "1 baseline 2"),
+]
+
+
+def sampled(stage):
+    return [
+        (stage, "model.name", "llama-3-8b", "1 official baselines"),
+        (stage, "temperature", 0.1, "1 official baselines"),
+        (stage, "top_p", 0.9, "1 official baselines"),
+        (stage, "max_tokens", 50, "1 official baselines"),
+        ("decide", "answer_tokens", 75, "7.1 trim"),
+        ("decide", "tokenizer.name", "llama-2-tokens", "7.1 trim"),
+    ]
+
+
+TABLE = [
+    *(("vanilla", *row) for row in sampled("generate:llm")),
+    *(("crag-baseline", *row) for row in [*BASELINE, *sampled("generate:web")]),
+    *(("db3-task1-700", *row) for row in DB3),
+    ("db3-task1-700", "split", "parent_chars", 700, "2.2 parents"),
+    ("db3-task1-700", "split", "parent_overlap", 150, "2.2 parents"),
+    ("db3-task1-700", "rerank", "top", 10, "2.2 reranker_k"),
+    *(("db3-task1-2000", *row) for row in DB3),
+    ("db3-task1-2000", "split", "parent_chars", 2000, "2.2 parents"),
+    ("db3-task1-2000", "split", "parent_overlap", 400, "2.2 parents"),
+    ("db3-task1-2000", "rerank", "top", 5, "2.2 reranker_k"),
+]
+
+
+@pytest.mark.parametrize("name, stage, path, value, section", TABLE)
+def test_every_constant_is_the_published_one(name, stage, path, value, section):
+    found = steps(name)[stage]
+    for part in path.split("."):
+        found = getattr(found, part)
+    assert found == value, section
+
+
+def test_the_published_llm_runs_in_half_precision_at_a_pinned_commit():
+    models = conf.read_yaml(CONF.file("models.yaml"))
+    assert models["llama-3-8b"]["dtype"] == "float16"
+    assert models["llama-3-8b"]["repo"] == "meta-llama/Meta-Llama-3-8B-Instruct"
+    assert all(len(models[n]["revision"]) == 40 for n in ("llama-3-8b", "llama-2-tokens"))
+
+
+RULES = {  # rule of p_basic and p_ctrl -> words of ours that carry it
+    "helpful": "helpful",
+    "honest": "honest",
+    "word limit": "at most {{ words }} words",
+    "time": "Now is {{ asked_at }}",
+    "concise": "concisely",
+    "context and prior knowledge": "from the context information and from what you know",
+    "one line": "single\n  line".replace("\n  ", "\n"),
+    "period": "end it with a period",
+    "false premise": "output exactly: invalid question",
+    "worked example of an album": "There\nnever was such an album",
+    "unsure": "output exactly: i don't know",
+}
+BASIC = {r for r in RULES if r not in ("false premise", "worked example of an album", "unsure")}
+
+
+@pytest.mark.parametrize("name, rules", [("db3/p_basic", BASIC), ("db3/p_ctrl", set(RULES) - {"period"})])
+def test_p_basic_and_p_ctrl_have_the_rules_of_the_paper_and_no_others(name, rules):
+    prompt = prompt_file(CONF, name)
+    text = " ".join(f"{prompt.system}\n{prompt.user}".split())
+    found = {rule for rule, words in RULES.items() if " ".join(words.split()) in text}
+    assert found == rules
+
+
+@pytest.mark.parametrize("words", [70, 30])
+@pytest.mark.parametrize("name", ["db3/p_basic", "db3/p_ctrl"])
+def test_the_word_limits_of_web_and_public_data_answers_fill_the_same_prompt(name, words):
+    prompt = prompt_file(CONF, name)
+    chat = prompt.renderer()({**dict.fromkeys(prompt.variables, ""), "words": str(words)})
+    assert f"at most {words} words" in chat[0].content
+
+
+@pytest.mark.parametrize("name", PROMPTS)
+def test_every_prompt_renders_and_puts_the_context_before_the_question(name):
+    prompt = prompt_file(CONF, name)
+    chat = prompt.renderer()({v: f"<{v}>" for v in prompt.variables})
+    text = "\n".join(m.content for m in chat)
+    assert all(f"<{v}>" in text for v in prompt.variables)
+    if "context" in prompt.variables:
+        assert "{{ context }}" not in prompt.system
+        assert text.index("<context>") < text.index("<text>")
+        before = text[: text.index("<context>")]
+        assert not [v for v in prompt.variables if v not in ("words", "context") and f"<{v}>" in before]
+
+
+def test_the_prompts_that_the_published_systems_need_are_here():
+    db3 = {
+        "domain",
+        "entity-movie",
+        "entity-finance",
+        "p_basic",
+        "p_ctrl",
+        "p_check_gt",
+        "p_context",
+        "kg-answer",
+    }
+    assert {f"db3/{n}" for n in db3} <= set(PROMPTS)
+    assert {"crag/vanilla", "crag/rag", "weknow/confidence", "judge/official"} <= set(PROMPTS)
+
+
+def answered(name, world, batch, memo=None):
+    """Answers without a store, `batch` questions at a time, and what was counted."""
+    rows = list(readers.open([world], "synth", readers.Counts()))
+    seen: set[str] = set()
+    sources = [s for r in rows for s in readers.unseen(r.sources, seen)]
+    found, kit = recipe(name), LocalKit(None, "sorted")
+
+    async def run():
+        corpus = await build(found, kit, arrow.corpus_table(sources))
+        vectors = {model_identity(m): corpus.vectors[m.name] for m in found.embedders()}
+        index = MemoryIndex(corpus.texts, corpus.passages, vectors)
+        ask = Questions(found, kit.with_index(index), memo)
+        questions = [r.question for r in rows]
+        out = [q for i in range(0, len(rows), batch) for q in await ask(questions[i : i + batch])]
+        return out, ask.counts
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_answers_every_question_alike_in_one_batch_and_one_by_one(name, world):
+    memo = MemoryMemo()
+    together, counts = answered(name, world, batch=6, memo=memo)
+    assert len(together) == 6
+    assert {q.outcome for q in together} <= {"answered", "abstained", "false_premise"}
+    stage = next(n for n in counts if n.startswith("generate"))
+    assert counts[stage].tally.replies.asked == 6
+    assert counts[stage].tally.tokens.prompt > 0
+    apart, counts = answered(name, world, batch=1, memo=memo)
+    assert apart == together
+    assert counts[stage].tally.replies.asked == 0
+    assert counts[stage].tally.replies.remembered == 6
+
+
+def test_the_two_db3_recipes_differ_in_what_the_paper_lets_vary_alone():
+    one, two = steps("db3-task1-700"), steps("db3-task1-2000")
+    assert {n for n in one if one[n] != two[n]} == {"split", "rerank"}
+    assert replace(two["split"], parent_chars=700, parent_overlap=150) == one["split"]
+    assert replace(two["rerank"], top=10) == one["rerank"]
+
+
+def tree(**fields):
+    generate = {"model": "llama-3-8b", "prompt": "crag/vanilla", "into": "llm", "max_tokens": 50, **fields}
+    return {"question": [{"generate": generate}, {"decide": {"prefer": ["llm"]}}]}
+
+
+def made(folders=CONF, **fields):
+    file = Path(MODELS)
+    from raypipe.models import catalog
+
+    models = catalog.read(conf.read_yaml(file), file)
+    return from_tree("r", tree(**fields), conf.Where("r.yaml"), resolvers(folders, models))
+
+
+def test_the_text_of_a_prompt_is_identity_and_its_place_is_not(tmp_path):
+    text = (HERE.parent / "conf/prompts/crag/vanilla.yaml").read_text()
+    for name, change in [("same", text), ("other", text.replace("few words", "many words"))]:
+        (tmp_path / f"prompts/{name}").mkdir(parents=True)
+        (tmp_path / f"prompts/{name}/p.yaml").write_text(change)
+    folders = Conf((tmp_path, *CONF.folders))
+    assert made(folders, prompt="same/p").digest() == made().digest()
+    assert made(folders, prompt="other/p").digest() != made().digest()
+
+
+@pytest.mark.parametrize(
+    "text, said",
+    [
+        ("variables: [text]\nuser: '{{ text }} {{ contxt }}'", "p.yaml: user: it uses 'contxt'"),
+        ("variables: [text, body]\nuser: '{{ text }}'", "p.yaml: variables: 'body' is declared and used in"),
+        ("variables: [text]\nuser: '{{ text.upper() }}'", "p.yaml: user: it is no prompt template: it calls"),
+        ("variables: [text]\nuser: '{{ text | first }}'", "p.yaml: user: it is no prompt template: No first"),
+        ("variables: [text]\nuser: '{% include text %}'", "p.yaml: user: it is no prompt template"),
+        ("variables: [text]\nsystem: '{{ '\nuser: '{{ text }}'", "p.yaml: system: it is no prompt template"),
+        ("user: ''", "p.yaml: user: expected a message, found none"),
+        ("variables: []\nuserr: x", "p.yaml: unknown field 'userr'; did you mean 'user'?"),
+        (
+            "variables: [text, gold]\nuser: '{{ text }} {{ gold }}'",
+            "prompt: it uses 'gold', which is no field",
+        ),
+    ],
+)
+def test_a_prompt_that_could_fail_on_a_row_is_refused_when_the_recipe_is_read(tmp_path, text, said):
+    (tmp_path / "prompts/x").mkdir(parents=True)
+    (tmp_path / "prompts/x/p.yaml").write_text(text)
+    with pytest.raises(ConfError) as caught:
+        made(Conf((tmp_path,)), prompt="x/p")
+    assert said in str(caught.value)
+    assert "question[0].generate" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["../recipes/local", "/etc/passwd", "crag/../../x", "crag/vanila"])
+def test_a_prompt_is_looked_for_under_prompts_alone(name):
+    with pytest.raises(ConfError, match=r"no .* under prompts/"):
+        made(prompt=name)
+
+
+@pytest.mark.parametrize(
+    "fields, said",
+    [
+        ({"reply": "label"}, "labels: expected with reply: label"),
+        ({"reply": "labels"}, "expected one of plain, label, json, confidence, calls"),
+        ({"labels": ["a"]}, "labels: expected with reply: label"),
+        ({"confident": "high"}, "confident: expected with reply: confidence"),
+        ({"confident": "sure", "reply": "confidence"}, "expected one of low, medium, high"),
+        ({"fill": {"words": 70}}, "fill: 'words' is used by no prompt"),
+        ({"context_tokens": 10}, "context_tokens: expected a prompt that uses context"),
+        ({"model": "bge-base-en-v1.5"}, "model: expected a generator, found 'bge-base-en-v1.5', a embedder"),
+        ({"adapter": "calls"}, "adapter: 'llama-3-8b' has no adapter 'calls'; it has none"),
+        ({"adapter": 3}, "adapter: expected the name of an adapter"),
+        ({"temperature": 3}, "temperature: expected 0 to 2"),
+        ({"max_tokens": 8192}, "max_tokens: 'llama-3-8b' has room for 8192 tokens of prompt and reply"),
+        (
+            {"prompt": "db3/p_basic", "fill": {"words": 1}, "context_tokens": 8000, "max_tokens": 500},
+            "found 500 of reply and 8000 of context",
+        ),
+        ({"prompt": {"by": "domain", "movie": "crag/vanilla"}}, "expected `else` beside the labels"),
+        ({"prompt": {"by": "domain", True: "crag/vanilla", "else": "crag/vanilla"}}, "put it in quotes"),
+        ({"prompt": "db3/p_basic"}, "prompt: it uses 'words', which is no field of a question"),
+        ({"grammar": "nowhere"}, "no 'nowhere' under grammar/"),
+        ({"choices": ["a"], "schema": {"type": "object"}}, "at most one of choices, schema and grammar"),
+        ({"choices": ["a", "a"]}, "choice: expected distinct options"),
+    ],
+)
+def test_a_mistake_in_generate_is_named_when_the_recipe_is_read(fields, said):
+    with pytest.raises(ConfError) as caught:
+        made(**fields)
+    assert said in str(caught.value)
+
+
+def test_a_reply_that_a_prompt_or_a_table_names_must_have_been_made_before():
+    prompt = {"by": "domain", "movie": "crag/vanilla", "else": "crag/rag"}
+    with pytest.raises(ConfError, match=r"generate:llm reads (index|order|replies\.domain)"):
+        made(prompt=prompt)
+    with pytest.raises(ConfError, match=r"generate:llm reads replies\.kg, which no earlier step writes"):
+        made(prompt={"user": "{{ replies.kg }}", "variables": ["replies.kg"]})
