@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import signal
 import warnings
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -85,7 +86,9 @@ def connect(address: str) -> None:
         with warnings.catch_warnings():
             # Lance warns of forks. Ray forks to start its processes and executes them at once.
             warnings.filterwarnings("ignore", message="lance is not fork-safe|lancedb fork support")
+            stop = signal.getsignal(signal.SIGTERM)
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+            signal.signal(signal.SIGTERM, stop)  # Ray's core puts its own there, which aborts the process
 
 
 def resources() -> Mapping[str, float]:

@@ -89,10 +89,11 @@ def deployed(recipe: Recipe, place: Place, gpus: float) -> Application:
 def run(app: Application, host: str, port: int) -> None:
     """Starts Serve in the joined Ray and the application on it; returns when its replicas are ready."""
     quiet = LoggingConfig(log_level=logging.WARNING, enable_access_log=False)
+    logging.getLogger("ray.serve").setLevel(logging.WARNING)  # of this process
     serve.start(http_options=HTTPOptions(host=host, port=port), logging_config=quiet)
     serve.run(app, name=NAME, route_prefix="/", logging_config=quiet)
 
 
 def stop() -> None:
-    """Ends Serve: requests in flight are finished first."""
-    serve.shutdown()
+    """Ends the application: requests in flight are finished first. Serve ends with the Ray it runs in."""
+    serve.delete(NAME)
