@@ -41,9 +41,14 @@ ALLOWED: dict[str, set[str]] = {
         "work",
     },
     "evaluate": {"arrow", "errors", "ingest", "metrics", "pipeline", "readers", "records", "report", "run"},
+    "online": {"arrow", "identity", "index", "memo", "recipe", "records", "report", "run", "step", "store"},
+    "kit_serve": {"kit", "step"},
+    "service": {"online", "readers", "records", "report"},
+    "deploy": {"kit", "kit_serve", "online", "recipe", "service", "step", "work"},
 }  # fmt: skip
 HEAVY = {
-    "ray": {"cluster"},
+    "ray": {"cluster", "deploy"},
+    "fastapi": {"service", "deploy"},
     "torch": {"models"},
     "FlagEmbedding": {"models"},
     "vllm": {"models"},
