@@ -49,9 +49,14 @@ ALLOWED: dict[str, set[str]] = {
         "arrow", "errors", "index", "ingest", "judge", "memo", "metrics", "pipeline", "readers", "records",
         "report", "run", "step", "steps",
     },
+    "online": {"arrow", "identity", "index", "memo", "recipe", "records", "report", "run", "step", "store"},
+    "kit_serve": {"kit", "step"},
+    "service": {"online", "readers", "records", "report"},
+    "deploy": {"kit", "kit_serve", "online", "recipe", "service", "step", "work"},
 }  # fmt: skip
 HEAVY = {
-    "ray": {"cluster", "engines"},
+    "ray": {"cluster", "engines", "deploy"},
+    "fastapi": {"service", "deploy"},
     "torch": {"models"},
     "FlagEmbedding": {"models"},
     "vllm": {"models"},

@@ -12,6 +12,7 @@ import json
 import logging
 import math
 import os
+import signal
 import uuid
 import warnings
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
@@ -190,7 +191,9 @@ def connect(address: str) -> None:
         with warnings.catch_warnings():
             # Lance warns of forks. Ray forks to start its processes and executes them at once.
             warnings.filterwarnings("ignore", message="lance is not fork-safe|lancedb fork support")
+            stop = signal.getsignal(signal.SIGTERM)
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+            signal.signal(signal.SIGTERM, stop)  # Ray's core puts its own there, which aborts the process
 
 
 def resources() -> Mapping[str, float]:

@@ -64,7 +64,7 @@ def rows(lines: Iterable[Line], counts: Counts) -> Iterator[Row]:
 def _row(where: str, id: str, value: Mapping[str, Any]) -> Row:
     bare = _without_pages(value)
     asked_at = "" if bare and "query_time" not in value else field(value, "query_time", str)
-    citations, sources, faults = _cited(id, [] if bare else field(value, "search_results", list))
+    citations, sources, faults = cited(id, [] if bare else field(value, "search_results", list))
     question = Question(id=id, text=filled(value, "query"), asked_at=asked_at, citations=citations)
     gold = Gold(question=id, answers=_answers(value), labels=_labels(value))
     return Row(where, question=question, gold=gold, sources=sources, faults=faults)
@@ -82,9 +82,11 @@ def _id(value: Mapping[str, Any]) -> str:
     return filled(value, "interaction_id")
 
 
-def _cited(
+def cited(
     question: str, pages: list[Any]
 ) -> tuple[tuple[Citation, ...], tuple[Source, ...], tuple[Fault, ...]]:
+    """The search results of a question: its citations, the distinct sources that they bring, and why a page
+    is left out. Raises Unusable for a list that is not of this shape."""
     citations: list[Citation] = []
     sources: dict[str, Source] = {}
     faults: list[Fault] = []

@@ -1,0 +1,89 @@
+"""`raypipe serve`: the endpoint on this machine, for this machine."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from raypipe import conf
+from raypipe.cli import options
+from raypipe.cli.opened import resolved
+from raypipe.cli.settings import Settings
+from raypipe.conf import Where
+from raypipe.work import Place
+
+if TYPE_CHECKING:
+    from ray.serve import Application
+
+    from raypipe.cluster import Cluster
+
+HOST = "127.0.0.1"  # nobody else: there are no keys yet
+PORT = 8000
+
+
+def add(commands: options.Commands) -> None:
+    """Declares `serve`."""
+    made = options.command(
+        commands,
+        "serve",
+        "answer questions over HTTP on this machine",
+        "raypipe serve local --store /data/store --port 8000",
+        _serve,
+    )
+    options.recipe(made, optional=True)
+    options.store(made)
+    options.cluster(made)
+    made.add_argument(
+        "--port", metavar="N", type=options.at_least(1), default=PORT, help=f"on {HOST} (default: {PORT})"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """What an endpoint is made of, by name, as on the command line."""
+
+    recipe: str = "local"  # a name under conf/recipes, or a path
+    models: str | None = None  # models file in place of conf/models.yaml
+    store: str | None = None  # URI
+    cluster: str = "laptop"  # a name under conf/clusters, or a path: engine, device and threads of the models
+
+    def application(self, settings: Settings) -> Application:
+        """The application for Ray Serve. The store need not be there yet."""
+        from raypipe import deploy  # Ray takes a second to import; `--help` needs none of it
+
+        file = self.file(settings)
+        pool = file.pools["embed"]
+        store = settings.store_uri(self.store, "demo")
+        place = Place(store, file.engine, file.device, max(1, int(pool.cpus)))
+        recipe = resolved(self.recipe, self.models, settings.conf)
+        return deploy.deployed(
+            recipe, place, gpus=min(pool.gpus, 1.0) / 2
+        )  # embedders and rerankers share one
+
+    def file(self, settings: Settings) -> Cluster:
+        """The cluster file."""
+        from raypipe import cluster
+
+        path = settings.conf.find("clusters", self.cluster)
+        return conf.build(cluster.Cluster, conf.read_yaml(path), Where(str(path)))
+
+
+def _serve(args: argparse.Namespace, settings: Settings) -> int:
+    from raypipe import cluster, deploy
+
+    endpoint = Endpoint(args.recipe, args.models, args.store, args.cluster)
+    application = endpoint.application(settings)
+    cluster.connect("local")  # a Serve that runs elsewhere may listen to others
+    cluster.preflight({"embed": endpoint.file(settings).pools["embed"]}, cluster.resources())
+    try:
+        deploy.run(application, HOST, args.port)
+        print(
+            f"answering on http://{HOST}:{args.port}/v1/answer; Ctrl-C ends it", file=sys.stderr, flush=True
+        )
+        threading.Event().wait()
+    finally:
+        deploy.stop()
+    return 0

@@ -1,0 +1,60 @@
+"""The kit of an endpoint's gateway: models that live in deployments of their own, reached by calls.
+
+`kit.LocalKit` with the models elsewhere. Knows that a call is awaited, and nothing else of Ray.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Awaitable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from raypipe.kit import LocalKit
+from raypipe.step import Embed, Index, Model, Role, Score, Tokenize
+
+
+class Remote(Protocol):
+    """A method of a deployment."""
+
+    def remote(self, *args: Any) -> Awaitable[np.ndarray]: ...
+
+
+class ServeKit:
+    """Embedders and rerankers in deployments; tokenizers, which are called for every text, in this process.
+
+    `embed` takes a model, texts and their role, `score` a model and pairs, as `deploy.Models` does.
+    """
+
+    def __init__(self, embed: Remote, score: Remote, index: Index | None = None) -> None:
+        self._embed, self._score = embed, score
+        self._here = LocalKit(index)
+
+    def with_index(self, index: Index) -> ServeKit:
+        """The same models with another index."""
+        other = copy.copy(self)
+        other._here = self._here.with_index(index)
+        return other
+
+    def embedder(self, model: Model) -> Embed:
+        async def embed(texts: Sequence[str], role: Role) -> np.ndarray:
+            if not texts:
+                return np.zeros((0, model.dim), np.float32)
+            return await self._embed.remote(model, list(texts), role)
+
+        return embed
+
+    def reranker(self, model: Model) -> Score:
+        async def score(pairs: Sequence[tuple[str, str]]) -> np.ndarray:
+            if not pairs:
+                return np.zeros(0, np.float32)
+            return await self._score.remote(model, list(pairs))
+
+        return score
+
+    def tokenizer(self, model: Model) -> Tokenize:
+        return self._here.tokenizer(model)
+
+    def index(self) -> Index:
+        return self._here.index()

@@ -1,0 +1,251 @@
+"""The HTTP face with the recipe in this process: replies, errors, readiness. No Ray."""
+
+import asyncio
+import io
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import httpx
+import pytest
+
+from raypipe import arrow
+from raypipe.cli.opened import resolved
+from raypipe.conf import Conf
+from raypipe.ingest import ingest
+from raypipe.kit import LocalKit
+from raypipe.kit_serve import ServeKit
+from raypipe.online import NotReady, Online
+from raypipe.pipeline import Pipeline, Sizes, inline
+from raypipe.report.progress import Progress
+from raypipe.service import BODY_BYTES, application
+from raypipe.store import Store
+from raypipe.work import Place
+
+HERE = Path(__file__).parent
+RECIPE = resolved(str(HERE / "fakes.yaml"), None, Conf((HERE.parent / "conf",)))
+JSON = {"content-type": "application/json"}
+SECRET = "s3cr3t"
+
+
+@pytest.fixture(scope="module")
+def filled(world, tmp_path_factory):
+    """A store with every answer of the job, the answers, and the lines that they were asked from."""
+    uri = str(tmp_path_factory.mktemp("service") / "store")
+    store = Store.create(uri)
+    with Progress(io.StringIO(), silent=True) as progress:
+        pipeline = Pipeline(store, RECIPE, Place(uri, "sorted", "cpu", 1), Sizes(50, 3), inline, progress)
+        ids = ingest(store, [world], "synth", progress).questions
+        asked = arrow.question.records(store.rows("questions", "id", ids))
+        pipeline.index(asked)
+        pipeline.answer(asked)
+        answers = pipeline.answers(asked)
+    lines = [json.loads(x) for f in world.glob("questions*.jsonl") for x in f.read_text().splitlines()]
+    return store, answers, {line["interaction_id"]: line for line in lines}
+
+
+def served(online):
+    return application(online.answer, online.ready)
+
+
+def send(app, *requests):
+    """The replies to some requests that are in flight together: (method, path, keywords of httpx)."""
+
+    async def all_of_them():
+        transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://here") as client:
+            return await asyncio.gather(*(client.request(m, p, **k) for m, p, k in requests))
+
+    return asyncio.run(all_of_them())
+
+
+def ask(app, body, **headers):
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    [reply] = send(app, ("POST", "/v1/answer", {"content": content, "headers": {**JSON, **headers}}))
+    return reply
+
+
+def assert_equal(reply, job):
+    """What the endpoint said is what the job said, to the last bit."""
+    assert reply.status_code == 200, reply.text
+    said = reply.json()
+    assert (said["answer"], said["outcome"]) == (job.answer, job.outcome)
+    assert {h["chunk"]: h["scores"] for h in said["hits"]} == {h.chunk: dict(h.scores) for h in job.hits}
+    assert tuple(h["chunk"] for h in said["hits"])[: len(job.order)] == job.order
+    assert said["replies"] == json.loads(json.dumps({k: asdict(r) for k, r in job.replies.items()}))
+
+
+@pytest.mark.parametrize("brings_pages", [False, True])
+def test_a_stored_question_is_answered_as_the_job_answered_it(filled, brings_pages):
+    store, answers, lines = filled
+    online = Online(RECIPE, LocalKit(None, "sorted"), store.uri)
+    requests = []
+    for job in answers:
+        body = {"query": job.text, "time": job.asked_at, "include": ["hits", "replies"]}
+        if brings_pages:
+            body["documents"] = lines[job.id]["search_results"]
+        requests.append(("POST", "/v1/answer", {"json": body}))
+    for reply, job in zip(send(served(online), *requests), answers, strict=True):
+        assert_equal(reply, job)
+        assert brings_pages or reply.json()["id"] == job.id
+    assert any(job.outcome == "answered" for job in answers)
+
+
+def test_a_reply_has_the_fields_that_programs_rely_on_and_quotes_what_is_in_the_page(filled):
+    store, answers, lines = filled
+    job = next(q for q in answers if q.outcome == "answered")
+    online = Online(RECIPE, LocalKit(None, "sorted"), store.uri)
+    said = ask(served(online), {"query": job.id}).json()  # by its id, as in `raypipe ask`
+    fields = "id query answer outcome degraded confidence citations timings_ms usage versions"
+    assert set(said) == set(fields.split())
+    assert (said["id"], said["query"], said["degraded"]) == (job.id, job.text, [])
+    assert said["confidence"] == job.replies[job.origin].confidence
+    assert {"recall", "rerank", "total"} <= set(said["timings_ms"])
+    assert said["usage"]["embedded"] > 0 and said["usage"]["scored"] > 0
+    assert said["versions"]["release"] is None and said["versions"]["recipe"] == RECIPE.digest()
+    assert said["versions"]["models"] == {m.name: m.weights for m in RECIPE.models()}
+    [citation] = said["citations"]
+    assert set(citation) == {"source", "chunk", "url", "quote", "span", "scores"}
+    rows = store.rows(f"texts-{RECIPE.texts_digest()}", "source", [citation["source"]], ["text"])
+    start, end = citation["span"]
+    assert rows["text"][0].as_py()[start:end] == citation["quote"] != ""
+    assert citation["chunk"].startswith(citation["source"]) and citation["scores"]["rerank"] >= 0
+    assert citation["url"] in {p["page_url"] for p in lines[job.id]["search_results"]}
+
+
+def test_a_question_that_nobody_stored_is_asked_of_the_whole_store(filled):
+    store, answers, _ = filled
+    online = Online(RECIPE, LocalKit(None, "sorted"), store.uri)
+    said = ask(served(online), {"query": answers[0].text + " exactly", "include": ["hits"]}).json()
+    assert said["outcome"] in ("answered", "abstained") and said["hits"]
+    assert all(h["url"] is None for h in said["hits"])  # no citation brought it
+
+
+def test_it_is_not_ready_until_the_tables_are_there_but_answers_from_pages_that_a_request_brings(
+    world, tmp_path
+):
+    app = served(Online(RECIPE, LocalKit(None, "sorted"), str(tmp_path / "none")))
+    page = {"page_result": "<p>Ada wrote the first program.</p>"}
+    health, ready = send(app, ("GET", "/healthz", {}), ("GET", "/readyz", {}))
+    assert health.status_code == 200
+    assert ready.status_code == 503 and int(ready.headers["retry-after"]) > 0
+    assert str(tmp_path) not in ready.text
+    assert ask(app, {"query": "who?"}).status_code == 503
+    said = ask(
+        app, {"query": "who wrote the first program?", "documents": [page], "include": ["hits"]}
+    ).json()
+    assert said["outcome"] in ("answered", "abstained") and len(said["hits"]) == 1
+
+
+def test_it_becomes_ready_without_a_restart(filled, tmp_path):
+    store, answers, _ = filled
+    place = tmp_path / "store"
+    app = served(Online(RECIPE, LocalKit(None, "sorted"), str(place)))
+    assert send(app, ("GET", "/readyz", {}))[0].status_code == 503
+    place.symlink_to(store.uri)
+    assert send(app, ("GET", "/readyz", {}))[0].status_code == 200
+    assert ask(app, {"query": answers[0].text}).status_code == 200
+
+
+def test_a_page_that_cannot_be_read_is_a_fault_and_the_others_are_searched(tmp_path):
+    app = served(Online(RECIPE, LocalKit(None, "sorted"), str(tmp_path / "none")))
+    pages = [
+        {"page_result": "%PDF-1.7\n\u0001"},
+        {"page_result": None},
+        {"page_result": "<p>Ada wrote it.</p>", "page_url": "https://a.example/", "page_snippet": None},
+    ]
+    said = ask(app, {"query": "who wrote it?", "documents": pages, "include": ["hits", "faults"]}).json()
+    assert sorted(f["reason"] for f in said["faults"]) == ["not_html", "null_page"]
+    assert {h["url"] for h in said["hits"]} == {"https://a.example/"}
+
+
+def test_no_pages_at_all_is_an_abstention(tmp_path):
+    app = served(Online(RECIPE, LocalKit(None, "sorted"), str(tmp_path / "none")))
+    said = ask(app, {"query": "who?", "documents": []}).json()
+    assert (said["answer"], said["outcome"], said["citations"]) == ("i don't know", "abstained", [])
+
+
+BAD = {
+    "no JSON": b'{"query": "s3cr3t',
+    "not UTF-8": b'{"query": "s3cr3t \xff"}',
+    "too deep": b'{"query": ' + b"[" * 100_000,
+    "half a surrogate": b'{"query": "s3cr3t \\ud800"}',
+    "not finite": b'{"query": "s3cr3t", "x": NaN}',
+    "a key twice": b'{"s3cr3t": 1, "s3cr3t": 2}',
+    "a list": b'["s3cr3t"]',
+    "nothing": b"",
+    "no query": b"{}",
+    "white space": b'{"query": " \\n"}',
+    "a number": b'{"query": 3}',
+    "too long": json.dumps({"query": SECRET * 2000}).encode(),
+    "an unknown field": b'{"query": "x", "s3cr3t": 1}',
+    "an unknown field of a page": b'{"query": "x", "documents": [{"s3cr3t": 1}]}',
+    "a page that is text": b'{"query": "x", "documents": ["s3cr3t"]}',
+    "too many pages": json.dumps({"query": "x", "documents": [{}] * 51}).encode(),
+    "an unknown include": b'{"query": "x", "include": ["s3cr3t"]}',
+}
+
+
+@pytest.mark.parametrize("body", BAD.values(), ids=BAD)
+def test_a_bad_body_is_400_and_never_echoed(body, tmp_path):
+    reply = ask(served(Online(RECIPE, LocalKit(None, "sorted"), str(tmp_path / "none"))), body)
+    assert reply.status_code == 400 and reply.headers["content-type"] == "application/problem+json"
+    assert SECRET not in reply.text
+    said = reply.json()
+    assert (said["status"], said["title"]) == (400, "Bad Request") and said["detail"]
+
+
+def test_an_error_says_where_it_is(tmp_path):
+    app = served(Online(RECIPE, LocalKit(None, "sorted"), str(tmp_path / "none")))
+    said = ask(app, {"query": "x", "documents": [{}, {"page_url": 3}]}).json()
+    assert said["errors"] == [{"at": "documents[1].page_url", "problem": "Input should be a valid string"}]
+
+
+def test_what_http_itself_refuses_is_a_problem_too(tmp_path):
+    app = served(Online(RECIPE, LocalKit(None, "sorted"), str(tmp_path / "none")))
+    get, path, form, large = send(
+        app,
+        ("GET", "/v1/answer", {}),
+        ("GET", f"/{SECRET}", {}),
+        ("POST", "/v1/answer", {"data": {"query": SECRET}}),
+        ("POST", "/v1/answer", {"content": b" " * (BODY_BYTES + 1), "headers": JSON}),
+    )
+    assert [r.status_code for r in (get, path, form, large)] == [405, 404, 415, 413]
+    assert get.headers["allow"] == "POST"
+    for r in (get, path, form, large):
+        assert r.headers["content-type"] == "application/problem+json" and SECRET not in r.text
+
+
+def test_a_defect_is_500_without_a_trace_and_not_ready_is_503_without_a_place():
+    async def breaks(asked):
+        raise RuntimeError(SECRET)
+
+    async def absent(asked):
+        raise NotReady(f"no table at {SECRET}")
+
+    async def ready():
+        pass
+
+    for answer, status in ((breaks, 500), (absent, 503)):
+        reply = ask(application(answer, ready), {"query": "x"})
+        assert reply.status_code == status and reply.json()["status"] == status
+        assert SECRET not in reply.text and "Traceback" not in reply.text
+
+
+class Elsewhere:
+    """A method of a deployment, in this process."""
+
+    def __init__(self, method):
+        self.remote = method
+
+
+def test_models_behind_calls_answer_as_models_in_this_process_do(filled):
+    store, answers, _ = filled
+    here = LocalKit(None, "sorted")
+    kit = ServeKit(
+        Elsewhere(lambda model, texts, role: here.embedder(model)(texts, role)),
+        Elsewhere(lambda model, pairs: here.reranker(model)(pairs)),
+    )
+    app = served(Online(RECIPE, kit, store.uri))
+    for job in answers[:2]:
+        assert_equal(ask(app, {"query": job.text, "include": ["hits", "replies"]}), job)
