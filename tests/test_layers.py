@@ -46,8 +46,8 @@ ALLOWED: dict[str, set[str]] = {
     },
     "judge": {"chat", "metrics", "records", "step", "text"},
     "evaluate": {
-        "arrow", "errors", "index", "ingest", "judge", "kit", "memo", "metrics", "pipeline", "readers", "records",
-        "report", "run", "steps",
+        "arrow", "errors", "index", "ingest", "judge", "kit", "memo", "metrics", "pipeline", "readers",
+        "records", "report", "run", "steps",
     },
 }  # fmt: skip
 HEAVY = {
