@@ -46,13 +46,13 @@ ALLOWED: dict[str, set[str]] = {
     },
     "judge": {"chat", "metrics", "records", "step", "text"},
     "evaluate": {
-        "arrow", "errors", "index", "ingest", "judge", "memo", "metrics", "pipeline", "readers", "records",
-        "report", "run", "step", "steps",
+        "arrow", "errors", "index", "ingest", "judge", "kit", "memo", "metrics", "pipeline", "readers",
+        "records", "report", "run", "steps",
     },
     "online": {"arrow", "identity", "index", "memo", "recipe", "records", "report", "run", "step", "store"},
-    "kit_serve": {"kit", "step"},
+    "kit_serve": {"chat", "errors", "kit", "records", "step"},
     "service": {"online", "readers", "records", "report"},
-    "deploy": {"kit", "kit_serve", "online", "recipe", "service", "step", "work"},
+    "deploy": {"chat", "records", "kit", "kit_serve", "online", "recipe", "service", "step", "work"},
 }  # fmt: skip
 HEAVY = {
     "ray": {"cluster", "engines", "deploy"},

@@ -1,9 +1,10 @@
 """The endpoint on Ray Serve: a gateway that runs the recipe, embedders and rerankers beside it.
 
     gateway ──> embed     texts to vectors
-        └─────> rerank    pairs to scores
+        ├─────> rerank    pairs to scores
+        └─────> generate  chats to replies, where the recipe asks a language model: the jobs' engine
 
-Three deployments, so that each is scaled alone. The gateway reads the store, splits a request's own pages,
+Each is a deployment, so that each is scaled alone. The gateway reads the store, splits a request's own pages,
 searches and decides; it needs no accelerator. Knows Ray Serve; what is computed is in `online.py`, how it is
 asked for over HTTP in `service.py`.
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from fastapi import FastAPI
@@ -21,10 +23,12 @@ from ray.serve.config import HTTPOptions
 from ray.serve.handle import DeploymentHandle
 from ray.serve.schema import LoggingConfig
 
+from raypipe.chat import Chat, Generated, Sampling
 from raypipe.kit import LocalKit
 from raypipe.kit_serve import ServeKit
 from raypipe.online import Online
 from raypipe.recipe import Recipe
+from raypipe.records import Fault
 from raypipe.service import application
 from raypipe.step import Model, Role
 from raypipe.work import Place
@@ -41,16 +45,25 @@ class Models:
     """The models of one kind in one process, loaded before the first request."""
 
     async def __init__(self, place: Place, models: Sequence[Model]) -> None:  # type: ignore[misc]
-        self._kit: LocalKit = place.kit(None)
+        # engines None: this replica is the one that holds the engine of a vLLM model.
+        self._kit: LocalKit = replace(place, engines=None).kit(None)
         for model in models:
             if model.kind == "embedder":
                 await self.embed(model, ["ready"], "query")
-            else:
+            elif model.kind == "reranker":
                 await self.score(model, [("ready", "ready")])
+            else:
+                await self.generate(model, (), Sampling(max_tokens=1), None)
 
     async def embed(self, model: Model, texts: list[str], role: Role) -> np.ndarray:
         """(texts, dim) float32, unit rows."""
         return await self._kit.embedder(model)(texts, role)
+
+    async def generate(
+        self, model: Model, chats: tuple[Chat, ...], sampling: Sampling, adapter: str | None
+    ) -> list[Generated | Fault]:
+        """Replies in order; without chats, returns once the engine is ready."""
+        return await self._kit.generator(model)(chats, sampling, adapter)
 
     async def score(self, model: Model, pairs: list[tuple[str, str]]) -> np.ndarray:
         """(pairs,) float32, bigger is better."""
@@ -60,8 +73,11 @@ class Models:
 class Gateway:
     """The HTTP face over one recipe and one store."""
 
-    def __init__(self, recipe: Recipe, store: str, embed: DeploymentHandle, rerank: DeploymentHandle) -> None:
-        self._online = Online(recipe, ServeKit(embed.embed, rerank.score), store)
+    def __init__(
+        self, recipe: Recipe, store: str,
+        embed: DeploymentHandle, rerank: DeploymentHandle, generate: DeploymentHandle | None,
+    ) -> None:  # fmt: skip
+        self._online = Online(recipe, ServeKit(embed.embed, rerank.score, generate and generate.generate), store)
 
     def __serve_build_asgi_app__(self) -> FastAPI:
         """Called by Serve in the replica, once this object is made."""
@@ -83,7 +99,14 @@ def deployed(recipe: Recipe, place: Place, gpus: float) -> Application:
         max_ongoing_requests=ONGOING,
         ray_actor_options={"num_cpus": GATEWAY_CPUS},
     )
-    return gateway.bind(recipe, place.store, models("embed", "embedder"), models("rerank", "reranker"))
+    asks = any(m.kind == "generator" for m in recipe.models())
+    return gateway.bind(
+        recipe,
+        place.store,
+        models("embed", "embedder"),
+        models("rerank", "reranker"),
+        models("generate", "generator") if asks else None,
+    )
 
 
 def run(app: Application, host: str, port: int) -> None:

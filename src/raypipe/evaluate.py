@@ -20,7 +20,8 @@ from raypipe import arrow
 from raypipe.errors import DataError
 from raypipe.index import LanceIndex
 from raypipe.ingest import Ingested, ingest
-from raypipe.judge import Judge, judged
+from raypipe.judge import Judge, Judged, judged
+from raypipe.kit import LocalKit
 from raypipe.memo import Tally, remembering
 from raypipe.memo.disk import StoreMemo, fold_memo, memo_versions
 from raypipe.metrics.crag import Rule, Scored, mark, pair
@@ -30,7 +31,6 @@ from raypipe.readers import Format
 from raypipe.records import Gold, Question
 from raypipe.report.report import EvalReport, FaultCount, JudgeLine, Outputs, StepLine, write_report
 from raypipe.run import StageCount
-from raypipe.step import Kit
 from raypipe.steps.generate import Generate
 
 # Counts of the readers that say what was put right on the way in, for the report.
@@ -67,7 +67,7 @@ def evaluate(
     limit: int | None,
     rule: Rule,
     out: Path,
-    judge: tuple[Judge, Kit] | None = None,
+    judge: tuple[Judge, LocalKit] | None = None,
     fresh: bool = False,
 ) -> Evaluation:
     """Runs what is missing, scores every question, and writes the report. Without `data`: all that is stored.
@@ -125,7 +125,7 @@ def _planted(pipeline: Pipeline, answered: Sequence[Question]) -> Obeyed | None:
 def _judge(
     pipeline: Pipeline,
     judge: Judge,
-    kit: Kit,
+    kit: LocalKit,
     rows: Sequence[Scored],
     questions: Sequence[Question],
     fresh: bool,
@@ -134,7 +134,14 @@ def _judge(
     store, tally = pipeline.store, Tally()
     known = {n: v for n, v in memo_versions(store).items() if not (fresh and n.startswith("replies-"))}
     generate = remembering(kit, StoreMemo(store.uri, known), tally).generator(judge.model)
-    done = asyncio.run(judged(judge, generate, rows, {q.id: q.text for q in questions}))
+
+    async def ask() -> Judged:
+        try:
+            return await judged(judge, generate, rows, {q.id: q.text for q in questions})
+        finally:
+            await kit.close()
+
+    done = asyncio.run(ask())
     with store.lease("driver", f"judge {pipeline.recipe.name}"):
         fold_memo(store, fresh)
     line = JudgeLine(

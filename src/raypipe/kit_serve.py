@@ -11,24 +11,28 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from raypipe.chat import Chat, Generate, Generated, Sampling
+from raypipe.errors import ConfError
 from raypipe.kit import LocalKit
+from raypipe.records import Fault
 from raypipe.step import Embed, Index, Model, Role, Score, Tokenize
 
 
 class Remote(Protocol):
     """A method of a deployment."""
 
-    def remote(self, *args: Any) -> Awaitable[np.ndarray]: ...
+    def remote(self, *args: Any) -> Awaitable[Any]: ...
 
 
 class ServeKit:
-    """Embedders and rerankers in deployments; tokenizers, which are called for every text, in this process.
+    """Models in deployments; tokenizers, which are called for every text, in this process.
 
-    `embed` takes a model, texts and their role, `score` a model and pairs, as `deploy.Models` does.
+    `embed` takes a model, texts and their role, `score` a model and pairs, `generate` a model, chats, sampling
+    and the name of an adapter, as `deploy.Models` does.
     """
 
-    def __init__(self, embed: Remote, score: Remote, index: Index | None = None) -> None:
-        self._embed, self._score = embed, score
+    def __init__(self, embed: Remote, score: Remote, generate: Remote | None, index: Index | None = None) -> None:
+        self._embed, self._score, self._generate = embed, score, generate
         self._here = LocalKit(index)
 
     def with_index(self, index: Index) -> ServeKit:
@@ -52,6 +56,23 @@ class ServeKit:
             return await self._score.remote(model, list(pairs))
 
         return score
+
+    def generator(self, model: Model) -> Generate:
+        remote = self._generate
+        if remote is None:
+            raise ConfError(f"model {model.name!r}: this application was deployed without a generator")
+
+        async def generate(
+            chats: Sequence[Chat], sampling: Sampling, adapter: str | None = None
+        ) -> list[Generated | Fault]:
+            if not chats:
+                return []
+            replies: list[Generated | Fault] = await self._generate.remote(
+                model, tuple(chats), sampling, adapter
+            )
+            return replies
+
+        return generate
 
     def tokenizer(self, model: Model) -> Tokenize:
         return self._here.tokenizer(model)

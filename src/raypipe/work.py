@@ -78,7 +78,8 @@ class Place:
     engine: Engine
     device: str
     threads: int  # of a model on a CPU
-    engines: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # model identity -> names in Ray
+    # Model identity -> names in Ray; None: this process starts an engine of its own.
+    engines: Mapping[str, tuple[str, ...]] | None = field(default_factory=dict)
     endpoints: Mapping[str, Address] = field(default_factory=dict)  # by the names that models.yaml uses
 
     def kit(self, index: Index | None) -> LocalKit:
