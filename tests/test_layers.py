@@ -35,13 +35,16 @@ ALLOWED: dict[str, set[str]] = {
         "store",
     },
     "cluster": {"errors", "work"},
+    "request": {"arrow", "identity", "index", "recipe", "records", "run", "step"},
     "ingest": {"arrow", "readers", "records", "report", "store", "work"},
     "pipeline": {
         "arrow", "identity", "index", "memo", "recipe", "records", "report", "run", "step", "steps", "store",
         "work",
     },
     "evaluate": {"arrow", "errors", "ingest", "metrics", "pipeline", "readers", "records", "report", "run"},
-    "online": {"arrow", "identity", "index", "memo", "recipe", "records", "report", "run", "step", "store"},
+    "online": {
+        "arrow", "index", "memo", "pipeline", "recipe", "records", "report", "request", "run", "step", "store",
+    },
     "kit_serve": {"kit", "step"},
     "service": {"online", "readers", "records", "report"},
     "deploy": {"kit", "kit_serve", "online", "recipe", "service", "step", "work"},

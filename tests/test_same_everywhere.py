@@ -21,6 +21,7 @@ from raypipe.pipeline import Pipeline, Sizes, inline
 from raypipe.report.progress import Progress
 from raypipe.run import Questions, build
 from raypipe.store import Store
+from raypipe.synth import write
 from raypipe.work import Place
 
 HERE = Path(__file__).parent
@@ -94,8 +95,10 @@ def test_fakes_give_bit_equal_answers_however_they_are_run(world, tmp_path, prog
 
 
 @pytest.mark.ray
-def test_minilm_gives_the_same_ids_and_scores_within_1e5(world, tmp_path, progress, local_ray):
+def test_minilm_gives_the_same_ids_and_scores_within_1e5(tmp_path, progress, local_ray):
     recipe = resolved("local", None, CONF)
+    world = tmp_path / "world"
+    write(world, 3, pages=6, seed=3, page_chars=1500)
     whole = in_memory(recipe, world, batch=100)
     for other in (
         in_memory(recipe, world, batch=1),

@@ -47,7 +47,7 @@ def ingest(store: Store, paths: Sequence[Path], format: Format, progress: Progre
     Raises ConfError for an unknown format and DataError for a missing, truncated or mislabelled file; then
     the store is as it was.
     """
-    name = f"_ingested/{_fingerprint(paths, format)}.json"
+    name = f"_ingested/{fingerprint(paths, format)}.json"
     if (raw := store.files.read(name)) is not None:
         tree = json.loads(raw)
         return Ingested(tuple(tree["questions"]), tree["counts"], again=True)
@@ -67,7 +67,7 @@ def ingest(store: Store, paths: Sequence[Path], format: Format, progress: Progre
     return Ingested(ids, asdict(counts))
 
 
-def _fingerprint(paths: Sequence[Path], format: Format) -> str:
+def fingerprint(paths: Sequence[Path], format: Format) -> str:
     """Names the bytes of the files and the reader of them."""
     parts = [format, READER]
     for file in readers.files_of(paths, format):

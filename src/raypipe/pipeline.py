@@ -88,6 +88,27 @@ class Done:
             self.counts.setdefault(name, StageCount()).add(count)
 
 
+def texts_table(recipe: Recipe) -> str:
+    """The table of its parsed sources."""
+    return f"texts-{recipe.texts_digest()}"
+
+
+def passages_table(recipe: Recipe) -> str:
+    """The table of its chunks."""
+    return f"passages-{recipe.passages_digest()}"
+
+
+def vectors_table(recipe: Recipe, model: Model) -> str:
+    """The searched copy of one of its embedders' vectors."""
+    return f"vectors-{recipe.vectors_digest(model)}"
+
+
+def searched(store: Store, recipe: Recipe) -> IndexSpec:
+    """What a process opens to search: the recipe's tables at their present versions."""
+    vectors = {model_identity(m): vectors_table(recipe, m) for m in recipe.embedders()}
+    return index_spec(store, texts_table(recipe), passages_table(recipe), vectors)
+
+
 @dataclass(frozen=True, slots=True)
 class Pipeline:
     """A recipe over a store, and where its parts are done."""
@@ -129,7 +150,8 @@ class Pipeline:
                 f"answers-{digest(recipe, snapshot)}",
                 "answers", todo, self.sizes.questions, "answer", "questions",
                 lambda run: FillAnswers(
-                    self.place, self.recipe, run, snapshot, self.index_spec(), memo_versions(self.store)
+                    self.place, self.recipe, run, snapshot,
+                    searched(self.store, self.recipe), memo_versions(self.store),
                 ),
                 done,
             )  # fmt: skip
@@ -146,21 +168,16 @@ class Pipeline:
         lost = {r["digest"]: r for r in self._faults() if r["digest"] in set(keys)}
         return [found.get(k) or _unanswered(q, lost.get(k)) for k, q in zip(keys, questions, strict=True)]
 
-    def index_spec(self) -> IndexSpec:
-        """What a process opens to search: tables at their present versions."""
-        vectors = {model_identity(m): self.vectors_table(m) for m in self.recipe.embedders()}
-        return index_spec(self.store, self.texts_table, self.passages_table, vectors)
-
     @property
     def texts_table(self) -> str:
-        return f"texts-{self.recipe.texts_digest()}"
+        return texts_table(self.recipe)
 
     @property
     def passages_table(self) -> str:
-        return f"passages-{self.recipe.passages_digest()}"
+        return passages_table(self.recipe)
 
     def vectors_table(self, model: Model) -> str:
-        return f"vectors-{self.recipe.vectors_digest(model)}"
+        return vectors_table(self.recipe, model)
 
     def snapshot(self) -> str:
         """Names all that the store can search: what a question without citations is asked of."""

@@ -17,13 +17,14 @@ from raypipe.cli import options
 from raypipe.cli.opened import recipe_of
 from raypipe.cli.settings import Settings
 from raypipe.errors import DataError
-from raypipe.identity import model_identity
-from raypipe.index import LanceIndex, MemoryIndex, index_spec
+from raypipe.index import LanceIndex
 from raypipe.kit import LocalKit
+from raypipe.pipeline import searched
 from raypipe.recipe import Recipe
 from raypipe.records import Question, Source, digest
 from raypipe.report.report import prediction, ranking, urls
-from raypipe.run import Questions, StageCount, build
+from raypipe.request import answer_over
+from raypipe.run import Questions, StageCount
 from raypipe.step import Index
 from raypipe.store import Store
 
@@ -79,16 +80,11 @@ async def _answered(
 ) -> tuple[Question, Mapping[str, StageCount], Index]:
     kit = LocalKit(None, "sorted")
     if args.pages:
-        question, sources = _from_file(args)
-        corpus = await build(recipe, kit, arrow.corpus_table(sources))
-        vectors = {model_identity(m): corpus.vectors[m.name] for m in recipe.embedders()}
-        index: Index = MemoryIndex(corpus.texts, corpus.passages, vectors)
-    else:
-        store = Store.open(settings.store_uri(args.store, "demo"))
-        question = _from_store(args, store)
-        searched = {model_identity(m): f"vectors-{recipe.vectors_digest(m)}" for m in recipe.embedders()}
-        texts, passages = f"texts-{recipe.texts_digest()}", f"passages-{recipe.passages_digest()}"
-        index = LanceIndex(index_spec(store, texts, passages, searched))
+        done = await answer_over(recipe, kit, *_from_file(args))
+        return done.question, done.counts, done.index
+    store = Store.open(settings.store_uri(args.store, "demo"))
+    question = _from_store(args, store)
+    index = LanceIndex(searched(store, recipe))
     ask = Questions(recipe, kit.with_index(index))
     [answered] = await ask([question])
     return answered, ask.counts, index

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from raypipe import arrow
@@ -12,10 +13,13 @@ from raypipe.cli.opened import pipeline_of
 from raypipe.cli.settings import Settings
 from raypipe.errors import ConfError
 from raypipe.evaluate import questions_of
-from raypipe.ingest import ingest
+from raypipe.ingest import fingerprint, ingest
 from raypipe.metrics.ranking import write_run
-from raypipe.records import Question, digest
+from raypipe.recipe import Recipe
+from raypipe.records import Question
 from raypipe.store import Store
+
+_RANKING = ("order", "hits", "citations")
 
 
 def add(commands: options.Commands) -> None:
@@ -45,10 +49,11 @@ def _rank(args: argparse.Namespace, settings: Settings) -> int:
     if (args.corpus is None) != (args.queries is None):
         raise ConfError("--corpus and --queries belong together; give both, or neither and a --store")
     files = [p for p in (args.corpus, args.queries) if p]
-    # Files get a store of their own, named by where they are: the second run finds its vectors there.
-    name = "rank-" + digest(*(str(p.absolute()) for p in files))[:12] if files else "default"
+    # Files get a store of their own, named by their bytes: the second run finds its vectors there.
+    name = f"rank-{fingerprint(files, 'beir')[:12]}" if files else "default"
     store = Store.create(settings.store_uri(args.store, name))
-    with pipeline_of(args, settings, store, silent=False) as pipeline:
+    with pipeline_of(args, settings, store, silent=False) as whole:
+        pipeline = replace(whole, recipe=ranking_of(whole.recipe))
         read = ingest(store, files, "beir", pipeline.progress) if files else None
         questions = questions_of(pipeline, read.questions if read else None, None)
         pipeline.index(questions)
@@ -62,6 +67,14 @@ def _rank(args: argparse.Namespace, settings: Settings) -> int:
     write_run(args.out, run, f"raypipe-{pipeline.recipe.name}-{args.by}")
     print(f"{args.out}: {len(run)} queries, by {args.by}")
     return 0
+
+
+def ranking_of(recipe: Recipe) -> Recipe:
+    """The recipe up to the last step that ranks: nobody is asked for answers that a ranking does not show."""
+    ranks = [i for i, s in enumerate(recipe.question) if any(w.startswith(_RANKING) for w in s.step.writes())]
+    if not ranks:
+        raise ConfError(f"recipe {recipe.name!r} has no step that ranks passages")
+    return replace(recipe, question=recipe.question[: ranks[-1] + 1])
 
 
 def ranked_documents(question: Question, by: str, listed: dict[str, list[str]], top: int) -> dict[str, float]:
