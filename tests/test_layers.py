@@ -38,7 +38,7 @@ ALLOWED: dict[str, set[str]] = {
         "store",
     },
     "cluster": {"engines", "errors", "identity", "models", "step", "work"},
-    "request": {"arrow", "identity", "index", "kit", "recipe", "records", "run"},
+    "request": {"arrow", "identity", "index", "recipe", "records", "run", "step"},
     "ingest": {"arrow", "readers", "records", "report", "store", "work"},
     "pipeline": {
         "arrow", "identity", "index", "memo", "recipe", "records", "report", "run", "step", "steps", "store",
@@ -49,7 +49,9 @@ ALLOWED: dict[str, set[str]] = {
         "arrow", "errors", "index", "ingest", "judge", "kit", "memo", "metrics", "pipeline", "readers",
         "records", "report", "run", "steps",
     },
-    "online": {"arrow", "identity", "index", "memo", "recipe", "records", "report", "run", "step", "store"},
+    "online": {
+        "arrow", "index", "memo", "pipeline", "recipe", "records", "report", "request", "run", "step", "store",
+    },
     "kit_serve": {"chat", "errors", "kit", "records", "step"},
     "service": {"online", "readers", "records", "report"},
     "deploy": {"chat", "records", "kit", "kit_serve", "online", "recipe", "service", "step", "work"},

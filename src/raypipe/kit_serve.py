@@ -67,7 +67,7 @@ class ServeKit:
         ) -> list[Generated | Fault]:
             if not chats:
                 return []
-            replies: list[Generated | Fault] = await self._generate.remote(
+            replies: list[Generated | Fault] = await remote.remote(
                 model, tuple(chats), sampling, adapter
             )
             return replies

@@ -6,16 +6,29 @@ run over snippets alone. Knows how a recipe is run and searched; knows no store 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, Protocol, TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from raypipe import arrow
 from raypipe.identity import model_identity
 from raypipe.index import MemoryIndex
-from raypipe.kit import LocalKit
 from raypipe.recipe import Recipe
-from raypipe.records import Question, Source
+from raypipe.records import Fault, Question, Source
 from raypipe.run import Corpora, Questions, StageCount, fine
+from raypipe.step import Index, Kit
+
+T = TypeVar("T")
+
+
+class SharedKit(Kit, Protocol):
+    """A kit whose models serve many requests, each with an index of its own."""
+
+    def with_index(self, index: Index) -> Kit: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,35 +38,64 @@ class Answered:
     question: Question
     index: MemoryIndex  # of the documents that were parsed
     counts: Mapping[str, StageCount]  # by stage, both halves
+    faults: tuple[Fault, ...]  # of documents that could not be read, the first of each
 
 
 async def answer_over(
-    recipe: Recipe, kit: LocalKit, question: Question, sources: Sequence[Source]
+    recipe: Recipe,
+    kit: SharedKit,
+    question: Question,
+    sources: Sequence[Source],
+    parser: Corpora | None = None,
 ) -> Answered:
-    """The question answered from these sources, which its citations name. The same answer as over a store."""
+    """The question answered from these sources, which its citations name. The same answer as over a store.
+
+    `parser` is the corpus half opened before, for many requests: it keeps the process that parses, which
+    takes half a second to start, and counts for all of them.
+    """
     corpora = Corpora(recipe, kit)
     counts: dict[str, StageCount] = dict(corpora.counts)
+    faults: dict[str, Fault] = {}
+
+    async def index_of(some: list[Source]) -> MemoryIndex:
+        texts, chunks = await _beside(_split(parser or corpora, some))
+        vectors = {m: await corpora.vectors(chunks, m) for m in recipe.embedders()}
+        for table in (chunks, *vectors.values()):
+            faults.update(_faults(table) | faults)
+        return MemoryIndex(
+            fine(texts), fine(chunks), {model_identity(m): fine(table) for m, table in vectors.items()}
+        )
+
     narrowing = [i for i, s in enumerate(recipe.question) if "citations" in s.step.writes()]
     first = narrowing[-1] + 1 if narrowing else 0
     if first:
-        light = [s for s in sources if s.kind != "page"]
-        index = await _index(recipe, corpora, light)
+        index = await index_of([s for s in sources if s.kind != "page"])
         question = await _ask(recipe, kit, index, question, slice(0, first), counts)
     named = set(question.sources() or ())
-    index = await _index(recipe, corpora, [s for s in sources if s.id in named])
+    index = await index_of([s for s in sources if s.id in named])
     question = await _ask(recipe, kit, index, question, slice(first, None), counts)
-    return Answered(question, index, counts)
+    return Answered(question, index, counts, tuple(faults.values()))
 
 
-async def _index(recipe: Recipe, corpora: Corpora, sources: Sequence[Source]) -> MemoryIndex:
+async def _split(corpora: Corpora, sources: Sequence[Source]) -> tuple[pa.Table, pa.Table]:
     texts = await corpora.texts(arrow.corpus_table(sources))
-    chunks = await corpora.passages(texts)
-    vectors = {model_identity(m): fine(await corpora.vectors(chunks, m)) for m in recipe.embedders()}
-    return MemoryIndex(fine(texts), fine(chunks), vectors)
+    return texts, await corpora.passages(texts)
+
+
+async def _beside(work: Coroutine[Any, Any, T]) -> T:
+    """Work that computes and awaits little, on a thread with a loop of its own: splitting fifty pages takes a
+    second, and other requests go on meanwhile."""
+    return await asyncio.to_thread(asyncio.run, work)
+
+
+def _faults(table: pa.Table) -> dict[str, Fault]:
+    """The faults in a corpus table, by source."""
+    rows = table.filter(pc.is_valid(table["fault"])).select(["source", "fault"]).to_pylist()
+    return {r["source"]: Fault(**r["fault"]) for r in rows}
 
 
 async def _ask(
-    recipe: Recipe, kit: LocalKit, index: MemoryIndex, question: Question, stages: slice,
+    recipe: Recipe, kit: SharedKit, index: MemoryIndex, question: Question, stages: slice,
     counts: dict[str, StageCount],
 ) -> Question:  # fmt: skip
     ask = Questions(replace(recipe, question=recipe.question[stages]), kit.with_index(index))
