@@ -50,7 +50,8 @@ ALLOWED: dict[str, set[str]] = {
         "records", "report", "run", "steps",
     },
     "online": {
-        "arrow", "index", "memo", "pipeline", "recipe", "records", "report", "request", "run", "step", "store",
+        "arrow", "index", "memo", "pipeline", "recipe", "records", "report", "request", "run", "step",
+        "store",
     },
     "kit_serve": {"chat", "errors", "kit", "records", "step"},
     "service": {"online", "readers", "records", "report"},

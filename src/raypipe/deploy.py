@@ -77,7 +77,9 @@ class Gateway:
         self, recipe: Recipe, store: str,
         embed: DeploymentHandle, rerank: DeploymentHandle, generate: DeploymentHandle | None,
     ) -> None:  # fmt: skip
-        self._online = Online(recipe, ServeKit(embed.embed, rerank.score, generate and generate.generate), store)
+        self._online = Online(
+            recipe, ServeKit(embed.embed, rerank.score, generate and generate.generate), store
+        )
 
     def __serve_build_asgi_app__(self) -> FastAPI:
         """Called by Serve in the replica, once this object is made."""

@@ -27,11 +27,13 @@ class Remote(Protocol):
 class ServeKit:
     """Models in deployments; tokenizers, which are called for every text, in this process.
 
-    `embed` takes a model, texts and their role, `score` a model and pairs, `generate` a model, chats, sampling
-    and the name of an adapter, as `deploy.Models` does.
+    `embed` takes a model, texts and their role, `score` a model and pairs, `generate` a model, chats,
+    sampling and the name of an adapter, as `deploy.Models` does.
     """
 
-    def __init__(self, embed: Remote, score: Remote, generate: Remote | None, index: Index | None = None) -> None:
+    def __init__(
+        self, embed: Remote, score: Remote, generate: Remote | None, index: Index | None = None
+    ) -> None:
         self._embed, self._score, self._generate = embed, score, generate
         self._here = LocalKit(index)
 
@@ -45,7 +47,8 @@ class ServeKit:
         async def embed(texts: Sequence[str], role: Role) -> np.ndarray:
             if not texts:
                 return np.zeros((0, model.dim), np.float32)
-            return await self._embed.remote(model, list(texts), role)
+            vectors: np.ndarray = await self._embed.remote(model, list(texts), role)
+            return vectors
 
         return embed
 
@@ -53,7 +56,8 @@ class ServeKit:
         async def score(pairs: Sequence[tuple[str, str]]) -> np.ndarray:
             if not pairs:
                 return np.zeros(0, np.float32)
-            return await self._score.remote(model, list(pairs))
+            scores: np.ndarray = await self._score.remote(model, list(pairs))
+            return scores
 
         return score
 
@@ -67,9 +71,7 @@ class ServeKit:
         ) -> list[Generated | Fault]:
             if not chats:
                 return []
-            replies: list[Generated | Fault] = await remote.remote(
-                model, tuple(chats), sampling, adapter
-            )
+            replies: list[Generated | Fault] = await remote.remote(model, tuple(chats), sampling, adapter)
             return replies
 
         return generate
