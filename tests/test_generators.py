@@ -196,6 +196,22 @@ def test_models_gives_the_download_command_of_a_hub_model(capsys, tmp_path, monk
     )
 
 
+@pytest.mark.ray
+def test_the_corpus_half_needs_no_language_model_and_answers_do(
+    capsys, local_ray, world, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("RAYPIPE_CONF", str(ROOT / "conf"))
+    models, store = tmp_path / "models.yaml", str(tmp_path / "store")
+    tree = conf.read_yaml(Path(FAKES))
+    tree["llama-3-8b"] = {"kind": "generator", "loader": "vllm", "repo": "a/b", "revision": "0" * 40}
+    models.write_text(json.dumps(tree))
+    assert main(["ingest", str(world), "--store", store]) == 0
+    assert main(["index", "crag-baseline", "--models", str(models), "--store", store, "--json"]) == 0
+    capsys.readouterr()
+    assert main(["answer", "crag-baseline", "--models", str(models), "--store", store]) == 4
+    assert "hf download a/b" in capsys.readouterr().err
+
+
 def test_every_model_of_a_recipe_has_a_stand_in():
     named = set(conf.read_yaml(ROOT / "conf/models.standin.yaml"))
     for recipe in (ROOT / "conf/recipes").glob("*.yaml"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -117,11 +117,17 @@ def cluster_of(args: argparse.Namespace, settings: Settings, uri: str, models: S
 
 @contextmanager
 def pipeline_of(
-    args: argparse.Namespace, settings: Settings, store: Store, silent: bool
+    args: argparse.Namespace,
+    settings: Settings,
+    store: Store,
+    silent: bool,
+    part: Callable[[Recipe], Recipe] = lambda whole: whole,
+    answers: bool = True,
 ) -> Iterator[Pipeline]:
-    """The recipe over a store on the named cluster, with progress on stderr."""
-    recipe = recipe_of(args, settings)
-    where = cluster_of(args, settings, store.uri, recipe.models())
+    """The recipe, or the part of it that is run, over a store on the named cluster, with progress on stderr.
+    Language models need not be here for what asks none: a ranking, or (`answers` False) the corpus half."""
+    recipe = part(recipe_of(args, settings))
+    where = cluster_of(args, settings, store.uri, recipe.models() if answers else ())
     with Progress(sys.stderr, silent=silent) as progress:
         yield Pipeline(store, recipe, where.place, where.sizes, where.runner, progress)
 

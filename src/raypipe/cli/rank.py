@@ -52,8 +52,7 @@ def _rank(args: argparse.Namespace, settings: Settings) -> int:
     # Files get a store of their own, named by their bytes: the second run finds its vectors there.
     name = f"rank-{fingerprint(files, 'beir')[:12]}" if files else "default"
     store = Store.create(settings.store_uri(args.store, name))
-    with pipeline_of(args, settings, store, silent=False) as whole:
-        pipeline = replace(whole, recipe=ranking_of(whole.recipe))
+    with pipeline_of(args, settings, store, silent=False, part=ranking_of) as pipeline:
         read = ingest(store, files, "beir", pipeline.progress) if files else None
         questions = questions_of(pipeline, read.questions if read else None, None)
         pipeline.index(questions)

@@ -73,7 +73,7 @@ def _add_eval(commands: options.Commands) -> None:
 
 def _index(args: argparse.Namespace, settings: Settings) -> int:
     store = Store.open(settings.store_uri(args.store, "default"))
-    with pipeline_of(args, settings, store, args.json) as pipeline:
+    with pipeline_of(args, settings, store, args.json, answers=False) as pipeline:
         done = pipeline.index(None)
     return _counts(args, {name: asdict(count) for name, count in done.counts.items()})
 
