@@ -90,11 +90,9 @@ class Echo:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def cluster() -> Iterator[None]:
+def cluster(local_ray: None) -> Iterator[None]:
     ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import a test module
-    ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False)
     yield
-    ray.shutdown()
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 
 import psutil
 import pytest
-import ray
 from invented import sentences, text
 
 from raypipe import engines
@@ -24,11 +23,9 @@ CORE, GUARD = "VLLM::EngineCore", "models/guard.py"
 
 
 @pytest.fixture(scope="module")
-def make(tmp_path_factory: pytest.TempPathFactory) -> Iterator[functools.partial[Engine]]:
+def make(tmp_path_factory: pytest.TempPathFactory, local_ray: None) -> Iterator[functools.partial[Engine]]:
     built = standins.build(tmp_path_factory.mktemp("standins"), sentences(800))
-    ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False)
     yield functools.partial(Engine, Setup(str(built.chat), 4096, "float32"), exit_when_dead=True)
-    ray.shutdown()
 
 
 def chats(count: int) -> list[Chat]:
