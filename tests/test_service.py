@@ -245,6 +245,7 @@ def test_models_behind_calls_answer_as_models_in_this_process_do(filled):
     kit = ServeKit(
         Elsewhere(lambda model, texts, role: here.embedder(model)(texts, role)),
         Elsewhere(lambda model, pairs: here.reranker(model)(pairs)),
+        None,
     )
     app = served(Online(RECIPE, kit, store.uri))
     for job in answers[:2]:
