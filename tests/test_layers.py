@@ -41,7 +41,20 @@ ALLOWED: dict[str, set[str]] = {
         "arrow", "identity", "index", "memo", "recipe", "records", "report", "run", "step", "steps", "store",
         "work",
     },
-    "evaluate": {"arrow", "errors", "ingest", "metrics", "pipeline", "readers", "records", "report", "run"},
+    "plain": {"errors", "recipe"},
+    "manifest": {"conf", "errors", "identity", "metrics", "recipe", "records", "report", "step", "store"},
+    "rates": {"manifest", "report"},
+    "bounds": {"records", "steps", "text"},
+    "holdings": {"records", "store", "work"},
+    "plan": {
+        "arrow", "bounds", "holdings", "manifest", "memo", "pipeline", "rates", "recipe", "records", "step",
+        "steps", "store", "text", "work",
+    },
+    "coming": {"arrow", "ingest", "plan", "readers", "records", "store"},
+    "evaluate": {
+        "arrow", "errors", "ingest", "manifest", "memo", "metrics", "pipeline", "plain", "plan", "readers",
+        "recipe", "records", "report", "run", "steps", "work",
+    },
 }  # fmt: skip
 HEAVY = {
     "ray": {"cluster"},

@@ -8,8 +8,8 @@ from __future__ import annotations
 import time
 import uuid
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +18,26 @@ import pyarrow.compute as pc
 from raypipe import arrow
 from raypipe.errors import DataError
 from raypipe.ingest import Ingested, ingest
+from raypipe.manifest import FORMAT, Key, Manifest, Origin, describe, models_of, recent, write
+from raypipe.memo.disk import fold_memo, memo_versions
 from raypipe.metrics.crag import Rule, mark, pair
 from raypipe.pipeline import Done, Pipeline
+from raypipe.plain import to_plain
+from raypipe.plan import Plan, plan
 from raypipe.readers import Format
+from raypipe.recipe import row_key
 from raypipe.records import Gold, Question
 from raypipe.report.report import EvalReport, FaultCount, Outputs, StepLine, write_report
 from raypipe.run import StageCount
+from raypipe.steps.embed import Embed
+from raypipe.work import answer_key
 
 # Counts of the readers that say what was put right on the way in, for the report.
 NORMALISED = (
     "blank_lines", "byte_order_marks", "crlf_lines", "nul_lines", "null_fields", "number_golds",
     "repeated_rows", "questions_without_pages",
 )  # fmt: skip
+NOWHERE = Origin()
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,18 +61,26 @@ def questions_of(pipeline: Pipeline, ids: Sequence[str] | None, limit: int | Non
 
 
 def evaluate(
-    pipeline: Pipeline, data: Sequence[Path], format: Format, limit: int | None, rule: Rule, out: Path
-) -> Evaluation:
+    pipeline: Pipeline, data: Sequence[Path], format: Format, limit: int | None, rule: Rule, out: Path,
+    origin: Origin = NOWHERE, show: Callable[[Plan], None] = lambda plan: None,
+) -> Evaluation:  # fmt: skip
     """Runs what is missing, scores every question, and writes the report. Without `data`: all that is stored.
 
-    Raises DataError if there are no questions, and what ingest, index and answer raise.
+    `show` gets the plan before anything runs. The manifest is written last, here and in the store. Raises
+    DataError if there are no questions, and what ingest, index and answer raise.
     """
-    start = time.perf_counter()
+    start, started = time.perf_counter(), time.time()
     read = ingest(pipeline.store, data, format, pipeline.progress) if data else None
     questions = questions_of(pipeline, read.questions if read else None, limit)
     if not questions:
         where = ", ".join(map(str, data)) or pipeline.store.uri
         raise DataError(f"{where}: no questions. `raypipe ingest PATH` reads some into a store")
+    with pipeline.store.lease("driver", f"plan {pipeline.recipe.name}"):
+        fold_memo(pipeline.store)
+    memo = memo_versions(pipeline.store)
+    planned = plan(pipeline, questions)
+    show(planned)
+    todo = set(pipeline.unanswered(questions, pipeline.snapshot()))
     indexed = pipeline.index(questions)
     asked = pipeline.answer(questions)
     answered = pipeline.answers(questions)
@@ -78,11 +94,13 @@ def evaluate(
         without_truth=len(without),
         normalised=_normalised(read),
         faults=_faults(pipeline, questions, answered, read),
-        steps=_steps(pipeline, indexed, asked),
+        steps=_steps(pipeline, planned.planned(), indexed, asked),
         marks=mark(rows, rule),
         **_corpus(pipeline, questions),
     )
     outputs = write_report(out, report, answered, rows)
+    manifest = _manifest(pipeline, report, planned, memo, started, origin)
+    write(pipeline.store, manifest, _keys(pipeline, questions, todo), out)
     new = next(iter(asked.counts.values()), StageCount()).rows
     return Evaluation(report, outputs, len(questions) - new, indexed.resumed + asked.resumed)
 
@@ -139,20 +157,64 @@ def _faults(
     return tuple(FaultCount(*key, rows) for key, rows in sorted(found.items()))
 
 
-def _steps(pipeline: Pipeline, indexed: Done, asked: Done) -> tuple[StepLine, ...]:
+def _steps(
+    pipeline: Pipeline, planned: Mapping[str, int], indexed: Done, asked: Done
+) -> tuple[StepLine, ...]:
     lines = []
     for stage in pipeline.recipe.corpus:
-        lines.append(_line(stage.name, indexed.counts.get(stage.name, StageCount()), corpus=True))
+        count = indexed.counts.get(stage.name, StageCount())
+        works = not isinstance(stage.step, Embed)  # asks no model: what it did is its rows
+        lines.append(_line(stage.name, planned, count, count.rows if works else count.tally.asked))
     for question in pipeline.recipe.question:
-        lines.append(_line(question.name, asked.counts.get(question.name, StageCount()), corpus=False))
+        count = asked.counts.get(question.name, StageCount())
+        lines.append(_line(question.name, planned, count, count.tally.asked))
     return tuple(lines)
 
 
-def _line(name: str, count: StageCount, corpus: bool) -> StepLine:
-    """`asked` is model calls; for a corpus stage that asks no model, rows done."""
-    asked = count.tally.asked
-    if corpus and not asked and not count.tally.remembered:
-        asked = count.rows - count.faults
+def _line(name: str, planned: Mapping[str, int], count: StageCount, asked: int) -> StepLine:
     return StepLine(
-        name, count.rows, asked, count.tally.remembered, count.skipped, count.faults, count.seconds
+        name, count.rows, planned[name], asked, count.tally.remembered, count.skipped, count.faults,
+        count.seconds,
+    )  # fmt: skip
+
+
+def _keys(pipeline: Pipeline, questions: Sequence[Question], todo: set[str]) -> list[Key]:
+    snapshot, recipe = pipeline.snapshot(), pipeline.recipe.digest()
+    return [
+        Key(q.id, answer_key(recipe, q, snapshot), row_key(q, snapshot), q.id not in todo) for q in questions
+    ]
+
+
+def _manifest(
+    pipeline: Pipeline, report: EvalReport, planned: Plan, memo: Mapping[str, int], started: float,
+    origin: Origin,
+) -> Manifest:  # fmt: skip
+    store, recipe = pipeline.store, pipeline.recipe
+    vectors = map(pipeline.vectors_table, recipe.embedders())
+    tables = (pipeline.texts_table, pipeline.passages_table, *vectors, "answers", "questions", "golds")
+    before = recent(store, 1)
+    names = ("questions", "citations", "distinct_pages", "empty_pages", "chunks", "without_truth")
+    return Manifest(
+        format=FORMAT,
+        run=report.run,
+        store=store.uri,
+        started=started,
+        finished=time.time(),
+        previous=before[0].run if before else "",
+        digest=recipe.digest(),
+        recipe=to_plain(recipe),
+        stages=describe(recipe),
+        models=models_of(recipe),
+        questions=report.questions,
+        snapshot=pipeline.snapshot(),
+        tables={t: store.version(t) for t in tables},
+        memo=memo,
+        counts={name: getattr(report, name) for name in names},
+        score=asdict(report.marks.score),
+        plan=planned.to_json(),
+        steps=report.steps,
+        faults=report.faults,
+        engine=pipeline.place.engine,
+        device=pipeline.place.device,
+        origin=origin,
     )

@@ -181,7 +181,7 @@ class FillVectors:
         corpora = Corpora(self.recipe, self.place.kit(None), memo)
 
         async def do(part: Part) -> PartDone:
-            chunks = _chunks(store, self.texts, self.passages, part.ids)
+            chunks = chunks_of(store, self.texts, self.passages, part.ids)
             vectors = await corpora.vectors(chunks, self.model)
             faults = _fault_rows(vectors, "source", self.table, self.run)
             rows = fine(vectors).select([*SPANS, "vector"])
@@ -190,7 +190,7 @@ class FillVectors:
         return do
 
 
-def _chunks(store: Store, texts: str, passages: str, ids: tuple[str, ...]) -> pa.Table:
+def chunks_of(store: Store, texts: str, passages: str, ids: tuple[str, ...]) -> pa.Table:
     """The chunks of some sources with their text, as the split put them out."""
     text_of = dict(
         zip(*store.rows(texts, "source", ids, ["source", "text"]).to_pydict().values(), strict=True)

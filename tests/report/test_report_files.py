@@ -77,7 +77,10 @@ def made(questions: list[Question]) -> tuple[EvalReport, list[Scored]]:
             FaultCount("parse", f"too_large {SCRIPT}", False, 1),
             FaultCount("recall", "timeout", True, 2),
         ),
-        steps=(StepLine("parse", 3, 2, 0, 0, 1, 4.5), StepLine(f"[red]recall {SCRIPT}", 4, 0, 4, 0, 2, 0.5)),
+        steps=(
+            StepLine("parse", 3, 3, 2, 0, 0, 1, 4.5),
+            StepLine(f"[red]recall {SCRIPT}", 4, 4, 0, 4, 0, 2, 0.5),
+        ),
         marks=mark(rows, "official"),
     )
     return report, rows

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,12 @@ from rich.console import Console
 
 from raypipe.cli import options
 from raypipe.cli.opened import pipeline_of
+from raypipe.cli.origin import origin
 from raypipe.cli.settings import Settings
 from raypipe.evaluate import evaluate, questions_of
+from raypipe.plan import Plan
 from raypipe.report.console import print_report
+from raypipe.report.plans import print_plan
 from raypipe.report.progress import Progress
 from raypipe.report.report import to_json
 from raypipe.store import Store
@@ -104,7 +108,10 @@ def _eval(args: argparse.Namespace, settings: Settings) -> int:
     store = Store.create(uri)
     start = time.perf_counter()
     with pipeline_of(args, settings, store, args.json) as pipeline:
-        done = evaluate(pipeline, data, options.format_for(args.format, data), args.limit, args.rule, out)
+        done = evaluate(
+            pipeline, data, options.format_for(args.format, data), args.limit, args.rule, out,
+            origin(settings), _shown(args.json),
+        )  # fmt: skip
     report = to_json(done.report)
     if args.json:
         options.print_json(report)
@@ -113,6 +120,11 @@ def _eval(args: argparse.Namespace, settings: Settings) -> int:
     took = time.perf_counter() - start
     print(f"{done.reused} of {done.report.questions} answers were there before; took {took:.1f} s")
     return 0
+
+
+def _shown(silent: bool) -> Callable[[Plan], None]:
+    """Prints the plan, unless nothing but JSON may stand on stdout."""
+    return (lambda plan: None) if silent else (lambda plan: print_plan(Console(), plan.to_json()))
 
 
 def _demo(settings: Settings, silent: bool) -> Path:

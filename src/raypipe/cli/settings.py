@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.resources
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ class Settings:
     conf: Conf  # RAYPIPE_CONF, ./conf, the installed copy, the checkout of an editable install
     ray: str  # RAY_ADDRESS; "local" starts a Ray for this run
     submitted: str | None  # id of the submitted Ray job this runs in, else None
+    metadata: Mapping[str, str]  # that the Ray job was submitted with
 
     def store_uri(self, given: str | None, name: str) -> str:
         """The store to use: as given, else RAYPIPE_STORE, else a folder under home."""
@@ -49,4 +51,5 @@ def from_environment(environ: Mapping[str, str], cwd: Path) -> Settings:
         conf=Conf(tuple(f for f in folders if f.is_dir())),
         ray=environ.get("RAY_ADDRESS") or "local",
         submitted=(environ.get("RAY_JOB_SUBMISSION_ID") or "unknown") if job else None,
+        metadata={str(k): str(v) for k, v in (json.loads(job).get("metadata") or {}).items()} if job else {},
     )
