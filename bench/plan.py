@@ -24,6 +24,7 @@ from raypipe.conf import Conf
 from raypipe.evaluate import questions_of
 from raypipe.pipeline import Pipeline, Sizes, inline
 from raypipe.plan import plan
+from raypipe.recipe import row_key
 from raypipe.records import Citation, Question, Source, source_id
 from raypipe.report.progress import Progress
 from raypipe.store import PASSAGES, Store, commit, put, vectors_schema, write_part
@@ -71,10 +72,12 @@ def fill_corpus(pipe: Pipeline, sources: list[str]) -> None:
     [model] = pipe.recipe.embedders()
     row = np.zeros(model.dim, np.float32)
     row[0] = 1
-    vectors = pa.FixedSizeListArray.from_arrays(pa.array(np.tile(row, n)), model.dim)
-    table = pipe.vectors_table(model)
-    pipe.store.ensure(table, vectors_schema(model.dim))
-    add(pipe.store, table, pa.table([*spans.columns, vectors], schema=vectors_schema(model.dim)))
+    table, schema = pipe.vectors_table(model), vectors_schema(model.dim)
+    pipe.store.ensure(table, schema)
+    for at in range(0, n, 50_000):
+        some = spans.slice(at, 50_000)
+        vectors = pa.FixedSizeListArray.from_arrays(pa.array(np.tile(row, some.num_rows)), model.dim)
+        add(pipe.store, table, pa.table([*some.columns, vectors], schema=schema))
     texts = pa.schema([pa.field("source", pa.string(), nullable=False), ("text", pa.large_string())])
     pipe.store.ensure(pipe.texts_table, texts)
     add(
@@ -87,8 +90,8 @@ def fill_corpus(pipe: Pipeline, sources: list[str]) -> None:
 def fill_answers(pipe: Pipeline) -> None:
     snapshot, recipe = pipe.snapshot(), pipe.recipe.digest()
     questions = questions_of(pipe, None, None)
-    rows = [(answer_key(recipe, q, snapshot), q) for q in questions]
-    add(pipe.store, "answers", answers_table(rows, recipe, snapshot))
+    rows = [(answer_key(recipe, q, snapshot), row_key(q, snapshot), q) for q in questions]
+    add(pipe.store, "answers", answers_table(rows, recipe))
 
 
 def timed(what: str, pipe: Pipeline) -> None:

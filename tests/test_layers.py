@@ -50,6 +50,11 @@ ALLOWED: dict[str, set[str]] = {
         "arrow", "bounds", "holdings", "manifest", "memo", "pipeline", "rates", "recipe", "records", "step",
         "steps", "store", "text", "work",
     },
+    "why": {
+        "arrow", "errors", "identity", "index", "kit", "manifest", "memo", "pipeline", "plain", "recipe",
+        "records", "run", "step", "store",
+    },
+    "changes": {"arrow", "manifest", "records", "store"},
     "coming": {"arrow", "ingest", "plan", "readers", "records", "store"},
     "evaluate": {
         "arrow", "errors", "ingest", "manifest", "memo", "metrics", "pipeline", "plain", "plan", "readers",

@@ -1,99 +1,28 @@
 """The plan before the run: no call that it did not name, and exactly those where it says so."""
 
-import io
-import json
-import shutil
 from dataclasses import dataclass, fields, replace
-from pathlib import Path
 
 import pytest
+from reruns import FAKES, Bench, Sizes
 
 from raypipe.bounds import calls_at_most
-from raypipe.cli.opened import resolved
-from raypipe.conf import Conf
-from raypipe.evaluate import evaluate, questions_of
+from raypipe.evaluate import questions_of
 from raypipe.manifest import answer_keys, chains, read, recent
-from raypipe.pipeline import Pipeline, Sizes, inline
+from raypipe.pipeline import inline
 from raypipe.plan import plan
-from raypipe.report.progress import Progress
 from raypipe.steps.rerank import Rerank
-from raypipe.store import Store
-from raypipe.work import Place
-
-HERE = Path(__file__).parent
-CONF = Conf((HERE.parent / "conf",))
-FAKES = (HERE / "fakes.yaml").read_text()
-MODELS = (
-    (HERE.parent / "conf/models.yaml").read_text()
-    + """
-other-embedder: {kind: embedder, loader: hash, dim: 128}
-other-reranker: {kind: reranker, loader: overlap, dtype: bfloat16}
-"""
-)
-
-
-SIZES = Sizes(50, 4)
-
-
-@dataclass
-class Bench:
-    """A copy of a store in which the recipe of `fakes.yaml` has run, and what may be run on it next."""
-
-    folder: Path
-    world: Path
-
-    def pipeline(self, text=FAKES, sizes=SIZES, runner=inline):
-        (self.folder / "fakes.yaml").write_text(text)
-        (self.folder / "models.yaml").write_text(MODELS)
-        recipe = resolved(str(self.folder / "fakes.yaml"), str(self.folder / "models.yaml"), CONF)
-        store = Store.create(str(self.folder / "store"))
-        silent = Progress(io.StringIO(), silent=True)
-        return Pipeline(store, recipe, Place(store.uri, "sorted", "cpu", 1), sizes, runner, silent)
-
-    def run(self, text=FAKES, data=None, pipe=None, out="out"):
-        """Step -> (planned, asked), step -> plan; after holding every run to its plan."""
-        plans = []
-        pipe = pipe or self.pipeline(text)
-        done = evaluate(
-            pipe, [data or self.world], "crag", None, "official", self.folder / out, show=plans.append
-        )
-        steps = {s.step: s for s in plans[0].steps}
-        for line in done.report.steps:
-            assert line.planned == steps[line.step].may_ask
-            assert sum(steps[line.step].reasons.values()) == line.planned
-            assert line.asked <= line.planned, line
-            assert line.asked == line.planned or not steps[line.step].exact, line
-        return {s.step: (s.planned, s.asked) for s in done.report.steps}, steps
-
-    def lines(self):
-        files = sorted(self.world.glob("questions*.jsonl"))
-        return [json.loads(line) for f in files for line in f.read_text().splitlines()]
-
-    def data(self, lines):
-        file = self.folder / "data.jsonl"
-        file.write_text("\n".join(json.dumps(line) for line in lines))
-        return file
-
-
-@pytest.fixture(scope="module")
-def ran(world, tmp_path_factory):
-    bench = Bench(tmp_path_factory.mktemp("ran"), world)
-    counts, steps = bench.run()
-    assert min(n for _, n in (counts[s] for s in ("parse", "split", "embed", "recall", "rerank"))) > 0
-    assert {s.exact for s in steps.values() if s.step in ("parse", "tokenise", "recall")} == {True}
-    assert all(set(s.reasons) <= {"row"} for s in steps.values())
-    return bench
-
-
-@pytest.fixture
-def bench(ran, tmp_path):
-    shutil.copytree(ran.folder / "store", tmp_path / "store")
-    return Bench(tmp_path, ran.world)
 
 
 def zero(counts, *but):
     """The steps that planned or asked something, other than those named."""
     return {s: c for s, c in counts.items() if c != (0, 0) and s not in but}
+
+
+def test_the_first_plan_names_every_row_and_is_exact_where_nothing_has_to_be_parsed_first(ran):
+    counts, steps = ran.first
+    assert min(n for _, n in (counts[s] for s in ("parse", "split", "embed", "recall", "rerank"))) > 0
+    assert {s.exact for s in steps.values() if s.step in ("parse", "tokenise", "recall")} == {True}
+    assert all(set(s.reasons) <= {"row"} for s in steps.values())
 
 
 def test_nothing_changed_plans_and_asks_nothing_whatever_the_sizes_of_parts(bench):

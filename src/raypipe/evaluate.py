@@ -48,6 +48,7 @@ class Evaluation:
     outputs: Outputs
     reused: int  # questions whose answers were there before this run
     resumed: int  # parts that a killed run had done
+    manifest: Manifest
 
 
 def questions_of(pipeline: Pipeline, ids: Sequence[str] | None, limit: int | None) -> list[Question]:
@@ -102,7 +103,7 @@ def evaluate(
     manifest = _manifest(pipeline, report, planned, memo, started, origin)
     write(pipeline.store, manifest, _keys(pipeline, questions, todo), out)
     new = next(iter(asked.counts.values()), StageCount()).rows
-    return Evaluation(report, outputs, len(questions) - new, indexed.resumed + asked.resumed)
+    return Evaluation(report, outputs, len(questions) - new, indexed.resumed + asked.resumed, manifest)
 
 
 def _golds(pipeline: Pipeline, questions: Sequence[Question]) -> Mapping[str, Gold]:

@@ -52,6 +52,7 @@ class StageRecord:
     digest: str
     chain: str  # digest of the stage and of all stages that what it reads comes from
     when: str  # canonical
+    writes: tuple[str, ...]
     fields: Mapping[str, FieldRecord]
 
 
@@ -135,6 +136,7 @@ def _describe(half: Literal["corpus", "question"], stage: Stage[Any], chain: str
         digest=stage.digest(),
         chain=chain,
         when=stable(dict(stage.when)),
+        writes=tuple(sorted(step.writes())),
         fields={f.name: _field(f.name, getattr(step, f.name)) for f in dataclasses.fields(step)},
     )
 
@@ -210,6 +212,15 @@ def _difference(old: StageRecord | None, new: StageRecord) -> Difference | None:
         if form != now.form:
             return Difference(new.name, now.kind, name, form, now.form)
     return Difference(new.name, "parameter", "when", old.when, new.when)
+
+
+def reason(old: Manifest | None, new: StageRecord, own: Mapping[str, Difference]) -> str:
+    """Why a row that an earlier run had is to be done again by a stage: model, prompt, parameter, version,
+    upstream; row, where nothing that the stage depends on differs."""
+    if new.name in own:
+        return own[new.name].kind
+    before = old.stage(new.name) if old else None
+    return "upstream" if before is not None and before.chain != new.chain else "row"
 
 
 def write(store: Store, manifest: Manifest, keys: Sequence[Key], folder: Path) -> None:

@@ -24,7 +24,7 @@ from raypipe.bounds import (
     reach_after,
 )
 from raypipe.holdings import Answered, Chunks, left
-from raypipe.manifest import Manifest, StageRecord, describe, differences, recent
+from raypipe.manifest import Manifest, describe, differences, reason, recent
 from raypipe.memo import vectors_of
 from raypipe.memo.disk import FRESH_BYTES
 from raypipe.memo.known import known, vector_key
@@ -301,19 +301,12 @@ class _Planner:
         may_ask = sum(n for n, _ in calls)
         reasons: Counter[str] = Counter()
         for n, had in calls:
-            reasons[self._reason(stage) if had else "row"] += n
+            reasons[reason(self._last, stage, self._own) if had else "row"] += n
         place = self._pipeline.place
         measured = rate(stage, self._runs, place.engine, place.device)
         took = seconds(measured, todo, may_ask if exact else None)
         tokens = None if asks and may_ask else (0, 0)
         return StepPlan(name, rows, remembered, may_ask, exact, dict(reasons), took, tokens)
-
-    def _reason(self, stage: StageRecord) -> str:
-        """Why a row that the last finished run had is to be done again by a stage."""
-        if (own := self._own.get(stage.name)) is not None:
-            return own.kind
-        old = self._last.stage(stage.name) if self._last else None
-        return "upstream" if old is not None and old.chain != stage.chain else "row"
 
 
 def _embeds(stage: Stage[Any], model: Model) -> bool:

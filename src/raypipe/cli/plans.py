@@ -12,9 +12,11 @@ from raypipe.cli.opened import pipeline_here
 from raypipe.cli.settings import Settings
 from raypipe.coming import read_questions
 from raypipe.evaluate import questions_of
+from raypipe.manifest import read, to_json
 from raypipe.plan import Coming, plan
-from raypipe.report.plans import print_plan
+from raypipe.report.plans import print_plan, print_story
 from raypipe.store import Store
+from raypipe.why import why
 
 
 def add(commands: options.Commands) -> None:
@@ -33,6 +35,26 @@ def add(commands: options.Commands) -> None:
     options.cluster(made)
     made.add_argument("--limit", metavar="N", type=options.at_least(1), help="only the first N questions")
     options.as_json(made)
+    story = options.command(
+        commands,
+        "why",
+        "tell the story of one question of a finished run: its key, what matched, what was asked and why",
+        "raypipe why /data/runs/local 2f5d8a",
+        _why,
+    )
+    story.add_argument("run_folder", metavar="DIR", type=Path, help="the --out folder of a finished eval")
+    story.add_argument("row", metavar="ROW", help="a question's id")
+    options.as_json(story)
+
+
+def _why(args: argparse.Namespace, settings: Settings) -> int:
+    manifest = read(args.run_folder)
+    story = why(Store.open(manifest.store), manifest, args.row)
+    if args.json:
+        options.print_json(to_json(story))
+    else:
+        print_story(Console(), to_json(story))
+    return 0
 
 
 def _plan(args: argparse.Namespace, settings: Settings) -> int:
