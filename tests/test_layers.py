@@ -55,6 +55,10 @@ ALLOWED: dict[str, set[str]] = {
         "records", "run", "step", "store",
     },
     "changes": {"arrow", "manifest", "records", "store"},
+    "release": {
+        "conf", "errors", "identity", "index", "manifest", "pipeline", "plain", "recipe", "store",
+    },
+    "prune": {"identity", "manifest", "plain", "release", "store"},
     "coming": {"arrow", "ingest", "plan", "readers", "records", "store"},
     "evaluate": {
         "arrow", "errors", "ingest", "manifest", "memo", "metrics", "pipeline", "plain", "plan", "readers",
