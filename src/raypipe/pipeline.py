@@ -202,7 +202,8 @@ class Pipeline:
             if (sources := q.sources()) is None:
                 return sorted(here)
             cited.update(dict.fromkeys(sources))
-        return sorted(here) if questions is None else [s for s in cited if s in set(here)]
+        stored = set(here)
+        return sorted(here) if questions is None else [s for s in cited if s in stored]
 
     def _texts(self, wanted: list[str], done: Done) -> None:
         table = self.texts_table
