@@ -161,8 +161,8 @@ def test_a_text_far_too_long_or_with_far_too_many_lines_is_one_bad_line_in_no_ti
 
 PIECES = (
     *FUNCTIONS, "sort", "AVG", "ALL", "None", "(", ")", "[", "]", ",", ";", "\n", '"', "'", "*", ":", "-",
-    "len", "eq", "neq", "ge", "lt", "year", "2012", "[:3]", '["title"]', '"maze runner"', " ", "\\", "é", "\x00", 
-    "\u2028", "name", "eq(year, 2012)", '["len"]', 'get_movie("x")',
+    "len", "eq", "neq", "ge", "lt", "year", "2012", "[:3]", '["title"]', '"maze runner"', " ", "\\",
+    "é", "\x00", "\u2028", "name", "eq(year, 2012)", '["len"]', 'get_movie("x")',
 )  # fmt: skip
 
 
