@@ -1,10 +1,10 @@
 """Runs programs of calls over a graph's tables: each line is one SQL query, built on the line before it.
 
-Semantics (reference, section 2.6): a call gives the first of its values, with ALL all, with [:n] or n before it
-the first n; without a key its values are what names its rows. `sort` filters and orders the rows of the line
-before and takes that line's ALL. ["len"] counts the rows, or the values of a key, a list's items one by one.
-AVG is the mean of all values of its line. `*` is what the line before put out. Nothing after the moment of
-asking is seen. A line that fails carries a fault, and the next lines are still run.
+Semantics (reference, section 2.6): a call gives the first of its values, with ALL all, with [:n] or n before
+it the first n; without a key its values are what names its rows. `sort` filters and orders the rows of the
+line before and takes that line's ALL. ["len"] counts the rows, or the values of a key, a list's items one by
+one. AVG is the mean of all values of its line. `*` is what the line before put out. Nothing after the moment
+of asking is seen. A line that fails carries a fault, and the next lines are still run.
 
 Knows programs, tables and links. Does not know where rows come from (`graph.Rows`), nor models.
 """
@@ -19,13 +19,13 @@ from dataclasses import dataclass, field, replace
 from datetime import date
 from typing import Any, Final
 
-from raypipe.graph.calls_sql import FUNCTIONS, Asked, Place
+from raypipe.graph.calls import FUNCTIONS, Asked, Place
 from raypipe.graph.fold import typed
 from raypipe.graph.graph import Graph, GraphFault, Need, Rows
 from raypipe.graph.link import Link
-from raypipe.graph.relation import ORDER, Column, Relation
+from raypipe.graph.relation import Relation
 from raypipe.graph.sentences import Said, sentences
-from raypipe.graph.tables import quoted, read
+from raypipe.graph.take import MOST_ROWS, Value, column_values, counted, first_rows
 from raypipe.records import Fault
 from raypipe.text.program import (
     Arg,
@@ -46,10 +46,8 @@ from raypipe.text.program import (
 )
 from raypipe.text.times import MONDAY, SUNDAY, Moment, When, when
 
-MOST_ROWS: Final = 1_000  # of one line that are handed on; counts, means and sorts are over all of them
+MOST_AVERAGED: Final = 1_000_000
 MOST_STARS: Final = 200  # values that one `*` stands for
-
-Value = str | int | float | bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +84,7 @@ async def run(
     clock: Callable[[], float] = time.perf_counter,
 ) -> list[Result]:
     """The result of every line, in order. `domain` ("movie", "music") decides what get_person means where its
-    key does not. Never raises for what a program says, nor for a graph that is down: that is a line's fault."""
+    key does not. What a program says, or a graph that is down, never raises: that is a line's fault."""
     rows, state, out = graph.open(), _State(), list[Result]()
     for line in program.lines:
         started = clock()
@@ -213,7 +211,7 @@ def _written(arg: Arg, kind: str, rows: Rows, state: _State) -> tuple[str, ...] 
             found = state.relation.column(column)
             assert found is not None
             limit = MOST_STARS if state.everything else 1
-            return tuple(str(v) for v in _values(state.relation, found, rows, limit))
+            return tuple(str(v) for v in column_values(state.relation, found, rows.tables, limit))
 
 
 async def _linked(
@@ -280,65 +278,28 @@ def _on_sessions(
 # ---------------------------------------------------------------- what is taken
 
 
-def _values(relation: Relation, column: Column, rows: Rows, limit: int | None) -> list[Value]:
-    """The values of a column in the rows' order, a list's items one by one; nulls count, and are left out."""
-    most = MOST_ROWS if limit is None else min(limit, MOST_ROWS)
-    if column.kind == "list":
-        sql = f"SELECT j.value FROM ({relation.sql}) AS r, json_each({column.sql}) AS j ORDER BY r.{ORDER}, j.key"
-        params = (*relation.params, *column.params)
-    else:
-        sql = f"SELECT {column.sql} FROM ({relation.sql}) AS r ORDER BY r.{ORDER}"
-        params = (*column.params, *relation.params)
-    found = rows.tables.query(f"{sql} LIMIT {most}", params)
-    return [
-        v if column.kind is None else read(v, column.kind if column.kind != "list" else "text")
-        for (v,) in found
-        if v is not None
-    ]
-
-
-def _rows(relation: Relation, rows: Rows, limit: int) -> tuple[Mapping[str, Any], ...]:
-    listed = ", ".join(f"r.{quoted(c)}" for c in relation.columns)
-    sql = f"SELECT {listed} FROM ({relation.sql}) AS r ORDER BY r.{ORDER} LIMIT {limit}"
-    found = rows.tables.query(sql, relation.params)
-    return tuple(
-        {name: read(v, kind) for (name, kind), v in zip(relation.columns.items(), row, strict=True)}
-        for row in found
-    )
-
-
-def _count(sql: str, params: tuple[Any, ...], rows: Rows) -> int:
-    return int(rows.tables.query(f"SELECT count(*) FROM ({sql})", params)[0][0])
-
-
 def _taken(text: str, rows: Rows, state: _State, tail: Tail, lead: int | None) -> Result:
     """Rows, values and words of a line whose relation is built."""
     relation = state.relation
     assert relation is not None
     firsts = [n for n in (tail.first, lead) if n is not None]
     limit = min(firsts) if firsts else None if state.everything or tail.count else 1
-    shown = _rows(relation, rows, MOST_ROWS)
+    shown = first_rows(relation, rows.tables, MOST_ROWS)
     key = tail.key or relation.default or relation.label
     column = relation.column(key)
     state.keyed = tail.key is not None or relation.default is not None
     if tail.count:
-        many = _counted(relation, column if tail.key else None, rows)
+        many = counted(relation, column if tail.key else None, rows.tables)
         many = many if limit is None else min(many, limit)
         state.values, state.keyed = (many,), True
         return Result(text, shown, (many,), sentences(Said(relation, shown, tail.key, count=many)))
-    state.values = () if column is None else tuple(_values(relation, column, rows, limit))
+    state.values = (
+        ()
+        if column is None
+        else tuple(column_values(relation, column, rows.tables, MOST_ROWS if limit is None else limit))
+    )
     said = Said(relation, shown, tail.key or relation.default, missing=column is None)
     return Result(text, shown, state.values, sentences(said))
-
-
-def _counted(relation: Relation, column: Column | None, rows: Rows) -> int:
-    if column is None:
-        return _count(relation.sql, relation.params, rows)
-    if column.kind == "list":
-        sql = f"SELECT 1 FROM ({relation.sql}) AS r, json_each({column.sql}) AS j WHERE j.value IS NOT NULL"
-        return _count(sql, (*relation.params, *column.params), rows)
-    sql = f"SELECT 1 FROM ({relation.sql}) AS r WHERE {column.sql} IS NOT NULL"
-    return _count(sql, (*relation.params, *column.params), rows)
 
 
 def _mean(text: str, rows: Rows, state: _State, tail: Tail, lead: int | None) -> Result:
@@ -351,15 +312,13 @@ def _mean(text: str, rows: Rows, state: _State, tail: Tail, lead: int | None) ->
             "bad_mean", f"AVG: expected a key with numbers, found {key or 'none'}; {relation.known()}"
         )
     firsts = [n for n in (tail.first, lead) if n is not None]
-    values = _values(relation, column, rows, min(firsts) if firsts else None)
-    if column.kind is None:
-        values = [v for v in (typed(v) for v in values) if v is not None]
-    if not all(isinstance(v, int | float) for v in values):
-        raise GraphFault(
-            "bad_mean", f"AVG: expected numbers, found {next(v for v in values if isinstance(v, str))!r}"
-        )
-    numbers = [float(v) for v in values]
+    found = column_values(relation, column, rows.tables, min(firsts) if firsts else MOST_AVERAGED)
+    typed_values = [typed(v) if column.kind is None else v for v in found]
+    numbers = [v for v in typed_values if isinstance(v, int | float)]
+    if len(numbers) < len(typed_values):
+        wrong = next(v for v in typed_values if not isinstance(v, int | float))
+        raise GraphFault("bad_mean", f"AVG: expected numbers, found {wrong!r}")
     mean = (math.fsum(numbers) / len(numbers),) if numbers else ()
-    shown = _rows(relation, rows, MOST_ROWS)
+    shown = first_rows(relation, rows.tables, MOST_ROWS)
     state.values, state.keyed = mean, True
     return Result(text, shown, mean, sentences(Said(relation, shown, key, mean=mean[0] if mean else None)))

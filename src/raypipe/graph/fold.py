@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 _LETTERS: Final = str.maketrans(
-    {"ø": "o", "ł": "l", "đ": "d", "ð": "d", "þ": "th", "æ": "ae", "œ": "oe", "ı": "i"}
+    {"ø": "o", "ł": "l", "đ": "d", "ð": "d", "þ": "th", "æ": "ae", "œ": "oe", "\u0131": "i"}
 )
 _JOINED = re.compile(r"(?<=\w)['\u2019`.](?=\w)")  # don't, S.H.I.E.L.D: one word
 _NUMBER = re.compile(r"-?[0-9]{1,15}(?:\.[0-9]+)?|-?[0-9]{1,3}(?:,[0-9]{3}){1,4}(?:\.[0-9]+)?")
@@ -25,14 +25,14 @@ def _fold(text: str) -> str:
 def fold(value: Any) -> str | None:
     """Case, accents, punctuation and extra spaces left out; "&" is "and". Null stays null.
 
-    >>> fold("  Spider-Man: Far  From Home "), fold("Beyoncé & JAY-Z"), fold("Schindler’s"), fold("???")
+    >>> fold("  Spider-Man: Far  From Home "), fold("Beyoncé & JAY-Z"), fold("Schindler's"), fold("???")
     ('spider man far from home', 'beyonce and jay z', 'schindlers', '???')
     """
     return None if value is None else _fold(str(value))
 
 
 def typed(value: Any) -> float | str | None:
-    """A number where the text is one, also with separators; else the folded text. For facts without a kind."""
+    """A number where the text is one, also with separators; else the folded text. For untyped facts."""
     if value is None or isinstance(value, int | float):
         return value
     text = str(value).strip()

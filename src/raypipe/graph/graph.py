@@ -16,7 +16,7 @@ from raypipe.text.times import Moment, When
 
 
 class GraphFault(Exception):
-    """A line cannot be answered: what is asked makes no sense, or the graph is down, slow or out of its mind."""
+    """A line cannot be answered: what is asked makes no sense, or the graph is down or talks garbage."""
 
     def __init__(self, reason: str, detail: str, transient: bool = False):
         super().__init__(detail)

@@ -2,8 +2,8 @@
 
 Levels, tried in order until one finds something: `exact` (equal when folded, nicknames, tickers and shortened
 company names included), `substring` (the words of one stand together in the other), `tokens` (enough words in
-common), `embedding` (near enough in meaning, by a function that is handed in). Which levels a kind of name has
-is a table, as strictness differs: a wrong song is worse than none. db3, sections 2.3 and 2.6 of the reference.
+common), `embedding` (near enough in meaning, by a function that is handed in). Which levels a kind of name
+has is a table, as strictness differs: a wrong song is worse than none. db3, sections 2.3 and 2.6.
 
 Knows names. Does not know tables' other columns, nor calls.
 """
@@ -56,8 +56,8 @@ class Link:
     score: float  # 1 for exact
 
 
-# Clubs as newspapers write them and as the match tables do. Abbreviations that are words of the full name need
-# no entry: they are found as substrings or by shared words.
+# Clubs as newspapers write them and as the match tables do. Abbreviations that are words of the full name
+# need no entry: they are found as substrings or by shared words.
 ALIASES: Final[Mapping[str, Mapping[str, str]]] = {
     "soccer": {
         "manchester united": "Manchester Utd", "man united": "Manchester Utd", "man utd": "Manchester Utd",
@@ -70,14 +70,17 @@ ALIASES: Final[Mapping[str, Mapping[str, str]]] = {
         "borussia monchengladbach": "M'Gladbach", "gladbach": "M'Gladbach", "bayer leverkusen": "Leverkusen",
         "eintracht frankfurt": "Eint Frankfurt", "inter milan": "Inter", "internazionale": "Inter",
         "ac milan": "Milan", "juve": "Juventus", "as roma": "Roma", "hellas verona": "Hellas Verona",
-        "athletic bilbao": "Athletic Club", "atletico de madrid": "Atlético Madrid", "atleti": "Atlético Madrid",
-        "real betis": "Betis", "barca": "Barcelona", "fc barcelona": "Barcelona", "celta de vigo": "Celta Vigo",
+        "athletic bilbao": "Athletic Club", "atletico de madrid": "Atlético Madrid",
+        "atleti": "Atlético Madrid", "real betis": "Betis", "barca": "Barcelona", "fc barcelona": "Barcelona",
+        "celta de vigo": "Celta Vigo",
         "deportivo alaves": "Alavés", "olympique lyonnais": "Lyon", "olympique de marseille": "Marseille",
     },
     "nba": {
         "sixers": "Philadelphia 76ers", "cavs": "Cleveland Cavaliers", "mavs": "Dallas Mavericks",
-        "wolves": "Minnesota Timberwolves", "blazers": "Portland Trail Blazers", "dubs": "Golden State Warriors",
-        "la clippers": "LA Clippers", "los angeles clippers": "LA Clippers", "la lakers": "Los Angeles Lakers",
+        "wolves": "Minnesota Timberwolves", "blazers": "Portland Trail Blazers",
+        "dubs": "Golden State Warriors",
+        "la clippers": "LA Clippers", "los angeles clippers": "LA Clippers",
+        "la lakers": "Los Angeles Lakers",
         "okc": "Oklahoma City Thunder", "nola": "New Orleans Pelicans",
     },
     "company": {"google": "GOOGL", "alphabet": "GOOGL", "facebook": "META", "berkshire hathaway": "BRK-B"},
@@ -137,7 +140,7 @@ def short_company(folded: str) -> str:
 
 
 class Linker:
-    """The names of one graph, by kind. Names are read when a kind is first asked for; `forget` after an insert."""
+    """The names of one graph, by kind. Read when a kind is first asked for; `forget` after an insert."""
 
     def __init__(
         self, tables: Tables, strictness: Strictness | None = None, nearest: Nearest | None = None

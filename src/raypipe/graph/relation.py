@@ -163,7 +163,8 @@ def _compared(column: Column, op: str, sign: str, value: Value, now: Moment) -> 
     text = str(value.value) if isinstance(value, Text | Number) else ""
     match column.kind:
         case "list":
-            found = f"EXISTS (SELECT 1 FROM json_each({column.sql}) AS j WHERE fold(j.value) {'=' if op == 'neq' else sign} ?)"
+            equal = "=" if op == "neq" else sign
+            found = f"EXISTS (SELECT 1 FROM json_each({column.sql}) AS j WHERE fold(j.value) {equal} ?)"
             whole = f"{column.sql} IS NOT NULL AND NOT {found}" if op == "neq" else found
             twice = column.params * (2 if op == "neq" else 1)
             return f"({whole})", (*twice, fold(text))

@@ -33,7 +33,8 @@ TABLES: Final[dict[str, dict[str, Kind]]] = {
         "year": "int", "release_date": "date",
     },
     "oscar": {
-        "year": "int", "ceremony": "int", "category": "text", "name": "text", "film": "text", "winner": "bool",
+        "year": "int", "ceremony": "int", "category": "text", "name": "text", "film": "text",
+        "winner": "bool",
     },
     "company": {
         "ticker": "text", "name": "text", "short_name": "text", "market_cap": "int", "eps": "real",
@@ -57,8 +58,9 @@ TABLES: Final[dict[str, dict[str, Kind]]] = {
     },
     "team": {"name": "text", "sport": "text", "league": "text", "city": "text", "alias": "text"},
     "nba_game": {
-        "game_id": "text", "season_id": "text", "season_type": "text", "date": "date", "team_name_home": "text",
-        "team_name_away": "text", "wl_home": "text", "wl_away": "text", "pts_home": "int", "pts_away": "int",
+        "game_id": "text", "season_id": "text", "season_type": "text", "date": "date",
+        "team_name_home": "text", "team_name_away": "text", "wl_home": "text", "wl_away": "text",
+        "pts_home": "int", "pts_away": "int",
     },
     "soccer_game": {
         "league": "text", "season": "text", "team": "text", "date": "date", "time": "text", "day": "text",
@@ -67,10 +69,12 @@ TABLES: Final[dict[str, dict[str, Kind]]] = {
     },
     "entity": {"name": "text", "summary_text": "text", "summary_structured": "map"},
 }  # fmt: skip
-"""The grammy_* tables hold what a source says already counted; those counted from `grammy` are added to them."""
+"""The grammy_* tables hold what a source counted; the names they lack are counted from `grammy`."""
 
 NAMES: Final[dict[str, tuple[tuple[str, str, str | None], ...]]] = {
-    "person": (("person", "name", None), ("cast", "name", None), ("crew", "name", None), ("oscar", "name", None)),
+    "person": (
+        ("person", "name", None), ("cast", "name", None), ("crew", "name", None), ("oscar", "name", None),
+    ),
     "movie": (
         ("movie", "title", None), ("cast", "movie_name", None), ("crew", "movie_name", None),
         ("oscar", "film", None), ("movie", "original_title", "title"),

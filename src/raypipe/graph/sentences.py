@@ -123,7 +123,8 @@ def _oscar(row: Row, key: str | None, relation: Relation) -> str:
     )
     film = f" for the film {row['film']}" if row.get("film") else ""
     won = "won the Oscar" if row.get("winner") else "was nominated for the Oscar but did not win"
-    return f"In {row.get('year')}{ceremony}, {row.get('name')} {won} in the category {row.get('category')}{film}."
+    who = f"{row.get('name')} {won} in the category {row.get('category')}"
+    return f"In {row.get('year')}{ceremony}, {who}{film}."
 
 
 def _ordinal(n: int) -> str:
@@ -145,7 +146,8 @@ def _price(row: Row, key: str | None, relation: Relation) -> str:
 
 
 def _dividend(row: Row, key: str | None, relation: Relation) -> str:
-    return f"On {row.get('date')} {row.get('name')} ({row.get('ticker')}) paid a dividend of {_text(row.get('value'))} a share."
+    who = f"{row.get('name')} ({row.get('ticker')})"
+    return f"On {row.get('date')} {who} paid a dividend of {_text(row.get('value'))} a share."
 
 
 def _game(row: Row, key: str | None, relation: Relation) -> str:
@@ -186,7 +188,8 @@ def _together(relation: Relation, rows: tuple[Row, ...]) -> tuple[str, ...]:
             if values:
                 parts.append(f"{key} {_text(round(statistics.fmean(values), 4))}")
         return (
-            f"The averages of {name} over {len(rows)} trading days from {days[0]} to {days[1]}: {', '.join(parts)}.",
+            f"The averages of {name} over {len(rows)} trading days from {days[0]} to {days[1]}: "
+            f"{', '.join(parts)}.",
         )
     if relation.noun.endswith("game") and len({r.get("team") for r in rows}) == 1:
         return (_season(rows),)
@@ -203,6 +206,6 @@ def _season(rows: tuple[Row, ...]) -> str:
             counts.append(f"{word} {every} ({home} at home, {every - home} away)")
     goals, against = (sum(r.get(k) or 0 for r in done) for k in ("GF", "GA"))
     return (
-        f"In these {len(rows)} games {rows[0].get('team')} {', '.join(counts)}; it scored {goals} and its opponents "
-        f"{against} in all."
+        f"In these {len(rows)} games {rows[0].get('team')} {', '.join(counts)}; it scored {goals} and its "
+        f"opponents {against} in all."
     )

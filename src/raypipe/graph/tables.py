@@ -1,9 +1,9 @@
 """A knowledge graph as tables in an embedded SQL engine: from a folder of Parquet, CSV or JSON files.
 
-The engine is SQLite. Tables have some ten thousand rows and a call reads a handful of them by an indexed name;
-SQLite comes with Python, opens in memory in milliseconds, has JSON and window functions and NULLS LAST, and
-indexes an expression with our own `fold`. DuckDB would scan columns faster, which nothing here does, and would
-be one more native dependency in every actor.
+The engine is SQLite. Tables have some ten thousand rows and a call reads a handful of them by an indexed
+name; SQLite comes with Python, opens in memory in milliseconds, has JSON, window functions and NULLS LAST,
+and indexes an expression with our own `fold`. DuckDB would scan columns faster, which nothing here does, and
+would be one more native dependency in every actor.
 
 Knows files, kinds of columns and SQL. Does not know calls. Identifiers in SQL come from this module and from
 the columns of loaded tables, quoted; every value is a bound parameter.
@@ -135,7 +135,7 @@ _SUFFIXES: Final = (".parquet", ".csv", ".json", ".jsonl")
 
 def load(folder: Path) -> Tables:
     """The graph in a folder: one file a table, `movie.parquet`, `cast.csv`, `oscar.json`, ... A folder that
-    holds a folder `kg` means that one. Raises DataError for a folder without tables and a file that is none."""
+    holds a folder `kg` means that one. Raises DataError for one without tables, and a file that is none."""
     if (folder / "kg").is_dir():
         folder = folder / "kg"
     if not folder.is_dir():
