@@ -16,6 +16,7 @@ ALLOWED: dict[str, set[str]] = {
     "step": {"records"},
     "identity": {"records", "step"},
     "text": {"records", "step", "errors"},
+    "graph": {"records", "text", "errors"},
     "metrics": {"records", "text", "errors"},
     "steps": {"text", "records", "step", "errors", "arrow"},
     "readers": {"records", "errors"},

@@ -161,7 +161,8 @@ def test_joins_intersections_and_chains(parse, movies, crew, job, people):
         made = by_hand(db, films, who, job)
         hand = [r for m in made for r in by_hand(db, "SELECT rating FROM movie WHERE title = ?", m)]
         assert found == ([sum(hand) / len(hand)] if hand else [])
-        hops = f"ALL {call}[movie_name]\nALL get_movie_person_crew(*, None)[name]\nALL get_movie_person_crew(None, *)[job]"
+        hops = f"ALL {call}[movie_name]\nALL get_movie_person_crew(*, None)[name]"
+        hops += "\nALL get_movie_person_crew(None, *)[job]"
         people_there = [
             p
             for m in made

@@ -12,7 +12,8 @@ CROSSED = 'get_movie_person_crew(None, "walt becker", eq(job, "Director"))'
     [
         ('get_movie("greater meaning of water")["release_date"]', ["2010-11-14"]),
         (
-            'get_movie_person_oscar(None,None,[eq(year,2012),eq(category,"best actor"),eq(winner,"true")])["name"]',
+            'get_movie_person_oscar(None,None,[eq(year,2012),eq(category,"best actor"),eq(winner,"true")])'
+            '["name"]',
             ["Jean Dujardin"],
         ),
         (f'{CROSSED}\nsort(None,-year)["movie_name"]', ["The Maze Runner"]),
@@ -68,8 +69,8 @@ def test_the_worked_examples_run(values, program, expected):
         ),
         ("get_movie_person_crew(amelie, None, eq(job, director))\nget_person(*)[birthday]", ["1961-02-03"]),
         (
-            "get_movie_person_crew(amelie, None, eq(job, director))[name]\nget_movie_person_crew(None, *)[movie_name]\n"
-            "get_movie(*)[year]",
+            "get_movie_person_crew(amelie, None, eq(job, director))[name]\n"
+            "get_movie_person_crew(None, *)[movie_name]\nget_movie(*)[year]",
             [2001],
         ),
         ("get_movie_person_cast(['amelie', 'the maze runner'], None)[name]", ["Zak Santiago"]),
@@ -295,11 +296,11 @@ def test_random_programs_give_a_result_for_every_line_and_nothing_raises(ask, pa
     for _ in range(300):
         lines = []
         for _ in range(rng.randint(1, 4)):
-            cond = f"{rng.choice(['eq', 'neq', 'ge', 'le', 'gt', 'lt'])}({rng.choice(keys)}, {rng.choice([*names[:6], *keys])})"
+            op, value = rng.choice(["eq", "neq", "ge", "le", "gt", "lt"]), rng.choice([*names[:6], *keys])
+            cond = f"{op}({rng.choice(keys)}, {value})"
             if rng.random() < 0.3:
-                lines.append(
-                    f"sort({rng.choice(['None', cond])}, {rng.choice(['', '-'])}{rng.choice(keys)})[{rng.choice(keys)}]"
-                )
+                where, minus = rng.choice(["None", cond]), rng.choice(["", "-"])
+                lines.append(f"sort({where}, {minus}{rng.choice(keys)})[{rng.choice(keys)}]")
             else:
                 call = rng.choice(calls).format(
                     rng.choice(names), rng.choice([*names, "2024", "yesterday"]), rng.choice(["None", cond])

@@ -156,5 +156,3 @@ def _parse(args: argparse.Namespace, settings: Settings) -> int:
             else:
                 print(text)
     return 3 if found else 0
-
-

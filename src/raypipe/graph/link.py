@@ -25,7 +25,7 @@ Nearest: TypeAlias = Callable[[str, Sequence[str]], Awaitable[Sequence[float]]]
 LEVELS: Final[Mapping[str, tuple[Level, ...]]] = {
     "person": ("exact", "substring", "tokens"),
     "movie": ("exact", "substring", "tokens"),
-    "company": ("exact", "substring", "tokens"),
+    "company": ("exact", "tokens"),
     "artist": ("exact", "substring"),
     "song": ("exact", "substring"),
     "nba": ("exact", "substring", "tokens"),
@@ -85,6 +85,15 @@ ALIASES: Final[Mapping[str, Mapping[str, str]]] = {
     },
     "company": {"google": "GOOGL", "alphabet": "GOOGL", "facebook": "META", "berkshire hathaway": "BRK-B"},
 }  # fmt: skip
+NBA_TEAMS: Final = (
+    "Atlanta Hawks", "Boston Celtics", "Brooklyn Nets", "Charlotte Hornets", "Chicago Bulls",
+    "Cleveland Cavaliers", "Dallas Mavericks", "Denver Nuggets", "Detroit Pistons", "Golden State Warriors",
+    "Houston Rockets", "Indiana Pacers", "LA Clippers", "Los Angeles Lakers", "Memphis Grizzlies",
+    "Miami Heat", "Milwaukee Bucks", "Minnesota Timberwolves", "New Orleans Pelicans", "New York Knicks",
+    "Oklahoma City Thunder", "Orlando Magic", "Philadelphia 76ers", "Phoenix Suns", "Portland Trail Blazers",
+    "Sacramento Kings", "San Antonio Spurs", "Toronto Raptors", "Utah Jazz", "Washington Wizards",
+)  # fmt: skip
+"""The names by which games are asked for; embedded tables bring their own."""
 _SUFFIXES: Final = frozenset(
     [
         "inc",

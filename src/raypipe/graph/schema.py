@@ -68,8 +68,11 @@ TABLES: Final[dict[str, dict[str, Kind]]] = {
         "Captain": "text", "Attendance": "int", "Referee": "text",
     },
     "entity": {"name": "text", "summary_text": "text", "summary_structured": "map"},
+    "film_year": {"year": "int", "raw": "text"},
+    "play_by_play": {"game_id": "text"},
 }  # fmt: skip
-"""The grammy_* tables hold what a source counted; the names they lack are counted from `grammy`."""
+"""The last two are only served (`mockapi`). The grammy_* tables hold what a source has counted; what they
+lack is counted from `grammy`."""
 
 NAMES: Final[dict[str, tuple[tuple[str, str, str | None], ...]]] = {
     "person": (

@@ -63,13 +63,11 @@ def _row(relation: Relation, row: Row, key: str | None) -> str:
     if template is not None:
         return template(row, key, relation)
     entity = _text(row.get(relation.label))
-    if key is not None:
-        value = _value(relation, row, key)
-        return (
-            ""
-            if value is None
-            else f"The {_words(key)} of the {_words(relation.noun)} {entity} is {_text(value)}."
-        )
+    value = None if key is None else _value(relation, row, key)
+    if key is not None and value is not None:
+        return f"The {_words(key)} of the {_words(relation.noun)} {entity} is {_text(value)}."
+    if key is not None and key in relation.columns:
+        return ""
     facts = [f"the {_words(k)} is {_text(v)}" for k, v in _facts(row) if k != relation.label]
     return f"About the {_words(relation.noun)} {entity}: {'; '.join(facts)}." if facts else ""
 

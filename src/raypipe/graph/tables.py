@@ -77,6 +77,12 @@ class Tables:
             ([_stored(row.get(name), kind) for name, kind in columns.items()] for row in rows),
         )
 
+    def change(self, table: str, column: str, value: Any, where: str, equals: Any) -> None:
+        """Sets a column in the rows whose other column has a value."""
+        kind = self.columns[table][column]
+        sql = f"UPDATE {quoted(table)} SET {quoted(column)} = ? WHERE {quoted(where)} = ?"
+        self._db.execute(sql, (_stored(value, kind), equals))
+
     def query(self, sql: str, params: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """The rows of a SELECT. Raises sqlite3.Error, for one that runs longer than MOST_SECONDS too."""
         self._until = time.monotonic() + MOST_SECONDS

@@ -79,6 +79,7 @@ def parser(grammar: str) -> Parse:
         if len(text) > MOST_CHARS:
             why = f"expected a program of at most {MOST_CHARS} characters, found {len(text)}"
             return Program((Bad(text[:80], why, 0),))
+        text = text.encode("utf-8", "replace").decode()  # a lone surrogate is no character
         lines: list[Line] = []
         pending: int | None = None
         for at, piece in _pieces(text):

@@ -7,7 +7,8 @@ difference is three hours all year but for three hours of two nights.
 
 Readings (db3's, where it had one): "this" and "recent" before a weekday is the latest such day up to today;
 "last" before a weekday is that day of the week before, weeks counted from Monday; "last week" of a team's
-games counts weeks from Sunday (`week_starts`); a trading-day word is the latest session strictly before today.
+games counts weeks from Sunday (`week_starts`); a trading-day word is the latest session strictly before
+today.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ _AHEAD: Final = {"PT": 0, "PST": 0, "PDT": 0, "ET": 3, "EST": 3, "EDT": 3}  # ho
 
 
 def moment(text: str) -> Moment:
-    """The moment in CRAG's "MM/DD/YYYY, HH:MM:SS PT", or an ISO date with or without a time. No zone: Pacific.
+    """The moment in CRAG's "MM/DD/YYYY, HH:MM:SS PT", or an ISO date, also with a time. No zone: Pacific.
 
     >>> moment("03/05/2024, 23:18:31 PT").eastern.isoformat(" ")
     '2024-03-06 02:18:31'
@@ -73,7 +74,7 @@ def moment(text: str) -> Moment:
             break
         return Moment(there, there + timedelta(hours=3 - _AHEAD[zone]))
     raise DataError(
-        f"{text!r} is no time of asking: expected MM/DD/YYYY, HH:MM:SS PT, or YYYY-MM-DD HH:MM:SS with PT or ET"
+        f"{text!r} is no time of asking: expected MM/DD/YYYY, HH:MM:SS PT, or YYYY-MM-DD HH:MM:SS PT (or ET)"
     )
 
 
