@@ -31,9 +31,3 @@ class ClusterTooSmall(RaypipeError):
     """The plan needs more CPUs, GPUs or memory than the cluster has; the message has the numbers."""
 
     exit_code = 5
-
-
-class FaultBudgetExceeded(RaypipeError):
-    """Too many rows could not be done. Everything that could be is stored."""
-
-    exit_code = 6

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from raypipe import arrow, readers
 from raypipe.readers import Counts, Format, Row
-from raypipe.records import Document, Gold, Question, Source, digest
+from raypipe.records import Document, Fault, Gold, Question, Source, digest
 from raypipe.report.progress import Progress, Task
 from raypipe.store import FAULTS, Store, commit, put, write_part
 from raypipe.work import faults_table
@@ -92,7 +92,7 @@ def _sources(rows: Iterator[Row], kept: _Kept) -> Iterator[list[Source]]:
         kept.questions += [row.question] if row.question else []
         kept.golds += [row.gold] if row.gold else []
         kept.documents += [row.document] if row.document else []
-        kept.faults += [(f"{row.where}#{i}", asdict(f), "ingest") for i, f in enumerate(row.faults)]
+        kept.faults += [(_fault_id(row.where, i, f), asdict(f), "ingest") for i, f in enumerate(row.faults)]
         fresh = readers.unseen(row.sources, seen)
         batch += fresh
         size += sum(len(s.content) for s in fresh)
@@ -101,6 +101,11 @@ def _sources(rows: Iterator[Row], kept: _Kept) -> Iterator[list[Source]]:
             batch, size = [], 0
     if batch:
         yield batch
+
+
+def _fault_id(where: str, number: int, fault: Fault) -> str:
+    """Names one trouble of one line: another trouble at the same place, after an edit, is another row."""
+    return f"{where}#{digest(str(number), fault.reason, fault.detail)[:8]}"
 
 
 def _write(store: Store, run: str, number: int, sources: list[Source]) -> str:

@@ -176,7 +176,8 @@ class Pipeline:
         keys = [answer_key(recipe, q, snapshot) for q in questions]
         rows = self.store.rows("answers", "key", keys)
         found = dict(zip(rows["key"].to_pylist(), arrow.question.records(rows), strict=True))
-        lost = {r["digest"]: r for r in self._faults() if r["digest"] in set(keys)}
+        wanted = set(keys)
+        lost = {r["digest"]: r for r in self._faults() if r["digest"] in wanted}
         return [found.get(k) or _unanswered(q, lost.get(k)) for k, q in zip(keys, questions, strict=True)]
 
     @property
@@ -205,7 +206,8 @@ class Pipeline:
             if (sources := q.sources()) is None:
                 return sorted(here)
             cited.update(dict.fromkeys(sources))
-        return sorted(here) if questions is None else [s for s in cited if s in set(here)]
+        known = set(here)
+        return sorted(here) if questions is None else [s for s in cited if s in known]
 
     def _texts(self, wanted: list[str], done: Done) -> None:
         table = self.texts_table

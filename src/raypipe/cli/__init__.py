@@ -1,7 +1,7 @@
 """The command line: `raypipe COMMAND`. jobs/*.py are the same commands behind `ray job submit`.
 
 Reads arguments and the environment, calls the functions that do the work, prints. Exit codes: 0 fine, 2 usage
-or configuration, 3 input data, 4 model missing, 5 cluster too small, 6 fault budget exceeded, 70 internal,
+or configuration, 3 input data, 4 model missing, 5 cluster too small, 70 internal, 130 Ctrl-C,
 143 stopped by SIGTERM.
 """
 

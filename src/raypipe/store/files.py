@@ -17,6 +17,8 @@ from raypipe.errors import RaypipeError
 class StoreError(RaypipeError):
     """The store is not as it must be: a table or index is missing, rows are there twice, a lease is held."""
 
+    exit_code = 2
+
 
 class AddedMeanwhile(StoreError):
     """Another run added some of the same rows first. End the run and begin anew with what is missing now."""
