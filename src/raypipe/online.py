@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from raypipe import arrow
 from raypipe.index import LanceIndex
-from raypipe.memo import Tally
+from raypipe.memo import Memo, Tally
 from raypipe.pipeline import searched
 from raypipe.recipe import Recipe
 from raypipe.records import Fault, Question, Source, Span
@@ -61,14 +61,16 @@ class Answered:
     timings_ms: Mapping[str, float]  # wall time by stage, "documents" for its own, and "total"
     embedded: int  # texts that a model was asked to embed
     scored: int  # pairs that a model was asked to score
+    index: Index  # what was searched
 
 
 class Online:
     """A recipe, ready for requests over one store. Tables are opened when they are first needed and stay as
-    they were then: later commits do not show."""
+    they were then: later commits do not show. With `memo`, what a model was asked before about the store is
+    not asked again."""
 
-    def __init__(self, recipe: Recipe, kit: SharedKit, store: str) -> None:
-        self._recipe, self._kit, self._uri = recipe, kit, store
+    def __init__(self, recipe: Recipe, kit: SharedKit, store: str, memo: Memo | None = None) -> None:
+        self._recipe, self._kit, self._uri, self._memo = recipe, kit, store, memo
         self._digest = recipe.digest()
         self._models = {m.name: m.weights for m in recipe.models()}
         self._asking = {stage.name for stage in recipe.question}
@@ -86,15 +88,17 @@ class Online:
         if asked.sources is None:
             snapshot = await self._open()
             question = await asyncio.to_thread(snapshot.known, asked.question)
-            ask = Questions(self._recipe, self._kit.with_index(snapshot.index))  # counts this request alone
+            # Opened for this request alone: it counts.
+            ask = Questions(self._recipe, self._kit.with_index(snapshot.index), self._memo)
             [answered] = await ask([question])
             evidence = await _evidence(answered, snapshot.index)
-            return self._done(answered, evidence, (), ask.counts, {}, start)
+            return self._done(answered, evidence, (), ask.counts, {}, start, snapshot.index)
         over = await answer_over(self._recipe, self._kit, asked.question, asked.sources, self._parser)
         evidence = await _evidence(over.question, over.index)
         asking = sum(c.seconds for name, c in over.counts.items() if name in self._asking)
         documents = {"documents": time.perf_counter() - start - asking}
-        return self._done(over.question, evidence, asked.faults + over.faults, over.counts, documents, start)
+        faults = asked.faults + over.faults
+        return self._done(over.question, evidence, faults, over.counts, documents, start, over.index)
 
     def _done(
         self,
@@ -104,6 +108,7 @@ class Online:
         counts: Mapping[str, StageCount],
         seconds: Mapping[str, float],  # by what is no stage of the question half
         start: float,
+        index: Index,
     ) -> Answered:
         used = Tally()
         for count in counts.values():
@@ -112,7 +117,7 @@ class Online:
         whole = {**seconds, **stages, "total": time.perf_counter() - start}
         timings = {name: round(s * 1000, 1) for name, s in whole.items()}
         asked = used.vectors.asked, used.scores.asked
-        return Answered(question, evidence, faults, self._digest, self._models, timings, *asked)
+        return Answered(question, evidence, faults, self._digest, self._models, timings, *asked, index)
 
     async def _open(self) -> Snapshot:
         async with self._opening:

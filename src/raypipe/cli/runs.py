@@ -11,6 +11,7 @@ from typing import Any
 
 from rich.console import Console
 
+from raypipe import readers
 from raypipe.cli import options
 from raypipe.cli.opened import judging, pipeline_of
 from raypipe.cli.settings import Settings
@@ -72,14 +73,14 @@ def _add_eval(commands: options.Commands) -> None:
 
 
 def _index(args: argparse.Namespace, settings: Settings) -> int:
-    store = Store.open(settings.store_uri(args.store, "default"))
+    store = Store.open(settings.store_to_use(args.store))
     with pipeline_of(args, settings, store, args.json, answers=False) as pipeline:
         done = pipeline.index(None)
     return _counts(args, {name: asdict(count) for name, count in done.counts.items()})
 
 
 def _answer(args: argparse.Namespace, settings: Settings) -> int:
-    store = Store.open(settings.store_uri(args.store, "default"))
+    store = Store.open(settings.store_to_use(args.store))
     with pipeline_of(args, settings, store, args.json) as pipeline:
         done = pipeline.answer(questions_of(pipeline, None, None), args.fresh)
     return _counts(args, {name: asdict(count) for name, count in done.counts.items()})
@@ -102,20 +103,22 @@ def _eval(args: argparse.Namespace, settings: Settings) -> int:
     demo = not args.data and not args.store and not settings.store
     if demo:
         args.data = [_demo(settings, args.json)]
-    uri = settings.store_uri(args.store, "demo")
+    uri = str(settings.stores / "demo") if demo else settings.store_to_fill(args.store)
     out = Path(
         settings.place(
             args.out or str(settings.home / "runs" / Path(uri).name / Path(args.recipe).stem), "--out"
         )
     )
     data = [Path(settings.place(str(p), "--data")) for p in args.data]
+    format = options.format_for(args.format, data)
+    if data:
+        readers.files_of(data, format)  # what is not there is said before anything is started
     store = Store.create(uri)
     start = time.perf_counter()
     with (
         judging(args, settings) as judge,
         pipeline_of(args, settings, store, args.json) as pipeline,
     ):
-        format = options.format_for(args.format, data)
         done = evaluate(pipeline, data, format, args.limit, args.rule, out, judge, args.fresh)
     report = to_json(done.report)
     if args.json:
