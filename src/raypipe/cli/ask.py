@@ -17,12 +17,14 @@ from raypipe import arrow, readers
 from raypipe.cli import options
 from raypipe.cli.opened import addresses, cluster_file, recipe_of
 from raypipe.cli.settings import Settings
-from raypipe.errors import DataError
+from raypipe.errors import ConfError, DataError
 from raypipe.index import LanceIndex
 from raypipe.kit import LocalKit
 from raypipe.pipeline import searched
+from raypipe.plain import from_plain
 from raypipe.recipe import Recipe
 from raypipe.records import Question, Source, digest
+from raypipe.release import Release, live
 from raypipe.report.report import prediction, ranking, urls
 from raypipe.request import answer_over
 from raypipe.run import Questions, StageCount
@@ -39,7 +41,7 @@ def add(commands: options.Commands) -> None:
         'raypipe ask local "who directed the film?" --pages pages.jsonl',
         _ask,
     )
-    options.recipe(made)
+    options.recipe(made, live=True)
     made.add_argument("question", metavar="QUESTION", help="the question; or the id of a stored one")
     made.add_argument(
         "--pages", metavar="FILE", type=Path, help="a CRAG line: its search results are searched"
@@ -51,9 +53,10 @@ def add(commands: options.Commands) -> None:
 
 
 def _ask(args: argparse.Namespace, settings: Settings) -> int:
-    recipe = recipe_of(args, settings)
+    release = _live(args, settings) if args.recipe == "live" else None
+    recipe = recipe_of(args, settings) if release is None else from_plain(release.recipe)
     start = time.perf_counter()
-    answered, counts, index = asyncio.run(_answered(args, recipe, settings))
+    answered, counts, index = asyncio.run(_answered(args, recipe, settings, release))
     timings = {name: round(c.seconds * 1000, 1) for name, c in counts.items()}
     timings["total"] = round((time.perf_counter() - start) * 1000, 1)
     if args.json:
@@ -67,6 +70,7 @@ def _ask(args: argparse.Namespace, settings: Settings) -> int:
                 "faults": [asdict(f) for f in answered.faults],
                 "timings_ms": timings,
                 "versions": {
+                    "release": release.id if release else None,
                     "recipe": recipe.digest(),
                     "models": {m.name: m.weights for m in recipe.models()},
                 },
@@ -77,12 +81,21 @@ def _ask(args: argparse.Namespace, settings: Settings) -> int:
     return 0
 
 
+def _live(args: argparse.Namespace, settings: Settings) -> Release:
+    """The release that answers, pinned for this question. Raises ConfError before the first."""
+    store = Store.open(settings.store_uri(args.store, "demo"))
+    found = live(store)
+    if found is None:
+        raise ConfError(f"{store.uri}: nothing is live; `raypipe promote DIR` releases a finished eval")
+    return found
+
+
 async def _answered(
-    args: argparse.Namespace, recipe: Recipe, settings: Settings
+    args: argparse.Namespace, recipe: Recipe, settings: Settings, release: Release | None
 ) -> tuple[Question, Mapping[str, StageCount], Index]:
     kit = _kit(args, recipe, settings)
     try:
-        return await _with(kit, args, recipe, settings)
+        return await _with(kit, args, recipe, settings, release)
     finally:
         await kit.close()
 
@@ -109,14 +122,14 @@ def _hear(piece: str) -> None:
 
 
 async def _with(
-    kit: LocalKit, args: argparse.Namespace, recipe: Recipe, settings: Settings
+    kit: LocalKit, args: argparse.Namespace, recipe: Recipe, settings: Settings, release: Release | None
 ) -> tuple[Question, Mapping[str, StageCount], Index]:
     if args.pages:
         done = await answer_over(recipe, kit, *_from_file(args))
         return done.question, done.counts, done.index
     store = Store.open(settings.store_uri(args.store, "demo"))
     question = _from_store(args, store)
-    index = LanceIndex(searched(store, recipe))
+    index = LanceIndex(release.opened(store)[1] if release else searched(store, recipe))
     ask = Questions(recipe, kit.with_index(index))
     [answered] = await ask([question])
     return answered, ask.counts, index

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.resources
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +21,7 @@ class Settings:
     conf: Conf  # RAYPIPE_CONF, ./conf, the installed copy, the checkout of an editable install
     ray: str  # RAY_ADDRESS; "local" starts a Ray for this run
     submitted: str | None  # id of the submitted Ray job this runs in, else None
+    metadata: Mapping[str, str] = field(default_factory=dict)  # that the Ray job was submitted with
     keys: Mapping[str, str] = field(default_factory=dict, repr=False)  # the environment: endpoints' keys
 
     def store_uri(self, given: str | None, name: str) -> str:
@@ -51,4 +53,5 @@ def from_environment(environ: Mapping[str, str], cwd: Path) -> Settings:
         ray=environ.get("RAY_ADDRESS") or "local",
         submitted=(environ.get("RAY_JOB_SUBMISSION_ID") or "unknown") if job else None,
         keys=environ,
+        metadata={str(k): str(v) for k, v in (json.loads(job).get("metadata") or {}).items()} if job else {},
     )
