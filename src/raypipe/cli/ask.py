@@ -19,8 +19,10 @@ from raypipe.errors import ConfError, DataError
 from raypipe.kit import LocalKit
 from raypipe.memo.disk import StoreMemo, memo_versions
 from raypipe.online import Answered, Asked, NotReady, Online
+from raypipe.plain import from_plain
 from raypipe.recipe import Recipe
 from raypipe.records import Question, digest
+from raypipe.release import Release, live
 from raypipe.report.report import ranking
 from raypipe.store import Store, StoreError
 
@@ -34,7 +36,7 @@ def add(commands: options.Commands) -> None:
         'raypipe ask local "who directed the film?" --pages pages.jsonl',
         _ask,
     )
-    options.recipe(made)
+    options.recipe(made, live=True)
     about = "the question; one that is stored, by its id or in its words, has its own pages"
     made.add_argument("question", metavar="QUESTION", help=about)
     made.add_argument(
@@ -49,8 +51,9 @@ def add(commands: options.Commands) -> None:
 def _ask(args: argparse.Namespace, settings: Settings) -> int:
     if not args.question.strip():
         raise ConfError("expected a question, found an empty text")
-    recipe = recipe_of(args, settings)
-    answered = asyncio.run(_answered(args, recipe, settings))
+    release = _live(args, settings) if args.recipe == "live" else None
+    recipe = recipe_of(args, settings) if release is None else from_plain(release.recipe)
+    answered = asyncio.run(_answered(args, recipe, settings, release))
     if args.json:
         from raypipe.service import reply  # the web framework takes half a second to import
 
@@ -60,15 +63,26 @@ def _ask(args: argparse.Namespace, settings: Settings) -> int:
     return 0
 
 
-async def _answered(args: argparse.Namespace, recipe: Recipe, settings: Settings) -> Answered:
+def _live(args: argparse.Namespace, settings: Settings) -> Release:
+    """The release that answers, pinned for this question. Raises ConfError before the first."""
+    store = Store.open(settings.store_to_use(args.store))
+    found = live(store)
+    if found is None:
+        raise ConfError(f"{store.uri}: nothing is live; `raypipe promote DIR` releases a finished eval")
+    return found
+
+
+async def _answered(
+    args: argparse.Namespace, recipe: Recipe, settings: Settings, release: Release | None
+) -> Answered:
     kit = _kit(args, recipe, settings)
     try:
         if args.pages:
-            return await Online(recipe, kit, "").answer(_from_file(args))
+            return await Online(recipe, kit, "", release=release).answer(_from_file(args))
         uri = settings.store_to_use(args.store)
         memo = StoreMemo(uri, memo_versions(Store.open(uri)))
         question = Question(digest("ask", args.question), args.question, asked_at=args.time)
-        return await Online(recipe, kit, uri, memo).answer(Asked(question))
+        return await Online(recipe, kit, uri, memo, release).answer(Asked(question))
     except NotReady as e:
         raise StoreError(str(e)) from e
     finally:

@@ -37,8 +37,10 @@ def store(made: argparse.ArgumentParser) -> None:
     )
 
 
-def recipe(made: argparse.ArgumentParser, optional: bool = False) -> None:
+def recipe(made: argparse.ArgumentParser, optional: bool = False, live: bool = False) -> None:
     about = "a name under conf/recipes, or a path"
+    if live:
+        about += "; live: the released one"
     if optional:
         made.add_argument("recipe", metavar="RECIPE", nargs="?", default="local", help=f"{about} (local)")
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.resources
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +22,7 @@ class Settings:
     ray: str  # RAY_ADDRESS; "local" (when it is not set) starts a Ray for this run
     auth: str | None  # RAY_AUTH_MODE
     submitted: str | None  # id of the submitted Ray job this runs in, else None
+    metadata: Mapping[str, str] = field(default_factory=dict)  # that the Ray job was submitted with
     keys: Mapping[str, str] = field(default_factory=dict, repr=False)  # the environment: endpoints' keys
 
     def store_to_fill(self, given: str | None) -> str:
@@ -64,4 +66,5 @@ def from_environment(environ: Mapping[str, str], cwd: Path) -> Settings:
         auth=environ.get("RAY_AUTH_MODE") or None,
         submitted=(environ.get("RAY_JOB_SUBMISSION_ID") or "unknown") if job else None,
         keys=environ,
+        metadata={str(k): str(v) for k, v in (json.loads(job).get("metadata") or {}).items()} if job else {},
     )
