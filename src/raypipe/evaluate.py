@@ -193,20 +193,16 @@ def _corpus(pipeline: Pipeline, questions: Sequence[Question]) -> dict[str, Any]
 def _faults(
     pipeline: Pipeline, questions: Sequence[Question], answered: Sequence[Question], read: Ingested | None
 ) -> tuple[FaultCount, ...]:
-    """Everything that could not be done, by step and reason: lines, sources, questions."""
-    sources = {s for q in questions for s in q.sources() or ()}
-    vectors = map(pipeline.vectors_table, pipeline.recipe.embedders())
-    tables = {pipeline.texts_table, pipeline.passages_table, *vectors}
-    found: Counter[tuple[str, str, bool]] = Counter()
-    for row in pipeline.store.dataset("faults").to_table().to_pylist():
-        of_source = row["digest"] in tables and (row["id"] in sources or not sources)
-        of_line = row["digest"] == "ingest" and read is not None
-        if of_source or of_line:
-            found[row["step"], row["reason"], row["transient"]] += 1
+    """Everything that could not be done, by step and reason: lines of the files read, sources, questions."""
+    cited = [q.sources() for q in questions]
+    sources = None if None in cited else {s for some in cited for s in some or ()}
+    rows = pipeline.lost_sources(sources)
+    if read is not None:
+        rows += pipeline.store.rows("faults", "digest", [read.fingerprint]).to_pylist()
+    found = Counter((r["step"], r["reason"], r["transient"]) for r in rows)
     for q in answered:
-        for f in q.faults:
-            found[f.step, f.reason, f.transient] += 1
-        if not q.outcome:
+        found.update((f.step, f.reason, f.transient) for f in q.faults)
+        if not q.outcome and not q.faults:
             found["answer", "not_reached", True] += 1
     return tuple(FaultCount(*key, rows) for key, rows in sorted(found.items()))
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,7 +21,7 @@ from raypipe.index import IndexSpec, index_spec
 from raypipe.memo import vectors_of
 from raypipe.memo.disk import fold_memo, memo_versions
 from raypipe.recipe import Recipe
-from raypipe.records import Fault, Question, digest
+from raypipe.records import Fault, Outcome, Question, digest
 from raypipe.report.progress import Progress
 from raypipe.run import Corpora, StageCount
 from raypipe.step import Model
@@ -171,14 +171,24 @@ class Pipeline:
 
     def answers(self, questions: Sequence[Question]) -> list[Question]:
         """The stored answers of these questions, in order. One that could not be done has the outcome fault,
-        one that was not reached yet has none."""
+        one that was not reached yet has none; what stopped it then, if anything did, is its fault."""
         snapshot, recipe = self.snapshot(), self.recipe.digest()
         keys = [answer_key(recipe, q, snapshot) for q in questions]
         rows = self.store.rows("answers", "key", keys)
         found = dict(zip(rows["key"].to_pylist(), arrow.question.records(rows), strict=True))
-        wanted = set(keys)
-        lost = {r["digest"]: r for r in self._faults() if r["digest"] in wanted}
+        lost = {r["digest"]: r for r in _final_last(self.store.rows("faults", "digest", keys))}
         return [found.get(k) or _unanswered(q, lost.get(k)) for k, q in zip(keys, questions, strict=True)]
+
+    def lost_sources(self, among: set[str] | None) -> list[dict[str, Any]]:
+        """The rows of `faults` of sources (None: of all) that the corpus half could not do, the last one of
+        each source; one that was done since is not among them."""
+        tables = [self.texts_table, self.passages_table, *map(self.vectors_table, self.recipe.embedders())]
+        rows = []
+        for table in tables:
+            last = {r["id"]: r for r in _final_last(self.store.rows("faults", "digest", [table]))}
+            left = self.store.missing(table, "source", list(last))
+            rows += [last[id] for id in left if among is None or id in among]
+        return rows
 
     @property
     def texts_table(self) -> str:
@@ -313,8 +323,17 @@ class Pipeline:
 _PAST = {"parse": "parsed", "embed": "embedded", "answer": "answered"}
 
 
-def _unanswered(question: Question, fault: Mapping[str, str] | None) -> Question:
-    if fault is None:
+def _unanswered(question: Question, lost: Mapping[str, Any] | None) -> Question:
+    if lost is None:
         return question
-    lost = Fault(fault["step"], fault["reason"], fault["detail"], transient=False)
-    return Question(question.id, question.text, outcome="fault", faults=(lost,), citations=question.citations)
+    fault = Fault(lost["step"], lost["reason"], lost["detail"], lost["transient"])
+    outcome: Outcome = "" if fault.transient else "fault"
+    return Question(
+        question.id, question.text, outcome=outcome, faults=(fault,), citations=question.citations
+    )
+
+
+def _final_last(faults: pa.Table) -> list[dict[str, Any]]:
+    """Rows of `faults`, transient ones first: a row may fail in passing often, and for good once."""
+    rows: list[dict[str, Any]] = faults.to_pylist()
+    return sorted(rows, key=lambda r: not r["transient"])
