@@ -132,7 +132,7 @@ def _put(store: Store, kept: _Kept, of: str) -> int:
 
 
 def _put_faults(store: Store, faults: list[tuple[str, Fault]], of: str) -> None:
-    """Adds the troubles of these files (`of`: their fingerprint) that a killed ingest has not added already."""
+    """Adds the troubles of files (`of`: their fingerprint) that a killed ingest has not added already."""
     there = set(store.rows("faults", "digest", [of], ["id"])["id"].to_pylist())
     rows = faults_table([(id, asdict(fault), of) for id, fault in faults if id not in there], "ingest")
     if rows.num_rows:
