@@ -44,10 +44,11 @@ ALLOWED: dict[str, set[str]] = {
         "arrow", "identity", "index", "memo", "recipe", "records", "report", "run", "step", "steps", "store",
         "work",
     },
+    "gather": {"arrow", "index", "metrics", "pipeline", "records", "report"},
     "judge": {"chat", "metrics", "records", "step", "text"},
     "evaluate": {
-        "arrow", "errors", "index", "ingest", "judge", "kit", "memo", "metrics", "pipeline", "readers",
-        "records", "report", "run", "steps",
+        "arrow", "errors", "gather", "ingest", "judge", "kit", "memo", "metrics", "pipeline", "readers",
+        "records", "report", "run", "steps", "store",
     },
     "online": {
         "arrow", "index", "memo", "pipeline", "recipe", "records", "report", "request", "run", "step",

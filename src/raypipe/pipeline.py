@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from itertools import islice
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -51,6 +52,10 @@ from raypipe.work import (
     answer_key,
 )  # fmt: skip
 
+T = TypeVar("T")
+
+ANSWERS_AT_ONCE = 100  # read in one look: some 40 kB each with fifty citations and twenty hits
+
 Verb: TypeAlias = Literal["parse", "embed", "answer"]
 Runner: TypeAlias = Callable[[Verb, Fill, Sequence[Part]], Iterator[PartDone]]
 """Does parts somewhere and yields what each became, in any order. The verb says which pool it is for."""
@@ -62,6 +67,17 @@ def inline(verb: Verb, fill: Fill, parts: Sequence[Part]) -> Iterator[PartDone]:
     with asyncio.Runner() as loop:
         for part in parts:
             yield loop.run(_coroutine(do(part)))
+
+
+def batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    """The items in order, `size` at a time.
+
+    >>> list(batches("abcde", 2))
+    [['a', 'b'], ['c', 'd'], ['e']]
+    """
+    rest = iter(items)
+    while some := list(islice(rest, size)):
+        yield some
 
 
 async def _coroutine(work: Awaitable[PartDone]) -> PartDone:
@@ -132,15 +148,15 @@ class Pipeline:
                 self._vectors(model, wanted, done)
         return done
 
-    def answer(self, questions: Sequence[Question], fresh: bool = False) -> Done:
+    def answer(self, questions: Iterable[Question], fresh: bool = False) -> Done:
         """Answers the questions that have no answer yet from this recipe and this evidence. `fresh`: all of
         them, and language models are asked again whatever is remembered; vectors and scores are not."""
         done = Done()
         snapshot = self.snapshot()
         recipe = self.recipe.digest()
+        keys = {answer_key(recipe, q, snapshot): q.id for q in questions}
 
         def todo() -> list[str]:
-            keys = {answer_key(recipe, q, snapshot): q.id for q in questions}
             left = self.store.missing("answers", "key", list(keys))
             lost = self._lost(lambda row: row["digest"] in keys)
             return [keys[k] for k in left if keys[k] not in lost]
@@ -153,10 +169,9 @@ class Pipeline:
         with self.store.lease("driver", f"answer {self.recipe.name}"):
             fold_memo(self.store)
             if fresh:
-                keys = [answer_key(recipe, q, snapshot) for q in questions]
                 end(self.store, what)  # what a killed run left was not asked again
-                self.store.forget("answers", "key", keys)
-                self.store.forget("faults", "digest", keys)
+                self.store.forget("answers", "key", list(keys))
+                self.store.forget("faults", "digest", list(keys))
             self._fill(
                 what,
                 "answers", todo, self.sizes.questions, "answer", "questions",
@@ -169,15 +184,17 @@ class Pipeline:
             fold_memo(self.store, fresh)
         return done
 
-    def answers(self, questions: Sequence[Question]) -> list[Question]:
-        """The stored answers of these questions, in order. One that could not be done has the outcome fault,
-        one that was not reached yet has none; what stopped it then, if anything did, is its fault."""
+    def answers(self, questions: Iterable[Question]) -> Iterator[Question]:
+        """The stored answers of these questions, in order, read a batch at a time. One that could not be done
+        has the outcome fault, one that was not reached yet has none; what stopped it then, if anything did,
+        is its fault."""
         snapshot, recipe = self.snapshot(), self.recipe.digest()
-        keys = [answer_key(recipe, q, snapshot) for q in questions]
-        rows = self.store.rows("answers", "key", keys)
-        found = dict(zip(rows["key"].to_pylist(), arrow.question.records(rows), strict=True))
-        lost = {r["digest"]: r for r in _final_last(self.store.rows("faults", "digest", keys))}
-        return [found.get(k) or _unanswered(q, lost.get(k)) for k, q in zip(keys, questions, strict=True)]
+        for some in batches(questions, ANSWERS_AT_ONCE):
+            keys = [answer_key(recipe, q, snapshot) for q in some]
+            rows = self.store.rows("answers", "key", keys)
+            found = dict(zip(rows["key"].to_pylist(), arrow.question.records(rows), strict=True))
+            lost = {r["digest"]: r for r in _final_last(self.store.rows("faults", "digest", keys))}
+            yield from (found.get(k) or _unanswered(q, lost.get(k)) for k, q in zip(keys, some, strict=True))
 
     def lost_sources(self, among: set[str] | None) -> list[dict[str, Any]]:
         """The rows of `faults` of sources (None: of all) that the corpus half could not do, the last one of
