@@ -84,6 +84,19 @@ def test_a_second_run_asks_nothing_and_says_the_same(world, tmp_path, progress):
     assert first.report.marks == second.report.marks
 
 
+def test_one_lease_covers_all_phases_of_an_eval(world, tmp_path, progress):
+    seen = []
+
+    def watched(verb, fill, parts):
+        seen.append((verb, json.loads((tmp_path / "store/_lease/driver.json").read_text())))
+        yield from inline(verb, fill, parts)
+
+    evaluated(pipeline(tmp_path / "store", progress, runner=watched), world, tmp_path / "out")
+    assert [verb for verb, _ in seen] == ["parse", "parse", "embed", "answer"]
+    assert {(sign["owner"], sign["token"]) for _, sign in seen} == {("eval fakes", seen[0][1]["token"])}
+    assert not any((tmp_path / "store/_lease").iterdir())
+
+
 def test_another_recipe_on_the_same_store_computes_only_what_differs(world, tmp_path, progress):
     evaluated(pipeline(tmp_path / "store", progress), world, tmp_path / "one")
     other = tmp_path / "other.yaml"

@@ -105,39 +105,40 @@ def evaluate(
     Raises DataError if there are no questions, and what ingest, index and answer raise.
     """
     start = time.perf_counter()
-    read = ingest(pipeline.store, data, format, pipeline.progress) if data else None
-    questions = questions_of(pipeline, read.questions if read else None, limit)
-    if not questions:
-        where = ", ".join(map(str, data)) or pipeline.store.uri
-        raise DataError(f"{where}: no questions. `raypipe ingest PATH` reads some into a store")
-    indexed = pipeline.index(questions)
-    asked = pipeline.answer(questions, fresh)
-    outputs = outputs_in(out)
-    orders = any(isinstance(s.step, Generate) for s in pipeline.recipe.question)
-    with replaced(outputs.predictions) as lines:
-        answers = gather(pipeline, questions, lines, orders)
-    rows, verdict = answers.rows, None
-    if judge is not None:
-        said, verdict = _judge(pipeline, *judge, rows, answers.texts, fresh)
-        rows = [replace(r, judge_response=said.get(r.question)) for r in rows]
-    report = EvalReport(
-        run=uuid.uuid4().hex,
-        recipe=pipeline.recipe.name,
-        digest=pipeline.recipe.digest(),
-        seconds=time.perf_counter() - start,
-        questions=len(questions),
-        without_truth=answers.without_truth,
-        normalised=_normalised(read),
-        faults=_faults(pipeline, answers, read),
-        steps=_steps(pipeline, indexed, asked),
-        marks=mark(rows, rule),
-        judge=verdict,
-        planted=answers.planted,
-        **_corpus(pipeline, answers),
-    )
-    write_report(outputs, report, answers.shown, {r.question: r.truths for r in rows})
-    new = next(iter(asked.counts.values()), StageCount()).rows
-    return Evaluation(report, outputs, len(questions) - new, indexed.resumed + asked.resumed)
+    with pipeline.store.lease("driver", f"eval {pipeline.recipe.name}"):
+        read = ingest(pipeline.store, data, format, pipeline.progress) if data else None
+        questions = questions_of(pipeline, read.questions if read else None, limit)
+        if not questions:
+            where = ", ".join(map(str, data)) or pipeline.store.uri
+            raise DataError(f"{where}: no questions. `raypipe ingest PATH` reads some into a store")
+        indexed = pipeline.index(questions)
+        asked = pipeline.answer(questions, fresh)
+        outputs = outputs_in(out)
+        orders = any(isinstance(s.step, Generate) for s in pipeline.recipe.question)
+        with replaced(outputs.predictions) as lines:
+            answers = gather(pipeline, questions, lines, orders)
+        rows, verdict = answers.rows, None
+        if judge is not None:
+            said, verdict = _judge(pipeline, *judge, rows, answers.texts, fresh)
+            rows = [replace(r, judge_response=said.get(r.question)) for r in rows]
+        report = EvalReport(
+            run=uuid.uuid4().hex,
+            recipe=pipeline.recipe.name,
+            digest=pipeline.recipe.digest(),
+            seconds=time.perf_counter() - start,
+            questions=len(questions),
+            without_truth=answers.without_truth,
+            normalised=_normalised(read),
+            faults=_faults(pipeline, answers, read),
+            steps=_steps(pipeline, indexed, asked),
+            marks=mark(rows, rule),
+            judge=verdict,
+            planted=answers.planted,
+            **_corpus(pipeline, answers),
+        )
+        write_report(outputs, report, answers.shown, {r.question: r.truths for r in rows})
+        new = next(iter(asked.counts.values()), StageCount()).rows
+        return Evaluation(report, outputs, len(questions) - new, indexed.resumed + asked.resumed)
 
 
 def _judge(
@@ -160,8 +161,7 @@ def _judge(
             await kit.close()
 
     done = asyncio.run(ask())
-    with store.lease("driver", f"judge {pipeline.recipe.name}"):
-        fold_memo(store, fresh)
+    fold_memo(store, fresh)
     line = JudgeLine(
         model=judge.model.name,
         pairs=done.pairs,
