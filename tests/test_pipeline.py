@@ -84,6 +84,15 @@ def test_a_second_run_asks_nothing_and_says_the_same(world, tmp_path, progress):
     assert first.report.marks == second.report.marks
 
 
+def test_a_log_names_each_phase_by_what_it_did_and_its_own_time(world, tmp_path):
+    log, at = io.StringIO(), iter(range(10_000))
+    with Progress(log, now=lambda: next(at)) as progress:
+        evaluated(pipeline(tmp_path / "store", progress), world, tmp_path / "out")
+    said = [line for line in log.getvalue().splitlines() if " in 0:" in line]
+    assert [line.split()[0] for line in said] == ["read", "parsed", "split", "embedded", "answered"]
+    assert "answered 6/6 questions" in said[-1]
+
+
 def test_one_lease_covers_all_phases_of_an_eval(world, tmp_path, progress):
     seen = []
 

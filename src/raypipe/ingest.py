@@ -56,11 +56,11 @@ def ingest(store: Store, paths: Sequence[Path], format: Format, progress: Progre
         tree = json.loads(raw)
         return Ingested(of, tuple(tree["questions"]), tree["counts"], tree["reasons"], again=True)
     counts, kept = Counts(), _Kept()
-    task = progress.task("read", "MB", readers.size(paths, format) >> 20)
     with store.lease("driver", f"ingest {paths[0]}"):
         run = uuid.uuid4().hex
-        rows = _watched(readers.open(paths, format, counts), counts, task)
-        parts = [_write(store, run, i, some) for i, some in enumerate(_sources(rows, kept))]
+        with progress.task("read", "MB", readers.size(paths, format) >> 20) as task:
+            rows = _watched(readers.open(paths, format, counts), counts, task)
+            parts = [_write(store, run, i, some) for i, some in enumerate(_sources(rows, kept))]
         commit(store, "sources", run, parts)
         replaced = _put(store, kept, of)
         if replaced:  # what other files had said of these rows holds no more

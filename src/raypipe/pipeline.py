@@ -126,6 +126,20 @@ def searched(store: Store, recipe: Recipe) -> IndexSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class Filling:
+    """The work that brings one table up to date."""
+
+    what: str  # names the work: a digest of its stages
+    table: str
+    pool: Verb  # where its parts are done
+    past: str  # what is then done to a unit: parsed, split, embedded, answered
+    unit: str  # sources, texts, questions
+    per_part: int  # units in a part
+    todo: Callable[[], list[str]]  # ids that the table lacks
+    fill: Callable[[str], Fill]  # the work under the name of a run
+
+
+@dataclass(frozen=True, slots=True)
 class Pipeline:
     """A recipe over a store, and where its parts are done."""
 
@@ -172,15 +186,14 @@ class Pipeline:
                 end(self.store, what)  # what a killed run left was not asked again
                 self.store.forget("answers", "key", list(keys))
                 self.store.forget("faults", "digest", list(keys))
-            self._fill(
-                what,
-                "answers", todo, self.sizes.questions, "answer", "questions",
+            work = Filling(
+                what, "answers", "answer", "answered", "questions", self.sizes.questions, todo,
                 lambda run: FillAnswers(
                     self.place, self.recipe, run, snapshot,
                     searched(self.store, self.recipe), known(),
                 ),
-                done,
             )  # fmt: skip
+            self._fill(work, done)
             fold_memo(self.store, fresh)
         return done
 
@@ -241,11 +254,12 @@ class Pipeline:
         with asyncio.Runner() as loop:
             empty = loop.run(Corpora(self.recipe, self.place.kit(None)).texts(arrow.corpus_table([])))
         self.store.ensure(table, empty.drop(["fault"]).schema)
-        self._fill(
-            f"texts-{self.recipe.texts_digest()}", table, lambda: self._missing(table, wanted),
-            self.sizes.sources, "parse", "sources",
-            lambda run: FillTexts(self.place, self.recipe, table, run), done,
+        work = Filling(
+            f"texts-{self.recipe.texts_digest()}", table, "parse", "parsed", "sources", self.sizes.sources,
+            lambda: self._missing(table, wanted),
+            lambda run: FillTexts(self.place, self.recipe, table, run),
         )  # fmt: skip
+        self._fill(work, done)
 
     def _passages(self, wanted: list[str], done: Done) -> None:
         table = self.passages_table
@@ -255,10 +269,11 @@ class Pipeline:
             lost = set(self.store.missing(self.texts_table, "source", wanted))
             return self._missing(table, [s for s in wanted if s not in lost])
 
-        self._fill(
-            table, table, todo, self.sizes.sources, "parse", "texts",
-            lambda run: FillPassages(self.place, self.recipe, table, run, self.texts_table), done,
+        work = Filling(
+            table, table, "parse", "split", "texts", self.sizes.sources, todo,
+            lambda run: FillPassages(self.place, self.recipe, table, run, self.texts_table),
         )  # fmt: skip
+        self._fill(work, done)
 
     def _vectors(self, model: Model, wanted: list[str], done: Done) -> None:
         table = self.vectors_table(model)
@@ -275,7 +290,8 @@ class Pipeline:
                 self.place, self.recipe, table, run, self.texts_table, self.passages_table, model, memo
             )
 
-        self._fill(table, table, todo, self.sizes.sources, "embed", "sources", fill, done)
+        work = Filling(table, table, "embed", "embedded", "sources", self.sizes.sources, todo, fill)
+        self._fill(work, done)
         fold_memo(self.store)
 
     def _missing(self, table: str, ids: list[str]) -> list[str]:
@@ -291,53 +307,38 @@ class Pipeline:
         rows: list[dict[str, str]] = self.store.dataset("faults").to_table(filter="NOT transient").to_pylist()
         return rows
 
-    def _fill(
-        self,
-        what: str,
-        table: str,
-        todo: Callable[[], list[str]],
-        per_part: int,
-        verb: Verb,
-        unit: str,
-        fill: Callable[[str], Fill],
-        done: Done,
-    ) -> None:
+    def _fill(self, work: Filling, done: Done) -> None:
         """Fills a table with what it lacks: first what a killed run left, then the rest."""
-        while True:
-            run = begun(self.store, what)
-            if resumed := run is not None:
-                pass
-            elif ids := todo():
-                run = begin(self.store, what, ids, per_part)
-            if run is None:
-                return
-            if committed(self.store, table, run.name) is None:
-                self._do(run, table, verb, unit, fill, done)
-            try:
-                commit(self.store, "faults", run.name, run.parts)
-                commit(self.store, table, run.name, run.parts)
-            except AddedMeanwhile:
-                end(self.store, what)  # its plan is void; what is missing is worked out anew
-                continue
-            end(self.store, what)
-            if not resumed:
-                return
+        if run := begun(self.store, work.what):
+            self._finish(run, work, done)
+        while ids := work.todo():
+            if self._finish(begin(self.store, work.what, ids, work.per_part), work, done):
+                return  # what failed in passing is to do again, but not by this run
 
-    def _do(
-        self, run: Run, table: str, verb: Verb, unit: str, fill: Callable[[str], Fill], done: Done
-    ) -> None:
+    def _finish(self, run: Run, work: Filling, done: Done) -> bool:
+        """Does what is left of a run and commits it. False if others added some of its rows meanwhile: its
+        plan is void then, and what is missing is to be worked out anew."""
+        if committed(self.store, work.table, run.name) is None:
+            self._do(run, work, done)
+        try:
+            commit(self.store, "faults", run.name, run.parts)
+            commit(self.store, work.table, run.name, run.parts)
+            whole = True
+        except AddedMeanwhile:
+            whole = False
+        end(self.store, work.what)
+        return whole
+
+    def _do(self, run: Run, work: Filling, done: Done) -> None:
         """Does the parts of a run that no driver before has done."""
-        here = done_parts(self.store, table, run.name)
+        here = done_parts(self.store, work.table, run.name)
         done.resumed += len(here)
         left = [Part(name, ids) for name, ids in run.parts.items() if name not in here]
-        task = self.progress.task(_PAST[verb], unit, sum(len(p.ids) for p in left))
-        for part in self.runner(verb, fill(run.name), left):
-            done.add(part)
-            task.tokens += sum(count.tally.tokens.generated for count in part.counts.values())
-            task.advance(part.ids)
-
-
-_PAST = {"parse": "parsed", "embed": "embedded", "answer": "answered"}
+        with self.progress.task(work.past, work.unit, sum(len(p.ids) for p in left)) as task:
+            for part in self.runner(work.pool, work.fill(run.name), left):
+                done.add(part)
+                task.tokens += sum(count.tally.tokens.generated for count in part.counts.values())
+                task.advance(part.ids)
 
 
 def _unanswered(question: Question, lost: Mapping[str, Any] | None) -> Question:
