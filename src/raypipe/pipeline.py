@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -49,6 +49,7 @@ from raypipe.work import (
     Part,
     PartDone,
     Place,
+    Verb,
     answer_key,
 )  # fmt: skip
 
@@ -56,7 +57,6 @@ T = TypeVar("T")
 
 ANSWERS_AT_ONCE = 100  # read in one look: some 40 kB each with fifty citations and twenty hits
 
-Verb: TypeAlias = Literal["parse", "embed", "answer"]
 Runner: TypeAlias = Callable[[Verb, Fill, Sequence[Part]], Iterator[PartDone]]
 """Does parts somewhere and yields what each became, in any order. The verb says which pool it is for."""
 
@@ -149,12 +149,14 @@ class Pipeline:
     sizes: Sizes
     runner: Runner
     progress: Progress
+    workers: Mapping[Verb, int] = field(default_factory=lambda: {"parse": 1, "embed": 1, "answer": 1})
+    """Processes that do parts at a time, each with its own memory of what it asked."""
 
     def index(self, questions: Iterable[Question] | None) -> Done:
         """Brings the tables of the corpus half up to date with every source that these questions may search
         (None: every source in the store). Raises what a stage raises; whole parts stay."""
         done = Done()
-        wanted = self._sources(questions)
+        wanted = self.sources(questions)
         with self.store.lease("driver", f"index {self.recipe.name}"):
             self._texts(wanted, done)
             self._passages(wanted, done)
@@ -167,19 +169,13 @@ class Pipeline:
         them, and language models are asked again whatever is remembered; vectors and scores are not."""
         done = Done()
         snapshot = self.snapshot()
-        recipe = self.recipe.digest()
-        keys = {answer_key(recipe, q, snapshot): q.id for q in questions}
-
-        def todo() -> list[str]:
-            left = self.store.missing("answers", "key", list(keys))
-            lost = self._lost(lambda row: row["digest"] in keys)
-            return [keys[k] for k in left if keys[k] not in lost]
+        keys = self._keys(questions, snapshot)
 
         def known() -> dict[str, int]:
             tables = memo_versions(self.store).items()
             return {name: at for name, at in tables if not (fresh and name.startswith("replies-"))}
 
-        what = f"answers-{digest(recipe, snapshot)}"
+        what = self.answers_run(snapshot)
         with self.store.lease("driver", f"answer {self.recipe.name}"):
             fold_memo(self.store)
             if fresh:
@@ -187,7 +183,8 @@ class Pipeline:
                 self.store.forget("answers", "key", list(keys))
                 self.store.forget("faults", "digest", list(keys))
             work = Filling(
-                what, "answers", "answer", "answered", "questions", self.sizes.questions, todo,
+                what, "answers", "answer", "answered", "questions", self.sizes.questions,
+                lambda: self._unanswered(keys),
                 lambda run: FillAnswers(
                     self.place, self.recipe, run, snapshot,
                     searched(self.store, self.recipe), known(),
@@ -196,6 +193,24 @@ class Pipeline:
             self._fill(work, done)
             fold_memo(self.store, fresh)
         return done
+
+    def answers_run(self, snapshot: str) -> str:
+        """Names the work of answering from one snapshot."""
+        return f"answers-{digest(self.recipe.digest(), snapshot)}"
+
+    def unanswered(self, questions: Iterable[Question], snapshot: str) -> list[str]:
+        """Ids of the questions that have no answer from this evidence and were not found impossible to do."""
+        return self._unanswered(self._keys(questions, snapshot))
+
+    def _keys(self, questions: Iterable[Question], snapshot: str) -> dict[str, str]:
+        """Key of its answer -> question id."""
+        recipe = self.recipe.digest()
+        return {answer_key(recipe, q, snapshot): q.id for q in questions}
+
+    def _unanswered(self, keys: Mapping[str, str]) -> list[str]:
+        left = self.store.missing("answers", "key", list(keys))
+        lost = self._lost(lambda row: row["digest"] in keys)
+        return [keys[k] for k in left if keys[k] not in lost]
 
     def answers(self, questions: Iterable[Question]) -> Iterator[Question]:
         """The stored answers of these questions, in order, read a batch at a time. One that could not be done
@@ -236,7 +251,7 @@ class Pipeline:
         ids = self.store.dataset("sources").to_table(columns=["id"])["id"].to_pylist()
         return digest(*sorted(ids))
 
-    def _sources(self, questions: Iterable[Question] | None) -> list[str]:
+    def sources(self, questions: Iterable[Question] | None) -> list[str]:
         """Ids of the sources to index, in citation order, of the kinds that the recipe parses."""
         kinds = next(s.step.kinds for s in self.recipe.corpus if isinstance(s.step, Parse))
         table = self.store.dataset("sources").to_table(columns=["id", "kind"])
@@ -246,8 +261,8 @@ class Pipeline:
             if (sources := q.sources()) is None:
                 return sorted(here)
             cited.update(dict.fromkeys(sources))
-        known = set(here)
-        return sorted(here) if questions is None else [s for s in cited if s in known]
+        stored = set(here)
+        return sorted(here) if questions is None else [s for s in cited if s in stored]
 
     def _texts(self, wanted: list[str], done: Done) -> None:
         table = self.texts_table
@@ -256,7 +271,7 @@ class Pipeline:
         self.store.ensure(table, empty.drop(["fault"]).schema)
         work = Filling(
             f"texts-{self.recipe.texts_digest()}", table, "parse", "parsed", "sources", self.sizes.sources,
-            lambda: self._missing(table, wanted),
+            lambda: self.missing(table, wanted),
             lambda run: FillTexts(self.place, self.recipe, table, run),
         )  # fmt: skip
         self._fill(work, done)
@@ -267,7 +282,7 @@ class Pipeline:
 
         def todo() -> list[str]:
             lost = set(self.store.missing(self.texts_table, "source", wanted))
-            return self._missing(table, [s for s in wanted if s not in lost])
+            return self.missing(table, [s for s in wanted if s not in lost])
 
         work = Filling(
             table, table, "parse", "split", "texts", self.sizes.sources, todo,
@@ -282,7 +297,7 @@ class Pipeline:
 
         def todo() -> list[str]:
             here = set(self.store.sources_with_chunks(self.passages_table).to_pylist())
-            return self._missing(table, [s for s in wanted if s in here])
+            return self.missing(table, [s for s in wanted if s in here])
 
         def fill(run: str) -> Fill:
             memo = {k: v for k, v in memo_versions(self.store).items() if k == vectors_of(model).name}
@@ -294,10 +309,15 @@ class Pipeline:
         self._fill(work, done)
         fold_memo(self.store)
 
-    def _missing(self, table: str, ids: list[str]) -> list[str]:
+    def missing(self, table: str, ids: list[str]) -> list[str]:
         """The ids that a table lacks and that were not found impossible to do."""
-        lost = self._lost(lambda row: row["digest"] == table)
-        return [s for s in self.store.missing(table, "source", ids) if s not in lost]
+        lost = self.lost(table)
+        left = self.store.missing(table, "source", ids) if self.store.has(table) else ids
+        return [s for s in left if s not in lost]
+
+    def lost(self, table: str) -> set[str]:
+        """The sources that were found impossible to do for a table of the corpus half."""
+        return self._lost(lambda row: row["digest"] == table)
 
     def _lost(self, chosen: Callable[[Mapping[str, str]], bool]) -> set[str]:
         return {r["id"] for r in self._faults() if chosen(r)}
