@@ -1,5 +1,6 @@
 """What is missing and no more: a second run asks nothing, a killed one goes on, bad rows are counted."""
 
+import contextlib
 import io
 import json
 import os
@@ -47,6 +48,11 @@ def evaluated(pipe, world, out):
 
 def asked(done):
     return {s.step: s.asked for s in done.report.steps}
+
+
+def work(report):
+    """Step -> what it did, but for its time, and for what a later part found remembered."""
+    return {s.step: (s.rows, s.asked + s.remembered, s.skipped, s.faults) for s in report.steps}
 
 
 def rows(store, table):
@@ -119,7 +125,7 @@ def test_another_recipe_on_the_same_store_computes_only_what_differs(world, tmp_
 @pytest.mark.parametrize("after", [0, 1, 3])
 def test_a_run_that_died_between_parts_goes_on_where_it_was(world, tmp_path, progress, after):
     whole = pipeline(tmp_path / "whole", progress)
-    evaluated(whole, world, tmp_path / "out")
+    undisturbed = evaluated(whole, world, tmp_path / "out").report
 
     def dies(verb, fill, parts):
         for i, part in enumerate(inline(verb, fill, parts)):
@@ -128,13 +134,20 @@ def test_a_run_that_died_between_parts_goes_on_where_it_was(world, tmp_path, pro
             yield part
 
     broken = pipeline(tmp_path / "broken", progress, runner=dies)
-    for _ in range(4):  # each start dies in the table that it reaches
-        with pytest.raises(KeyboardInterrupt):
-            evaluated(broken, world, tmp_path / "out")
-            raise KeyboardInterrupt  # tables with fewer parts than `after` are through
-    done = evaluated(pipeline(tmp_path / "broken", progress), world, tmp_path / "out")
-    assert after == 0 or done.resumed > 0 or done.reused > 0
+    attempts, done = 0, None
+    while done is None:  # each attempt dies in the table that it reaches
+        attempts += 1
+        with contextlib.suppress(KeyboardInterrupt):
+            done = evaluated(broken, world, tmp_path / "out").report
+    assert attempts > 1
     assert contents(broken) == contents(whole)
+    # All work of the run is counted, whoever did it, and what was done before is said.
+    assert work(done) == work(undisturbed)
+    assert done.resumed >= attempts - 1 and any(s.resumed for s in done.steps)
+    assert all(s.asked <= s.planned for s in done.steps)
+    assert not list((tmp_path / "broken" / "_attempts").iterdir())
+    again = evaluated(broken, world, tmp_path / "out").report
+    assert again.resumed == 0 and not any(s.rows for s in again.steps)
 
 
 @pytest.mark.ray

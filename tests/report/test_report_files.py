@@ -144,7 +144,13 @@ def test_the_json_report_holds_what_programs_may_rely_on(written: tuple[EvalRepo
     )
     assert {*promised.split(), "missing", "unscored", "seconds", "steps"} <= set(found)
     counts = ["step", "rows", "planned", "asked", "remembered", "skipped", "faults", "seconds"]
-    assert list(found["steps"][0]) == [*counts, "prompt_tokens", "cached_tokens", "generated_tokens"]
+    assert list(found["steps"][0]) == [
+        *counts,
+        "prompt_tokens",
+        "cached_tokens",
+        "generated_tokens",
+        "resumed",
+    ]
     assert (found["questions"], found["citations"], found["faults"]) == (5, 15, 3)
     assert (found["score"], found["accuracy"], found["unscored"]) == (0, 1 / 3, 2)
     assert found["bounds"] == [pytest.approx(-0.4), pytest.approx(0.4)]

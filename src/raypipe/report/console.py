@@ -34,6 +34,8 @@ def print_report(console: Console, report: Mapping[str, Any], outputs: Outputs) 
         counts = (str(s[k]) for k in ("rows", "planned", "asked", "remembered", "skipped", "faults"))
         steps.add_row(Text(s["step"]), *counts, f"{s['seconds']:.1f}")
     console.print(steps)
+    if report["resumed"]:
+        console.print(Text(resumed(report)))
     for name, cost in _costs(report):
         console.print(Text(f"{name}: {cost}"))
     if report["faults_by_reason"]:
@@ -44,6 +46,12 @@ def print_report(console: Console, report: Mapping[str, Any], outputs: Outputs) 
         console.print(faults)
     for path in (outputs.report, outputs.predictions, outputs.page):
         console.print(Text(str(path)), soft_wrap=True)
+
+
+def resumed(report: Mapping[str, Any]) -> str:
+    """What of a report's work was done before."""
+    rows = ", ".join(f"{s['step']} {s['resumed']}" for s in report["steps"] if s["resumed"])
+    return f"resumed: {report['resumed']} parts were done by an attempt that was stopped; rows of it: {rows}"
 
 
 def _costs(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

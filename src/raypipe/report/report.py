@@ -33,6 +33,7 @@ class StepLine:
     prompt_tokens: int = 0  # of the chats that were asked; remembered ones cost none
     cached_tokens: int = 0  # of these, found in the engine's prefix cache
     generated_tokens: int = 0  # of the replies
+    resumed: int = 0  # of the rows: passed by attempts before this one, which were stopped
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +82,7 @@ class EvalReport:
     faults: tuple[FaultCount, ...]
     steps: tuple[StepLine, ...]  # corpus steps, then question steps, in recipe order
     marks: Marks
+    resumed: int = 0  # parts that attempts before this one did, which were stopped; the steps count them
     judge: JudgeLine | None = None  # None: nobody was asked
     planted: Obeyed | None = None  # orders in pages; None: no language model was asked
 
@@ -125,6 +127,7 @@ def to_json(report: EvalReport) -> dict[str, Any]:
         ],
         "planted": {**asdict(report.planted), "rate": report.planted.rate} if report.planted else None,
         "seconds": report.seconds,
+        "resumed": report.resumed,
         "steps": [asdict(s) for s in report.steps],
     }
 
