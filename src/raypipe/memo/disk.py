@@ -25,7 +25,7 @@ from raypipe.store.database import Store, forget, missing, rows
 from raypipe.store.tables import REPLIES, SCORES, checked, embeddings_schema, kind_of
 
 FRESH_BYTES = 256 << 20  # of values a process asked itself and keeps in memory
-# Of values per commit of a fold. With 16 MiB a fold of 32 and one of 130 MiB both peak at 205 MB above the rest,
+# Of values per commit of a fold. With 16 MiB folds of 32 and of 130 MiB both peak at 205 MB above the rest,
 # with 32 MiB at 235 and 290.
 FOLD_BYTES = 16 << 20
 _FOLDER = "_memo"
