@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, Protocol, TypeAlias
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal, Protocol, TypeAlias, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -69,9 +69,18 @@ Do: TypeAlias = Callable[[Part], Awaitable[PartDone]]
 
 
 class Fill(Protocol):
-    """One kind of work, as plain values."""
+    """One kind of work, as plain values: a frozen dataclass."""
+
+    @property
+    def place(self) -> Place: ...
 
     def open(self) -> Do: ...
+
+
+def with_threads(fill: Fill, threads: int) -> Fill:
+    """The same work where a model on a CPU has so many threads."""
+    placed: Fill = replace(cast(Any, fill), place=replace(fill.place, threads=threads))
+    return placed
 
 
 @dataclass(frozen=True, slots=True)
