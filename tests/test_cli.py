@@ -2,8 +2,10 @@
 
 import bz2
 import json
+import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -139,6 +141,17 @@ def test_eval_json_is_one_object_with_the_fields_that_programs_rely_on(capsys, l
     assert code == 0 and json.loads(out)["outcome"] in ("answered", "abstained")
 
 
+def test_a_run_without_out_takes_no_other_runs_folder(tmp_path):
+    from raypipe.cli.runs import _unused
+
+    now = time.struct_time((2026, 3, 1, 9, 5, 7, 6, 60, 0))
+    taken = []
+    for _ in range(3):
+        taken.append(_unused(tmp_path / "runs", now))
+        taken[-1].mkdir(parents=True)
+    assert [f.name for f in taken] == ["2026-03-01-090507", "2026-03-01-090507-2", "2026-03-01-090507-3"]
+
+
 def test_parse_gives_a_json_line_a_file_and_counts_what_is_no_page(capsys, tmp_path):
     good, bad = tmp_path / "good.html", tmp_path / "bad.html"
     good.write_text("<p>one</p><p>two</p><script>three</script>")
@@ -224,6 +237,11 @@ def test_synth_then_ingest_counts_what_was_written(capsys, tmp_path):
     assert code == 0 and read["questions"] == read["rows"] == 3 and not read["again"]
     code, out, _ = run(capsys, "ingest", tmp_path / "w", "--store", tmp_path / "s", "--json")
     assert json.loads(out)["again"]
+    bad = tmp_path / "bad.jsonl"
+    bad.write_text('{"broken": \n[]\n')
+    code, out, _ = run(capsys, "ingest", bad, "--store", tmp_path / "s")
+    assert code == 0 and re.search("faults +2\n", out), out
+    assert re.search("left out, bad json +1\n", out) and re.search("left out, not object +1\n", out), out
 
 
 def test_doctor_says_what_mends_what_is_missing(capsys, tmp_path):

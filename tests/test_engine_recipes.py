@@ -47,7 +47,7 @@ def team(local_ray, models):
     wanted = [m for name in RECIPES for m in resolved(name, str(models), CONF).models()]
     made = cluster.Team.of(file, wanted)
     assert made is not None and len(made.models) == 1, "both recipes name one model"
-    made.preflight(cluster.resources())
+    made.preflight(cluster.nodes())
     before = cores()
     with made.at_work():
         yield made

@@ -101,9 +101,9 @@ def cluster_of(args: argparse.Namespace, settings: Settings, uri: str, models: S
     opened, file = _read_cluster(args, settings, uri, models)
     team = cluster.Team.of(file, models)
     cluster.connect(settings.ray)
-    cluster.preflight(file.pools, cluster.resources())
+    cluster.preflight(file.pools, cluster.nodes())
     if team:
-        team.preflight(cluster.resources())
+        team.preflight(cluster.nodes())
 
     def runner(verb: Verb, fill: Fill, parts: Sequence[Part]) -> Iterator[PartDone]:
         if team and verb == "answer":
@@ -161,7 +161,7 @@ class JudgeKit(LocalKit):
         from raypipe import cluster
 
         if self._team is not None:
-            self._team.preflight(cluster.resources())
+            self._team.preflight(cluster.nodes())
             self._ends.enter_context(self._team.at_work())
             self._team = None
         return super().generator(model)

@@ -77,7 +77,7 @@ def _serve(args: argparse.Namespace, settings: Settings) -> int:
     endpoint = Endpoint(args.recipe, args.models, args.store, args.cluster)
     application = endpoint.application(settings)
     cluster.connect("local")  # a Serve that runs elsewhere may listen to others
-    cluster.preflight({"embed": endpoint.file(settings).pools["embed"]}, cluster.resources())
+    cluster.preflight({"embed": endpoint.file(settings).pools["embed"]}, cluster.nodes())
     try:
         deploy.run(application, HOST, args.port)
         print(
