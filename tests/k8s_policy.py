@@ -1,7 +1,7 @@
-"""What the manifests must keep, whoever changes them: rules over rendered trees, each with the ways to break it.
+"""What the manifests must keep, whoever changes them: rules over rendered trees, and the ways to break them.
 
-A rule yields what it does not like. Its `breaks` are what a careless edit could do; the tests do each of them at
-every place that it fits and expect the rule to notice. Knows Kubernetes' and KubeRay's field names.
+A rule yields what it does not like. Its `breaks` are what a careless edit could do; the tests do each of them
+at every place that it fits and expect the rule to notice. Knows Kubernetes' and KubeRay's field names.
 """
 
 from __future__ import annotations
@@ -285,7 +285,9 @@ def no_pod_may_speak_to_kubernetes_but_an_autoscaler(trees: Trees) -> Iterator[s
     scaled = [c["headGroupSpec"]["template"] for c in growing(trees)]
     for pod in pods(trees):
         spec = pod["spec"]
-        mine = spec.get("serviceAccountName") == "raypipe" and spec.get("automountServiceAccountToken") is False
+        mine = (
+            spec.get("serviceAccountName") == "raypipe" and spec.get("automountServiceAccountToken") is False
+        )
         if not mine and not any(pod is s for s in scaled):
             yield str(pod["metadata"])
     for account in of_kind(trees, "ServiceAccount"):
@@ -327,6 +329,11 @@ def nobody_else_reaches_a_pod(trees: Trees) -> Iterator[str]:
         held = [p["spec"] for p in policies if way in p["spec"]["policyTypes"]]
         free = [p for p in pods(trees) if not any(p in selected(trees, h["podSelector"]) for h in held)]
         yield from (f"{way} of {p.get('metadata')} is open" for p in free)
+    ours = [{"podSelector": {"matchLabels": {PART_OF: "raypipe"}}}]
+    for side, key in (("ingress", "from"), ("egress", "to")):
+        inner = [p["spec"] for p in policies if {key: ours} in p["spec"].get(side, [])]
+        cut = [p for p in pods(trees) if not any(p in selected(trees, i["podSelector"]) for i in inner)]
+        yield from (f"{p.get('metadata')} is cut off from raypipe's own pods" for p in cut)
     for policy in policies:
         name, spec = policy["metadata"]["name"], policy["spec"]
         if {way.lower() for way in spec["policyTypes"]} != {"ingress", "egress"} & set(spec):

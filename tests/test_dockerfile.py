@@ -6,7 +6,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 LINES = re.sub(r"\\\n", " ", (ROOT / "Dockerfile").read_text()).splitlines()
-STEPS = [(s[0], s[1]) for line in LINES if line and line[0] not in "# " and len(s := line.split(None, 1)) == 2]
+STEPS = [
+    (s[0], s[1]) for line in LINES if line and line[0] not in "# " and len(s := line.split(None, 1)) == 2
+]
 
 
 def test_the_base_is_pinned_and_a_python_that_the_project_takes():

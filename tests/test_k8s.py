@@ -1,5 +1,5 @@
-"""The Kubernetes manifests: against the schemas of Kubernetes and KubeRay, the policy in k8s_policy.py, and what
-they start here. Not on a live cluster: none can be had."""
+"""The Kubernetes manifests: against the schemas of Kubernetes and KubeRay, the policy in k8s_policy.py, and
+what they start here. Not on a live cluster: none can be had."""
 
 import copy
 import gzip
@@ -17,9 +17,9 @@ import yaml
 from k8s_policy import RULES, cluster_of, containers, gpu_groups, of_kind, worker_groups
 from serve_config import builder, unknown
 
-from raypipe import conf
+from raypipe import conf, rooms
 from raypipe.cli import parser
-from raypipe.cluster import Cluster
+from raypipe.cluster_file import Cluster
 from raypipe.conf import Where
 
 ROOT = Path(__file__).parents[1]
@@ -108,7 +108,9 @@ def test_the_check_notices_a_typo_and_a_wrong_type_at_any_depth(kind, rendered, 
 
 
 def test_other_manifests_fit_the_schemas_of_kubernetes(trees):
-    kubernetes = pytest.importorskip("kubernetes_validate", reason="kubernetes-validate is not installed here")
+    kubernetes = pytest.importorskip(
+        "kubernetes_validate", reason="kubernetes-validate is not installed here"
+    )
     found = [t for t in trees if t["kind"] not in (*RAYS, *WATCHING)]
     assert len(found) >= 6
     for tree in found:
@@ -183,21 +185,25 @@ def cluster_file(name):
 
 
 def most(tree):
-    """CPUs and GPUs of all workers that a manifest may come to."""
-    found = {"CPU": 0.0, "GPU": 0.0}
+    """The workers that a manifest may come to, as Ray would see them."""
+    found = []
     for g in worker_groups([tree]):
-        for c in g["template"]["spec"]["containers"]:
-            found["CPU"] += g["maxReplicas"] * float(c["resources"]["limits"]["cpu"])
-            found["GPU"] += g["maxReplicas"] * float(c["resources"]["limits"].get("nvidia.com/gpu", 0))
+        [c] = g["template"]["spec"]["containers"]
+        limits = c["resources"]["limits"]
+        node = {"CPU": float(limits["cpu"]), "GPU": float(limits.get("nvidia.com/gpu", 0))}
+        found += [node] * g["maxReplicas"]
     return found
 
 
 def test_the_pools_of_a_jobs_cluster_file_fit_its_workers(trees):
     for words, tree in entrypoints(trees):
         args = parser().parse_args([Path(words[1]).stem, *words[2:]])
-        have, file = most(tree), cluster_file(args.cluster)
-        for pool in file.pools.values():
-            assert pool.actors * pool.cpus <= have["CPU"] and pool.actors * pool.gpus <= have["GPU"]
+        nodes, written = most(tree), cluster_file(args.cluster)
+        rooms.preflight(rooms.sized(written, (), nodes).pools, nodes)
+        if written.grows:
+            here = sorted((n["CPU"], n["GPU"]) for n in nodes)
+            assert sorted((n["CPU"], n["GPU"]) for n in rooms.on_paper(written)) == here
+            assert cluster_of(tree).get("enableInTreeAutoscaling")
 
 
 @pytest.mark.filterwarnings("ignore::pydantic.PydanticDeprecatedSince20")
@@ -220,7 +226,7 @@ def test_the_service_is_the_application_that_the_builder_makes_and_fits_its_work
     have = most(service)
     for kind, option in (("CPU", "num_cpus"), ("GPU", "num_gpus")):
         needed = sum(d["num_replicas"] * d["ray_actor_options"].get(option, 0) for d in deployments)
-        assert needed <= have[kind]
+        assert needed <= rooms.total(have, kind)
     assert bool(gpu_groups([service])) == (cluster_file(app["args"]["cluster"]).device == "cuda")
 
 
@@ -233,7 +239,7 @@ def test_every_file_is_named_by_a_kustomization():
 
 
 def exported():
-    """The names of metrics that Ray's own dashboards read: what Ray exports, without `_bucket` and the like."""
+    """What Ray's own dashboards read, so what Ray exports: names of metrics, without `_bucket` and such."""
     import ray.dashboard.modules.metrics.dashboards as dashboards
 
     text = "".join(p.read_text() for p in Path(dashboards.__file__).parent.glob("*.py"))
@@ -251,7 +257,9 @@ def test_every_metric_that_is_watched_is_one_that_ray_exports(rendered):
         assert all(p["title"] and p["fieldConfig"]["defaults"]["unit"] for p in panels)
         assert len(expressions) >= 19
         for expression in expressions:
-            names = {re.sub("_(bucket|sum|count)$", "", m) for m in re.findall(r"\bray_[a-z_0-9]+", expression)}
+            names = {
+                re.sub("_(bucket|sum|count)$", "", m) for m in re.findall(r"\bray_[a-z_0-9]+", expression)
+            }
             assert names and names <= known, names - known
 
 

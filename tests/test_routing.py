@@ -1,4 +1,4 @@
-"""Contexts find the engine that has read them; none is given much more than another; who falls behind is spared."""
+"""Contexts find the engine that has read them, engines share the work, one that falls behind is spared."""
 
 import random
 from collections import Counter, defaultdict

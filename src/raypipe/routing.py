@@ -15,11 +15,13 @@ from collections.abc import Sequence
 from raypipe.chat import Chat
 
 HEAD = 2048
-"""Characters of the first user message that say which context it is: some 500 tokens, 32 of vLLM's blocks. Less
-would be instructions that all chats of a step share; more would reach the question, which stands at the end."""
+"""Characters of the first user message that say which context it is: some 500 tokens, 32 of vLLM's blocks.
+Less would be instructions that all chats of a step share; more would reach the question at the end."""
 
 SPREAD = 1.15  # most in flight on one engine, as a factor of the mean: results within 20 % of each other
-BEHIND = 1.5  # a context leaves its engine when that has this many times the mean in flight; below 2, or of two
+BEHIND = (
+    1.5  # a context leaves its engine when that has this many times the mean in flight; below 2, or of two
+)
 # engines none could ever fall behind
 REMEMBERED = 8192  # contexts of one process, the least recently used go first; 1 MB
 
@@ -68,4 +70,5 @@ class Router:
 
 
 def _rank(context: str, engine: int) -> bytes:
-    return hashlib.blake2b(context.encode("utf-8", "surrogatepass"), digest_size=8, salt=engine.to_bytes(2)).digest()
+    text = context.encode("utf-8", "surrogatepass")
+    return hashlib.blake2b(text, digest_size=8, salt=engine.to_bytes(2)).digest()

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
 from raypipe.cli import options
-from raypipe.cli.opened import pipeline_here
+from raypipe.cli.opened import on_named_paper, pipeline_here
 from raypipe.cli.settings import Settings
 from raypipe.coming import read_questions
 from raypipe.evaluate import questions_of
 from raypipe.manifest import read, to_json
+from raypipe.placement import asked_by, bottleneck, placement, refuse
 from raypipe.plan import Coming, plan
-from raypipe.report.plans import print_plan, print_story
+from raypipe.recipe import Recipe
+from raypipe.report.plans import print_placement, print_plan, print_story
+from raypipe.rooms import on_paper, preflight, preflight_engines
 from raypipe.store import Store
 from raypipe.why import why
 
@@ -68,8 +73,34 @@ def _plan(args: argparse.Namespace, settings: Settings) -> int:
     else:
         questions, coming = list(questions_of(pipeline, None, args.limit)), Coming()
     found = plan(pipeline, questions, coming).to_json()
+    found["placement"] = _placement(args, settings, pipeline.recipe, found["steps"])
     if args.json:
         options.print_json(found)
     else:
         print_plan(Console(), found)
+        print_placement(Console(), found["placement"])
     return 0
+
+
+def _placement(
+    args: argparse.Namespace, settings: Settings, recipe: Recipe, steps: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Where the named cluster file would run it, on the machines that the file is written for. Raises
+    ClusterTooSmall for what would not fit there."""
+    cluster = on_named_paper(args, settings, recipe)
+    nodes, asked = on_paper(cluster), asked_by(recipe)
+    preflight(cluster.pools, nodes)
+    own = [m for m in asked if m.loader == "vllm"]
+    if own and cluster.engines is not None:
+        preflight_engines(cluster.engines, own, nodes)
+    refuse(cluster, recipe.embedders(), asked)
+    placed = placement(cluster, recipe.embedders(), asked)
+    took = {s["step"]: s["estimate"]["seconds"] for s in steps}
+    slowest = bottleneck(recipe, placed, {stage: most[1] for stage, most in took.items() if most})
+    pools = [{**to_json(p), "takes_gib": round(p.takes_gib, 3), "arithmetic": p.arithmetic()} for p in placed]
+    return {
+        "cluster": args.cluster,
+        "about": cluster.about,
+        "pools": pools,
+        "bottleneck": to_json(slowest) if slowest else None,
+    }

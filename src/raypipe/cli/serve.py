@@ -12,13 +12,14 @@ from raypipe import conf
 from raypipe.cli import options
 from raypipe.cli.opened import resolved
 from raypipe.cli.settings import Settings
+from raypipe.cluster_file import Cluster
 from raypipe.conf import Where
+from raypipe.rooms import on_paper, preflight, sized
 from raypipe.work import Place
 
 if TYPE_CHECKING:
     from ray.serve import Application
 
-    from raypipe.cluster import Cluster
 
 HOST = "127.0.0.1"  # nobody else: there are no keys yet
 PORT = 8000
@@ -65,10 +66,9 @@ class Endpoint:
 
     def file(self, settings: Settings) -> Cluster:
         """The cluster file."""
-        from raypipe import cluster
-
         path = settings.conf.find("clusters", self.cluster)
-        return conf.build(cluster.Cluster, conf.read_yaml(path), Where(str(path)))
+        file = conf.build(Cluster, conf.read_yaml(path), Where(str(path)))
+        return sized(file, (), on_paper(file))
 
 
 def _serve(args: argparse.Namespace, settings: Settings) -> int:
@@ -77,7 +77,7 @@ def _serve(args: argparse.Namespace, settings: Settings) -> int:
     endpoint = Endpoint(args.recipe, args.models, args.store, args.cluster)
     application = endpoint.application(settings)
     cluster.connect("local")  # a Serve that runs elsewhere may listen to others
-    cluster.preflight({"embed": endpoint.file(settings).pools["embed"]}, cluster.nodes())
+    preflight({"embed": endpoint.file(settings).pools["embed"]}, cluster.nodes())
     try:
         deploy.run(application, HOST, args.port)
         print(

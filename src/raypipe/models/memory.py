@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 
 from raypipe.errors import ConfError
 from raypipe.models.catalog import REMOTE, WEIGHTLESS
@@ -42,7 +42,7 @@ def weight(model: Model) -> Weight | None:
     try:
         parameters = sum(map(_parameters, [*files, *(a for a in adapters if a.is_file())]))
         config = json.loads((folder / "config.json").read_bytes())
-    except (OSError, ValueError) as e:
+    except (OSError, ValueError, SafetensorError) as e:
         raise ConfError(f"model {model.name!r}: {folder} cannot be read: {e}. Fetch the folder again") from e
     stored = sum(f.stat().st_size for f in files)
     size = stored if model.quantization else parameters * BYTES[model.dtype]

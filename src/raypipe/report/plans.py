@@ -28,6 +28,24 @@ def print_plan(console: Console, plan: Mapping[str, Any]) -> None:
     console.print(Text(f"{'' if exact or not calls else 'at most '}{calls} calls"))
 
 
+def print_placement(console: Console, placement: Mapping[str, Any]) -> None:
+    """Which pool runs where, what memory it takes there, and what is expected to take the longest."""
+    console.print(Text(f"on {placement['cluster']} ({placement['about']}):"))
+    for p in placement["pools"]:
+        held = f"{p['cpus']:g} CPU" + (f" and {p['device']}" if p["gpus"] else "")
+        memory = f"; {p['arithmetic']}" if p["memory"] else ""
+        note = f"; {p['note']}" if p["note"] else ""
+        console.print(Text(f"  {p['who']}: {p['actors']} x {held}{memory}{note}"), soft_wrap=True)
+    slowest = placement["bottleneck"]
+    if slowest is None:
+        console.print(Text("what takes the longest is not known: nothing to do, or no run measured it here"))
+        return
+    took = f"at most {seconds(slowest['seconds'])}, {slowest['share']:.0%} of the clock"
+    console.print(
+        Text(f"what takes the longest: {slowest['stage']} in {slowest['where']}, {took}"), soft_wrap=True
+    )
+
+
 STATES = {
     "reused": "answered before this run; nothing was asked for it",
     "made": "answered by this run",
