@@ -40,10 +40,9 @@ def print_placement(console: Console, placement: Mapping[str, Any]) -> None:
     if slowest is None:
         console.print(Text("what takes the longest is not known: nothing to do, or no run measured it here"))
         return
-    took = f"at most {seconds(slowest['seconds'])}, {slowest['share']:.0%} of the clock"
-    console.print(
-        Text(f"what takes the longest: {slowest['stage']} in {slowest['where']}, {took}"), soft_wrap=True
-    )
+    where, took = slowest["where"], seconds(slowest["seconds"])
+    said = f"{slowest['stage']} in {where}, at most {took}, {slowest['share']:.0%} of the clock"
+    console.print(Text(f"what takes the longest: {said}"), soft_wrap=True)
 
 
 STATES = {
