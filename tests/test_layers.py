@@ -40,7 +40,7 @@ ALLOWED: dict[str, set[str]] = {
     "cluster_file": {"models", "step"},
     "rooms": {"cluster_file", "errors", "step", "work"},
     "placement": {"cluster_file", "errors", "models", "recipe", "step", "steps"},
-    "routing": {"chat"},
+    "routing": {"chat", "records"},
     "cluster": {"cluster_file", "engines", "errors", "identity", "models", "rooms", "step", "work"},
     "request": {"arrow", "identity", "index", "recipe", "records", "run", "step"},
     "ingest": {"arrow", "readers", "records", "report", "store", "work"},

@@ -1,13 +1,15 @@
 """Contexts find the engine that has read them, engines share the work, one that falls behind is spared."""
 
+import asyncio
 import random
 from collections import Counter, defaultdict
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raypipe.chat import Message
-from raypipe.routing import BEHIND, HEAD, SPREAD, Router, context_of
+from raypipe.chat import Generated, Message, Sampling
+from raypipe.routing import BEHIND, HEAD, SPREAD, Router, context_of, routed
 
 
 def test_a_context_is_how_the_first_thing_that_a_user_says_begins():
@@ -76,3 +78,34 @@ def test_the_choice_is_the_same_in_every_process():
     assert Router(4).choose([f"context {n}" for n in range(4)]) == Router(4).choose(
         [f"context {n}" for n in range(4)]
     )
+
+
+def test_several_engines_look_like_one_and_what_fails_leaves_no_chat_in_flight():
+    """Replies in order, from the engine that has the context; an error of an engine is the caller's."""
+    asked = [[], []]
+
+    def engine(n):
+        async def generate(chats, sampling, adapter=None):
+            await asyncio.sleep(0)
+            asked[n] += [c[0].content for c in chats]
+            if any(c[0].content == "bad" for c in chats):
+                raise RuntimeError("broken")
+            return [Generated(c[0].content[::-1], "stop", 1, 0, 1) for c in chats]
+
+        return generate
+
+    async def run():
+        both = routed([engine(0), engine(1)])
+        texts = [f"chat {n}" for n in range(20)]
+        first = await both([(Message("user", t),) for t in texts], Sampling(max_tokens=1))
+        assert [r.text for r in first] == [t[::-1] for t in texts]
+        assert await both([], Sampling(max_tokens=1)) == []
+        homes = {t: n for n in (0, 1) for t in asked[n]}
+        await both([(Message("user", t),) for t in texts], Sampling(max_tokens=1))
+        assert all(asked[homes[t]].count(t) == 2 for t in texts)
+        for _ in range(20):  # were they counted as in flight, the other engine would be chosen in the end
+            with pytest.raises(RuntimeError):
+                await both([(Message("user", "bad"),)], Sampling(max_tokens=1))
+        assert len({n for n in (0, 1) if "bad" in asked[n]}) == 1
+
+    asyncio.run(run())

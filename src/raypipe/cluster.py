@@ -87,14 +87,23 @@ class Team:
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
-        """Starts all engines, and ends them however the block ends."""
-        with ExitStack() as stack:
-            for model in self.models:
-                setup = load.engine_setup(model, self.engines.room(self.device))
-                make = functools.partial(Engine, setup, exit_when_dead=True)
-                for name in self.names[model_identity(model)]:
-                    stack.callback(engines.start(name, make, place_of(self.engines, model)).close)
+        """Starts all engines, at the same time, and ends them however the block ends."""
+        wanted = [(model, name) for model in self.models for name in self.names[model_identity(model)]]
+        places = [place_of(self.engines, model) for model, _ in wanted]
+        with engines.reserved(places, self.engines.wait_s) as groups, ExitStack() as stack:
+            starting = [
+                engines.begin(name, self._make(model), place, group)
+                for (model, name), place, group in zip(wanted, places, groups, strict=True)
+            ]
+            for client in starting:
+                stack.callback(client.close)
+            for client in starting:
+                client.ready()
             yield
+
+    def _make(self, model: Model) -> functools.partial[Engine]:
+        setup = load.engine_setup(model, self.engines.room(self.device))
+        return functools.partial(Engine, setup, exit_when_dead=True)
 
 
 def connect(address: str) -> None:

@@ -70,6 +70,7 @@ class Engines:
     cache_gib: float = 1.0  # cpu: memory for keys and values
     gpu_share: float = 0.9  # cuda: share of its GPUs' memory
     sequences: int = 128  # replies written at the same time, at most
+    wait_s: float = 120.0  # for room that others hold, or for machines that an autoscaler starts
 
     def __post_init__(self) -> None:
         if (isinstance(self.each, int) and self.each < 1) or self.cpus < 0 or self.gpus < 0:

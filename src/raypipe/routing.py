@@ -7,12 +7,14 @@ Zadimoghaddam 2018: no engine gets more than a fixed factor of the mean. Knows t
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import math
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from raypipe.chat import Chat
+from raypipe.chat import Chat, Generate, Generated, Sampling
+from raypipe.records import Fault
 
 HEAD = 2048
 """Characters of the first user message that say which context it is: some 500 tokens, 32 of vLLM's blocks.
@@ -72,3 +74,31 @@ class Router:
 def _rank(context: str, engine: int) -> bytes:
     text = context.encode("utf-8", "surrogatepass")
     return hashlib.blake2b(text, digest_size=8, salt=engine.to_bytes(2)).digest()
+
+
+def routed(engines: Sequence[Generate]) -> Generate:
+    """Several equal engines as one: a chat goes where its context was read before, and replies come in order.
+    For one event loop."""
+    router = Router(len(engines))
+
+    async def generate(
+        chats: Sequence[Chat], sampling: Sampling, adapter: str | None = None
+    ) -> list[Generated | Fault]:
+        chosen = router.choose([context_of(chat) for chat in chats])
+        rows: dict[int, list[int]] = {}
+        for row, engine in enumerate(chosen):
+            rows.setdefault(engine, []).append(row)
+
+        async def one(engine: int, mine: list[int]) -> list[Generated | Fault]:
+            try:
+                return await engines[engine]([chats[row] for row in mine], sampling, adapter)
+            finally:
+                router.done(engine, len(mine))
+
+        parts = await asyncio.gather(*(one(engine, mine) for engine, mine in rows.items()))
+        replies: dict[int, Generated | Fault] = {}
+        for mine, part in zip(rows.values(), parts, strict=True):
+            replies.update(zip(mine, part, strict=True))
+        return [replies[row] for row in range(len(chats))]
+
+    return generate
