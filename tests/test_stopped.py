@@ -1,4 +1,4 @@
-"""SIGTERM, as a cluster or a batch system sends it: the run ends with 143, leaves no process, and goes on later."""
+"""SIGTERM, as a cluster sends it: the run ends with 143, leaves no process, and goes on later."""
 
 import json
 import os
@@ -50,8 +50,8 @@ def in_answer(store):
 
 
 def stopped(command, address, store, reached):
-    """Starts an eval, sends SIGTERM when it has reached a phase, and gives its exit code, what it said, and the
-    processes below it that outlived it by ten seconds."""
+    """Starts an eval, sends SIGTERM when it has reached a phase, and gives its exit code, what it said, and
+    the processes below it that outlived it by ten seconds."""
     env = {**os.environ, "RAYPIPE_CONF": str(HERE.parent / "conf"), "RAY_ADDRESS": address}
     pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
     with subprocess.Popen(command, env=env, text=True, **pipes) as process:
