@@ -24,7 +24,7 @@ from raypipe.models.load import Address
 from raypipe.pipeline import Pipeline, Sizes, inline
 from raypipe.report.progress import Progress
 from raypipe.store import Store
-from raypipe.work import Place
+from raypipe.work import FillTexts, Place, with_threads
 
 ROOT = Path(__file__).parents[1]
 CONF = Conf((ROOT / "conf",))
@@ -253,3 +253,9 @@ def test_an_engine_that_no_node_can_hold_is_refused(tmp_path):
     team(file, tmp_path).preflight(nodes)
     with pytest.raises(ClusterTooSmall, match=r"an engine needs .* 2 GPU on one node"):
         team(file, tmp_path, tensor_parallel=2).preflight(nodes)
+
+
+def test_each_pool_gives_its_workers_its_own_threads():
+    place = Place("store", "sorted", "cpu", 1)
+    placed = with_threads(FillTexts(place, resolved("local", None, CONF), "texts", "run"), 3)
+    assert placed.place == replace(place, threads=3) and isinstance(placed, FillTexts)

@@ -186,6 +186,9 @@ def test_bad_lines_and_pages_are_counted_faults_and_nothing_else_is_lost(world, 
         ("read", "missing_field"): 1, ("read", "bad_json"): 1,
     }  # fmt: skip
     assert done.report.questions == 5 and done.report.empty_pages >= 1
+    steps = {s.step: s for s in done.report.steps}
+    assert steps["parse"].asked == steps["parse"].rows
+    assert steps["tokenise"].skipped == 2 and steps["tokenise"].asked == steps["parse"].asked - 2
     assert len((tmp_path / "out" / "predictions.jsonl").read_text().splitlines()) == 5
     again = evaluated(pipeline(tmp_path / "store", progress), file, tmp_path / "out")
     assert set(asked(again).values()) == {0}, "a page that cannot be done is not tried on every run"
