@@ -246,5 +246,5 @@ def _line(name: str, works: bool, planned: int, count: StageCount, earlier: Stag
     tokens = count.tally.tokens
     return StepLine(
         name, count.rows, planned + asked(earlier), asked(count), count.tally.remembered, count.skipped,
-        count.faults, count.seconds, tokens.prompt, tokens.cached, tokens.generated, earlier.rows,
+        count.faults, count.seconds, tokens.prompt, tokens.cached, tokens.generated, asked(earlier),
     )  # fmt: skip

@@ -47,8 +47,8 @@ def print_report(console: Console, report: Mapping[str, Any], outputs: Outputs) 
 
 def resumed(report: Mapping[str, Any]) -> str:
     """What of a report's work was done before."""
-    rows = ", ".join(f"{s['step']} {s['resumed']}" for s in report["steps"] if s["resumed"])
-    return f"resumed: {report['resumed']} parts were done by an attempt that was stopped; rows of it: {rows}"
+    asked = ", ".join(f"{s['step']} {s['resumed']}" for s in report["steps"] if s["resumed"])
+    return f"resumed: an attempt that was stopped did {report['resumed']} parts; of what was asked: {asked}"
 
 
 def _costs(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -33,7 +33,7 @@ class StepLine:
     prompt_tokens: int = 0  # of the chats that were asked; remembered ones cost none
     cached_tokens: int = 0  # of these, found in the engine's prefix cache
     generated_tokens: int = 0  # of the replies
-    resumed: int = 0  # of the rows: passed by attempts before this one, which were stopped
+    resumed: int = 0  # of what was asked: by attempts before this one, which were stopped
 
 
 @dataclass(frozen=True, slots=True)
