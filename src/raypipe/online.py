@@ -59,8 +59,7 @@ class Answered:
     recipe: str  # digest
     models: Mapping[str, str]  # name -> identity of the weights
     timings_ms: Mapping[str, float]  # wall time by stage, "documents" for its own, and "total"
-    embedded: int  # texts that a model was asked to embed
-    scored: int  # pairs that a model was asked to score
+    usage: Mapping[str, int]  # texts embedded, pairs scored, chats answered, and the tokens of these
 
 
 class Online:
@@ -111,8 +110,7 @@ class Online:
         stages = {name: c.seconds for name, c in counts.items() if name in self._asking}
         whole = {**seconds, **stages, "total": time.perf_counter() - start}
         timings = {name: round(s * 1000, 1) for name, s in whole.items()}
-        asked = used.vectors.asked, used.scores.asked
-        return Answered(question, evidence, faults, self._digest, self._models, timings, *asked)
+        return Answered(question, evidence, faults, self._digest, self._models, timings, _usage(used))
 
     async def _open(self) -> Snapshot:
         async with self._opening:
@@ -122,6 +120,18 @@ class Online:
                 except StoreError as e:
                     raise NotReady(str(e)) from e
             return self._snapshot
+
+
+def _usage(used: Tally) -> dict[str, int]:
+    tokens = used.tokens
+    return {
+        "embedded": used.vectors.asked,
+        "scored": used.scores.asked,
+        "chats": used.replies.asked,
+        "prompt_tokens": tokens.prompt,
+        "cached_tokens": tokens.cached,
+        "generated_tokens": tokens.generated,
+    }
 
 
 class Snapshot:

@@ -165,7 +165,7 @@ def reply(answered: Answered, include: Sequence[str]) -> dict[str, Any]:
         "confidence": said.confidence if said else None,
         "citations": [_citation(e) for e in answered.evidence],
         "timings_ms": dict(answered.timings_ms),
-        "usage": {"embedded": answered.embedded, "scored": answered.scored},
+        "usage": dict(answered.usage),
         "versions": {"release": None, "recipe": answered.recipe, "models": dict(answered.models)},
     }
     if "hits" in include:
