@@ -58,7 +58,7 @@ def victim(what: str, before: set[int]) -> psutil.Process:
 
 
 async def ask(client: Client) -> list[str]:
-    replies = await client.generate(chats(ROWS), Sampling(max_tokens=200))
+    replies = await client.generate(chats(ROWS, ROWS), Sampling(max_tokens=200))
     return [r.text if isinstance(r, Generated) else f"FAULT {r.reason}" for r in replies]
 
 
