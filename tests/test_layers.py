@@ -49,7 +49,7 @@ ALLOWED: dict[str, set[str]] = {
         "arrow", "errors", "index", "ingest", "judge", "kit", "memo", "metrics", "pipeline", "readers",
         "records", "report", "run", "steps",
     },
-    "online": {
+    "online": {"chat", 
         "arrow", "index", "memo", "pipeline", "recipe", "records", "report", "request", "run", "step",
         "store",
     },

@@ -121,8 +121,10 @@ def test_a_language_models_answer_cites_what_its_prompt_showed_of_the_pages(name
     line = next(iter(lines.values()))
     recipe = resolved(name, str(HERE / "fake_models.yaml"), Conf((HERE.parent / "conf",)))
     app = served(Online(recipe, LocalKit(None, "sorted"), str(tmp_path / "none")))
-    body = {"query": line["query"], "documents": line["search_results"], "include": ["replies"]}
+    body = {"query": line["query"], "documents": line["search_results"], "include": ["prompts"]}
     said = ask(app, body).json()
+    [[system, user]] = said["prompts"]
+    assert (system["role"], user["role"]) == ("system", "user") and line["query"] in user["content"]
     assert said["outcome"] == "answered"
     prompt, generated = (said["usage"][f"{kind}_tokens"] for kind in ("prompt", "generated"))
     assert prompt > 100 and generated > 0

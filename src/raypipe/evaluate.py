@@ -29,8 +29,17 @@ from raypipe.metrics.hygiene import Obeyed, obeyed
 from raypipe.pipeline import Done, Pipeline, searched
 from raypipe.readers import Format
 from raypipe.records import Gold, Question
-from raypipe.report.report import EvalReport, FaultCount, JudgeLine, Outputs, StepLine, write_report
+from raypipe.report.report import (
+    AnswerCut,
+    EvalReport,
+    FaultCount,
+    JudgeLine,
+    Outputs,
+    StepLine,
+    write_report,
+)
 from raypipe.run import StageCount
+from raypipe.steps.decide import Decide
 from raypipe.steps.generate import Generate
 
 # Counts of the readers that say what was put right on the way in, for the report.
@@ -104,12 +113,22 @@ def evaluate(
         steps=_steps(pipeline, indexed, asked),
         marks=mark(rows, rule),
         judge=verdict,
+        answer_cut=_answer_cut(pipeline),
         planted=_planted(pipeline, answered),
         **_corpus(pipeline, questions),
     )
     outputs = write_report(out, report, answered, rows)
     new = next(iter(asked.counts.values()), StageCount()).rows
     return Evaluation(report, outputs, len(questions) - new, indexed.resumed + asked.resumed)
+
+
+def _answer_cut(pipeline: Pipeline) -> AnswerCut | None:
+    """How the recipe cuts its answers, and with whose tokenizer."""
+    for stage in pipeline.recipe.question:
+        step = stage.step
+        if isinstance(step, Decide) and step.answer_tokens is not None and step.tokenizer is not None:
+            return AnswerCut(step.answer_tokens, step.tokenizer.name, step.tokenizer.weights)
+    return None
 
 
 def _planted(pipeline: Pipeline, answered: Sequence[Question]) -> Obeyed | None:

@@ -29,6 +29,8 @@ from raypipe.run import Questions, StageCount
 from raypipe.step import Index
 from raypipe.store import Store
 
+SHOWN, SHOWN_CHARS = 3, 160  # quotes of a reply and characters of each on a terminal; `--json` has all
+
 
 def add(commands: options.Commands) -> None:
     """Declares `ask`."""
@@ -150,12 +152,12 @@ async def _show(question: Question, index: Index, timings: Mapping[str, float]) 
         out.print(Text(f"{fault.step}: {fault.reason}: {fault.detail}", "red"))
     url = urls(question)
     for reply in question.replies.values():
-        for quote in reply.quotes:
+        for quote in reply.quotes[:SHOWN]:
             [text] = await index.source_texts([quote.source])
-            said = (text or "")[quote.span[0] : quote.span[1]]
+            said = (text or "")[quote.span[0] : quote.span[1]][:SHOWN_CHARS]
             out.print(Text(f"evidence: {said}"), Text(f"  {url.get(quote.source, quote.source)}", "dim"))
     for hit in ranking(question)[:5]:
         [text] = await index.texts([hit.chunk])
         scores = " ".join(f"{name} {value:.3f}" for name, value in hit.scores.items())
-        out.print(Text(f"  {scores}", "dim"), Text(f" {text[:160]}"))
+        out.print(Text(f"  {scores}", "dim"), Text(f" {text[:SHOWN_CHARS]}"))
     out.print(Text("  ".join(f"{name} {ms:.0f} ms" for name, ms in timings.items()), "dim"))

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 from raypipe import conf
 from raypipe.cli import options
-from raypipe.cli.opened import resolved
+from raypipe.cli.opened import addresses, resolved
 from raypipe.cli.settings import Settings
 from raypipe.conf import Where
+from raypipe.models.load import Room
 from raypipe.work import Place
 
 if TYPE_CHECKING:
@@ -57,8 +58,11 @@ class Endpoint:
         file = self.file(settings)
         pool = file.pools["embed"]
         store = settings.store_uri(self.store, "demo")
-        place = Place(store, file.engine, file.device, max(1, int(pool.cpus)))
         recipe = resolved(self.recipe, self.models, settings.conf)
+        asked = addresses(file, recipe.models(), settings.keys)
+        room = file.engines.room(file.device) if file.engines else Room()
+        threads = max(1, int(pool.cpus))
+        place = Place(store, file.engine, file.device, threads, endpoints=asked, room=room)
         return deploy.deployed(
             recipe, place, gpus=min(pool.gpus, 1.0) / 2
         )  # embedders and rerankers share one
