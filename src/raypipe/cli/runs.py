@@ -113,7 +113,7 @@ def _eval(args: argparse.Namespace, settings: Settings) -> int:
     start = time.perf_counter()
     with (
         judging(args, settings) as judge,
-        pipeline_of(args, settings, store, args.json) as pipeline,
+        pipeline_of(args, settings, store, args.json, judge=judge and judge[1]) as pipeline,
     ):
         format = options.format_for(args.format, data)
         done = evaluate(pipeline, data, format, args.limit, args.rule, out, judge, args.fresh)
