@@ -5,6 +5,8 @@ Reads tokenizer.json with the tokenizers library alone; knows no torch.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tokenizers import Tokenizer
 
 from raypipe.models import folder
@@ -15,6 +17,8 @@ from raypipe.step import Model, Tokenize
 def open_tokenizer(model: Model) -> Tokenize:
     """Spans of the tokens of a text, special tokens left out, nothing cut. A letter that takes several tokens
     gives each of them its span. Raises as `folder.require`."""
+    if model.tokenizer_path:  # of a remote model, whose entry has another entry's folder
+        model = replace(model, kind="tokenizer", path=model.tokenizer_path)
     tokenizer = Tokenizer.from_file(str(folder.require(model) / "tokenizer.json"))
     tokenizer.no_truncation()
     tokenizer.no_padding()
