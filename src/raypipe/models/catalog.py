@@ -59,9 +59,7 @@ class Entry:
     package: str = ""  # PACKAGE/FOLDER of an installed Python package
     endpoint: str = ""  # of loader openai: a name under `endpoints` of the cluster file
     model: str = ""  # of loader openai: the model as the endpoint calls it
-    tokenizer: str = (
-        ""  # of loader openai: the entry with its tokenizer, for token splits and context budgets
-    )
+    tokenizer: str = ""  # of loader openai: the entry of its tokenizer, where tokens are counted
     get: str = ""  # the command that makes a local folder, shown where it is missing
     instead: str = ""  # of a tokenizer: the entry whose tokenizer counts where this one's files are not here
     dtype: Literal["float32", "float16", "bfloat16"] = "float32"
@@ -179,13 +177,13 @@ class Catalog:
         return folder.identity(local, "adapter")
 
     def _tokenizer(self, entry: Entry, where: Where) -> Model | None:
-        """The entry whose folder has a remote model's tokenizer."""
+        """A remote model's tokenizer, where its entry names one."""
         if not entry.tokenizer:
             return None
         found = self.model(entry.tokenizer)
-        if found.loader in WEIGHTLESS | REMOTE:
+        if found.loader != "tokens":
             raise where.at("tokenizer").error(
-                f"expected an entry with a tokenizer.json, found {entry.tokenizer!r} of loader {found.loader!r}"
+                f"expected an entry of loader tokens, found {entry.tokenizer!r} of loader {found.loader!r}"
             )
         return found
 

@@ -17,8 +17,12 @@ from raypipe.step import Model, Tokenize
 def open_tokenizer(model: Model) -> Tokenize:
     """Spans of the tokens of a text, special tokens left out, nothing cut. A letter that takes several tokens
     gives each of them its span. Raises as `folder.require`."""
-    if model.tokenizer_path:  # of a remote model, whose entry has another entry's folder
-        model = replace(model, kind="tokenizer", path=model.tokenizer_path)
+    if model.tokenizer_path:  # a remote model: its weights say "openai:NAME+" and what its tokenizer's are
+        weights = model.weights.partition("+")[2]
+        repo, _, revision = weights.rpartition("@")
+        model = replace(
+            model, kind="tokenizer", path=model.tokenizer_path, weights=weights, repo=repo, revision=revision
+        )
     tokenizer = Tokenizer.from_file(str(folder.require(model) / "tokenizer.json"))
     tokenizer.no_truncation()
     tokenizer.no_padding()
