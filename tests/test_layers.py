@@ -44,18 +44,39 @@ ALLOWED: dict[str, set[str]] = {
         "arrow", "identity", "index", "memo", "recipe", "records", "report", "run", "step", "steps", "store",
         "work",
     },
+    "gather": {"arrow", "index", "metrics", "pipeline", "records", "report"},
     "judge": {"chat", "metrics", "records", "step", "text"},
-    "evaluate": {
-        "arrow", "errors", "index", "ingest", "judge", "kit", "memo", "metrics", "pipeline", "readers",
-        "records", "report", "run", "steps",
-    },
-    "online": {"chat", 
-        "arrow", "index", "memo", "pipeline", "recipe", "records", "report", "request", "run", "step",
-        "store",
+    "online": {
+        "arrow", "chat", "index", "memo", "pipeline", "recipe", "records", "release", "report", "request",
+        "run", "step", "store",
     },
     "kit_serve": {"chat", "errors", "kit", "records", "step"},
     "service": {"online", "readers", "records", "report"},
     "deploy": {"chat", "records", "kit", "kit_serve", "online", "recipe", "service", "step", "work"},
+    "plain": {"errors", "recipe"},
+    "manifest": {"conf", "errors", "identity", "metrics", "recipe", "records", "report", "step", "store"},
+    "rates": {"manifest", "report"},
+    "bounds": {"records", "steps", "text"},
+    "holdings": {"records", "store", "work"},
+    "plan": {
+        "arrow", "bounds", "holdings", "manifest", "memo", "pipeline", "rates", "recipe", "records", "step",
+        "steps", "store", "text", "work",
+    },
+    "why": {
+        "arrow", "errors", "identity", "index", "kit", "manifest", "memo", "pipeline", "plain", "recipe",
+        "records", "run", "step", "store",
+    },
+    "changes": {"arrow", "manifest", "records", "store"},
+    "release": {
+        "conf", "errors", "identity", "index", "manifest", "pipeline", "plain", "recipe", "store",
+    },
+    "prune": {"identity", "manifest", "plain", "release", "store"},
+    "coming": {"arrow", "ingest", "plan", "readers", "records", "store"},
+    "account": {"manifest", "pipeline", "plain", "plan", "recipe", "records", "report", "work"},
+    "evaluate": {
+        "account", "arrow", "errors", "gather", "ingest", "judge", "kit", "manifest", "memo", "metrics",
+        "pipeline", "plan", "readers", "records", "report", "run", "steps", "store",
+    },
 }  # fmt: skip
 HEAVY = {
     "ray": {"cluster", "engines", "deploy"},

@@ -57,7 +57,7 @@ class Endpoint:
 
         file = self.file(settings)
         pool = file.pools["embed"]
-        store = settings.store_uri(self.store, "demo")
+        store = settings.store_to_use(self.store)
         recipe = resolved(self.recipe, self.models, settings.conf)
         asked = addresses(file, recipe.models(), settings.keys)
         room = file.engines.room(file.device) if file.engines else Room()
