@@ -28,7 +28,10 @@ def print_report(console: Console, report: Mapping[str, Any], outputs: Outputs) 
     _normalised(console, report["normalised"])
     _scores(console, report)
     if cut := report["answer_cut"]:
-        console.print(Text(f"answers are cut to {cut['tokens']} tokens of {cut['tokenizer']}"))
+        console.print(
+            Text(f"answers are cut to {cut['tokens']} tokens of {cut['tokenizer']} ({cut['weights']})"),
+            soft_wrap=True,
+        )
     if report["without_truth"]:
         console.print(Text(f"{report['without_truth']} more questions have no truth in the dataset"))
     steps = grid("step", "rows", "planned", "asked", "remembered", "skipped", "faults", "seconds")
