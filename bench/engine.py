@@ -1,6 +1,6 @@
 """How fast the shared engine is against vLLM's own `LLM.chat`, and whether both say the same, token by token.
 
-Ways: `peer` (one `LLM.chat` over all chats), `engine` (the same chats as four concurrent callers of an Engine)
+Ways: `peer` (one `LLM.chat` over all chats), `engine` (the same chats as four concurrent callers of Engine)
 and `actor` (the same through a named Ray actor). Each lives in a process of its own, and they take turns: a
 round is the same chats to one after the other, so that whatever else the machine does falls on all of them.
 Only the time between the first chat sent and the last reply counts. Prints one JSON object.
