@@ -357,7 +357,8 @@ class Pipeline:
         with self.progress.task(work.past, work.unit, sum(len(p.ids) for p in left)) as task:
             for part in self.runner(work.pool, work.fill(run.name), left):
                 done.add(part)
-                task.tokens += sum(count.tally.tokens.generated for count in part.counts.values())
+                for count in part.counts.values():
+                    task.wrote(count.tally.tokens.generated, count.seconds)
                 task.advance(part.ids)
 
 

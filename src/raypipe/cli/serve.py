@@ -72,8 +72,8 @@ class Endpoint:
         return deploy.deployed(recipe, place, gpus=engines.answer.gpus / 2, engine_gpus=held)
 
     def check(self, settings: Settings) -> None:
-        """Raises ModelMissing or ConfError unless every model's files are here and may be read, and the cluster
-        file has room for engines where the recipe needs one."""
+        """Raises ModelMissing or ConfError unless every model's files are here and may be read, and the
+        cluster file has room for engines where the recipe needs one."""
         from raypipe import cluster
 
         models = resolved(self.recipe, self.models, settings.conf).models()
