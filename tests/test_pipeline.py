@@ -19,8 +19,8 @@ from raypipe.conf import Conf
 from raypipe.errors import DataError
 from raypipe.evaluate import evaluate, questions_of
 from raypipe.ingest import ingest
-from raypipe.pipeline import Pipeline, Sizes, inline
-from raypipe.records import Fault
+from raypipe.pipeline import ANSWERS_AT_ONCE, Pipeline, Sizes, inline
+from raypipe.records import Fault, Question
 from raypipe.report.progress import Progress
 from raypipe.store import Store, commit, write_part
 from raypipe.work import Place, faults_table
@@ -88,6 +88,19 @@ def test_a_second_run_asks_nothing_and_says_the_same(world, tmp_path, progress):
     predictions = [(tmp_path / name / "predictions.jsonl").read_bytes() for name in ("one", "two")]
     assert predictions[0] == predictions[1]
     assert first.report.marks == second.report.marks
+
+
+def test_questions_and_answers_are_read_a_batch_at_a_time(tmp_path, progress):
+    taken = []
+
+    def questions():
+        for i in range(2 * ANSWERS_AT_ONCE + 50):
+            taken.append(f"q{i}")
+            yield Question(f"q{i}", "who?", citations=())
+
+    answers = pipeline(tmp_path / "store", progress).answers(questions())
+    assert next(answers).id == "q0" and len(taken) == ANSWERS_AT_ONCE
+    assert [q.id for q in answers] == taken[1:]
 
 
 def test_a_log_names_each_phase_by_what_it_did_and_its_own_time(world, tmp_path):
@@ -186,6 +199,9 @@ def test_bad_lines_and_pages_are_counted_faults_and_nothing_else_is_lost(world, 
         ("read", "missing_field"): 1, ("read", "bad_json"): 1,
     }  # fmt: skip
     assert done.report.questions == 5 and done.report.empty_pages >= 1
+    steps = {s.step: s for s in done.report.steps}
+    assert steps["parse"].asked == steps["parse"].rows
+    assert steps["tokenise"].skipped == 2 and steps["tokenise"].asked == steps["parse"].asked - 2
     assert len((tmp_path / "out" / "predictions.jsonl").read_text().splitlines()) == 5
     again = evaluated(pipeline(tmp_path / "store", progress), file, tmp_path / "out")
     assert set(asked(again).values()) == {0}, "a page that cannot be done is not tried on every run"

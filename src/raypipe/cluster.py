@@ -32,7 +32,7 @@ from raypipe.errors import ConfError
 from raypipe.identity import model_identity
 from raypipe.models import load
 from raypipe.models.engine import Engine
-from raypipe.rooms import Node, preflight_engines
+from raypipe.rooms import Node, on_paper, preflight_engines
 from raypipe.step import Model
 from raypipe.work import Fill, Part, PartDone, with_threads
 
@@ -69,6 +69,7 @@ class Team:
     device: str
     models: tuple[Model, ...]
     names: Mapping[str, tuple[str, ...]]  # model identity -> names in Ray; known before any is started
+    paper: tuple[Node, ...] = ()  # nodes that an autoscaler may make of the cluster; none: it does not grow
 
     @classmethod
     def of(cls, cluster: Cluster, models: Sequence[Model]) -> Team | None:
@@ -79,11 +80,12 @@ class Team:
             return None
         job = uuid.uuid4().hex  # two jobs at a time have engines of their own: each ends its own
         names = {i: tuple(engines.name_of(f"{job}/{i}", n) for n in range(some.count)) for i in wanted}
-        return cls(some, cluster.device, tuple(wanted.values()), names)
+        paper = tuple(on_paper(cluster)) if cluster.grows else ()
+        return cls(some, cluster.device, tuple(wanted.values()), names, paper)
 
     def preflight(self, nodes: Sequence[Node]) -> None:
         """Raises ClusterTooSmall with numbers if the engines and the workers beside them do not fit."""
-        preflight_engines(self.engines, self.models, nodes)
+        preflight_engines(self.engines, self.models, self.paper or nodes)
 
     @contextmanager
     def at_work(self) -> Iterator[None]:

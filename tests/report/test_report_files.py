@@ -294,6 +294,17 @@ def test_the_console_table_fits_a_log_and_names_the_files(written: tuple[EvalRep
     assert "1 correct (1 exactly), 1 missing, 1 hallucinated, 2 unscored" in text
 
 
+def test_what_an_earlier_attempt_did_is_said_on_the_console_and_on_the_page(tmp_path: Path) -> None:
+    report, rows = made(QUESTIONS)
+    steps = (replace(report.steps[0], resumed=2), report.steps[1])
+    report = replace(report, resumed=3, steps=steps)
+    screen, out = console()
+    print_report(screen, to_json(report), written_to(tmp_path, report, QUESTIONS, rows))
+    assert "did 3 parts; of what was asked: parse 2" in " ".join(out.getvalue().split())
+    page = " ".join((tmp_path / "report.html").read_text().split())
+    assert "did 3 parts. Of what was asked, it asked parse 2." in page
+
+
 def test_scores_of_files_are_printed_with_what_was_left_out() -> None:
     screen, out = console()
     report, _ = made(QUESTIONS)
