@@ -22,6 +22,7 @@ ALLOWED: dict[str, set[str]] = {
     "readers": {"records", "errors"},
     "synth": {"records", "errors"},
     "download": {"errors"},
+    "remote": {"errors", "records"},
     "recipe": {"conf", "errors", "identity", "records", "step", "steps"},
     "memo": {"chat", "identity", "records", "step", "store"},
     "resolve": {"chat", "conf", "errors", "models", "step", "text"},

@@ -35,7 +35,7 @@ def add(commands: options.Commands) -> None:
     )
     options.recipe(made)
     options.store(made)
-    made.add_argument("--data", metavar="PATH", nargs="+", type=Path, default=[], help="files of the eval")
+    made.add_argument("--data", metavar="PATH", nargs="+", default=[], help="files of the eval, or URIs")
     options.format_of(made)
     options.cluster(made)
     made.add_argument("--limit", metavar="N", type=options.at_least(1), help="only the first N questions")
@@ -64,7 +64,7 @@ def _why(args: argparse.Namespace, settings: Settings) -> int:
 
 def _plan(args: argparse.Namespace, settings: Settings) -> int:
     uri = settings.store_to_use(args.store)
-    data = [Path(settings.place(str(p), "--data")) for p in args.data]
+    data = options.inputs(args.data, settings)
     store = Store.create(uri) if data else Store.open(uri)
     pipeline = pipeline_here(args, settings, store)
     if data:

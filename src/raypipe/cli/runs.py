@@ -69,7 +69,7 @@ def add(commands: options.Commands) -> None:
 
 def _of_eval(made: argparse.ArgumentParser) -> None:
     made.add_argument(
-        "--data", metavar="PATH", nargs="+", type=Path, default=[], help="files to ingest first"
+        "--data", metavar="PATH", nargs="+", default=[], help="files to ingest first, or URIs of some"
     )
     options.format_of(made)
     options.store(made)
@@ -125,6 +125,7 @@ def _eval(args: argparse.Namespace, settings: Settings) -> int:
         args.data = [_demo(settings, args.json)]
     start = time.perf_counter()
     _, done = _evaluated(args, settings, str(settings.stores / "demo") if demo else None)
+    options.delivered(args.out, done.outputs.report.parent)
     report = to_json(done.report)
     if args.json:
         options.print_json(report)
@@ -142,6 +143,7 @@ def _reprocess(args: argparse.Namespace, settings: Settings) -> int:
     tree = None if found is None else plain_json(found)
     with replaced(done.outputs.report.with_name("changes.json")) as out:
         out.write(json.dumps(tree, ensure_ascii=False, indent=1) + "\n")
+    options.delivered(args.out, done.outputs.report.parent)
     report = to_json(done.report)
     if args.json:
         options.print_json({"plan": dict(done.manifest.plan), "report": report, "changes": tree})
@@ -158,8 +160,8 @@ def _evaluated(args: argparse.Namespace, settings: Settings, store: str | None) 
     """An eval as the arguments say; `store` in place of the one that they name."""
     uri = store or settings.store_to_fill(args.store)
     runs = settings.home / "runs" / Path(uri).name / Path(args.recipe).stem
-    out = Path(settings.place(args.out or str(_unused(runs, time.localtime())), "--out"))
-    data = [Path(settings.place(str(p), "--data")) for p in args.data]
+    out = options.output(args.out or str(_unused(runs, time.localtime())), settings)
+    data = options.inputs(args.data, settings)
     format = options.format_for(args.format, data)
     if data:
         readers.files_of(data, format)  # what is not there is said before anything is started
