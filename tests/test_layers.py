@@ -48,8 +48,8 @@ ALLOWED: dict[str, set[str]] = {
     "gather": {"arrow", "index", "metrics", "pipeline", "records", "report"},
     "judge": {"chat", "metrics", "records", "step", "text"},
     "online": {
-        "arrow", "index", "memo", "pipeline", "recipe", "records", "release", "report", "request", "run",
-        "step", "store",
+        "arrow", "chat", "index", "memo", "pipeline", "recipe", "records", "release", "report", "request",
+        "run", "step", "store",
     },
     "kit_serve": {"chat", "errors", "kit", "records", "step"},
     "service": {"online", "readers", "records", "report"},

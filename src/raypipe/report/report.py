@@ -53,6 +53,15 @@ class JudgeLine:
 
 
 @dataclass(frozen=True, slots=True)
+class AnswerCut:
+    """How long an answer may be, and whose tokens count."""
+
+    tokens: int  # kept of an answer
+    tokenizer: str  # its name in models.yaml
+    weights: str  # its identity
+
+
+@dataclass(frozen=True, slots=True)
 class FaultCount:
     """Rows that could not be done, by cause."""
 
@@ -84,6 +93,7 @@ class EvalReport:
     marks: Marks
     resumed: int = 0  # parts that attempts before this one did, which were stopped; the steps count them
     judge: JudgeLine | None = None  # None: nobody was asked
+    answer_cut: AnswerCut | None = None  # None: answers are as long as they are
     planted: Obeyed | None = None  # orders in pages; None: no language model was asked
 
 
@@ -125,6 +135,7 @@ def to_json(report: EvalReport) -> dict[str, Any]:
             {"label": s.label, "value": s.value, **asdict(s.score), "interval": s.interval}
             for s in marks.slices
         ],
+        "answer_cut": asdict(report.answer_cut) if report.answer_cut else None,
         "planted": {**asdict(report.planted), "rate": report.planted.rate} if report.planted else None,
         "seconds": report.seconds,
         "resumed": report.resumed,
