@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 
 from raypipe.cli import options
-from raypipe.cli.opened import on_named_paper, pipeline_here
+from raypipe.cli.opened import on_named_paper, pipeline_here, pipeline_of
 from raypipe.cli.settings import Settings
 from raypipe.coming import read_questions
 from raypipe.evaluate import questions_of
@@ -63,7 +63,17 @@ def _why(args: argparse.Namespace, settings: Settings) -> int:
 
 
 def _plan(args: argparse.Namespace, settings: Settings) -> int:
-    uri = settings.store_to_use(args.store)
+    return _planned(args, settings, settings.store_to_use(args.store))
+
+
+def dry_run(args: argparse.Namespace, settings: Settings, uri: str) -> int:
+    """What an eval over a store would do: the cluster is joined and checked as for the run itself, the plan
+    is printed, nothing is asked and nothing stored but an empty store."""
+    with pipeline_of(args, settings, Store.create(uri), silent=True):
+        return _planned(args, settings, uri)
+
+
+def _planned(args: argparse.Namespace, settings: Settings, uri: str) -> int:
     data = options.inputs(args.data, settings)
     store = Store.create(uri) if data else Store.open(uri)
     pipeline = pipeline_here(args, settings, store)

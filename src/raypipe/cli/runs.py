@@ -19,6 +19,7 @@ from raypipe.changes import changes, compared_with
 from raypipe.cli import options
 from raypipe.cli.opened import judging, pipeline_of
 from raypipe.cli.origin import origin
+from raypipe.cli.plans import dry_run
 from raypipe.cli.settings import Settings
 from raypipe.evaluate import Evaluation, evaluate, questions_of
 from raypipe.manifest import to_json as plain_json
@@ -84,6 +85,7 @@ def _of_eval(made: argparse.ArgumentParser) -> None:
         help="a generator of the models file that decides what the rule leaves open",
     )
     options.fresh(made)
+    made.add_argument("--dry-run", action="store_true", help="check everything, print the plan, run nothing")
     made.add_argument(
         "--out",
         metavar="DIR",
@@ -124,7 +126,10 @@ def _eval(args: argparse.Namespace, settings: Settings) -> int:
     if demo:
         args.data = [_demo(settings, args.json)]
     start = time.perf_counter()
-    _, done = _evaluated(args, settings, str(settings.stores / "demo") if demo else None)
+    demos = str(settings.stores / "demo") if demo else None
+    if args.dry_run:
+        return dry_run(args, settings, demos or settings.store_to_fill(args.store))
+    _, done = _evaluated(args, settings, demos)
     options.delivered(args.out, done.outputs.report.parent)
     report = to_json(done.report)
     if args.json:
@@ -137,6 +142,8 @@ def _eval(args: argparse.Namespace, settings: Settings) -> int:
 
 
 def _reprocess(args: argparse.Namespace, settings: Settings) -> int:
+    if args.dry_run:
+        return dry_run(args, settings, settings.store_to_fill(args.store))
     store, done = _evaluated(args, settings, None)
     before = compared_with(store, done.manifest)
     found = changes(store, before, done.manifest) if before else None
