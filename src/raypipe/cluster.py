@@ -18,7 +18,7 @@ import uuid
 import warnings
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import ray
@@ -151,11 +151,15 @@ class _Worker:
 
     def __init__(self, fill: Fill) -> None:
         self._do = fill.open()
+        context = ray.get_runtime_context()
+        gpus = ",".join(context.get_accelerator_ids().get("GPU", []))
+        node = f"node {context.get_node_id()[:8]}"  # several may stand on one host
+        self._where = f"{node} gpu {gpus}" if gpus else f"{node} process {os.getpid()}"
 
     async def __call__(self, batch: dict[str, Any]) -> AsyncIterator[dict[str, list[str]]]:
         for name, ids in zip(batch["part"], batch["ids"], strict=True):
             done = await self._do(Part(str(name), tuple(json.loads(ids))))
-            yield {"done": [done.to_json()]}
+            yield {"done": [replace(done, where=self._where).to_json()]}
 
 
 def run_beside(team: Team, fill: Fill, parts: Sequence[Part]) -> Iterator[PartDone]:

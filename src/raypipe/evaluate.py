@@ -153,7 +153,9 @@ def evaluate(
             **_corpus(pipeline, answers),
         )
         write_report(outputs, report, answers.shown, {r.question: r.truths for r in rows})
-        manifest = account(pipeline, questions, todo, report, planned, memo, started, origin, out)
+        manifest = account(
+            pipeline, questions, todo, report, planned, memo, started, origin, done.places, out
+        )
         done.reported()
         return Evaluation(report, outputs, len(questions) - len(todo), manifest)
 
