@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import torch
 from engine import Run, chats, engine, peer, sentence
 
-from raypipe.chat import Sampling
+from raypipe.chat import Message, Sampling
 from raypipe.models import folder, standins
 from raypipe.models.generator import Setup
 from raypipe.models.load import open_embedder, open_reranker
@@ -184,7 +184,8 @@ def generate(shape: Shape, size: str, device: str, way: str) -> dict[str, Any]:
         rng = random.Random(1)
         filler = [" ".join(sentence(rng) for _ in range(words // 8)) for _ in asked]
         asked = [
-            (c[0], type(c[1])("user", f + "\n" + c[1].content)) for c, f in zip(asked, filler, strict=True)
+            (head, Message("user", f"{more}\n{tail.content}"))
+            for (head, tail), more in zip(asked, filler, strict=True)
         ]
         tokenizer = AutoTokenizer.from_pretrained(path)
         prompt = sum(len(tokenizer(c[1].content)["input_ids"]) for c in asked)
@@ -219,10 +220,10 @@ def one(args: argparse.Namespace) -> dict[str, Any]:
 def apart(part: str, args: argparse.Namespace) -> dict[str, Any]:
     """One part in a process of its own, so that each finds the chip empty. Raises SystemExit if it fails."""
     command = [sys.executable, __file__, "--one", part, "--size", args.size, "--device", args.device]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+    done = subprocess.run(command, capture_output=True, text=True)  # libraries fill stderr with bars
     lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
     if done.returncode or not lines:
-        raise SystemExit(f"{part} ended with {done.returncode}")
+        raise SystemExit(f"{done.stderr}\n{part} ended with {done.returncode}")
     found: dict[str, Any] = json.loads(lines[-1].removeprefix("RESULT "))
     return found
 
@@ -260,8 +261,8 @@ def main() -> None:
             else:
                 rates["pairs_per_gpu_s"] = found["texts_per_s"]
         of_rate = found["flop_per_s"] / measured["flop_per_s"]
-        print(f"{part} ({found['model']}): {found['tokens_per_s']:,.0f} tokens/s, {of_rate:.0%} of the matrix "
-              f"rate{share}, {found['ratio_to_library']:.2f} x the library's seconds")  # fmt: skip
+        speed = f"{found['tokens_per_s']:,.0f} tokens/s, {of_rate:.0%} of the matrix rate{share}"
+        print(f"{part} ({found['model']}): {speed}, {found['ratio_to_library']:.2f} x the library's seconds")
     if args.out:
         args.out.write_text(json.dumps(rates, indent=1) + "\n")
 
