@@ -159,7 +159,7 @@ def job(local_ray, models, server):
     wanted = [m for name in (SMALL, WHOLE) for m in resolved(name, str(models), CONF).models()]
     made = cluster.Team.of(file, wanted)
     assert made is not None and len(made.models) == 1, "both recipes name one model"
-    made.preflight(cluster.resources())
+    made.preflight(cluster.nodes())
     before = set(living(VLLM, GUARD))
     with ExitStack() as ends:
         ends.enter_context(made.at_work())
