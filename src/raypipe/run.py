@@ -15,7 +15,8 @@ from typing import TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raypipe.memo import Memo, Tally, remembering
+from raypipe.flights import Flights
+from raypipe.memo import Asking, Memo, Tally, remembering
 from raypipe.recipe import Recipe, Stage
 from raypipe.records import SKIPPED_REPLY, Question
 from raypipe.step import Ask, Build, CorpusStep, Kit, Model, Step
@@ -60,8 +61,10 @@ class Questions:
 
     def __init__(self, recipe: Recipe, kit: Kit, memo: Memo | None = None) -> None:
         self.counts = {s.name: StageCount() for s in recipe.question}
+        asking: Asking = Flights()
         self._stages: list[tuple[Stage[Step], Ask]] = [
-            (s, s.step.open(remembering(kit, memo, self.counts[s.name].tally))) for s in recipe.question
+            (s, s.step.open(remembering(kit, memo, self.counts[s.name].tally, asking)))
+            for s in recipe.question
         ]
 
     async def __call__(self, questions: Sequence[Question]) -> list[Question]:
@@ -126,8 +129,9 @@ class Corpora:
     def __init__(self, recipe: Recipe, kit: Kit, memo: Memo | None = None) -> None:
         self._recipe = recipe
         self.counts = {s.name: StageCount() for s in recipe.corpus}
+        asking: Asking = Flights()
         self._stages: list[tuple[Stage[CorpusStep], Build]] = [
-            (s, s.step.open(remembering(kit, memo, self.counts[s.name].tally))) for s in recipe.corpus
+            (s, s.step.open(remembering(kit, memo, self.counts[s.name].tally, asking))) for s in recipe.corpus
         ]
 
     async def texts(self, sources: pa.Table) -> pa.Table:
