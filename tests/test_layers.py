@@ -47,8 +47,8 @@ ALLOWED: dict[str, set[str]] = {
     },
     "judge": {"chat", "metrics", "records", "step", "text"},
     "online": {
-        "arrow", "index", "memo", "pipeline", "recipe", "records", "report", "request", "run", "step",
-        "store",
+        "arrow", "index", "memo", "pipeline", "recipe", "records", "release", "report", "request", "run",
+        "step", "store",
     },
     "kit_serve": {"chat", "errors", "kit", "records", "step"},
     "service": {"online", "readers", "records", "report"},

@@ -13,10 +13,11 @@ from dataclasses import dataclass, replace
 
 from raypipe import arrow
 from raypipe.index import LanceIndex
-from raypipe.memo import Tally
+from raypipe.memo import Memo, Tally
 from raypipe.pipeline import searched
 from raypipe.recipe import Recipe
 from raypipe.records import Fault, Question, Source, Span
+from raypipe.release import Release
 from raypipe.report.report import ranking, urls
 from raypipe.request import SharedKit, answer_over
 from raypipe.run import Corpora, Questions, StageCount
@@ -61,14 +62,21 @@ class Answered:
     timings_ms: Mapping[str, float]  # wall time by stage, "documents" for its own, and "total"
     embedded: int  # texts that a model was asked to embed
     scored: int  # pairs that a model was asked to score
+    index: Index  # what was searched
+    release: str | None  # id
 
 
 class Online:
     """A recipe, ready for requests over one store. Tables are opened when they are first needed and stay as
-    they were then: later commits do not show."""
+    they were then: later commits do not show. With `memo`, what a model was asked before about the store is
+    not asked again. With `release` its tables are searched, at its versions."""
 
-    def __init__(self, recipe: Recipe, kit: SharedKit, store: str) -> None:
+    def __init__(
+        self, recipe: Recipe, kit: SharedKit, store: str, memo: Memo | None = None,
+        release: Release | None = None,
+    ) -> None:  # fmt: skip
         self._recipe, self._kit, self._uri = recipe, kit, store
+        self._memo, self._release = memo, release
         self._digest = recipe.digest()
         self._models = {m.name: m.weights for m in recipe.models()}
         self._asking = {stage.name for stage in recipe.question}
@@ -86,15 +94,17 @@ class Online:
         if asked.sources is None:
             snapshot = await self._open()
             question = await asyncio.to_thread(snapshot.known, asked.question)
-            ask = Questions(self._recipe, self._kit.with_index(snapshot.index))  # counts this request alone
+            # Opened for this request alone: it counts.
+            ask = Questions(self._recipe, self._kit.with_index(snapshot.index), self._memo)
             [answered] = await ask([question])
             evidence = await _evidence(answered, snapshot.index)
-            return self._done(answered, evidence, (), ask.counts, {}, start)
+            return self._done(answered, evidence, (), ask.counts, {}, start, snapshot.index)
         over = await answer_over(self._recipe, self._kit, asked.question, asked.sources, self._parser)
         evidence = await _evidence(over.question, over.index)
         asking = sum(c.seconds for name, c in over.counts.items() if name in self._asking)
         documents = {"documents": time.perf_counter() - start - asking}
-        return self._done(over.question, evidence, asked.faults + over.faults, over.counts, documents, start)
+        faults = asked.faults + over.faults
+        return self._done(over.question, evidence, faults, over.counts, documents, start, over.index)
 
     def _done(
         self,
@@ -104,6 +114,7 @@ class Online:
         counts: Mapping[str, StageCount],
         seconds: Mapping[str, float],  # by what is no stage of the question half
         start: float,
+        index: Index,
     ) -> Answered:
         used = Tally()
         for count in counts.values():
@@ -112,13 +123,16 @@ class Online:
         whole = {**seconds, **stages, "total": time.perf_counter() - start}
         timings = {name: round(s * 1000, 1) for name, s in whole.items()}
         asked = used.vectors.asked, used.scores.asked
-        return Answered(question, evidence, faults, self._digest, self._models, timings, *asked)
+        release = self._release.id if self._release else None
+        return Answered(
+            question, evidence, faults, self._digest, self._models, timings, *asked, index, release
+        )  # fmt: skip
 
     async def _open(self) -> Snapshot:
         async with self._opening:
             if self._snapshot is None:
                 try:
-                    self._snapshot = await asyncio.to_thread(Snapshot, self._recipe, self._uri)
+                    self._snapshot = await asyncio.to_thread(Snapshot, self._recipe, self._uri, self._release)
                 except StoreError as e:
                     raise NotReady(str(e)) from e
             return self._snapshot
@@ -127,10 +141,10 @@ class Online:
 class Snapshot:
     """A store at one moment: what can be searched in it, and the questions that it knows."""
 
-    def __init__(self, recipe: Recipe, uri: str) -> None:
+    def __init__(self, recipe: Recipe, uri: str, release: Release | None) -> None:
         """Raises StoreError if the store, a table of the recipe or an index of one is not there."""
         self._store = Store.open(uri)
-        self.index = LanceIndex(searched(self._store, recipe))
+        self.index = LanceIndex(release.opened(self._store)[1] if release else searched(self._store, recipe))
 
     def known(self, question: Question) -> Question:
         """The stored question with this id or these words, which has pages of its own; else the question as

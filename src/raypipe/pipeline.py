@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -48,10 +48,10 @@ from raypipe.work import (
     Part,
     PartDone,
     Place,
+    Verb,
     answer_key,
 )  # fmt: skip
 
-Verb: TypeAlias = Literal["parse", "embed", "answer"]
 Runner: TypeAlias = Callable[[Verb, Fill, Sequence[Part]], Iterator[PartDone]]
 """Does parts somewhere and yields what each became, in any order. The verb says which pool it is for."""
 

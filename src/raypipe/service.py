@@ -166,7 +166,7 @@ def reply(answered: Answered, include: Sequence[str]) -> dict[str, Any]:
         "citations": [_citation(e) for e in answered.evidence],
         "timings_ms": dict(answered.timings_ms),
         "usage": {"embedded": answered.embedded, "scored": answered.scored},
-        "versions": {"release": None, "recipe": answered.recipe, "models": dict(answered.models)},
+        "versions": {"release": answered.release, "recipe": answered.recipe, "models": dict(answered.models)},
     }
     if "hits" in include:
         out["hits"] = prediction(q)["hits"]

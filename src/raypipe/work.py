@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -28,6 +28,10 @@ from raypipe.step import Index, Model
 from raypipe.store import ANSWERS, FAULTS, Store, with_chunkless, write_part
 
 SPANS = ["source", "start", "end", "parent_start", "parent_end"]
+
+
+Verb: TypeAlias = Literal["parse", "embed", "answer"]
+"""What a pool of workers does; the names of the pools in a cluster file."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,13 +21,13 @@ from raypipe.metrics.crag import Rule
 from raypipe.models import catalog
 from raypipe.models.catalog import Catalog
 from raypipe.models.load import Address
-from raypipe.pipeline import Pipeline, Runner, Sizes, Verb, inline
+from raypipe.pipeline import Pipeline, Runner, Sizes, inline
 from raypipe.recipe import Recipe, load
 from raypipe.report.progress import Progress
 from raypipe.resolve import prompt_file, resolvers
 from raypipe.step import Model
 from raypipe.store import Store
-from raypipe.work import Fill, Part, PartDone, Place
+from raypipe.work import Fill, Part, PartDone, Place, Verb
 
 if TYPE_CHECKING:
     from raypipe.cluster import Cluster, Team
@@ -105,7 +105,7 @@ def cluster_of(args: argparse.Namespace, settings: Settings, uri: str, models: S
     if team:
         team.preflight(cluster.resources())
 
-    def runner(verb: cluster.Verb, fill: Fill, parts: Sequence[Part]) -> Iterator[PartDone]:
+    def runner(verb: Verb, fill: Fill, parts: Sequence[Part]) -> Iterator[PartDone]:
         if team and verb == "answer":
             return cluster.run_beside(team, fill, parts)
         return cluster.run_parts(fill, parts, file.pools[verb])

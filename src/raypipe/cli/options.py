@@ -31,7 +31,9 @@ def command(commands: Commands, name: str, about: str, example: str, run: Run) -
 
 def store(made: argparse.ArgumentParser) -> None:
     made.add_argument(
-        "--store", metavar="URI", help="the store (default: $RAYPIPE_STORE, else under $RAYPIPE_HOME)"
+        "--store",
+        metavar="URI",
+        help="the store (default: $RAYPIPE_STORE, else stores/default under $RAYPIPE_HOME)",
     )
 
 

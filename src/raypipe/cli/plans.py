@@ -58,7 +58,7 @@ def _why(args: argparse.Namespace, settings: Settings) -> int:
 
 
 def _plan(args: argparse.Namespace, settings: Settings) -> int:
-    uri = settings.store_uri(args.store, "default")
+    uri = settings.store_to_use(args.store)
     data = [Path(settings.place(str(p), "--data")) for p in args.data]
     store = Store.create(uri) if data else Store.open(uri)
     pipeline = pipeline_here(args, settings, store)

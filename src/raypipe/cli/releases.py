@@ -45,7 +45,7 @@ def add(commands: options.Commands) -> None:
 
 
 def _store(args: argparse.Namespace, settings: Settings) -> Store:
-    return Store.open(settings.store_uri(args.store, "default"))
+    return Store.open(settings.store_to_use(args.store))
 
 
 def _promote(args: argparse.Namespace, settings: Settings) -> int:

@@ -13,6 +13,7 @@ from typing import Any
 
 from rich.console import Console
 
+from raypipe import readers
 from raypipe.changes import changes, compared_with
 from raypipe.cli import options
 from raypipe.cli.opened import judging, pipeline_of
@@ -89,14 +90,14 @@ def _of_eval(made: argparse.ArgumentParser) -> None:
 
 
 def _index(args: argparse.Namespace, settings: Settings) -> int:
-    store = Store.open(settings.store_uri(args.store, "default"))
+    store = Store.open(settings.store_to_use(args.store))
     with pipeline_of(args, settings, store, args.json, answers=False) as pipeline:
         done = pipeline.index(None)
     return _counts(args, {name: asdict(count) for name, count in done.counts.items()})
 
 
 def _answer(args: argparse.Namespace, settings: Settings) -> int:
-    store = Store.open(settings.store_uri(args.store, "default"))
+    store = Store.open(settings.store_to_use(args.store))
     with pipeline_of(args, settings, store, args.json) as pipeline:
         done = pipeline.answer(questions_of(pipeline, None, None), args.fresh)
     return _counts(args, {name: asdict(count) for name, count in done.counts.items()})
@@ -120,7 +121,7 @@ def _eval(args: argparse.Namespace, settings: Settings) -> int:
     if demo:
         args.data = [_demo(settings, args.json)]
     start = time.perf_counter()
-    _, done = _evaluated(args, settings, "demo")
+    _, done = _evaluated(args, settings, str(settings.stores / "demo") if demo else None)
     report = to_json(done.report)
     if args.json:
         options.print_json(report)
@@ -132,7 +133,7 @@ def _eval(args: argparse.Namespace, settings: Settings) -> int:
 
 
 def _reprocess(args: argparse.Namespace, settings: Settings) -> int:
-    store, done = _evaluated(args, settings, "default")
+    store, done = _evaluated(args, settings, None)
     before = compared_with(store, done.manifest)
     found = changes(store, before, done.manifest) if before else None
     tree = None if found is None else plain_json(found)
@@ -150,22 +151,25 @@ def _reprocess(args: argparse.Namespace, settings: Settings) -> int:
     return 0
 
 
-def _evaluated(args: argparse.Namespace, settings: Settings, name: str) -> tuple[Store, Evaluation]:
-    """An eval as the arguments say. `name`: of the store, where no other is given."""
-    uri = settings.store_uri(args.store, name)
+def _evaluated(args: argparse.Namespace, settings: Settings, store: str | None) -> tuple[Store, Evaluation]:
+    """An eval as the arguments say; `store` in place of the one that they name."""
+    uri = store or settings.store_to_fill(args.store)
     at_home = str(settings.home / "runs" / Path(uri).name / Path(args.recipe).stem)
     out = Path(settings.place(args.out or at_home, "--out"))
     data = [Path(settings.place(str(p), "--data")) for p in args.data]
-    store = Store.create(uri)
+    format = options.format_for(args.format, data)
+    if data:
+        readers.files_of(data, format)  # what is not there is said before anything is started
+    filled = Store.create(uri)
     with (
         judging(args, settings) as judge,
-        pipeline_of(args, settings, store, args.json) as pipeline,
+        pipeline_of(args, settings, filled, args.json) as pipeline,
     ):
         done = evaluate(
-            pipeline, data, options.format_for(args.format, data), args.limit, args.rule, out,
+            pipeline, data, format, args.limit, args.rule, out,
             judge, args.fresh, origin(settings), _shown(args.json),
         )  # fmt: skip
-    return store, done
+    return filled, done
 
 
 def _shown(silent: bool) -> Callable[[Plan], None]:

@@ -56,7 +56,7 @@ class Endpoint:
 
         file = self.file(settings)
         pool = file.pools["embed"]
-        store = settings.store_uri(self.store, "demo")
+        store = settings.store_to_use(self.store)
         place = Place(store, file.engine, file.device, max(1, int(pool.cpus)))
         recipe = resolved(self.recipe, self.models, settings.conf)
         return deploy.deployed(
