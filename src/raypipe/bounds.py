@@ -91,10 +91,14 @@ def reach_after(step: Any, reach: Reach) -> Reach:
     return reach
 
 
-def may_fault(step: Any) -> bool:
-    """Whether the step can put a fault on a question, which keeps the question from later steps."""
-    if isinstance(step, Fuse):
-        return step.missing == "fault"
+def may_fault(step: Any, calls: int) -> bool:
+    """Whether the step can put a fault on a question, which keeps the question from later steps. A language
+    model does so where it cannot be asked at the moment, so not where nothing is asked."""
+    match step:
+        case Fuse():
+            return step.missing == "fault"
+        case Generate():
+            return calls > 0
     return not isinstance(step, Shortlist | Recall | Keywords | Rerank | Extract)
 
 

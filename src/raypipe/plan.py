@@ -246,11 +246,12 @@ class _Planner:
         last = answered.by(self._last.digest, any_fault=True) if self._last else set()
         sure, reach = True, self._reach  # sure: no row is kept from the stages to come
         for stage in pipe.recipe.question:
-            yield self._ask(stage, len(by_id), todo, answered, last, sure, reach)
+            asks = self._ask(stage, len(by_id), todo, answered, last, sure, reach)
+            yield asks
             after = reach_after(stage.step, reach)
             if stage.when:
                 after = Reach(max(after.hits, reach.hits), max(after.order, reach.order), reach.passage_chars)
-            sure, reach = sure and not may_fault(stage.step), after
+            sure, reach = sure and not may_fault(stage.step, asks.may_ask), after
 
     def _ask(
         self, stage: Stage[Step], rows: int, todo: Sequence[Question], answered: Answered,
@@ -283,9 +284,11 @@ class _Planner:
             first[i] = 0 if k in seen else each[i]
             seen.add(k)
         alone = self._pipeline.workers["answer"] == 1
-        others = [s for s in self._pipeline.recipe.question if s.name != stage.name and _asks(s, model)]
-        earlier = {s.name for s in self._before(stage)}
-        plain = not any(s.name in earlier for s in others)
+        plain = all(
+            asks_plainly(s.step) and new.isdisjoint(self._requests(s.step, todo)[1].values())
+            for s in self._before(stage)
+            if _asks(s, model)
+        )
         return (first if alone else each), plain and (alone or first == each)
 
     def _requests(self, step: Any, todo: Sequence[Question]) -> tuple[MemoTable, dict[str, str]]:

@@ -34,6 +34,8 @@ def print_report(console: Console, report: Mapping[str, Any], outputs: Outputs) 
         counts = (str(s[k]) for k in ("rows", "planned", "asked", "remembered", "skipped", "faults"))
         steps.add_row(Text(s["step"]), *counts, f"{s['seconds']:.1f}")
     console.print(steps)
+    planned, asked, known = (sum(s[k] for s in report["steps"]) for k in ("planned", "asked", "remembered"))
+    console.print(Text(f"calls: {planned} planned, {asked} made, {known} remembered"))
     for name, cost in _costs(report):
         console.print(Text(f"{name}: {cost}"))
     if report["faults_by_reason"]:
