@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from raypipe import arrow, readers
 from raypipe.readers import Counts, Format, Row
@@ -39,7 +40,7 @@ class _Kept:
     questions: list[Question] = field(default_factory=list)
     golds: list[Gold] = field(default_factory=list)
     documents: list[Document] = field(default_factory=list)
-    faults: list[tuple[str, dict[str, object], str]] = field(default_factory=list)
+    faults: list[tuple[str, dict[str, Any], int, str]] = field(default_factory=list)
 
 
 def ingest(store: Store, paths: Sequence[Path], format: Format, progress: Progress) -> Ingested:
@@ -93,7 +94,9 @@ def _sources(rows: Iterator[Row], kept: _Kept) -> Iterator[list[Source]]:
         kept.questions += [row.question] if row.question else []
         kept.golds += [row.gold] if row.gold else []
         kept.documents += [row.document] if row.document else []
-        kept.faults += [(_fault_id(row.where, i, f), asdict(f), "ingest") for i, f in enumerate(row.faults)]
+        kept.faults += [
+            (_fault_id(row.where, i, f), asdict(f), 1, "ingest") for i, f in enumerate(row.faults)
+        ]
         fresh = readers.unseen(row.sources, seen)
         batch += fresh
         size += sum(len(s.content) for s in fresh)
@@ -125,7 +128,7 @@ def _put(store: Store, kept: _Kept) -> int:
         put(store, "golds", arrow.gold.table(kept.golds)),
         put(store, "documents", arrow.document.table(kept.documents)),
     ]
-    new = set(store.missing("faults", "id", [id for id, _, _ in kept.faults]))
+    new = set(store.missing("faults", "id", [id for id, *_ in kept.faults]))
     faults = faults_table([f for f in kept.faults if f[0] in new], "ingest")
     if faults.num_rows:
         run = uuid.uuid4().hex

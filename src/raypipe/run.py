@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from raypipe.errors import RaypipeError
 from raypipe.flights import Flights
 from raypipe.memo import Asking, Memo, Tally, remembering
 from raypipe.recipe import Recipe, Stage
@@ -24,6 +25,28 @@ from raypipe.steps.embed import Embed
 from raypipe.steps.split import Split
 
 S = TypeVar("S", Step, CorpusStep)
+T = TypeVar("T")
+
+
+class StageBroke(Exception):
+    """A stage raised where it should have put a fault on a row: a defect, of the stage or of a library on
+    some row. The cause is what it raised; what a caller can mend (errors.py, the disk) is raised as it is."""
+
+    def __init__(self, stage: str) -> None:
+        super().__init__(stage)
+        self.stage = stage
+
+    def __str__(self) -> str:
+        return f"stage {self.stage} raised {type(self.__cause__).__name__}: {self.__cause__}"
+
+
+async def _watched(stage: str, work: Awaitable[T]) -> T:
+    try:
+        return await work
+    except (RaypipeError, OSError, AssertionError):
+        raise
+    except Exception as e:
+        raise StageBroke(stage) from e
 
 
 @dataclass(slots=True)
@@ -82,7 +105,7 @@ async def _pass(stage: Stage[Step], ask: Ask, rows: list[Question], count: Stage
     # A row whose ranking broke has no honest evidence: only the stage that names the outcome still runs.
     broken = [bool(q.faults) and "outcome" not in stage.step.writes() for q in rows]
     chosen = [i for i, q in enumerate(rows) if not broken[i] and stage.admits(q)]
-    out = await ask([rows[i] for i in chosen]) if chosen else []
+    out = await _watched(stage.name, ask([rows[i] for i in chosen])) if chosen else []
     if [q.id for q in out] != [rows[i].id for i in chosen]:
         raise AssertionError(f"{stage.name} broke the law of rows: other questions came back than went in")
     result = [_skip(stage, q) for q in rows]
@@ -168,7 +191,7 @@ class Corpora:
 
     async def _one(self, stage: Stage[CorpusStep], build: Build, table: pa.Table) -> pa.Table:
         start = time.perf_counter()
-        out = await build(table)
+        out = await _watched(stage.name, build(table))
         count = self.counts[stage.name]
         count.rows += table.num_rows
         count.faults += _fault_count(out) - _fault_count(table)

@@ -18,7 +18,7 @@ from raypipe.store.files import Files, StoreError
 from raypipe.store.lease import Lease
 from raypipe.store.tables import BASE, kind_of, table_schema
 
-FORMAT = 1  # of what lies in a store; raised when an older raypipe could misread it
+FORMAT = 2  # of what lies in a store; raised when an older raypipe could misread it
 _MARK = "_store.json"
 
 LOOKUP_KEYS = 4096  # per query: one of 5,000 keys takes 57 ms, and the query text is parsed in memory
@@ -51,7 +51,10 @@ class Store:
         if mark is None:
             raise StoreError(f"there is no store at {uri}: `raypipe ingest PATH --store {uri}` makes one")
         if (found := json.loads(mark)["format"]) != FORMAT:
-            raise StoreError(f"the store at {uri} has format {found}, this raypipe reads format {FORMAT}")
+            raise StoreError(
+                f"the store at {uri} has format {found}, this raypipe reads format {FORMAT}. Name another place "
+                "with --store: what is ingested and asked there is asked anew"
+            )
         return store
 
     @classmethod

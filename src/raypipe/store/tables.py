@@ -37,6 +37,7 @@ FAULTS = _required(
     ("reason", pa.string()),
     ("detail", pa.string()),
     ("transient", pa.bool_()),
+    ("attempts", pa.int32()),  # of the run that could not do it
     ("digest", pa.string()),  # of the stages up to the one that failed
     ("run", pa.string()),
 )

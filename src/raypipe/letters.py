@@ -1,0 +1,160 @@
+"""Dead letters: rows that could not be done, why, and whether they are more than a run may lose.
+
+Rows in are always rows done, dead letters, and rows still to do, whose trouble was of the moment. Knows the
+pipeline and what it stored; runs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from raypipe.errors import FaultBudgetExceeded
+from raypipe.pipeline import Pipeline
+from raypipe.records import Question
+from raypipe.work import answer_key
+
+What = Literal["lines", "sources", "questions"]
+SHOWN = 3  # letters that an error names
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """One row that could not be done."""
+
+    what: What
+    id: str  # source or question; file:line, for a line
+    step: str
+    reason: str
+    detail: str
+    transient: bool  # True: still to do, it is tried again by the next run
+    attempts: int  # over all runs
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """What became of the rows of one kind."""
+
+    what: What
+    rows: int
+    done: int
+    dead: int  # given up: only --retry-faults tries them again
+    todo: int  # the next run tries them
+
+    @property
+    def lost(self) -> int:
+        return self.dead + self.todo
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """How many rows of a kind a run may leave undone: the greater of the two. In no digest."""
+
+    share: float = 0.005  # of the rows
+    rows: int = 10
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.share <= 1 or self.rows < 0:
+            raise ValueError("faults: expected a share of 0 to 1 and rows of at least 0")
+
+    def allowed(self, rows: int) -> int:
+        return max(int(self.share * rows), self.rows)
+
+
+def check(budget: Budget, tallies: Sequence[Tally], letters: Sequence[Letter]) -> None:
+    """Raises FaultBudgetExceeded, with numbers and the first letters, for more lost rows than are allowed."""
+    for t in tallies:
+        if t.lost > (allowed := budget.allowed(t.rows)):
+            some = [x for x in letters if x.what == t.what][:SHOWN]
+            shown = "".join(f"\n  {x.id}: {x.step}, {x.reason}: {x.detail}" for x in some)
+            raise FaultBudgetExceeded(
+                f"{t.lost} of {t.rows} {t.what} could not be done, {allowed} may be (faults.share "
+                f"{budget.share:g}, faults.rows {budget.rows} of the cluster file). All others are done and "
+                f"stored. `raypipe faults DIR` lists them; --retry-faults tries dead ones again{shown}"
+            )
+
+
+def letters(pipeline: Pipeline, questions: Sequence[Question]) -> list[Letter]:
+    """The dead letters and the rows still to do, of these questions, the sources that they may search, and
+    the lines of ingested files."""
+    keys, tables = _keys(pipeline, questions), _tables(pipeline)
+    undone = _undone(pipeline, questions)
+    found: dict[tuple[str, str], Letter] = {}
+    for row in pipeline.store.dataset("faults").to_table().to_pylist():
+        what: What
+        if row["digest"] == "ingest":
+            what = "lines"
+        elif row["digest"] in tables and row["id"] in undone["sources"]:
+            what = "sources"
+        elif row["digest"] in keys and row["id"] in undone["questions"]:
+            what = "questions"
+        else:
+            continue
+        old = found.get((row["digest"], row["id"]))
+        found[row["digest"], row["id"]] = Letter(
+            what, row["id"], row["step"], row["reason"], row["detail"],
+            row["transient"] and (old is None or old.transient),
+            row["attempts"] + (old.attempts if old else 0),
+        )  # fmt: skip
+    return sorted(found.values(), key=lambda x: (x.what, x.step, x.reason, x.id))
+
+
+def tallies(
+    pipeline: Pipeline, questions: Sequence[Question], found: Sequence[Letter], lines: Mapping[str, int]
+) -> tuple[Tally, ...]:
+    """What became of the lines that were read (`readers.Counts`; nothing where no file was), of the sources
+    and of the questions. A row without a letter that is not done is still to do."""
+    undone = _undone(pipeline, questions)
+    rows = {"sources": len(pipeline.sources(questions)), "questions": len(questions)}
+    out = []
+    if lines:
+        used = lines["lines"] - lines["blank_lines"]
+        out.append(Tally("lines", used, used - lines["faults"], lines["faults"], 0))
+    for what in ("sources", "questions"):
+        dead = len({x.id for x in found if x.what == what and not x.transient})
+        lost = len(undone[what])
+        out.append(Tally(what, rows[what], rows[what] - lost, dead, lost - dead))  # type: ignore[arg-type]
+    return tuple(out)
+
+
+def retry(pipeline: Pipeline, questions: Sequence[Question]) -> int:
+    """Forgets why sources and questions were given up, so that the next run tries them again; how many."""
+    store, wanted = pipeline.store, [*_tables(pipeline), *_keys(pipeline, questions)]
+    with store.lease("driver", f"retry {pipeline.recipe.name}"):
+        rows = store.dataset("faults").to_table(["digest"])["digest"]
+        count: int = pc.sum(pc.is_in(rows, value_set=pa.array(wanted, pa.string()))).as_py() or 0
+        store.forget("faults", "digest", wanted)
+    return count
+
+
+def _tables(pipeline: Pipeline) -> list[str]:
+    vectors = map(pipeline.vectors_table, pipeline.recipe.embedders())
+    return [pipeline.texts_table, pipeline.passages_table, *vectors]
+
+
+def _keys(pipeline: Pipeline, questions: Sequence[Question]) -> dict[str, str]:
+    snapshot, recipe = pipeline.snapshot(), pipeline.recipe.digest()
+    return {answer_key(recipe, q, snapshot): q.id for q in questions}
+
+
+def _undone(pipeline: Pipeline, questions: Sequence[Question]) -> dict[str, set[str]]:
+    """Ids of the sources that some table of the recipe lacks, and of the questions without an answer."""
+    store, wanted = pipeline.store, pipeline.sources(questions)
+    lacking = set(wanted)
+    if store.has(pipeline.texts_table):
+        lacking = set(store.missing(pipeline.texts_table, "source", wanted))
+    rest = [s for s in wanted if s not in lacking]
+    if store.has(pipeline.passages_table):
+        lacking |= set(store.missing(pipeline.passages_table, "source", rest))
+        chunked = set(store.sources_with_chunks(pipeline.passages_table).to_pylist())
+        rest = [s for s in rest if s in chunked and s not in lacking]
+        for table in map(pipeline.vectors_table, pipeline.recipe.embedders()):
+            if store.has(table):
+                lacking |= set(store.missing(table, "source", rest))
+    keys = _keys(pipeline, questions)
+    left = store.missing("answers", "key", list(keys))
+    return {"sources": lacking, "questions": {keys[k] for k in left}}
