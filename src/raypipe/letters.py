@@ -86,7 +86,7 @@ def letters(pipeline: Pipeline, questions: Sequence[Question]) -> list[Letter]:
     found: dict[tuple[str, str], Letter] = {}
     for row in pipeline.store.dataset("faults").to_table().to_pylist():
         what: What
-        if row["digest"] == "ingest":
+        if row["run"] == "ingest":
             what = "lines"
         elif row["digest"] in tables and row["id"] in undone["sources"]:
             what = "sources"
