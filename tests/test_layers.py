@@ -15,6 +15,8 @@ ALLOWED: dict[str, set[str]] = {
     "arrow": {"records"},
     "chat": {"records"},
     "flights": set(),
+    "alarm": set(),
+    "budget": set(),
     "step": {"chat", "records"},
     "identity": {"records", "step"},
     "text": {"chat", "records", "step", "errors"},
@@ -38,7 +40,7 @@ ALLOWED: dict[str, set[str]] = {
         "steps",
         "store",
     },
-    "cluster": {"engines", "errors", "identity", "models", "step", "work"},
+    "cluster": {"alarm", "budget", "engines", "errors", "records", "identity", "models", "step", "work"},
     "request": {"arrow", "identity", "index", "recipe", "records", "run", "step"},
     "ingest": {"arrow", "readers", "records", "report", "store", "work"},
     "pipeline": {
@@ -71,12 +73,13 @@ ALLOWED: dict[str, set[str]] = {
     "release": {
         "conf", "errors", "identity", "index", "manifest", "pipeline", "plain", "recipe", "store",
     },
+    "letters": {"budget", "errors", "pipeline", "records", "work"},
     "prune": {"identity", "manifest", "plain", "release", "store"},
     "coming": {"arrow", "ingest", "plan", "readers", "records", "store"},
     "account": {"manifest", "pipeline", "plain", "plan", "recipe", "records", "report", "work"},
     "evaluate": {
-        "account", "arrow", "errors", "gather", "ingest", "judge", "kit", "manifest", "memo", "metrics",
-        "pipeline", "plan", "readers", "records", "report", "run", "steps", "store",
+        "account", "arrow", "errors", "gather", "ingest", "judge", "kit", "letters", "manifest", "memo",
+        "metrics", "pipeline", "plan", "readers", "records", "report", "run", "steps", "store",
     },
 }  # fmt: skip
 HEAVY = {

@@ -24,6 +24,7 @@ from raypipe.gather import AT_ONCE, Gathered, gather
 from raypipe.ingest import Ingested, ingest
 from raypipe.judge import Judge, Judged, judged
 from raypipe.kit import LocalKit
+from raypipe.letters import Losses, losses, retry
 from raypipe.manifest import Manifest, Origin
 from raypipe.memo import Tally, remembering
 from raypipe.memo.disk import StoreMemo, fold_memo, memo_versions
@@ -65,6 +66,7 @@ class Evaluation:
     reused: int  # questions whose answers were there before this run
     resumed: int  # parts that a killed run had done
     manifest: Manifest
+    losses: Losses
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,13 +102,15 @@ def evaluate(
     out: Path,
     judge: tuple[Judge, LocalKit] | None = None,
     fresh: bool = False,
+    again: bool = False,
     origin: Origin = NOWHERE,
     show: Callable[[Plan], None] = lambda plan: None,
 ) -> Evaluation:
     """Runs what is missing, scores every question, and writes the report. Without `data`: all that is stored.
 
     `judge` is who decides what the rule leaves open, and the kit that asks it; `fresh` asks every language
-    model again. `show` gets the plan before anything runs. The manifest is written last.
+    model again; `again` tries what was given up. `show` gets the plan before anything runs. The manifest is
+    written last.
 
     Raises DataError if there are no questions, and what ingest, index and answer raise.
     """
@@ -117,6 +121,8 @@ def evaluate(
         if not questions:
             where = ", ".join(map(str, data)) or pipeline.store.uri
             raise DataError(f"{where}: no questions. `raypipe ingest PATH` reads some into a store")
+        if again:
+            retry(pipeline, questions)
         fold_memo(pipeline.store)
         memo = memo_versions(pipeline.store)
         planned = plan(pipeline, list(questions), fresh=fresh)
@@ -150,7 +156,9 @@ def evaluate(
         write_report(outputs, report, answers.shown, {r.question: r.truths for r in rows})
         manifest = account(pipeline, questions, todo, report, planned, memo, started, origin, out)
         new = next(iter(asked.counts.values()), StageCount()).rows
-        return Evaluation(report, outputs, len(questions) - new, indexed.resumed + asked.resumed, manifest)
+        lost = losses(pipeline, questions, read.counts if read else {})
+        reused, resumed = len(questions) - new, indexed.resumed + asked.resumed
+        return Evaluation(report, outputs, reused, resumed, manifest, lost)
 
 
 def _judge(

@@ -6,13 +6,14 @@ pipeline and what it stored; runs nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from raypipe.budget import Budget
 from raypipe.errors import FaultBudgetExceeded
 from raypipe.pipeline import Pipeline
 from raypipe.records import Question
@@ -51,25 +52,18 @@ class Tally:
 
 
 @dataclass(frozen=True, slots=True)
-class Budget:
-    """How many rows of a kind a run may leave undone: the greater of the two. In no digest."""
+class Losses:
+    """What some questions, the sources that they may search and the lines that were read have come to."""
 
-    share: float = 0.005  # of the rows
-    rows: int = 10
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.share <= 1 or self.rows < 0:
-            raise ValueError("faults: expected a share of 0 to 1 and rows of at least 0")
-
-    def allowed(self, rows: int) -> int:
-        return max(int(self.share * rows), self.rows)
+    letters: tuple[Letter, ...]  # by kind, step, reason and id
+    tallies: tuple[Tally, ...]
 
 
-def check(budget: Budget, tallies: Sequence[Tally], letters: Sequence[Letter]) -> None:
+def check(budget: Budget, losses: Losses) -> None:
     """Raises FaultBudgetExceeded, with numbers and the first letters, for more lost rows than are allowed."""
-    for t in tallies:
+    for t in losses.tallies:
         if t.lost > (allowed := budget.allowed(t.rows)):
-            some = [x for x in letters if x.what == t.what][:SHOWN]
+            some = [x for x in losses.letters if x.what == t.what][:SHOWN]
             shown = "".join(f"\n  {x.id}: {x.step}, {x.reason}: {x.detail}" for x in some)
             raise FaultBudgetExceeded(
                 f"{t.lost} of {t.rows} {t.what} could not be done, {allowed} may be (faults.share "
@@ -78,50 +72,45 @@ def check(budget: Budget, tallies: Sequence[Tally], letters: Sequence[Letter]) -
             )
 
 
-def letters(pipeline: Pipeline, questions: Sequence[Question]) -> list[Letter]:
-    """The dead letters and the rows still to do, of these questions, the sources that they may search, and
-    the lines of ingested files."""
+def losses(pipeline: Pipeline, questions: Iterable[Question], lines: Mapping[str, int]) -> Losses:
+    """What could not be done. `lines`: what was read (`readers.Counts`), nothing where no file was; then the
+    lines of all files that the store ever read are listed and not counted. A row without a letter that is
+    not done is still to do."""
     keys, tables = _keys(pipeline, questions), _tables(pipeline)
-    undone = _undone(pipeline, questions)
+    wanted = pipeline.sources(questions)
+    sources = _lacking(pipeline, wanted)
+    left = {keys[k] for k in pipeline.store.missing("answers", "key", list(keys))}
     found: dict[tuple[str, str], Letter] = {}
     for row in pipeline.store.dataset("faults").to_table().to_pylist():
         what: What
         if row["run"] == "ingest":
             what = "lines"
-        elif row["digest"] in tables and row["id"] in undone["sources"]:
+        elif row["digest"] in tables and row["id"] in sources:
             what = "sources"
-        elif row["digest"] in keys and row["id"] in undone["questions"]:
+        elif row["digest"] in keys and row["id"] in left:
             what = "questions"
         else:
-            continue
+            continue  # of other rows, or done since
         old = found.get((row["digest"], row["id"]))
         found[row["digest"], row["id"]] = Letter(
             what, row["id"], row["step"], row["reason"], row["detail"],
             row["transient"] and (old is None or old.transient),
             row["attempts"] + (old.attempts if old else 0),
         )  # fmt: skip
-    return sorted(found.values(), key=lambda x: (x.what, x.step, x.reason, x.id))
-
-
-def tallies(
-    pipeline: Pipeline, questions: Sequence[Question], found: Sequence[Letter], lines: Mapping[str, int]
-) -> tuple[Tally, ...]:
-    """What became of the lines that were read (`readers.Counts`; nothing where no file was), of the sources
-    and of the questions. A row without a letter that is not done is still to do."""
-    undone = _undone(pipeline, questions)
-    rows = {"sources": len(pipeline.sources(questions)), "questions": len(questions)}
-    out = []
+    letters = sorted(found.values(), key=lambda x: (x.what, x.step, x.reason, x.id))
+    counted = [_tally("sources", wanted, sources, letters), _tally("questions", keys, left, letters)]
     if lines:
-        used = lines["lines"] - lines["blank_lines"]
-        out.append(Tally("lines", used, used - lines["faults"], lines["faults"], 0))
-    for what in ("sources", "questions"):
-        dead = len({x.id for x in found if x.what == what and not x.transient})
-        lost = len(undone[what])
-        out.append(Tally(what, rows[what], rows[what] - lost, dead, lost - dead))  # type: ignore[arg-type]
-    return tuple(out)
+        used, bad = lines["lines"] - lines["blank_lines"], lines["faults"]
+        counted.insert(0, Tally("lines", used, used - bad, bad, 0))
+    return Losses(tuple(letters), tuple(counted))
 
 
-def retry(pipeline: Pipeline, questions: Sequence[Question]) -> int:
+def _tally(what: What, rows: Collection[str], undone: Collection[str], letters: Sequence[Letter]) -> Tally:
+    dead = len({x.id for x in letters if x.what == what and not x.transient})
+    return Tally(what, len(rows), len(rows) - len(undone), dead, len(undone) - dead)
+
+
+def retry(pipeline: Pipeline, questions: Iterable[Question]) -> int:
     """Forgets why sources and questions were given up, so that the next run tries them again; how many."""
     store, wanted = pipeline.store, [*_tables(pipeline), *_keys(pipeline, questions)]
     with store.lease("driver", f"retry {pipeline.recipe.name}"):
@@ -136,17 +125,17 @@ def _tables(pipeline: Pipeline) -> list[str]:
     return [pipeline.texts_table, pipeline.passages_table, *vectors]
 
 
-def _keys(pipeline: Pipeline, questions: Sequence[Question]) -> dict[str, str]:
+def _keys(pipeline: Pipeline, questions: Iterable[Question]) -> dict[str, str]:
     snapshot, recipe = pipeline.snapshot(), pipeline.recipe.digest()
     return {answer_key(recipe, q, snapshot): q.id for q in questions}
 
 
-def _undone(pipeline: Pipeline, questions: Sequence[Question]) -> dict[str, set[str]]:
-    """Ids of the sources that some table of the recipe lacks, and of the questions without an answer."""
-    store, wanted = pipeline.store, pipeline.sources(questions)
-    lacking = set(wanted)
-    if store.has(pipeline.texts_table):
-        lacking = set(store.missing(pipeline.texts_table, "source", wanted))
+def _lacking(pipeline: Pipeline, wanted: list[str]) -> set[str]:
+    """The sources that some table of the recipe lacks."""
+    store = pipeline.store
+    if not store.has(pipeline.texts_table):
+        return set(wanted)
+    lacking = set(store.missing(pipeline.texts_table, "source", wanted))
     rest = [s for s in wanted if s not in lacking]
     if store.has(pipeline.passages_table):
         lacking |= set(store.missing(pipeline.passages_table, "source", rest))
@@ -155,6 +144,4 @@ def _undone(pipeline: Pipeline, questions: Sequence[Question]) -> dict[str, set[
         for table in map(pipeline.vectors_table, pipeline.recipe.embedders()):
             if store.has(table):
                 lacking |= set(store.missing(table, "source", rest))
-    keys = _keys(pipeline, questions)
-    left = store.missing("answers", "key", list(keys))
-    return {"sources": lacking, "questions": {keys[k] for k in left}}
+    return lacking

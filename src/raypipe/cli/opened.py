@@ -107,8 +107,8 @@ def cluster_of(args: argparse.Namespace, settings: Settings, uri: str, models: S
 
     def runner(verb: Verb, fill: Fill, parts: Sequence[Part]) -> Iterator[PartDone]:
         if team and verb == "answer":
-            return cluster.run_beside(team, fill, parts)
-        return cluster.run_parts(fill, parts, file.pools[verb])
+            return cluster.run_beside(team, fill, parts, file.limits)
+        return cluster.run_parts(fill, parts, file.pools[verb], file.limits)
 
     place = replace(opened.place, engines=team.names if team else {})
     return replace(opened, place=place, runner=runner)

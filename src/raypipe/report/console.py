@@ -48,6 +48,19 @@ def print_report(console: Console, report: Mapping[str, Any], outputs: Outputs) 
         console.print(Text(str(path)), soft_wrap=True)
 
 
+def print_losses(console: Console, found: Mapping[str, Any]) -> None:
+    """What became of the rows of a run, and each that could not be done (`letters.Losses`)."""
+    table = grid("rows", "in all", "done", "dead letters", "to do")
+    for t in found["rows"]:
+        table.add_row(t["what"], *(str(t[k]) for k in ("rows", "done", "dead", "todo")))
+    console.print(table)
+    for x in found["faults"]:
+        again = "tried again by the next run" if x["transient"] else "given up"
+        tries = f"{x['attempts']} attempt{'s' if x['attempts'] != 1 else ''}"
+        console.print(Text(f"{x['id']}: {x['step']}, {x['reason']}; {tries}, {again}"), soft_wrap=True)
+        console.print(Text(f"  {x['detail']}"), soft_wrap=True)
+
+
 def _costs(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """What each language model was asked and cost, where any was."""
     for s in report["steps"]:

@@ -54,8 +54,8 @@ class Store:
             raise StoreError(f"there is no store at {uri}: `raypipe ingest PATH --store {uri}` makes one")
         if (found := json.loads(mark)["format"]) != FORMAT:
             raise StoreError(
-                f"the store at {uri} has format {found}, this raypipe reads format {FORMAT}. Name another place "
-                "with --store: what is ingested and asked there is asked anew"
+                f"the store at {uri} has format {found}, this raypipe reads format {FORMAT}. Name another "
+                "place with --store: what is ingested and asked there is asked anew"
             )
         return store
 
