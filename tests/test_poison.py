@@ -84,7 +84,7 @@ def test_one_row_in_a_thousand_that_kills_or_stops_its_worker_costs_one_row(
     ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import a test module
     pipe, ids = sources
     poison, diary = ids[457], tmp_path / "diary"
-    limits = cluster.Limits(row_s=0.03, open_s=5.0)  # a part of 100 has 8 s, a row alone 5
+    limits = cluster.Limits(row_s=0.03, open_s=6.0)  # a part of 100 has 9 s, a row alone 6
 
     def runner(verb, fill, parts):
         pool = cluster.Pool(actors=2, cpus=0.5)

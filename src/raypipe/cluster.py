@@ -212,7 +212,8 @@ def connect(address: str) -> None:
     if not ray.is_initialized():
         # Ray's core prints at level E that actors cannot restart without this process; they end with it.
         os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
-        logging.getLogger("ray.data").setLevel(logging.ERROR)  # its own progress lines; ours are in report/
+        # Its progress lines, for ours are in report/, and dead workers, which are tried again or raised.
+        logging.getLogger("ray.data").setLevel(logging.CRITICAL)
         with warnings.catch_warnings():
             # Lance warns of forks. Ray forks to start its processes and executes them at once.
             warnings.filterwarnings("ignore", message="lance is not fork-safe|lancedb fork support")
@@ -268,10 +269,15 @@ class _Worker:
                 yield {"done": [done.to_json()], "error": [""]}
 
     async def do(self, part: Part) -> PartDone:
+        await self.open()
+        assert self._do is not None
         with self._alarm.limit(self._limits.part_s(len(part.ids))):
-            if self._do is None:
-                self._do = self._fill.open()
             return await self._do(part)
+
+    async def open(self) -> None:
+        """Ready to work: from here on the time of rows counts. The first row that needs a model loads it."""
+        if self._do is None:
+            self._do = self._fill.open()
 
 
 def _packed(e: Exception) -> str:
@@ -364,6 +370,7 @@ def _row_by_row(fill: Fill, part: Part, pool: Pool, limits: Limits) -> PartDone:
 
 def _tried(actor: Any, part: Part, limits: Limits) -> Fault | None:
     """Why a row cannot be done: its worker died of it, or it takes too long. None where it can."""
+    ray.get(actor.open.remote())
     start = time.monotonic()
     late = Fault("worker", "timeout", f"expected at most {limits.row_s:g} s, it took more", transient=False)
     try:

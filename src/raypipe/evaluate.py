@@ -47,6 +47,8 @@ from raypipe.run import StageCount
 from raypipe.steps.embed import Embed
 from raypipe.steps.generate import Generate
 from raypipe.store import Store
+from raypipe.store.keep import compact, tables
+from raypipe.store.room import need
 
 # Counts of the readers that say what was put right on the way in, for the report.
 NORMALISED = (
@@ -127,6 +129,7 @@ def evaluate(
         memo = memo_versions(pipeline.store)
         planned = plan(pipeline, list(questions), fresh=fresh)
         show(planned)
+        need(pipeline.store, planned.bytes_at_least(), "what is planned")
         todo = set(questions.ids if fresh else pipeline.unanswered(questions, pipeline.snapshot()))
         indexed = pipeline.index(questions)
         asked = pipeline.answer(questions, fresh)
@@ -154,6 +157,8 @@ def evaluate(
             **_corpus(pipeline, answers),
         )
         write_report(outputs, report, answers.shown, {r.question: r.truths for r in rows})
+        for table in tables(pipeline.store):
+            compact(pipeline.store, table)
         manifest = account(pipeline, questions, todo, report, planned, memo, started, origin, out)
         new = next(iter(asked.counts.values()), StageCount()).rows
         lost = losses(pipeline, questions, read.counts if read else {})

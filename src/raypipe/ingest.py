@@ -19,6 +19,7 @@ from raypipe.readers import Counts, Format, Row
 from raypipe.records import Document, Fault, Gold, Question, Source, digest
 from raypipe.report.progress import Progress, Task
 from raypipe.store import Store, commit, put, write_part
+from raypipe.store.room import need
 from raypipe.store.sizes import write_sizes
 from raypipe.work import faults_table
 
@@ -58,6 +59,7 @@ def ingest(store: Store, paths: Sequence[Path], format: Format, progress: Progre
         return Ingested(of, tuple(tree["questions"]), tree["counts"], tree["reasons"], again=True)
     counts, kept = Counts(), _Kept()
     with store.lease("driver", f"ingest {paths[0]}"):
+        need(store, 0, "reading files")
         run = uuid.uuid4().hex
         with progress.task("read", "MB", readers.size(paths, format) >> 20) as task:
             rows = _watched(readers.open(paths, format, counts), counts, task)

@@ -40,6 +40,7 @@ from raypipe.store import (
     end,
     vectors_schema,
 )  # fmt: skip
+from raypipe.store.room import need
 from raypipe.work import (
     Fill,
     FillAnswers,
@@ -351,6 +352,7 @@ class Pipeline:
 
     def _do(self, run: Run, work: Filling, done: Done) -> None:
         """Does the parts of a run that no driver before has done."""
+        need(self.store, 0, f"what is left of {work.table}")
         here = done_parts(self.store, work.table, run.name)
         done.resumed += len(here)
         left = [Part(name, ids) for name, ids in run.parts.items() if name not in here]

@@ -24,6 +24,7 @@ from raypipe.bounds import (
     may_fault,
     passage_chars_at_most,
     reach_after,
+    stored_bytes,
     tokens_at_most,
 )
 from raypipe.holdings import Answered, Chunks, left
@@ -40,6 +41,7 @@ from raypipe.steps.embed import Embed
 from raypipe.steps.generate import Generate
 from raypipe.steps.parse import Parse
 from raypipe.steps.split import Split
+from raypipe.steps.tokenise import Tokenise
 from raypipe.store.sizes import sizes
 from raypipe.text.template import query_renderer
 from raypipe.work import chunks_of
@@ -61,6 +63,7 @@ class StepPlan:
     reasons: Mapping[str, int]  # row, model, prompt, parameter, version, upstream -> calls; they add up
     seconds: tuple[float, float] | None  # of all processes together; None: no earlier run says
     tokens: tuple[int, int]  # of prompts and replies of language models
+    nbytes: tuple[int, int]  # that the store grows by, about, before compression; texts not counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +75,10 @@ class Plan:
     def planned(self) -> dict[str, int]:
         """Step -> calls that may be made."""
         return {s.step: s.may_ask for s in self.steps}
+
+    def bytes_at_least(self) -> int:
+        """That the store will grow by."""
+        return sum(s.nbytes[0] for s in self.steps)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -86,6 +93,7 @@ class Plan:
                     "estimate": {
                         "seconds": None if s.seconds is None else [round(x, 3) for x in s.seconds],
                         "tokens": list(s.tokens),
+                        "bytes": list(s.nbytes),
                     },
                 }
                 for s in self.steps
@@ -330,7 +338,16 @@ class _Planner:
         measured = rate(stage, self._runs, place.engine, place.device)
         took = seconds(measured, todo, may_ask if exact else None)
         tokens = self._tokens(name, may_ask, exact, measured)
-        return StepPlan(name, rows, remembered, may_ask, exact, dict(reasons), took, tokens)
+        nbytes = self._bytes(name, may_ask, exact)
+        return StepPlan(name, rows, remembered, may_ask, exact, dict(reasons), took, tokens, nbytes)
+
+    def _bytes(self, name: str, calls: int, exact: bool) -> tuple[int, int]:
+        recipe = self._pipeline.recipe
+        step = next(s.step for s in (*recipe.corpus, *recipe.question) if s.name == name)
+        if isinstance(step, Parse | Split | Tokenise):
+            return 0, 0
+        most = stored_bytes(step, calls)
+        return (most if exact else 0), most
 
     def _tokens(self, name: str, calls: int, exact: bool, measured: Rate) -> tuple[int, int]:
         """Tokens of language models: by earlier runs' where there were any, and never more than fit."""
