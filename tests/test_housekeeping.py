@@ -1,4 +1,4 @@
-"""What a store may forget and what it may not; and a disk that is full, before a run and in the middle of one."""
+"""What a store may forget and what it may not; and a disk that is full, before a run and amid one."""
 
 import json
 import os
@@ -158,9 +158,8 @@ def test_work_that_cannot_fit_is_refused_with_numbers_before_it_starts(store):
 def test_a_full_disk_keeps_the_old_version_readable_and_the_run_goes_on_when_there_is_room(world, tmp_path):
     mount = tmp_path / "disk"
     mount.mkdir()
-    if subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=24m", "none", mount], capture_output=True
-    ).returncode:
+    mounting = ["mount", "-t", "tmpfs", "-o", "size=24m", "none", mount]
+    if subprocess.run(mounting, capture_output=True).returncode:
         pytest.skip("mounting a small disk needs privileges that this process has not")
     try:
         _fill_and_free(world, mount, tmp_path)
