@@ -34,7 +34,7 @@ from raypipe.memo.disk import FRESH_BYTES
 from raypipe.memo.known import first_request, known, vector_key
 from raypipe.pipeline import Pipeline
 from raypipe.rates import Rate, rate, seconds
-from raypipe.recipe import Stage
+from raypipe.recipe import Stage, row_key
 from raypipe.records import Question, digest
 from raypipe.step import Model, Step
 from raypipe.steps.embed import Embed
@@ -44,7 +44,7 @@ from raypipe.steps.split import Split
 from raypipe.steps.tokenise import Tokenise
 from raypipe.store.sizes import sizes
 from raypipe.text.template import query_renderer
-from raypipe.work import chunks_of
+from raypipe.work import chunks_of, key_of_row
 
 LOOKED_AT = 200_000  # chunks whose texts a plan reads to know exactly what is new: about 5 s
 LOOKED_BACK = 20  # finished runs whose answers and rates count
@@ -110,10 +110,11 @@ class Coming:
 
 
 def plan(
-    pipeline: Pipeline, questions: Sequence[Question], coming: Coming | None = None, fresh: bool = False
+    pipeline: Pipeline, questions: Iterable[Question], coming: Coming | None = None, fresh: bool = False
 ) -> Plan:
     """What an eval of these questions may have to do on this store. `fresh`: every question is answered anew
     and no reply counts as remembered."""
+    questions = list(questions)  # gone through several times
     runs = recent(pipeline.store, LOOKED_BACK)
     planner = _Planner(pipeline, runs, coming or Coming(), fresh)
     return Plan((*planner.corpus(questions), *planner.questions(questions)))
@@ -155,6 +156,8 @@ class _Planner:
     def _wanted(self, questions: Sequence[Question]) -> list[str]:
         """Sources that the corpus half must hold, those to come included."""
         stored = self._pipeline.sources(questions)
+        if not self._coming.kinds:
+            return stored
         kinds = next(s.step.kinds for s in self._pipeline.recipe.corpus if isinstance(s.step, Parse))
         new = [s for s, kind in self._coming.kinds.items() if kind in kinds]
         cited = {s for q in questions for s in q.sources() or ()}
@@ -243,14 +246,17 @@ class _Planner:
         pipe = self._pipeline
         snapshot = self._snapshot()
         what = pipe.answers_run(snapshot)
-        ids = [q.id for q in questions]
-        if not self._fresh:
-            ids = left(self._store, what, "answers", pipe.unanswered(questions, snapshot))
         by_id = {q.id: q for q in questions}
+        rows = {q.id: row_key(q, snapshot) for q in questions}
+        ids = list(by_id)
+        if not self._fresh:
+            recipe = pipe.recipe.digest()
+            keys = {key_of_row(recipe, id, row): id for id, row in rows.items()}
+            ids = left(self._store, what, "answers", pipe.unanswered_of(keys))
         more = [i for i in ids if i not in by_id]
         by_id |= {q.id: q for q in arrow.question.records(self._store.rows("questions", "id", more))}
         todo = [by_id[i] for i in ids if i in by_id]
-        answered = Answered(self._store, todo, snapshot)
+        answered = Answered(self._store, {q.id: rows.get(q.id) or row_key(q, snapshot) for q in todo})
         last = answered.by(self._last.digest, any_fault=True) if self._last else set()
         sure, reach = True, self._reach  # sure: no row is kept from the stages to come
         for stage in pipe.recipe.question:

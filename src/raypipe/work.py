@@ -315,7 +315,12 @@ class FillAnswers:
 
 def answer_key(recipe: str, question: Question, snapshot: str) -> str:
     """Key of an answer: recipe digest, question id, and what it is answered from."""
-    return digest(recipe, question.id, row_key(question, snapshot))
+    return key_of_row(recipe, question.id, row_key(question, snapshot))
+
+
+def key_of_row(recipe: str, question: str, row: str) -> str:
+    """Key of an answer, where the row key is known already."""
+    return digest(recipe, question, row)
 
 
 def answers_table(rows: list[tuple[str, str, Question]], recipe: str) -> pa.Table:
