@@ -198,6 +198,25 @@ def test_another_embedder_parses_nothing(bench):
     assert plans["embed"].exact and asked["embed"] == plans["embed"].may_ask > 0
 
 
+def test_an_old_store_and_a_new_model_give_a_fresh_runs_answers_for_the_new_models_calls(
+    bench, tmp_path
+):
+    """Capability 40: only calls whose model or input changed are made, and the answers are new ones."""
+    text, old = changed(("hash-embedder", "other-embedder"), ("top: 30,", "top: 6,")), set(bench.calls)
+    before = bench.answers()
+    bench.run(text)
+    made = set(bench.calls) - old
+    named = {c for c in made if c[1] == "other-embedder"}
+    assert named and {c[0] for c in named} == {"embed"}
+    fresh = Reruns(tmp_path / "fresh", bench.world)
+    fresh.folder.mkdir()
+    fresh.run(text)
+    assert made == set(fresh.calls) - old, "what a fresh run asks too, and the old one had not"
+    after = bench.answers(text)
+    assert after == fresh.answers(text)
+    assert any(before[q].answer != after[q].answer or before[q].hits != after[q].hits for q in before)
+
+
 def test_another_split_embeds_only_new_texts(bench):
     old = {c for c in bench.calls if c[0] == "embed" and c[2] == "passage"}
     asked, _ = bench.run(changed(("child_chars: 200", "child_chars: 190")))
