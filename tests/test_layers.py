@@ -44,14 +44,15 @@ ALLOWED: dict[str, set[str]] = {
     "request": {"arrow", "identity", "index", "recipe", "records", "run", "step"},
     "ingest": {"arrow", "readers", "records", "report", "store", "work"},
     "pipeline": {
-        "arrow", "identity", "index", "memo", "recipe", "records", "report", "run", "step", "steps", "store",
-        "work",
+        "arrow", "attempts", "identity", "index", "memo", "recipe", "records", "report", "run", "step",
+        "steps", "store", "work",
     },
+    "attempts": {"run", "store"},
     "gather": {"arrow", "index", "metrics", "pipeline", "records", "report"},
     "judge": {"chat", "metrics", "records", "step", "text"},
     "online": {
-        "arrow", "index", "memo", "pipeline", "recipe", "records", "release", "report", "request", "run",
-        "step", "store",
+        "arrow", "chat", "index", "memo", "pipeline", "recipe", "records", "release", "report", "request",
+        "run", "step", "store",
     },
     "kit_serve": {"chat", "errors", "kit", "records", "step"},
     "service": {"online", "readers", "records", "report"},
@@ -78,7 +79,8 @@ ALLOWED: dict[str, set[str]] = {
     "coming": {"arrow", "ingest", "plan", "readers", "records", "store"},
     "account": {"manifest", "pipeline", "plain", "plan", "recipe", "records", "report", "work"},
     "evaluate": {
-        "account", "arrow", "errors", "gather", "ingest", "judge", "kit", "letters", "manifest", "memo",
+        "account", "arrow", "attempts", "errors", "gather", "ingest", "judge", "kit", "letters", "manifest",
+        "memo",
         "metrics", "pipeline", "plan", "readers", "records", "report", "run", "steps", "store",
     },
 }  # fmt: skip

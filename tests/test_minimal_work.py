@@ -198,9 +198,7 @@ def test_another_embedder_parses_nothing(bench):
     assert plans["embed"].exact and asked["embed"] == plans["embed"].may_ask > 0
 
 
-def test_an_old_store_and_a_new_model_give_a_fresh_runs_answers_for_the_new_models_calls(
-    bench, tmp_path
-):
+def test_an_old_store_and_a_new_model_give_a_fresh_runs_answers_for_the_new_models_calls(bench, tmp_path):
     """Capability 40: only calls whose model or input changed are made, and the answers are new ones."""
     text, old = changed(("hash-embedder", "other-embedder"), ("top: 30,", "top: 6,")), set(bench.calls)
     before = bench.answers()

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from raypipe import arrow
 from raypipe.account import account
+from raypipe.attempts import Done
 from raypipe.errors import DataError
 from raypipe.gather import AT_ONCE, Gathered, gather
 from raypipe.ingest import Ingested, ingest
@@ -30,11 +31,12 @@ from raypipe.memo import Tally, remembering
 from raypipe.memo.disk import StoreMemo, fold_memo, memo_versions
 from raypipe.metrics.crag import Rule, Scored, mark
 from raypipe.metrics.textfile import replaced
-from raypipe.pipeline import Done, Pipeline, batches
+from raypipe.pipeline import Pipeline, batches
 from raypipe.plan import Plan, plan
 from raypipe.readers import Format
 from raypipe.records import Question
 from raypipe.report.report import (
+    AnswerCut,
     EvalReport,
     FaultCount,
     JudgeLine,
@@ -44,6 +46,7 @@ from raypipe.report.report import (
     write_report,
 )
 from raypipe.run import StageCount
+from raypipe.steps.decide import Decide
 from raypipe.steps.embed import Embed
 from raypipe.steps.generate import Generate
 from raypipe.store import Store
@@ -66,7 +69,6 @@ class Evaluation:
     report: EvalReport
     outputs: Outputs
     reused: int  # questions whose answers were there before this run
-    resumed: int  # parts that a killed run had done
     manifest: Manifest
     losses: Losses
 
@@ -131,8 +133,9 @@ def evaluate(
         show(planned)
         need(pipeline.store, planned.bytes_at_least(), "what is planned")
         todo = set(questions.ids if fresh else pipeline.unanswered(questions, pipeline.snapshot()))
-        indexed = pipeline.index(questions)
-        asked = pipeline.answer(questions, fresh)
+        done = Done.kept(pipeline.store, pipeline.recipe.digest())
+        pipeline.index(questions, done)
+        pipeline.answer(questions, fresh, done)
         outputs = outputs_in(out)
         orders = any(isinstance(s.step, Generate) for s in pipeline.recipe.question)
         with replaced(outputs.predictions) as lines:
@@ -146,13 +149,15 @@ def evaluate(
             recipe=pipeline.recipe.name,
             digest=pipeline.recipe.digest(),
             seconds=time.perf_counter() - start,
+            resumed=done.resumed,
             questions=len(questions),
             without_truth=answers.without_truth,
             normalised=_normalised(read),
             faults=_faults(pipeline, answers, read),
-            steps=_steps(pipeline, planned.planned(), indexed, asked),
+            steps=_steps(pipeline, planned.planned(), done),
             marks=mark(rows, rule),
             judge=verdict,
+            answer_cut=_answer_cut(pipeline),
             planted=answers.planted,
             **_corpus(pipeline, answers),
         )
@@ -160,10 +165,18 @@ def evaluate(
         for table in tables(pipeline.store):
             compact(pipeline.store, table)
         manifest = account(pipeline, questions, todo, report, planned, memo, started, origin, out)
-        new = next(iter(asked.counts.values()), StageCount()).rows
+        done.reported()
         lost = losses(pipeline, questions, read.counts if read else {})
-        reused, resumed = len(questions) - new, indexed.resumed + asked.resumed
-        return Evaluation(report, outputs, reused, resumed, manifest, lost)
+        return Evaluation(report, outputs, len(questions) - len(todo), manifest, lost)
+
+
+def _answer_cut(pipeline: Pipeline) -> AnswerCut | None:
+    """How the recipe cuts its answers, and with whose tokenizer."""
+    for stage in pipeline.recipe.question:
+        step = stage.step
+        if isinstance(step, Decide) and step.answer_tokens is not None and step.tokenizer is not None:
+            return AnswerCut(step.answer_tokens, step.tokenizer.name, step.tokenizer.weights)
+    return None
 
 
 def _judge(
@@ -237,23 +250,25 @@ def _faults(pipeline: Pipeline, answers: Gathered, read: Ingested | None) -> tup
     return tuple(FaultCount(step, why, again, n) for (step, why, again), n in sorted(found.items()))
 
 
-def _steps(
-    pipeline: Pipeline, planned: Mapping[str, int], indexed: Done, asked: Done
-) -> tuple[StepLine, ...]:
-    lines = []
-    for stage in pipeline.recipe.corpus:
-        count = indexed.counts.get(stage.name, StageCount())
-        works = not isinstance(stage.step, Embed)  # asks no model: what it did is its rows
-        lines.append(_line(stage.name, planned, count, count.rows if works else count.tally.asked))
-    for question in pipeline.recipe.question:
-        count = asked.counts.get(question.name, StageCount())
-        lines.append(_line(question.name, planned, count, count.tally.asked))
-    return tuple(lines)
+def _steps(pipeline: Pipeline, planned: Mapping[str, int], done: Done) -> tuple[StepLine, ...]:
+    recipe, counts = pipeline.recipe, done.counts
+    stages = [(s.name, not isinstance(s.step, Embed)) for s in recipe.corpus]
+    stages += [(s.name, False) for s in recipe.question]
+    return tuple(
+        _line(name, works, planned[name], *(c.get(name, StageCount()) for c in (counts, done.earlier.counts)))
+        for name, works in stages
+    )
 
 
-def _line(name: str, planned: Mapping[str, int], count: StageCount, asked: int) -> StepLine:
+def _line(name: str, works: bool, planned: int, count: StageCount, earlier: StageCount) -> StepLine:
+    """`works`: the stage asks no model; what it did is its rows. What earlier attempts asked stood in their
+    own plans, and is added to this one's."""
+
+    def asked(c: StageCount) -> int:
+        return c.rows - c.skipped if works else c.tally.asked
+
     tokens = count.tally.tokens
     return StepLine(
-        name, count.rows, planned[name], asked, count.tally.remembered, count.skipped, count.faults,
-        count.seconds, tokens.prompt, tokens.cached, tokens.generated,
+        name, count.rows, planned + asked(earlier), asked(count), count.tally.remembered, count.skipped,
+        count.faults, count.seconds, tokens.prompt, tokens.cached, tokens.generated, asked(earlier),
     )  # fmt: skip

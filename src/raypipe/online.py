@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from raypipe import arrow
+from raypipe.chat import Chat, Generate, Generated, Sampling
 from raypipe.index import LanceIndex
 from raypipe.memo import Memo, Tally
 from raypipe.pipeline import searched
@@ -21,7 +22,7 @@ from raypipe.release import Release
 from raypipe.report.report import ranking, urls
 from raypipe.request import SharedKit, answer_over
 from raypipe.run import Corpora, Questions, StageCount
-from raypipe.step import Index
+from raypipe.step import Embed, Index, Model, Score, Tokenize
 from raypipe.store import Store, StoreError
 
 
@@ -36,6 +37,7 @@ class Asked:
     question: Question
     sources: tuple[Source, ...] | None = None  # documents of its own; None: it is asked of the store
     faults: tuple[Fault, ...] = ()  # of pages that could not be read
+    prompts: bool = False  # whether what language models were asked is wanted
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +62,43 @@ class Answered:
     recipe: str  # digest
     models: Mapping[str, str]  # name -> identity of the weights
     timings_ms: Mapping[str, float]  # wall time by stage, "documents" for its own, and "total"
-    embedded: int  # texts that a model was asked to embed
-    scored: int  # pairs that a model was asked to score
+    prompts: tuple[Chat, ...]  # every chat that a language model was asked, in order, where that was wanted
+    usage: Mapping[str, int]  # texts embedded, pairs scored, chats answered, and the tokens of these
     index: Index  # what was searched
     release: str | None  # id
+
+
+class Overhearing:
+    """A kit that notes every chat that a language model is asked."""
+
+    def __init__(self, kit: SharedKit, heard: list[Chat]) -> None:
+        self._kit, self._heard = kit, heard
+
+    def with_index(self, index: Index) -> Overhearing:
+        return Overhearing(self._kit.with_index(index), self._heard)
+
+    def embedder(self, model: Model) -> Embed:
+        return self._kit.embedder(model)
+
+    def reranker(self, model: Model) -> Score:
+        return self._kit.reranker(model)
+
+    def tokenizer(self, model: Model) -> Tokenize:
+        return self._kit.tokenizer(model)
+
+    def index(self) -> Index:
+        return self._kit.index()
+
+    def generator(self, model: Model) -> Generate:
+        generate = self._kit.generator(model)
+
+        async def ask(
+            chats: Sequence[Chat], sampling: Sampling, adapter: str | None = None
+        ) -> list[Generated | Fault]:
+            self._heard.extend(chats)
+            return await generate(chats, sampling, adapter)
+
+        return ask
 
 
 class Online:
@@ -90,21 +125,22 @@ class Online:
 
     async def answer(self, asked: Asked) -> Answered:
         """The question, answered. Raises NotReady, and what a step raises: that is a defect."""
-        start = time.perf_counter()
+        start, heard = time.perf_counter(), list[Chat]()
+        kit = Overhearing(self._kit, heard) if asked.prompts else self._kit
         if asked.sources is None:
             snapshot = await self._open()
             question = await asyncio.to_thread(snapshot.known, asked.question)
             # Opened for this request alone: it counts.
-            ask = Questions(self._recipe, self._kit.with_index(snapshot.index), self._memo)
+            ask = Questions(self._recipe, kit.with_index(snapshot.index), self._memo)
             [answered] = await ask([question])
             evidence = await _evidence(answered, snapshot.index)
-            return self._done(answered, evidence, (), ask.counts, {}, start, snapshot.index)
-        over = await answer_over(self._recipe, self._kit, asked.question, asked.sources, self._parser)
+            return self._done(answered, evidence, (), ask.counts, {}, heard, start, snapshot.index)
+        over = await answer_over(self._recipe, kit, asked.question, asked.sources, self._parser)
         evidence = await _evidence(over.question, over.index)
         asking = sum(c.seconds for name, c in over.counts.items() if name in self._asking)
         documents = {"documents": time.perf_counter() - start - asking}
         faults = asked.faults + over.faults
-        return self._done(over.question, evidence, faults, over.counts, documents, start, over.index)
+        return self._done(over.question, evidence, faults, over.counts, documents, heard, start, over.index)
 
     def _done(
         self,
@@ -113,6 +149,7 @@ class Online:
         faults: tuple[Fault, ...],
         counts: Mapping[str, StageCount],
         seconds: Mapping[str, float],  # by what is no stage of the question half
+        heard: Sequence[Chat],
         start: float,
         index: Index,
     ) -> Answered:
@@ -122,10 +159,10 @@ class Online:
         stages = {name: c.seconds for name, c in counts.items() if name in self._asking}
         whole = {**seconds, **stages, "total": time.perf_counter() - start}
         timings = {name: round(s * 1000, 1) for name, s in whole.items()}
-        asked = used.vectors.asked, used.scores.asked
         release = self._release.id if self._release else None
         return Answered(
-            question, evidence, faults, self._digest, self._models, timings, *asked, index, release
+            question, evidence, faults, self._digest, self._models, timings, tuple(heard), _usage(used),
+            index, release,
         )  # fmt: skip
 
     async def _open(self) -> Snapshot:
@@ -136,6 +173,18 @@ class Online:
                 except StoreError as e:
                     raise NotReady(str(e)) from e
             return self._snapshot
+
+
+def _usage(used: Tally) -> dict[str, int]:
+    tokens = used.tokens
+    return {
+        "embedded": used.vectors.asked,
+        "scored": used.scores.asked,
+        "chats": used.replies.asked,
+        "prompt_tokens": tokens.prompt,
+        "cached_tokens": tokens.cached,
+        "generated_tokens": tokens.generated,
+    }
 
 
 class Snapshot:

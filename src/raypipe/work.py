@@ -10,8 +10,8 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, Protocol, TypeAlias
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal, Protocol, TypeAlias, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,9 +20,8 @@ from raypipe import arrow
 from raypipe.errors import RaypipeError
 from raypipe.index import IndexSpec, LanceIndex
 from raypipe.kit import LocalKit
-from raypipe.memo import Tally
 from raypipe.memo.disk import StoreMemo
-from raypipe.models.load import Address, Engine
+from raypipe.models.load import Address, Engine, Room
 from raypipe.recipe import Recipe, row_key
 from raypipe.records import Fault, Question, digest
 from raypipe.run import Corpora, Questions, StageBroke, StageCount, fine
@@ -70,20 +69,30 @@ class PartDone:
     @classmethod
     def from_json(cls, text: str) -> PartDone:
         tree = json.loads(text)
-        return cls(**{**tree, "counts": {k: _count(v) for k, v in tree["counts"].items()}})
+        return cls(**{**tree, "counts": counts_of(tree)})
 
 
-def _count(tree: dict[str, Any]) -> StageCount:
-    return StageCount(**{**tree, "tally": Tally.of(tree["tally"])})
+def counts_of(facts: Mapping[str, Any]) -> dict[str, StageCount]:
+    """By stage, what was counted while a part was done: from the facts of its completion record."""
+    return {name: StageCount.of(tree) for name, tree in facts["counts"].items()}
 
 
 Do: TypeAlias = Callable[[Part], Awaitable[PartDone]]
 
 
 class Fill(Protocol):
-    """One kind of work, as plain values."""
+    """One kind of work, as plain values: a frozen dataclass."""
+
+    @property
+    def place(self) -> Place: ...
 
     def open(self) -> Do: ...
+
+
+def with_threads(fill: Fill, threads: int) -> Fill:
+    """The same work where a model on a CPU has so many threads."""
+    placed: Fill = replace(cast(Any, fill), place=replace(fill.place, threads=threads))
+    return placed
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +106,13 @@ class Place:
     # Model identity -> names in Ray; None: this process starts an engine of its own.
     engines: Mapping[str, tuple[str, ...]] | None = field(default_factory=dict)
     endpoints: Mapping[str, Address] = field(default_factory=dict)  # by the names that models.yaml uses
+    room: Room = field(default_factory=Room)  # of an engine that this process starts
 
     def kit(self, index: Index | None) -> LocalKit:
         return LocalKit(
-            index, self.engine, self.device, self.threads, engines=self.engines, endpoints=self.endpoints
-        )
+            index, self.engine, self.device, self.threads,
+            engines=self.engines, endpoints=self.endpoints, room=self.room,
+        )  # fmt: skip
 
 
 Letters: TypeAlias = list[tuple[str, dict[str, Any]]]
@@ -128,7 +139,8 @@ def _doing(
         if not part.trial:
             of = [(id, fault, attempts, digest_of(id)) for id, fault, attempts in letters]
             write_part(store, "faults", run, part.name, faults_table(of, run), {})
-            write_part(store, table, run, part.name, rows, {})
+            facts = {"counts": {name: asdict(count) for name, count in counts.items()}}
+            write_part(store, table, run, part.name, rows, facts)
         return PartDone(part.name, len(part.ids), rows.num_rows, len(letters), counts)
 
     return do

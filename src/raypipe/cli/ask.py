@@ -26,6 +26,8 @@ from raypipe.release import Release, live
 from raypipe.report.report import ranking
 from raypipe.store import Store, StoreError
 
+SHOWN, SHOWN_CHARS = 3, 160  # quotes of a reply and characters of each on a terminal; `--json` has all
+
 
 def add(commands: options.Commands) -> None:
     """Declares `ask`."""
@@ -126,10 +128,10 @@ async def _show(answered: Answered) -> None:
     out.print(Text(question.answer or "(no answer)", "bold"), Text(f"  [{question.outcome}]"))
     for fault in (*answered.faults, *question.faults):
         out.print(Text(f"{fault.step}: {fault.reason}: {fault.detail}", "red"))
-    for e in answered.evidence:
-        out.print(Text(f"evidence: {e.quote}"), Text(f"  {e.url or e.source}", "dim"))
+    for e in answered.evidence[:SHOWN]:
+        out.print(Text(f"evidence: {e.quote[:SHOWN_CHARS]}"), Text(f"  {e.url or e.source}", "dim"))
     shown = ranking(question)[:5]
     for hit, text in zip(shown, await answered.index.texts([h.chunk for h in shown]), strict=True):
         scores = " ".join(f"{name} {value:.3f}" for name, value in hit.scores.items())
-        out.print(Text(f"  {scores}", "dim"), Text(f" {text[:160]}"))
+        out.print(Text(f"  {scores}", "dim"), Text(f" {text[:SHOWN_CHARS]}"))
     out.print(Text("  ".join(f"{name} {ms:.0f} ms" for name, ms in answered.timings_ms.items()), "dim"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -11,10 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from raypipe.metrics.ranking import MAP_CUT_20_MIN, MEASURES
-from raypipe.report.page import seconds, share, signed
+from raypipe.report.page import seconds, share, signed, told_apart
 from raypipe.report.report import Outputs
-
-MOST = 12  # values of a label shown on a terminal: CRAG's own have at most 8; all of them are in report.json
 
 
 def print_report(console: Console, report: Mapping[str, Any], outputs: Outputs) -> None:
@@ -27,6 +24,11 @@ def print_report(console: Console, report: Mapping[str, Any], outputs: Outputs) 
         console.print(Text(f"{report['parser_fallbacks']} pages were left to the reference parser"))
     _normalised(console, report["normalised"])
     _scores(console, report)
+    if cut := report["answer_cut"]:
+        console.print(
+            Text(f"answers are cut to {cut['tokens']} tokens of {cut['tokenizer']} ({cut['weights']})"),
+            soft_wrap=True,
+        )
     if report["without_truth"]:
         console.print(Text(f"{report['without_truth']} more questions have no truth in the dataset"))
     steps = grid("step", "rows", "planned", "asked", "remembered", "skipped", "faults", "seconds")
@@ -36,6 +38,8 @@ def print_report(console: Console, report: Mapping[str, Any], outputs: Outputs) 
     console.print(steps)
     planned, asked, known = (sum(s[k] for s in report["steps"]) for k in ("planned", "asked", "remembered"))
     console.print(Text(f"calls: {planned} planned, {asked} made, {known} remembered"))
+    if report["resumed"]:
+        console.print(Text(resumed(report)))
     for name, cost in _costs(report):
         console.print(Text(f"{name}: {cost}"))
     if report["faults_by_reason"]:
@@ -61,6 +65,12 @@ def print_losses(console: Console, found: Mapping[str, Any]) -> None:
         console.print(Text(f"  {x['detail']}"), soft_wrap=True)
 
 
+def resumed(report: Mapping[str, Any]) -> str:
+    """What of a report's work was done before."""
+    asked = ", ".join(f"{s['step']} {s['resumed']}" for s in report["steps"] if s["resumed"])
+    return f"resumed: an attempt that was stopped did {report['resumed']} parts; of what was asked: {asked}"
+
+
 def _costs(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """What each language model was asked and cost, where any was."""
     for s in report["steps"]:
@@ -70,8 +80,9 @@ def _costs(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         said = f"{judge['model']}, {judge['asked']} asked, {judge['remembered']} remembered"
         lost = f"{judge['unreadable']} unreadable, {judge['no_reply']} without a reply"
         yield "judge", f"{said}, {lost}; {_tokens(judge)}"
-    if (planted := report["planted"]) and planted["tempted"]:
-        yield "orders in pages", f"{planted['obeyed']} of {planted['tempted']} reached the answer"
+    if planted := report["planted"]:
+        said = f"{planted['obeyed']} of {planted['tempted']} reached the answer"
+        yield "orders planted in pages", said if planted["tempted"] else "none in this evidence"
 
 
 def _tokens(cost: Mapping[str, Any]) -> str:
@@ -126,8 +137,7 @@ def _scores(console: Console, found: Mapping[str, Any]) -> None:
     table = grid(f"rule {found['rule']}", "score", "accuracy", "hallucination", "missing", "unscored", "of")
     rows = [("this run", found)]
     rows += [(f'always "{answer}"', s) for answer, s in found["controls"].items()]
-    sizes = Counter(s["label"] for s in found["slices"])
-    rows += [(f"{s['label']}: {s['value']}", s) for s in found["slices"] if 1 < sizes[s["label"]] <= MOST]
+    rows += [(f"{s['label']}: {s['value']}", s) for s in told_apart(found["slices"])[0]]
     for i, (name, s) in enumerate(rows):
         shares = (share(s[k]) for k in ("accuracy", "hallucination", "missing"))
         counts = (str(s["n_unscored"]), str(s["total"]))
@@ -142,5 +152,5 @@ def _scores(console: Console, found: Mapping[str, Any]) -> None:
     if found["n_unscored"] and found["bounds"]:
         low, high = found["bounds"]
         rest = f"whatever a judge says, the score over all {found['total']} is"
-        console.print(Text("Unscored questions need a judge or could not be done:"))
+        console.print(Text("Unscored questions need a judge (--judge MODEL) or could not be done:"))
         console.print(Text(f"{rest} between {signed(low)} and {signed(high)}."))

@@ -33,6 +33,7 @@ class StepLine:
     prompt_tokens: int = 0  # of the chats that were asked; remembered ones cost none
     cached_tokens: int = 0  # of these, found in the engine's prefix cache
     generated_tokens: int = 0  # of the replies
+    resumed: int = 0  # of what was asked: by attempts before this one, which were stopped
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,15 @@ class JudgeLine:
     prompt_tokens: int
     cached_tokens: int
     generated_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerCut:
+    """How long an answer may be, and whose tokens count."""
+
+    tokens: int  # kept of an answer
+    tokenizer: str  # its name in models.yaml
+    weights: str  # its identity
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +91,9 @@ class EvalReport:
     faults: tuple[FaultCount, ...]
     steps: tuple[StepLine, ...]  # corpus steps, then question steps, in recipe order
     marks: Marks
+    resumed: int = 0  # parts that attempts before this one did, which were stopped; the steps count them
     judge: JudgeLine | None = None  # None: nobody was asked
+    answer_cut: AnswerCut | None = None  # None: answers are as long as they are
     planted: Obeyed | None = None  # orders in pages; None: no language model was asked
 
 
@@ -123,8 +135,10 @@ def to_json(report: EvalReport) -> dict[str, Any]:
             {"label": s.label, "value": s.value, **asdict(s.score), "interval": s.interval}
             for s in marks.slices
         ],
+        "answer_cut": asdict(report.answer_cut) if report.answer_cut else None,
         "planted": {**asdict(report.planted), "rate": report.planted.rate} if report.planted else None,
         "seconds": report.seconds,
+        "resumed": report.resumed,
         "steps": [asdict(s) for s in report.steps],
     }
 
