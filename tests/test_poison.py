@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields, replace
 
 import pytest
 import ray
-from reruns import CONF, FAKES, Bench
+from reruns import CONF, FAKES, HERE, Bench
 
 from raypipe import arrow
 from raypipe.budget import Budget
@@ -226,3 +226,36 @@ def test_rows_in_are_rows_done_dead_letters_and_rows_to_do_and_a_retry_does_them
     assert retry(pipe, questions) == 1
     _, lost, kinds = evaluated(bench, pipe)
     assert lost.letters == () and kinds["questions"].done == 6
+
+
+def test_too_many_faults_are_exit_code_6_after_everything_else_is_stored(world, tmp_path, capsys, local_ray):
+    import json
+
+    from raypipe.cli import main
+
+    bench = Bench(tmp_path, world)
+    lines = bench.lines()
+    lines[0]["search_results"][0]["page_result"] = "%PDF-1.4\n1 0 obj"
+    laptop = (HERE.parent / "conf/clusters/laptop.yaml").read_text()
+    (tmp_path / "strict.yaml").write_text(laptop.replace("share: 0.005, rows: 10", "share: 0.001, rows: 0"))
+    args = ["eval", _fakes(tmp_path), "--data", str(bench.data(lines)), "--store", str(tmp_path / "store")]
+    args += ["--out", str(tmp_path / "out")]
+    assert main([*args, "--cluster", str(tmp_path / "strict.yaml")]) == 6
+    said = capsys.readouterr().err
+    assert "sources could not be done, 0 may be" in said and "not_html" in said
+    assert json.loads((tmp_path / "out" / "report.json").read_text())["n_unscored"] == 0
+    assert main(["faults", str(tmp_path / "out"), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    [letter] = found["faults"]
+    assert (letter["what"], letter["reason"], letter["attempts"]) == ("sources", "not_html", 1)
+    assert {r["what"]: (r["dead"], r["todo"]) for r in found["rows"]} == {
+        "sources": (1, 0),
+        "questions": (0, 0),
+    }
+    assert main(args) == 0, "within the budget of the laptop's file"
+    assert "planned, 0 made" in capsys.readouterr().out
+    assert main([*args, "--retry-faults"]) == 0
+    assert main(["faults", str(tmp_path / "out"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["faults"] == found["faults"], (
+        "tried again, and it is still no page"
+    )

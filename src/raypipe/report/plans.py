@@ -44,9 +44,15 @@ def print_story(console: Console, story: Mapping[str, Any]) -> None:
     console.print(
         Text(f"answer {story['key']} = recipe {story['recipe']} + row {story['row']}"), soft_wrap=True
     )
+    same = 0
     for name, value in story["parts"].items():
         mark = "changed  " if name in story["changed"] else ""
+        if name.startswith("citation") and not mark:
+            same += 1
+            continue
         console.print(Text(f"  {mark}{name}: {value}"), soft_wrap=True)
+    if same:
+        console.print(Text(f"  and {same} citations{' that are as they were' if story['changed'] else ''}"))
     if story["previous"]:
         row = ", ".join(story["changed"]) or "the row is as it was"
         console.print(Text(f"against run {story['previous']}: {row}"))
