@@ -25,7 +25,12 @@ def print_plan(console: Console, plan: Mapping[str, Any]) -> None:
     console.print(shown)
     calls = sum(s["may_ask"] for s in plan["steps"])
     exact = all(s["exact"] for s in plan["steps"])
-    console.print(Text(f"{'' if exact or not calls else 'at most '}{calls} calls"))
+    most = "" if exact or not calls else "at most "
+    console.print(Text(f"{most}{calls} calls, and {most}{_megabytes(plan)} more in the store beside texts"))
+
+
+def _megabytes(plan: Mapping[str, Any]) -> str:
+    return f"{sum(s['estimate']['bytes'][1] for s in plan['steps']) / 1e6:,.1f} MB"
 
 
 STATES = {
