@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import lance
-import lancedb
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -102,6 +101,8 @@ class Store:
         """Makes a table if it is not there. Raises StoreError if it is there with other columns."""
         wanted = table_schema(table, schema)
         if not self.has(table):
+            import lancedb  # .6 s that only who makes a table needs: no worker does
+
             lancedb.connect(self.uri).create_table(table, schema=wanted, exist_ok=True)
         found = self.dataset(table).schema
         if not found.equals(wanted):
