@@ -3,6 +3,8 @@ Ray; after each a resumed run, whose tables must equal those of an uninterrupted
 
     python bench/kills.py --kills 200 --seed 1 --out kills.jsonl      # goes on where it was ended
 
+With `--in-a-row K` a trial is killed K times before it may end: each attempt goes on from what is left.
+
 Each line of the output is one trial: who was killed and where, whether the tables are equal, and which parts
 were done more than once. Exit code 1 if any table differed or more work was redone than one part per worker.
 A point of the protocol is a function of raypipe that is called or returns, the n-th time, seen by a profile
@@ -323,6 +325,7 @@ def redone(folder: Path) -> int:
 def main() -> int:
     args = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     args.add_argument("--kills", type=int, default=10, metavar="N")
+    args.add_argument("--in-a-row", type=int, default=1, metavar="K", help="kills in one trial")
     args.add_argument("--seed", type=int, default=1)
     args.add_argument(
         "--out", type=Path, default=Path("kills.jsonl"), help="done trials; those are not repeated"
@@ -342,12 +345,15 @@ def main() -> int:
             done += drill(head, Path(temporary), given, {d["trial"] for d in done})
         finally:
             head.down()
-    bad = [d for d in done if not d["equal"] or d["redone"] > ACTORS]
-    killed = Counter(d["who"] for d in done if d["first"] != "finished")
+    bad = [d for d in done if not d["equal"] or d["redone"] > ACTORS * len(d["kills"])]
+    drawn_, hit = Counter[str](), Counter[str]()
+    for d in done:
+        drawn_.update(k["who"] for k in d["kills"])
+        hit.update(k["who"] for k, how in zip(d["kills"], d["ends"], strict=True) if how != "finished")
     print(
-        f"{len(done)} kills drawn, {sum(killed.values())} hit ({dict(killed)}): "
-        f"{sum(not d['equal'] for d in done)} with other tables, {max(d['redone'] for d in done)} parts "
-        f"redone at most"
+        f"{sum(drawn_.values())} kills drawn {dict(drawn_)}; {dict(hit)} ended their run, workers' deaths do "
+        f"not; {len(done)} trials, {sum(not d['equal'] for d in done)} with other tables; parts redone in a "
+        f"trial: {max(d['redone'] for d in done)} at most, {ACTORS} workers"
     )
     for d in bad:
         print(json.dumps(d))
@@ -366,24 +372,29 @@ def drill(head: Head, home: Path, given: argparse.Namespace, done: set[int]) -> 
     seconds = time.monotonic() - start
     expected, remembered, found = contents(whole), memo(whole), points(whole)
     out = []
-    for trial in range(given.kills):
+    for trial in range(0, given.kills, given.in_a_row):
         if trial in done:
             continue
-        kill, folder = drawn(trial, given.seed, found, seconds), home / f"trial-{trial}"
+        folder = home / f"trial-{trial}"
         folder.mkdir()
         start = time.monotonic()
-        first = run(head, folder, kill)
+        kills = [drawn(trial + i, given.seed, found, seconds) for i in range(given.in_a_row)]
+        ends = []
+        for kill in kills:
+            (folder / "diary.dead").unlink(missing_ok=True)
+            ends.append(run(head, folder, kill))
         after = run(head, folder, None)
         if after != "finished":
-            first, equal, differ = f"{first}; {after}", False, ["no run"]
+            equal, differ = False, [after]
         else:
             now = contents(folder)
             differ = [t for t in expected | now if expected.get(t) != now.get(t)]
             differ += [t for t, keys in memo(folder).items() if keys != remembered[t]]
             equal = not differ
         line = {
-            "seed": given.seed, "trial": trial, **asdict(kill), "first": first, "equal": equal,
-            "differ": differ, "redone": redone(folder), "seconds": round(time.monotonic() - start, 1),
+            "seed": given.seed, "trial": trial, "kills": [asdict(k) for k in kills], "ends": ends,
+            "equal": equal, "differ": differ, "redone": redone(folder),
+            "seconds": round(time.monotonic() - start, 1),
         }  # fmt: skip
         out.append(line)
         note(given.out, json.dumps(line))

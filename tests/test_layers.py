@@ -40,7 +40,9 @@ ALLOWED: dict[str, set[str]] = {
         "steps",
         "store",
     },
-    "cluster": {"alarm", "budget", "engines", "errors", "records", "identity", "models", "step", "work"},
+    "cluster": {
+        "alarm", "budget", "engines", "errors", "identity", "models", "records", "run", "step", "work",
+    },
     "request": {"arrow", "identity", "index", "recipe", "records", "run", "step"},
     "ingest": {"arrow", "readers", "records", "report", "store", "work"},
     "pipeline": {

@@ -42,6 +42,7 @@ from raypipe.models import load
 from raypipe.models.engine import Engine
 from raypipe.models.load import Room
 from raypipe.records import Fault
+from raypipe.run import StageCount
 from raypipe.step import Model
 from raypipe.work import Do, Fill, Lost, Part, PartDone, Verb, with_threads
 
@@ -392,15 +393,21 @@ def _row_by_row(fill: Fill, part: Part, pool: Pool, limits: Limits) -> PartDone:
     and WorkerDied."""
     worker = ray.remote(_Worker).options(num_cpus=pool.cpus, num_gpus=pool.gpus or None, max_restarts=0)
     lost: dict[str, Lost] = {}
+    asked: dict[str, StageCount] = {}
     actor = worker.remote(fill, limits)
     try:
         for id in part.ids:
-            why = _tried(actor, Part(part.name, (id,), trial=True), limits)
-            if why is not None:
-                lost[id] = Lost(why, TRIES + 1)
+            tried = _tried(actor, Part(part.name, (id,), trial=True), limits)
+            if isinstance(tried, Fault):
+                lost[id] = Lost(tried, TRIES + 1)
                 ray.kill(actor)
                 actor = worker.remote(fill, limits)
+                continue
+            for name, count in tried.counts.items():
+                asked.setdefault(name, StageCount()).tally.add(count.tally)
         done: PartDone = ray.get(actor.do.remote(replace(part, lost=lost)))
+        for name, count in done.counts.items():  # what the trials asked is remembered now, and was asked
+            count.tally.add(asked.get(name, StageCount()).tally)
         return done
     except RayTaskError as e:
         raise e.cause if isinstance(e.cause, Exception) else e from e
@@ -414,13 +421,13 @@ def _row_by_row(fill: Fill, part: Part, pool: Pool, limits: Limits) -> PartDone:
         ray.kill(actor)
 
 
-def _tried(actor: Any, part: Part, limits: Limits) -> Fault | None:
-    """Why a row cannot be done: its worker died of it, or it takes too long. None where it can."""
+def _tried(actor: Any, part: Part, limits: Limits) -> PartDone | Fault:
+    """What a row alone comes to; or why it cannot be done: its worker died of it, or it takes too long."""
     ray.get(actor.open.remote())
     start = time.monotonic()
     late = Fault("worker", "timeout", f"expected at most {limits.row_s:g} s, it took more", transient=False)
     try:
-        ray.get(actor.do.remote(part), timeout=limits.part_s(1))
+        done: PartDone = ray.get(actor.do.remote(part), timeout=limits.part_s(1))
     except GetTimeoutError:
         return late
     except RayActorError:
@@ -429,4 +436,4 @@ def _tried(actor: Any, part: Part, limits: Limits) -> Fault | None:
         return Fault(
             "worker", "crash", "expected a result, found its worker dead, three times", transient=False
         )
-    return None
+    return done
