@@ -14,6 +14,9 @@ ALLOWED: dict[str, set[str]] = {
     "conf": {"errors"},
     "arrow": {"records"},
     "chat": {"records"},
+    "flights": set(),
+    "alarm": set(),
+    "budget": set(),
     "step": {"chat", "records"},
     "identity": {"records", "step"},
     "text": {"chat", "records", "step", "errors"},
@@ -23,13 +26,13 @@ ALLOWED: dict[str, set[str]] = {
     "synth": {"records", "errors"},
     "download": {"errors"},
     "recipe": {"conf", "errors", "identity", "records", "step", "steps"},
-    "memo": {"chat", "identity", "records", "step", "store"},
+    "memo": {"chat", "flights", "identity", "records", "step", "store"},
     "resolve": {"chat", "conf", "errors", "models", "step", "text"},
-    "run": {"arrow", "errors", "memo", "recipe", "records", "step", "steps"},
+    "run": {"arrow", "errors", "flights", "memo", "recipe", "records", "step", "steps"},
     "store": {"arrow", "errors", "records"},
     "index": {"arrow", "errors", "identity", "records", "step", "store"},
     "models": {"chat", "errors", "records", "step", "conf", "text"},
-    "engines": {"chat", "errors", "records"},
+    "engines": {"chat", "errors", "flights", "records"},
     "kit": {"chat", "engines", "errors", "identity", "models", "records", "step"},
     "report": {"errors", "metrics", "records"},
     "work": {
@@ -37,7 +40,9 @@ ALLOWED: dict[str, set[str]] = {
         "steps",
         "store",
     },
-    "cluster": {"engines", "errors", "identity", "models", "step", "work"},
+    "cluster": {
+        "alarm", "budget", "engines", "errors", "identity", "models", "records", "run", "step", "work",
+    },
     "request": {"arrow", "identity", "index", "recipe", "records", "run", "step"},
     "ingest": {"arrow", "readers", "records", "report", "store", "work"},
     "pipeline": {
@@ -71,11 +76,13 @@ ALLOWED: dict[str, set[str]] = {
     "release": {
         "conf", "errors", "identity", "index", "manifest", "pipeline", "plain", "recipe", "store",
     },
+    "letters": {"budget", "errors", "pipeline", "records", "work"},
     "prune": {"identity", "manifest", "plain", "release", "store"},
     "coming": {"arrow", "ingest", "plan", "readers", "records", "store"},
     "account": {"manifest", "pipeline", "plain", "plan", "recipe", "records", "report", "work"},
     "evaluate": {
-        "account", "arrow", "attempts", "errors", "gather", "ingest", "judge", "kit", "manifest", "memo",
+        "account", "arrow", "attempts", "errors", "gather", "ingest", "judge", "kit", "letters", "manifest",
+        "memo",
         "metrics", "pipeline", "plan", "readers", "records", "report", "run", "steps", "store",
     },
 }  # fmt: skip
