@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from raypipe.budget import Budget
 from raypipe.models.load import Room
 from raypipe.step import Model
 
@@ -109,6 +110,24 @@ class EndpointAt:
 
 
 @dataclass(frozen=True, slots=True)
+class Limits:
+    """What one row may take outside the child process that pages are parsed in (text/limits.py)."""
+
+    row_s: float = 120.0  # wall time; a part may take as often that as it has rows
+    open_s: float = 300.0  # on top, for a worker to load its models
+
+    def __post_init__(self) -> None:
+        if self.row_s <= 0 or self.open_s < 0:
+            raise ValueError(f"limits: expected row_s above 0 and open_s of at least 0, found {self}")
+
+    def part_s(self, rows: int) -> float:
+        return self.open_s + self.row_s * rows
+
+
+LIMITS = Limits()  # unless a file says otherwise
+
+
+@dataclass(frozen=True, slots=True)
 class Cluster:
     """One file."""
 
@@ -122,6 +141,8 @@ class Cluster:
     grows: bool = False  # whether an autoscaler starts machines when work waits, up to these
     engines: Engines | None = None  # None: recipes with vLLM models are refused
     endpoints: Mapping[str, EndpointAt] = field(default_factory=dict)  # by the names that models.yaml uses
+    limits: Limits = field(default_factory=Limits)
+    faults: Budget = field(default_factory=Budget)  # rows that a run may leave undone
 
     def __post_init__(self) -> None:
         missing = {"parse", "embed", "answer"} - set(self.pools)
