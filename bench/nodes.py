@@ -2,10 +2,10 @@
 
     python bench/nodes.py --drills 20 --seed 1 --out nodes.jsonl      # goes on where it was ended
 
-Each drill runs `raypipe eval` on the cluster and at a random moment does one of these: SIGKILL to a worker, to
-a node with all its processes (a new node comes, or none does), to the driver, to the head; SIGTERM to the
-driver; or a node falls silent: all its processes are stopped till the cluster has given it up, and then go on,
-as after a cut network. A run that did not end well is started again. The tables must equal those of an
+Each drill runs `raypipe eval` on the cluster and at a random moment does one of these: SIGKILL to a worker,
+to a node with all its processes (a new node comes, or none does), to the driver, to the head; SIGTERM to the
+driver; or a node falls silent: all its processes are stopped till the cluster has given it up, and then go
+on, as after a cut network. A run that did not end well is started again. The tables must equal those of an
 undisturbed run, row for row. Prints a line of JSON for each drill; exit code 1 if any differed.
 """
 
@@ -284,6 +284,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path, default=Path("nodes.jsonl"), help="done ones are not repeated")
     given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the cluster is taken down
     here = [json.loads(x) for x in given.out.read_text().splitlines()] if given.out.exists() else []
     here = [d for d in here if d["seed"] == given.seed]
     here += drills(given, {d["drill"] for d in here})
