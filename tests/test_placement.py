@@ -1,5 +1,10 @@
 """What fits where: cluster files on paper, engines beside workers, models in memory, and what is refused."""
 
+import json
+import os
+import subprocess
+import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,6 +13,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from raypipe import conf
+from raypipe.cli import main
 from raypipe.cli.opened import resolved
 from raypipe.cluster_file import Cluster, Engines, Machines, Pool
 from raypipe.conf import Conf, Where
@@ -160,3 +166,39 @@ def test_mistakes_in_a_cluster_file_are_named():
     ):
         with pytest.raises(ConfError, match=said):
             file("laptop", **change)
+
+
+def test_too_small_a_machine_is_refused_in_seconds_and_no_ray_is_started(world, tmp_path):
+    """Exit code 5 names the pool, what it needs and what there is; within ten seconds."""
+    if Path("/proc/driver/nvidia/gpus").is_dir():
+        pytest.skip("this machine has GPUs")
+    command = [sys.executable, "-m", "raypipe", "eval", "tests/fakes.yaml", "--data", str(world)]
+    command += ["--store", str(tmp_path / "store"), "--out", str(tmp_path / "out"), "--cluster", "eight-gpus"]
+    env = {**os.environ, "RAY_ADDRESS": "local", "RAYPIPE_HOME": str(tmp_path)}
+    start = time.monotonic()
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
+    assert done.returncode == 5, done.stderr
+    assert "pool embed: 1 actors x 1 GPU = 1 GPU, the cluster has 0" in done.stderr
+    assert time.monotonic() - start < 10
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_plan_says_where_each_pool_runs_and_what_is_planned_for_too_small_machines_is_refused(
+    world, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setenv("RAYPIPE_HOME", str(tmp_path))
+    words = ["plan", str(ROOT / "tests/fakes.yaml"), "--data", str(world), "--store", str(tmp_path / "store")]
+    assert main([*words, "--cluster", "two-gpus", "--json"]) == 0
+    placed = json.loads(capsys.readouterr().out)["placement"]
+    assert [(p["who"], p["actors"], p["device"]) for p in placed["pools"]] == [
+        ("pool parse", 16, "cpu"), ("pool embed hash-embedder", 2, "1 GPU"), ("pool answer", 2, "1 GPU"),
+    ]  # fmt: skip
+    assert placed["pools"][1]["arithmetic"] == "room to compute 1.50 = 1.50 of 80.00 GiB"
+    assert placed["bottleneck"] is None, "nothing was measured yet"
+    assert main([*words, "--cluster", "laptop"]) == 0
+    assert "pool embed hash-embedder: 2 x 1 CPU" in capsys.readouterr().out
+    small = tmp_path / "small.yaml"
+    text = CONF.find("clusters", "laptop").read_text()
+    small.write_text(text.replace("embed:  {actors: 2, cpus: 1}", "embed:  {actors: 2, cpus: 3}"))
+    assert main([*words, "--cluster", str(small)]) == 5
+    assert "pool embed: 2 actors x 3 CPU = 6 CPU, the cluster has 2" in capsys.readouterr().err

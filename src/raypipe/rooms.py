@@ -6,9 +6,11 @@ gets its number. Knows the cluster file, not Ray; memory is the matter of `place
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TypeAlias
 
 from raypipe.cluster_file import FIT, Cluster, Engines, Pool
@@ -132,6 +134,22 @@ def sized(cluster: Cluster, models: Sequence[Model], nodes: Sequence[Node]) -> C
     left = _beside(engines, models, each, nodes)
     engines = replace(engines, each=each, answer=_sized(engines.answer, left or nodes))
     return replace(cluster, pools=pools, engines=engines)
+
+
+def fitting(cluster: Cluster, models: Sequence[Model], nodes: Sequence[Node]) -> Cluster:
+    """As `sized`. Raises ClusterTooSmall with numbers for what could not start on the nodes."""
+    file = sized(cluster, models, nodes)
+    preflight(file.pools, nodes)
+    if models and file.engines is not None:
+        preflight_engines(file.engines, models, nodes)
+    return file
+
+
+def this_machine() -> Node:
+    """The most that a Ray of this machine has: its cores, and the GPUs that NVIDIA's driver lists."""
+    gpus = Path("/proc/driver/nvidia/gpus")
+    count = len(list(gpus.iterdir())) if gpus.is_dir() else 0
+    return {"CPU": float(os.cpu_count() or 1), "GPU": float(count)}
 
 
 def _most_engines(engines: Engines, models: Sequence[Model], nodes: Sequence[Node]) -> int:

@@ -27,7 +27,7 @@ from raypipe.placement import asked_by, refuse
 from raypipe.recipe import Recipe, load
 from raypipe.report.progress import Progress
 from raypipe.resolve import prompt_file, resolvers
-from raypipe.rooms import on_paper, preflight, reachable, sized
+from raypipe.rooms import fitting, on_paper, reachable, sized, this_machine
 from raypipe.step import Model
 from raypipe.store import Store
 from raypipe.work import Fill, Part, PartDone, Place, Verb
@@ -113,13 +113,11 @@ def cluster_of(
     # What is too large on the machines that the file is written for is refused before Ray is joined.
     asked = asked_by(recipe) if answers else ()
     refuse(sized(written, wanted, on_paper(written)), recipe.embedders(), asked)
+    if settings.ray == "local":  # said before a Ray is started, which takes seconds
+        fitting(written, wanted, reachable(written, [this_machine()]))
     cluster.connect(settings.ray)
-    nodes = reachable(written, cluster.nodes())
-    file = sized(written, wanted, nodes)
-    preflight(file.pools, nodes)
+    file = fitting(written, wanted, reachable(written, cluster.nodes()))
     team = cluster.Team.of(file, models)
-    if team:
-        team.preflight(nodes)
     shared = judge is not None and team is not None and judge.share(team)
 
     def runner(verb: Verb, fill: Fill, parts: Sequence[Part]) -> Iterator[PartDone]:

@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 
 from raypipe.cli import options
-from raypipe.cli.opened import on_named_paper, pipeline_here, pipeline_of
+from raypipe.cli.opened import cluster_file, pipeline_here, pipeline_of
 from raypipe.cli.settings import Settings
 from raypipe.coming import read_questions
 from raypipe.evaluate import questions_of
@@ -19,7 +19,7 @@ from raypipe.placement import asked_by, bottleneck, placement, refuse
 from raypipe.plan import Coming, plan
 from raypipe.recipe import Recipe
 from raypipe.report.plans import print_placement, print_plan, print_story
-from raypipe.rooms import on_paper, preflight, preflight_engines
+from raypipe.rooms import fitting, on_paper
 from raypipe.store import Store
 from raypipe.why import why
 
@@ -97,12 +97,8 @@ def _placement(
 ) -> dict[str, Any]:
     """Where the named cluster file would run it, on the machines that the file is written for. Raises
     ClusterTooSmall for what would not fit there."""
-    cluster = on_named_paper(args, settings, recipe)
-    nodes, asked = on_paper(cluster), asked_by(recipe)
-    preflight(cluster.pools, nodes)
-    own = [m for m in asked if m.loader == "vllm"]
-    if own and cluster.engines is not None:
-        preflight_engines(cluster.engines, own, nodes)
+    written, asked = cluster_file(args, settings), asked_by(recipe)
+    cluster = fitting(written, [m for m in asked if m.loader == "vllm"], on_paper(written))
     refuse(cluster, recipe.embedders(), asked)
     placed = placement(cluster, recipe.embedders(), asked)
     took = {s["step"]: s["estimate"]["seconds"] for s in steps}
