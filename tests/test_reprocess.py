@@ -1,4 +1,4 @@
-"""`raypipe eval` and `raypipe reprocess` as a person sees them: the plan first, the calls last, what changed."""
+"""`raypipe eval` and `raypipe reprocess` as a person sees them: plan first, calls last, and what changed."""
 
 import json
 
