@@ -1,4 +1,4 @@
-"""`raypipe eval` and `raypipe reprocess` as a person sees them: plan first, calls last, and what changed."""
+"""`raypipe eval` and `raypipe reprocess` as a person sees them: plan first, calls last, what changed."""
 
 import json
 
