@@ -237,8 +237,8 @@ def run_parts(fill: Fill, parts: Sequence[Part], pool: Pool, limits: Limits = LI
         if row["error"]:
             raise pickle.loads(base64.b64decode(row["error"]))  # what our own worker packed
         done = PartDone.from_json(row["done"])
-        del left[done.name]
-        yield done
+        if left.pop(done.name, None) is not None:  # Ray may hand on a part twice whose worker died after it
+            yield done
     for part in left.values():
         yield _row_by_row(fill, part, pool, limits)
 
