@@ -160,8 +160,10 @@ def forecast(rates: Rates, gpu: dict[str, float], pages: int, gpus: int) -> Fore
     total = rates.fixed_s + sum(clock.values())
     slowest = max(clock, key=lambda stage: clock[stage])
     on_gpus = sum(s for stage, s in clock.items() if stage in MODELS) * gpus
-    vectors = REAL["chunks"] * 768 * 4  # bge-base's, float32
-    store = pages * (rates.page_bytes * REAL["text_chars"] / PAGE_CHARS + vectors)
+    # An upper bound: HTML as it comes, and bge-base's vectors beside the fakes' of 256 numbers, which
+    # page_bytes has.
+    texts = (rates.page_bytes - PAGE_CHARS) * REAL["text_chars"] / PAGE_CHARS
+    store = pages * (REAL["html_bytes"] + texts + REAL["chunks"] * 768 * 4)
     return Forecast(
         pages, gpus, total / 3600, on_gpus / 3600, store / (1 << 30), slowest, clock[slowest] / total
     )
