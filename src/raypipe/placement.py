@@ -44,7 +44,7 @@ class Placed:
     device: str  # cpu, or which share of a GPU
     models: tuple[str, ...]
     memory: tuple[Held, ...]  # of one device, or of one process on a CPU
-    has_gib: float  # memory that it may take there; 0: not known
+    has_gib: float | None  # memory that it may take there; None: not known
     note: str = ""
 
     @property
@@ -59,7 +59,7 @@ class Placed:
         """
         if not self.memory:
             return "-"
-        of = f" of {self.has_gib:.2f}" if self.has_gib else ""
+        of = f" of {self.has_gib:.2f}" if self.has_gib is not None else ""
         return " + ".join(f"{h.what} {h.gib:.2f}" for h in self.memory) + f" = {self.takes_gib:.2f}{of} GiB"
 
 
@@ -105,7 +105,7 @@ def _pool(
         device=device,
         models=tuple(m.name for m in models),
         memory=tuple(held),
-        has_gib=cluster.gpu_gib * (1 - share) if pool.gpus else 0.0,
+        has_gib=cluster.gpu_gib * (1 - share) if pool.gpus else None,
         note=f"not here, not counted: {', '.join(absent)}" if absent else "",
     )
 
@@ -114,12 +114,12 @@ def _engine(model: Model, engines: Engines, cluster: Cluster) -> Placed:
     needs, size = engines.needs(model), weight(model)
     ways = model.tensor_parallel
     on_gpu = cluster.device.startswith("cuda")
-    has = engines.gpu_share * cluster.gpu_gib if on_gpu else 0.0
+    has = engines.gpu_share * cluster.gpu_gib if on_gpu else None
     held: list[Held] = []
     note = ""
     if size is None:
         note = f"not here, not counted: {model.name}"
-    elif on_gpu:
+    elif has is not None:
         share = f" / {ways}" if ways > 1 else ""
         held = [
             Held(f"weights{share}", size.bytes / ways / GIB),
@@ -145,7 +145,7 @@ def _context_gib(model: Model, size: Weight) -> float:
 def refuse(cluster: Cluster, embedders: Sequence[Model], asked: Sequence[Model]) -> None:
     """Raises ClusterTooSmall with the arithmetic if a model is larger than the memory that it would get."""
     for placed in placement(cluster, embedders, asked):
-        if placed.has_gib and placed.takes_gib > placed.has_gib:
+        if placed.has_gib is not None and placed.takes_gib > placed.has_gib:
             raise ClusterTooSmall(
                 f"{placed.who} on {placed.device}: {placed.arithmetic()}. Take larger GPUs "
                 "(machines.gpu_gib), more of them for one engine (tensor_parallel in models.yaml), a "
