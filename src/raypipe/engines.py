@@ -56,6 +56,10 @@ class Place:
     gpus: float = 0  # those of its tensor-parallel group, or a share of one
 
 
+class EngineRaised(RaypipeError):
+    """An engine raised where it should have given a fault: a defect, and no row's fault."""
+
+
 class EngineActor:
     """One engine in an actor of its own. The class is plain, so that a deployment can hold it as well."""
 
@@ -230,7 +234,6 @@ class Client:
         return replies
 
 
-def _own(e: RayTaskError) -> Exception:
+def _own(e: RayTaskError) -> RaypipeError:
     """What the engine raised, without Ray's wrapping, where it is an error of ours."""
-    cause: Exception = e.cause
-    return cause if isinstance(cause, RaypipeError) else e
+    return e.cause if isinstance(e.cause, RaypipeError) else EngineRaised(f"the engine raised {e.cause!r}")
