@@ -25,7 +25,8 @@ ALLOWED: dict[str, set[str]] = {
     "recipe": {"conf", "errors", "identity", "records", "step", "steps"},
     "memo": {"chat", "identity", "records", "step", "store"},
     "resolve": {"chat", "conf", "errors", "models", "step", "text"},
-    "run": {"arrow", "errors", "memo", "recipe", "records", "step", "steps"},
+    "degrade": {"errors", "recipe", "records", "step", "steps"},
+    "run": {"arrow", "degrade", "errors", "memo", "recipe", "records", "step", "steps"},
     "store": {"arrow", "errors", "records"},
     "index": {"arrow", "errors", "identity", "records", "step", "store"},
     "models": {"chat", "errors", "records", "step", "conf", "text"},
@@ -38,7 +39,8 @@ ALLOWED: dict[str, set[str]] = {
         "store",
     },
     "cluster": {"engines", "errors", "identity", "models", "step", "work"},
-    "request": {"arrow", "identity", "index", "recipe", "records", "run", "step"},
+    "catalogue": {"records", "store"},
+    "request": {"arrow", "degrade", "identity", "index", "recipe", "records", "run", "step"},
     "ingest": {"arrow", "readers", "records", "report", "store", "work"},
     "pipeline": {
         "arrow", "identity", "index", "memo", "recipe", "records", "report", "run", "step", "steps", "store",
@@ -50,12 +52,16 @@ ALLOWED: dict[str, set[str]] = {
         "records", "report", "run", "steps",
     },
     "online": {
-        "arrow", "index", "memo", "pipeline", "recipe", "records", "report", "request", "run", "step",
+        "arrow", "catalogue", "degrade", "errors", "index", "memo", "pipeline", "recipe", "records", "report",
+        "request", "run", "step",
         "store",
     },
     "kit_serve": {"chat", "errors", "kit", "records", "step"},
-    "service": {"online", "readers", "records", "report"},
-    "deploy": {"chat", "records", "kit", "kit_serve", "online", "recipe", "service", "step", "work"},
+    "service": {"catalogue", "errors", "online", "readers", "recipe", "records", "report"},
+    "deploy": {
+        "chat", "degrade", "errors", "kit", "kit_serve", "online", "recipe", "records", "service", "step",
+        "work",
+    },
 }  # fmt: skip
 HEAVY = {
     "ray": {"cluster", "engines", "deploy"},

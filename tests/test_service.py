@@ -12,13 +12,14 @@ import pytest
 from raypipe import arrow
 from raypipe.cli.opened import resolved
 from raypipe.conf import Conf
+from raypipe.errors import Overloaded, Unavailable
 from raypipe.ingest import ingest
 from raypipe.kit import LocalKit
 from raypipe.kit_serve import ServeKit
 from raypipe.online import NotReady, Online
 from raypipe.pipeline import Pipeline, Sizes, inline
 from raypipe.report.progress import Progress
-from raypipe.service import BODY_BYTES, application
+from raypipe.service import Face, Keys, Limits, application
 from raypipe.store import Store
 from raypipe.work import Place
 
@@ -44,8 +45,11 @@ def filled(world, tmp_path_factory):
     return store, answers, {line["interaction_id"]: line for line in lines}
 
 
-def served(online):
-    return application(online.answer, online.ready)
+OPEN = Face(Keys(open=True), Limits(body_bytes=1 << 20))
+
+
+def served(online, face=OPEN):
+    return application(online, face)
 
 
 def send(app, *requests):
@@ -114,11 +118,12 @@ def test_a_reply_has_the_fields_that_programs_rely_on_and_quotes_what_is_in_the_
 
 
 def test_a_question_that_nobody_stored_is_asked_of_the_whole_store(filled):
-    store, answers, _ = filled
+    store, answers, lines = filled
     online = Online(RECIPE, LocalKit(None, "sorted"), store.uri)
     said = ask(served(online), {"query": answers[0].text + " exactly", "include": ["hits"]}).json()
     assert said["outcome"] in ("answered", "abstained") and said["hits"]
-    assert all(h["url"] is None for h in said["hits"])  # no citation brought it
+    cited = {p["page_url"] for line in lines.values() for p in line["search_results"]}
+    assert {h["url"] for h in said["hits"]} <= cited
 
 
 def test_it_is_not_ready_until_the_tables_are_there_but_answers_from_pages_that_a_request_brings(
@@ -208,7 +213,7 @@ def test_what_http_itself_refuses_is_a_problem_too(tmp_path):
         ("GET", "/v1/answer", {}),
         ("GET", f"/{SECRET}", {}),
         ("POST", "/v1/answer", {"data": {"query": SECRET}}),
-        ("POST", "/v1/answer", {"content": b" " * (BODY_BYTES + 1), "headers": JSON}),
+        ("POST", "/v1/answer", {"content": b" " * (OPEN.limits.body_bytes + 1), "headers": JSON}),
     )
     assert [r.status_code for r in (get, path, form, large)] == [405, 404, 415, 413]
     assert get.headers["allow"] == "POST"
@@ -216,20 +221,39 @@ def test_what_http_itself_refuses_is_a_problem_too(tmp_path):
         assert r.headers["content-type"] == "application/problem+json" and SECRET not in r.text
 
 
-def test_a_defect_is_500_without_a_trace_and_not_ready_is_503_without_a_place():
-    async def breaks(asked):
-        raise RuntimeError(SECRET)
+class Raising:
+    """Answers nothing: raises what it is told to."""
 
-    async def absent(asked):
-        raise NotReady(f"no table at {SECRET}")
+    recipe, release = RECIPE, None
 
-    async def ready():
-        pass
+    def __init__(self, error):
+        self.error = error
 
-    for answer, status in ((breaks, 500), (absent, 503)):
-        reply = ask(application(answer, ready), {"query": "x"})
-        assert reply.status_code == status and reply.json()["status"] == status
+    def current(self):
+        return self
+
+    async def answer(self, asked, heard=None, passages=False):
+        raise self.error
+
+    ready = opened = retrieve = answer
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (RuntimeError(SECRET), 500),
+        (NotReady(f"no table at {SECRET}"), 503),
+        (Unavailable(f"embed at {SECRET}"), 503),
+        (Overloaded(SECRET), 429),
+    ],
+    ids=lambda x: type(x).__name__ if isinstance(x, Exception) else str(x),
+)
+def test_what_goes_wrong_inside_is_said_without_a_trace_or_a_place(error, status):
+    for path in ("/v1/answer", "/v1/retrieve"):
+        [reply] = send(application(Raising(error), OPEN), ("POST", path, {"json": {"query": "x"}}))
+        assert reply.status_code == reply.json()["status"] == status
         assert SECRET not in reply.text and "Traceback" not in reply.text
+        assert ("retry-after" in reply.headers) == (status != 500)
 
 
 class Elsewhere:

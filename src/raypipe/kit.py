@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import itertools
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -66,12 +66,18 @@ class LocalKit:
         self._names: dict[Model, str] = {}  # the name under which it was loaded
         self._tokenizers: dict[Model, Tokenize] = {}
         self._generators: dict[Model, Generate] = {}
+        self._engine_in: dict[Model, Any] = {}  # engines in this process
+        self._opening: dict[Model, Callable[[], Awaitable[Any]]] = {}
 
     def with_index(self, index: Index) -> LocalKit:
         """The same models with another index."""
         other = copy.copy(self)
         other._index = index
         return other
+
+    def with_sink(self, sink: Callable[[str], None]) -> LocalKit:
+        """This kit: the engine in its process tells the one listener that the kit was made with."""
+        return self
 
     def embedder(self, model: Model) -> Embed:
         _expect(model, "embedder")
@@ -118,31 +124,60 @@ class LocalKit:
 
     def _own_engine(self, model: Model) -> Generate:
         """An engine in this process, started by the first call."""
-        setup, starting = load.engine_setup(model, self._room), asyncio.Lock()
-        started: list[Any] = []
-
-        async def close() -> None:
-            started.pop().close()
+        opened = self._engine_of(model)
 
         async def generate(
             chats: Sequence[Chat], sampling: Sampling, adapter: str | None = None
         ) -> list[Generated | Fault]:
-            async with starting:
-                if not started:
-                    from raypipe.models.engine import Engine
-
-                    started.append(Engine(setup))
-                    self._closing.append(close)
-                    await started[0].ready()
+            engine = await opened()
             if self._heard is not None and len(chats) == 1:
-                async for piece in started[0].stream(chats[0], sampling, adapter):
+                async for piece in engine.stream(chats[0], sampling, adapter):
                     if isinstance(piece, Generated | Fault):
                         return [piece]
                     self._heard(piece)
-            replies: list[Generated | Fault] = await started[0].generate(chats, sampling, adapter)
+            replies: list[Generated | Fault] = await engine.generate(chats, sampling, adapter)
             return replies
 
         return generate
+
+    def _engine_of(self, model: Model) -> Callable[[], Awaitable[Any]]:
+        """Opens the engine of a model in this process: the same one each time."""
+        setup, starting = load.engine_setup(model, self._room), asyncio.Lock()
+        key = _key(model)
+
+        async def close() -> None:
+            self._engine_in.pop(key).close()
+
+        async def opened() -> Any:
+            async with starting:
+                if key not in self._engine_in:
+                    from raypipe.models.engine import Engine
+
+                    self._engine_in[key] = Engine(setup)
+                    self._closing.append(close)
+                    await self._engine_in[key].ready()
+            return self._engine_in[key]
+
+        self._opening[key] = opened
+        return opened
+
+    async def stream(
+        self, model: Model, chat: Chat, sampling: Sampling, adapter: str | None = None
+    ) -> AsyncIterator[str | Generated | Fault]:
+        """The pieces of a reply while it is written, where this process holds the model's engine, then the
+        whole reply or its fault."""
+        generate = self.generator(model)
+        if opened := self._opening.get(_key(model)):
+            async for piece in (await opened()).stream(chat, sampling, adapter):
+                yield piece
+        else:
+            for reply in await generate([chat], sampling, adapter):
+                yield reply
+
+    async def healthy(self) -> None:
+        """Returns while the engines that this kit started are alive. Raises what they raise."""
+        for engine in list(self._engine_in.values()):
+            await engine.healthy()
 
     def tokenizer(self, model: Model) -> Tokenize:
         """A tokenizer entry, or another model's own."""

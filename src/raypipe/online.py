@@ -8,33 +8,61 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from raypipe import arrow
+from raypipe.catalogue import Catalogue, Filters, narrowed
+from raypipe.degrade import Rules
+from raypipe.errors import Unavailable
 from raypipe.index import LanceIndex
 from raypipe.memo import Tally
 from raypipe.pipeline import searched
-from raypipe.recipe import Recipe
-from raypipe.records import Fault, Question, Source, Span
+from raypipe.recipe import Recipe, ranking_of
+from raypipe.records import IDK, Fault, Hit, Question, Quote, Source, Span
 from raypipe.report.report import ranking, urls
 from raypipe.request import SharedKit, answer_over
 from raypipe.run import Corpora, Questions, StageCount
 from raypipe.step import Index
 from raypipe.store import Store, StoreError
 
+AROUND = 300
+"""Characters of a page that are shown before and after a quote: two or three sentences."""
 
-class NotReady(Exception):
+
+class NotReady(Unavailable):
     """What is needed to answer is not here now. The message is for the log: it names places."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One request."""
+    """One request. Its deadline is `question.due`."""
 
     question: Question
     sources: tuple[Source, ...] | None = None  # documents of its own; None: it is asked of the store
     faults: tuple[Fault, ...] = ()  # of pages that could not be read
+    filters: Filters = field(default_factory=Filters)  # what of its sources may be searched
+
+
+class Heard(Protocol):
+    """Who listens while a question is answered."""
+
+    def stage(self, stage: str, seconds: float | None) -> None: ...
+    def draft(self, piece: str) -> None: ...
+
+
+class Deaf:
+    """Nobody listens."""
+
+    def stage(self, stage: str, seconds: float | None) -> None:
+        """Nothing."""
+
+    def draft(self, piece: str) -> None:
+        """Nothing."""
+
+
+NOBODY = Deaf()
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +75,17 @@ class Evidence:
     quote: str  # the source's parsed text at `span`
     span: Span
     scores: Mapping[str, float]  # of the passage, by ranker
+    before: str  # up to AROUND characters of the parsed text before the quote
+    after: str  # and after it
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """One passage of a ranking."""
+
+    hit: Hit
+    url: str | None
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,70 +97,155 @@ class Answered:
     faults: tuple[Fault, ...]  # of its pages
     recipe: str  # digest
     models: Mapping[str, str]  # name -> identity of the weights
+    release: str | None  # the release that was asked; None: a recipe that was named
+    url: Mapping[str, str]  # of each source that a hit or a quote names, where it is known
     timings_ms: Mapping[str, float]  # wall time by stage, "documents" for its own, and "total"
-    embedded: int  # texts that a model was asked to embed
-    scored: int  # pairs that a model was asked to score
+    usage: Mapping[str, int]  # texts embedded, pairs scored, chats answered, and the tokens of these
+    passages: tuple[Passage, ...] = ()  # the ranking with its texts, best first; () where nobody asked for it
 
 
 class Online:
     """A recipe, ready for requests over one store. Tables are opened when they are first needed and stay as
     they were then: later commits do not show."""
 
-    def __init__(self, recipe: Recipe, kit: SharedKit, store: str) -> None:
-        self._recipe, self._kit, self._uri = recipe, kit, store
+    def __init__(
+        self,
+        recipe: Recipe,
+        kit: SharedKit,
+        store: str,
+        rules: Rules | None = None,
+        release: str | None = None,
+        snapshot: Callable[[], Snapshot] | None = None,
+    ) -> None:
+        """`snapshot` opens the tables: by default, the recipe's at their present versions."""
+        self.recipe, self.release = recipe, release
+        self._kit, self._rules = kit, rules
         self._digest = recipe.digest()
         self._models = {m.name: m.weights for m in recipe.models()}
         self._asking = {stage.name for stage in recipe.question}
         self._parser = Corpora(recipe, kit)
+        self._make = snapshot or (lambda: Snapshot(recipe, store))
         self._snapshot: Snapshot | None = None
         self._opening = asyncio.Lock()
 
+    def current(self) -> Online:
+        """Itself: a recipe that was named does not change."""
+        return self
+
     async def ready(self) -> None:
         """Returns once a question can be asked of the store. Raises NotReady."""
-        await self._open()
+        await self.opened()
 
-    async def answer(self, asked: Asked) -> Answered:
-        """The question, answered. Raises NotReady, and what a step raises: that is a defect."""
-        start = time.perf_counter()
+    async def answer(self, asked: Asked, heard: Heard = NOBODY, passages: bool = False) -> Answered:
+        """The question, answered in its time. `passages`: with the texts of its ranking. Raises NotReady,
+        Unavailable where nothing can be left out, Overloaded, and what a step raises: that is a defect."""
+        return await self._in_time(self.recipe, asked, heard, passages)
+
+    async def retrieve(self, asked: Asked, heard: Heard = NOBODY) -> Answered:
+        """The question's ranking with its texts; no answer. Raises as `answer`, and ConfError for a recipe
+        that ranks nothing."""
+        return await self._in_time(ranking_of(self.recipe), asked, heard, True)
+
+    async def _in_time(self, recipe: Recipe, asked: Asked, heard: Heard, passages: bool) -> Answered:
+        start, due = time.perf_counter(), asked.question.due
+        left = None if due is None else max(0.0, due - time.time())
+        try:
+            async with asyncio.timeout(left) as limit:
+                return await self._asked(recipe, asked, heard, passages, start)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+        # Stages keep to their shares; what is left is opening tables, and the pages that a request brings.
+        late = Fault("documents", "late", "the question's time was over before its pages were ready", True)
+        question = replace(
+            asked.question, answer=IDK, outcome="abstained", degraded=("documents",), faults=(late,)
+        )
+        return await self._done(question, None, asked.faults, {}, {}, start, False)
+
+    async def _asked(
+        self, recipe: Recipe, asked: Asked, heard: Heard, passages: bool, start: float
+    ) -> Answered:
+        kit = self._kit.with_sink(heard.draft)
         if asked.sources is None:
-            snapshot = await self._open()
-            question = await asyncio.to_thread(snapshot.known, asked.question)
-            ask = Questions(self._recipe, self._kit.with_index(snapshot.index))  # counts this request alone
+            snapshot = await self.opened()
+            question = await asyncio.to_thread(snapshot.known, asked.question, asked.filters)
+            counted = kit.with_index(snapshot.index)  # counts this request alone
+            ask = Questions(recipe, counted, rules=self._rules, told=heard.stage)
             [answered] = await ask([question])
-            evidence = await _evidence(answered, snapshot.index)
-            return self._done(answered, evidence, (), ask.counts, {}, start)
-        over = await answer_over(self._recipe, self._kit, asked.question, asked.sources, self._parser)
-        evidence = await _evidence(over.question, over.index)
+            return await self._done(answered, snapshot, (), ask.counts, {}, start, passages)
+        question = narrowed(asked.question, asked.filters)
+        over = await answer_over(recipe, kit, question, asked.sources, self._parser, self._rules, heard.stage)
         asking = sum(c.seconds for name, c in over.counts.items() if name in self._asking)
         documents = {"documents": time.perf_counter() - start - asking}
-        return self._done(over.question, evidence, asked.faults + over.faults, over.counts, documents, start)
+        faults = asked.faults + over.faults
+        return await self._done(over.question, over, faults, over.counts, documents, start, passages)
 
-    def _done(
+    async def _done(
         self,
-        question: Question,
-        evidence: tuple[Evidence, ...],
+        answered: Question,
+        over: Searched | None,
         faults: tuple[Fault, ...],
         counts: Mapping[str, StageCount],
         seconds: Mapping[str, float],  # by what is no stage of the question half
         start: float,
+        passages: bool,
     ) -> Answered:
+        evidence: tuple[Evidence, ...] = ()
+        shown: tuple[Passage, ...] = ()
+        url = urls(answered)
+        if over is not None:
+            if answered.citations is None and isinstance(over, Snapshot):
+                named = {h.source for h in answered.hits} | {q.source for q in _quotes(answered)}
+                url = await asyncio.to_thread(over.urls, named)
+            evidence = await _evidence(answered, over.index, url)
+            shown = await _passages(answered, over.index, url) if passages else ()
         used = Tally()
         for count in counts.values():
             used.add(count.tally)
         stages = {name: c.seconds for name, c in counts.items() if name in self._asking}
         whole = {**seconds, **stages, "total": time.perf_counter() - start}
         timings = {name: round(s * 1000, 1) for name, s in whole.items()}
-        asked = used.vectors.asked, used.scores.asked
-        return Answered(question, evidence, faults, self._digest, self._models, timings, *asked)
+        return Answered(
+            answered,
+            evidence,
+            faults,
+            self._digest,
+            self._models,
+            self.release,
+            url,
+            timings,
+            _usage(used),
+            shown,
+        )
 
-    async def _open(self) -> Snapshot:
+    async def opened(self) -> Snapshot:
+        """The tables. Raises NotReady."""
         async with self._opening:
             if self._snapshot is None:
                 try:
-                    self._snapshot = await asyncio.to_thread(Snapshot, self._recipe, self._uri)
+                    self._snapshot = await asyncio.to_thread(self._make)
                 except StoreError as e:
                     raise NotReady(str(e)) from e
             return self._snapshot
+
+
+def _usage(used: Tally) -> dict[str, int]:
+    tokens = used.tokens
+    return {
+        "embedded": used.vectors.asked,
+        "scored": used.scores.asked,
+        "chats": used.replies.asked,
+        "prompt_tokens": tokens.prompt,
+        "cached_tokens": tokens.cached,
+        "generated_tokens": tokens.generated,
+    }
+
+
+class Searched(Protocol):
+    """Something with an index that a question was asked of."""
+
+    @property
+    def index(self) -> Index: ...
 
 
 class Snapshot:
@@ -130,25 +254,46 @@ class Snapshot:
     def __init__(self, recipe: Recipe, uri: str) -> None:
         """Raises StoreError if the store, a table of the recipe or an index of one is not there."""
         self._store = Store.open(uri)
-        self.index = LanceIndex(searched(self._store, recipe))
+        self.spec = searched(self._store, recipe)
+        self.index = LanceIndex(self.spec)
+        self._catalogue = Catalogue(self._store)
 
-    def known(self, question: Question) -> Question:
+    def known(self, question: Question, filters: Filters) -> Question:
         """The stored question with this id or these words, which has pages of its own; else the question as
         it is, about the whole store. A time that is given counts more than the stored one."""
         for column in ("id", "text"):
             found = arrow.question.records(self._store.rows("questions", column, [question.text]))
             if found:
                 first = min(found, key=lambda q: q.id)
-                return replace(first, asked_at=question.asked_at or first.asked_at)
-        return question
+                asked_at = question.asked_at or first.asked_at
+                question = replace(first, asked_at=asked_at, due=question.due)
+                break
+        if question.citations is None and filters:
+            question = replace(question, citations=self._catalogue.citations(question.id, filters))
+        return narrowed(question, filters)
+
+    def urls(self, sources: set[str]) -> dict[str, str]:
+        """Where these sources came from, as far as any stored question says."""
+        return self._catalogue.urls(sources)
+
+    def rows(self) -> dict[str, int]:
+        """Rows of each table that is searched, by what it holds."""
+        pinned = {"texts": self.spec.texts, "passages": self.spec.passages}
+        pinned |= {f"vectors:{identity}": p for identity, p in self.spec.vectors}
+        return {name: self._store.dataset(p.table, p.version).count_rows() for name, p in pinned.items()}
 
 
-async def _evidence(question: Question, index: Index) -> tuple[Evidence, ...]:
-    """The quotes of the reply that is the answer, with their text; an abstention has none."""
+def _quotes(question: Question) -> tuple[Quote, ...]:
+    """The evidence of the reply that is the answer; an abstention has none."""
     said = question.replies.get(question.origin)
-    quotes = said.quotes if said else ()
+    return said.quotes if said else ()
+
+
+async def _evidence(question: Question, index: Index, url: Mapping[str, str]) -> tuple[Evidence, ...]:
+    """The quotes with their text."""
+    quotes = _quotes(question)
     texts = await index.source_texts([q.source for q in quotes])
-    hits, url = ranking(question), urls(question)
+    hits = ranking(question)
     found = []
     for quote, text in zip(quotes, texts, strict=True):
         if text is None:
@@ -159,7 +304,16 @@ async def _evidence(question: Question, index: Index) -> tuple[Evidence, ...]:
         found.append(
             Evidence(
                 quote.source, hit.chunk if hit else None, url.get(quote.source), text[start:end], quote.span,
-                dict(hit.scores) if hit else {},
+                dict(hit.scores) if hit else {}, text[max(0, start - AROUND) : start],
+                text[end : end + AROUND],
             )
         )  # fmt: skip
     return tuple(found)
+
+
+async def _passages(question: Question, index: Index, url: Mapping[str, str]) -> tuple[Passage, ...]:
+    """The ranking with its texts, best first."""
+    chosen = set(question.order)
+    hits = [h for h in ranking(question) if h.chunk in chosen]
+    texts = await index.texts([h.chunk for h in hits])
+    return tuple(Passage(h, url.get(h.source), t) for h, t in zip(hits, texts, strict=True))

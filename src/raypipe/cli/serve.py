@@ -1,27 +1,36 @@
-"""`raypipe serve`: the endpoint on this machine, for this machine."""
+"""`raypipe serve`: the endpoint on this machine."""
 
 from __future__ import annotations
 
 import argparse
+import ipaddress
 import sys
 import threading
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 from raypipe import conf
 from raypipe.cli import options
 from raypipe.cli.opened import resolved
 from raypipe.cli.settings import Settings
 from raypipe.conf import Where
+from raypipe.degrade import Rules
+from raypipe.errors import ConfError
+from raypipe.service.gate import Keys, Limits
+from raypipe.steps.extract import Extract
 from raypipe.work import Place
 
 if TYPE_CHECKING:
     from ray.serve import Application
 
     from raypipe.cluster import Cluster
+    from raypipe.service import Face
 
-HOST = "127.0.0.1"  # nobody else: there are no keys yet
+HOST = "127.0.0.1"  # this machine alone
 PORT = 8000
+KEYS = "RAYPIPE_KEYS"
 
 
 def add(commands: options.Commands) -> None:
@@ -36,8 +45,16 @@ def add(commands: options.Commands) -> None:
     options.recipe(made, optional=True)
     options.store(made)
     options.cluster(made)
+    made.add_argument("--host", metavar="ADDRESS", default=HOST, help=f"to listen on (default: {HOST})")
+    made.add_argument("--port", metavar="N", type=options.at_least(1), default=PORT, help=f"default: {PORT}")
     made.add_argument(
-        "--port", metavar="N", type=options.at_least(1), default=PORT, help=f"on {HOST} (default: {PORT})"
+        "--keys", metavar="FILE", help=f"a key a line; and those in ${KEYS}, with commas between them"
+    )
+    made.add_argument("--auth", choices=("none",), help="none: whoever reaches the port may ask")
+    made.add_argument(
+        "--fallback",
+        metavar="RECIPE",
+        help="its extract step answers while a language model is away (default: i don't know)",
     )
 
 
@@ -49,6 +66,11 @@ class Endpoint:
     models: str | None = None  # models file in place of conf/models.yaml
     store: str | None = None  # URI
     cluster: str = "laptop"  # a name under conf/clusters, or a path: engine, device and threads of the models
+    keys: str | None = None  # file with a key a line, beside those of the environment variable RAYPIPE_KEYS
+    auth: Literal["none"] | None = None  # none: whoever reaches the port may ask
+    fallback: str | None = None  # recipe whose extract step answers while a language model is away
+    page: bool = True  # the web page at /
+    limits: Limits = field(default_factory=Limits)
 
     def application(self, settings: Settings) -> Application:
         """The application for Ray Serve. The store need not be there yet."""
@@ -59,9 +81,31 @@ class Endpoint:
         store = settings.store_uri(self.store, "demo")
         place = Place(store, file.engine, file.device, max(1, int(pool.cpus)))
         recipe = resolved(self.recipe, self.models, settings.conf)
-        return deploy.deployed(
-            recipe, place, gpus=min(pool.gpus, 1.0) / 2
-        )  # embedders and rerankers share one
+        # Embedders and rerankers share one accelerator.
+        gpus = min(pool.gpus, 1.0) / 2
+        return deploy.deployed(recipe, place, gpus, self.face(settings.keys), self.rules(settings))
+
+    def face(self, environ: Mapping[str, str]) -> Face:
+        """How the endpoint meets the world. Raises ConfError for keys that are none."""
+        from raypipe.service import Face
+
+        given = [k.strip() for k in environ.get(KEYS, "").split(",") if k.strip()]
+        if self.keys is not None:
+            given += _in_file(Path(self.keys))
+        if given and self.auth == "none":
+            raise ConfError("auth none and keys: expected one of them, found both")
+        keys = Keys(open=True) if self.auth == "none" else Keys.of(given)
+        return Face(keys, self.limits, self.page)
+
+    def rules(self, settings: Settings) -> Rules:
+        """What is done about what is away."""
+        if self.fallback is None:
+            return Rules()
+        recipe = resolved(self.fallback, self.models, settings.conf)
+        steps = [s.step for s in recipe.question if isinstance(s.step, Extract)]
+        if not steps:
+            raise ConfError(f"fallback {self.fallback!r}: expected a recipe with an extract step, found none")
+        return Rules(steps[-1])
 
     def file(self, settings: Settings) -> Cluster:
         """The cluster file."""
@@ -71,18 +115,45 @@ class Endpoint:
         return conf.build(cluster.Cluster, conf.read_yaml(path), Where(str(path)))
 
 
+def _in_file(path: Path) -> list[str]:
+    """The keys in a file, one a line; empty lines and lines that begin with # are none."""
+    try:
+        lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
+    except (OSError, UnicodeDecodeError) as e:
+        raise ConfError(f"keys: {path} cannot be read: {e}") from e
+    found = [line for line in lines if line and not line.startswith("#")]
+    if not found:
+        raise ConfError(f"keys: expected a key a line in {path}, found none")
+    return found
+
+
+def check_host(host: str, keys: Keys) -> None:
+    """Raises ConfError for an address that others reach, where anyone could ask and nobody said so."""
+    try:
+        alone = host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        alone = False
+    if not (alone or keys.digests or keys.open):
+        raise ConfError(
+            f"--host {host}: others reach it, and there are no keys. Give --keys FILE or ${KEYS}, or say "
+            "--auth none if whoever reaches the port may ask"
+        )
+
+
 def _serve(args: argparse.Namespace, settings: Settings) -> int:
     from raypipe import cluster, deploy
 
-    endpoint = Endpoint(args.recipe, args.models, args.store, args.cluster)
+    endpoint = Endpoint(
+        args.recipe, args.models, args.store, args.cluster, args.keys, args.auth, args.fallback
+    )
+    check_host(args.host, endpoint.face(settings.keys).keys)
     application = endpoint.application(settings)
     cluster.connect("local")  # a Serve that runs elsewhere may listen to others
     cluster.preflight({"embed": endpoint.file(settings).pools["embed"]}, cluster.resources())
     try:
-        deploy.run(application, HOST, args.port)
-        print(
-            f"answering on http://{HOST}:{args.port}/v1/answer; Ctrl-C ends it", file=sys.stderr, flush=True
-        )
+        deploy.run(application, args.host, args.port)
+        where = f"http://{args.host}:{args.port}"
+        print(f"answering on {where}/v1/answer, page {where}/; Ctrl-C ends it", file=sys.stderr, flush=True)
         threading.Event().wait()
     finally:
         deploy.stop()

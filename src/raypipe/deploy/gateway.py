@@ -1,0 +1,50 @@
+"""The deployment that speaks HTTP: it runs the recipe, and asks the others for what models compute."""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+from fastapi import FastAPI
+from ray.serve.handle import DeploymentHandle
+
+from raypipe.degrade import Rules
+from raypipe.deploy.calls import Calls
+from raypipe.deploy.meters import RayMeters
+from raypipe.kit_serve import ServeKit
+from raypipe.online import Online
+from raypipe.recipe import Recipe
+from raypipe.service import Face, application
+from raypipe.service.watch import JsonLines
+
+
+class Gateway:
+    """The HTTP face over one recipe and one store."""
+
+    def __init__(
+        self, recipe: Recipe, store: str, face: Face, rules: Rules,
+        embed: DeploymentHandle, rerank: DeploymentHandle, generate: DeploymentHandle | None,
+    ) -> None:  # fmt: skip
+        _log()
+        self._face = face
+        kit = ServeKit(
+            Calls(embed, "embed", "embed_alone"),
+            Calls(rerank, "score", "score_alone"),
+            generate and Calls(generate, "generate"),
+            generate and Calls(generate, "stream"),
+        )
+        self._online = Online(recipe, kit, store, rules)
+
+    def __serve_build_asgi_app__(self) -> FastAPI:
+        """Called by Serve in the replica, once this object is made."""
+        return application(self._online, self._face, RayMeters())
+
+
+def _log() -> None:
+    """Lines of JSON on this process's stderr, which Ray keeps. INFO: one for each request."""
+    ours = logging.getLogger("raypipe")
+    out = logging.StreamHandler(sys.stderr)
+    out.setFormatter(JsonLines())
+    ours.handlers[:] = [out]
+    ours.setLevel(logging.INFO)
+    ours.propagate = False
