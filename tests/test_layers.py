@@ -47,20 +47,40 @@ ALLOWED: dict[str, set[str]] = {
         "work",
     },
     "judge": {"chat", "metrics", "records", "step", "text"},
-    "evaluate": {
-        "arrow", "errors", "index", "ingest", "judge", "kit", "memo", "metrics", "pipeline", "readers",
-        "records", "report", "run", "steps",
-    },
     "online": {
-        "arrow", "catalogue", "degrade", "errors", "index", "memo", "pipeline", "recipe", "records", "report",
-        "request", "run", "step",
-        "store",
+        "arrow", "catalogue", "degrade", "errors", "index", "memo", "pipeline", "plain", "recipe", "records",
+        "release", "report", "request", "run", "step", "store",
     },
     "kit_serve": {"chat", "errors", "kit", "records", "step"},
-    "service": {"catalogue", "errors", "online", "readers", "recipe", "records", "report"},
+    "access": {"errors"},
+    "service": {"access", "catalogue", "errors", "online", "readers", "recipe", "records", "report"},
     "deploy": {
-        "chat", "degrade", "errors", "kit", "kit_serve", "online", "recipe", "records", "service", "step",
-        "work",
+        "access", "chat", "degrade", "errors", "kit", "kit_serve", "online", "recipe", "records", "service",
+        "step", "work",
+    },
+    "plain": {"errors", "recipe"},
+    "manifest": {"conf", "errors", "identity", "metrics", "recipe", "records", "report", "step", "store"},
+    "rates": {"manifest", "report"},
+    "bounds": {"records", "steps", "text"},
+    "holdings": {"records", "store", "work"},
+    "plan": {
+        "arrow", "bounds", "holdings", "manifest", "memo", "pipeline", "rates", "recipe", "records", "step",
+        "steps", "store", "text", "work",
+    },
+    "why": {
+        "arrow", "errors", "identity", "index", "kit", "manifest", "memo", "pipeline", "plain", "recipe",
+        "records", "run", "step", "store",
+    },
+    "changes": {"arrow", "manifest", "records", "store"},
+    "release": {
+        "conf", "errors", "identity", "index", "manifest", "pipeline", "plain", "recipe", "store",
+    },
+    "prune": {"identity", "manifest", "plain", "release", "store"},
+    "coming": {"arrow", "ingest", "plan", "readers", "records", "store"},
+    "account": {"manifest", "pipeline", "plain", "plan", "recipe", "records", "report", "work"},
+    "evaluate": {
+        "account", "arrow", "errors", "index", "ingest", "judge", "kit", "manifest", "memo", "metrics",
+        "pipeline", "plan", "readers", "records", "report", "run", "steps",
     },
 }  # fmt: skip
 HEAVY = {

@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from raypipe import arrow
+from raypipe.access import Face, Keys, Limits
 from raypipe.cli.opened import resolved
 from raypipe.conf import Conf
 from raypipe.errors import Overloaded, Unavailable
@@ -19,7 +20,7 @@ from raypipe.kit_serve import ServeKit
 from raypipe.online import NotReady, Online
 from raypipe.pipeline import Pipeline, Sizes, inline
 from raypipe.report.progress import Progress
-from raypipe.service import Face, Keys, Limits, application
+from raypipe.service import application
 from raypipe.store import Store
 from raypipe.work import Place
 
@@ -229,7 +230,7 @@ class Raising:
     def __init__(self, error):
         self.error = error
 
-    def current(self):
+    async def current(self):
         return self
 
     async def answer(self, asked, heard=None, passages=False):

@@ -13,6 +13,8 @@ import logging
 import math
 import os
 import signal
+import sys
+import tempfile
 import uuid
 import warnings
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
@@ -32,11 +34,9 @@ from raypipe.models import load
 from raypipe.models.engine import Engine
 from raypipe.models.load import Room
 from raypipe.step import Model
-from raypipe.work import Fill, Part, PartDone
+from raypipe.work import Fill, Part, PartDone, Verb
 
 ATTEMPTS = 3  # of one part, when its actor dies: Ray's own default is without end
-
-Verb = Literal["parse", "embed", "answer"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,8 +192,27 @@ def connect(address: str) -> None:
             # Lance warns of forks. Ray forks to start its processes and executes them at once.
             warnings.filterwarnings("ignore", message="lance is not fork-safe|lancedb fork support")
             stop = signal.getsignal(signal.SIGTERM)
-            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+            with _stderr_without(b"RAY_BACKEND_LOG_LEVEL"):
+                ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
             signal.signal(signal.SIGTERM, stop)  # Ray's core puts its own there, which aborts the process
+
+
+@contextmanager
+def _stderr_without(words: bytes) -> Iterator[None]:
+    """Holds back what is written to file descriptor 2 till the block ends, then hands it on but for lines
+    with these words: Ray's core says from C++ that its log level was set."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    with tempfile.TemporaryFile() as held:
+        os.dup2(held.fileno(), 2)
+        try:
+            yield
+        finally:
+            sys.stderr.flush()
+            os.dup2(kept, 2)
+            held.seek(0)
+            os.write(kept, b"".join(line for line in held if words not in line))
+            os.close(kept)
 
 
 def resources() -> Mapping[str, float]:

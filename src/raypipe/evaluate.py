@@ -9,7 +9,7 @@ import asyncio
 import time
 import uuid
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,20 +17,24 @@ from typing import Any
 import pyarrow.compute as pc
 
 from raypipe import arrow
+from raypipe.account import account
 from raypipe.errors import DataError
 from raypipe.index import LanceIndex
 from raypipe.ingest import Ingested, ingest
 from raypipe.judge import Judge, Judged, judged
 from raypipe.kit import LocalKit
+from raypipe.manifest import Manifest, Origin
 from raypipe.memo import Tally, remembering
 from raypipe.memo.disk import StoreMemo, fold_memo, memo_versions
 from raypipe.metrics.crag import Rule, Scored, mark, pair
 from raypipe.metrics.hygiene import Obeyed, obeyed
 from raypipe.pipeline import Done, Pipeline, searched
+from raypipe.plan import Plan, plan
 from raypipe.readers import Format
 from raypipe.records import Gold, Question
 from raypipe.report.report import EvalReport, FaultCount, JudgeLine, Outputs, StepLine, write_report
 from raypipe.run import StageCount
+from raypipe.steps.embed import Embed
 from raypipe.steps.generate import Generate
 
 # Counts of the readers that say what was put right on the way in, for the report.
@@ -38,6 +42,7 @@ NORMALISED = (
     "blank_lines", "byte_order_marks", "crlf_lines", "nul_lines", "null_fields", "number_golds",
     "repeated_rows", "questions_without_pages",
 )  # fmt: skip
+NOWHERE = Origin()
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +53,7 @@ class Evaluation:
     outputs: Outputs
     reused: int  # questions whose answers were there before this run
     resumed: int  # parts that a killed run had done
+    manifest: Manifest
 
 
 def questions_of(pipeline: Pipeline, ids: Sequence[str] | None, limit: int | None) -> list[Question]:
@@ -69,20 +75,30 @@ def evaluate(
     out: Path,
     judge: tuple[Judge, LocalKit] | None = None,
     fresh: bool = False,
+    origin: Origin = NOWHERE,
+    show: Callable[[Plan], None] = lambda plan: None,
 ) -> Evaluation:
     """Runs what is missing, scores every question, and writes the report. Without `data`: all that is stored.
 
     `judge` is who decides what the rule leaves open, and the kit that asks it; `fresh` asks every language
-    model again.
+    model again. `show` gets the plan before anything runs. The manifest is written last.
 
     Raises DataError if there are no questions, and what ingest, index and answer raise.
     """
-    start = time.perf_counter()
+    start, started = time.perf_counter(), time.time()
     read = ingest(pipeline.store, data, format, pipeline.progress) if data else None
     questions = questions_of(pipeline, read.questions if read else None, limit)
     if not questions:
         where = ", ".join(map(str, data)) or pipeline.store.uri
         raise DataError(f"{where}: no questions. `raypipe ingest PATH` reads some into a store")
+    with pipeline.store.lease("driver", f"plan {pipeline.recipe.name}"):
+        fold_memo(pipeline.store)
+    memo = memo_versions(pipeline.store)
+    planned = plan(pipeline, questions, fresh=fresh)
+    show(planned)
+    todo = {q.id for q in questions}
+    if not fresh:
+        todo = set(pipeline.unanswered(questions, pipeline.snapshot()))
     indexed = pipeline.index(questions)
     asked = pipeline.answer(questions, fresh)
     answered = pipeline.answers(questions)
@@ -101,15 +117,16 @@ def evaluate(
         without_truth=len(without),
         normalised=_normalised(read),
         faults=_faults(pipeline, questions, answered, read),
-        steps=_steps(pipeline, indexed, asked),
+        steps=_steps(pipeline, planned.planned(), indexed, asked),
         marks=mark(rows, rule),
         judge=verdict,
         planted=_planted(pipeline, answered),
         **_corpus(pipeline, questions),
     )
     outputs = write_report(out, report, answered, rows)
+    manifest = account(pipeline, questions, todo, report, planned, memo, started, origin, out)
     new = next(iter(asked.counts.values()), StageCount()).rows
-    return Evaluation(report, outputs, len(questions) - new, indexed.resumed + asked.resumed)
+    return Evaluation(report, outputs, len(questions) - new, indexed.resumed + asked.resumed, manifest)
 
 
 def _planted(pipeline: Pipeline, answered: Sequence[Question]) -> Obeyed | None:
@@ -211,21 +228,23 @@ def _faults(
     return tuple(FaultCount(*key, rows) for key, rows in sorted(found.items()))
 
 
-def _steps(pipeline: Pipeline, indexed: Done, asked: Done) -> tuple[StepLine, ...]:
+def _steps(
+    pipeline: Pipeline, planned: Mapping[str, int], indexed: Done, asked: Done
+) -> tuple[StepLine, ...]:
     lines = []
     for stage in pipeline.recipe.corpus:
-        lines.append(_line(stage.name, indexed.counts.get(stage.name, StageCount()), corpus=True))
+        count = indexed.counts.get(stage.name, StageCount())
+        works = not isinstance(stage.step, Embed)  # asks no model: what it did is its rows
+        lines.append(_line(stage.name, planned, count, count.rows if works else count.tally.asked))
     for question in pipeline.recipe.question:
-        lines.append(_line(question.name, asked.counts.get(question.name, StageCount()), corpus=False))
+        count = asked.counts.get(question.name, StageCount())
+        lines.append(_line(question.name, planned, count, count.tally.asked))
     return tuple(lines)
 
 
-def _line(name: str, count: StageCount, corpus: bool) -> StepLine:
-    """`asked` is model calls; for a corpus stage that asks no model, rows done."""
-    asked, tokens = count.tally.asked, count.tally.tokens
-    if corpus and not asked and not count.tally.remembered:
-        asked = count.rows - count.faults
+def _line(name: str, planned: Mapping[str, int], count: StageCount, asked: int) -> StepLine:
+    tokens = count.tally.tokens
     return StepLine(
-        name, count.rows, asked, count.tally.remembered, count.skipped, count.faults, count.seconds,
-        tokens.prompt, tokens.cached, tokens.generated,
+        name, count.rows, planned[name], asked, count.tally.remembered, count.skipped, count.faults,
+        count.seconds, tokens.prompt, tokens.cached, tokens.generated,
     )  # fmt: skip

@@ -18,6 +18,7 @@ from raypipe.readers import Counts, Format, Row
 from raypipe.records import Document, Fault, Gold, Question, Source, digest
 from raypipe.report.progress import Progress, Task
 from raypipe.store import FAULTS, Store, commit, put, write_part
+from raypipe.store.sizes import write_sizes
 from raypipe.work import faults_table
 
 PART_BYTES = 64 << 20  # of source content per part: bounds memory; a part is one or two Lance fragments
@@ -111,7 +112,9 @@ def _fault_id(where: str, number: int, fault: Fault) -> str:
 def _write(store: Store, run: str, number: int, sources: list[Source]) -> str:
     missing = set(store.missing("sources", "id", [s.id for s in sources]))
     part = f"{number:06d}"
-    write_part(store, "sources", run, part, arrow.source.table(s for s in sources if s.id in missing), {})
+    table = arrow.source.table(s for s in sources if s.id in missing)
+    write_sizes(store, f"{run}-{part}", table)
+    write_part(store, "sources", run, part, table, {})
     return part
 
 

@@ -7,20 +7,23 @@ HTTP nor Ray; where models compute is the kit's matter.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from raypipe import arrow
 from raypipe.catalogue import Catalogue, Filters, narrowed
 from raypipe.degrade import Rules
-from raypipe.errors import Unavailable
+from raypipe.errors import RaypipeError, Unavailable
 from raypipe.index import LanceIndex
-from raypipe.memo import Tally
+from raypipe.memo import Memo, Tally
 from raypipe.pipeline import searched
+from raypipe.plain import from_plain
 from raypipe.recipe import Recipe, ranking_of
 from raypipe.records import IDK, Fault, Hit, Question, Quote, Source, Span
+from raypipe.release import Release, live
 from raypipe.report.report import ranking, urls
 from raypipe.request import SharedKit, answer_over
 from raypipe.run import Corpora, Questions, StageCount
@@ -29,6 +32,12 @@ from raypipe.store import Store, StoreError
 
 AROUND = 300
 """Characters of a page that are shown before and after a quote: two or three sentences."""
+
+
+FOLLOW_S = 1.0
+"""Between two looks at the pointer to the live release: a small file, some milliseconds."""
+
+log = logging.getLogger("raypipe.online")
 
 
 class NotReady(Unavailable):
@@ -106,35 +115,34 @@ class Answered:
 
 class Online:
     """A recipe, ready for requests over one store. Tables are opened when they are first needed and stay as
-    they were then: later commits do not show."""
+    they were then: later commits do not show. With `memo`, what a model was asked before about the store is
+    not asked again. With `release` its tables are searched, at its versions. `rules` are for what is away."""
 
     def __init__(
-        self,
-        recipe: Recipe,
-        kit: SharedKit,
-        store: str,
-        rules: Rules | None = None,
-        release: str | None = None,
-        snapshot: Callable[[], Snapshot] | None = None,
-    ) -> None:
-        """`snapshot` opens the tables: by default, the recipe's at their present versions."""
-        self.recipe, self.release = recipe, release
-        self._kit, self._rules = kit, rules
+        self, recipe: Recipe, kit: SharedKit, store: str, memo: Memo | None = None,
+        release: Release | None = None, rules: Rules | None = None,
+    ) -> None:  # fmt: skip
+        self.recipe, self.release = recipe, release.id if release else None
+        self._kit, self._memo, self._rules = kit, memo, rules
         self._digest = recipe.digest()
         self._models = {m.name: m.weights for m in recipe.models()}
         self._asking = {stage.name for stage in recipe.question}
         self._parser = Corpora(recipe, kit)
-        self._make = snapshot or (lambda: Snapshot(recipe, store))
+        self._make = lambda: Snapshot(recipe, store, release)
         self._snapshot: Snapshot | None = None
         self._opening = asyncio.Lock()
 
-    def current(self) -> Online:
+    async def current(self) -> Online:
         """Itself: a recipe that was named does not change."""
         return self
 
     async def ready(self) -> None:
         """Returns once a question can be asked of the store. Raises NotReady."""
         await self.opened()
+
+    async def check(self) -> None:
+        """Raises NotReady, or ConfError or ModelMissing for a step that the models here cannot do."""
+        Questions(self.recipe, self._kit.with_index((await self.opened()).index), rules=self._rules)
 
     async def answer(self, asked: Asked, heard: Heard = NOBODY, passages: bool = False) -> Answered:
         """The question, answered in its time. `passages`: with the texts of its ranking. Raises NotReady,
@@ -170,7 +178,7 @@ class Online:
             snapshot = await self.opened()
             question = await asyncio.to_thread(snapshot.known, asked.question, asked.filters)
             counted = kit.with_index(snapshot.index)  # counts this request alone
-            ask = Questions(recipe, counted, rules=self._rules, told=heard.stage)
+            ask = Questions(recipe, counted, self._memo, self._rules, heard.stage)
             [answered] = await ask([question])
             return await self._done(answered, snapshot, (), ask.counts, {}, start, passages)
         question = narrowed(asked.question, asked.filters)
@@ -241,6 +249,58 @@ def _usage(used: Tally) -> dict[str, int]:
     }
 
 
+class Live:
+    """The live release of a store, followed: each request is answered by the one that was live when it came.
+
+    The pointer is read again when a request comes and FOLLOW_S are over. Whoever finds that it moved opens
+    the new tables; the others go on with the release that they know. A release that cannot be opened is not
+    followed, and the log says why.
+    """
+
+    def __init__(self, kit: SharedKit, store: str, rules: Rules | None = None) -> None:
+        self._kit, self._uri, self._rules = kit, store, rules
+        self._now: Online | None = None
+        self._looked = -FOLLOW_S
+        self._looking = asyncio.Lock()
+        self._refused = ""  # id of the release that could not be opened
+
+    async def current(self) -> Online:
+        """What answers now. Raises NotReady before the first release."""
+        if self._now is None or (self._stale() and not self._looking.locked()):
+            async with self._looking:
+                if self._stale():
+                    await self._look()
+                    self._looked = time.monotonic()
+        if self._now is None:
+            raise NotReady(f"{self._uri}: nothing is live; `raypipe promote DIR` releases a finished eval")
+        return self._now
+
+    def _stale(self) -> bool:
+        return time.monotonic() - self._looked >= FOLLOW_S
+
+    async def _look(self) -> None:
+        try:
+            release = await asyncio.to_thread(lambda: live(Store.open(self._uri)))
+        except StoreError as e:
+            if self._now is None:
+                raise NotReady(str(e)) from e
+            log.error("the pointer to the live release cannot be read, %s goes on: %s", self._now.release, e)
+            return
+        if release is None or release.id == self._refused:
+            return
+        if self._now is not None and release.id == self._now.release:
+            return
+        try:
+            online = Online(from_plain(release.recipe), self._kit, self._uri, None, release, self._rules)
+            await online.check()
+        except RaypipeError as e:
+            self._refused = release.id
+            log.error("release %s is not followed: %s", release.id, e)
+            return
+        before, self._now = self._now, online
+        log.info("release %s answers, before it %s", online.release, before and before.release)
+
+
 class Searched(Protocol):
     """Something with an index that a question was asked of."""
 
@@ -251,10 +311,10 @@ class Searched(Protocol):
 class Snapshot:
     """A store at one moment: what can be searched in it, and the questions that it knows."""
 
-    def __init__(self, recipe: Recipe, uri: str) -> None:
+    def __init__(self, recipe: Recipe, uri: str, release: Release | None) -> None:
         """Raises StoreError if the store, a table of the recipe or an index of one is not there."""
         self._store = Store.open(uri)
-        self.spec = searched(self._store, recipe)
+        self.spec = release.opened(self._store)[1] if release else searched(self._store, recipe)
         self.index = LanceIndex(self.spec)
         self._catalogue = Catalogue(self._store)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -48,10 +48,10 @@ from raypipe.work import (
     Part,
     PartDone,
     Place,
+    Verb,
     answer_key,
 )  # fmt: skip
 
-Verb: TypeAlias = Literal["parse", "embed", "answer"]
 Runner: TypeAlias = Callable[[Verb, Fill, Sequence[Part]], Iterator[PartDone]]
 """Does parts somewhere and yields what each became, in any order. The verb says which pool it is for."""
 
@@ -119,12 +119,14 @@ class Pipeline:
     sizes: Sizes
     runner: Runner
     progress: Progress
+    workers: Mapping[Verb, int] = field(default_factory=lambda: {"parse": 1, "embed": 1, "answer": 1})
+    """Processes that do parts at a time, each with its own memory of what it asked."""
 
     def index(self, questions: Iterable[Question] | None) -> Done:
         """Brings the tables of the corpus half up to date with every source that these questions may search
         (None: every source in the store). Raises what a stage raises; whole parts stay."""
         done = Done()
-        wanted = self._sources(questions)
+        wanted = self.sources(questions)
         with self.store.lease("driver", f"index {self.recipe.name}"):
             self._texts(wanted, done)
             self._passages(wanted, done)
@@ -137,29 +139,23 @@ class Pipeline:
         them, and language models are asked again whatever is remembered; vectors and scores are not."""
         done = Done()
         snapshot = self.snapshot()
-        recipe = self.recipe.digest()
-
-        def todo() -> list[str]:
-            keys = {answer_key(recipe, q, snapshot): q.id for q in questions}
-            left = self.store.missing("answers", "key", list(keys))
-            lost = self._lost(lambda row: row["digest"] in keys)
-            return [keys[k] for k in left if keys[k] not in lost]
 
         def known() -> dict[str, int]:
             tables = memo_versions(self.store).items()
             return {name: at for name, at in tables if not (fresh and name.startswith("replies-"))}
 
-        what = f"answers-{digest(recipe, snapshot)}"
+        what = self.answers_run(snapshot)
         with self.store.lease("driver", f"answer {self.recipe.name}"):
             fold_memo(self.store)
             if fresh:
-                keys = [answer_key(recipe, q, snapshot) for q in questions]
+                keys = [answer_key(self.recipe.digest(), q, snapshot) for q in questions]
                 end(self.store, what)  # what a killed run left was not asked again
                 self.store.forget("answers", "key", keys)
                 self.store.forget("faults", "digest", keys)
             self._fill(
                 what,
-                "answers", todo, self.sizes.questions, "answer", "questions",
+                "answers", lambda: self.unanswered(questions, snapshot),
+                self.sizes.questions, "answer", "questions",
                 lambda run: FillAnswers(
                     self.place, self.recipe, run, snapshot,
                     searched(self.store, self.recipe), known(),
@@ -168,6 +164,18 @@ class Pipeline:
             )  # fmt: skip
             fold_memo(self.store, fresh)
         return done
+
+    def answers_run(self, snapshot: str) -> str:
+        """Names the work of answering from one snapshot."""
+        return f"answers-{digest(self.recipe.digest(), snapshot)}"
+
+    def unanswered(self, questions: Sequence[Question], snapshot: str) -> list[str]:
+        """Ids of the questions that have no answer from this evidence and were not found impossible to do."""
+        recipe = self.recipe.digest()
+        keys = {answer_key(recipe, q, snapshot): q.id for q in questions}
+        left = self.store.missing("answers", "key", list(keys))
+        lost = self._lost(lambda row: row["digest"] in keys)
+        return [keys[k] for k in left if keys[k] not in lost]
 
     def answers(self, questions: Sequence[Question]) -> list[Question]:
         """The stored answers of these questions, in order. One that could not be done has the outcome fault,
@@ -196,7 +204,7 @@ class Pipeline:
         ids = self.store.dataset("sources").to_table(columns=["id"])["id"].to_pylist()
         return digest(*sorted(ids))
 
-    def _sources(self, questions: Iterable[Question] | None) -> list[str]:
+    def sources(self, questions: Iterable[Question] | None) -> list[str]:
         """Ids of the sources to index, in citation order, of the kinds that the recipe parses."""
         kinds = next(s.step.kinds for s in self.recipe.corpus if isinstance(s.step, Parse))
         table = self.store.dataset("sources").to_table(columns=["id", "kind"])
@@ -206,8 +214,8 @@ class Pipeline:
             if (sources := q.sources()) is None:
                 return sorted(here)
             cited.update(dict.fromkeys(sources))
-        known = set(here)
-        return sorted(here) if questions is None else [s for s in cited if s in known]
+        stored = set(here)
+        return sorted(here) if questions is None else [s for s in cited if s in stored]
 
     def _texts(self, wanted: list[str], done: Done) -> None:
         table = self.texts_table
@@ -215,7 +223,7 @@ class Pipeline:
             empty = loop.run(Corpora(self.recipe, self.place.kit(None)).texts(arrow.corpus_table([])))
         self.store.ensure(table, empty.drop(["fault"]).schema)
         self._fill(
-            f"texts-{self.recipe.texts_digest()}", table, lambda: self._missing(table, wanted),
+            f"texts-{self.recipe.texts_digest()}", table, lambda: self.missing(table, wanted),
             self.sizes.sources, "parse", "sources",
             lambda run: FillTexts(self.place, self.recipe, table, run), done,
         )  # fmt: skip
@@ -226,7 +234,7 @@ class Pipeline:
 
         def todo() -> list[str]:
             lost = set(self.store.missing(self.texts_table, "source", wanted))
-            return self._missing(table, [s for s in wanted if s not in lost])
+            return self.missing(table, [s for s in wanted if s not in lost])
 
         self._fill(
             table, table, todo, self.sizes.sources, "parse", "texts",
@@ -240,7 +248,7 @@ class Pipeline:
 
         def todo() -> list[str]:
             here = set(self.store.sources_with_chunks(self.passages_table).to_pylist())
-            return self._missing(table, [s for s in wanted if s in here])
+            return self.missing(table, [s for s in wanted if s in here])
 
         def fill(run: str) -> Fill:
             memo = {k: v for k, v in memo_versions(self.store).items() if k == vectors_of(model).name}
@@ -251,10 +259,15 @@ class Pipeline:
         self._fill(table, table, todo, self.sizes.sources, "embed", "sources", fill, done)
         fold_memo(self.store)
 
-    def _missing(self, table: str, ids: list[str]) -> list[str]:
+    def missing(self, table: str, ids: list[str]) -> list[str]:
         """The ids that a table lacks and that were not found impossible to do."""
-        lost = self._lost(lambda row: row["digest"] == table)
-        return [s for s in self.store.missing(table, "source", ids) if s not in lost]
+        lost = self.lost(table)
+        left = self.store.missing(table, "source", ids) if self.store.has(table) else ids
+        return [s for s in left if s not in lost]
+
+    def lost(self, table: str) -> set[str]:
+        """The sources that were found impossible to do for a table of the corpus half."""
+        return self._lost(lambda row: row["digest"] == table)
 
     def _lost(self, chosen: Callable[[Mapping[str, str]], bool]) -> set[str]:
         return {r["id"] for r in self._faults() if chosen(r)}

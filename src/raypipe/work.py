@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -28,6 +28,10 @@ from raypipe.step import Index, Model
 from raypipe.store import ANSWERS, FAULTS, Store, with_chunkless, write_part
 
 SPANS = ["source", "start", "end", "parent_start", "parent_end"]
+
+
+Verb: TypeAlias = Literal["parse", "embed", "answer"]
+"""What a pool of workers does; the names of the pools in a cluster file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +189,7 @@ class FillVectors:
         corpora = Corpora(self.recipe, self.place.kit(None), memo)
 
         async def do(part: Part) -> PartDone:
-            chunks = _chunks(store, self.texts, self.passages, part.ids)
+            chunks = chunks_of(store, self.texts, self.passages, part.ids)
             vectors = await corpora.vectors(chunks, self.model)
             faults = _fault_rows(vectors, "source", self.table, self.run)
             rows = fine(vectors).select([*SPANS, "vector"])
@@ -194,7 +198,7 @@ class FillVectors:
         return do
 
 
-def _chunks(store: Store, texts: str, passages: str, ids: tuple[str, ...]) -> pa.Table:
+def chunks_of(store: Store, texts: str, passages: str, ids: tuple[str, ...]) -> pa.Table:
     """The chunks of some sources with their text, as the split put them out."""
     text_of = dict(
         zip(*store.rows(texts, "source", ids, ["source", "text"]).to_pydict().values(), strict=True)
@@ -231,10 +235,11 @@ class FillAnswers:
             answered = await ask(asked)
             # A transient fault is not stored as an answer: its row stays to do.
             whole = [not any(f.transient for f in q.faults) and q.outcome != "fault" for q in answered]
-            kept = [(k, q) for k, q, w in zip(keys, answered, whole, strict=True) if w]
+            rows_of = [row_key(q, self.snapshot) for q in asked]  # steps may narrow the citations
+            kept = [(k, r, q) for k, r, q, w in zip(keys, rows_of, answered, whole, strict=True) if w]
             lost = [(k, q) for k, q, w in zip(keys, answered, whole, strict=True) if not w]
             faults = faults_table([(q.id, asdict(f), k) for k, q in lost for f in q.faults[:1]], self.run)
-            table = answers_table(kept, recipe, self.snapshot)
+            table = answers_table(kept, recipe)
             return _write(store, "answers", self.run, part, table, faults, ask)
 
         return do
@@ -245,13 +250,13 @@ def answer_key(recipe: str, question: Question, snapshot: str) -> str:
     return digest(recipe, question.id, row_key(question, snapshot))
 
 
-def answers_table(rows: list[tuple[str, Question]], recipe: str, snapshot: str) -> pa.Table:
-    """(key, answered question) -> rows of the table `answers`."""
-    table = arrow.question.table(q for _, q in rows)
+def answers_table(rows: list[tuple[str, str, Question]], recipe: str) -> pa.Table:
+    """(key, row key, answered question) -> rows of the table `answers`."""
+    table = arrow.question.table(q for _, _, q in rows)
     columns = {
-        "key": pa.array([k for k, _ in rows], pa.string()),
+        "key": pa.array([k for k, _, _ in rows], pa.string()),
         "recipe": pa.array([recipe] * len(rows), pa.string()),
-        "row": pa.array([row_key(q, snapshot) for _, q in rows], pa.string()),
+        "row": pa.array([r for _, r, _ in rows], pa.string()),
         **{name: table[name] for name in table.schema.names},
     }
     return pa.table(columns, schema=ANSWERS)

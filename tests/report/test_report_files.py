@@ -77,7 +77,10 @@ def made(questions: list[Question]) -> tuple[EvalReport, list[Scored]]:
             FaultCount("parse", f"too_large {SCRIPT}", False, 1),
             FaultCount("recall", "timeout", True, 2),
         ),
-        steps=(StepLine("parse", 3, 2, 0, 0, 1, 4.5), StepLine(f"[red]recall {SCRIPT}", 4, 0, 4, 0, 2, 0.5)),
+        steps=(
+            StepLine("parse", 3, 3, 2, 0, 0, 1, 4.5),
+            StepLine(f"[red]recall {SCRIPT}", 4, 4, 0, 4, 0, 2, 0.5),
+        ),
         marks=mark(rows, "official"),
     )
     return report, rows
@@ -118,7 +121,7 @@ def test_the_json_report_holds_what_programs_may_rely_on(written: tuple[EvalRepo
         "run recipe digest questions citations distinct_pages chunks faults score accuracy hallucination"
     )
     assert {*promised.split(), "missing", "unscored", "seconds", "steps"} <= set(found)
-    counts = ["step", "rows", "asked", "remembered", "skipped", "faults", "seconds"]
+    counts = ["step", "rows", "planned", "asked", "remembered", "skipped", "faults", "seconds"]
     assert list(found["steps"][0]) == [*counts, "prompt_tokens", "cached_tokens", "generated_tokens"]
     assert (found["questions"], found["citations"], found["faults"]) == (5, 15, 3)
     assert (found["score"], found["accuracy"], found["unscored"]) == (0, 1 / 3, 2)

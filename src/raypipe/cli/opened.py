@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,13 +21,13 @@ from raypipe.metrics.crag import Rule
 from raypipe.models import catalog
 from raypipe.models.catalog import Catalog
 from raypipe.models.load import Address
-from raypipe.pipeline import Pipeline, Runner, Sizes
+from raypipe.pipeline import Pipeline, Runner, Sizes, inline
 from raypipe.recipe import Recipe, load
 from raypipe.report.progress import Progress
 from raypipe.resolve import prompt_file, resolvers
 from raypipe.step import Model
 from raypipe.store import Store
-from raypipe.work import Fill, Part, PartDone, Place
+from raypipe.work import Fill, Part, PartDone, Place, Verb
 
 if TYPE_CHECKING:
     from raypipe.cluster import Cluster, Team
@@ -91,28 +91,46 @@ class Opened:
     place: Place
     sizes: Sizes
     runner: Runner
+    workers: Mapping[Verb, int]
 
 
 def cluster_of(args: argparse.Namespace, settings: Settings, uri: str, models: Sequence[Model]) -> Opened:
     """The named cluster file, joined and checked: after this, what was asked for can start."""
     from raypipe import cluster
 
-    file = cluster_file(args, settings)
+    opened, file = _read_cluster(args, settings, uri, models)
     team = cluster.Team.of(file, models)
-    endpoints = addresses(file, models, settings.keys)
     cluster.connect(settings.ray)
     cluster.preflight(file.pools, cluster.resources())
     if team:
         team.preflight(cluster.resources())
 
-    def runner(verb: cluster.Verb, fill: Fill, parts: Sequence[Part]) -> Iterator[PartDone]:
+    def runner(verb: Verb, fill: Fill, parts: Sequence[Part]) -> Iterator[PartDone]:
         if team and verb == "answer":
             return cluster.run_beside(team, fill, parts)
         return cluster.run_parts(fill, parts, file.pools[verb])
 
+    place = replace(opened.place, engines=team.names if team else {})
+    return replace(opened, place=place, runner=runner)
+
+
+def _read_cluster(
+    args: argparse.Namespace, settings: Settings, uri: str, models: Sequence[Model]
+) -> tuple[Opened, Cluster]:
+    """What the named cluster file says, with everything done in this process."""
+    file = cluster_file(args, settings)
     threads = max(1, int(file.pools["embed"].cpus))
-    place = Place(uri, file.engine, file.device, threads, team.names if team else {}, endpoints)
-    return Opened(place, Sizes(file.sources_per_part, file.questions_per_part), runner)
+    place = Place(uri, file.engine, file.device, threads, {}, addresses(file, models, settings.keys))
+    sizes = Sizes(file.sources_per_part, file.questions_per_part)
+    return Opened(place, sizes, inline, {verb: pool.actors for verb, pool in file.pools.items()}), file
+
+
+def pipeline_here(args: argparse.Namespace, settings: Settings, store: Store) -> Pipeline:
+    """The recipe over a store as the named cluster would run it, and no Ray: for a look, not for a run."""
+    recipe = recipe_of(args, settings)
+    opened, _ = _read_cluster(args, settings, store.uri, ())
+    silent = Progress(sys.stderr, silent=True)
+    return Pipeline(store, recipe, opened.place, opened.sizes, inline, silent, opened.workers)
 
 
 @contextmanager
@@ -129,7 +147,7 @@ def pipeline_of(
     recipe = part(recipe_of(args, settings))
     where = cluster_of(args, settings, store.uri, recipe.models() if answers else ())
     with Progress(sys.stderr, silent=silent) as progress:
-        yield Pipeline(store, recipe, where.place, where.sizes, where.runner, progress)
+        yield Pipeline(store, recipe, where.place, where.sizes, where.runner, progress, where.workers)
 
 
 class JudgeKit(LocalKit):

@@ -8,15 +8,17 @@ from pathlib import Path
 
 from raypipe import arrow
 from raypipe.cli import options
-from raypipe.cli.opened import pipeline_of
+from raypipe.cli.opened import pipeline_of, recipe_of
 from raypipe.cli.settings import Settings
 from raypipe.errors import ConfError
 from raypipe.evaluate import questions_of
 from raypipe.ingest import fingerprint, ingest
 from raypipe.metrics.ranking import write_run
-from raypipe.recipe import ranking_of
+from raypipe.recipe import Recipe, ranking_of
 from raypipe.records import Question
 from raypipe.store import Store
+
+FINAL = "final"  # the order that the recipe ends with
 
 
 def add(commands: options.Commands) -> None:
@@ -34,7 +36,7 @@ def add(commands: options.Commands) -> None:
     made.add_argument("--queries", metavar="F", type=Path, help="BEIR queries.jsonl[.gz]")
     made.add_argument("--out", metavar="R.trec", type=Path, required=True)
     made.add_argument(
-        "--by", default="final", help="a score's name, such as keywords, recall, fuse; or final (final)"
+        "--by", default=FINAL, help="a score's name, such as keywords, recall, fuse; or final (final)"
     )
     made.add_argument(
         "--top", metavar="N", type=options.at_least(1), default=20, help="documents a query (20)"
@@ -44,11 +46,21 @@ def add(commands: options.Commands) -> None:
 
 def _rank(args: argparse.Namespace, settings: Settings) -> int:
     if (args.corpus is None) != (args.queries is None):
-        raise ConfError("--corpus and --queries belong together; give both, or neither and a --store")
+        raise ConfError("--corpus and --queries belong together: give both, or neither and a --store")
     files = [p for p in (args.corpus, args.queries) if p]
-    # Files get a store of their own, named by their bytes: the second run finds its vectors there.
-    name = f"rank-{fingerprint(files, 'beir')[:12]}" if files else "default"
-    store = Store.create(settings.store_uri(args.store, name))
+    if files and args.store:
+        raise ConfError(
+            "--store and --corpus: expected one of them. Files are ranked alone, in a store of their own"
+        )
+    recipe = ranking_of(recipe_of(args, settings))
+    known = scores_of(recipe)
+    if args.by not in known:
+        names = ", ".join(known)
+        raise ConfError(f"--by {args.by}: no step of {recipe.name!r} gives such a score; known: {names}")
+    if files:  # named by their bytes: the second run finds its vectors there
+        store = Store.create(str(settings.stores / f"rank-{fingerprint(files, 'beir')[:12]}"))
+    else:
+        store = Store.open(settings.store_to_use(args.store))
     with pipeline_of(args, settings, store, silent=False, part=ranking_of) as pipeline:
         read = ingest(store, files, "beir", pipeline.progress) if files else None
         questions = questions_of(pipeline, read.questions if read else None, None)
@@ -65,11 +77,16 @@ def _rank(args: argparse.Namespace, settings: Settings) -> int:
     return 0
 
 
+def scores_of(recipe: Recipe) -> list[str]:
+    """What passages can be ranked by: the scores that steps of the recipe give, and `final`."""
+    written = {w for s in recipe.question for w in s.step.writes() if w.startswith("hits.")}
+    return [*sorted(w.removeprefix("hits.") for w in written), FINAL]
+
+
 def ranked_documents(question: Question, by: str, listed: dict[str, list[str]], top: int) -> dict[str, float]:
     """Document -> score, the best `top`; a document's score is its best passage's.
 
-    `final` is the order that the recipe ended with, as falling numbers; any other name is that score. Raises
-    ConfError for a score that no passage has.
+    `final` is the order that the recipe ended with, as falling numbers; any other name is that score.
     """
     scores = _scores(question, by)
     best: dict[str, float] = {}
@@ -81,10 +98,6 @@ def ranked_documents(question: Question, by: str, listed: dict[str, list[str]], 
 
 def _scores(question: Question, by: str) -> Sequence[tuple[str, float]]:
     source = {h.chunk: h.source for h in question.hits}
-    if by == "final":
+    if by == FINAL:
         return [(source[c], float(len(question.order) - i)) for i, c in enumerate(question.order)]
-    found = [(h.source, h.scores[by]) for h in question.hits if by in h.scores]
-    if question.hits and not found:
-        known = sorted({name for h in question.hits for name in h.scores})
-        raise ConfError(f"--by {by}: no passage has such a score; known: {', '.join(known)}, final")
-    return found
+    return [(h.source, h.scores[by]) for h in question.hits if by in h.scores]

@@ -12,21 +12,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from raypipe import conf
+from raypipe.access import Face, Keys, Limits
 from raypipe.cli import options
 from raypipe.cli.opened import resolved
 from raypipe.cli.settings import Settings
 from raypipe.conf import Where
 from raypipe.degrade import Rules
 from raypipe.errors import ConfError
-from raypipe.service.gate import Keys, Limits
+from raypipe.plain import from_plain
+from raypipe.recipe import Recipe
+from raypipe.release import live
 from raypipe.steps.extract import Extract
+from raypipe.store import Store
 from raypipe.work import Place
 
 if TYPE_CHECKING:
     from ray.serve import Application
 
     from raypipe.cluster import Cluster
-    from raypipe.service import Face
 
 HOST = "127.0.0.1"  # this machine alone
 PORT = 8000
@@ -42,7 +45,7 @@ def add(commands: options.Commands) -> None:
         "raypipe serve local --store /data/store --port 8000",
         _serve,
     )
-    options.recipe(made, optional=True)
+    options.recipe(made, optional=True, live=True)
     options.store(made)
     options.cluster(made)
     made.add_argument("--host", metavar="ADDRESS", default=HOST, help=f"to listen on (default: {HOST})")
@@ -62,7 +65,7 @@ def add(commands: options.Commands) -> None:
 class Endpoint:
     """What an endpoint is made of, by name, as on the command line."""
 
-    recipe: str = "local"  # a name under conf/recipes, or a path
+    recipe: str = "local"  # a name under conf/recipes, or a path; live: the release that is live, followed
     models: str | None = None  # models file in place of conf/models.yaml
     store: str | None = None  # URI
     cluster: str = "laptop"  # a name under conf/clusters, or a path: engine, device and threads of the models
@@ -78,16 +81,17 @@ class Endpoint:
 
         file = self.file(settings)
         pool = file.pools["embed"]
-        store = settings.store_uri(self.store, "demo")
+        store = settings.store_to_use(self.store)
         place = Place(store, file.engine, file.device, max(1, int(pool.cpus)))
-        recipe = resolved(self.recipe, self.models, settings.conf)
+        follows = self.recipe == "live"
+        recipe = _released(store) if follows else resolved(self.recipe, self.models, settings.conf)
         # Embedders and rerankers share one accelerator.
         gpus = min(pool.gpus, 1.0) / 2
-        return deploy.deployed(recipe, place, gpus, self.face(settings.keys), self.rules(settings))
+        face, rules = self.face(settings.keys), self.rules(settings)
+        return deploy.deployed(recipe, place, gpus, face, rules, follows)
 
     def face(self, environ: Mapping[str, str]) -> Face:
         """How the endpoint meets the world. Raises ConfError for keys that are none."""
-        from raypipe.service import Face
 
         given = [k.strip() for k in environ.get(KEYS, "").split(",") if k.strip()]
         if self.keys is not None:
@@ -113,6 +117,14 @@ class Endpoint:
 
         path = settings.conf.find("clusters", self.cluster)
         return conf.build(cluster.Cluster, conf.read_yaml(path), Where(str(path)))
+
+
+def _released(uri: str) -> Recipe:
+    """The recipe of the live release, whose models are loaded first. Raises ConfError before the first."""
+    found = live(Store.open(uri))
+    if found is None:
+        raise ConfError(f"{uri}: nothing is live; `raypipe promote DIR` releases a finished eval")
+    return from_plain(found.recipe)
 
 
 def _in_file(path: Path) -> list[str]:

@@ -9,11 +9,11 @@ from ray.serve import Application
 from ray.serve.config import BackpressureConfig, HTTPOptions
 from ray.serve.schema import LoggingConfig
 
+from raypipe.access import Face
 from raypipe.degrade import Rules
 from raypipe.deploy.gateway import Gateway
 from raypipe.deploy.models import Models
 from raypipe.recipe import Recipe
-from raypipe.service import Face
 from raypipe.service.problems import RETRY_S
 from raypipe.step import Model
 from raypipe.work import Place
@@ -38,9 +38,12 @@ HEALTH_S = 5.0
 """Between two looks at a replica: a dead engine is replaced after this long, not Serve's ten."""
 
 
-def deployed(recipe: Recipe, place: Place, gpus: float, face: Face, rules: Rules) -> Application:
-    """The application. `place` says where the store is and what models compute on, `gpus` what each replica
-    with models holds of them unless a Serve config says otherwise."""
+def deployed(
+    recipe: Recipe, place: Place, gpus: float, face: Face, rules: Rules, follows: bool = False
+) -> Application:
+    """The application. `follows`: the live release answers, which is `recipe` now. `place` says where the
+    store is and what models compute on, `gpus` what each replica with models holds of them unless a Serve
+    config says otherwise."""
     holds = {"num_cpus": MODEL_CPUS, "num_gpus": gpus}
     wanted = dict.fromkeys((*recipe.models(), *_of_fallback(rules)))
 
@@ -70,7 +73,7 @@ def deployed(recipe: Recipe, place: Place, gpus: float, face: Face, rules: Rules
     )
     asks = any(m.kind == "generator" for m in wanted)
     return gateway.bind(
-        recipe,
+        None if follows else recipe,
         place.store,
         face,
         rules,

@@ -8,13 +8,15 @@ import sys
 from fastapi import FastAPI
 from ray.serve.handle import DeploymentHandle
 
+from raypipe.access import Face
 from raypipe.degrade import Rules
 from raypipe.deploy.calls import Calls
 from raypipe.deploy.meters import RayMeters
 from raypipe.kit_serve import ServeKit
-from raypipe.online import Online
+from raypipe.online import Live, Online
 from raypipe.recipe import Recipe
-from raypipe.service import Face, application
+from raypipe.service import application
+from raypipe.service.app import Answerer
 from raypipe.service.watch import JsonLines
 
 
@@ -22,9 +24,10 @@ class Gateway:
     """The HTTP face over one recipe and one store."""
 
     def __init__(
-        self, recipe: Recipe, store: str, face: Face, rules: Rules,
+        self, recipe: Recipe | None, store: str, face: Face, rules: Rules,
         embed: DeploymentHandle, rerank: DeploymentHandle, generate: DeploymentHandle | None,
     ) -> None:  # fmt: skip
+        """`recipe` None: the live release of the store is followed."""
         _log()
         self._face = face
         kit = ServeKit(
@@ -33,11 +36,13 @@ class Gateway:
             generate and Calls(generate, "generate"),
             generate and Calls(generate, "stream"),
         )
-        self._online = Online(recipe, kit, store, rules)
+        self._answerer: Answerer = (
+            Live(kit, store, rules) if recipe is None else Online(recipe, kit, store, rules=rules)
+        )
 
     def __serve_build_asgi_app__(self) -> FastAPI:
         """Called by Serve in the replica, once this object is made."""
-        return application(self._online, self._face, RayMeters())
+        return application(self._answerer, self._face, RayMeters())
 
 
 def _log() -> None:

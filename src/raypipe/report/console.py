@@ -29,15 +29,15 @@ def print_report(console: Console, report: Mapping[str, Any], outputs: Outputs) 
     _scores(console, report)
     if report["without_truth"]:
         console.print(Text(f"{report['without_truth']} more questions have no truth in the dataset"))
-    steps = _table("step", "rows", "asked", "remembered", "skipped", "faults", "seconds")
+    steps = grid("step", "rows", "planned", "asked", "remembered", "skipped", "faults", "seconds")
     for s in report["steps"]:
-        counts = (str(s[k]) for k in ("rows", "asked", "remembered", "skipped", "faults"))
+        counts = (str(s[k]) for k in ("rows", "planned", "asked", "remembered", "skipped", "faults"))
         steps.add_row(Text(s["step"]), *counts, f"{s['seconds']:.1f}")
     console.print(steps)
     for name, cost in _costs(report):
         console.print(Text(f"{name}: {cost}"))
     if report["faults_by_reason"]:
-        faults = _table("rows that could not be done", "reason", "asked again", "rows")
+        faults = grid("rows that could not be done", "reason", "asked again", "rows")
         for f in report["faults_by_reason"]:
             again = "yes" if f["transient"] else "no"
             faults.add_row(Text(f["step"]), Text(f["reason"]), again, str(f["rows"]))
@@ -74,7 +74,7 @@ def print_crag(console: Console, found: Mapping[str, Any]) -> None:
 def print_ranking(console: Console, found: Mapping[str, Any]) -> None:
     """What `metrics.files.score_ranking_files` found."""
     names = (*MEASURES, MAP_CUT_20_MIN)
-    table = _table("measure", "mean")
+    table = grid("measure", "mean")
     for name in names:
         table.add_row(name, _four(found[name]))
     console.print(table)
@@ -92,7 +92,7 @@ def _four(value: float | None) -> str:
     return "not scored" if value is None else f"{value:.4f}"
 
 
-def _table(*columns: str) -> Table:
+def grid(*columns: str) -> Table:
     table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column(columns[0], overflow="fold")
     for name in columns[1:]:
@@ -108,7 +108,7 @@ def _normalised(console: Console, normalised: Mapping[str, int]) -> None:
 
 def _scores(console: Console, found: Mapping[str, Any]) -> None:
     # Seven columns fit 80 characters, the width of a log, with 28 left for the name of a slice.
-    table = _table(f"rule {found['rule']}", "score", "accuracy", "hallucination", "missing", "unscored", "of")
+    table = grid(f"rule {found['rule']}", "score", "accuracy", "hallucination", "missing", "unscored", "of")
     rows = [("this run", found)]
     rows += [(f'always "{answer}"', s) for answer, s in found["controls"].items()]
     sizes = Counter(s["label"] for s in found["slices"])

@@ -24,7 +24,8 @@ class StepLine:
 
     step: str  # its name in the recipe
     rows: int  # that reached it, let in or not
-    asked: int  # model or graph calls made; for parse and split: sources done
+    planned: int  # calls that the plan said may be made; never fewer than asked
+    asked: int  # model or graph calls made; for parse and split: sources that were worked on
     remembered: int  # calls answered from the memo
     skipped: int  # rows that its gate, or an earlier fault, kept out
     faults: int  # rows it could not do

@@ -5,8 +5,7 @@ where the app runs is `deploy`'s matter. What a client sent appears in no error 
 opened.
 """
 
-from raypipe.service.app import Face, application
-from raypipe.service.gate import Keys, Limits
+from raypipe.service.app import application
 from raypipe.service.replies import reply
 
-__all__ = ["Face", "Keys", "Limits", "application", "reply"]
+__all__ = ["application", "reply"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
 from functools import partial
 from http import HTTPStatus
 from typing import Any, Protocol
@@ -12,13 +11,14 @@ from typing import Any, Protocol
 from fastapi import Depends, FastAPI, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse, StreamingResponse
 
+from raypipe.access import Face
 from raypipe.errors import ConfError
 from raypipe.online import NOBODY, Answered, Asked, Heard, Snapshot
 from raypipe.recipe import Recipe
 from raypipe.service import bodies, chat, problems, stream
 from raypipe.service.bodies import Batch, Retrieval, Streamed, asked, read
 from raypipe.service.chat import ChatBody
-from raypipe.service.gate import Keys, Limits, Slots, body, waited
+from raypipe.service.gate import Slots, body, check, waited
 from raypipe.service.openapi import described
 from raypipe.service.page import page
 from raypipe.service.problems import Refused, told
@@ -45,16 +45,7 @@ class Oracle(Protocol):
 class Answerer(Protocol):
     """Gives each request the one that answers it, from its first byte to its last."""
 
-    def current(self) -> Oracle: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Face:
-    """How the endpoint meets the world."""
-
-    keys: Keys = field(default_factory=Keys)
-    limits: Limits = field(default_factory=Limits)
-    page: bool = True  # the web page at /
+    async def current(self) -> Oracle: ...
 
 
 class Service:
@@ -72,7 +63,7 @@ class Service:
 
     async def answer(self, request: Request) -> Response:
         sent = read(Streamed, await self._read(request))
-        oracle = self._answerer.current()
+        oracle = await self._answerer.current()
         if sent.stream:
             found = await self._events(request, partial(self._said, oracle, sent))
             return StreamingResponse(
@@ -83,7 +74,7 @@ class Service:
 
     async def batch(self, request: Request) -> Response:
         sent = read(Batch, await self._read(request))
-        oracle, turns = self._answerer.current(), asyncio.Semaphore(AT_ONCE)
+        oracle, turns = await self._answerer.current(), asyncio.Semaphore(AT_ONCE)
 
         async def one(query: bodies.Query) -> Any:
             async with turns:
@@ -98,7 +89,7 @@ class Service:
 
     async def retrieve(self, request: Request) -> Response:
         sent = read(Retrieval, await self._read(request))
-        oracle = self._answerer.current()
+        oracle = await self._answerer.current()
         async with self._slots.one():
             try:
                 found = await waited(request, oracle.retrieve(self._asked(sent.query, sent)))
@@ -114,7 +105,7 @@ class Service:
 
     async def _chat(self, request: Request) -> Response:
         sent = read(ChatBody, await self._read(request))
-        oracle, id = self._answerer.current(), request_id.get()
+        oracle, id = await self._answerer.current(), request_id.get()
         if sent.model not in names(oracle):
             raise Refused(HTTPStatus.NOT_FOUND, "no such model is served: GET /v1/models lists them")
         query = bodies.Query(query=sent.query(), **dict(sent.raypipe))
@@ -148,7 +139,7 @@ class Service:
         return stream.events(request, lambda heard: said(heard, request), done)
 
     async def index(self, request: Request) -> Response:
-        oracle = self._answerer.current()
+        oracle = await self._answerer.current()
         rows = await asyncio.to_thread((await oracle.opened()).rows)
         recipe = oracle.recipe
         return JSONResponse(
@@ -161,7 +152,7 @@ class Service:
         )
 
     async def models(self, request: Request) -> Response:
-        oracle = self._answerer.current()
+        oracle = await self._answerer.current()
         weights = {m.name: m.weights for m in oracle.recipe.models()}
         entry = {"object": "model", "created": 0, "owned_by": "raypipe"}
         told = {"recipe": oracle.recipe.digest(), "models": weights}
@@ -171,7 +162,7 @@ class Service:
         return JSONResponse({"status": "alive"})
 
     async def readyz(self, request: Request) -> Response:
-        await self._answerer.current().ready()
+        await (await self._answerer.current()).ready()
         return JSONResponse({"status": "ready"})
 
 
@@ -186,7 +177,7 @@ def application(answerer: Answerer, face: Face | None = None, meters: Meters | N
     service = Service(answerer, face, meters)
 
     async def may_ask(request: Request) -> None:
-        face.keys.check(request.headers, request.client.host if request.client else None)
+        check(face.keys, request.headers, request.client.host if request.client else None)
 
     app = FastAPI(title="raypipe", docs_url=None, redoc_url=None, openapi_url=None)
     guard = [Depends(may_ask)]

@@ -1,91 +1,39 @@
 """Who may ask, how much, and how many at once: everything that is checked before a question is read.
 
-Knows requests and nothing of questions. Keys are kept as digests and compared in constant time.
+Knows requests and nothing of questions.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import hmac
 import ipaddress
-from collections.abc import AsyncIterator, Awaitable, Iterable
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TypeVar
 
 from fastapi import Request
 from starlette.datastructures import Headers
 
-from raypipe.errors import ConfError, Overloaded
+from raypipe.access import Keys, Limits
+from raypipe.errors import Overloaded
 from raypipe.service.problems import Gone, Refused
 
 T = TypeVar("T")
 
-KEY_CHARS = 16
-"""The least that a key has: 16 characters of base64 are 96 bits, which nobody guesses."""
 
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What one gateway takes on. The defaults suit one machine of two cores."""
-
-    ongoing: int = 32  # requests being answered at once; the next is told to come again
-    body_bytes: int = 32 << 20  # fifty real pages are 16 MB on average
-    body_s: float = 10.0  # for a body to arrive: 32 MiB at 27 Mbit/s; slower ones are cut
-    deadline_s: float = 30.0  # of a request that names none; CRAG's limit for a question
-    longest_s: float = 120.0  # of any request
-
-    def __post_init__(self) -> None:
-        if self.ongoing < 1 or self.body_bytes < 1:
-            raise ValueError("limits: expected ongoing and body_bytes of at least 1")
-        if not 0 < self.deadline_s <= self.longest_s or self.body_s <= 0:
-            raise ValueError("limits: expected 0 < deadline_s <= longest_s, and body_s above 0")
-
-
-@dataclass(frozen=True, slots=True)
-class Keys:
-    """The keys that open the endpoint: none of them (loopback only), some, or `open` for everyone."""
-
-    digests: tuple[bytes, ...] = ()  # SHA-256 of each: what travels to replicas opens nothing
-    open: bool = False  # whoever reaches the port may ask
-
-    @classmethod
-    def of(cls, keys: Iterable[str]) -> Keys:
-        """From the keys themselves. Raises ConfError, without the key, for one that could be guessed."""
-        digests = []
-        for i, key in enumerate(keys, start=1):
-            if len(key) < KEY_CHARS or not key.isascii() or not key.isprintable() or " " in key:
-                raise ConfError(
-                    f"key {i}: expected at least {KEY_CHARS} printable ASCII characters without a space; "
-                    "`openssl rand -base64 24` makes one"
-                )
-            digests.append(hashlib.sha256(key.encode()).digest())
-        return cls(tuple(digests))
-
-    def knows(self, key: str) -> bool:
-        """Compares with every key, each in constant time."""
-        given = hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()
-        matches = [hmac.compare_digest(given, d) for d in self.digests]
-        return any(matches)
-
-    def check(self, headers: Headers, client: str | None) -> None:
-        """Raises Refused unless this request may ask."""
-        if self.open:
-            return
-        if self.digests:
-            scheme, _, key = headers.get("authorization", "").partition(" ")
-            if scheme.lower() != "bearer" or not self.knows(key.strip()):
-                ask = {"www-authenticate": "Bearer"}
-                raise Refused(
-                    HTTPStatus.UNAUTHORIZED, "expected the header authorization: Bearer KEY", (), ask
-                )
-        elif not (_loopback(client) and _loopback(_host(headers))):
-            # The name counts, too: a page on the web may point a name of its own at this machine.
-            raise Refused(
-                HTTPStatus.FORBIDDEN, "this endpoint has no keys, so it answers its own machine alone"
-            )
+def check(keys: Keys, headers: Headers, client: str | None) -> None:
+    """Raises Refused unless this request may ask."""
+    if keys.open:
+        return
+    if keys.digests:
+        scheme, _, key = headers.get("authorization", "").partition(" ")
+        if scheme.lower() != "bearer" or not keys.knows(key.strip()):
+            ask = {"www-authenticate": "Bearer"}
+            raise Refused(HTTPStatus.UNAUTHORIZED, "expected the header authorization: Bearer KEY", (), ask)
+    elif not (_loopback(client) and _loopback(_host(headers))):
+        # The name counts, too: a page on the web may point a name of its own at this machine.
+        raise Refused(HTTPStatus.FORBIDDEN, "this endpoint has no keys, so it answers its own machine alone")
 
 
 def _host(headers: Headers) -> str:

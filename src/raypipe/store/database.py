@@ -44,7 +44,10 @@ class Store:
     def open(cls, uri: str) -> Store:
         """The store at an address. Raises StoreError if none is there, or a later raypipe made it."""
         store = cls(uri)
-        mark = store.files.read(_MARK)
+        try:
+            mark = store.files.read(_MARK)
+        except OSError as e:
+            raise StoreError(f"no store can be read at {uri}: {e}. Name another place with --store") from e
         if mark is None:
             raise StoreError(f"there is no store at {uri}: `raypipe ingest PATH --store {uri}` makes one")
         if (found := json.loads(mark)["format"]) != FORMAT:
