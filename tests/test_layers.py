@@ -53,6 +53,7 @@ ALLOWED: dict[str, set[str]] = {
     },
     "kit_serve": {"chat", "errors", "kit", "records", "step"},
     "access": {"errors"},
+    "harness": {"errors", "records"},
     "service": {"access", "catalogue", "errors", "online", "readers", "recipe", "records", "report"},
     "deploy": {
         "access", "chat", "degrade", "errors", "kit", "kit_serve", "online", "recipe", "records", "service",

@@ -1,73 +1,23 @@
 """The HTTP face with the recipe in this process: replies, errors, readiness. No Ray."""
 
-import asyncio
-import io
 import json
 from dataclasses import asdict
 from pathlib import Path
 
-import httpx
 import pytest
+from face import JSON, OPEN, ask, send, served
 
-from raypipe import arrow
-from raypipe.access import Face, Keys, Limits
 from raypipe.cli.opened import resolved
 from raypipe.conf import Conf
 from raypipe.errors import Overloaded, Unavailable
-from raypipe.ingest import ingest
 from raypipe.kit import LocalKit
 from raypipe.kit_serve import ServeKit
 from raypipe.online import NotReady, Online
-from raypipe.pipeline import Pipeline, Sizes, inline
-from raypipe.report.progress import Progress
 from raypipe.service import application
-from raypipe.store import Store
-from raypipe.work import Place
 
 HERE = Path(__file__).parent
 RECIPE = resolved(str(HERE / "fakes.yaml"), None, Conf((HERE.parent / "conf",)))
-JSON = {"content-type": "application/json"}
 SECRET = "s3cr3t"
-
-
-@pytest.fixture(scope="module")
-def filled(world, tmp_path_factory):
-    """A store with every answer of the job, the answers, and the lines that they were asked from."""
-    uri = str(tmp_path_factory.mktemp("service") / "store")
-    store = Store.create(uri)
-    with Progress(io.StringIO(), silent=True) as progress:
-        pipeline = Pipeline(store, RECIPE, Place(uri, "sorted", "cpu", 1), Sizes(50, 3), inline, progress)
-        ids = ingest(store, [world], "synth", progress).questions
-        asked = arrow.question.records(store.rows("questions", "id", ids))
-        pipeline.index(asked)
-        pipeline.answer(asked)
-        answers = pipeline.answers(asked)
-    lines = [json.loads(x) for f in world.glob("questions*.jsonl") for x in f.read_text().splitlines()]
-    return store, answers, {line["interaction_id"]: line for line in lines}
-
-
-OPEN = Face(Keys(open=True), Limits(body_bytes=1 << 20))
-
-
-def served(online, face=OPEN):
-    return application(online, face)
-
-
-def send(app, *requests):
-    """The replies to some requests that are in flight together: (method, path, keywords of httpx)."""
-
-    async def all_of_them():
-        transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
-        async with httpx.AsyncClient(transport=transport, base_url="http://here") as client:
-            return await asyncio.gather(*(client.request(m, p, **k) for m, p, k in requests))
-
-    return asyncio.run(all_of_them())
-
-
-def ask(app, body, **headers):
-    content = body if isinstance(body, bytes) else json.dumps(body).encode()
-    [reply] = send(app, ("POST", "/v1/answer", {"content": content, "headers": {**JSON, **headers}}))
-    return reply
 
 
 def assert_equal(reply, job):
@@ -82,7 +32,7 @@ def assert_equal(reply, job):
 
 @pytest.mark.parametrize("brings_pages", [False, True])
 def test_a_stored_question_is_answered_as_the_job_answered_it(filled, brings_pages):
-    store, answers, lines = filled
+    store, answers, lines = filled.store, filled.answers, filled.lines
     online = Online(RECIPE, LocalKit(None, "sorted"), store.uri)
     requests = []
     for job in answers:
@@ -97,7 +47,7 @@ def test_a_stored_question_is_answered_as_the_job_answered_it(filled, brings_pag
 
 
 def test_a_reply_has_the_fields_that_programs_rely_on_and_quotes_what_is_in_the_page(filled):
-    store, answers, lines = filled
+    store, answers, lines = filled.store, filled.answers, filled.lines
     job = next(q for q in answers if q.outcome == "answered")
     online = Online(RECIPE, LocalKit(None, "sorted"), store.uri)
     said = ask(served(online), {"query": job.id}).json()  # by its id, as in `raypipe ask`
@@ -119,7 +69,7 @@ def test_a_reply_has_the_fields_that_programs_rely_on_and_quotes_what_is_in_the_
 
 
 def test_a_question_that_nobody_stored_is_asked_of_the_whole_store(filled):
-    store, answers, lines = filled
+    store, answers, lines = filled.store, filled.answers, filled.lines
     online = Online(RECIPE, LocalKit(None, "sorted"), store.uri)
     said = ask(served(online), {"query": answers[0].text + " exactly", "include": ["hits"]}).json()
     assert said["outcome"] in ("answered", "abstained") and said["hits"]
@@ -144,7 +94,7 @@ def test_it_is_not_ready_until_the_tables_are_there_but_answers_from_pages_that_
 
 
 def test_it_becomes_ready_without_a_restart(filled, tmp_path):
-    store, answers, _ = filled
+    store, answers = filled.store, filled.answers
     place = tmp_path / "store"
     app = served(Online(RECIPE, LocalKit(None, "sorted"), str(place)))
     assert send(app, ("GET", "/readyz", {}))[0].status_code == 503
@@ -265,7 +215,7 @@ class Elsewhere:
 
 
 def test_models_behind_calls_answer_as_models_in_this_process_do(filled):
-    store, answers, _ = filled
+    store, answers = filled.store, filled.answers
     here = LocalKit(None, "sorted")
     kit = ServeKit(
         Elsewhere(lambda model, texts, role: here.embedder(model)(texts, role)),
