@@ -100,6 +100,6 @@ def filled(world, tmp_path_factory) -> Filled:
         asked = arrow.question.records(store.rows("questions", "id", ids))
         pipeline.index(asked)
         pipeline.answer(asked)
-        answers = pipeline.answers(asked)
+        answers = list(pipeline.answers(asked))
     lines = [json.loads(x) for f in world.glob("questions*.jsonl") for x in f.read_text().splitlines()]
     return Filled(recipe, store, answers, {line["interaction_id"]: line for line in lines})

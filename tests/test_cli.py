@@ -2,6 +2,7 @@
 
 import bz2
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -224,6 +225,11 @@ def test_synth_then_ingest_counts_what_was_written(capsys, tmp_path):
     assert code == 0 and read["questions"] == read["rows"] == 3 and not read["again"]
     code, out, _ = run(capsys, "ingest", tmp_path / "w", "--store", tmp_path / "s", "--json")
     assert json.loads(out)["again"]
+    bad = tmp_path / "bad.jsonl"
+    bad.write_text('{"broken": \n[]\n')
+    code, out, _ = run(capsys, "ingest", bad, "--store", tmp_path / "s")
+    assert code == 0 and re.search("faults +2\n", out), out
+    assert re.search("left out, bad json +1\n", out) and re.search("left out, not object +1\n", out), out
 
 
 def test_doctor_says_what_mends_what_is_missing(capsys, tmp_path):

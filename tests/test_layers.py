@@ -46,6 +46,7 @@ ALLOWED: dict[str, set[str]] = {
         "arrow", "identity", "index", "memo", "recipe", "records", "report", "run", "step", "steps", "store",
         "work",
     },
+    "gather": {"arrow", "index", "metrics", "pipeline", "records", "report"},
     "judge": {"chat", "metrics", "records", "step", "text"},
     "online": {
         "arrow", "catalogue", "degrade", "errors", "index", "memo", "pipeline", "plain", "recipe", "records",
@@ -80,8 +81,8 @@ ALLOWED: dict[str, set[str]] = {
     "coming": {"arrow", "ingest", "plan", "readers", "records", "store"},
     "account": {"manifest", "pipeline", "plain", "plan", "recipe", "records", "report", "work"},
     "evaluate": {
-        "account", "arrow", "errors", "index", "ingest", "judge", "kit", "manifest", "memo", "metrics",
-        "pipeline", "plan", "readers", "records", "report", "run", "steps",
+        "account", "arrow", "errors", "gather", "ingest", "judge", "kit", "manifest", "memo", "metrics",
+        "pipeline", "plan", "readers", "records", "report", "run", "steps", "store",
     },
 }  # fmt: skip
 HEAVY = {

@@ -86,7 +86,7 @@ def wait_for(client, process, log):
 
 def jobs(store):
     """What the job answered."""
-    return store.answers(arrow.question.records(store.store.dataset("questions").to_table()))
+    return list(store.answers(arrow.question.records(store.store.dataset("questions").to_table())))
 
 
 @pytest.mark.ray

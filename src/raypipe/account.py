@@ -6,7 +6,7 @@ Knows pipelines, plans, reports and manifests; computes nothing of them.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from raypipe.work import answer_key
 
 
 def account(
-    pipeline: Pipeline, questions: Sequence[Question], todo: set[str], report: EvalReport, planned: Plan,
+    pipeline: Pipeline, questions: Iterable[Question], todo: set[str], report: EvalReport, planned: Plan,
     memo: Mapping[str, int], started: float, origin: Origin, out: Path,
 ) -> Manifest:  # fmt: skip
     """Writes the manifest of a run into the store and into its folder `out`, there last of all.
@@ -34,7 +34,7 @@ def account(
     return manifest
 
 
-def _keys(pipeline: Pipeline, questions: Sequence[Question], todo: set[str]) -> list[Key]:
+def _keys(pipeline: Pipeline, questions: Iterable[Question], todo: set[str]) -> list[Key]:
     snapshot, recipe = pipeline.snapshot(), pipeline.recipe.digest()
     return [
         Key(q.id, answer_key(recipe, q, snapshot), row_key(q, snapshot), q.id not in todo) for q in questions

@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from itertools import islice
+from typing import Any, TypeAlias, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,7 +22,7 @@ from raypipe.index import IndexSpec, index_spec
 from raypipe.memo import vectors_of
 from raypipe.memo.disk import fold_memo, memo_versions
 from raypipe.recipe import Recipe
-from raypipe.records import Fault, Question, digest
+from raypipe.records import Fault, Outcome, Question, digest
 from raypipe.report.progress import Progress
 from raypipe.run import Corpora, StageCount
 from raypipe.step import Model
@@ -52,6 +53,10 @@ from raypipe.work import (
     answer_key,
 )  # fmt: skip
 
+T = TypeVar("T")
+
+ANSWERS_AT_ONCE = 100  # read in one look: some 40 kB each with fifty citations and twenty hits
+
 Runner: TypeAlias = Callable[[Verb, Fill, Sequence[Part]], Iterator[PartDone]]
 """Does parts somewhere and yields what each became, in any order. The verb says which pool it is for."""
 
@@ -62,6 +67,17 @@ def inline(verb: Verb, fill: Fill, parts: Sequence[Part]) -> Iterator[PartDone]:
     with asyncio.Runner() as loop:
         for part in parts:
             yield loop.run(_coroutine(do(part)))
+
+
+def batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    """The items in order, `size` at a time.
+
+    >>> list(batches("abcde", 2))
+    [['a', 'b'], ['c', 'd'], ['e']]
+    """
+    rest = iter(items)
+    while some := list(islice(rest, size)):
+        yield some
 
 
 async def _coroutine(work: Awaitable[PartDone]) -> PartDone:
@@ -110,6 +126,20 @@ def searched(store: Store, recipe: Recipe) -> IndexSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class Filling:
+    """The work that brings one table up to date."""
+
+    what: str  # names the work: a digest of its stages
+    table: str
+    pool: Verb  # where its parts are done
+    past: str  # what is then done to a unit: parsed, split, embedded, answered
+    unit: str  # sources, texts, questions
+    per_part: int  # units in a part
+    todo: Callable[[], list[str]]  # ids that the table lacks
+    fill: Callable[[str], Fill]  # the work under the name of a run
+
+
+@dataclass(frozen=True, slots=True)
 class Pipeline:
     """A recipe over a store, and where its parts are done."""
 
@@ -134,11 +164,12 @@ class Pipeline:
                 self._vectors(model, wanted, done)
         return done
 
-    def answer(self, questions: Sequence[Question], fresh: bool = False) -> Done:
+    def answer(self, questions: Iterable[Question], fresh: bool = False) -> Done:
         """Answers the questions that have no answer yet from this recipe and this evidence. `fresh`: all of
         them, and language models are asked again whatever is remembered; vectors and scores are not."""
         done = Done()
         snapshot = self.snapshot()
+        keys = self._keys(questions, snapshot)
 
         def known() -> dict[str, int]:
             tables = memo_versions(self.store).items()
@@ -148,20 +179,18 @@ class Pipeline:
         with self.store.lease("driver", f"answer {self.recipe.name}"):
             fold_memo(self.store)
             if fresh:
-                keys = [answer_key(self.recipe.digest(), q, snapshot) for q in questions]
                 end(self.store, what)  # what a killed run left was not asked again
-                self.store.forget("answers", "key", keys)
-                self.store.forget("faults", "digest", keys)
-            self._fill(
-                what,
-                "answers", lambda: self.unanswered(questions, snapshot),
-                self.sizes.questions, "answer", "questions",
+                self.store.forget("answers", "key", list(keys))
+                self.store.forget("faults", "digest", list(keys))
+            work = Filling(
+                what, "answers", "answer", "answered", "questions", self.sizes.questions,
+                lambda: self._unanswered(keys),
                 lambda run: FillAnswers(
                     self.place, self.recipe, run, snapshot,
                     searched(self.store, self.recipe), known(),
                 ),
-                done,
             )  # fmt: skip
+            self._fill(work, done)
             fold_memo(self.store, fresh)
         return done
 
@@ -169,24 +198,42 @@ class Pipeline:
         """Names the work of answering from one snapshot."""
         return f"answers-{digest(self.recipe.digest(), snapshot)}"
 
-    def unanswered(self, questions: Sequence[Question], snapshot: str) -> list[str]:
+    def unanswered(self, questions: Iterable[Question], snapshot: str) -> list[str]:
         """Ids of the questions that have no answer from this evidence and were not found impossible to do."""
+        return self._unanswered(self._keys(questions, snapshot))
+
+    def _keys(self, questions: Iterable[Question], snapshot: str) -> dict[str, str]:
+        """Key of its answer -> question id."""
         recipe = self.recipe.digest()
-        keys = {answer_key(recipe, q, snapshot): q.id for q in questions}
+        return {answer_key(recipe, q, snapshot): q.id for q in questions}
+
+    def _unanswered(self, keys: Mapping[str, str]) -> list[str]:
         left = self.store.missing("answers", "key", list(keys))
         lost = self._lost(lambda row: row["digest"] in keys)
         return [keys[k] for k in left if keys[k] not in lost]
 
-    def answers(self, questions: Sequence[Question]) -> list[Question]:
-        """The stored answers of these questions, in order. One that could not be done has the outcome fault,
-        one that was not reached yet has none."""
+    def answers(self, questions: Iterable[Question]) -> Iterator[Question]:
+        """The stored answers of these questions, in order, read a batch at a time. One that could not be done
+        has the outcome fault, one that was not reached yet has none; what stopped it then, if anything did,
+        is its fault."""
         snapshot, recipe = self.snapshot(), self.recipe.digest()
-        keys = [answer_key(recipe, q, snapshot) for q in questions]
-        rows = self.store.rows("answers", "key", keys)
-        found = dict(zip(rows["key"].to_pylist(), arrow.question.records(rows), strict=True))
-        wanted = set(keys)
-        lost = {r["digest"]: r for r in self._faults() if r["digest"] in wanted}
-        return [found.get(k) or _unanswered(q, lost.get(k)) for k, q in zip(keys, questions, strict=True)]
+        for some in batches(questions, ANSWERS_AT_ONCE):
+            keys = [answer_key(recipe, q, snapshot) for q in some]
+            rows = self.store.rows("answers", "key", keys)
+            found = dict(zip(rows["key"].to_pylist(), arrow.question.records(rows), strict=True))
+            lost = {r["digest"]: r for r in _final_last(self.store.rows("faults", "digest", keys))}
+            yield from (found.get(k) or _unanswered(q, lost.get(k)) for k, q in zip(keys, some, strict=True))
+
+    def lost_sources(self, among: set[str] | None) -> list[dict[str, Any]]:
+        """The rows of `faults` of sources (None: of all) that the corpus half could not do, the last one of
+        each source; one that was done since is not among them."""
+        tables = [self.texts_table, self.passages_table, *map(self.vectors_table, self.recipe.embedders())]
+        rows = []
+        for table in tables:
+            last = {r["id"]: r for r in _final_last(self.store.rows("faults", "digest", [table]))}
+            left = self.store.missing(table, "source", list(last))
+            rows += [last[id] for id in left if among is None or id in among]
+        return rows
 
     @property
     def texts_table(self) -> str:
@@ -222,11 +269,12 @@ class Pipeline:
         with asyncio.Runner() as loop:
             empty = loop.run(Corpora(self.recipe, self.place.kit(None)).texts(arrow.corpus_table([])))
         self.store.ensure(table, empty.drop(["fault"]).schema)
-        self._fill(
-            f"texts-{self.recipe.texts_digest()}", table, lambda: self.missing(table, wanted),
-            self.sizes.sources, "parse", "sources",
-            lambda run: FillTexts(self.place, self.recipe, table, run), done,
+        work = Filling(
+            f"texts-{self.recipe.texts_digest()}", table, "parse", "parsed", "sources", self.sizes.sources,
+            lambda: self.missing(table, wanted),
+            lambda run: FillTexts(self.place, self.recipe, table, run),
         )  # fmt: skip
+        self._fill(work, done)
 
     def _passages(self, wanted: list[str], done: Done) -> None:
         table = self.passages_table
@@ -236,10 +284,11 @@ class Pipeline:
             lost = set(self.store.missing(self.texts_table, "source", wanted))
             return self.missing(table, [s for s in wanted if s not in lost])
 
-        self._fill(
-            table, table, todo, self.sizes.sources, "parse", "texts",
-            lambda run: FillPassages(self.place, self.recipe, table, run, self.texts_table), done,
+        work = Filling(
+            table, table, "parse", "split", "texts", self.sizes.sources, todo,
+            lambda run: FillPassages(self.place, self.recipe, table, run, self.texts_table),
         )  # fmt: skip
+        self._fill(work, done)
 
     def _vectors(self, model: Model, wanted: list[str], done: Done) -> None:
         table = self.vectors_table(model)
@@ -256,7 +305,8 @@ class Pipeline:
                 self.place, self.recipe, table, run, self.texts_table, self.passages_table, model, memo
             )
 
-        self._fill(table, table, todo, self.sizes.sources, "embed", "sources", fill, done)
+        work = Filling(table, table, "embed", "embedded", "sources", self.sizes.sources, todo, fill)
+        self._fill(work, done)
         fold_memo(self.store)
 
     def missing(self, table: str, ids: list[str]) -> list[str]:
@@ -277,57 +327,51 @@ class Pipeline:
         rows: list[dict[str, str]] = self.store.dataset("faults").to_table(filter="NOT transient").to_pylist()
         return rows
 
-    def _fill(
-        self,
-        what: str,
-        table: str,
-        todo: Callable[[], list[str]],
-        per_part: int,
-        verb: Verb,
-        unit: str,
-        fill: Callable[[str], Fill],
-        done: Done,
-    ) -> None:
+    def _fill(self, work: Filling, done: Done) -> None:
         """Fills a table with what it lacks: first what a killed run left, then the rest."""
-        while True:
-            run = begun(self.store, what)
-            if resumed := run is not None:
-                pass
-            elif ids := todo():
-                run = begin(self.store, what, ids, per_part)
-            if run is None:
-                return
-            if committed(self.store, table, run.name) is None:
-                self._do(run, table, verb, unit, fill, done)
-            try:
-                commit(self.store, "faults", run.name, run.parts)
-                commit(self.store, table, run.name, run.parts)
-            except AddedMeanwhile:
-                end(self.store, what)  # its plan is void; what is missing is worked out anew
-                continue
-            end(self.store, what)
-            if not resumed:
-                return
+        if run := begun(self.store, work.what):
+            self._finish(run, work, done)
+        while ids := work.todo():
+            if self._finish(begin(self.store, work.what, ids, work.per_part), work, done):
+                return  # what failed in passing is to do again, but not by this run
 
-    def _do(
-        self, run: Run, table: str, verb: Verb, unit: str, fill: Callable[[str], Fill], done: Done
-    ) -> None:
+    def _finish(self, run: Run, work: Filling, done: Done) -> bool:
+        """Does what is left of a run and commits it. False if others added some of its rows meanwhile: its
+        plan is void then, and what is missing is to be worked out anew."""
+        if committed(self.store, work.table, run.name) is None:
+            self._do(run, work, done)
+        try:
+            commit(self.store, "faults", run.name, run.parts)
+            commit(self.store, work.table, run.name, run.parts)
+            whole = True
+        except AddedMeanwhile:
+            whole = False
+        end(self.store, work.what)
+        return whole
+
+    def _do(self, run: Run, work: Filling, done: Done) -> None:
         """Does the parts of a run that no driver before has done."""
-        here = done_parts(self.store, table, run.name)
+        here = done_parts(self.store, work.table, run.name)
         done.resumed += len(here)
         left = [Part(name, ids) for name, ids in run.parts.items() if name not in here]
-        task = self.progress.task(_PAST[verb], unit, sum(len(p.ids) for p in left))
-        for part in self.runner(verb, fill(run.name), left):
-            done.add(part)
-            task.tokens += sum(count.tally.tokens.generated for count in part.counts.values())
-            task.advance(part.ids)
+        with self.progress.task(work.past, work.unit, sum(len(p.ids) for p in left)) as task:
+            for part in self.runner(work.pool, work.fill(run.name), left):
+                done.add(part)
+                task.tokens += sum(count.tally.tokens.generated for count in part.counts.values())
+                task.advance(part.ids)
 
 
-_PAST = {"parse": "parsed", "embed": "embedded", "answer": "answered"}
-
-
-def _unanswered(question: Question, fault: Mapping[str, str] | None) -> Question:
-    if fault is None:
+def _unanswered(question: Question, lost: Mapping[str, Any] | None) -> Question:
+    if lost is None:
         return question
-    lost = Fault(fault["step"], fault["reason"], fault["detail"], transient=False)
-    return Question(question.id, question.text, outcome="fault", faults=(lost,), citations=question.citations)
+    fault = Fault(lost["step"], lost["reason"], lost["detail"], lost["transient"])
+    outcome: Outcome = "" if fault.transient else "fault"
+    return Question(
+        question.id, question.text, outcome=outcome, faults=(fault,), citations=question.citations
+    )
+
+
+def _final_last(faults: pa.Table) -> list[dict[str, Any]]:
+    """Rows of `faults`, transient ones first: a row may fail in passing often, and for good once."""
+    rows: list[dict[str, Any]] = faults.to_pylist()
+    return sorted(rows, key=lambda r: not r["transient"])

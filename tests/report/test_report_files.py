@@ -16,17 +16,22 @@ import pytest
 from rich.console import Console
 
 from raypipe.metrics.crag import Scored, mark, pair
-from raypipe.records import Citation, Gold, Hit, Question, chunk_id, source_id
+from raypipe.metrics.textfile import replaced
+from raypipe.records import Citation, Gold, Hit, Question, Quote, chunk_id, source_id
 from raypipe.report.console import print_crag, print_ranking, print_report
-from raypipe.report.page import SHOWN, linkable
+from raypipe.report.page import SHOWN, Passage, Shown, linkable
 from raypipe.report.plot import CLASSES, WIDTH, bars, dots, segments
 from raypipe.report.report import (
     EvalReport,
     FaultCount,
     Outputs,
     StepLine,
+    outputs_in,
     prediction,
+    prediction_line,
+    ranking,
     to_json,
+    urls,
     write_report,
 )
 
@@ -86,6 +91,23 @@ def made(questions: list[Question]) -> tuple[EvalReport, list[Scored]]:
     return report, rows
 
 
+def shown(q: Question) -> Shown:
+    """A question as it is on the page, its best passage with a quote in it."""
+    line, url, best = prediction(q), urls(q), ranking(q)[0]
+    quote = Quote(best.source, (4, 6))
+    passage = Passage.of(best, url.get(best.source), f"a<b {SCRIPT}", [quote])
+    return Shown(q.id, q.text, line["prediction"], q.origin, len(q.hits), (passage,), (SCRIPT,))
+
+
+def written_to(folder: Path, report: EvalReport, questions: list[Question], rows: list[Scored]) -> Outputs:
+    """All files of a report."""
+    outputs = outputs_in(folder)
+    with replaced(outputs.predictions) as lines:
+        lines.writelines(map(prediction_line, questions))
+    write_report(outputs, report, [shown(q) for q in questions], {r.question: r.truths for r in rows})
+    return outputs
+
+
 QUESTIONS = [
     question(1, "Ann", "answered"),
     question(2, "i don't know", "abstained"),
@@ -110,7 +132,7 @@ class Tags(HTMLParser):
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[EvalReport, Outputs]:
     report, rows = made(QUESTIONS)
-    return report, write_report(tmp_path_factory.mktemp("out") / "deep", report, QUESTIONS, rows)
+    return report, written_to(tmp_path_factory.mktemp("out") / "deep", report, QUESTIONS, rows)
 
 
 def test_the_json_report_holds_what_programs_may_rely_on(written: tuple[EvalReport, Outputs]) -> None:
@@ -176,6 +198,16 @@ def test_what_came_from_data_is_escaped_on_the_page(written: tuple[EvalReport, O
     assert 'href="javascript' not in page and "javascript:alert(1)" in page
 
 
+def test_a_passage_on_the_page_has_its_text_with_the_cited_quote_marked(
+    written: tuple[EvalReport, Outputs],
+) -> None:
+    page = written[1].page.read_text()
+    assert "<blockquote>a<mark>&lt;b</mark> &lt;script&gt;" in page
+    hit = Hit("s:0-4", "s", (0, 4))
+    elsewhere = [Quote("t", (0, 2)), Quote("s", (3, 6))]
+    assert Passage.of(hit, None, "abcd", elsewhere) == Passage(None, (0, 4), {}, "abcd", "", "")
+
+
 def test_the_plots_on_the_page_are_well_formed(written: tuple[EvalReport, Outputs]) -> None:
     plots = re.findall(r"<svg.*?</svg>", written[1].page.read_text(), re.DOTALL)
     assert len(plots) == 3
@@ -202,7 +234,7 @@ def test_a_report_without_a_score_says_so_and_shows_no_zero(
     tmp_path: Path, questions: list[Question]
 ) -> None:
     report, rows = made(questions)
-    page = write_report(tmp_path, report, questions, rows).page.read_text()
+    page = written_to(tmp_path, report, questions, rows).page.read_text()
     assert "<b>not scored</b>" in page
     assert to_json(report)["score"] is None
     assert not bars([])
@@ -211,7 +243,7 @@ def test_a_report_without_a_score_says_so_and_shows_no_zero(
 def test_the_page_shows_a_part_of_a_big_run_and_says_so(tmp_path: Path) -> None:
     questions = [question(i, "ann", "answered") for i in range(SHOWN + 5)]
     report, rows = made(questions)
-    outputs = write_report(tmp_path, report, questions, rows)
+    outputs = written_to(tmp_path, report, questions, rows)
     assert f"The first {SHOWN} of {SHOWN + 5}" in outputs.page.read_text()
     assert len(outputs.predictions.read_text().splitlines()) == SHOWN + 5
 

@@ -131,14 +131,17 @@ def _ingest(args: argparse.Namespace, settings: Settings) -> int:
         read = ingest(store, args.paths, options.format_for(args.format, args.paths), progress)
     if args.json:
         options.print_json(
-            {"store": store.uri, "again": read.again, "questions": len(read.questions), **read.counts}
-        )
+            {"store": store.uri, "again": read.again, "questions": len(read.questions), **read.counts,
+             "reasons": read.reasons}
+        )  # fmt: skip
         return 0
     print(f"{store.uri}: {'read before: ' if read.again else ''}{len(read.questions)} questions, "
           f"{store.count('sources')} sources in all")  # fmt: skip
     for name, count in read.counts.items():
         if count:
             print(f"  {name.replace('_', ' '):<24} {count}")
+    for reason, count in read.reasons.items():
+        print(f"  left out, {reason.replace('_', ' '):<14} {count}")
     return 0
 
 

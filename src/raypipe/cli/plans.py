@@ -66,7 +66,7 @@ def _plan(args: argparse.Namespace, settings: Settings) -> int:
         questions, coming = read_questions(store, data, options.format_for(args.format, data))
         questions = questions[: args.limit]
     else:
-        questions, coming = questions_of(pipeline, None, args.limit), Coming()
+        questions, coming = list(questions_of(pipeline, None, args.limit)), Coming()
     found = plan(pipeline, questions, coming).to_json()
     if args.json:
         options.print_json(found)

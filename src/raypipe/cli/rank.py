@@ -66,7 +66,7 @@ def _rank(args: argparse.Namespace, settings: Settings) -> int:
         questions = questions_of(pipeline, read.questions if read else None, None)
         pipeline.index(questions)
         pipeline.answer(questions)
-        answered = pipeline.answers(questions)
+        answered = list(pipeline.answers(questions))
     documents = arrow.document.records(store.dataset("documents").to_table())
     listed: dict[str, list[str]] = {}
     for d in documents:

@@ -6,16 +6,16 @@ Knows records and marks; not how a run is made, and not how a page or a table lo
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from raypipe.metrics.crag import Marks, Scored
+from raypipe.metrics.crag import Marks
 from raypipe.metrics.hygiene import Obeyed
 from raypipe.metrics.textfile import replaced
 from raypipe.records import FAULT, Hit, Question
-from raypipe.report.page import SHOWN, Result, render
+from raypipe.report.page import SHOWN, Result, Shown, render
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,28 +167,27 @@ def prediction(question: Question) -> dict[str, Any]:
     }
 
 
-def write_predictions(path: Path, questions: Iterable[Question]) -> None:
-    """One line per question, in order."""
-    with replaced(path) as out:
-        for question in questions:
-            out.write(json.dumps(prediction(question), ensure_ascii=False, allow_nan=False) + "\n")
+def prediction_line(question: Question) -> str:
+    """The same as it stands in the file."""
+    return json.dumps(prediction(question), ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def outputs_in(folder: Path) -> Outputs:
+    """Where the files of a report are in its folder."""
+    return Outputs(folder / "report.json", folder / "predictions.jsonl", folder / "report.html")
 
 
 def write_report(
-    folder: Path, report: EvalReport, questions: Sequence[Question], rows: Sequence[Scored]
-) -> Outputs:
-    """Writes report.json, predictions.jsonl and report.html into a folder, each as a whole.
+    outputs: Outputs, report: EvalReport, shown: Sequence[Shown], truths: Mapping[str, Sequence[str]]
+) -> None:
+    """Writes report.json and report.html, each as a whole; predictions.jsonl is written while answers pass.
 
-    `rows` are the predictions with their truths that the report's marks were made from.
+    `shown` are the first questions of the run, `truths` the right answers by question id.
     """
-    outputs = Outputs(folder / "report.json", folder / "predictions.jsonl", folder / "report.html")
-    write_predictions(outputs.predictions, questions)
     found = to_json(report)
     with replaced(outputs.report) as out:
         out.write(json.dumps(found, ensure_ascii=False, allow_nan=False, indent=1) + "\n")
-    truths = {r.question: r.truths for r in rows}
     verdicts = {v.question: v for v in report.marks.verdicts}
-    results = [Result(prediction(q), truths.get(q.id, ()), verdicts.get(q.id)) for q in questions[:SHOWN]]
+    results = [Result(s, tuple(truths.get(s.id, ())), verdicts.get(s.id)) for s in shown[:SHOWN]]
     with replaced(outputs.page) as out:
         out.write(render(found, results))
-    return outputs
