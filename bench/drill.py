@@ -1,7 +1,8 @@
 """What a killed process costs: SIGKILL to vLLM's worker, to its core or to the actor that holds both, each
 with calls in flight. Every row must come back once and equal to the undisturbed run, and no process be left.
 
-Prints one JSON object per kill. Starts the engine four times: some minutes on two cores.
+Prints one JSON object per kill, and fails unless all rows came back equal. Starts the engine four times: some
+minutes on two cores.
 
     python bench/drill.py
 """
@@ -58,7 +59,7 @@ def victim(what: str, before: set[int]) -> psutil.Process:
 
 
 async def ask(client: Client) -> list[str]:
-    replies = await client.generate(chats(ROWS), Sampling(max_tokens=200))
+    replies = await client.generate(chats(ROWS, ROWS), Sampling(max_tokens=200))
     return [r.text if isinstance(r, Generated) else f"FAULT {r.reason}" for r in replies]
 
 
@@ -70,7 +71,7 @@ async def disturbed(client: Client, what: str, before: set[int]) -> list[str]:
     return await call
 
 
-def main() -> None:
+def main() -> int:
     before = {p.pid for p in titled(WORKER, CORE, GUARD)}
     with tempfile.TemporaryDirectory() as temporary:
         rng = random.Random(0)
@@ -80,10 +81,12 @@ def main() -> None:
         make = functools.partial(Engine, Setup(str(built.chat), 4096, "float32"), True)
         client = engines.start("engine-drill", make, engines.Place(cpus=0.5))
         calm = asyncio.run(ask(client))
+        sound = len(set(calm)) == ROWS and not any(row.startswith("FAULT") for row in calm)
         for what in ("worker", "core", "actor"):
             start = time.perf_counter()
             rows = asyncio.run(disturbed(client, what, before))
             equal = sum(a == b for a, b in zip(calm, rows, strict=True))
+            sound = sound and equal == ROWS
             seconds = round(time.perf_counter() - start, 1)
             print(
                 json.dumps({"killed": what, "rows": len(rows), "equal": equal, "seconds": seconds}),
@@ -97,7 +100,8 @@ def main() -> None:
     ) and time.monotonic() < end:
         time.sleep(0.5)
     print(json.dumps({"left": [p.name() for p in left]}))
+    return 0 if sound and not left else 1
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

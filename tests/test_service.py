@@ -1,5 +1,6 @@
 """The HTTP face with the recipe in this process: replies, errors, readiness. No Ray."""
 
+import asyncio
 import json
 from dataclasses import asdict
 from pathlib import Path
@@ -7,12 +8,15 @@ from pathlib import Path
 import pytest
 from face import JSON, OPEN, ask, send, served
 
+from raypipe import arrow
 from raypipe.cli.opened import resolved
 from raypipe.conf import Conf
 from raypipe.errors import Overloaded, Unavailable
 from raypipe.kit import LocalKit
 from raypipe.kit_serve import ServeKit
 from raypipe.online import NotReady, Online
+from raypipe.records import Source, source_id
+from raypipe.run import Corpora
 from raypipe.service import application
 
 HERE = Path(__file__).parent
@@ -66,6 +70,32 @@ def test_a_reply_has_the_fields_that_programs_rely_on_and_quotes_what_is_in_the_
     assert rows["text"][0].as_py()[start:end] == citation["quote"] != ""
     assert citation["chunk"].startswith(citation["source"]) and citation["scores"]["rerank"] >= 0
     assert citation["url"] in {p["page_url"] for p in lines[job.id]["search_results"]}
+
+
+@pytest.mark.parametrize("name", ["crag-baseline", "db3-task1-700"])
+def test_a_language_models_answer_cites_what_its_prompt_showed_of_the_pages(name, tmp_path, filled):
+    lines = filled.lines
+    line = next(iter(lines.values()))
+    recipe = resolved(name, str(HERE / "fake_models.yaml"), Conf((HERE.parent / "conf",)))
+    app = served(Online(recipe, LocalKit(None, "sorted"), str(tmp_path / "none")))
+    body = {"query": line["query"], "documents": line["search_results"], "include": ["prompts"]}
+    said = ask(app, body).json()
+    [[system, user]] = said["prompts"]
+    assert (system["role"], user["role"]) == ("system", "user") and line["query"] in user["content"]
+    assert said["outcome"] == "answered"
+    prompt, generated = (said["usage"][f"{kind}_tokens"] for kind in ("prompt", "generated"))
+    assert prompt > 100 and generated > 0
+    fields = {"page": "page_result", "snippet": "page_snippet"}
+    urls = {source_id(k, p[f]): p["page_url"] for p in line["search_results"] for k, f in fields.items()}
+    sources = [Source(source_id(k, p[f]), k, p[f]) for p in line["search_results"] for k, f in fields.items()]
+    parsed = asyncio.run(Corpora(recipe, LocalKit(None)).texts(arrow.corpus_table(sources)))
+    texts = dict(zip(parsed["source"].to_pylist(), parsed["text"].to_pylist(), strict=True))
+    assert said["citations"]
+    for citation in said["citations"]:
+        start, end = citation["span"]
+        assert texts[citation["source"]][start:end] == citation["quote"] != ""
+        assert citation["url"] == urls[citation["source"]]
+    assert len({c["source"] for c in said["citations"]}) > 1
 
 
 def test_a_question_that_nobody_stored_is_asked_of_the_whole_store(filled):
@@ -183,7 +213,7 @@ class Raising:
     async def current(self):
         return self
 
-    async def answer(self, asked, heard=None, passages=False):
+    async def answer(self, asked, heard=None):
         raise self.error
 
     ready = opened = retrieve = answer

@@ -126,7 +126,7 @@ class Counting:
     async def current(self):
         return self
 
-    async def answer(self, asked, heard=None, passages=False):
+    async def answer(self, asked, heard=None):
         self.begun += 1
         try:
             await asyncio.sleep(self.seconds)

@@ -34,6 +34,7 @@ from raypipe.plan import Plan, plan
 from raypipe.readers import Format
 from raypipe.records import Question
 from raypipe.report.report import (
+    AnswerCut,
     EvalReport,
     FaultCount,
     JudgeLine,
@@ -43,6 +44,7 @@ from raypipe.report.report import (
     write_report,
 )
 from raypipe.run import StageCount
+from raypipe.steps.decide import Decide
 from raypipe.steps.embed import Embed
 from raypipe.steps.generate import Generate
 from raypipe.store import Store
@@ -144,6 +146,7 @@ def evaluate(
             steps=_steps(pipeline, planned.planned(), indexed, asked),
             marks=mark(rows, rule),
             judge=verdict,
+            answer_cut=_answer_cut(pipeline),
             planted=answers.planted,
             **_corpus(pipeline, answers),
         )
@@ -151,6 +154,15 @@ def evaluate(
         manifest = account(pipeline, questions, todo, report, planned, memo, started, origin, out)
         new = next(iter(asked.counts.values()), StageCount()).rows
         return Evaluation(report, outputs, len(questions) - new, indexed.resumed + asked.resumed, manifest)
+
+
+def _answer_cut(pipeline: Pipeline) -> AnswerCut | None:
+    """How the recipe cuts its answers, and with whose tokenizer."""
+    for stage in pipeline.recipe.question:
+        step = stage.step
+        if isinstance(step, Decide) and step.answer_tokens is not None and step.tokenizer is not None:
+            return AnswerCut(step.answer_tokens, step.tokenizer.name, step.tokenizer.weights)
+    return None
 
 
 def _judge(

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from raypipe.chat import Chat, Generate, Generated, Sampling
+from raypipe.chat import STEP, Chat, Generate, Generated, Sampling
 from raypipe.errors import ConfError
 from raypipe.identity import model_identity
 from raypipe.models import load
@@ -37,7 +37,8 @@ class LocalKit:
 
     `engines` are those that a job started: model identity -> names. With None this process starts an engine
     of its own for a vLLM model, in `room`, when it is first asked; use such a kit on one event loop, and
-    `await close()` it. `heard` is told each piece of a reply while it is written, where one is asked alone.
+    `await close()` it. Calls to an engine that dies end in transient faults, and the next starts another.
+    `heard` is told each piece of a reply while it is written, where one is asked alone.
     """
 
     def __init__(
@@ -66,8 +67,7 @@ class LocalKit:
         self._names: dict[Model, str] = {}  # the name under which it was loaded
         self._tokenizers: dict[Model, Tokenize] = {}
         self._generators: dict[Model, Generate] = {}
-        self._engine_in: dict[Model, Any] = {}  # engines in this process
-        self._opening: dict[Model, Callable[[], Awaitable[Any]]] = {}
+        self._own: dict[Model, _Own] = {}  # engines in this process
 
     def with_index(self, index: Index) -> LocalKit:
         """The same models with another index."""
@@ -124,12 +124,13 @@ class LocalKit:
 
     def _own_engine(self, model: Model) -> Generate:
         """An engine in this process, started by the first call."""
-        opened = self._engine_of(model)
+        own = _Own(load.engine_setup(model, self._room))
+        self._own[_key(model)] = own
+        self._closing.append(own.close)
 
-        async def generate(
-            chats: Sequence[Chat], sampling: Sampling, adapter: str | None = None
+        async def asked(
+            engine: Any, chats: Sequence[Chat], sampling: Sampling, adapter: str | None
         ) -> list[Generated | Fault]:
-            engine = await opened()
             if self._heard is not None and len(chats) == 1:
                 async for piece in engine.stream(chats[0], sampling, adapter):
                     if isinstance(piece, Generated | Fault):
@@ -138,28 +139,18 @@ class LocalKit:
             replies: list[Generated | Fault] = await engine.generate(chats, sampling, adapter)
             return replies
 
+        async def generate(
+            chats: Sequence[Chat], sampling: Sampling, adapter: str | None = None
+        ) -> list[Generated | Fault]:
+            from raypipe.models.engine import EngineDied
+
+            engine = await own.running()
+            try:
+                return await asked(engine, chats, sampling, adapter)
+            except EngineDied as e:
+                return [await own.buried(engine, e)] * len(chats)
+
         return generate
-
-    def _engine_of(self, model: Model) -> Callable[[], Awaitable[Any]]:
-        """Opens the engine of a model in this process: the same one each time."""
-        setup, starting = load.engine_setup(model, self._room), asyncio.Lock()
-        key = _key(model)
-
-        async def close() -> None:
-            self._engine_in.pop(key).close()
-
-        async def opened() -> Any:
-            async with starting:
-                if key not in self._engine_in:
-                    from raypipe.models.engine import Engine
-
-                    self._engine_in[key] = Engine(setup)
-                    self._closing.append(close)
-                    await self._engine_in[key].ready()
-            return self._engine_in[key]
-
-        self._opening[key] = opened
-        return opened
 
     async def stream(
         self, model: Model, chat: Chat, sampling: Sampling, adapter: str | None = None
@@ -167,17 +158,24 @@ class LocalKit:
         """The pieces of a reply while it is written, where this process holds the model's engine, then the
         whole reply or its fault."""
         generate = self.generator(model)
-        if opened := self._opening.get(_key(model)):
-            async for piece in (await opened()).stream(chat, sampling, adapter):
-                yield piece
+        if own := self._own.get(_key(model)):
+            from raypipe.models.engine import EngineDied
+
+            engine = await own.running()
+            try:
+                async for piece in engine.stream(chat, sampling, adapter):
+                    yield piece
+            except EngineDied as e:
+                yield await own.buried(engine, e)
         else:
             for reply in await generate([chat], sampling, adapter):
                 yield reply
 
     async def healthy(self) -> None:
         """Returns while the engines that this kit started are alive. Raises what they raise."""
-        for engine in list(self._engine_in.values()):
-            await engine.healthy()
+        for own in list(self._own.values()):
+            for engine in own.started:
+                await engine.healthy()
 
     def tokenizer(self, model: Model) -> Tokenize:
         """A tokenizer entry, or another model's own."""
@@ -210,6 +208,33 @@ class LocalKit:
             return call(self._loaded[key])
 
         return await asyncio.get_running_loop().run_in_executor(self._worker, work)
+
+
+class _Own:
+    """An engine in this process: started when it is first asked, and again after a death."""
+
+    def __init__(self, setup: Any) -> None:
+        self._setup, self._starting = setup, asyncio.Lock()
+        self.started: list[Any] = []  # none or one
+
+    async def running(self) -> Any:
+        async with self._starting:
+            if not self.started:
+                from raypipe.models.engine import Engine
+
+                self.started.append(Engine(self._setup))
+                await self.started[0].ready()
+            return self.started[0]
+
+    async def buried(self, engine: Any, died: Exception) -> Fault:
+        """What calls to an engine that died come to; the next call starts another."""
+        if self.started and self.started[0] is engine:
+            await self.close()
+        return Fault(STEP, "engine_lost", str(died), transient=True)
+
+    async def close(self) -> None:
+        while self.started:
+            self.started.pop().close()
 
 
 def _shared(model: Model, engines: Mapping[str, Sequence[str]]) -> Generate:

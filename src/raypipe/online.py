@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from raypipe import arrow
 from raypipe.catalogue import Catalogue, Filters, narrowed
+from raypipe.chat import Chat, Generate, Generated, Sampling
 from raypipe.degrade import Rules
 from raypipe.errors import RaypipeError, Unavailable
 from raypipe.index import LanceIndex
@@ -27,7 +28,7 @@ from raypipe.release import Release, live
 from raypipe.report.report import ranking, urls
 from raypipe.request import SharedKit, answer_over
 from raypipe.run import Corpora, Questions, StageCount
-from raypipe.step import Index
+from raypipe.step import Embed, Index, Model, Score, Tokenize
 from raypipe.store import Store, StoreError
 
 AROUND = 300
@@ -52,6 +53,8 @@ class Asked:
     sources: tuple[Source, ...] | None = None  # documents of its own; None: it is asked of the store
     faults: tuple[Fault, ...] = ()  # of pages that could not be read
     filters: Filters = field(default_factory=Filters)  # what of its sources may be searched
+    prompts: bool = False  # whether what language models were asked is wanted
+    passages: bool = False  # whether the texts of its ranking are
 
 
 class Heard(Protocol):
@@ -110,7 +113,44 @@ class Answered:
     url: Mapping[str, str]  # of each source that a hit or a quote names, where it is known
     timings_ms: Mapping[str, float]  # wall time by stage, "documents" for its own, and "total"
     usage: Mapping[str, int]  # texts embedded, pairs scored, chats answered, and the tokens of these
+    prompts: tuple[Chat, ...]  # every chat that a language model was asked, in order, where that was wanted
     passages: tuple[Passage, ...] = ()  # the ranking with its texts, best first; () where nobody asked for it
+
+
+class Overhearing:
+    """A kit that notes every chat that a language model is asked."""
+
+    def __init__(self, kit: SharedKit, heard: list[Chat]) -> None:
+        self._kit, self._heard = kit, heard
+
+    def with_index(self, index: Index) -> Overhearing:
+        return Overhearing(self._kit.with_index(index), self._heard)
+
+    def with_sink(self, sink: Callable[[str], None]) -> Overhearing:
+        return Overhearing(self._kit.with_sink(sink), self._heard)
+
+    def embedder(self, model: Model) -> Embed:
+        return self._kit.embedder(model)
+
+    def reranker(self, model: Model) -> Score:
+        return self._kit.reranker(model)
+
+    def tokenizer(self, model: Model) -> Tokenize:
+        return self._kit.tokenizer(model)
+
+    def index(self) -> Index:
+        return self._kit.index()
+
+    def generator(self, model: Model) -> Generate:
+        generate = self._kit.generator(model)
+
+        async def ask(
+            chats: Sequence[Chat], sampling: Sampling, adapter: str | None = None
+        ) -> list[Generated | Fault]:
+            self._heard.extend(chats)
+            return await generate(chats, sampling, adapter)
+
+        return ask
 
 
 class Online:
@@ -144,22 +184,22 @@ class Online:
         """Raises NotReady, or ConfError or ModelMissing for a step that the models here cannot do."""
         Questions(self.recipe, self._kit.with_index((await self.opened()).index), rules=self._rules)
 
-    async def answer(self, asked: Asked, heard: Heard = NOBODY, passages: bool = False) -> Answered:
-        """The question, answered in its time. `passages`: with the texts of its ranking. Raises NotReady,
-        Unavailable where nothing can be left out, Overloaded, and what a step raises: that is a defect."""
-        return await self._in_time(self.recipe, asked, heard, passages)
+    async def answer(self, asked: Asked, heard: Heard = NOBODY) -> Answered:
+        """The question, answered in its time. Raises NotReady, Unavailable where nothing can be left out,
+        Overloaded, and what a step raises: that is a defect."""
+        return await self._in_time(self.recipe, asked, heard)
 
     async def retrieve(self, asked: Asked, heard: Heard = NOBODY) -> Answered:
         """The question's ranking with its texts; no answer. Raises as `answer`, and ConfError for a recipe
         that ranks nothing."""
-        return await self._in_time(ranking_of(self.recipe), asked, heard, True)
+        return await self._in_time(ranking_of(self.recipe), replace(asked, passages=True), heard)
 
-    async def _in_time(self, recipe: Recipe, asked: Asked, heard: Heard, passages: bool) -> Answered:
+    async def _in_time(self, recipe: Recipe, asked: Asked, heard: Heard) -> Answered:
         start, due = time.perf_counter(), asked.question.due
         left = None if due is None else max(0.0, due - time.time())
         try:
             async with asyncio.timeout(left) as limit:
-                return await self._asked(recipe, asked, heard, passages, start)
+                return await self._asked(recipe, asked, heard, start)
         except TimeoutError:
             if not limit.expired():
                 raise
@@ -168,35 +208,35 @@ class Online:
         question = replace(
             asked.question, answer=IDK, outcome="abstained", degraded=("documents",), faults=(late,)
         )
-        return await self._done(question, None, asked.faults, {}, {}, start, False)
+        return await self._done(question, None, asked, start)
 
-    async def _asked(
-        self, recipe: Recipe, asked: Asked, heard: Heard, passages: bool, start: float
-    ) -> Answered:
+    async def _asked(self, recipe: Recipe, asked: Asked, heard: Heard, start: float) -> Answered:
+        chats = list[Chat]()
         kit = self._kit.with_sink(heard.draft)
+        kit = Overhearing(kit, chats) if asked.prompts else kit
         if asked.sources is None:
             snapshot = await self.opened()
             question = await asyncio.to_thread(snapshot.known, asked.question, asked.filters)
             counted = kit.with_index(snapshot.index)  # counts this request alone
             ask = Questions(recipe, counted, self._memo, self._rules, heard.stage)
             [answered] = await ask([question])
-            return await self._done(answered, snapshot, (), ask.counts, {}, start, passages)
+            return await self._done(answered, snapshot, asked, start, ask.counts, chats=chats)
         question = narrowed(asked.question, asked.filters)
         over = await answer_over(recipe, kit, question, asked.sources, self._parser, self._rules, heard.stage)
         asking = sum(c.seconds for name, c in over.counts.items() if name in self._asking)
         documents = {"documents": time.perf_counter() - start - asking}
-        faults = asked.faults + over.faults
-        return await self._done(over.question, over, faults, over.counts, documents, start, passages)
+        return await self._done(over.question, over, asked, start, over.counts, documents, chats, over.faults)
 
     async def _done(
         self,
         answered: Question,
-        over: Searched | None,
-        faults: tuple[Fault, ...],
-        counts: Mapping[str, StageCount],
-        seconds: Mapping[str, float],  # by what is no stage of the question half
+        over: Searched | None,  # None: it came to nothing before anything was searched
+        asked: Asked,
         start: float,
-        passages: bool,
+        counts: Mapping[str, StageCount] = {},
+        seconds: Mapping[str, float] = {},  # by what is no stage of the question half
+        chats: Sequence[Chat] = (),
+        faults: tuple[Fault, ...] = (),  # of its pages, beside those that `asked` brought
     ) -> Answered:
         evidence: tuple[Evidence, ...] = ()
         shown: tuple[Passage, ...] = ()
@@ -206,7 +246,7 @@ class Online:
                 named = {h.source for h in answered.hits} | {q.source for q in _quotes(answered)}
                 url = await asyncio.to_thread(over.urls, named)
             evidence = await _evidence(answered, over.index, url)
-            shown = await _passages(answered, over.index, url) if passages else ()
+            shown = await _passages(answered, over.index, url) if asked.passages else ()
         used = Tally()
         for count in counts.values():
             used.add(count.tally)
@@ -214,17 +254,9 @@ class Online:
         whole = {**seconds, **stages, "total": time.perf_counter() - start}
         timings = {name: round(s * 1000, 1) for name, s in whole.items()}
         return Answered(
-            answered,
-            evidence,
-            faults,
-            self._digest,
-            self._models,
-            self.release,
-            url,
-            timings,
-            _usage(used),
-            shown,
-        )
+            answered, evidence, asked.faults + faults, self._digest, self._models, self.release, url, timings,
+            _usage(used), tuple(chats), shown,
+        )  # fmt: skip
 
     async def opened(self) -> Snapshot:
         """The tables. Raises NotReady."""

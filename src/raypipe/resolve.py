@@ -17,6 +17,7 @@ from raypipe.chat import Grammar, JsonSchema
 from raypipe.conf import Conf, Resolve, Where, did_you_mean
 from raypipe.errors import ConfError
 from raypipe.models.catalog import Catalog
+from raypipe.models.constraint import bounds
 from raypipe.step import Model
 from raypipe.text.evidence import Fitted
 from raypipe.text.prompt import ByLabel, Prompt
@@ -90,7 +91,9 @@ def _prompt(files: Conf) -> Read[Prompt]:
 
 def _grammar(files: Conf) -> Read[Grammar]:
     def find(name: str) -> Grammar:
-        return Grammar(_find(files, "grammar", name, ".lark").read_text(encoding="utf-8"))
+        grammar = Grammar(_find(files, "grammar", name, ".lark").read_text(encoding="utf-8"))
+        bounds(grammar)
+        return grammar
 
     return lambda value, where: _named(value, where, "a file under grammar/", find)
 
@@ -100,9 +103,13 @@ def _schema(value: Any, where: Where) -> JsonSchema:
         raise where.error(f"expected a JSON schema as a mapping, found {conf.kind_of(value)}")
     try:
         # In the order of the file: it is the order of the reply's fields.
-        return JsonSchema(json.dumps(value, separators=(",", ":")))
+        schema = JsonSchema(json.dumps(value, separators=(",", ":")))
+        bounds(schema)
+        return schema
     except TypeError as e:
         raise where.error(f"expected what JSON can hold: {e}") from e
+    except ConfError as e:
+        raise where.error(str(e)) from e
 
 
 def _adapter(value: Any, where: Where) -> str | None:

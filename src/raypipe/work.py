@@ -20,7 +20,7 @@ from raypipe.index import IndexSpec, LanceIndex
 from raypipe.kit import LocalKit
 from raypipe.memo import Tally
 from raypipe.memo.disk import StoreMemo
-from raypipe.models.load import Address, Engine
+from raypipe.models.load import Address, Engine, Room
 from raypipe.recipe import Recipe, row_key
 from raypipe.records import Question, digest
 from raypipe.run import Corpora, Questions, StageCount, fine
@@ -85,11 +85,13 @@ class Place:
     # Model identity -> names in Ray; None: this process starts an engine of its own.
     engines: Mapping[str, tuple[str, ...]] | None = field(default_factory=dict)
     endpoints: Mapping[str, Address] = field(default_factory=dict)  # by the names that models.yaml uses
+    room: Room = field(default_factory=Room)  # of an engine that this process starts
 
     def kit(self, index: Index | None) -> LocalKit:
         return LocalKit(
-            index, self.engine, self.device, self.threads, engines=self.engines, endpoints=self.endpoints
-        )
+            index, self.engine, self.device, self.threads,
+            engines=self.engines, endpoints=self.endpoints, room=self.room,
+        )  # fmt: skip
 
 
 def _write(

@@ -25,6 +25,8 @@ from raypipe.records import Question, digest
 from raypipe.release import Release, live
 from raypipe.store import Store, StoreError
 
+SHOWN, SHOWN_CHARS = 3, 160  # quotes of a reply and characters of each on a terminal; `--json` has all
+
 
 def add(commands: options.Commands) -> None:
     """Declares `ask`."""
@@ -78,12 +80,12 @@ async def _answered(
     try:
         if args.pages:
             online = Online(recipe, kit, "", release=release)
-            return await online.answer(_from_file(args), passages=not args.json)
+            return await online.answer(replace(_from_file(args), passages=not args.json))
         uri = settings.store_to_use(args.store)
         memo = StoreMemo(uri, memo_versions(Store.open(uri)))
         question = Question(digest("ask", args.question), args.question, asked_at=args.time)
         online = Online(recipe, kit, uri, memo, release)
-        return await online.answer(Asked(question), passages=not args.json)
+        return await online.answer(Asked(question, passages=not args.json))
     except NotReady as e:
         raise StoreError(str(e)) from e
     finally:
@@ -127,9 +129,9 @@ def _show(answered: Answered) -> None:
     out.print(Text(question.answer or "(no answer)", "bold"), Text(f"  [{question.outcome}]"))
     for fault in (*answered.faults, *question.faults):
         out.print(Text(f"{fault.step}: {fault.reason}: {fault.detail}", "red"))
-    for e in answered.evidence:
-        out.print(Text(f"evidence: {e.quote}"), Text(f"  {e.url or e.source}", "dim"))
+    for e in answered.evidence[:SHOWN]:
+        out.print(Text(f"evidence: {e.quote[:SHOWN_CHARS]}"), Text(f"  {e.url or e.source}", "dim"))
     for passage in answered.passages[:5]:
         scores = " ".join(f"{name} {value:.3f}" for name, value in passage.hit.scores.items())
-        out.print(Text(f"  {scores}", "dim"), Text(f" {passage.text[:160]}"))
+        out.print(Text(f"  {scores}", "dim"), Text(f" {passage.text[:SHOWN_CHARS]}"))
     out.print(Text("  ".join(f"{name} {ms:.0f} ms" for name, ms in answered.timings_ms.items()), "dim"))

@@ -94,8 +94,15 @@ class Opened:
     workers: Mapping[Verb, int]
 
 
-def cluster_of(args: argparse.Namespace, settings: Settings, uri: str, models: Sequence[Model]) -> Opened:
-    """The named cluster file, joined and checked: after this, what was asked for can start."""
+def cluster_of(
+    args: argparse.Namespace,
+    settings: Settings,
+    uri: str,
+    models: Sequence[Model],
+    judge: JudgeKit | None = None,
+) -> Opened:
+    """The named cluster file, joined and checked: after this, what was asked for can start. Where the judge
+    is one of the models, its engine is the recipe's, and stays up for it."""
     from raypipe import cluster
 
     opened, file = _read_cluster(args, settings, uri, models)
@@ -104,10 +111,15 @@ def cluster_of(args: argparse.Namespace, settings: Settings, uri: str, models: S
     cluster.preflight(file.pools, cluster.resources())
     if team:
         team.preflight(cluster.resources())
+    shared = judge is not None and team is not None and judge.share(team)
 
     def runner(verb: Verb, fill: Fill, parts: Sequence[Part]) -> Iterator[PartDone]:
         if team and verb == "answer":
-            return cluster.run_beside(team, fill, parts)
+            if not (shared and judge):
+                return cluster.run_beside(team, fill, parts)
+            if parts:
+                judge.start()
+            return cluster.run_parts(fill, parts, team.engines.answer)
         return cluster.run_parts(fill, parts, file.pools[verb])
 
     place = replace(opened.place, engines=team.names if team else {})
@@ -141,34 +153,49 @@ def pipeline_of(
     silent: bool,
     part: Callable[[Recipe], Recipe] = lambda whole: whole,
     answers: bool = True,
+    judge: JudgeKit | None = None,
 ) -> Iterator[Pipeline]:
     """The recipe, or the part of it that is run, over a store on the named cluster, with progress on stderr.
-    Language models need not be here for what asks none: a ranking, or (`answers` False) the corpus half."""
+    Language models need not be here for what asks none: a ranking, or (`answers` False) the corpus half.
+    `judge` is the kit of who will judge the answers."""
     recipe = part(recipe_of(args, settings))
-    where = cluster_of(args, settings, store.uri, recipe.models() if answers else ())
+    where = cluster_of(args, settings, store.uri, recipe.models() if answers else (), judge)
     with Progress(sys.stderr, silent=silent) as progress:
         yield Pipeline(store, recipe, where.place, where.sizes, where.runner, progress, where.workers)
 
 
 class JudgeKit(LocalKit):
-    """The kit of a driver that judges: an engine is started when the judge is first asked, and no sooner."""
+    """The kit of a driver that judges: an engine is started when the judge is first asked, and no sooner,
+    unless the recipe that is judged asks the same model: then both share what was started first."""
 
     def __init__(self, team: Team | None, endpoints: Mapping[str, Address], ends: ExitStack) -> None:
         super().__init__(None, engines=team.names if team else {}, endpoints=endpoints)
         self._team, self._ends = team, ends
+        self._up = False
 
-    def generator(self, model: Model) -> Generate:
+    def share(self, team: Team) -> bool:
+        """Takes the engines of a recipe's team for its own, if the judge's model is among them."""
+        if self._team is None or not self._team.names.keys() <= team.names.keys():
+            return False
+        self._team, self._engines = team, team.names
+        return True
+
+    def start(self) -> None:
+        """Starts the engines, once; they end with the block that made this kit."""
         from raypipe import cluster
 
-        if self._team is not None:
+        if self._team is not None and not self._up:
             self._team.preflight(cluster.resources())
             self._ends.enter_context(self._team.at_work())
-            self._team = None
+            self._up = True
+
+    def generator(self, model: Model) -> Generate:
+        self.start()
         return super().generator(model)
 
 
 @contextmanager
-def judging(args: argparse.Namespace, settings: Settings) -> Iterator[tuple[Judge, LocalKit] | None]:
+def judging(args: argparse.Namespace, settings: Settings) -> Iterator[tuple[Judge, JudgeKit] | None]:
     """The judge that a command names, ready to be asked; its engine ends with the block."""
     judge = judge_of(args, settings)
     if judge is None:

@@ -163,7 +163,7 @@ def _evaluated(args: argparse.Namespace, settings: Settings, store: str | None) 
     filled = Store.create(uri)
     with (
         judging(args, settings) as judge,
-        pipeline_of(args, settings, filled, args.json) as pipeline,
+        pipeline_of(args, settings, filled, args.json, judge=judge and judge[1]) as pipeline,
     ):
         done = evaluate(
             pipeline, data, format, args.limit, args.rule, out,

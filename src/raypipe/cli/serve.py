@@ -14,14 +14,17 @@ from typing import TYPE_CHECKING, Literal
 from raypipe import conf
 from raypipe.access import Face, Keys, Limits
 from raypipe.cli import options
-from raypipe.cli.opened import resolved
+from raypipe.cli.opened import addresses, resolved
 from raypipe.cli.settings import Settings
 from raypipe.conf import Where
 from raypipe.degrade import Rules
 from raypipe.errors import ConfError
+from raypipe.models import load
+from raypipe.models.load import Room
 from raypipe.plain import from_plain
 from raypipe.recipe import Recipe
 from raypipe.release import live
+from raypipe.step import Model
 from raypipe.steps.extract import Extract
 from raypipe.store import Store
 from raypipe.work import Place
@@ -80,15 +83,39 @@ class Endpoint:
         from raypipe import deploy  # Ray takes a second to import; `--help` needs none of it
 
         file = self.file(settings)
-        pool = file.pools["embed"]
         store = settings.store_to_use(self.store)
-        place = Place(store, file.engine, file.device, max(1, int(pool.cpus)))
-        follows = self.recipe == "live"
-        recipe = _released(store) if follows else resolved(self.recipe, self.models, settings.conf)
+        recipe = self.asked(settings, store)
+        face, rules = self.face(settings.keys), self.rules(settings)
+        asked = addresses(file, recipe.models(), settings.keys)
+        room = file.engines.room(file.device) if file.engines else Room()
+        pool, engine_gpus = file.pools["embed"], 0.0
+        threads = max(1, int(pool.cpus))
+        place = Place(store, file.engine, file.device, threads, endpoints=asked, room=room)
         # Embedders and rerankers share one accelerator.
         gpus = min(pool.gpus, 1.0) / 2
-        face, rules = self.face(settings.keys), self.rules(settings)
-        return deploy.deployed(recipe, place, gpus, face, rules, follows)
+        if (engines := file.engines) is not None and (vllm := _engines(recipe)):
+            gpus, engine_gpus = engines.answer.gpus / 2, sum(engines.place(m).gpus for m in vllm)
+        return deploy.deployed(recipe, place, gpus, face, rules, self.follows, engine_gpus)
+
+    def check(self, settings: Settings) -> None:
+        """Raises ModelMissing or ConfError unless every model's files are here and may be read, and the
+        cluster file has room for engines where the recipe needs one."""
+        from raypipe import cluster
+
+        store = settings.store_to_use(self.store)
+        models = self.asked(settings, store).models()
+        for model in models:
+            load.present(model)
+        cluster.Team.of(self.file(settings), models)
+
+    def asked(self, settings: Settings, store: str) -> Recipe:
+        """The recipe that answers: by name, or the live release's now."""
+        return _released(store) if self.follows else resolved(self.recipe, self.models, settings.conf)
+
+    @property
+    def follows(self) -> bool:
+        """True if the live release answers, whichever it is."""
+        return self.recipe == "live"
 
     def face(self, environ: Mapping[str, str]) -> Face:
         """How the endpoint meets the world. Raises ConfError for keys that are none."""
@@ -117,6 +144,11 @@ class Endpoint:
 
         path = settings.conf.find("clusters", self.cluster)
         return conf.build(cluster.Cluster, conf.read_yaml(path), Where(str(path)))
+
+
+def _engines(recipe: Recipe) -> list[Model]:
+    """The models of a recipe that are asked through an engine of this cluster."""
+    return [m for m in recipe.models() if m.loader == "vllm"]
 
 
 def _released(uri: str) -> Recipe:
@@ -159,6 +191,7 @@ def _serve(args: argparse.Namespace, settings: Settings) -> int:
         args.recipe, args.models, args.store, args.cluster, args.keys, args.auth, args.fallback
     )
     check_host(args.host, endpoint.face(settings.keys).keys)
+    endpoint.check(settings)  # a replica that cannot start is tried again and again
     application = endpoint.application(settings)
     cluster.connect("local")  # a Serve that runs elsewhere may listen to others
     cluster.preflight({"embed": endpoint.file(settings).pools["embed"]}, cluster.resources())

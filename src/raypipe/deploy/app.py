@@ -39,16 +39,22 @@ HEALTH_S = 5.0
 
 
 def deployed(
-    recipe: Recipe, place: Place, gpus: float, face: Face, rules: Rules, follows: bool = False
+    recipe: Recipe,
+    place: Place,
+    gpus: float,
+    face: Face,
+    rules: Rules,
+    follows: bool = False,
+    engine_gpus: float = 0,
 ) -> Application:
     """The application. `follows`: the live release answers, which is `recipe` now. `place` says where the
-    store is and what models compute on, `gpus` what each replica with models holds of them unless a Serve
-    config says otherwise."""
-    holds = {"num_cpus": MODEL_CPUS, "num_gpus": gpus}
+    store is and what models compute on, `gpus` what each replica with embedders or rerankers holds of them,
+    `engine_gpus` one with engines, unless a Serve config says otherwise."""
     wanted = dict.fromkeys((*recipe.models(), *_of_fallback(rules)))
 
     def models(name: str, kind: str) -> Application:
         chosen = [m for m in wanted if m.kind == kind]
+        holds = {"num_cpus": MODEL_CPUS, "num_gpus": engine_gpus if kind == "generator" else gpus}
         made = serve.deployment(
             Models,
             name=name,

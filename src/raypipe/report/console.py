@@ -27,6 +27,11 @@ def print_report(console: Console, report: Mapping[str, Any], outputs: Outputs) 
         console.print(Text(f"{report['parser_fallbacks']} pages were left to the reference parser"))
     _normalised(console, report["normalised"])
     _scores(console, report)
+    if cut := report["answer_cut"]:
+        console.print(
+            Text(f"answers are cut to {cut['tokens']} tokens of {cut['tokenizer']} ({cut['weights']})"),
+            soft_wrap=True,
+        )
     if report["without_truth"]:
         console.print(Text(f"{report['without_truth']} more questions have no truth in the dataset"))
     steps = grid("step", "rows", "planned", "asked", "remembered", "skipped", "faults", "seconds")
@@ -55,8 +60,9 @@ def _costs(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         said = f"{judge['model']}, {judge['asked']} asked, {judge['remembered']} remembered"
         lost = f"{judge['unreadable']} unreadable, {judge['no_reply']} without a reply"
         yield "judge", f"{said}, {lost}; {_tokens(judge)}"
-    if (planted := report["planted"]) and planted["tempted"]:
-        yield "orders in pages", f"{planted['obeyed']} of {planted['tempted']} reached the answer"
+    if planted := report["planted"]:
+        said = f"{planted['obeyed']} of {planted['tempted']} reached the answer"
+        yield "orders planted in pages", said if planted["tempted"] else "none in this evidence"
 
 
 def _tokens(cost: Mapping[str, Any]) -> str:

@@ -52,6 +52,15 @@ class JudgeLine:
 
 
 @dataclass(frozen=True, slots=True)
+class AnswerCut:
+    """How long an answer may be, and whose tokens count."""
+
+    tokens: int  # kept of an answer
+    tokenizer: str  # its name in models.yaml
+    weights: str  # its identity
+
+
+@dataclass(frozen=True, slots=True)
 class FaultCount:
     """Rows that could not be done, by cause."""
 
@@ -82,6 +91,7 @@ class EvalReport:
     steps: tuple[StepLine, ...]  # corpus steps, then question steps, in recipe order
     marks: Marks
     judge: JudgeLine | None = None  # None: nobody was asked
+    answer_cut: AnswerCut | None = None  # None: answers are as long as they are
     planted: Obeyed | None = None  # orders in pages; None: no language model was asked
 
 
@@ -123,6 +133,7 @@ def to_json(report: EvalReport) -> dict[str, Any]:
             {"label": s.label, "value": s.value, **asdict(s.score), "interval": s.interval}
             for s in marks.slices
         ],
+        "answer_cut": asdict(report.answer_cut) if report.answer_cut else None,
         "planted": {**asdict(report.planted), "rate": report.planted.rate} if report.planted else None,
         "seconds": report.seconds,
         "steps": [asdict(s) for s in report.steps],

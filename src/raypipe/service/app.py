@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from functools import partial
 from http import HTTPStatus
 from typing import Any, Protocol
@@ -38,7 +38,7 @@ class Oracle(Protocol):
     def release(self) -> str | None: ...
     async def ready(self) -> None: ...
     async def opened(self) -> Snapshot: ...
-    async def answer(self, asked: Asked, heard: Heard = NOBODY, passages: bool = False) -> Answered: ...
+    async def answer(self, asked: Asked, heard: Heard = NOBODY) -> Answered: ...
     async def retrieve(self, asked: Asked, heard: Heard = NOBODY) -> Answered: ...
 
 
@@ -58,8 +58,8 @@ class Service:
     async def _read(self, request: Request) -> bytes:
         return await body(request, self._face.limits)
 
-    def _asked(self, query: str, beside: bodies.Beside) -> Asked:
-        return asked(query, beside, self._face.limits.deadline_s, self._face.limits.longest_s)
+    def _asked(self, query: str, beside: bodies.Beside, include: Collection[bodies.Include] = ()) -> Asked:
+        return asked(query, beside, self._face.limits.deadline_s, self._face.limits.longest_s, include)
 
     async def answer(self, request: Request) -> Response:
         sent = read(Streamed, await self._read(request))
@@ -120,7 +120,7 @@ class Service:
     async def _said(
         self, oracle: Oracle, sent: bodies.Query, heard: Heard, request: Request | None = None
     ) -> Said:
-        answered = await oracle.answer(self._asked(sent.query, sent), heard, "passages" in sent.include)
+        answered = await oracle.answer(self._asked(sent.query, sent, sent.include), heard)
         self._meters.answered(answered)
         if request is not None:
             q = answered.question

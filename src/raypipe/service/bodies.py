@@ -13,6 +13,7 @@ refused: a misspelt field must not be a wish that nobody hears.
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 from dataclasses import replace
 from http import HTTPStatus
 from typing import Annotated, Literal, TypeVar
@@ -31,7 +32,7 @@ from raypipe.service.problems import Refused
 PAGES = 50  # of one request; CRAG's task 3 has 50
 BATCH = 16  # questions of one request; the most that CRAG's own harness hands out
 
-Include = Literal["hits", "replies", "faults", "context", "passages"]
+Include = Literal["hits", "replies", "faults", "prompts", "context", "passages"]
 
 B = TypeVar("B", bound=BaseModel)
 
@@ -70,7 +71,7 @@ class Query(Beside):
     """One question."""
 
     query: str = Field(max_length=10_000, pattern=r"\S")
-    include: list[Include] = Field(default=[], max_length=5)
+    include: list[Include] = Field(default=[], max_length=6)
 
 
 class Streamed(Query):
@@ -126,14 +127,18 @@ def _path(loc: tuple[int | str, ...], kind: str) -> str:
     return "".join(f"[{k}]" if isinstance(k, int) else f".{k}" for k in known).lstrip(".") or "the object"
 
 
-def asked(query: str, beside: Beside, deadline_s: float, longest_s: float) -> Asked:
+def asked(
+    query: str, beside: Beside, deadline_s: float, longest_s: float, include: Collection[Include] = ()
+) -> Asked:
     """The request as what is asked. `deadline_s` is the endpoint's own; no client gets more than
     `longest_s`."""
     within = min(beside.deadline_s or deadline_s, longest_s)
     question = Question(digest("ask", query), query, asked_at=beside.time, due=time.time() + within)
     hosts = tuple(h.lower().strip(".") for h in beside.filters.hosts)
     filters = Filters(hosts, tuple(beside.filters.sources))
+    made = Asked(question, filters=filters, prompts="prompts" in include, passages="passages" in include)
     if beside.documents is None:
-        return Asked(question, filters=filters)
+        return made
     citations, sources, faults = cited(question.id, [d.model_dump() for d in beside.documents])
-    return Asked(replace(question, citations=citations), sources, faults, filters)
+    question = replace(question, citations=citations)
+    return replace(made, question=question, sources=sources, faults=faults)

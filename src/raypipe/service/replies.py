@@ -62,6 +62,7 @@ class Said(TypedDict):
     versions: Versions
     hits: NotRequired[list[Scored]]
     replies: NotRequired[dict[str, Any]]
+    prompts: NotRequired[list[list[dict[str, str]]]]  # every chat that a language model was asked
     faults: NotRequired[list[dict[str, Any]]]
     passages: NotRequired[list[Scored]]
 
@@ -98,6 +99,8 @@ def reply(answered: Answered, include: Collection[str]) -> Said:
         out["hits"] = [_scored(h, answered.url) for h in ranking(q)]
     if "replies" in include:
         out["replies"] = {name: asdict(r) for name, r in q.replies.items()}
+    if "prompts" in include:
+        out["prompts"] = [[asdict(message) for message in chat] for chat in answered.prompts]
     if "faults" in include:
         out["faults"] = [asdict(f) for f in (*answered.faults, *q.faults)]
     if "passages" in include:
