@@ -58,6 +58,13 @@ def add(commands: options.Commands) -> None:
     )
     made.add_argument("--auth", choices=("none",), help="none: whoever reaches the port may ask")
     made.add_argument(
+        "--gateways",
+        metavar="N",
+        type=options.at_least(1),
+        default=1,
+        help="with two, one may die (default: 1)",
+    )
+    made.add_argument(
         "--fallback",
         metavar="RECIPE",
         help="its extract step answers while a language model is away (default: i don't know)",
@@ -76,6 +83,7 @@ class Endpoint:
     auth: Literal["none"] | None = None  # none: whoever reaches the port may ask
     fallback: str | None = None  # recipe whose extract step answers while a language model is away
     page: bool = True  # the web page at /
+    gateways: int = 1  # processes that speak HTTP and run the recipe; with two, one may die
     limits: Limits = field(default_factory=Limits)
 
     def application(self, settings: Settings) -> Application:
@@ -95,7 +103,7 @@ class Endpoint:
         gpus = min(pool.gpus, 1.0) / 2
         if (engines := file.engines) is not None and (vllm := _engines(recipe)):
             gpus, engine_gpus = engines.answer.gpus / 2, sum(engines.place(m).gpus for m in vllm)
-        return deploy.deployed(recipe, place, gpus, face, rules, self.follows, engine_gpus)
+        return deploy.deployed(recipe, place, gpus, face, rules, self.follows, engine_gpus, self.gateways)
 
     def check(self, settings: Settings) -> None:
         """Raises ModelMissing or ConfError unless every model's files are here and may be read, and the
@@ -188,7 +196,14 @@ def _serve(args: argparse.Namespace, settings: Settings) -> int:
     from raypipe import cluster, deploy
 
     endpoint = Endpoint(
-        args.recipe, args.models, args.store, args.cluster, args.keys, args.auth, args.fallback
+        args.recipe,
+        args.models,
+        args.store,
+        args.cluster,
+        args.keys,
+        args.auth,
+        args.fallback,
+        gateways=args.gateways,
     )
     check_host(args.host, endpoint.face(settings.keys).keys)
     endpoint.check(settings)  # a replica that cannot start is tried again and again

@@ -42,14 +42,17 @@ def deployed(
     recipe: Recipe,
     place: Place,
     gpus: float,
-    face: Face,
-    rules: Rules,
+    face: Face | None = None,
+    rules: Rules | None = None,
     follows: bool = False,
     engine_gpus: float = 0,
+    gateways: int = 1,
 ) -> Application:
     """The application. `follows`: the live release answers, which is `recipe` now. `place` says where the
     store is and what models compute on, `gpus` what each replica with embedders or rerankers holds of them,
-    `engine_gpus` one with engines, unless a Serve config says otherwise."""
+    `engine_gpus` one with engines, and `gateways` how many of those there are, unless a Serve config says
+    otherwise."""
+    face, rules = face or Face(), rules or Rules()
     wanted = dict.fromkeys((*recipe.models(), *_of_fallback(rules)))
 
     def models(name: str, kind: str) -> Application:
@@ -69,6 +72,7 @@ def deployed(
     gateway = serve.deployment(
         serve.ingress()(Gateway),
         name="gateway",
+        num_replicas=gateways,
         max_ongoing_requests=CONNECTIONS,
         max_queued_requests=CONNECTIONS,
         backpressure_config=BackpressureConfig(status_code=429, retry_after_s=RETRY_S),
