@@ -66,3 +66,4 @@ class Face:
     keys: Keys = field(default_factory=Keys)
     limits: Limits = field(default_factory=Limits)
     page: bool = True  # the web page at /
+    traces: str | None = None  # where spans are sent, as OTLP over HTTP: http://collector:4318/v1/traces

@@ -104,6 +104,7 @@ class Cluster:
     pools: Mapping[Literal["parse", "embed", "answer"], Pool]
     engines: Engines | None = None  # None: recipes with vLLM models are refused
     endpoints: Mapping[str, EndpointAt] = field(default_factory=dict)  # by the names that models.yaml uses
+    question_s: float | None = None  # for one question; what is not done by then is asked again another time
 
     def __post_init__(self) -> None:
         missing = {"parse", "embed", "answer"} - set(self.pools)
@@ -111,6 +112,8 @@ class Cluster:
             raise ValueError(f"pools: {', '.join(sorted(missing))} missing; expected parse, embed and answer")
         if self.sources_per_part < 1 or self.questions_per_part < 1:
             raise ValueError("sources_per_part and questions_per_part must be at least 1")
+        if self.question_s is not None and self.question_s <= 0:
+            raise ValueError(f"question_s: expected more than 0 seconds, found {self.question_s}")
 
 
 def preflight(pools: Mapping[Verb, Pool], resources: Mapping[str, float]) -> None:

@@ -8,8 +8,9 @@ Knows the store and how a recipe is run; knows nothing of Ray, nor of which part
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, Protocol, TypeAlias
 
 import pyarrow as pa
@@ -86,6 +87,7 @@ class Place:
     engines: Mapping[str, tuple[str, ...]] | None = field(default_factory=dict)
     endpoints: Mapping[str, Address] = field(default_factory=dict)  # by the names that models.yaml uses
     room: Room = field(default_factory=Room)  # of an engine that this process starts
+    question_s: float | None = None  # for each question, from when its part begins; None: no deadline
 
     def kit(self, index: Index | None) -> LocalKit:
         return LocalKit(
@@ -234,7 +236,7 @@ class FillAnswers:
             rows = _in_order(store.rows("questions", "id", part.ids), "id", part.ids)
             asked = arrow.question.records(rows)
             keys = [answer_key(recipe, q, self.snapshot) for q in asked]
-            answered = await ask(asked)
+            answered = await ask(due_within(asked, self.place.question_s))
             # A transient fault is not stored as an answer: its row stays to do.
             whole = [not any(f.transient for f in q.faults) and q.outcome != "fault" for q in answered]
             rows_of = [row_key(q, self.snapshot) for q in asked]  # steps may narrow the citations
@@ -245,6 +247,14 @@ class FillAnswers:
             return _write(store, "answers", self.run, part, table, faults, ask)
 
         return do
+
+
+def due_within(questions: list[Question], seconds: float | None) -> list[Question]:
+    """The questions with a deadline that many seconds from now."""
+    if seconds is None:
+        return questions
+    due = time.time() + seconds
+    return [replace(q, due=due) for q in questions]
 
 
 def answer_key(recipe: str, question: Question, snapshot: str) -> str:

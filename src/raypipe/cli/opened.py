@@ -132,7 +132,8 @@ def _read_cluster(
     """What the named cluster file says, with everything done in this process."""
     file = cluster_file(args, settings)
     threads = max(1, int(file.pools["embed"].cpus))
-    place = Place(uri, file.engine, file.device, threads, {}, addresses(file, models, settings.keys))
+    asked = addresses(file, models, settings.keys)
+    place = Place(uri, file.engine, file.device, threads, {}, asked, question_s=file.question_s)
     sizes = Sizes(file.sources_per_part, file.questions_per_part)
     return Opened(place, sizes, inline, {verb: pool.actors for verb, pool in file.pools.items()}), file
 

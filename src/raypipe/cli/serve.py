@@ -84,6 +84,7 @@ class Endpoint:
     fallback: str | None = None  # recipe whose extract step answers while a language model is away
     page: bool = True  # the web page at /
     gateways: int = 1  # processes that speak HTTP and run the recipe; with two, one may die
+    traces: str | None = None  # collector of traces, as OTLP over HTTP: http://collector:4318/v1/traces
     limits: Limits = field(default_factory=Limits)
 
     def application(self, settings: Settings) -> Application:
@@ -134,7 +135,7 @@ class Endpoint:
         if given and self.auth == "none":
             raise ConfError("auth none and keys: expected one of them, found both")
         keys = Keys(open=True) if self.auth == "none" else Keys.of(given)
-        return Face(keys, self.limits, self.page)
+        return Face(keys, self.limits, self.page, self.traces)
 
     def rules(self, settings: Settings) -> Rules:
         """What is done about what is away."""

@@ -12,12 +12,13 @@ from raypipe.access import Face
 from raypipe.degrade import Rules
 from raypipe.deploy.calls import Calls
 from raypipe.deploy.meters import RayMeters
+from raypipe.deploy.traces import Traces, tracer
 from raypipe.kit_serve import ServeKit
 from raypipe.online import Live, Online
 from raypipe.recipe import Recipe
 from raypipe.service import application
 from raypipe.service.app import Answerer
-from raypipe.service.watch import JsonLines
+from raypipe.service.watch import JsonLines, Meters
 
 
 class Gateway:
@@ -42,7 +43,10 @@ class Gateway:
 
     def __serve_build_asgi_app__(self) -> FastAPI:
         """Called by Serve in the replica, once this object is made."""
-        return application(self._answerer, self._face, RayMeters())
+        meters: Meters = RayMeters()
+        if self._face.traces is not None:
+            meters = Traces(meters, tracer(self._face.traces))
+        return application(self._answerer, self._face, meters)
 
 
 def _log() -> None:
