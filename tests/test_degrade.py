@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
+from raypipe import arrow
 from raypipe.cli.opened import resolved
 from raypipe.conf import Conf
 from raypipe.degrade import FALLBACK, Rules
@@ -177,3 +178,21 @@ def test_the_fallback_is_not_asked_where_the_language_model_answered():
     [said] = run(recipe(Slow("web")), [ASKED], Rules(EXTRACT), kit)
     assert (said.answer, said.origin, said.degraded) == ("web", "web", ())
     assert FALLBACK not in said.replies
+
+
+def test_a_deadline_of_the_cluster_file_leaves_a_slow_row_to_do_and_stores_the_others(bench):
+    pipe = bench.pipeline()
+    questions = arrow.question.records(pipe.store.dataset("questions").to_table())
+    slow, *others = questions
+    late = Stage("slow", Slow("slow", ((slow.id, 30.0),)))
+    made = replace(pipe.recipe, question=(*pipe.recipe.question[:-1], late, pipe.recipe.question[-1]))
+    pipe = replace(pipe, recipe=made, place=replace(pipe.place, question_s=2.0))
+    start = time.perf_counter()
+    pipe.answer(questions)
+    assert time.perf_counter() - start < 20
+    done = {q.id: q for q in pipe.answers(questions)}
+    assert done[slow.id].outcome == "", "what was said in haste is not kept: the row stays to do"
+    assert all(done[q.id].degraded == () and done[q.id].outcome != "fault" for q in others)
+    faults = pipe.store.dataset("faults").to_table().to_pylist()
+    [fault] = [f for f in faults if f["step"] == "slow"]
+    assert (fault["id"], fault["reason"], fault["transient"]) == (slow.id, "late", True)

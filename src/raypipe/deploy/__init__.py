@@ -10,6 +10,6 @@ asked for over HTTP in `service`.
 """
 
 from raypipe.deploy.app import deployed, run, stop
-from raypipe.deploy.models import Models
+from raypipe.deploy.models import TOGETHER, Models
 
-__all__ = ["Models", "deployed", "run", "stop"]
+__all__ = ["TOGETHER", "Models", "deployed", "run", "stop"]

@@ -39,7 +39,11 @@ class Call:
 class Models:
     """The models of one deployment, loaded before the first request."""
 
-    async def __init__(self, place: Place, models: Sequence[Model]) -> None:  # type: ignore[misc]
+    async def __init__(  # type: ignore[misc]
+        self, place: Place, models: Sequence[Model], together: int = TOGETHER
+    ) -> None:
+        for batched in (self._embed_together, self._score_together):
+            batched.set_max_batch_size(together)
         # engines None: this replica is the one that holds the engine of a vLLM model.
         self._kit: LocalKit = replace(place, engines=None).kit(None)
         for model in models:

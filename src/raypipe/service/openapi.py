@@ -46,6 +46,14 @@ STATUSES = {
     429: "as many requests as can be answered in time are being answered",
     503: "the tables are not there yet, or a model that no answer can do without is away",
 }
+EVENT = {
+    "type": "object",
+    "required": ["data"],
+    "properties": {
+        "event": {"enum": ["stage", "draft", "answer", "error"]},  # chats: no name
+        "data": {"type": "string", "description": "JSON; the last one of a chat is [DONE]"},
+    },
+}
 READY = {"type": "object", "properties": {"status": {"type": "string"}}}
 
 
@@ -97,7 +105,7 @@ def described() -> dict[str, Any]:
 def _post(about: str, body: Any, reply: Any, stream: bool = False, error: str = "Problem") -> dict[str, Any]:
     kinds: dict[str, Any] = {"application/json": {"schema": reply}}
     if stream:
-        kinds["text/event-stream"] = {"schema": {"type": "string"}}
+        kinds["text/event-stream"] = {"schema": EVENT}
     sent = {"required": True, "content": {"application/json": {"schema": body}}}
     responses = {"200": {"description": "done", "content": kinds}, **_refusals(tuple(STATUSES), error)}
     return {
