@@ -1,13 +1,11 @@
 """Requests made up from the OpenAPI document, right ones and wrong ones: no 5xx, and every reply as
 described."""
 
-from dataclasses import replace
-
 import pytest
-from face import OPEN, served
+from face import served
 from hypothesis import HealthCheck, given, settings
 
-from raypipe.access import Keys
+from raypipe.access import Face, Keys
 from raypipe.kit import LocalKit
 from raypipe.online import Online
 
@@ -29,7 +27,7 @@ ROUTES = [
 
 @pytest.fixture(scope="module")
 def described(filled):
-    face = replace(OPEN, keys=Keys.of([KEY]))
+    face = Face(Keys.of([KEY]))
     app = served(Online(filled.recipe, LocalKit(None, "sorted"), filled.store.uri), face)
     return schemathesis.openapi.from_asgi("/openapi.json", app, headers=AUTH)
 

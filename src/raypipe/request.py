@@ -71,7 +71,7 @@ async def answer_over(
     faults: dict[str, Fault] = {}
 
     async def index_of(some: list[Source]) -> MemoryIndex:
-        texts, chunks = await _beside(_split(parser or corpora, some))
+        texts, chunks = await _beside(lambda: _split(parser or corpora, some))
         vectors = {m: await corpora.vectors(chunks, m) for m in recipe.embedders()}
         for table in (chunks, *vectors.values()):
             faults.update(_faults(table) | faults)
@@ -95,10 +95,10 @@ async def _split(corpora: Corpora, sources: Sequence[Source]) -> tuple[pa.Table,
     return texts, await corpora.passages(texts)
 
 
-async def _beside(work: Coroutine[Any, Any, T]) -> T:
+async def _beside(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """Work that computes and awaits little, on a thread with a loop of its own: splitting fifty pages takes a
     second, and other requests go on meanwhile."""
-    return await asyncio.to_thread(asyncio.run, work)
+    return await asyncio.to_thread(lambda: asyncio.run(work()))
 
 
 def _faults(table: pa.Table) -> dict[str, Fault]:
