@@ -19,7 +19,7 @@ from raypipe.access import Keys
 from raypipe.kit import LocalKit
 from raypipe.online import Online
 
-api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: the extra `browser`")
+api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: the extra `test`")
 CHROMIUM = shutil.which("chromium")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
 KEY = "a-key-with-length"
