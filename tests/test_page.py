@@ -2,7 +2,7 @@
 reader.
 
 Skipped where Debian's Chromium or playwright is not here: `apt-get install chromium`, and the extra
-`browser`.
+`test`.
 """
 
 import asyncio
