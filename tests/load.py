@@ -28,15 +28,15 @@ async def fire(url, bodies, at_once, headers, retries=0, path="/v1/answer", time
         async def one(i, body):
             async with turns:
                 start = time.perf_counter()
-                for tries in range(1, retries + 2):
+                tries, status = 0, 0
+                while tries <= retries and (status == 0 or status >= 500):
+                    tries += 1
                     try:
                         reply = await client.post(path, json=body)
                         status, said = reply.status_code, reply.json()
                         wait = reply.headers.get("retry-after")
                     except (httpx.TransportError, ValueError):
                         status, said, wait = 0, None, None
-                    if 0 < status < 500:
-                        break
                 found[i] = Came(status, time.perf_counter() - start, said, wait, tries)
 
         await asyncio.gather(*(one(i, body) for i, body in enumerate(bodies)))

@@ -5,6 +5,7 @@ import json
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -138,6 +139,17 @@ def test_eval_json_is_one_object_with_the_fields_that_programs_rely_on(capsys, l
     assert report["questions"] == 6 and report["citations"] == 72
     code, out, _ = run(capsys, "ask", FAKES, "no such question", "--store", tmp_path / "s", "--json")
     assert code == 0 and json.loads(out)["outcome"] in ("answered", "abstained")
+
+
+def test_a_run_without_out_takes_no_other_runs_folder(tmp_path):
+    from raypipe.cli.runs import _unused
+
+    now = time.struct_time((2026, 3, 1, 9, 5, 7, 6, 60, 0))
+    taken = []
+    for _ in range(3):
+        taken.append(_unused(tmp_path / "runs", now))
+        taken[-1].mkdir(parents=True)
+    assert [f.name for f in taken] == ["2026-03-01-090507", "2026-03-01-090507-2", "2026-03-01-090507-3"]
 
 
 def test_parse_gives_a_json_line_a_file_and_counts_what_is_no_page(capsys, tmp_path):

@@ -43,9 +43,10 @@ ALLOWED: dict[str, set[str]] = {
     "request": {"arrow", "degrade", "identity", "index", "recipe", "records", "run", "step"},
     "ingest": {"arrow", "readers", "records", "report", "store", "work"},
     "pipeline": {
-        "arrow", "identity", "index", "memo", "recipe", "records", "report", "run", "step", "steps", "store",
-        "work",
+        "arrow", "attempts", "identity", "index", "memo", "recipe", "records", "report", "run", "step",
+        "steps", "store", "work",
     },
+    "attempts": {"run", "store"},
     "gather": {"arrow", "index", "metrics", "pipeline", "records", "report"},
     "judge": {"chat", "metrics", "records", "step", "text"},
     "online": {
@@ -81,8 +82,8 @@ ALLOWED: dict[str, set[str]] = {
     "coming": {"arrow", "ingest", "plan", "readers", "records", "store"},
     "account": {"manifest", "pipeline", "plain", "plan", "recipe", "records", "report", "work"},
     "evaluate": {
-        "account", "arrow", "errors", "gather", "ingest", "judge", "kit", "manifest", "memo", "metrics",
-        "pipeline", "plan", "readers", "records", "report", "run", "steps", "store",
+        "account", "arrow", "attempts", "errors", "gather", "ingest", "judge", "kit", "manifest", "memo",
+        "metrics", "pipeline", "plan", "readers", "records", "report", "run", "steps", "store",
     },
 }  # fmt: skip
 HEAVY = {

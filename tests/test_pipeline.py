@@ -1,5 +1,6 @@
 """What is missing and no more: a second run asks nothing, a killed one goes on, bad rows are counted."""
 
+import contextlib
 import io
 import json
 import os
@@ -18,8 +19,8 @@ from raypipe.conf import Conf
 from raypipe.errors import DataError
 from raypipe.evaluate import evaluate, questions_of
 from raypipe.ingest import ingest
-from raypipe.pipeline import Pipeline, Sizes, inline
-from raypipe.records import Fault
+from raypipe.pipeline import ANSWERS_AT_ONCE, Pipeline, Sizes, inline
+from raypipe.records import Fault, Question
 from raypipe.report.progress import Progress
 from raypipe.store import Store, commit, write_part
 from raypipe.work import Place, faults_table
@@ -47,6 +48,11 @@ def evaluated(pipe, world, out):
 
 def asked(done):
     return {s.step: s.asked for s in done.report.steps}
+
+
+def work(report):
+    """Step -> what it did, but for its time, and for what a later part found remembered."""
+    return {s.step: (s.rows, s.asked + s.remembered, s.skipped, s.faults) for s in report.steps}
 
 
 def rows(store, table):
@@ -84,6 +90,19 @@ def test_a_second_run_asks_nothing_and_says_the_same(world, tmp_path, progress):
     assert first.report.marks == second.report.marks
 
 
+def test_questions_and_answers_are_read_a_batch_at_a_time(tmp_path, progress):
+    taken = []
+
+    def questions():
+        for i in range(2 * ANSWERS_AT_ONCE + 50):
+            taken.append(f"q{i}")
+            yield Question(f"q{i}", "who?", citations=())
+
+    answers = pipeline(tmp_path / "store", progress).answers(questions())
+    assert next(answers).id == "q0" and len(taken) == ANSWERS_AT_ONCE
+    assert [q.id for q in answers] == taken[1:]
+
+
 def test_a_log_names_each_phase_by_what_it_did_and_its_own_time(world, tmp_path):
     log, at = io.StringIO(), iter(range(10_000))
     with Progress(log, now=lambda: next(at)) as progress:
@@ -119,7 +138,7 @@ def test_another_recipe_on_the_same_store_computes_only_what_differs(world, tmp_
 @pytest.mark.parametrize("after", [0, 1, 3])
 def test_a_run_that_died_between_parts_goes_on_where_it_was(world, tmp_path, progress, after):
     whole = pipeline(tmp_path / "whole", progress)
-    evaluated(whole, world, tmp_path / "out")
+    undisturbed = evaluated(whole, world, tmp_path / "out").report
 
     def dies(verb, fill, parts):
         for i, part in enumerate(inline(verb, fill, parts)):
@@ -128,13 +147,20 @@ def test_a_run_that_died_between_parts_goes_on_where_it_was(world, tmp_path, pro
             yield part
 
     broken = pipeline(tmp_path / "broken", progress, runner=dies)
-    for _ in range(4):  # each start dies in the table that it reaches
-        with pytest.raises(KeyboardInterrupt):
-            evaluated(broken, world, tmp_path / "out")
-            raise KeyboardInterrupt  # tables with fewer parts than `after` are through
-    done = evaluated(pipeline(tmp_path / "broken", progress), world, tmp_path / "out")
-    assert after == 0 or done.resumed > 0 or done.reused > 0
+    attempts, done = 0, None
+    while done is None:  # each attempt dies in the table that it reaches
+        attempts += 1
+        with contextlib.suppress(KeyboardInterrupt):
+            done = evaluated(broken, world, tmp_path / "out").report
+    assert attempts > 1
     assert contents(broken) == contents(whole)
+    # All work of the run is counted, whoever did it, and what was done before is said.
+    assert work(done) == work(undisturbed)
+    assert done.resumed >= attempts - 1 and any(s.resumed for s in done.steps)
+    assert all(s.asked <= s.planned for s in done.steps)
+    assert not list((tmp_path / "broken" / "_attempts").iterdir())
+    again = evaluated(broken, world, tmp_path / "out").report
+    assert again.resumed == 0 and not any(s.rows for s in again.steps)
 
 
 @pytest.mark.ray
@@ -173,6 +199,9 @@ def test_bad_lines_and_pages_are_counted_faults_and_nothing_else_is_lost(world, 
         ("read", "missing_field"): 1, ("read", "bad_json"): 1,
     }  # fmt: skip
     assert done.report.questions == 5 and done.report.empty_pages >= 1
+    steps = {s.step: s for s in done.report.steps}
+    assert steps["parse"].asked == steps["parse"].rows
+    assert steps["tokenise"].skipped == 2 and steps["tokenise"].asked == steps["parse"].asked - 2
     assert len((tmp_path / "out" / "predictions.jsonl").read_text().splitlines()) == 5
     again = evaluated(pipeline(tmp_path / "store", progress), file, tmp_path / "out")
     assert set(asked(again).values()) == {0}, "a page that cannot be done is not tried on every run"

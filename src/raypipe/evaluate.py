@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from raypipe import arrow
 from raypipe.account import account
+from raypipe.attempts import Done
 from raypipe.errors import DataError
 from raypipe.gather import AT_ONCE, Gathered, gather
 from raypipe.ingest import Ingested, ingest
@@ -29,7 +30,7 @@ from raypipe.memo import Tally, remembering
 from raypipe.memo.disk import StoreMemo, fold_memo, memo_versions
 from raypipe.metrics.crag import Rule, Scored, mark
 from raypipe.metrics.textfile import replaced
-from raypipe.pipeline import Done, Pipeline, batches
+from raypipe.pipeline import Pipeline, batches
 from raypipe.plan import Plan, plan
 from raypipe.readers import Format
 from raypipe.records import Question
@@ -65,7 +66,6 @@ class Evaluation:
     report: EvalReport
     outputs: Outputs
     reused: int  # questions whose answers were there before this run
-    resumed: int  # parts that a killed run had done
     manifest: Manifest
 
 
@@ -124,8 +124,9 @@ def evaluate(
         planned = plan(pipeline, list(questions), fresh=fresh)
         show(planned)
         todo = set(questions.ids if fresh else pipeline.unanswered(questions, pipeline.snapshot()))
-        indexed = pipeline.index(questions)
-        asked = pipeline.answer(questions, fresh)
+        done = Done.kept(pipeline.store, pipeline.recipe.digest())
+        pipeline.index(questions, done)
+        pipeline.answer(questions, fresh, done)
         outputs = outputs_in(out)
         orders = any(isinstance(s.step, Generate) for s in pipeline.recipe.question)
         with replaced(outputs.predictions) as lines:
@@ -139,11 +140,12 @@ def evaluate(
             recipe=pipeline.recipe.name,
             digest=pipeline.recipe.digest(),
             seconds=time.perf_counter() - start,
+            resumed=done.resumed,
             questions=len(questions),
             without_truth=answers.without_truth,
             normalised=_normalised(read),
             faults=_faults(pipeline, answers, read),
-            steps=_steps(pipeline, planned.planned(), indexed, asked),
+            steps=_steps(pipeline, planned.planned(), done),
             marks=mark(rows, rule),
             judge=verdict,
             answer_cut=_answer_cut(pipeline),
@@ -152,8 +154,8 @@ def evaluate(
         )
         write_report(outputs, report, answers.shown, {r.question: r.truths for r in rows})
         manifest = account(pipeline, questions, todo, report, planned, memo, started, origin, out)
-        new = next(iter(asked.counts.values()), StageCount()).rows
-        return Evaluation(report, outputs, len(questions) - new, indexed.resumed + asked.resumed, manifest)
+        done.reported()
+        return Evaluation(report, outputs, len(questions) - len(todo), manifest)
 
 
 def _answer_cut(pipeline: Pipeline) -> AnswerCut | None:
@@ -236,23 +238,25 @@ def _faults(pipeline: Pipeline, answers: Gathered, read: Ingested | None) -> tup
     return tuple(FaultCount(step, why, again, n) for (step, why, again), n in sorted(found.items()))
 
 
-def _steps(
-    pipeline: Pipeline, planned: Mapping[str, int], indexed: Done, asked: Done
-) -> tuple[StepLine, ...]:
-    lines = []
-    for stage in pipeline.recipe.corpus:
-        count = indexed.counts.get(stage.name, StageCount())
-        works = not isinstance(stage.step, Embed)  # asks no model: what it did is its rows
-        lines.append(_line(stage.name, planned, count, count.rows if works else count.tally.asked))
-    for question in pipeline.recipe.question:
-        count = asked.counts.get(question.name, StageCount())
-        lines.append(_line(question.name, planned, count, count.tally.asked))
-    return tuple(lines)
+def _steps(pipeline: Pipeline, planned: Mapping[str, int], done: Done) -> tuple[StepLine, ...]:
+    recipe, counts = pipeline.recipe, done.counts
+    stages = [(s.name, not isinstance(s.step, Embed)) for s in recipe.corpus]
+    stages += [(s.name, False) for s in recipe.question]
+    return tuple(
+        _line(name, works, planned[name], *(c.get(name, StageCount()) for c in (counts, done.earlier.counts)))
+        for name, works in stages
+    )
 
 
-def _line(name: str, planned: Mapping[str, int], count: StageCount, asked: int) -> StepLine:
+def _line(name: str, works: bool, planned: int, count: StageCount, earlier: StageCount) -> StepLine:
+    """`works`: the stage asks no model; what it did is its rows. What earlier attempts asked stood in their
+    own plans, and is added to this one's."""
+
+    def asked(c: StageCount) -> int:
+        return c.rows - c.skipped if works else c.tally.asked
+
     tokens = count.tally.tokens
     return StepLine(
-        name, count.rows, planned[name], asked, count.tally.remembered, count.skipped, count.faults,
-        count.seconds, tokens.prompt, tokens.cached, tokens.generated,
+        name, count.rows, planned + asked(earlier), asked(count), count.tally.remembered, count.skipped,
+        count.faults, count.seconds, tokens.prompt, tokens.cached, tokens.generated, asked(earlier),
     )  # fmt: skip

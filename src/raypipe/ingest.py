@@ -22,7 +22,7 @@ from raypipe.store import Store, commit, put, write_part
 from raypipe.store.sizes import write_sizes
 from raypipe.work import faults_table
 
-PART_BYTES = 64 << 20  # of source content per part: bounds memory; a part is one or two Lance fragments
+PART_BYTES = 16 << 20  # of source content per part, one Lance fragment: it takes three times as much memory
 READER = "2"  # raised when the readers make other rows of the same bytes
 
 

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raypipe import arrow
+from raypipe.attempts import Done
 from raypipe.identity import model_identity
 from raypipe.index import IndexSpec, index_spec
 from raypipe.memo import vectors_of
@@ -24,7 +25,7 @@ from raypipe.memo.disk import fold_memo, memo_versions
 from raypipe.recipe import Recipe
 from raypipe.records import Fault, Outcome, Question, digest
 from raypipe.report.progress import Progress
-from raypipe.run import Corpora, StageCount
+from raypipe.run import Corpora
 from raypipe.step import Model
 from raypipe.steps.parse import Parse
 from raypipe.store import (
@@ -51,6 +52,7 @@ from raypipe.work import (
     Place,
     Verb,
     answer_key,
+    counts_of,
 )  # fmt: skip
 
 T = TypeVar("T")
@@ -90,18 +92,6 @@ class Sizes:
 
     sources: int
     questions: int
-
-
-@dataclass(slots=True)
-class Done:
-    """What a run came to, over all its parts."""
-
-    counts: dict[str, StageCount] = field(default_factory=dict)  # by stage
-    resumed: int = 0  # parts that an earlier, killed run had done
-
-    def add(self, part: PartDone) -> None:
-        for name, count in part.counts.items():
-            self.counts.setdefault(name, StageCount()).add(count)
 
 
 def texts_table(recipe: Recipe) -> str:
@@ -152,10 +142,11 @@ class Pipeline:
     workers: Mapping[Verb, int] = field(default_factory=lambda: {"parse": 1, "embed": 1, "answer": 1})
     """Processes that do parts at a time, each with its own memory of what it asked."""
 
-    def index(self, questions: Iterable[Question] | None) -> Done:
+    def index(self, questions: Iterable[Question] | None, done: Done | None = None) -> Done:
         """Brings the tables of the corpus half up to date with every source that these questions may search
-        (None: every source in the store). Raises what a stage raises; whole parts stay."""
-        done = Done()
+        (None: every source in the store), and counts what it does on `done`. Raises what a stage raises;
+        whole parts stay."""
+        done = done or Done()
         wanted = self.sources(questions)
         with self.store.lease("driver", f"index {self.recipe.name}"):
             self._texts(wanted, done)
@@ -164,10 +155,11 @@ class Pipeline:
                 self._vectors(model, wanted, done)
         return done
 
-    def answer(self, questions: Iterable[Question], fresh: bool = False) -> Done:
-        """Answers the questions that have no answer yet from this recipe and this evidence. `fresh`: all of
-        them, and language models are asked again whatever is remembered; vectors and scores are not."""
-        done = Done()
+    def answer(self, questions: Iterable[Question], fresh: bool = False, done: Done | None = None) -> Done:
+        """Answers the questions that have no answer yet from this recipe and this evidence, and counts what
+        it does on `done`. `fresh`: all of them, and language models are asked again whatever is remembered;
+        vectors and scores are not."""
+        done = done or Done()
         snapshot = self.snapshot()
         keys = self._keys(questions, snapshot)
 
@@ -352,13 +344,17 @@ class Pipeline:
     def _do(self, run: Run, work: Filling, done: Done) -> None:
         """Does the parts of a run that no driver before has done."""
         here = done_parts(self.store, work.table, run.name)
-        done.resumed += len(here)
+        if run.name not in done.tables:
+            for facts in here.values():
+                done.add(run.name, counts_of(facts), earlier=True)
         left = [Part(name, ids) for name, ids in run.parts.items() if name not in here]
         with self.progress.task(work.past, work.unit, sum(len(p.ids) for p in left)) as task:
             for part in self.runner(work.pool, work.fill(run.name), left):
-                done.add(part)
-                task.tokens += sum(count.tally.tokens.generated for count in part.counts.values())
+                done.add(run.name, part.counts)
+                for count in part.counts.values():
+                    task.wrote(count.tally.tokens.generated, count.seconds)
                 task.advance(part.ids)
+        done.keep()
 
 
 def _unanswered(question: Question, lost: Mapping[str, Any] | None) -> Question:

@@ -11,7 +11,7 @@ import json
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,7 +19,6 @@ import pyarrow.compute as pc
 from raypipe import arrow
 from raypipe.index import IndexSpec, LanceIndex
 from raypipe.kit import LocalKit
-from raypipe.memo import Tally
 from raypipe.memo.disk import StoreMemo
 from raypipe.models.load import Address, Engine, Room
 from raypipe.recipe import Recipe, row_key
@@ -59,20 +58,30 @@ class PartDone:
     @classmethod
     def from_json(cls, text: str) -> PartDone:
         tree = json.loads(text)
-        return cls(**{**tree, "counts": {k: _count(v) for k, v in tree["counts"].items()}})
+        return cls(**{**tree, "counts": counts_of(tree)})
 
 
-def _count(tree: dict[str, Any]) -> StageCount:
-    return StageCount(**{**tree, "tally": Tally.of(tree["tally"])})
+def counts_of(facts: Mapping[str, Any]) -> dict[str, StageCount]:
+    """By stage, what was counted while a part was done: from the facts of its completion record."""
+    return {name: StageCount.of(tree) for name, tree in facts["counts"].items()}
 
 
 Do: TypeAlias = Callable[[Part], Awaitable[PartDone]]
 
 
 class Fill(Protocol):
-    """One kind of work, as plain values."""
+    """One kind of work, as plain values: a frozen dataclass."""
+
+    @property
+    def place(self) -> Place: ...
 
     def open(self) -> Do: ...
+
+
+def with_threads(fill: Fill, threads: int) -> Fill:
+    """The same work where a model on a CPU has so many threads."""
+    placed: Fill = replace(cast(Any, fill), place=replace(fill.place, threads=threads))
+    return placed
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +117,8 @@ def _write(
     """Stores the rows and faults of a part, and says what it came to. `faults` has the columns of FAULTS."""
     counts = {name: count.take() for name, count in corpora.counts.items()}
     write_part(store, "faults", run, part.name, faults, {})
-    write_part(store, table, run, part.name, rows, {})
+    facts = {"counts": {name: asdict(count) for name, count in counts.items()}}
+    write_part(store, table, run, part.name, rows, facts)
     return PartDone(part.name, len(part.ids), rows.num_rows, faults.num_rows, counts)
 
 

@@ -104,3 +104,17 @@ def test_a_terminal_gets_a_bar() -> None:
     with Progress(stream) as progress:
         progress.task("parsed [red]", "pages", 2).advance(2)
     assert "parsed [red]" in stream.getvalue() and "2/2" in stream.getvalue() and "100%" in stream.getvalue()
+
+
+def test_tokens_a_second_are_counted_from_the_first_and_not_from_the_start_of_the_engine():
+    clock = iter([0.0, 60.0, 60.0, 70.0])
+    out = io.StringIO()
+    with Progress(out, now=lambda: next(clock)) as progress:
+        task = progress.task("answered", "questions", 10)
+        task.wrote(0, 50.0)  # a step that asks no model
+        task.wrote(400, 20.0)
+        task.advance(10)
+    assert out.getvalue().splitlines() == [
+        "answered 10/10 questions, 100 %, 20 tokens/s, ETA 0:00",
+        "answered 10/10 questions in 1:10, 13 tokens/s",
+    ]

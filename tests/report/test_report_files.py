@@ -19,7 +19,7 @@ from raypipe.metrics.crag import Scored, mark, pair
 from raypipe.metrics.textfile import replaced
 from raypipe.records import Citation, Gold, Hit, Question, Quote, chunk_id, source_id
 from raypipe.report.console import print_crag, print_ranking, print_report
-from raypipe.report.page import SHOWN, Passage, Shown, linkable
+from raypipe.report.page import MOST, SHOWN, Passage, Shown, linkable, told_apart
 from raypipe.report.plot import CLASSES, WIDTH, bars, dots, segments
 from raypipe.report.report import (
     EvalReport,
@@ -144,7 +144,13 @@ def test_the_json_report_holds_what_programs_may_rely_on(written: tuple[EvalRepo
     )
     assert {*promised.split(), "missing", "unscored", "seconds", "steps"} <= set(found)
     counts = ["step", "rows", "planned", "asked", "remembered", "skipped", "faults", "seconds"]
-    assert list(found["steps"][0]) == [*counts, "prompt_tokens", "cached_tokens", "generated_tokens"]
+    assert list(found["steps"][0]) == [
+        *counts,
+        "prompt_tokens",
+        "cached_tokens",
+        "generated_tokens",
+        "resumed",
+    ]
     assert (found["questions"], found["citations"], found["faults"]) == (5, 15, 3)
     assert (found["score"], found["accuracy"], found["unscored"]) == (0, 1 / 3, 2)
     assert found["bounds"] == [pytest.approx(-0.4), pytest.approx(0.4)]
@@ -223,10 +229,31 @@ def test_the_stacked_bar_fills_its_width_and_counts_every_question() -> None:
 
 
 def test_slices_stand_one_below_the_other_with_the_interval_round_the_dot() -> None:
-    found = dots(to_json(made(QUESTIONS)[0]))
-    assert [d.label for d in found[:3]] == ["all questions", "domain: open", "domain: movie"]
+    report = to_json(made(QUESTIONS)[0])
+    found = dots(report, told_apart(report["slices"])[0])
+    assert [d.label for d in found] == ["all questions", "domain: open", "domain: movie"]
     assert all(a.y < b.y for a, b in pairwise(found))
     assert all(d.x is not None and d.low <= d.x <= d.high for d in found if d.text != "not scored")
+
+
+def test_labels_of_one_value_and_of_very_many_are_left_to_the_json(tmp_path: Path) -> None:
+    questions = [question(i, "ann", "answered") for i in range(MOST + 1)]
+    report, rows = made(questions)
+    rows = [replace(r, labels={"one": "x", "two": f"v{i % 2}", "many": str(i)}) for i, r in enumerate(rows)]
+    report = replace(report, marks=mark(rows, "official"))
+    page = written_to(tmp_path, report, questions, rows).page.read_text()
+    assert "two: v0" in page and "many: " not in page and "one: " not in page
+    assert "<code>many</code> has 13 values" in page and "<code>one</code> has 1 value and" in page
+    assert {s["label"] for s in to_json(report)["slices"]} == {"one", "two", "many"}
+
+
+def test_the_page_says_how_many_are_scored_and_how_to_get_a_judge(
+    written: tuple[EvalReport, Outputs],
+) -> None:
+    page = written[1].page.read_text()
+    assert "score of the 3 of 5 scored" in page
+    assert "Nobody judged: the same eval with <code>--judge MODEL</code>" in page
+    assert page.count("needs a judge: --judge MODEL") == 1
 
 
 @pytest.mark.parametrize("questions", [[], [question(1, "bob", "answered")]])
@@ -265,6 +292,17 @@ def test_the_console_table_fits_a_log_and_names_the_files(written: tuple[EvalRep
     for word in ("always", "invalid question", "domain: movie", "[red]recall", "too_large", "rule official"):
         assert word in text
     assert "1 correct (1 exactly), 1 missing, 1 hallucinated, 2 unscored" in text
+
+
+def test_what_an_earlier_attempt_did_is_said_on_the_console_and_on_the_page(tmp_path: Path) -> None:
+    report, rows = made(QUESTIONS)
+    steps = (replace(report.steps[0], resumed=2), report.steps[1])
+    report = replace(report, resumed=3, steps=steps)
+    screen, out = console()
+    print_report(screen, to_json(report), written_to(tmp_path, report, QUESTIONS, rows))
+    assert "did 3 parts; of what was asked: parse 2" in " ".join(out.getvalue().split())
+    page = " ".join((tmp_path / "report.html").read_text().split())
+    assert "did 3 parts. Of what was asked, it asked parse 2." in page
 
 
 def test_scores_of_files_are_printed_with_what_was_left_out() -> None:

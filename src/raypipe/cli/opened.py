@@ -108,9 +108,9 @@ def cluster_of(
     opened, file = _read_cluster(args, settings, uri, models)
     team = cluster.Team.of(file, models)
     cluster.connect(settings.ray)
-    cluster.preflight(file.pools, cluster.resources())
+    cluster.preflight(file.pools, cluster.nodes())
     if team:
-        team.preflight(cluster.resources())
+        team.preflight(cluster.nodes())
     shared = judge is not None and team is not None and judge.share(team)
 
     def runner(verb: Verb, fill: Fill, parts: Sequence[Part]) -> Iterator[PartDone]:
@@ -186,7 +186,7 @@ class JudgeKit(LocalKit):
         from raypipe import cluster
 
         if self._team is not None and not self._up:
-            self._team.preflight(cluster.resources())
+            self._team.preflight(cluster.nodes())
             self._ends.enter_context(self._team.at_work())
             self._up = True
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import sys
 import time
@@ -84,7 +85,9 @@ def _of_eval(made: argparse.ArgumentParser) -> None:
     )
     options.fresh(made)
     made.add_argument(
-        "--out", metavar="DIR", help="folder for the report (default: a folder in $RAYPIPE_HOME)"
+        "--out",
+        metavar="DIR",
+        help="folder for the report (default: $RAYPIPE_HOME/runs/STORE/RECIPE/TIME, one for each run)",
     )
     options.as_json(made)
 
@@ -154,8 +157,8 @@ def _reprocess(args: argparse.Namespace, settings: Settings) -> int:
 def _evaluated(args: argparse.Namespace, settings: Settings, store: str | None) -> tuple[Store, Evaluation]:
     """An eval as the arguments say; `store` in place of the one that they name."""
     uri = store or settings.store_to_fill(args.store)
-    at_home = str(settings.home / "runs" / Path(uri).name / Path(args.recipe).stem)
-    out = Path(settings.place(args.out or at_home, "--out"))
+    runs = settings.home / "runs" / Path(uri).name / Path(args.recipe).stem
+    out = Path(settings.place(args.out or str(_unused(runs, time.localtime())), "--out"))
     data = [Path(settings.place(str(p), "--data")) for p in args.data]
     format = options.format_for(args.format, data)
     if data:
@@ -170,6 +173,15 @@ def _evaluated(args: argparse.Namespace, settings: Settings, store: str | None) 
             judge, args.fresh, origin(settings), _shown(args.json),
         )  # fmt: skip
     return filled, done
+
+
+def _unused(runs: Path, now: time.struct_time) -> Path:
+    """A folder for one more run among those of a recipe, named by the time: no run takes the place of one
+    before it."""
+    name = time.strftime("%Y-%m-%d-%H%M%S", now)
+    taken = {p.name for p in runs.iterdir()} if runs.is_dir() else set()
+    names = itertools.chain([name], (f"{name}-{n}" for n in itertools.count(2)))
+    return runs / next(n for n in names if n not in taken)
 
 
 def _shown(silent: bool) -> Callable[[Plan], None]:

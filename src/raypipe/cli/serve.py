@@ -210,7 +210,7 @@ def _serve(args: argparse.Namespace, settings: Settings) -> int:
     endpoint.check(settings)  # a replica that cannot start is tried again and again
     application = endpoint.application(settings)
     cluster.connect("local")  # a Serve that runs elsewhere may listen to others
-    cluster.preflight({"embed": endpoint.file(settings).pools["embed"]}, cluster.resources())
+    cluster.preflight({"embed": endpoint.file(settings).pools["embed"]}, cluster.nodes())
     try:
         deploy.run(application, args.host, args.port)
         where = f"http://{args.host}:{args.port}"

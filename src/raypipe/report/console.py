@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -11,10 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from raypipe.metrics.ranking import MAP_CUT_20_MIN, MEASURES
-from raypipe.report.page import seconds, share, signed
+from raypipe.report.page import seconds, share, signed, told_apart
 from raypipe.report.report import Outputs
-
-MOST = 12  # values of a label shown on a terminal: CRAG's own have at most 8; all of them are in report.json
 
 
 def print_report(console: Console, report: Mapping[str, Any], outputs: Outputs) -> None:
@@ -39,6 +36,8 @@ def print_report(console: Console, report: Mapping[str, Any], outputs: Outputs) 
         counts = (str(s[k]) for k in ("rows", "planned", "asked", "remembered", "skipped", "faults"))
         steps.add_row(Text(s["step"]), *counts, f"{s['seconds']:.1f}")
     console.print(steps)
+    if report["resumed"]:
+        console.print(Text(resumed(report)))
     for name, cost in _costs(report):
         console.print(Text(f"{name}: {cost}"))
     if report["faults_by_reason"]:
@@ -49,6 +48,12 @@ def print_report(console: Console, report: Mapping[str, Any], outputs: Outputs) 
         console.print(faults)
     for path in (outputs.report, outputs.predictions, outputs.page):
         console.print(Text(str(path)), soft_wrap=True)
+
+
+def resumed(report: Mapping[str, Any]) -> str:
+    """What of a report's work was done before."""
+    asked = ", ".join(f"{s['step']} {s['resumed']}" for s in report["steps"] if s["resumed"])
+    return f"resumed: an attempt that was stopped did {report['resumed']} parts; of what was asked: {asked}"
 
 
 def _costs(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -117,8 +122,7 @@ def _scores(console: Console, found: Mapping[str, Any]) -> None:
     table = grid(f"rule {found['rule']}", "score", "accuracy", "hallucination", "missing", "unscored", "of")
     rows = [("this run", found)]
     rows += [(f'always "{answer}"', s) for answer, s in found["controls"].items()]
-    sizes = Counter(s["label"] for s in found["slices"])
-    rows += [(f"{s['label']}: {s['value']}", s) for s in found["slices"] if 1 < sizes[s["label"]] <= MOST]
+    rows += [(f"{s['label']}: {s['value']}", s) for s in told_apart(found["slices"])[0]]
     for i, (name, s) in enumerate(rows):
         shares = (share(s[k]) for k in ("accuracy", "hallucination", "missing"))
         counts = (str(s["n_unscored"]), str(s["total"]))
@@ -133,5 +137,5 @@ def _scores(console: Console, found: Mapping[str, Any]) -> None:
     if found["n_unscored"] and found["bounds"]:
         low, high = found["bounds"]
         rest = f"whatever a judge says, the score over all {found['total']} is"
-        console.print(Text("Unscored questions need a judge or could not be done:"))
+        console.print(Text("Unscored questions need a judge (--judge MODEL) or could not be done:"))
         console.print(Text(f"{rest} between {signed(low)} and {signed(high)}."))

@@ -6,6 +6,7 @@ policy forbids scripts and requests, should anything slip through.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
@@ -19,6 +20,7 @@ from raypipe.report import plot
 
 SHOWN = 500  # questions on the page, some 4 kB each with their passages; all are in predictions.jsonl
 HITS_SHOWN = 3  # passages under a question
+MOST = 12  # values of a label shown to people: CRAG's own have at most 8; all of them are in report.json
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,16 +78,27 @@ def render(report: Mapping[str, Any], results: Sequence[Result]) -> str:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
+    slices, left_out = told_apart(report["slices"])
     env.filters.update(signed=signed, share=share, seconds=seconds, linkable=linkable)
     text = resources.files("raypipe.report").joinpath("page.html").read_text(encoding="utf-8")
     return env.from_string(text).render(
         r=report,
+        slices=slices,
+        left_out=left_out,
         results=results,
         plot=plot,
         segments=plot.segments(report),
-        dots=plot.dots(report),
+        dots=plot.dots(report, slices),
         bars=plot.bars(report["steps"]),
     )
+
+
+def told_apart(slices: Sequence[Mapping[str, Any]]) -> tuple[list[Mapping[str, Any]], dict[str, int]]:
+    """The slices to show, and label -> its values for each label left out. A label with one value says what
+    all questions together say, one with very many drowns the others."""
+    sizes = Counter(s["label"] for s in slices)
+    shown = {label for label, values in sizes.items() if 1 < values <= MOST}
+    return [s for s in slices if s["label"] in shown], {k: n for k, n in sizes.items() if k not in shown}
 
 
 def signed(score: float | None) -> str:

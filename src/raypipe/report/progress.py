@@ -5,6 +5,7 @@ On a terminal a bar; elsewhere (a log, a job's driver) a plain line every ten se
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -47,8 +48,10 @@ class Task:
     started: float  # on the progress's clock, seconds
     report: Callable[[Task, int], None] = field(repr=False)  # told of every advance
     over: Callable[[Task, bool], None] = field(repr=False)  # told of the end, and whether all went well
+    now: Callable[[], float] = field(repr=False)  # the progress's clock
     done: int = 0
     tokens: int = 0  # that language models wrote meanwhile
+    silence: float = math.inf  # seconds from the start to the first of these: engines take a minute to load
     said: float = 0.0  # when its last plain line was written, on the progress's clock
     bar: TaskID | None = None  # on a terminal
     ended: bool = False
@@ -72,9 +75,16 @@ class Task:
         self.done += units
         self.report(self, units)
 
+    def wrote(self, tokens: int, seconds: float) -> None:
+        """Says that language models wrote so many tokens within the last `seconds`."""
+        if tokens:
+            self.tokens += tokens
+            self.silence = min(self.silence, max(0.0, self.now() - self.started - seconds))
+
     def speed(self, elapsed: float) -> str:
-        """Tokens written a second, where any were."""
-        return f", {self.tokens / elapsed:.0f} tokens/s" if self.tokens and elapsed > 0 else ""
+        """Tokens written a second since the first, where any were."""
+        writing = elapsed - self.silence
+        return f", {self.tokens / writing:.0f} tokens/s" if self.tokens and writing > 0 else ""
 
     def line(self, elapsed: float) -> str:
         """Where the work stands after this many seconds."""
@@ -138,7 +148,7 @@ class Progress:
         """Starts showing one kind of work: `with progress.task(...) as pages:` ends it, and else the end of
         the progress does."""
         start = self._now()
-        task = Task(verb, unit, total, start, self._advanced, self._ended, said=start)
+        task = Task(verb, unit, total, start, self._advanced, self._ended, self._now, said=start)
         if self._bars is not None:
             task.bar = self._bars.add_task(verb, total=total, unit=unit)
         self._tasks.append(task)

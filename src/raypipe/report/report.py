@@ -33,6 +33,7 @@ class StepLine:
     prompt_tokens: int = 0  # of the chats that were asked; remembered ones cost none
     cached_tokens: int = 0  # of these, found in the engine's prefix cache
     generated_tokens: int = 0  # of the replies
+    resumed: int = 0  # of what was asked: by attempts before this one, which were stopped
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +91,7 @@ class EvalReport:
     faults: tuple[FaultCount, ...]
     steps: tuple[StepLine, ...]  # corpus steps, then question steps, in recipe order
     marks: Marks
+    resumed: int = 0  # parts that attempts before this one did, which were stopped; the steps count them
     judge: JudgeLine | None = None  # None: nobody was asked
     answer_cut: AnswerCut | None = None  # None: answers are as long as they are
     planted: Obeyed | None = None  # orders in pages; None: no language model was asked
@@ -136,6 +138,7 @@ def to_json(report: EvalReport) -> dict[str, Any]:
         "answer_cut": asdict(report.answer_cut) if report.answer_cut else None,
         "planted": {**asdict(report.planted), "rate": report.planted.rate} if report.planted else None,
         "seconds": report.seconds,
+        "resumed": report.resumed,
         "steps": [asdict(s) for s in report.steps],
     }
 
