@@ -50,7 +50,7 @@ def main() -> None:
     args = _arguments()
     recipe = resolved(args.recipe, args.models, Conf((ROOT / "conf",)))
     with tempfile.TemporaryDirectory() as folder:
-        questions, store = _filled(Path(folder), recipe, args.questions, args.pages)
+        questions, store = filled(Path(folder), recipe, args.questions, args.pages)
         _say({"way": "bare loop", **asyncio.run(_bare(recipe, store, questions))})
         os.environ.setdefault(
             "RAY_AUTH_MODE", "disabled"
@@ -74,7 +74,7 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _filled(folder: Path, recipe: Recipe, count: int, pages: int) -> tuple[list[Question], Store]:
+def filled(folder: Path, recipe: Recipe, count: int, pages: int) -> tuple[list[Question], Store]:
     """A store with an invented data set, indexed."""
     synth.write(folder / "world", count, pages=pages, seed=7, page_chars=3000)
     store = Store.create(str(folder / "store"))
