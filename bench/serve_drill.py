@@ -111,9 +111,7 @@ async def _load(url: str, questions: list[Question], count: int, clients: int) -
                 while tries < 2 and (status == 0 or status >= 500):
                     tries += 1
                     try:
-                        reply = await http.post(
-                            "/v1/answer", json={"query": questions[i % len(questions)].id}
-                        )
+                        reply = await http.post("/v1/answer", json={"query": ids[i % len(ids)]})
                         status = reply.status_code
                     except httpx.TransportError:
                         status = 0

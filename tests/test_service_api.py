@@ -354,3 +354,46 @@ def test_crags_own_loop_gets_the_answers_of_the_job(with_key, filled):
         }
         said += participant.batch_generate_answer(batch)
     assert said == [q.answer for q in filled.answers]
+
+
+def test_no_address_in_a_request_or_a_page_is_ever_opened(app):
+    """A listener of our own stands where everything points to."""
+    reached = []
+
+    async def canary(scope, receive, send):
+        reached.append(scope.get("path"))
+
+    with listening(canary) as url:
+        html = (
+            f"<html><head><link rel=stylesheet href='{url}/css'><script src='{url}/js'></script>"
+            f"<base href='{url}/'><meta http-equiv=refresh content='0;{url}/next'></head><body><img src='{url}/img'>"
+            f"<iframe src='{url}/frame'></iframe>"
+            f"<a href='{url}/link'>Ada wrote the first program.</a></body></html>"
+        )
+        page = {
+            "page_url": f"{url}/page",
+            "page_name": f"{url}/name",
+            "page_snippet": f"see {url}",
+            "page_result": html,
+        }
+        body = {"query": f"who wrote {url}/query ?", "documents": [page], "include": ["context", "passages"]}
+        said = ask(app, {**body, "filters": {"hosts": ["127.0.0.1"]}}).json()
+        assert said["outcome"] in ("answered", "abstained") and said["passages"]
+        assert said["passages"][0]["url"] == f"{url}/page"
+        messages = [{"role": "user", "content": [{"type": "text", "text": f"read {url}/chat"}]}]
+        assert ask(app, {"model": "raypipe", "messages": messages}, "/v1/chat/completions").is_success
+        picture = [
+            {"role": "user", "content": [{"type": "image_url", "image_url": {"url": f"{url}/picture"}}]}
+        ]
+        assert ask(app, {"model": "raypipe", "messages": picture}, "/v1/chat/completions").status_code == 400
+    assert reached == []
+
+
+@pytest.mark.parametrize(
+    "name", ["../../etc/passwd", "texts-x'; DROP TABLE questions; --", "a/../../b", "%2e%2e%2f"]
+)
+def test_a_name_that_climbs_or_quotes_is_only_a_text(app, name):
+    assert ask(app, {"query": name}).json()["outcome"] in ("answered", "abstained")
+    found = ask(app, {"query": "x", "filters": {"sources": [name]}}, "/v1/retrieve")
+    assert found.is_success and found.json()["passages"] == []
+    assert send(app, ("GET", f"/v1/{name}", {}))[0].status_code == 404
