@@ -29,8 +29,9 @@ from reruns import Bench
 from serve_config import builder, unknown
 
 from raypipe import arrow
+from raypipe.access import Keys
 from raypipe.cli import main
-from raypipe.cli.serve import Endpoint
+from raypipe.cli.serve import Endpoint, check_host
 from raypipe.errors import ConfError
 from raypipe.manifest import read
 from raypipe.release import promote, rollback
@@ -380,3 +381,46 @@ def test_the_builder_refuses_arguments_that_nobody_knows(config):
     with pytest.raises(ConfError, match="did you mean 'local'"):
         builder()({"recipe": "locall"})
     assert Endpoint().recipe == "local"
+
+
+def test_it_does_not_listen_to_others_without_keys_unless_it_is_told_to(config, capsys, tmp_path):
+    store = ["--store", str(tmp_path / "store")]
+    for host in ("0.0.0.0", "192.0.2.7", "::", "example.org"):
+        assert main(["serve", "local", *store, "--host", host]) == 2
+        assert "--auth none" in capsys.readouterr().err
+    check_host("0.0.0.0", Keys(open=True))
+    check_host("0.0.0.0", Keys.of([KEY]))
+    for host in ("127.0.0.1", "localhost", "::1"):
+        check_host(host, Keys())
+
+
+def test_keys_come_from_the_environment_and_a_file_and_a_wrong_one_is_not_repeated(tmp_path):
+    file = tmp_path / "keys"
+    file.write_text(f"# for the team\n{KEY}\n\nanother-key-of-length\n")
+    keys = Endpoint(keys=str(file)).face({"RAYPIPE_KEYS": "a-third-key-of-length, "}).keys
+    assert all(keys.knows(k) for k in (KEY, "another-key-of-length", "a-third-key-of-length"))
+    assert not keys.knows("") and not keys.knows("# for the team")
+    file.write_text("# none\n")
+    for endpoint, environ, says in (
+        (Endpoint(keys=str(file)), {}, "expected a key a line"),
+        (Endpoint(keys=str(tmp_path / "absent")), {}, "cannot be read"),
+        (Endpoint(), {"RAYPIPE_KEYS": "s3cr3t"}, "key 1: expected at least 16"),
+        (Endpoint(auth="none"), {"RAYPIPE_KEYS": KEY}, "found both"),
+    ):
+        with pytest.raises(ConfError, match=says) as e:
+            endpoint.face(environ)
+        assert "s3cr3t" not in str(e.value) and KEY not in str(e.value)
+
+
+def test_the_fallback_is_the_extract_step_of_a_recipe_and_its_models_are_served_too(config):
+    from ray.serve._private.build_app import build_app
+
+    app = builder()({"recipe": "local", "fallback": "local", "limits": {"ongoing": 4}})
+    models = {
+        d.name: d.init_args[1] for d in build_app(app, name="raypipe").deployments if d.name != "gateway"
+    }
+    assert {m.name for m in models["embed"]} == {"all-MiniLM-L6-v2"}
+    with pytest.raises(ConfError, match="expected a recipe with an extract step"):
+        builder()({"recipe": "local", "fallback": "vanilla"})
+    with pytest.raises(ConfError, match="limits: expected ongoing"):
+        builder()({"limits": {"ongoing": 0}})

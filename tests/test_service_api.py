@@ -366,7 +366,8 @@ def test_no_address_in_a_request_or_a_page_is_ever_opened(app):
     with listening(canary) as url:
         html = (
             f"<html><head><link rel=stylesheet href='{url}/css'><script src='{url}/js'></script>"
-            f"<base href='{url}/'><meta http-equiv=refresh content='0;{url}/next'></head><body><img src='{url}/img'>"
+            f"<base href='{url}/'><meta http-equiv=refresh content='0;{url}/next'></head><body>"
+            f"<img src='{url}/img'>"
             f"<iframe src='{url}/frame'></iframe>"
             f"<a href='{url}/link'>Ada wrote the first program.</a></body></html>"
         )
