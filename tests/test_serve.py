@@ -117,12 +117,12 @@ def running(tmp_path_factory):
     from raypipe.synth import write
 
     world = tmp_path_factory.mktemp("hundred")
-    write(world, QUESTIONS, pages=5, seed=11, page_chars=600)
+    write(world, QUESTIONS, pages=5, seed=11, page_chars=1000)
     bench = Bench(tmp_path_factory.mktemp("released"), world)
-    bench.run(SURE, out="one")
+    bench.run(RECIPE, out="one")
     store = Store.open(str(bench.folder / "store"))
     asked = arrow.question.records(store.dataset("questions").to_table())
-    jobs = list(bench.pipeline(SURE).answers(asked))
+    jobs = list(bench.pipeline(RECIPE).answers(asked))
     bench.run(OTHER, out="two")
     runs = tuple(read(bench.folder / name) for name in ("one", "two"))
     promote(store, runs[0], [])
@@ -164,7 +164,8 @@ class started:
         raise AssertionError(f"not ready after minutes:\n{self.log.read_text()}")
 
     def __exit__(self, *_):
-        self.process.send_signal(signal.SIGTERM)
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
         assert self.process.wait(90) == 143, self.log.read_text()
 
 
@@ -204,7 +205,7 @@ def test_it_answers_what_raypipe_ask_answers(running, monkeypatch):
 
 @pytest.mark.ray
 def test_stages_arrive_one_by_one_and_chats_and_batches_are_answered(running):
-    job = running.jobs[0]
+    job = next(q for q in running.jobs if q.outcome == "answered")
     with running.client() as client:
         with client.stream("POST", "/v1/answer", json={"query": job.text, "stream": True}) as reply:
             text = "".join(reply.iter_text())
@@ -314,19 +315,29 @@ def test_with_every_gateway_killed_it_says_so_and_comes_back(running):
 
 @pytest.mark.ray
 def test_no_key_and_no_question_is_in_any_log(running):
-    """Last: the logs of all that happened here."""
+    """After all others: the logs of all that happened here."""
     texts = [running.log.read_text()]
-    for folder in psutil.Process(running.process.pid).children(recursive=True):
+    for child in psutil.Process(running.process.pid).children(recursive=True):
         try:
-            texts += [
-                Path(f.path).read_text(errors="replace") for f in folder.open_files() if "log" in f.path
-            ]
+            files = [Path(f.path) for f in child.open_files() if "/logs/" in f.path]
+            texts += [f.read_text(errors="replace") for f in files]
         except (psutil.Error, OSError):
             continue
     whole = "\n".join(texts)
     assert '"route": "/v1/answer"' in whole, "the lines of the requests are not here"
     assert KEY not in whole
     assert not [q.text for q in running.jobs if q.text in whole]
+
+
+@pytest.mark.ray
+def test_told_to_end_it_finishes_what_it_has_begun(running):
+    """The last of all: it ends the endpoint."""
+    came = running.under_load(200, 8, lambda: running.process.send_signal(signal.SIGTERM), timeout=30)
+    assert {c.status for c in came} <= {200, 404, 503, 0}, (
+        "refused or unreachable afterwards, never broken off"
+    )
+    assert sum(c.status == 200 for c in came) > 8
+    assert running.process.wait(90) == 143, running.log.read_text()
 
 
 @pytest.fixture

@@ -171,6 +171,10 @@ class LocalKit:
             for reply in await generate([chat], sampling, adapter):
                 yield reply
 
+    async def away(self) -> list[str]:
+        """Nothing is elsewhere."""
+        return []
+
     async def healthy(self) -> None:
         """Returns while the engines that this kit started are alive. Raises what they raise."""
         for own in list(self._own.values()):

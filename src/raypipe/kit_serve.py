@@ -5,17 +5,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
 from raypipe.chat import Chat, Generate, Generated, Sampling
-from raypipe.errors import ConfError
+from raypipe.errors import ConfError, RaypipeError
 from raypipe.kit import LocalKit
 from raypipe.records import Fault
 from raypipe.step import Embed, Index, Model, Role, Score, Tokenize
+
+HEALTH_S = 2.0
+"""For a deployment to say that it is there: a call of nothing takes some milliseconds, and a replica that
+computes answers it meanwhile."""
 
 
 class Remote(Protocol):
@@ -39,9 +44,16 @@ class ServeKit:
     """
 
     def __init__(
-        self, embed: Remote, score: Remote, generate: Remote | None, stream: Stream | None = None
+        self,
+        embed: Remote,
+        score: Remote,
+        generate: Remote | None,
+        stream: Stream | None = None,
+        health: Mapping[str, Remote] = {},
     ) -> None:
+        """`health`: by deployment, a method that returns while its models can compute."""
         self._embed, self._score, self._generate, self._stream = embed, score, generate, stream
+        self._health = health
         self._here = LocalKit(None)
         self._sink: Callable[[str], None] | None = None
 
@@ -56,6 +68,20 @@ class ServeKit:
         other = copy.copy(self)
         other._sink = sink
         return other
+
+    async def away(self) -> list[str]:
+        """The deployments that do not answer within HEALTH_S."""
+
+        async def is_away(remote: Remote) -> bool:
+            try:
+                async with asyncio.timeout(HEALTH_S):
+                    await remote.remote()
+            except (TimeoutError, RaypipeError):
+                return True
+            return False
+
+        found = await asyncio.gather(*(is_away(remote) for remote in self._health.values()))
+        return [name for name, away in zip(self._health, found, strict=True) if away]
 
     def embedder(self, model: Model) -> Embed:
         async def embed(texts: Sequence[str], role: Role) -> np.ndarray:

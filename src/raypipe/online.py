@@ -126,6 +126,9 @@ class Overhearing:
     def with_index(self, index: Index) -> Overhearing:
         return Overhearing(self._kit.with_index(index), self._heard)
 
+    async def away(self) -> list[str]:
+        return await self._kit.away()
+
     def with_sink(self, sink: Callable[[str], None]) -> Overhearing:
         return Overhearing(self._kit.with_sink(sink), self._heard)
 
@@ -176,9 +179,11 @@ class Online:
         """Itself: a recipe that was named does not change."""
         return self
 
-    async def ready(self) -> None:
-        """Returns once a question can be asked of the store. Raises NotReady."""
+    async def ready(self) -> list[str]:
+        """Returns once a question can be asked of the store, with what is away meanwhile and will be left
+        out. Raises NotReady."""
         await self.opened()
+        return await self._kit.away()
 
     async def check(self) -> None:
         """Raises NotReady, or ConfError or ModelMissing for a step that the models here cannot do."""

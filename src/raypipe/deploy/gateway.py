@@ -36,6 +36,7 @@ class Gateway:
             Calls(rerank, "score", "score_alone"),
             generate and Calls(generate, "generate"),
             generate and Calls(generate, "stream"),
+            {h.deployment_name: Calls(h, "ready") for h in (embed, rerank, generate) if h is not None},
         )
         self._answerer: Answerer = (
             Live(kit, store, rules) if recipe is None else Online(recipe, kit, store, rules=rules)

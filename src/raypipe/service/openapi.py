@@ -54,7 +54,14 @@ EVENT = {
         "data": {"type": "string", "description": "JSON; the last one of a chat is [DONE]"},
     },
 }
-READY = {"type": "object", "properties": {"status": {"type": "string"}}}
+READY = {
+    "type": "object",
+    "required": ["status"],
+    "properties": {
+        "status": {"type": "string"},
+        "away": {"type": "array", "items": {"type": "string"}, "description": "what is left out now"},
+    },
+}
 
 
 def described() -> dict[str, Any]:
