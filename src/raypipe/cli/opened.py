@@ -116,11 +116,11 @@ def cluster_of(
     def runner(verb: Verb, fill: Fill, parts: Sequence[Part]) -> Iterator[PartDone]:
         if team and verb == "answer":
             if not (shared and judge):
-                return cluster.run_beside(team, fill, parts)
+                return cluster.run_beside(team, fill, parts, file.limits)
             if parts:
                 judge.start()
-            return cluster.run_parts(fill, parts, team.engines.answer)
-        return cluster.run_parts(fill, parts, file.pools[verb])
+            return cluster.run_parts(fill, parts, team.engines.answer, file.limits)
+        return cluster.run_parts(fill, parts, file.pools[verb], file.limits)
 
     place = replace(opened.place, engines=team.names if team else {})
     return replace(opened, place=place, runner=runner)
@@ -133,7 +133,7 @@ def _read_cluster(
     file = cluster_file(args, settings)
     threads = max(1, int(file.pools["embed"].cpus))
     asked = addresses(file, models, settings.keys)
-    place = Place(uri, file.engine, file.device, threads, {}, asked, question_s=file.question_s)
+    place = Place(uri, file.engine, file.device, threads, {}, asked, question_s=file.limits.question_s)
     sizes = Sizes(file.sources_per_part, file.questions_per_part)
     return Opened(place, sizes, inline, {verb: pool.actors for verb, pool in file.pools.items()}), file
 
