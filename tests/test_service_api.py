@@ -6,6 +6,7 @@ import json
 import logging
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import httpx
 import openai
@@ -13,12 +14,16 @@ import pytest
 from face import OPEN, ask, events, listening, send, served
 
 from raypipe.access import Keys, Limits
+from raypipe.cli.opened import resolved
+from raypipe.conf import Conf
 from raypipe.errors import ConfError
 from raypipe.harness import Participant
 from raypipe.kit import LocalKit
+from raypipe.kit_serve import ServeKit
 from raypipe.online import Online
 from raypipe.service.watch import JsonLines
 
+HERE = Path(__file__).parent
 KEY, NEXT_KEY = "first-key-of-sixteen", "second-key-of-sixteen"
 
 
@@ -398,3 +403,38 @@ def test_a_name_that_climbs_or_quotes_is_only_a_text(app, name):
     found = ask(app, {"query": "x", "filters": {"sources": [name]}}, "/v1/retrieve")
     assert found.is_success and found.json()["passages"] == []
     assert send(app, ("GET", f"/v1/{name}", {}))[0].status_code == 404
+
+
+class Elsewhere:
+    """A deployment's methods, in this process."""
+
+    def __init__(self, method, pieces=None):
+        self.remote, self.stream = method, pieces
+
+
+def test_what_a_language_model_writes_is_streamed_as_drafts_of_its_stage(filled, tmp_path):
+    recipe = resolved("crag-baseline", str(HERE / "fake_models.yaml"), Conf((HERE.parent / "conf",)))
+    here = LocalKit(None, "sorted")
+
+    async def pieces(model, chat, sampling, adapter):
+        [reply] = await here.generator(model)([chat], sampling, adapter)
+        for word in reply.text.split(" "):
+            yield f"{word} "
+        yield reply
+
+    kit = ServeKit(
+        Elsewhere(lambda model, texts, role: here.embedder(model)(texts, role)),
+        Elsewhere(lambda model, pairs: here.reranker(model)(pairs)),
+        Elsewhere(lambda model, *asked: here.generator(model)(*asked)),
+        Elsewhere(None, pieces),
+    )
+    line = next(iter(filled.lines.values()))
+    body = {"query": line["query"], "documents": line["search_results"], "include": ["replies"]}
+    app = served(Online(recipe, kit, str(tmp_path / "none")))
+    found = [(n, json.loads(d)) for n, d in events(ask(app, {**body, "stream": True}).text)]
+    drafts = [data for name, data in found if name == "draft"]
+    assert {d["stage"] for d in drafts} == {"generate:web"} and len(drafts) > 1
+    said = found[-1][1]
+    assert "".join(d["text"] for d in drafts).strip() == said["replies"]["web"]["text"]
+    plain = ask(app, body).json()
+    assert (plain["answer"], plain["citations"]) == (said["answer"], said["citations"])
