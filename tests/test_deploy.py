@@ -121,6 +121,50 @@ def test_a_stream_comes_piece_by_piece(fragile):
     assert asyncio.run(asked()) == [0, 1, 2, 3]
 
 
+class Response:
+    def __init__(self, work):
+        self._work = work
+
+    def __await__(self):
+        return self._work.__await__()
+
+    def cancel(self):
+        pass
+
+
+class Handle:
+    """A deployment whose batches break, while single calls are fine, or not."""
+
+    deployment_name = "embed"
+
+    def __init__(self, alone):
+        self.asked = []
+        self.embed = self._method("embed", ZeroDivisionError("somebody's input"))
+        self.embed_alone = self._method("embed_alone", alone)
+
+    def _method(self, name, comes):
+        async def work():
+            self.asked.append(name)
+            if isinstance(comes, Exception):
+                raise comes
+            return comes
+
+        class Method:
+            remote = staticmethod(lambda *args: Response(work()))
+
+        return Method
+
+
+def test_an_input_that_breaks_a_batch_breaks_its_own_request_alone():
+    fine = Handle("mine")
+    assert asyncio.run(Calls(fine, "embed", "embed_alone").remote(1)) == "mine"
+    assert fine.asked == ["embed", "embed_alone"]
+    broken = Handle(ValueError("mine, too"))
+    with pytest.raises(ValueError, match="mine, too"):
+        asyncio.run(Calls(broken, "embed", "embed_alone").remote(1))
+    assert broken.asked == ["embed", "embed_alone"]
+
+
 def test_calls_of_one_kind_are_computed_in_one_batch_and_each_gets_its_own_rows():
     batches = []
 

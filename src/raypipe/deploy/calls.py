@@ -40,7 +40,10 @@ class Calls:
                 if attempt == TRIES:
                     raise self._away(f"{TRIES} replicas died of it: {e}") from e
             except Exception as e:
-                raise self._own(e) from e
+                own = self._own(e)
+                if name == self._alone or isinstance(own, RaypipeError):
+                    raise own from e
+                # The input of somebody else in the batch may be what broke it.
         raise AssertionError("the last try returns or raises")
 
     async def stream(self, *args: Any) -> AsyncIterator[Any]:
