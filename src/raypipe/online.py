@@ -7,38 +7,35 @@ HTTP nor Ray; where models compute is the kit's matter.
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from raypipe import arrow
 from raypipe.catalogue import Catalogue, Filters, narrowed
-from raypipe.chat import Chat, Generate, Generated, Sampling
+from raypipe.chat import Chat
 from raypipe.degrade import Rules
-from raypipe.errors import RaypipeError, Unavailable
+from raypipe.errors import Unavailable
 from raypipe.index import LanceIndex
 from raypipe.memo import Memo, Tally
+from raypipe.overhear import Overhearing
 from raypipe.pipeline import searched
-from raypipe.plain import from_plain
 from raypipe.recipe import Recipe, ranking_of
 from raypipe.records import IDK, Fault, Hit, Question, Quote, Source, Span
-from raypipe.release import Release, live
+from raypipe.release import Release
 from raypipe.report.report import ranking, urls
 from raypipe.request import SharedKit, answer_over
 from raypipe.run import Corpora, Questions, StageCount
-from raypipe.step import Embed, Index, Model, Score, Tokenize
+from raypipe.step import Index
 from raypipe.store import Store, StoreError
 
 AROUND = 300
 """Characters of a page that are shown before and after a quote: two or three sentences."""
 
 
-FOLLOW_S = 1.0
-"""Between two looks at the pointer to the live release: a small file, some milliseconds."""
-
-log = logging.getLogger("raypipe.online")
+GRACE_S = 0.1
+"""Beyond the deadline, for reading the evidence of an answer that was decided in time: some milliseconds."""
 
 
 class NotReady(Unavailable):
@@ -117,45 +114,6 @@ class Answered:
     passages: tuple[Passage, ...] = ()  # the ranking with its texts, best first; () where nobody asked for it
 
 
-class Overhearing:
-    """A kit that notes every chat that a language model is asked."""
-
-    def __init__(self, kit: SharedKit, heard: list[Chat]) -> None:
-        self._kit, self._heard = kit, heard
-
-    def with_index(self, index: Index) -> Overhearing:
-        return Overhearing(self._kit.with_index(index), self._heard)
-
-    async def away(self) -> list[str]:
-        return await self._kit.away()
-
-    def with_sink(self, sink: Callable[[str], None]) -> Overhearing:
-        return Overhearing(self._kit.with_sink(sink), self._heard)
-
-    def embedder(self, model: Model) -> Embed:
-        return self._kit.embedder(model)
-
-    def reranker(self, model: Model) -> Score:
-        return self._kit.reranker(model)
-
-    def tokenizer(self, model: Model) -> Tokenize:
-        return self._kit.tokenizer(model)
-
-    def index(self) -> Index:
-        return self._kit.index()
-
-    def generator(self, model: Model) -> Generate:
-        generate = self._kit.generator(model)
-
-        async def ask(
-            chats: Sequence[Chat], sampling: Sampling, adapter: str | None = None
-        ) -> list[Generated | Fault]:
-            self._heard.extend(chats)
-            return await generate(chats, sampling, adapter)
-
-        return ask
-
-
 class Online:
     """A recipe, ready for requests over one store. Tables are opened when they are first needed and stay as
     they were then: later commits do not show. With `memo`, what a model was asked before about the store is
@@ -201,7 +159,7 @@ class Online:
 
     async def _in_time(self, recipe: Recipe, asked: Asked, heard: Heard) -> Answered:
         start, due = time.perf_counter(), asked.question.due
-        left = None if due is None else max(0.0, due - time.time())
+        left = None if due is None else max(0.0, due - time.time()) + GRACE_S
         try:
             async with asyncio.timeout(left) as limit:
                 return await self._asked(recipe, asked, heard, start)
@@ -209,10 +167,9 @@ class Online:
             if not limit.expired():
                 raise
         # Stages keep to their shares; what is left is opening tables, and the pages that a request brings.
-        late = Fault("documents", "late", "the question's time was over before its pages were ready", True)
-        question = replace(
-            asked.question, answer=IDK, outcome="abstained", degraded=("documents",), faults=(late,)
-        )
+        what = "store" if asked.sources is None else "documents"
+        late = Fault(what, "late", "the question's time was over before it could be searched", transient=True)
+        question = replace(asked.question, answer=IDK, outcome="abstained", degraded=(what,), faults=(late,))
         return await self._done(question, None, asked, start)
 
     async def _asked(self, recipe: Recipe, asked: Asked, heard: Heard, start: float) -> Answered:
@@ -284,58 +241,6 @@ def _usage(used: Tally) -> dict[str, int]:
         "cached_tokens": tokens.cached,
         "generated_tokens": tokens.generated,
     }
-
-
-class Live:
-    """The live release of a store, followed: each request is answered by the one that was live when it came.
-
-    The pointer is read again when a request comes and FOLLOW_S are over. Whoever finds that it moved opens
-    the new tables; the others go on with the release that they know. A release that cannot be opened is not
-    followed, and the log says why.
-    """
-
-    def __init__(self, kit: SharedKit, store: str, rules: Rules | None = None) -> None:
-        self._kit, self._uri, self._rules = kit, store, rules
-        self._now: Online | None = None
-        self._looked = -FOLLOW_S
-        self._looking = asyncio.Lock()
-        self._refused = ""  # id of the release that could not be opened
-
-    async def current(self) -> Online:
-        """What answers now. Raises NotReady before the first release."""
-        if self._now is None or (self._stale() and not self._looking.locked()):
-            async with self._looking:
-                if self._stale():
-                    await self._look()
-                    self._looked = time.monotonic()
-        if self._now is None:
-            raise NotReady(f"{self._uri}: nothing is live; `raypipe promote DIR` releases a finished eval")
-        return self._now
-
-    def _stale(self) -> bool:
-        return time.monotonic() - self._looked >= FOLLOW_S
-
-    async def _look(self) -> None:
-        try:
-            release = await asyncio.to_thread(lambda: live(Store.open(self._uri)))
-        except StoreError as e:
-            if self._now is None:
-                raise NotReady(str(e)) from e
-            log.error("the pointer to the live release cannot be read, %s goes on: %s", self._now.release, e)
-            return
-        if release is None or release.id == self._refused:
-            return
-        if self._now is not None and release.id == self._now.release:
-            return
-        try:
-            online = Online(from_plain(release.recipe), self._kit, self._uri, None, release, self._rules)
-            await online.check()
-        except RaypipeError as e:
-            self._refused = release.id
-            log.error("release %s is not followed: %s", release.id, e)
-            return
-        before, self._now = self._now, online
-        log.info("release %s answers, before it %s", online.release, before and before.release)
 
 
 class Searched(Protocol):

@@ -14,7 +14,8 @@ from raypipe.deploy.calls import Calls
 from raypipe.deploy.meters import RayMeters
 from raypipe.deploy.traces import Traces, tracer
 from raypipe.kit_serve import ServeKit
-from raypipe.online import Live, Online
+from raypipe.live import Live
+from raypipe.online import Online
 from raypipe.recipe import Recipe
 from raypipe.service import application
 from raypipe.service.app import Answerer

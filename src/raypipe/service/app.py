@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from functools import partial
 from http import HTTPStatus
 from typing import Any, Protocol
 
 from fastapi import Depends, FastAPI, Request, Response
-from fastapi.responses import HTMLResponse, JSONResponse, StreamingResponse
+from fastapi.responses import HTMLResponse, JSONResponse
 
 from raypipe.access import Face
 from raypipe.errors import ConfError
@@ -65,10 +65,7 @@ class Service:
         sent = read(Streamed, await self._read(request))
         oracle = await self._answerer.current()
         if sent.stream:
-            found = await self._events(request, partial(self._said, oracle, sent))
-            return StreamingResponse(
-                stream.written(found), media_type="text/event-stream", headers=stream.HEADERS
-            )
+            return await self._stream(request, partial(self._said, oracle, sent), stream.written)
         async with self._slots.one():
             return JSONResponse(await waited(request, self._said(oracle, sent, NOBODY, request)))
 
@@ -110,9 +107,9 @@ class Service:
             raise Refused(HTTPStatus.NOT_FOUND, "no such model is served: GET /v1/models lists them")
         query = bodies.Query(query=sent.query(), **dict(sent.raypipe))
         if sent.stream:
-            found = await self._events(request, partial(self._said, oracle, query))
-            lines = chat.chunks(id, sent, found)
-            return StreamingResponse(lines, media_type="text/event-stream", headers=stream.HEADERS)
+            return await self._stream(
+                request, partial(self._said, oracle, query), partial(chat.chunks, id, sent)
+            )
         async with self._slots.one():
             said = await waited(request, self._said(oracle, query, NOBODY, request))
         return JSONResponse(chat.completion(id, sent.model, said))
@@ -128,15 +125,20 @@ class Service:
             request.state.noted.update(noted)
         return reply(answered, sent.include)
 
-    async def _events(self, request: Request, said: Any) -> AsyncIterator[stream.Event | None]:
-        """The events of one question. Its slot is taken here, so that a refusal is still a status."""
+    async def _stream(
+        self,
+        request: Request,
+        said: Callable[[Heard, Request], Awaitable[Said]],
+        written: Callable[[AsyncIterator[stream.Event | None]], AsyncIterator[str]],
+    ) -> Response:
+        """One question as a stream. Its slot is taken here, so that a refusal is still a status."""
         slot = self._slots.one()
         await slot.__aenter__()
 
         async def done() -> None:
             await slot.__aexit__(None, None, None)
 
-        return stream.events(request, lambda heard: said(heard, request), done)
+        return stream.Held(written(stream.events(request, lambda heard: said(heard, request))), done)
 
     async def index(self, request: Request) -> Response:
         oracle = await self._answerer.current()

@@ -15,6 +15,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, TypeAlias
 
 from fastapi import Request
+from fastapi.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from raypipe.online import Heard
 from raypipe.service import problems
@@ -31,11 +33,25 @@ HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
 """No proxy keeps an event back."""
 
 
+class Held(StreamingResponse):
+    """A stream that gives back what it holds when it ends, even if nobody ever read from it."""
+
+    def __init__(self, lines: AsyncIterator[str], done: Callable[[], Awaitable[None]]) -> None:
+        super().__init__(lines, media_type="text/event-stream", headers=HEADERS)
+        self._done = done
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            await self._done()
+
+
 class Listening(Heard):
     """What is heard while a question is answered, as events in a queue."""
 
     def __init__(self) -> None:
-        self.events: asyncio.Queue[Event] = asyncio.Queue()
+        self.events: asyncio.Queue[Event | None] = asyncio.Queue()  # None: the work is done
         self._stage = ""
 
     def stage(self, stage: str, seconds: float | None) -> None:
@@ -47,36 +63,34 @@ class Listening(Heard):
         self.events.put_nowait(("draft", {"stage": self._stage, "text": piece}))
 
 
-async def events(
-    request: Request, work: Callable[[Heard], Awaitable[Any]], done: Callable[[], Awaitable[None]]
-) -> AsyncIterator[Event | None]:
+async def events(request: Request, work: Callable[[Heard], Awaitable[Any]]) -> AsyncIterator[Event | None]:
     """Events until the work's result, as ("answer", result), or ("error", problem); None where nothing
-    happened for QUIET_S. The work ends when the client goes; `done` is awaited however it ends."""
+    happened for QUIET_S. The work ends when the client goes."""
     heard = Listening()
     doing = asyncio.ensure_future(work(heard))
+    doing.add_done_callback(lambda _: heard.events.put_nowait(None))  # after whatever was heard before
     leaving = asyncio.ensure_future(left(request))
-    next_one: asyncio.Future[Event] | None = None
+    coming: asyncio.Future[Event | None] | None = None
     try:
         while True:
-            next_one = next_one or asyncio.ensure_future(heard.events.get())
-            waiting: set[asyncio.Future[Any]] = {next_one, leaving, doing}
+            coming = coming or asyncio.ensure_future(heard.events.get())
+            waiting: set[asyncio.Future[Any]] = {coming, leaving}
             await asyncio.wait(waiting, timeout=QUIET_S, return_when=asyncio.FIRST_COMPLETED)
-            if next_one.done():
-                yield next_one.result()
-                next_one = None
+            if coming.done():
+                if (event := coming.result()) is None:
+                    yield _last(doing)
+                    return
+                yield event
+                coming = None
             elif leaving.done():
-                return
-            elif doing.done():
-                yield _last(doing)
                 return
             else:
                 yield None
     finally:
-        for task in (doing, leaving, next_one):
+        for task in (doing, leaving, coming):
             if task is not None:
                 task.cancel()
         await asyncio.gather(doing, leaving, return_exceptions=True)
-        await done()
 
 
 def _last(doing: asyncio.Future[Any]) -> Event:
