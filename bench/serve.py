@@ -49,19 +49,18 @@ ROOT = Path(__file__).parents[1]
 def main() -> None:
     args = _arguments()
     recipe = resolved(args.recipe, args.models, Conf((ROOT / "conf",)))
-    with tempfile.TemporaryDirectory() as folder:
-        questions, store = filled(Path(folder), recipe, args.questions, args.pages)
-        _say({"way": "bare loop", **asyncio.run(_bare(recipe, store, questions))})
-        os.environ.setdefault(
-            "RAY_AUTH_MODE", "disabled"
-        )  # Ray would write a token file into the home folder
-        ray.init(address="local", num_cpus=2, log_to_driver=False, include_dashboard=False)
-        try:
+    os.environ.setdefault("RAY_AUTH_MODE", "disabled")  # else Ray writes a token into the home folder
+    # Before a table is opened: Lance is not to be forked.
+    ray.init(address="local", num_cpus=2, log_to_driver=False, include_dashboard=False)
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            questions, store = filled(Path(folder), recipe, args.questions, args.pages)
+            _say({"way": "bare loop", **asyncio.run(_bare(recipe, store, questions))})
             for together in (deploy.TOGETHER, 1):
                 _serve(recipe, store, together, questions, args)
-        finally:
-            serve.shutdown()
-            ray.shutdown()
+    finally:
+        serve.shutdown()
+        ray.shutdown()
 
 
 def _arguments() -> argparse.Namespace:

@@ -3,6 +3,7 @@ spans."""
 
 import asyncio
 import os
+import sys
 import time
 from dataclasses import replace
 
@@ -46,8 +47,9 @@ class Fragile:
 
 @pytest.fixture(scope="module")
 def fragile(local_ray, tmp_path_factory):
-    from ray import serve
+    from ray import cloudpickle, serve
 
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])  # replicas have no tests on their path
     folder = tmp_path_factory.mktemp("fragile")
     made = serve.deployment(
         Fragile,

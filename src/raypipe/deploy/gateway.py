@@ -48,7 +48,7 @@ class Gateway:
         meters: Meters = RayMeters()
         if self._face.traces is not None:
             meters = Traces(meters, tracer(self._face.traces))
-        return application(self._answerer, self._face, meters)
+        return application(self._answerer, self._face, meters, named=True)  # by Serve's proxy
 
 
 def _log() -> None:

@@ -173,8 +173,11 @@ def names(oracle: Oracle) -> list[str]:
     return ["raypipe", oracle.recipe.name] if oracle.recipe.name != "raypipe" else ["raypipe"]
 
 
-def application(answerer: Answerer, face: Face | None = None, meters: Meters | None = None) -> FastAPI:
-    """The app. The page and the two health routes have no question and no answer: they need no key."""
+def application(
+    answerer: Answerer, face: Face | None = None, meters: Meters | None = None, named: bool = False
+) -> FastAPI:
+    """The app. The page and the two health routes have no question and no answer: they need no key. `named`:
+    something in front gives requests their ids."""
     face, meters = face or Face(), meters or Unmetered()
     service = Service(answerer, face, meters)
 
@@ -211,5 +214,5 @@ def application(answerer: Answerer, face: Face | None = None, meters: Meters | N
     if face.page:
         app.add_api_route("/", root, methods=["GET"])
     problems.handle(app)
-    app.add_middleware(Watched, meters=meters)
+    app.add_middleware(Watched, meters=meters, named=named)
     return app

@@ -49,10 +49,11 @@ class Unmetered:
 
 
 class Watched:
-    """An app whose requests have ids, are counted, timed and logged."""
+    """An app whose requests have ids, are counted, timed and logged. `named`: whoever stands in front names
+    requests in `x-request-id`, and gives the name back itself."""
 
-    def __init__(self, app: ASGIApp, meters: Meters) -> None:
-        self._app, self._meters = app, meters
+    def __init__(self, app: ASGIApp, meters: Meters, named: bool) -> None:
+        self._app, self._meters, self._named = app, meters, named
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -68,8 +69,8 @@ class Watched:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                ours = [*_HEADERS, (b"x-request-id", id.encode())]
-                message = {**message, "headers": [*message["headers"], *ours]}
+                ours = [] if self._named else [(b"x-request-id", id.encode())]
+                message = {**message, "headers": [*message["headers"], *_HEADERS, *ours]}
             await send(message)
 
         self._meters.began()
