@@ -16,6 +16,7 @@ from raypipe.access import Face, Keys, Limits
 from raypipe.cli import options
 from raypipe.cli.opened import addresses, resolved
 from raypipe.cli.settings import Settings
+from raypipe.cluster_file import Cluster
 from raypipe.conf import Where
 from raypipe.degrade import Rules
 from raypipe.errors import ConfError
@@ -24,6 +25,7 @@ from raypipe.models.load import Room
 from raypipe.plain import from_plain
 from raypipe.recipe import Recipe
 from raypipe.release import live
+from raypipe.rooms import on_paper, preflight, sized
 from raypipe.step import Model
 from raypipe.steps.extract import Extract
 from raypipe.store import Store
@@ -32,7 +34,6 @@ from raypipe.work import Place
 if TYPE_CHECKING:
     from ray.serve import Application
 
-    from raypipe.cluster import Cluster
 
 HOST = "127.0.0.1"  # this machine alone
 PORT = 8000
@@ -103,7 +104,7 @@ class Endpoint:
         # Embedders and rerankers share one accelerator.
         gpus = min(pool.gpus, 1.0) / 2
         if (engines := file.engines) is not None and (vllm := _engines(recipe)):
-            gpus, engine_gpus = engines.answer.gpus / 2, sum(engines.place(m).gpus for m in vllm)
+            gpus, engine_gpus = engines.answer.gpus / 2, sum(engines.needs(m)["GPU"] for m in vllm)
         return deploy.deployed(recipe, place, gpus, face, rules, self.follows, engine_gpus, self.gateways)
 
     def check(self, settings: Settings) -> None:
@@ -115,7 +116,7 @@ class Endpoint:
         models = self.asked(settings, store).models()
         for model in models:
             load.present(model)
-        cluster.Team.of(self.file(settings), models)
+        cluster.startable(self.file(settings), models)
 
     def asked(self, settings: Settings, store: str) -> Recipe:
         """The recipe that answers: by name, or the live release's now."""
@@ -149,10 +150,9 @@ class Endpoint:
 
     def file(self, settings: Settings) -> Cluster:
         """The cluster file."""
-        from raypipe import cluster
-
         path = settings.conf.find("clusters", self.cluster)
-        return conf.build(cluster.Cluster, conf.read_yaml(path), Where(str(path)))
+        file = conf.build(Cluster, conf.read_yaml(path), Where(str(path)))
+        return sized(file, (), on_paper(file))
 
 
 def _engines(recipe: Recipe) -> list[Model]:
@@ -210,7 +210,7 @@ def _serve(args: argparse.Namespace, settings: Settings) -> int:
     endpoint.check(settings)  # a replica that cannot start is tried again and again
     application = endpoint.application(settings)
     cluster.connect("local")  # a Serve that runs elsewhere may listen to others
-    cluster.preflight({"embed": endpoint.file(settings).pools["embed"]}, cluster.nodes())
+    preflight({"embed": endpoint.file(settings).pools["embed"]}, cluster.nodes())
     try:
         deploy.run(application, args.host, args.port)
         where = f"http://{args.host}:{args.port}"
