@@ -14,6 +14,7 @@ import collections
 import itertools
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -33,6 +34,7 @@ from raypipe.conf import Conf
 from raypipe.records import Question
 
 RECIPE = str(ROOT / "tests" / "fakes.yaml")  # models that compute in a moment: the load is on what is killed
+WHOLE = {"embed": 1, "gateway": 2, "rerank": 1}  # replicas of each deployment
 ALIVE_S = 180.0  # for the start, and for the last replica to come back
 
 
@@ -50,8 +52,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--requests", type=int, default=10_000)
     parser.add_argument("--clients", type=int, default=16)
-    parser.add_argument("--every", type=float, default=6.0, help="seconds between two kills")
+    parser.add_argument("--every", type=float, default=6.0, help="seconds of peace between two kills")
     args = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was started is ended
     with tempfile.TemporaryDirectory() as folder:
         questions, store = filled(Path(folder), resolved(RECIPE, None, Conf((ROOT / "conf",))), 60, 5)
         with socket.socket() as s:
@@ -90,15 +93,15 @@ async def _drill(
 ) -> tuple[Came, collections.Counter[str]]:
     kills: collections.Counter[str] = collections.Counter()
     loading = asyncio.ensure_future(_load(url, questions, args.requests, args.clients))
-    for name in itertools.cycle(("embed", "gateway", "rerank")):
+    for name in itertools.cycle(WHOLE):
         await asyncio.wait({loading}, timeout=args.every)
+        while not loading.done() and {n: len(replicas(process, n)) for n in WHOLE} != WHOLE:
+            await asyncio.wait({loading}, timeout=1)  # the last one killed is not back yet
         if loading.done():
-            break
-        running = replicas(process, name)
-        if len(running) == (2 if name == "gateway" else 1):  # the last one killed is back
-            running[0].kill()
-            kills[name] += 1
-    return await loading, kills
+            return await loading, kills
+        replicas(process, name)[0].kill()
+        kills[name] += 1
+    raise AssertionError("there is always another to kill")
 
 
 async def _load(url: str, questions: list[Question], count: int, clients: int) -> Came:
