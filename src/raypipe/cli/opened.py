@@ -137,7 +137,8 @@ def cluster_of(
 def _opened(file: Cluster, settings: Settings, uri: str, models: Sequence[Model]) -> Opened:
     """What a sized cluster file says, with everything done in this process."""
     threads = max(1, int(file.pools["embed"].cpus))
-    place = Place(uri, file.engine, file.device, threads, {}, addresses(file, models, settings.keys))
+    asked = addresses(file, models, settings.keys)
+    place = Place(uri, file.engine, file.device, threads, {}, asked, question_s=file.limits.question_s)
     sizes = Sizes(file.sources_per_part, file.questions_per_part)
     return Opened(place, sizes, inline, {verb: pool.size for verb, pool in file.pools.items()})
 
