@@ -183,7 +183,8 @@ def _broke(e: Exception, counts: Mapping[str, StageCount]) -> Fault:
     stage = e.stage if isinstance(e, StageBroke) else next(iter(counts))
     cause = e.__cause__ if isinstance(e, StageBroke) and e.__cause__ else e
     counts[stage].faults += 1
-    memory = isinstance(cause, MemoryError)
+    # The second is torch's, which nobody imports here.
+    memory = isinstance(cause, MemoryError) or type(cause).__name__ == "OutOfMemoryError"
     detail = f"expected a result, the stage raised {type(cause).__name__}: {cause}"
     return Fault(stage, "memory" if memory else "raised", detail, transient=memory)
 

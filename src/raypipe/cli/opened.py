@@ -113,7 +113,7 @@ def cluster_of(
     # What is too large on the machines that the file is written for is refused before Ray is joined.
     asked = asked_by(recipe) if answers else ()
     refuse(sized(written, wanted, on_paper(written)), recipe.embedders(), asked)
-    if settings.ray == "local":  # said before a Ray is started, which takes seconds
+    if settings.ray == "local" and not cluster.joined():  # said before a Ray is started, which takes seconds
         fitting(written, wanted, reachable(written, [this_machine()]))
     cluster.connect(settings.ray)
     file = fitting(written, wanted, reachable(written, cluster.nodes()))
