@@ -56,7 +56,8 @@ def main():
     source = folder / "in"
     if not source.exists():
         ray.data.range(ROWS, override_num_blocks=4).write_parquet(str(source))
-    ray.data.read_parquet(str(source)).map_batches(lambda b: b).write_datasink(Fragments(uri, kill))
+    rows = ray.data.read_parquet(str(source), override_num_blocks=4)
+    rows.write_datasink(Fragments(uri, kill), concurrency=1)  # one block after the other
     print("rows", lance.dataset(uri).count_rows())
 
 
