@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, Protocol, TypeAlias, cast
@@ -108,6 +109,7 @@ class Place:
     engines: Mapping[str, tuple[str, ...]] | None = field(default_factory=dict)
     endpoints: Mapping[str, Address] = field(default_factory=dict)  # by the names that models.yaml uses
     room: Room = field(default_factory=Room)  # of an engine that this process starts
+    question_s: float | None = None  # for each question, from when its part begins; None: no deadline
 
     def kit(self, index: Index | None) -> LocalKit:
         return LocalKit(
@@ -311,7 +313,7 @@ class FillAnswers:
 
         async def compute(ids: tuple[str, ...]) -> tuple[pa.Table, Letters]:
             asked = asked_of(ids)
-            answered = await ask(asked)
+            answered = await ask(due_within(asked, self.place.question_s))
             # A transient fault is not stored as an answer: its row stays to do.
             whole = [not any(f.transient for f in q.faults) and q.outcome != "fault" for q in answered]
             of = [row_key(q, self.snapshot) for q in asked]  # steps may narrow the citations
@@ -325,6 +327,14 @@ class FillAnswers:
             return keys[id]
 
         return _doing(store, "answers", self.run, ask, compute, key_of)
+
+
+def due_within(questions: list[Question], seconds: float | None) -> list[Question]:
+    """The questions with a deadline that many seconds from now."""
+    if seconds is None:
+        return questions
+    due = time.time() + seconds
+    return [replace(q, due=due) for q in questions]
 
 
 def answer_key(recipe: str, question: Question, snapshot: str) -> str:
