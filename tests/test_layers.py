@@ -17,6 +17,7 @@ ALLOWED: dict[str, set[str]] = {
     "step": {"chat", "records"},
     "identity": {"records", "step"},
     "text": {"chat", "records", "step", "errors"},
+    "graph": {"records", "text", "errors"},
     "metrics": {"records", "text", "errors"},
     "steps": {"text", "records", "step", "errors", "arrow", "chat"},
     "readers": {"records", "errors"},
