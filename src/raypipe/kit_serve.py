@@ -14,6 +14,7 @@ import numpy as np
 from raypipe.chat import Chat, Generate, Generated, Sampling
 from raypipe.errors import ConfError
 from raypipe.kit import LocalKit
+from raypipe.knowledge import Graph, GraphRef
 from raypipe.records import Fault
 from raypipe.step import Embed, Index, Model, Role, Score, Tokenize
 
@@ -81,3 +82,6 @@ class ServeKit:
 
     def index(self) -> Index:
         return self._here.index()
+
+    def graph(self, ref: GraphRef) -> Graph:
+        return self._here.graph(ref)

@@ -7,17 +7,23 @@ text, a model's identity, a grammar's bytes. So a file can move, and a word in i
 from __future__ import annotations
 
 import json
+import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from types import MappingProxyType
+from typing import Any, Literal, TypeVar
 
 from raypipe import conf
 from raypipe.chat import Grammar, JsonSchema
 from raypipe.conf import Conf, Resolve, Where, did_you_mean
-from raypipe.errors import ConfError
+from raypipe.errors import ConfError, DataError
+from raypipe.graph.known import tables_version
+from raypipe.knowledge import GraphRef
 from raypipe.models.catalog import Catalog
 from raypipe.step import Model
+from raypipe.text.bank import Bank
 from raypipe.text.evidence import Fitted
 from raypipe.text.prompt import ByLabel, Prompt
 
@@ -27,8 +33,9 @@ Read = Callable[[Any, Where], T]
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(?:/[A-Za-z0-9_][A-Za-z0-9_.-]*)*")
 
 
-def resolvers(files: Conf, models: Catalog) -> Resolve:
-    """Readers for every type that a field of a step can name."""
+def resolvers(files: Conf, models: Catalog, graphs: Mapping[str, str] = MappingProxyType({})) -> Resolve:
+    """Readers for every type that a field of a step can name. `graphs` says where graphs lie, by name; under
+    "" where all others do."""
     prompt = _prompt(files)
     found: dict[Any, Any] = {
         Model: _model(models),
@@ -38,6 +45,8 @@ def resolvers(files: Conf, models: Catalog) -> Resolve:
         ByLabel[str | None]: _by_label(_adapter, needs_else=False),
         Grammar: _grammar(files),
         JsonSchema: _schema,
+        GraphRef: _graph(files, graphs),
+        Bank: _bank(files),
     }
     return found
 
@@ -90,9 +99,82 @@ def _prompt(files: Conf) -> Read[Prompt]:
 
 def _grammar(files: Conf) -> Read[Grammar]:
     def find(name: str) -> Grammar:
-        return Grammar(_find(files, "grammar", name, ".lark").read_text(encoding="utf-8"))
+        return Grammar(_grammar_text(files, name))
 
     return lambda value, where: _named(value, where, "a file under grammar/", find)
+
+
+@dataclass(frozen=True, slots=True)
+class GraphEntry:
+    """One entry of graphs.yaml."""
+
+    kind: Literal["folder", "server"]
+    where: str = ""  # the folder, or the address; "": to be said when it is used
+    version: str = ""  # of a server
+    refresh: Mapping[str, str | int] = field(default_factory=dict)  # domain -> REFRESH, or seconds
+
+    def __post_init__(self) -> None:
+        if (self.kind == "server") != bool(self.version):
+            raise ValueError("version: expected for a server and for nothing else")
+        for domain, period in self.refresh.items():
+            if isinstance(period, str) and period not in REFRESH:
+                raise ValueError(
+                    f"refresh: {domain}: expected {', '.join(REFRESH)} or seconds, found {period!r}"
+                )
+
+
+REFRESH: Mapping[str, float] = MappingProxyType({"static": math.inf, "daily": 86400.0, "live": 0.0})
+"""Words for how long a reply holds, in seconds."""
+
+
+def _graph(files: Conf, graphs: Mapping[str, str]) -> Read[GraphRef]:
+    def find(name: str) -> GraphRef:
+        path = files.file("graphs.yaml")
+        tree, where = conf.read_yaml(path), Where(str(path))
+        if name not in tree:
+            raise where.error(f"no graph {name!r}; {did_you_mean(name, tree)}")
+        entry = conf.build(GraphEntry, tree[name], where.at(name))
+        address = graphs.get("", "").startswith(("http://", "https://"))
+        general = graphs.get("", "") if address == (entry.kind == "server") else ""
+        place = graphs.get(name) or general or entry.where
+        return _graph_ref(name, entry, place, _grammar_text(files, "calls"))
+
+    return lambda value, where: _named(value, where, "a graph of graphs.yaml", find)
+
+
+def _graph_ref(name: str, entry: GraphEntry, place: str, grammar: str) -> GraphRef:
+    """The entry at the place it is said to lie; an address for a folder, or the reverse, is refused. Without
+    a place it can be named and not asked."""
+    refresh = {d: REFRESH[p] if isinstance(p, str) else float(p) for d, p in entry.refresh.items()}
+    if not place:
+        return GraphRef(name, entry.kind, "", "nowhere", grammar)
+    if (entry.kind == "server") != place.startswith(("http://", "https://")):
+        what = "http://HOST:PORT" if entry.kind == "server" else "a folder of tables"
+        raise ConfError(f"graph {name!r} is of kind {entry.kind}: expected {what}, found {place!r}")
+    try:
+        version = entry.version or tables_version(Path(place))
+    except DataError as e:
+        raise ConfError(f"graph {name!r}: {e}") from e
+    return GraphRef(name, entry.kind, place, version, grammar, MappingProxyType(refresh))
+
+
+def _bank(files: Conf) -> Read[Bank]:
+    """The name of a file under examples/, or the examples spelled out."""
+
+    def find(name: str) -> Bank:
+        path = _find(files, "examples", name, ".yaml")
+        return conf.build(Bank, conf.read_yaml(path), Where(str(path)))
+
+    def read(value: Any, where: Where) -> Bank:
+        if isinstance(value, dict):
+            return conf.build(Bank, value, where)
+        return _named(value, where, "a file under examples/", find)
+
+    return read
+
+
+def _grammar_text(files: Conf, name: str) -> str:
+    return _find(files, "grammar", name, ".lark").read_text(encoding="utf-8")
 
 
 def _schema(value: Any, where: Where) -> JsonSchema:

@@ -22,7 +22,7 @@ from raypipe.memo import Tally
 from raypipe.memo.disk import StoreMemo
 from raypipe.models.load import Address, Engine
 from raypipe.recipe import Recipe, row_key
-from raypipe.records import Question, digest
+from raypipe.records import Fault, Question, digest
 from raypipe.run import Corpora, Questions, StageCount, fine
 from raypipe.step import Index, Model
 from raypipe.store import ANSWERS, FAULTS, Store, with_chunkless, write_part
@@ -229,15 +229,28 @@ class FillAnswers:
             asked = arrow.question.records(rows)
             keys = [answer_key(recipe, q, self.snapshot) for q in asked]
             answered = await ask(asked)
-            # A transient fault is not stored as an answer: its row stays to do.
-            whole = [not any(f.transient for f in q.faults) and q.outcome != "fault" for q in answered]
+            # A transient fault, or a stage left out, is not stored as an answer: its row stays to do.
+            whole = [_whole(q) for q in answered]
             kept = [(k, q) for k, q, w in zip(keys, answered, whole, strict=True) if w]
             lost = [(k, q) for k, q, w in zip(keys, answered, whole, strict=True) if not w]
-            faults = faults_table([(q.id, asdict(f), k) for k, q in lost for f in q.faults[:1]], self.run)
+            faults = faults_table([(q.id, asdict(f), k) for k, q in lost for f in _why(q)[:1]], self.run)
             table = answers_table(kept, recipe, self.snapshot)
             return _write(store, "answers", self.run, part, table, faults, ask)
 
         return do
+
+
+def _whole(question: Question) -> bool:
+    """Its answer may be stored."""
+    broken = question.outcome == "fault" or any(f.transient for f in question.faults)
+    return not broken and not question.degraded
+
+
+def _why(question: Question) -> tuple[Fault, ...]:
+    """The faults of a question that is not whole; those of a stage that was left out are its reply's."""
+    known = [r.fault for r in question.replies.values() if r.fault is not None and r.fault.transient]
+    left = [Fault(s, "left_out", "a part was not to be had", True) for s in question.degraded]
+    return question.faults or tuple(known) or tuple(left)
 
 
 def answer_key(recipe: str, question: Question, snapshot: str) -> str:

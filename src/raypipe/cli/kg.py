@@ -16,11 +16,12 @@ from raypipe.cli import options
 from raypipe.cli.settings import Settings
 from raypipe.errors import ConfError
 from raypipe.graph.client import connect
-from raypipe.graph.execute import Result, run
+from raypipe.graph.execute import run
 from raypipe.graph.fetch import Remote
 from raypipe.graph.graph import open_folder
 from raypipe.graph.server import serve
 from raypipe.graph.tables import load
+from raypipe.knowledge import Result
 from raypipe.text.calls import parser
 from raypipe.text.program import Program
 from raypipe.text.times import Moment, moment

@@ -12,16 +12,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 import httpx
 
 from raypipe.graph.graph import GraphFault
+from raypipe.knowledge import Request
 
-Ask: TypeAlias = Callable[[str, Mapping[str, Any]], Awaitable[Any]]
+Ask: TypeAlias = Request
 """Path and body -> the result, null included. Raises GraphFault. A memo may stand before it."""
 
 ABSENT_ON_500: Final = frozenset({"/movie/get_year_info"})
@@ -56,6 +57,30 @@ async def connect(
                 return await _asked(client, path, body, limits)
 
         yield ask
+
+
+class Connection:
+    """A server's pool of connections, opened by the first request on an event loop and kept until `close`.
+    A loop that takes over from an ended one gets a pool of its own."""
+
+    def __init__(self, url: str, limits: Limits | None = None) -> None:
+        self._url, self._limits = url, limits
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stack = AsyncExitStack()
+        self._asking: Ask | None = None
+
+    async def ask(self, path: str, body: Mapping[str, Any]) -> Any:
+        """As `Ask`."""
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop or self._asking is None:
+            stack = AsyncExitStack()
+            asking = await stack.enter_async_context(connect(self._url, self._limits))
+            self._loop, self._stack, self._asking = loop, stack, asking
+        return await self._asking(path, body)
+
+    async def close(self) -> None:
+        await self._stack.aclose()
+        self._asking = None
 
 
 async def _asked(client: httpx.AsyncClient, path: str, body: Mapping[str, Any], limits: Limits) -> Any:

@@ -14,18 +14,18 @@ from __future__ import annotations
 import math
 import sqlite3
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import date
-from typing import Any, Final
+from typing import Final
 
 from raypipe.graph.calls import FUNCTIONS, Asked, Place
 from raypipe.graph.fold import typed
 from raypipe.graph.graph import Graph, GraphFault, Need, Rows
-from raypipe.graph.link import Link
 from raypipe.graph.relation import Relation
 from raypipe.graph.sentences import Said, sentences
-from raypipe.graph.take import MOST_ROWS, Value, column_values, counted, first_rows
+from raypipe.graph.take import MOST_ROWS, column_values, counted, first_rows
+from raypipe.knowledge import Link, Result, Value
 from raypipe.records import Fault
 from raypipe.text.program import (
     Arg,
@@ -48,20 +48,6 @@ from raypipe.text.times import MONDAY, SUNDAY, Moment, When, when
 
 MOST_AVERAGED: Final = 1_000_000
 MOST_STARS: Final = 200  # values that one `*` stands for
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """What one line gave."""
-
-    call: str  # its canonical text
-    rows: tuple[Mapping[str, Any], ...] = ()  # in order, MOST_ROWS at most
-    values: tuple[Value, ...] = ()  # what its key names, nulls left out
-    sentences: tuple[str, ...] = ()  # in words, ten rows at most
-    fault: Fault | None = None
-    links: tuple[Link, ...] = ()  # what its names were taken for
-    unknown: tuple[str, ...] = ()  # names that the graph does not know
-    ms: float = 0.0
 
 
 @dataclass(slots=True)
@@ -102,10 +88,25 @@ async def run(
             state.relation, state.values, state.keyed = None, (), False
         out.append(
             replace(
-                found, links=tuple(state.links), unknown=tuple(state.unknown), ms=(clock() - started) * 1000
+                found,
+                subject=_subject(line),
+                links=tuple(state.links),
+                unknown=tuple(state.unknown),
+                ms=(clock() - started) * 1000,
             )
         )
     return out
+
+
+def _subject(line: Line) -> str:
+    """The first name that a line asks for."""
+    match line:
+        case Query(args=(Text(value=value), *_)):
+            return value
+        case Mean(of=of):
+            return _subject(of)
+        case _:
+            return ""
 
 
 async def _line(line: Line, rows: Rows, now: Moment, domain: str, state: _State) -> Result:

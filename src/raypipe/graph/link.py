@@ -10,15 +10,18 @@ Knows names. Does not know tables' other columns, nor calls.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal, TypeAlias
+from typing import Final, TypeAlias
 
 from raypipe.graph.fold import fold
 from raypipe.graph.schema import NAMES, NICKNAMES
 from raypipe.graph.tables import Tables, quoted
+from raypipe.knowledge import Level, Link, Mention
 
-Level: TypeAlias = Literal["exact", "substring", "tokens", "embedding"]
+MOST_WORDS: Final = 16  # of a name that is looked for in a text; what stands between apostrophes counts
+_WORD: Final = re.compile(r"\w+")
 Nearest: TypeAlias = Callable[[str, Sequence[str]], Awaitable[Sequence[float]]]
 """A name and candidate names -> their similarities, -1..1, in order."""
 
@@ -42,18 +45,6 @@ class Strictness:
     least_shared: float = 0.5  # tokens: Jaccard of the two sets of words, 0..1
     least_inside: float = 0.5  # substring: of the written name's words, the share that the found one covers
     least_similar: float = 0.85  # embedding: cosine, -1..1
-
-
-@dataclass(frozen=True, slots=True)
-class Link:
-    """What a written name was taken for."""
-
-    written: str
-    kind: str
-    key: str  # the folded name that the tables are searched by
-    name: str  # as the graph spells it
-    level: Level
-    score: float  # 1 for exact
 
 
 # Clubs as newspapers write them and as the match tables do. Abbreviations that are words of the full name
@@ -165,9 +156,7 @@ class Linker:
 
     async def link(self, written: str, kind: str) -> Link | None:
         """The name of this kind that is meant, or None."""
-        pool = self._pools.get(kind)
-        if pool is None:
-            pool = self._pools[kind] = _read_pool(self._tables, kind)
+        pool = self._pool(kind)
         query = fold(written) or ""
         if not query:
             return None
@@ -177,6 +166,33 @@ class Linker:
                 key, score = found
                 return Link(written, kind, key, pool.names[key], level, score)
         return None
+
+    def mentions(self, text: str) -> list[Mention]:
+        """The names of every kind that stand in a text, exact when folded; where they overlap, the longest.
+        In the order of the text."""
+        words = [m.span() for m in _WORD.finditer(text)]
+        found: list[Mention] = []
+        for i, (start, _) in enumerate(words):
+            for _, end in words[i : i + MOST_WORDS]:
+                key = fold(text[start:end]) or ""
+                names = {
+                    kind: pool.names[pool.aliases[key]]
+                    for kind, pool in ((k, self._pool(k)) for k in NAMES)
+                    if key in pool.aliases
+                }
+                if names:
+                    found.append(Mention((start, end), names))
+        found.sort(key=lambda m: (m.span[0] - m.span[1], m.span[0]))
+        kept: list[Mention] = []
+        for m in found:
+            if all(m.span[1] <= k.span[0] or k.span[1] <= m.span[0] for k in kept):
+                kept.append(m)
+        return sorted(kept, key=lambda m: m.span)
+
+    def _pool(self, kind: str) -> _Pool:
+        if kind not in self._pools:
+            self._pools[kind] = _read_pool(self._tables, kind)
+        return self._pools[kind]
 
     async def _at(self, level: Level, pool: _Pool, query: str, written: str) -> tuple[str, float] | None:
         match level:

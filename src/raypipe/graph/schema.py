@@ -94,6 +94,7 @@ NAMES: Final[dict[str, tuple[tuple[str, str, str | None], ...]]] = {
     "nba": (("nba_game", "team_name_home", None), ("nba_game", "team_name_away", None)),
     "soccer": (("soccer_game", "team", None),),
     "entity": (("entity", "name", None),),
+    "character": (("cast", "character", None),),
 }  # fmt: skip
 """What kinds of things have names, and where: (table, column, column of the name it stands for). A name that
 stands in a table of its kind is known there, even if the table that a call is about says nothing of it."""

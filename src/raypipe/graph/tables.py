@@ -139,9 +139,10 @@ def _name(item: Any) -> Any:
 _SUFFIXES: Final = (".parquet", ".csv", ".json", ".jsonl")
 
 
-def load(folder: Path) -> Tables:
-    """The graph in a folder: one file a table, `movie.parquet`, `cast.csv`, `oscar.json`, ... A folder that
-    holds a folder `kg` means that one. Raises DataError for one without tables, and a file that is none."""
+def files_of(folder: Path) -> list[Path]:
+    """The tables in a folder, by name: `movie.parquet`, `cast.csv`, `oscar.json`, ... A folder that holds a
+    folder `kg` means that one. Raises DataError for one without tables, or with a table that is there twice.
+    """
     if (folder / "kg").is_dir():
         folder = folder / "kg"
     if not folder.is_dir():
@@ -153,8 +154,13 @@ def load(folder: Path) -> Tables:
         )
     if twice := sorted({p.stem for p in files if sum(p.stem == q.stem for q in files) > 1}):
         raise DataError(f"{folder}: the table {twice[0]} stands there twice. Keep one of its files.")
+    return files
+
+
+def load(folder: Path) -> Tables:
+    """The graph in a folder (`files_of`). Raises DataError for a file that is no table, too."""
     tables = Tables()
-    for path in files:
+    for path in files_of(folder):
         table = _read_file(path)
         columns = {f.name: _kind(f) for f in table.schema}
         tables.define(path.stem, columns)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from raypipe.graph.relation import ORDER, Column, Relation
 from raypipe.graph.tables import Tables, quoted, read
+from raypipe.knowledge import Value
 
-Value: TypeAlias = str | int | float | bool
 MOST_ROWS: Final = 1_000  # of one line that are handed on; counts, means and sorts are over all of them
 
 

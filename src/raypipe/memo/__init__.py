@@ -16,6 +16,7 @@ import numpy as np
 
 from raypipe.chat import Chat, Generate, Generated, Sampling
 from raypipe.identity import model_identity, stable
+from raypipe.knowledge import Graph, GraphRef
 from raypipe.records import Fault, digest
 from raypipe.step import Embed, Index, Kit, Model, Role, Score, Tokenize
 
@@ -250,6 +251,9 @@ class _Remembering:
 
     def index(self) -> Index:
         return self._kit.index()
+
+    def graph(self, ref: GraphRef) -> Graph:
+        return self._kit.graph(ref)
 
     async def _through(
         self,

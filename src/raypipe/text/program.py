@@ -144,7 +144,7 @@ def print_line(line: Line) -> str:
 
 
 def _print_tail(t: Tail) -> str:
-    key = f"[{_quoted(t.key)}]" if t.key is not None else ""
+    key = f"[{quoted(t.key)}]" if t.key is not None else ""
     return key + '["len"]' * t.count + (f"[:{t.first}]" if t.first is not None else "")
 
 
@@ -156,7 +156,7 @@ def _print_where(where: tuple[Cond, ...]) -> str:
 
 
 def _print_key(key: str) -> str:
-    return key if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,39}", key) and key != "len" else _quoted(key)
+    return key if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,39}", key) and key != "len" else quoted(key)
 
 
 def _print_value(value: Arg) -> str:
@@ -170,9 +170,10 @@ def _print_value(value: Arg) -> str:
         case Names(items=items):
             return f"[{', '.join(_print_value(i) for i in items)}]"
         case Text(value=text, bare=bare):
-            return text if bare else _quoted(text)
+            return text if bare else quoted(text)
 
 
-def _quoted(text: str) -> str:
+def quoted(text: str) -> str:
+    """A name as a string of the language."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'

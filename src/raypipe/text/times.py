@@ -34,6 +34,12 @@ class Moment:
     local: datetime  # on the asker's clock, without a zone
     eastern: datetime  # the same moment on New York's clock, without a zone
 
+    @classmethod
+    def at_noon(cls, year: int, month: int, day: int) -> Moment:
+        """Noon of a day in Los Angeles."""
+        there = datetime(year, month, day, 12)
+        return cls(there, there + timedelta(hours=3))
+
     @property
     def day(self) -> date:
         """The asker's day."""
