@@ -14,7 +14,7 @@ else ifeq ($(PROFILE),cpu)
 export UV_TORCH_BACKEND ?= cpu
 endif
 
-.PHONY: help setup eval test lint format lock wheel clean
+.PHONY: help setup eval test drill lint format lock wheel clean
 
 help:            ## this list
 	@sed -n 's/^\([a-z]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST)
@@ -26,6 +26,12 @@ eval: $(ready)   ## the main job: an invented dataset, answered and scored on a 
 
 test: $(ready)   ## every test
 	@$(py) -m pytest $(ARGS)
+
+# Each kills something that a run depends on, prints JSON lines, and fails unless everything came back.
+DRILLS := bench/drill.py
+
+drill: $(ready)  ## kill engines, workers and actors while they work: some minutes (docs/reliability.md)
+	@for drill in $(DRILLS); do echo "$$drill" >&2; $(py) $$drill || exit 1; done
 
 lint: $(ready)   ## ruff (lint, format) and mypy, as in pre-commit and CI
 	$(py) -m ruff check .

@@ -1,10 +1,14 @@
 """How fast the shared engine is against vLLM's own `LLM.chat`, and whether both say the same, token by token.
 
-Each way runs in a process of its own, in turn, several times: `peer` (one `LLM.chat` over all chats),
-`engine` (the same chats as four concurrent callers of one Engine) and `actor` (the same through a named Ray
-actor). Only the time between the first chat sent and the last reply counts. Prints one JSON object.
+Ways: `peer` (one `LLM.chat` over all chats), `engine` (the same chats as four concurrent callers of Engine)
+and `actor` (the same through a named Ray actor). Each lives in a process of its own, and they take turns: a
+round is the same chats to one after the other, so that whatever else the machine does falls on all of them.
+Only the time between the first chat sent and the last reply counts. Prints one JSON object.
 
-    python bench/engine.py [--ways peer,engine,actor] [--rounds 2] [--chats 200] [--tokens 500]
+    python bench/engine.py [--ways peer,engine] [--rounds 4] [--chats 200] [--tokens 100] [--contexts 50]
+
+`--contexts` fewer than chats: chats share them, each caller asking once about every context, as the steps of
+a recipe do; `cached` is the share of prompt tokens that came from the prefix cache.
 """
 
 from __future__ import annotations
@@ -19,6 +23,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +37,7 @@ from raypipe.models.engine import Engine
 from raypipe.models.generator import Setup
 from raypipe.models.vllm_terms import arguments
 
-Times = tuple[float, float]  # wall and CPU seconds
-BLOCK = 50  # chats that one caller sends
+CALLERS = 4
 WORDS = [
     "amber",
     "birch",
@@ -52,13 +58,29 @@ def sentence(rng: random.Random) -> str:
     return f"The {some(WORDS)} of {some(WORDS).title()} counted {rng.randrange(999)} {some(WORDS)}s."
 
 
-def chats(count: int) -> list[Chat]:
-    rng = random.Random(1)
-    out = []
-    for i in range(count):
-        page = " ".join(sentence(rng) for _ in range(rng.randrange(5, 40)))
-        out.append((Message("system", "Answer in one line."), Message("user", f"{page}\nWho counted {i}?")))
-    return out
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What one way took and said."""
+
+    seconds: float  # wall
+    cpu: float  # seconds, of all its processes
+    said: list[Any]  # token ids of each reply; of the actor their text, since replies cross processes as text
+    cached: float  # share of prompt tokens that were not computed again
+
+
+def chats(count: int, contexts: int, seed: int = 0) -> list[Chat]:
+    """Chat i asks its own question about context i modulo `contexts`; another seed gives other contexts."""
+    rng = random.Random(seed)
+    pages = [" ".join(sentence(rng) for _ in range(rng.randrange(5, 40))) for _ in range(contexts)]
+    users = [f"{pages[i % contexts]}\nWho counted {i}?" for i in range(count)]
+    return [(Message("system", "Answer in one line."), Message("user", user)) for user in users]
+
+
+def run_of(spent: tuple[float, float], outputs: list[Any]) -> Run:
+    """From vLLM's outputs."""
+    said = [list(o.outputs[0].token_ids) for o in outputs]
+    prompt = sum(len(o.prompt_token_ids) for o in outputs)
+    return Run(*spent, said, sum(o.num_cached_tokens or 0 for o in outputs) / prompt)
 
 
 class Spent:
@@ -76,41 +98,52 @@ class Spent:
         return time.perf_counter() - self._wall, self._total() - self._cpu
 
 
-def peer(setup: Setup, asked: list[Chat], tokens: int) -> tuple[Times, list[list[int]]]:
+Say = Callable[[list[Chat]], Run]
+"""Asks all chats and times it."""
+
+
+@contextmanager
+def peer(setup: Setup, sampling: Sampling) -> Iterator[Say]:
     from vllm import LLM, SamplingParams
 
     plain = arguments(setup)
     for name in ("enable_chunked_prefill", "max_num_batched_tokens"):  # as vLLM comes
         plain.pop(name, None)
     llm = LLM(**plain)
-    messages: list[Any] = [[{"role": m.role, "content": m.content} for m in chat] for chat in asked]
-    params = SamplingParams(temperature=0, max_tokens=tokens)
-    llm.chat(messages[:4], SamplingParams(temperature=0, max_tokens=4), use_tqdm=False)
-    spent = Spent()
-    outputs = llm.chat(messages, params, use_tqdm=False)
-    return spent.so_far(), [list(o.outputs[0].token_ids) for o in outputs]
+    params = SamplingParams(temperature=0, max_tokens=sampling.max_tokens)
+
+    def say(asked: list[Chat]) -> Run:
+        messages: list[Any] = [[{"role": m.role, "content": m.content} for m in chat] for chat in asked]
+        spent = Spent()
+        outputs = llm.chat(messages, params, use_tqdm=False)
+        return run_of(spent.so_far(), outputs)
+
+    yield say
 
 
-def engine(setup: Setup, asked: list[Chat], tokens: int) -> tuple[Times, list[list[int]]]:
-    async def run() -> tuple[Times, list[list[int]]]:
-        one = Engine(setup)
-        try:
+@contextmanager
+def engine(setup: Setup, sampling: Sampling) -> Iterator[Say]:
+    with asyncio.Runner() as loop:
+
+        async def start() -> Engine:
+            one = Engine(setup)
             await one.ready()
-            await one.outputs(asked[:4], Sampling(max_tokens=4))
-            sampling = Sampling(max_tokens=tokens)
+            return one
+
+        async def ask(asked: list[Chat]) -> Run:
             spent = Spent()
-            parts = await asyncio.gather(
-                *(one.outputs(asked[i : i + BLOCK], sampling) for i in range(0, len(asked), BLOCK))
-            )
-            return spent.so_far(), [list(o.outputs[0].token_ids) for part in parts for o in part]
+            parts = await asyncio.gather(*(one.outputs(block, sampling) for block in blocks(asked)))
+            return run_of(spent.so_far(), [o for part in parts for o in part])
+
+        one = loop.run(start())
+        try:
+            yield lambda asked: loop.run(ask(asked))
         finally:
             one.close()
 
-    return asyncio.run(run())
 
-
-def actor(setup: Setup, asked: list[Chat], tokens: int) -> tuple[Times, list[str]]:
-    """Replies cross processes as text, so text is compared."""
+@contextmanager
+def actor(setup: Setup, sampling: Sampling) -> Iterator[Say]:
     import ray
 
     from raypipe import engines
@@ -118,20 +151,25 @@ def actor(setup: Setup, asked: list[Chat], tokens: int) -> tuple[Times, list[str
     ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False)
     client = engines.start("engine-bench-0", functools.partial(Engine, setup, True), engines.Place(cpus=0.5))
 
-    async def run() -> tuple[Times, list[str]]:
-        await client.generate(asked[:4], Sampling(max_tokens=4))
-        sampling = Sampling(max_tokens=tokens)
+    async def ask(asked: list[Chat]) -> Run:
         spent = Spent()
-        parts = await asyncio.gather(
-            *(client.generate(asked[i : i + BLOCK], sampling) for i in range(0, len(asked), BLOCK))
-        )
-        return spent.so_far(), [getattr(r, "text", "") for part in parts for r in part]
+        parts = await asyncio.gather(*(client.generate(block, sampling) for block in blocks(asked)))
+        times, replies = spent.so_far(), [r for part in parts for r in part]
+        prompt, cached = (sum(getattr(r, f"{x}_tokens") for r in replies) for x in ("prompt", "cached"))
+        return Run(*times, [r.text for r in replies], cached / prompt)
 
     try:
-        return asyncio.run(run())
+        with asyncio.Runner() as loop:
+            yield lambda asked: loop.run(ask(asked))
     finally:
         client.close()
         ray.shutdown()
+
+
+def blocks(asked: list[Chat]) -> list[list[Chat]]:
+    """What each concurrent caller sends."""
+    size = -(-len(asked) // CALLERS)
+    return [asked[i : i + size] for i in range(0, len(asked), size)]
 
 
 def texts(folder: Path, said: list[Any]) -> list[str]:
@@ -141,59 +179,111 @@ def texts(folder: Path, said: list[Any]) -> list[str]:
     return [s if isinstance(s, str) else tokenizer.decode(s, skip_special_tokens=True) for s in said]
 
 
-def one_way(way: str, folder: str, count: int, tokens: int) -> None:
-    setup = Setup(folder, 4096, "float32")
-    (wall, cpu), said = {"peer": peer, "engine": engine, "actor": actor}[way](setup, chats(count), tokens)
-    print("RESULT " + json.dumps({"way": way, "seconds": wall, "cpu": cpu, "said": said}), flush=True)
+def one_way(way: str, args: argparse.Namespace) -> None:
+    """Answers each round that is named on stdin with a line on stdout."""
+    setup, sampling = Setup(args.folder, 4096, "float32"), Sampling(max_tokens=args.tokens)
+    with {"peer": peer, "engine": engine, "actor": actor}[way](setup, sampling) as say:
+        say(chats(4, 4, seed=-1))
+        print("READY", flush=True)
+        for line in sys.stdin:
+            run = say(chats(args.chats, args.contexts or args.chats, seed=int(line)))
+            print("RESULT " + json.dumps(asdict(run)), flush=True)
+
+
+class Way:
+    """One way, in a process of its own."""
+
+    def __init__(self, name: str, folder: Path, args: argparse.Namespace) -> None:
+        command = [sys.executable, __file__, "--one", name, "--folder", str(folder)]
+        command += ["--chats", str(args.chats), "--tokens", str(args.tokens)]
+        command += ["--contexts", str(args.contexts or args.chats)]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.name = name
+        self.runs: list[Run] = []
+
+    def ready(self) -> None:
+        """Returns once it may be asked."""
+        self._line("READY")
+
+    def _line(self, head: str) -> str:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.startswith(head):
+                return line.removeprefix(head)
+        raise RuntimeError(f"{self.name} ended, status {self._process.wait()}")
+
+    def round(self, number: int) -> None:
+        assert self._process.stdin is not None
+        print(number, file=self._process.stdin, flush=True)
+        self.runs.append(Run(**json.loads(self._line("RESULT "))))
+        print(f"{self.name}: {self.runs[-1].seconds:.1f} s, {self.runs[-1].cpu:.1f} CPU s", file=sys.stderr)
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(60)
+
+
+def report(ways: list[Way], folder: Path, args: argparse.Namespace) -> dict[str, Any]:
+    base, said = ways[0], {w.name: [r for run in w.runs for r in run.said] for w in ways}
+    words = {name: texts(folder, replies) for name, replies in said.items()}
+
+    def total(way: Way, what: str) -> float:
+        return sum(getattr(run, what) for run in way.runs)
+
+    def same(found: dict[str, list[Any]]) -> dict[str, int]:
+        first = found[base.name]
+        return {name: sum(a == b for a, b in zip(first, x, strict=True)) for name, x in found.items()}
+
+    return {
+        "rounds": args.rounds,
+        "chats": len(said[base.name]),
+        "distinct_replies": len(set(words[base.name])),
+        "generated_tokens": sum(len(r) for r in said[base.name]),
+        "seconds": {w.name: [round(r.seconds, 2) for r in w.runs] for w in ways},
+        "cpu_seconds": {w.name: [round(r.cpu, 1) for r in w.runs] for w in ways},
+        "ratio_of_seconds": {w.name: round(total(w, "seconds") / total(base, "seconds"), 3) for w in ways},
+        "ratio_of_medians": {w.name: round(median(w) / median(base), 3) for w in ways},
+        "ratio_of_cpu": {w.name: round(total(w, "cpu") / total(base, "cpu"), 3) for w in ways},
+        "cached": {w.name: round(statistics.mean(r.cached for r in w.runs), 3) for w in ways},
+        "token_equal": same({n: r for n, r in said.items() if n != "actor"}),
+        "text_equal": same(words),
+    }
+
+
+def median(way: Way) -> float:
+    seconds: float = statistics.median(run.seconds for run in way.runs)
+    return seconds
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--ways", default="peer,engine,actor")
-    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--chats", type=int, default=200)
-    parser.add_argument("--tokens", type=int, default=500)
+    parser.add_argument("--tokens", type=int, default=100)
+    parser.add_argument("--contexts", type=int, help="distinct ones in a round (default: as many as chats)")
     parser.add_argument("--one", help=argparse.SUPPRESS)  # one way, in this process
     parser.add_argument("--folder", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.one:
-        one_way(args.one, args.folder, args.chats, args.tokens)
+        one_way(args.one, args)
         return
-    rng, runs = random.Random(0), []
+    rng, ways = random.Random(0), list[Way]()
     with tempfile.TemporaryDirectory() as temporary:
         built = standins.build(Path(temporary), [sentence(rng) for _ in range(2000)])
-        for _ in range(args.rounds):
-            for way in args.ways.split(","):
-                command = [sys.executable, __file__, "--one", way, "--folder", str(built.chat)]
-                command += ["--chats", str(args.chats), "--tokens", str(args.tokens)]
-                done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-                (line,) = [x for x in done.stdout.splitlines() if x.startswith("RESULT ")]
-                runs.append(json.loads(line.removeprefix("RESULT ")))
-                wall, cpu = runs[-1]["seconds"], runs[-1]["cpu"]
-                print(f"{way}: {wall:.1f} s, {cpu:.1f} CPU s", file=sys.stderr, flush=True)
-        first = runs[0]["said"]
-        same = [
-            sum(a == b for a, b in zip(first, r["said"], strict=True)) for r in runs if r["way"] != "actor"
-        ]
-        words = texts(built.chat, first)
-        same_text = [
-            sum(a == b for a, b in zip(words, texts(built.chat, r["said"]), strict=True)) for r in runs
-        ]
-    medians = {
-        w: statistics.median(r["seconds"] for r in runs if r["way"] == w) for w in args.ways.split(",")
-    }
-    base = medians[runs[0]["way"]]
-    report = {
-        "chats": args.chats,
-        "generated_tokens": sum(len(s) for s in first),
-        "seconds": {w: [round(r["seconds"], 2) for r in runs if r["way"] == w] for w in medians},
-        "ratio": {w: round(m / base, 3) for w, m in medians.items()},
-        "cpu_seconds": {w: [round(r["cpu"], 1) for r in runs if r["way"] == w] for w in medians},
-        "token_equal": min(same),
-        "text_equal": min(same_text),
-        "distinct": len(set(words)),
-    }
-    print(json.dumps(report))
+        try:
+            for name in args.ways.split(","):
+                ways.append(Way(name, built.chat, args))
+            for way in ways:
+                way.ready()
+            for i in range(args.rounds):
+                for way in ways if i % 2 == 0 else ways[::-1]:
+                    way.round(i)
+            print(json.dumps(report(ways, built.chat, args)))
+        finally:
+            for way in ways:
+                way.close()
 
 
 if __name__ == "__main__":

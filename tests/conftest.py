@@ -1,6 +1,7 @@
 """What tests share: one local Ray for the session, the real data, a small invented data set."""
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -38,3 +39,22 @@ def world(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("world")
     write(folder, 6, pages=12, seed=3, page_chars=1500)
     return folder
+
+
+@pytest.fixture(scope="session")
+def ran(world, tmp_path_factory):
+    """A store in which the recipe of fakes.yaml has answered the invented questions once."""
+    from reruns import Bench
+
+    bench = Bench(tmp_path_factory.mktemp("ran"), world)
+    bench.first = bench.run()
+    return bench
+
+
+@pytest.fixture
+def bench(ran, tmp_path):
+    """A copy of that store, and what may be run on it next."""
+    from reruns import Bench
+
+    shutil.copytree(ran.folder / "store", tmp_path / "store")
+    return Bench(tmp_path, ran.world)

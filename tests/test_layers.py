@@ -43,21 +43,44 @@ ALLOWED: dict[str, set[str]] = {
     "request": {"arrow", "identity", "index", "recipe", "records", "run", "step"},
     "ingest": {"arrow", "readers", "records", "report", "store", "work"},
     "pipeline": {
-        "arrow", "identity", "index", "memo", "recipe", "records", "report", "run", "step", "steps", "store",
-        "work",
+        "arrow", "attempts", "identity", "index", "memo", "recipe", "records", "report", "run", "step",
+        "steps", "store", "work",
     },
+    "attempts": {"run", "store"},
+    "gather": {"arrow", "index", "metrics", "pipeline", "records", "report"},
     "judge": {"chat", "metrics", "records", "step", "text"},
-    "evaluate": {
-        "arrow", "errors", "index", "ingest", "judge", "kit", "memo", "metrics", "pipeline", "readers",
-        "records", "report", "run", "steps",
-    },
     "online": {
-        "arrow", "index", "memo", "pipeline", "recipe", "records", "report", "request", "run", "step",
-        "store",
+        "arrow", "chat", "index", "knowledge", "memo", "pipeline", "recipe", "records", "release", "report",
+        "request",
+        "run", "step", "store",
     },
     "kit_serve": {"chat", "errors", "kit", "knowledge", "records", "step"},
     "service": {"online", "readers", "records", "report"},
     "deploy": {"chat", "records", "kit", "kit_serve", "online", "recipe", "service", "step", "work"},
+    "plain": {"errors", "recipe"},
+    "manifest": {"conf", "errors", "identity", "metrics", "recipe", "records", "report", "step", "store"},
+    "rates": {"manifest", "report"},
+    "bounds": {"knowledge", "records", "steps", "text"},
+    "holdings": {"records", "store", "work"},
+    "plan": {
+        "arrow", "bounds", "holdings", "manifest", "memo", "pipeline", "rates", "recipe", "records", "step",
+        "steps", "store", "text", "work",
+    },
+    "why": {
+        "arrow", "errors", "identity", "index", "kit", "manifest", "memo", "pipeline", "plain", "recipe",
+        "records", "run", "step", "store",
+    },
+    "changes": {"arrow", "manifest", "records", "store"},
+    "release": {
+        "conf", "errors", "identity", "index", "manifest", "pipeline", "plain", "recipe", "store",
+    },
+    "prune": {"identity", "manifest", "plain", "release", "store"},
+    "coming": {"arrow", "ingest", "plan", "readers", "records", "store"},
+    "account": {"manifest", "pipeline", "plain", "plan", "recipe", "records", "report", "work"},
+    "evaluate": {
+        "account", "arrow", "attempts", "errors", "gather", "ingest", "judge", "kit", "manifest", "memo",
+        "metrics", "pipeline", "plan", "readers", "records", "report", "run", "steps", "store",
+    },
 }  # fmt: skip
 HEAVY = {
     "ray": {"cluster", "engines", "deploy"},

@@ -299,14 +299,51 @@ def test_a_prompt_is_looked_for_under_prompts_alone(name):
         ({"prompt": {"by": "domain", True: "crag/vanilla", "else": "crag/vanilla"}}, "put it in quotes"),
         ({"prompt": "db3/p_basic"}, "prompt: it uses 'words', which is no field of a question"),
         ({"grammar": "nowhere"}, "no 'nowhere' under grammar/"),
-        ({"choices": ["a"], "schema": {"type": "object"}}, "at most one of choices, schema and grammar"),
+        ({"choices": ["a"], "schema": {"type": "boolean"}}, "at most one of choices, schema and grammar"),
         ({"choices": ["a", "a"]}, "choice: expected distinct options"),
+        ({"schema": {"type": "object"}}, "generate.schema: JSON schema: it allows replies of any length"),
+        ({"schema": {"type": "no such"}}, "generate.schema: JSON schema: it does not compile"),
     ],
 )
 def test_a_mistake_in_generate_is_named_when_the_recipe_is_read(fields, said):
     with pytest.raises(ConfError) as caught:
         made(**fields)
     assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text, said",
+    [("start: nowhere", "it does not compile"), ('start: "a"+', "it allows replies of any length")],
+)
+def test_a_grammar_that_no_engine_could_hold_to_is_refused_when_the_recipe_is_read(tmp_path, text, said):
+    (tmp_path / "grammar").mkdir()
+    (tmp_path / "grammar/odd.lark").write_text(text)
+    with pytest.raises(ConfError, match=r"generate\.grammar: grammar: ") as caught:
+        made(Conf((tmp_path, *CONF.folders)), grammar="odd")
+    assert said in str(caught.value)
+
+
+def test_a_tokenizer_that_was_not_fetched_leaves_its_work_to_the_one_that_its_entry_names(tmp_path):
+    from raypipe.models import catalog
+
+    tree = {
+        "llama-3-8b": {"kind": "generator", "loader": "scripted", "max_tokens": 8192},
+        "llama-2-tokens": {
+            "kind": "tokenizer", "loader": "tokens", "path": "fetched", "instead": "llama-3-8b",
+        },
+    }  # fmt: skip
+    models = catalog.read(tree, tmp_path / "models.yaml")
+    resolve = resolvers(CONF, models)
+
+    def cutter():
+        path = CONF.find("recipes", "vanilla")
+        found = from_tree("vanilla", conf.read_yaml(path), conf.Where(str(path)), resolve)
+        return next(s.step for s in found.question if s.name == "decide").tokenizer.name
+
+    assert cutter() == "llama-3-8b"
+    (tmp_path / "fetched").mkdir()
+    (tmp_path / "fetched/tokenizer.json").write_text("{}")
+    assert cutter() == "llama-2-tokens"
 
 
 def test_a_reply_that_a_prompt_or_a_table_names_must_have_been_made_before():

@@ -1,5 +1,6 @@
 """What is missing and no more: a second run asks nothing, a killed one goes on, bad rows are counted."""
 
+import contextlib
 import io
 import json
 import os
@@ -7,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -15,12 +17,13 @@ from raypipe import arrow
 from raypipe.cli.opened import resolved
 from raypipe.conf import Conf
 from raypipe.errors import DataError
-from raypipe.evaluate import evaluate
+from raypipe.evaluate import evaluate, questions_of
 from raypipe.ingest import ingest
-from raypipe.pipeline import Pipeline, Sizes, inline
+from raypipe.pipeline import ANSWERS_AT_ONCE, Pipeline, Sizes, inline
+from raypipe.records import Fault, Question
 from raypipe.report.progress import Progress
-from raypipe.store import Store
-from raypipe.work import Place
+from raypipe.store import Store, commit, write_part
+from raypipe.work import Place, faults_table
 
 HERE = Path(__file__).parent
 CONF = Conf((HERE.parent / "conf",))
@@ -47,11 +50,20 @@ def asked(done):
     return {s.step: s.asked for s in done.report.steps}
 
 
+def work(report):
+    """Step -> what it did, but for its time, and for what a later part found remembered."""
+    return {s.step: (s.rows, s.asked + s.remembered, s.skipped, s.faults) for s in report.steps}
+
+
 def rows(store, table):
     """All rows of a table, in an order of their own."""
     return sorted(
         json.dumps(r, sort_keys=True, default=str) for r in store.dataset(table).to_table().to_pylist()
     )
+
+
+def lines_of(world):
+    return [line for f in sorted(world.glob("questions*.jsonl")) for line in f.read_text().splitlines()]
 
 
 def contents(pipe):
@@ -78,6 +90,41 @@ def test_a_second_run_asks_nothing_and_says_the_same(world, tmp_path, progress):
     assert first.report.marks == second.report.marks
 
 
+def test_questions_and_answers_are_read_a_batch_at_a_time(tmp_path, progress):
+    taken = []
+
+    def questions():
+        for i in range(2 * ANSWERS_AT_ONCE + 50):
+            taken.append(f"q{i}")
+            yield Question(f"q{i}", "who?", citations=())
+
+    answers = pipeline(tmp_path / "store", progress).answers(questions())
+    assert next(answers).id == "q0" and len(taken) == ANSWERS_AT_ONCE
+    assert [q.id for q in answers] == taken[1:]
+
+
+def test_a_log_names_each_phase_by_what_it_did_and_its_own_time(world, tmp_path):
+    log, at = io.StringIO(), iter(range(10_000))
+    with Progress(log, now=lambda: next(at)) as progress:
+        evaluated(pipeline(tmp_path / "store", progress), world, tmp_path / "out")
+    said = [line for line in log.getvalue().splitlines() if " in 0:" in line]
+    assert [line.split()[0] for line in said] == ["read", "parsed", "split", "embedded", "answered"]
+    assert "answered 6/6 questions" in said[-1]
+
+
+def test_one_lease_covers_all_phases_of_an_eval(world, tmp_path, progress):
+    seen = []
+
+    def watched(verb, fill, parts):
+        seen.append((verb, json.loads((tmp_path / "store/_lease/driver.json").read_text())))
+        yield from inline(verb, fill, parts)
+
+    evaluated(pipeline(tmp_path / "store", progress, runner=watched), world, tmp_path / "out")
+    assert [verb for verb, _ in seen] == ["parse", "parse", "embed", "answer"]
+    assert {(sign["owner"], sign["token"]) for _, sign in seen} == {("eval fakes", seen[0][1]["token"])}
+    assert not any((tmp_path / "store/_lease").iterdir())
+
+
 def test_another_recipe_on_the_same_store_computes_only_what_differs(world, tmp_path, progress):
     evaluated(pipeline(tmp_path / "store", progress), world, tmp_path / "one")
     other = tmp_path / "other.yaml"
@@ -91,7 +138,7 @@ def test_another_recipe_on_the_same_store_computes_only_what_differs(world, tmp_
 @pytest.mark.parametrize("after", [0, 1, 3])
 def test_a_run_that_died_between_parts_goes_on_where_it_was(world, tmp_path, progress, after):
     whole = pipeline(tmp_path / "whole", progress)
-    evaluated(whole, world, tmp_path / "out")
+    undisturbed = evaluated(whole, world, tmp_path / "out").report
 
     def dies(verb, fill, parts):
         for i, part in enumerate(inline(verb, fill, parts)):
@@ -100,13 +147,20 @@ def test_a_run_that_died_between_parts_goes_on_where_it_was(world, tmp_path, pro
             yield part
 
     broken = pipeline(tmp_path / "broken", progress, runner=dies)
-    for _ in range(4):  # each start dies in the table that it reaches
-        with pytest.raises(KeyboardInterrupt):
-            evaluated(broken, world, tmp_path / "out")
-            raise KeyboardInterrupt  # tables with fewer parts than `after` are through
-    done = evaluated(pipeline(tmp_path / "broken", progress), world, tmp_path / "out")
-    assert after == 0 or done.resumed > 0 or done.reused > 0
+    attempts, done = 0, None
+    while done is None:  # each attempt dies in the table that it reaches
+        attempts += 1
+        with contextlib.suppress(KeyboardInterrupt):
+            done = evaluated(broken, world, tmp_path / "out").report
+    assert attempts > 1
     assert contents(broken) == contents(whole)
+    # All work of the run is counted, whoever did it, and what was done before is said.
+    assert work(done) == work(undisturbed)
+    assert done.resumed >= attempts - 1 and any(s.resumed for s in done.steps)
+    assert all(s.asked <= s.planned for s in done.steps)
+    assert not list((tmp_path / "broken" / "_attempts").iterdir())
+    again = evaluated(broken, world, tmp_path / "out").report
+    assert again.resumed == 0 and not any(s.rows for s in again.steps)
 
 
 @pytest.mark.ray
@@ -131,11 +185,7 @@ def test_an_eval_killed_with_sigkill_ends_like_an_undisturbed_one(world, tmp_pat
 
 
 def test_bad_lines_and_pages_are_counted_faults_and_nothing_else_is_lost(world, tmp_path, progress):
-    lines = [
-        json.loads(line)
-        for f in sorted(world.glob("questions*.jsonl"))
-        for line in f.read_text().splitlines()
-    ]
+    lines = [json.loads(line) for line in lines_of(world)]
     lines[0]["search_results"][0]["page_result"] = "%PDF-1.7 binary"
     lines[1]["search_results"][0]["page_result"] = "<p>" + "x" * (25 << 20)
     del lines[2]["query"]
@@ -149,9 +199,47 @@ def test_bad_lines_and_pages_are_counted_faults_and_nothing_else_is_lost(world, 
         ("read", "missing_field"): 1, ("read", "bad_json"): 1,
     }  # fmt: skip
     assert done.report.questions == 5 and done.report.empty_pages >= 1
+    steps = {s.step: s for s in done.report.steps}
+    assert steps["parse"].asked == steps["parse"].rows
+    assert steps["tokenise"].skipped == 2 and steps["tokenise"].asked == steps["parse"].asked - 2
     assert len((tmp_path / "out" / "predictions.jsonl").read_text().splitlines()) == 5
     again = evaluated(pipeline(tmp_path / "store", progress), file, tmp_path / "out")
     assert set(asked(again).values()) == {0}, "a page that cannot be done is not tried on every run"
+    assert again.report.faults == done.report.faults
+
+
+def test_a_report_shows_the_faults_of_the_files_that_it_read_and_of_no_others(world, tmp_path, progress):
+    good, bad, mended = lines_of(world)[:3], tmp_path / "bad.jsonl", tmp_path / "mended" / "bad.jsonl"
+    bad.write_text("\n".join([*good, '{"broken": ', "[]"]))
+    mended.parent.mkdir()
+    mended.write_text("\n".join([*good, "[]"]))
+    pipe = pipeline(tmp_path / "store", progress)
+
+    def reasons(file):
+        return {f.reason: f.rows for f in evaluated(pipe, file, tmp_path / "out").report.faults}
+
+    assert reasons(bad) == {"bad_json": 1, "not_object": 1}
+    assert reasons(mended) == {"not_object": 1}, "the mended line's fault is gone, the other is still there"
+    assert reasons(world) == {}
+    assert reasons(bad) == {"bad_json": 1, "not_object": 1}, "also when its bytes are not read again"
+    assert ingest(pipe.store, [bad], "crag", progress).reasons == {"bad_json": 1, "not_object": 1}
+
+
+def test_a_row_that_failed_in_passing_and_was_done_since_is_no_fault(world, tmp_path, progress):
+    pipe = pipeline(tmp_path / "store", progress)
+    evaluated(pipe, world, tmp_path / "out")
+    source = pipe.store.dataset(pipe.texts_table).to_table(["source"])["source"][0].as_py()
+    key, id = (pipe.store.dataset("answers").to_table(["key", "id"])[c][0].as_py() for c in ("key", "id"))
+    once = Fault("parse", "timeout", "took too long", transient=True)
+    lost = [(source, asdict(once), pipe.texts_table), (id, asdict(once), key)]
+    write_part(pipe.store, "faults", "before", "0", faults_table(lost, "before"), {})
+    commit(pipe.store, "faults", "before", ["0"])
+    assert evaluated(pipe, world, tmp_path / "out").report.faults == ()
+    for table, column, value in ((pipe.texts_table, "source", source), ("answers", "key", key)):
+        pipe.store.forget(table, column, [value])
+    assert [r["reason"] for r in pipe.lost_sources(None)] == ["timeout"]
+    [waiting] = [q for q in pipe.answers(questions_of(pipe, None, None)) if not q.outcome]
+    assert (waiting.id, waiting.faults) == (id, (once,))
 
 
 def test_a_damaged_file_leaves_the_store_as_it_was(world, tmp_path, progress):
@@ -171,11 +259,7 @@ def test_an_edited_page_is_parsed_again_and_only_the_questions_that_cite_it_are_
 ):
     pipe = pipeline(tmp_path / "store", progress)
     evaluated(pipe, world, tmp_path / "one")
-    lines = [
-        json.loads(line)
-        for f in sorted(world.glob("questions*.jsonl"))
-        for line in f.read_text().splitlines()
-    ]
+    lines = [json.loads(line) for line in lines_of(world)]
     old = lines[0]["search_results"][0]["page_result"]
     new = old.replace("<body", "<body data-edited='yes'", 1) + "<p>One more sentence stands here now.</p>"
     citing = 0

@@ -60,7 +60,7 @@ def stored(recipe, world, uri, runner, progress):
     asked = [questions[i] for i in ids]
     pipeline.index(asked)
     pipeline.answer(asked)
-    return pipeline.answers(asked)
+    return list(pipeline.answers(asked))
 
 
 def on_ray(verb, fill, parts):

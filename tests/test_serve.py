@@ -86,7 +86,7 @@ def wait_for(client, process, log):
 
 def jobs(store):
     """What the job answered."""
-    return store.answers(arrow.question.records(store.store.dataset("questions").to_table()))
+    return list(store.answers(arrow.question.records(store.store.dataset("questions").to_table())))
 
 
 @pytest.mark.ray
@@ -178,6 +178,21 @@ def test_the_serve_config_names_the_builder_and_the_deployments_that_it_makes(co
     assert built.ingress_deployment_name == "gateway"
     for d in app["deployments"]:
         assert made[d["name"]].ray_actor_options["num_cpus"] == d["ray_actor_options"]["num_cpus"]
+
+
+def test_an_engine_gets_the_gpus_that_the_cluster_file_gives_it_and_the_models_beside_it_the_rest(config):
+    from ray.serve._private.build_app import build_app
+
+    app = builder()({"recipe": "db3-task1-700", "cluster": "one-gpu", "store": "/data/store"})
+    made = build_app(app, name="raypipe").deployments
+    held = {d.name: d.ray_actor_options.get("num_gpus", 0) for d in made}
+    assert held == {"gateway": 0, "embed": 0.05, "rerank": 0.05, "generate": 0.8}
+    assert sum(held.values()) <= 1, "one GPU holds them all"
+
+
+def test_a_model_that_is_not_here_is_said_before_anything_starts(config, capsys, tmp_path):
+    assert main(["serve", "crag-baseline", "--store", str(tmp_path / "store")]) == 4
+    assert "hf download" in capsys.readouterr().err
 
 
 def test_the_builder_refuses_arguments_that_nobody_knows(config):

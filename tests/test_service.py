@@ -17,7 +17,9 @@ from raypipe.kit import LocalKit
 from raypipe.kit_serve import ServeKit
 from raypipe.online import NotReady, Online
 from raypipe.pipeline import Pipeline, Sizes, inline
+from raypipe.records import Source, source_id
 from raypipe.report.progress import Progress
+from raypipe.run import Corpora
 from raypipe.service import BODY_BYTES, application
 from raypipe.store import Store
 from raypipe.work import Place
@@ -39,7 +41,7 @@ def filled(world, tmp_path_factory):
         asked = arrow.question.records(store.rows("questions", "id", ids))
         pipeline.index(asked)
         pipeline.answer(asked)
-        answers = pipeline.answers(asked)
+        answers = list(pipeline.answers(asked))
     lines = [json.loads(x) for f in world.glob("questions*.jsonl") for x in f.read_text().splitlines()]
     return store, answers, {line["interaction_id"]: line for line in lines}
 
@@ -111,6 +113,32 @@ def test_a_reply_has_the_fields_that_programs_rely_on_and_quotes_what_is_in_the_
     assert rows["text"][0].as_py()[start:end] == citation["quote"] != ""
     assert citation["chunk"].startswith(citation["source"]) and citation["scores"]["rerank"] >= 0
     assert citation["url"] in {p["page_url"] for p in lines[job.id]["search_results"]}
+
+
+@pytest.mark.parametrize("name", ["crag-baseline", "db3-task1-700"])
+def test_a_language_models_answer_cites_what_its_prompt_showed_of_the_pages(name, tmp_path, filled):
+    *_, lines = filled
+    line = next(iter(lines.values()))
+    recipe = resolved(name, str(HERE / "fake_models.yaml"), Conf((HERE.parent / "conf",)))
+    app = served(Online(recipe, LocalKit(None, "sorted"), str(tmp_path / "none")))
+    body = {"query": line["query"], "documents": line["search_results"], "include": ["prompts"]}
+    said = ask(app, body).json()
+    [[system, user]] = said["prompts"]
+    assert (system["role"], user["role"]) == ("system", "user") and line["query"] in user["content"]
+    assert said["outcome"] == "answered"
+    prompt, generated = (said["usage"][f"{kind}_tokens"] for kind in ("prompt", "generated"))
+    assert prompt > 100 and generated > 0
+    fields = {"page": "page_result", "snippet": "page_snippet"}
+    urls = {source_id(k, p[f]): p["page_url"] for p in line["search_results"] for k, f in fields.items()}
+    sources = [Source(source_id(k, p[f]), k, p[f]) for p in line["search_results"] for k, f in fields.items()]
+    parsed = asyncio.run(Corpora(recipe, LocalKit(None)).texts(arrow.corpus_table(sources)))
+    texts = dict(zip(parsed["source"].to_pylist(), parsed["text"].to_pylist(), strict=True))
+    assert said["citations"]
+    for citation in said["citations"]:
+        start, end = citation["span"]
+        assert texts[citation["source"]][start:end] == citation["quote"] != ""
+        assert citation["url"] == urls[citation["source"]]
+    assert len({c["source"] for c in said["citations"]}) > 1
 
 
 def test_a_question_that_nobody_stored_is_asked_of_the_whole_store(filled):

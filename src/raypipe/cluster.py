@@ -13,12 +13,15 @@ import logging
 import math
 import os
 import signal
+import sys
+import tempfile
 import uuid
 import warnings
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import ray
 import ray.data
@@ -32,11 +35,9 @@ from raypipe.models import load
 from raypipe.models.engine import Engine
 from raypipe.models.load import Room
 from raypipe.step import Model
-from raypipe.work import Fill, Part, PartDone
+from raypipe.work import Fill, Part, PartDone, Verb, with_threads
 
 ATTEMPTS = 3  # of one part, when its actor dies: Ray's own default is without end
-
-Verb = Literal["parse", "embed", "answer"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,19 +114,56 @@ class Cluster:
             raise ValueError("sources_per_part and questions_per_part must be at least 1")
 
 
-def preflight(pools: Mapping[Verb, Pool], resources: Mapping[str, float]) -> None:
+Node: TypeAlias = Mapping[str, float]
+"""What one machine of the cluster has: CPU, GPU, and whatever else Ray names."""
+
+
+def preflight(pools: Mapping[Verb, Pool], nodes: Sequence[Node]) -> None:
     """Raises ClusterTooSmall with numbers if a pool could never start.
 
-    Ray itself would wait for ever without an error.
+    Ray itself would wait for ever without an error, also for an actor that no node can hold, whatever all
+    nodes have together.
     """
     for name, pool in pools.items():
-        for kind, each in (("CPU", pool.cpus), ("GPU", pool.gpus)):
-            need, have = pool.actors * each, float(resources.get(kind, 0.0))
+        needs = {"CPU": pool.cpus, "GPU": pool.gpus}
+        for kind, each in needs.items():
+            need, have = pool.actors * each, total(nodes, kind)
             if need > have:
                 raise ClusterTooSmall(
                     f"pool {name}: {pool.actors} actors x {each:g} {kind} = {need:g} {kind}, the cluster has "
                     f"{have:g}. Lower pools.{name} in the cluster file, or start a larger cluster"
                 )
+        room = sum(holds(node, needs) for node in nodes)
+        if room < pool.actors:
+            raise ClusterTooSmall(
+                f"pool {name}: {pool.actors} actors of {_said(needs)} each, and there is room for {room} on "
+                f"the nodes: {_listed(nodes)}. An actor is on one node: lower pools.{name} in the cluster "
+                "file, or start larger nodes"
+            )
+
+
+def total(nodes: Sequence[Node], kind: str) -> float:
+    """What all nodes have of a kind."""
+    return sum(node.get(kind, 0.0) for node in nodes)
+
+
+def holds(node: Node, needs: Mapping[str, float]) -> int:
+    """How many actors of these needs fit on an empty node; needs of 0 do not count.
+
+    >>> holds({"CPU": 4.0}, {"CPU": 1.5, "GPU": 0.0}), holds({"CPU": 4.0}, {"CPU": 1.0, "GPU": 0.5})
+    (2, 0)
+    """
+    # Shares as .1 are not exact in binary: ten of them fit one CPU.
+    return min(int(node.get(kind, 0.0) / each + 1e-6) for kind, each in needs.items() if each)
+
+
+def _said(needs: Mapping[str, float]) -> str:
+    return " and ".join(f"{each:g} {kind}" for kind, each in needs.items() if each)
+
+
+def _listed(nodes: Sequence[Node]) -> str:
+    sizes = Counter(_said({kind: node.get(kind, 0.0) for kind in ("CPU", "GPU")}) for node in nodes)
+    return ", ".join(f"{count} with {size or 'nothing'}" for size, count in sorted(sizes.items()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,18 +194,26 @@ class Team:
         names = {i: tuple(engines.name_of(f"{job}/{i}", n) for n in range(some.each)) for i in wanted}
         return cls(some, cluster.device, tuple(wanted.values()), names)
 
-    def preflight(self, resources: Mapping[str, float]) -> None:
+    def preflight(self, nodes: Sequence[Node]) -> None:
         """Raises ClusterTooSmall with numbers if the engines and the workers beside them do not fit."""
         pool = self.engines.answer
         places = [self.engines.place(m) for m in self.models for _ in range(self.engines.each)]
         taken = {"CPU": sum(p.cpus for p in places), "GPU": sum(p.gpus for p in places)}
         for kind, each in (("CPU", pool.cpus), ("GPU", pool.gpus)):
-            need, have = taken[kind] + pool.actors * each, float(resources.get(kind, 0.0))
+            need, have = taken[kind] + pool.actors * each, total(nodes, kind)
             if need > have:
                 raise ClusterTooSmall(
                     f"pool engines.answer: {pool.actors} actors x {each:g} {kind} beside {len(places)} "
                     f"engines of {taken[kind]:g} {kind} in all = {need:g} {kind}, the cluster "
                     f"has {have:g}. Lower `engines` in the cluster file, or start a larger cluster"
+                )
+        needs = [("an engine", {"CPU": p.cpus, "GPU": p.gpus}) for p in places if p.cpus or p.gpus]
+        needs.append(("an actor of pool engines.answer", {"CPU": pool.cpus, "GPU": pool.gpus}))
+        for who, each_needs in needs:
+            if not any(holds(node, each_needs) for node in nodes):
+                raise ClusterTooSmall(
+                    f"{who} needs {_said(each_needs)} on one node, and no node has that: {_listed(nodes)}. "
+                    "Lower `engines` in the cluster file, or start larger nodes"
                 )
 
     @contextmanager
@@ -192,14 +238,32 @@ def connect(address: str) -> None:
             # Lance warns of forks. Ray forks to start its processes and executes them at once.
             warnings.filterwarnings("ignore", message="lance is not fork-safe|lancedb fork support")
             stop = signal.getsignal(signal.SIGTERM)
-            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+            with _stderr_without(b"RAY_BACKEND_LOG_LEVEL"):
+                ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
             signal.signal(signal.SIGTERM, stop)  # Ray's core puts its own there, which aborts the process
 
 
-def resources() -> Mapping[str, float]:
-    """What the joined cluster has in all."""
-    total: Mapping[str, float] = ray.cluster_resources()
-    return total
+@contextmanager
+def _stderr_without(words: bytes) -> Iterator[None]:
+    """Holds back what is written to file descriptor 2 till the block ends, then hands it on but for lines
+    with these words: Ray's core says from C++ that its log level was set."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    with tempfile.TemporaryFile() as held:
+        os.dup2(held.fileno(), 2)
+        try:
+            yield
+        finally:
+            sys.stderr.flush()
+            os.dup2(kept, 2)
+            held.seek(0)
+            os.write(kept, b"".join(line for line in held if words not in line))
+            os.close(kept)
+
+
+def nodes() -> list[Node]:
+    """What each living node of the joined cluster has."""
+    return [node["Resources"] for node in ray.nodes() if node["Alive"]]
 
 
 class _Worker:
@@ -233,6 +297,7 @@ def run_parts(fill: Fill, parts: Sequence[Part], pool: Pool) -> Iterator[PartDon
     context.enable_progress_bars = False
     context.print_on_execution_start = False
     rows = [{"part": p.name, "ids": json.dumps(p.ids)} for p in parts]
+    fill = with_threads(fill, max(1, int(pool.cpus)))  # torch would take cores that other actors use
     with warnings.catch_warnings():
         # There is no other way yet to bound restarts than the arguments that 2.64 will name otherwise.
         warnings.filterwarnings("ignore", category=RayDeprecationWarning)

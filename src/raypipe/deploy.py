@@ -86,13 +86,14 @@ class Gateway:
         return application(self._online.answer, self._online.ready)
 
 
-def deployed(recipe: Recipe, place: Place, gpus: float) -> Application:
+def deployed(recipe: Recipe, place: Place, gpus: float, engine_gpus: float = 0) -> Application:
     """The application. `place` says where the store is and what models compute on, `gpus` what each replica
-    with models holds of them unless a Serve config says otherwise."""
-    holds = {"num_cpus": MODEL_CPUS, "num_gpus": gpus}
+    with embedders or rerankers holds of them, `engine_gpus` one with engines, unless a Serve config says
+    otherwise."""
 
     def models(name: str, kind: str) -> Application:
         chosen = [m for m in recipe.models() if m.kind == kind]
+        holds = {"num_cpus": MODEL_CPUS, "num_gpus": engine_gpus if kind == "generator" else gpus}
         return serve.deployment(Models, name=name, ray_actor_options=holds).bind(place, chosen)
 
     gateway = serve.deployment(

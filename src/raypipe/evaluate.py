@@ -1,6 +1,7 @@
 """A data set through a recipe to a score: ingest, index, answer, score, and the report of it all.
 
-Knows the pipeline and the metrics. The only reader of golds and labels after ingest.
+Knows the pipeline and the metrics. With `gather`, which passes the answers, the only reader of golds and
+labels after ingest.
 """
 
 from __future__ import annotations
@@ -9,35 +10,53 @@ import asyncio
 import time
 import uuid
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow.compute as pc
 
 from raypipe import arrow
+from raypipe.account import account
+from raypipe.attempts import Done
 from raypipe.errors import DataError
-from raypipe.index import LanceIndex
+from raypipe.gather import AT_ONCE, Gathered, gather
 from raypipe.ingest import Ingested, ingest
 from raypipe.judge import Judge, Judged, judged
 from raypipe.kit import LocalKit
+from raypipe.manifest import Manifest, Origin
 from raypipe.memo import Tally, remembering
 from raypipe.memo.disk import StoreMemo, fold_memo, memo_versions
-from raypipe.metrics.crag import Rule, Scored, mark, pair
-from raypipe.metrics.hygiene import Obeyed, obeyed
-from raypipe.pipeline import Done, Pipeline, searched
+from raypipe.metrics.crag import Rule, Scored, mark
+from raypipe.metrics.textfile import replaced
+from raypipe.pipeline import Pipeline, batches
+from raypipe.plan import Plan, plan
 from raypipe.readers import Format
-from raypipe.records import Gold, Question
-from raypipe.report.report import EvalReport, FaultCount, JudgeLine, Outputs, StepLine, write_report
+from raypipe.records import Question
+from raypipe.report.report import (
+    AnswerCut,
+    EvalReport,
+    FaultCount,
+    JudgeLine,
+    Outputs,
+    StepLine,
+    outputs_in,
+    write_report,
+)
 from raypipe.run import StageCount
+from raypipe.steps.decide import Decide
+from raypipe.steps.embed import Embed
 from raypipe.steps.generate import Generate
+from raypipe.store import Store
 
 # Counts of the readers that say what was put right on the way in, for the report.
 NORMALISED = (
     "blank_lines", "byte_order_marks", "crlf_lines", "nul_lines", "null_fields", "number_golds",
     "repeated_rows", "questions_without_pages",
 )  # fmt: skip
+NOWHERE = Origin()
+SOURCES_AT_ONCE = 4096  # whose chunks are counted in one look: some 10 MB
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,17 +66,31 @@ class Evaluation:
     report: EvalReport
     outputs: Outputs
     reused: int  # questions whose answers were there before this run
-    resumed: int  # parts that a killed run had done
+    manifest: Manifest
 
 
-def questions_of(pipeline: Pipeline, ids: Sequence[str] | None, limit: int | None) -> list[Question]:
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """Stored questions, in order: read a batch at a time, as often as they are gone through."""
+
+    store: Store
+    ids: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __iter__(self) -> Iterator[Question]:
+        for some in batches(self.ids, AT_ONCE):
+            found = self.store.rows("questions", "id", some)
+            by_id = {q.id: q for q in arrow.question.records(found)}
+            yield from (by_id[id] for id in some)
+
+
+def questions_of(pipeline: Pipeline, ids: Sequence[str] | None, limit: int | None) -> Stored:
     """Stored questions by id, in that order; None: all of them, by id. Only the first `limit`."""
     if ids is None:
-        table = pipeline.store.dataset("questions").to_table()
-        return sorted(arrow.question.records(table), key=lambda q: q.id)[:limit]
-    wanted = list(ids[:limit])
-    found = {q.id: q for q in arrow.question.records(pipeline.store.rows("questions", "id", wanted))}
-    return [found[id] for id in wanted]
+        ids = sorted(pipeline.store.dataset("questions").to_table(["id"])["id"].to_pylist())
+    return Stored(pipeline.store, tuple(ids[:limit]))
 
 
 def evaluate(
@@ -69,57 +102,69 @@ def evaluate(
     out: Path,
     judge: tuple[Judge, LocalKit] | None = None,
     fresh: bool = False,
+    origin: Origin = NOWHERE,
+    show: Callable[[Plan], None] = lambda plan: None,
 ) -> Evaluation:
     """Runs what is missing, scores every question, and writes the report. Without `data`: all that is stored.
 
     `judge` is who decides what the rule leaves open, and the kit that asks it; `fresh` asks every language
-    model again.
+    model again. `show` gets the plan before anything runs. The manifest is written last.
 
     Raises DataError if there are no questions, and what ingest, index and answer raise.
     """
-    start = time.perf_counter()
-    read = ingest(pipeline.store, data, format, pipeline.progress) if data else None
-    questions = questions_of(pipeline, read.questions if read else None, limit)
-    if not questions:
-        where = ", ".join(map(str, data)) or pipeline.store.uri
-        raise DataError(f"{where}: no questions. `raypipe ingest PATH` reads some into a store")
-    indexed = pipeline.index(questions)
-    asked = pipeline.answer(questions, fresh)
-    answered = pipeline.answers(questions)
-    golds = _golds(pipeline, questions)
-    rows, without = pair(answered, golds, {})
-    verdict = None
-    if judge is not None:
-        said, verdict = _judge(pipeline, *judge, rows, questions, fresh)
-        rows, without = pair(answered, golds, said)
-    report = EvalReport(
-        run=uuid.uuid4().hex,
-        recipe=pipeline.recipe.name,
-        digest=pipeline.recipe.digest(),
-        seconds=time.perf_counter() - start,
-        questions=len(questions),
-        without_truth=len(without),
-        normalised=_normalised(read),
-        faults=_faults(pipeline, questions, answered, read),
-        steps=_steps(pipeline, indexed, asked),
-        marks=mark(rows, rule),
-        judge=verdict,
-        planted=_planted(pipeline, answered),
-        **_corpus(pipeline, questions),
-    )
-    outputs = write_report(out, report, answered, rows)
-    new = next(iter(asked.counts.values()), StageCount()).rows
-    return Evaluation(report, outputs, len(questions) - new, indexed.resumed + asked.resumed)
+    start, started = time.perf_counter(), time.time()
+    with pipeline.store.lease("driver", f"eval {pipeline.recipe.name}"):
+        read = ingest(pipeline.store, data, format, pipeline.progress) if data else None
+        questions = questions_of(pipeline, read.questions if read else None, limit)
+        if not questions:
+            where = ", ".join(map(str, data)) or pipeline.store.uri
+            raise DataError(f"{where}: no questions. `raypipe ingest PATH` reads some into a store")
+        fold_memo(pipeline.store)
+        memo = memo_versions(pipeline.store)
+        planned = plan(pipeline, list(questions), fresh=fresh)
+        show(planned)
+        todo = set(questions.ids if fresh else pipeline.unanswered(questions, pipeline.snapshot()))
+        done = Done.kept(pipeline.store, pipeline.recipe.digest())
+        pipeline.index(questions, done)
+        pipeline.answer(questions, fresh, done)
+        outputs = outputs_in(out)
+        orders = any(isinstance(s.step, Generate) for s in pipeline.recipe.question)
+        with replaced(outputs.predictions) as lines:
+            answers = gather(pipeline, questions, lines, orders)
+        rows, verdict = answers.rows, None
+        if judge is not None:
+            said, verdict = _judge(pipeline, *judge, rows, answers.texts, fresh)
+            rows = [replace(r, judge_response=said.get(r.question)) for r in rows]
+        report = EvalReport(
+            run=uuid.uuid4().hex,
+            recipe=pipeline.recipe.name,
+            digest=pipeline.recipe.digest(),
+            seconds=time.perf_counter() - start,
+            resumed=done.resumed,
+            questions=len(questions),
+            without_truth=answers.without_truth,
+            normalised=_normalised(read),
+            faults=_faults(pipeline, answers, read),
+            steps=_steps(pipeline, planned.planned(), done),
+            marks=mark(rows, rule),
+            judge=verdict,
+            answer_cut=_answer_cut(pipeline),
+            planted=answers.planted,
+            **_corpus(pipeline, answers),
+        )
+        write_report(outputs, report, answers.shown, {r.question: r.truths for r in rows})
+        manifest = account(pipeline, questions, todo, report, planned, memo, started, origin, out)
+        done.reported()
+        return Evaluation(report, outputs, len(questions) - len(todo), manifest)
 
 
-def _planted(pipeline: Pipeline, answered: Sequence[Question]) -> Obeyed | None:
-    """How often an order that a page gives reached an answer; None for recipes that ask no language model."""
-    if not any(isinstance(s.step, Generate) for s in pipeline.recipe.question):
-        return None
-    chunks = list(dict.fromkeys(c for q in answered for c in q.order))
-    index = LanceIndex(searched(pipeline.store, pipeline.recipe))
-    texts = dict(zip(chunks, asyncio.run(index.texts(chunks)), strict=True))
-    return obeyed(([texts[c] for c in q.order], q.answer) for q in answered)
+def _answer_cut(pipeline: Pipeline) -> AnswerCut | None:
+    """How the recipe cuts its answers, and with whose tokenizer."""
+    for stage in pipeline.recipe.question:
+        step = stage.step
+        if isinstance(step, Decide) and step.answer_tokens is not None and step.tokenizer is not None:
+            return AnswerCut(step.answer_tokens, step.tokenizer.name, step.tokenizer.weights)
+    return None
 
 
 def _judge(
@@ -127,7 +172,7 @@ def _judge(
     judge: Judge,
     kit: LocalKit,
     rows: Sequence[Scored],
-    questions: Sequence[Question],
+    texts: Mapping[str, str],
     fresh: bool,
 ) -> tuple[Mapping[str, str], JudgeLine]:
     """The judge's replies by question id, remembered like any others, and what they took."""
@@ -137,13 +182,12 @@ def _judge(
 
     async def ask() -> Judged:
         try:
-            return await judged(judge, generate, rows, {q.id: q.text for q in questions})
+            return await judged(judge, generate, rows, texts)
         finally:
             await kit.close()
 
     done = asyncio.run(ask())
-    with store.lease("driver", f"judge {pipeline.recipe.name}"):
-        fold_memo(store, fresh)
+    fold_memo(store, fresh)
     line = JudgeLine(
         model=judge.model.name,
         pairs=done.pairs,
@@ -159,73 +203,60 @@ def _judge(
     return done.replies, line
 
 
-def _golds(pipeline: Pipeline, questions: Sequence[Question]) -> Mapping[str, Gold]:
-    rows = pipeline.store.rows("golds", "question", [q.id for q in questions])
-    return {g.question: g for g in arrow.gold.records(rows)}
-
-
 def _normalised(read: Ingested | None) -> dict[str, int]:
     counts = read.counts if read else {}
     return {name: counts[name] for name in NORMALISED if counts.get(name)}
 
 
-def _corpus(pipeline: Pipeline, questions: Sequence[Question]) -> dict[str, Any]:
+def _corpus(pipeline: Pipeline, answers: Gathered) -> dict[str, Any]:
     """What these questions may search, counted in the stored tables."""
-    cited = [c for q in questions for c in q.citations or ()]
-    pages = list(dict.fromkeys(c.page for c in cited if c.page))
-    sources = list(dict.fromkeys(s for c in cited for s in c.sources()))
-    if any(q.citations is None for q in questions):
-        texts = pipeline.store.dataset(pipeline.texts_table).to_table(["source"])
-        sources = texts["source"].to_pylist()
-    spans = pipeline.store.rows(pipeline.passages_table, "source", sources, ["start", "end"])
-    parsed = pipeline.store.rows(pipeline.texts_table, "source", sources, ["parser"])
-    parsers = Counter(parsed["parser"].to_pylist())
+    sources = sorted(answers.sources)
+    if answers.whole:
+        sources = pipeline.store.dataset(pipeline.texts_table).to_table(["source"])["source"].to_pylist()
+    chunks, parsers = 0, Counter[str]()
+    for some in batches(sources, SOURCES_AT_ONCE):
+        spans = pipeline.store.rows(pipeline.passages_table, "source", some, ["start", "end"])
+        chunks += int(pc.sum(pc.greater(spans["end"], spans["start"])).as_py() or 0)
+        parsed = pipeline.store.rows(pipeline.texts_table, "source", some, ["parser"])
+        parsers.update(parsed["parser"].to_pylist())
     return {
-        "citations": len(cited),
-        "distinct_pages": len(pages),
-        "empty_pages": sum(c.page is None for c in cited),
-        "chunks": int(pc.sum(pc.greater(spans["end"], spans["start"])).as_py() or 0),
+        "citations": answers.citations,
+        "distinct_pages": len(answers.pages),
+        "empty_pages": answers.empty_pages,
+        "chunks": chunks,
         "pages_compared": parsers["compared"] + parsers["fallback"],
         "parser_fallbacks": parsers["fallback"],
     }
 
 
-def _faults(
-    pipeline: Pipeline, questions: Sequence[Question], answered: Sequence[Question], read: Ingested | None
-) -> tuple[FaultCount, ...]:
-    """Everything that could not be done, by step and reason: lines, sources, questions."""
-    sources = {s for q in questions for s in q.sources() or ()}
-    vectors = map(pipeline.vectors_table, pipeline.recipe.embedders())
-    tables = {pipeline.texts_table, pipeline.passages_table, *vectors}
-    found: Counter[tuple[str, str, bool]] = Counter()
-    for row in pipeline.store.dataset("faults").to_table().to_pylist():
-        of_source = row["digest"] in tables and (row["id"] in sources or not sources)
-        of_line = row["digest"] == "ingest" and read is not None
-        if of_source or of_line:
-            found[row["step"], row["reason"], row["transient"]] += 1
-    for q in answered:
-        for f in q.faults:
-            found[f.step, f.reason, f.transient] += 1
-        if not q.outcome:
-            found["answer", "not_reached", True] += 1
-    return tuple(FaultCount(*key, rows) for key, rows in sorted(found.items()))
+def _faults(pipeline: Pipeline, answers: Gathered, read: Ingested | None) -> tuple[FaultCount, ...]:
+    """Everything that could not be done, by step and reason: lines of the files read, sources, questions."""
+    rows = pipeline.lost_sources(None if answers.whole else answers.sources)
+    if read is not None:
+        rows += pipeline.store.rows("faults", "digest", [read.fingerprint]).to_pylist()
+    found = answers.faults + Counter((r["step"], r["reason"], r["transient"]) for r in rows)
+    return tuple(FaultCount(step, why, again, n) for (step, why, again), n in sorted(found.items()))
 
 
-def _steps(pipeline: Pipeline, indexed: Done, asked: Done) -> tuple[StepLine, ...]:
-    lines = []
-    for stage in pipeline.recipe.corpus:
-        lines.append(_line(stage.name, indexed.counts.get(stage.name, StageCount()), corpus=True))
-    for question in pipeline.recipe.question:
-        lines.append(_line(question.name, asked.counts.get(question.name, StageCount()), corpus=False))
-    return tuple(lines)
+def _steps(pipeline: Pipeline, planned: Mapping[str, int], done: Done) -> tuple[StepLine, ...]:
+    recipe, counts = pipeline.recipe, done.counts
+    stages = [(s.name, not isinstance(s.step, Embed)) for s in recipe.corpus]
+    stages += [(s.name, False) for s in recipe.question]
+    return tuple(
+        _line(name, works, planned[name], *(c.get(name, StageCount()) for c in (counts, done.earlier.counts)))
+        for name, works in stages
+    )
 
 
-def _line(name: str, count: StageCount, corpus: bool) -> StepLine:
-    """`asked` is model calls; for a corpus stage that asks no model, rows done."""
-    asked, tokens = count.tally.asked, count.tally.tokens
-    if corpus and not asked and not count.tally.remembered:
-        asked = count.rows - count.faults
+def _line(name: str, works: bool, planned: int, count: StageCount, earlier: StageCount) -> StepLine:
+    """`works`: the stage asks no model; what it did is its rows. What earlier attempts asked stood in their
+    own plans, and is added to this one's."""
+
+    def asked(c: StageCount) -> int:
+        return c.rows - c.skipped if works else c.tally.asked
+
+    tokens = count.tally.tokens
     return StepLine(
-        name, count.rows, asked, count.tally.remembered, count.skipped, count.faults, count.seconds,
-        tokens.prompt, tokens.cached, tokens.generated,
+        name, count.rows, planned + asked(earlier), asked(count), count.tally.remembered, count.skipped,
+        count.faults, count.seconds, tokens.prompt, tokens.cached, tokens.generated, asked(earlier),
     )  # fmt: skip

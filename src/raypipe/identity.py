@@ -16,7 +16,7 @@ from raypipe.knowledge import GraphRef
 from raypipe.records import digest
 from raypipe.step import Model
 
-NOT_IDENTITY = frozenset({"name", "path", "repo", "revision", "adapter_paths"})
+NOT_IDENTITY = frozenset({"name", "path", "repo", "revision", "adapter_paths", "tokenizer_path"})
 """Fields of a Model that say what it is called and where it lies. `weights` names what is in it."""
 
 

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from raypipe.chat import Chat, Generate, Generated, Sampling
+from raypipe.chat import STEP, Chat, Generate, Generated, Sampling
 from raypipe.errors import ConfError
 from raypipe.identity import model_identity
 from raypipe.knowledge import Graph, GraphRef
@@ -38,7 +38,8 @@ class LocalKit:
 
     `engines` are those that a job started: model identity -> names. With None this process starts an engine
     of its own for a vLLM model, in `room`, when it is first asked; use such a kit on one event loop, and
-    `await close()` it. `heard` is told each piece of a reply while it is written, where one is asked alone.
+    `await close()` it. Calls to an engine that dies end in transient faults, and the next starts another.
+    `heard` is told each piece of a reply while it is written, where one is asked alone.
     """
 
     def __init__(
@@ -124,25 +125,43 @@ class LocalKit:
         started: list[Any] = []
 
         async def close() -> None:
-            started.pop().close()
+            while started:
+                started.pop().close()
 
-        async def generate(
-            chats: Sequence[Chat], sampling: Sampling, adapter: str | None = None
-        ) -> list[Generated | Fault]:
+        self._closing.append(close)
+
+        async def running() -> Any:
             async with starting:
                 if not started:
                     from raypipe.models.engine import Engine
 
                     started.append(Engine(setup))
-                    self._closing.append(close)
                     await started[0].ready()
+                return started[0]
+
+        async def asked(
+            engine: Any, chats: Sequence[Chat], sampling: Sampling, adapter: str | None
+        ) -> list[Generated | Fault]:
             if self._heard is not None and len(chats) == 1:
-                async for piece in started[0].stream(chats[0], sampling, adapter):
+                async for piece in engine.stream(chats[0], sampling, adapter):
                     if isinstance(piece, Generated | Fault):
                         return [piece]
                     self._heard(piece)
-            replies: list[Generated | Fault] = await started[0].generate(chats, sampling, adapter)
+            replies: list[Generated | Fault] = await engine.generate(chats, sampling, adapter)
             return replies
+
+        async def generate(
+            chats: Sequence[Chat], sampling: Sampling, adapter: str | None = None
+        ) -> list[Generated | Fault]:
+            from raypipe.models.engine import EngineDied
+
+            engine = await running()
+            try:
+                return await asked(engine, chats, sampling, adapter)
+            except EngineDied as e:
+                if started and started[0] is engine:  # the next call starts another
+                    await close()
+                return [Fault(STEP, "engine_lost", str(e), transient=True)] * len(chats)
 
         return generate
 

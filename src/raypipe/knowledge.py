@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Final, Literal, Protocol, TypeAlias
 
 from raypipe.records import Fault, Span
 
@@ -26,7 +26,7 @@ class GraphRef:
     version: str  # of a folder: a digest of its tables; of a server: what its entry declares
     grammar: str  # of the calls that it is asked in: Lark's notation
     refresh: Mapping[str, float] = field(default_factory=dict)
-    """Domain -> seconds that its replies hold; 0: not from one run to the next. A domain that is not named
+    """Domain -> seconds that its replies hold; 0: none is remembered. A domain that is not named
     never changes. Not identity: it decides what is asked again, not what an answer is."""
 
 
@@ -64,6 +64,9 @@ class Result:
     subject: str = ""  # its first name as written; "": it names none
     ms: float = 0.0  # that the line took
 
+
+MOST_REQUESTS: Final = 2_000
+"""That one program may send to a server: an actor's 300 films, and then some lines more."""
 
 Request: TypeAlias = Callable[[str, Mapping[str, Any]], Awaitable[Any]]
 """Path and body of a request to a server -> its result, null included."""

@@ -8,19 +8,22 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from raypipe import arrow
+from raypipe.chat import Chat, Generate, Generated, Sampling
 from raypipe.index import LanceIndex
-from raypipe.memo import Tally
+from raypipe.knowledge import Graph, GraphRef
+from raypipe.memo import Memo, Tally
 from raypipe.pipeline import searched
 from raypipe.recipe import Recipe
 from raypipe.records import Fault, Question, Source, Span
+from raypipe.release import Release
 from raypipe.report.report import ranking, urls
 from raypipe.request import SharedKit, answer_over
 from raypipe.run import Corpora, Questions, StageCount
-from raypipe.step import Index
+from raypipe.step import Embed, Index, Model, Score, Tokenize
 from raypipe.store import Store, StoreError
 
 
@@ -35,6 +38,7 @@ class Asked:
     question: Question
     sources: tuple[Source, ...] | None = None  # documents of its own; None: it is asked of the store
     faults: tuple[Fault, ...] = ()  # of pages that could not be read
+    prompts: bool = False  # whether what language models were asked is wanted
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,16 +63,59 @@ class Answered:
     recipe: str  # digest
     models: Mapping[str, str]  # name -> identity of the weights
     timings_ms: Mapping[str, float]  # wall time by stage, "documents" for its own, and "total"
-    embedded: int  # texts that a model was asked to embed
-    scored: int  # pairs that a model was asked to score
+    prompts: tuple[Chat, ...]  # every chat that a language model was asked, in order, where that was wanted
+    usage: Mapping[str, int]  # texts embedded, pairs scored, chats answered, and the tokens of these
+    index: Index  # what was searched
+    release: str | None  # id
+
+
+class Overhearing:
+    """A kit that notes every chat that a language model is asked."""
+
+    def __init__(self, kit: SharedKit, heard: list[Chat]) -> None:
+        self._kit, self._heard = kit, heard
+
+    def with_index(self, index: Index) -> Overhearing:
+        return Overhearing(self._kit.with_index(index), self._heard)
+
+    def embedder(self, model: Model) -> Embed:
+        return self._kit.embedder(model)
+
+    def reranker(self, model: Model) -> Score:
+        return self._kit.reranker(model)
+
+    def tokenizer(self, model: Model) -> Tokenize:
+        return self._kit.tokenizer(model)
+
+    def index(self) -> Index:
+        return self._kit.index()
+
+    def graph(self, ref: GraphRef) -> Graph:
+        return self._kit.graph(ref)
+
+    def generator(self, model: Model) -> Generate:
+        generate = self._kit.generator(model)
+
+        async def ask(
+            chats: Sequence[Chat], sampling: Sampling, adapter: str | None = None
+        ) -> list[Generated | Fault]:
+            self._heard.extend(chats)
+            return await generate(chats, sampling, adapter)
+
+        return ask
 
 
 class Online:
     """A recipe, ready for requests over one store. Tables are opened when they are first needed and stay as
-    they were then: later commits do not show."""
+    they were then: later commits do not show. With `memo`, what a model was asked before about the store is
+    not asked again. With `release` its tables are searched, at its versions."""
 
-    def __init__(self, recipe: Recipe, kit: SharedKit, store: str) -> None:
+    def __init__(
+        self, recipe: Recipe, kit: SharedKit, store: str, memo: Memo | None = None,
+        release: Release | None = None,
+    ) -> None:  # fmt: skip
         self._recipe, self._kit, self._uri = recipe, kit, store
+        self._memo, self._release = memo, release
         self._digest = recipe.digest()
         self._models = {m.name: m.weights for m in recipe.models()}
         self._asking = {stage.name for stage in recipe.question}
@@ -82,19 +129,22 @@ class Online:
 
     async def answer(self, asked: Asked) -> Answered:
         """The question, answered. Raises NotReady, and what a step raises: that is a defect."""
-        start = time.perf_counter()
+        start, heard = time.perf_counter(), list[Chat]()
+        kit = Overhearing(self._kit, heard) if asked.prompts else self._kit
         if asked.sources is None:
             snapshot = await self._open()
             question = await asyncio.to_thread(snapshot.known, asked.question)
-            ask = Questions(self._recipe, self._kit.with_index(snapshot.index))  # counts this request alone
+            # Opened for this request alone: it counts.
+            ask = Questions(self._recipe, kit.with_index(snapshot.index), self._memo)
             [answered] = await ask([question])
             evidence = await _evidence(answered, snapshot.index)
-            return self._done(answered, evidence, (), ask.counts, {}, start)
-        over = await answer_over(self._recipe, self._kit, asked.question, asked.sources, self._parser)
+            return self._done(answered, evidence, (), ask.counts, {}, heard, start, snapshot.index)
+        over = await answer_over(self._recipe, kit, asked.question, asked.sources, self._parser)
         evidence = await _evidence(over.question, over.index)
         asking = sum(c.seconds for name, c in over.counts.items() if name in self._asking)
         documents = {"documents": time.perf_counter() - start - asking}
-        return self._done(over.question, evidence, asked.faults + over.faults, over.counts, documents, start)
+        faults = asked.faults + over.faults
+        return self._done(over.question, evidence, faults, over.counts, documents, heard, start, over.index)
 
     def _done(
         self,
@@ -103,7 +153,9 @@ class Online:
         faults: tuple[Fault, ...],
         counts: Mapping[str, StageCount],
         seconds: Mapping[str, float],  # by what is no stage of the question half
+        heard: Sequence[Chat],
         start: float,
+        index: Index,
     ) -> Answered:
         used = Tally()
         for count in counts.values():
@@ -111,26 +163,41 @@ class Online:
         stages = {name: c.seconds for name, c in counts.items() if name in self._asking}
         whole = {**seconds, **stages, "total": time.perf_counter() - start}
         timings = {name: round(s * 1000, 1) for name, s in whole.items()}
-        asked = used.vectors.asked, used.scores.asked
-        return Answered(question, evidence, faults, self._digest, self._models, timings, *asked)
+        release = self._release.id if self._release else None
+        return Answered(
+            question, evidence, faults, self._digest, self._models, timings, tuple(heard), _usage(used),
+            index, release,
+        )  # fmt: skip
 
     async def _open(self) -> Snapshot:
         async with self._opening:
             if self._snapshot is None:
                 try:
-                    self._snapshot = await asyncio.to_thread(Snapshot, self._recipe, self._uri)
+                    self._snapshot = await asyncio.to_thread(Snapshot, self._recipe, self._uri, self._release)
                 except StoreError as e:
                     raise NotReady(str(e)) from e
             return self._snapshot
 
 
+def _usage(used: Tally) -> dict[str, int]:
+    tokens = used.tokens
+    return {
+        "embedded": used.vectors.asked,
+        "scored": used.scores.asked,
+        "chats": used.replies.asked,
+        "prompt_tokens": tokens.prompt,
+        "cached_tokens": tokens.cached,
+        "generated_tokens": tokens.generated,
+    }
+
+
 class Snapshot:
     """A store at one moment: what can be searched in it, and the questions that it knows."""
 
-    def __init__(self, recipe: Recipe, uri: str) -> None:
+    def __init__(self, recipe: Recipe, uri: str, release: Release | None) -> None:
         """Raises StoreError if the store, a table of the recipe or an index of one is not there."""
         self._store = Store.open(uri)
-        self.index = LanceIndex(searched(self._store, recipe))
+        self.index = LanceIndex(release.opened(self._store)[1] if release else searched(self._store, recipe))
 
     def known(self, question: Question) -> Question:
         """The stored question with this id or these words, which has pages of its own; else the question as

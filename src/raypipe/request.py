@@ -28,7 +28,7 @@ T = TypeVar("T")
 class SharedKit(Kit, Protocol):
     """A kit whose models serve many requests, each with an index of its own."""
 
-    def with_index(self, index: Index) -> Kit: ...
+    def with_index(self, index: Index) -> SharedKit: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from raypipe.errors import ConfError, DataError
 from raypipe.graph.known import tables_version
 from raypipe.knowledge import GraphRef
 from raypipe.models.catalog import Catalog
+from raypipe.models.constraint import bounds
 from raypipe.step import Model
 from raypipe.text.bank import Bank
 from raypipe.text.evidence import Fitted
@@ -99,7 +100,9 @@ def _prompt(files: Conf) -> Read[Prompt]:
 
 def _grammar(files: Conf) -> Read[Grammar]:
     def find(name: str) -> Grammar:
-        return Grammar(_grammar_text(files, name))
+        grammar = Grammar(_grammar_text(files, name))
+        bounds(grammar)
+        return grammar
 
     return lambda value, where: _named(value, where, "a file under grammar/", find)
 
@@ -145,7 +148,8 @@ def _graph(files: Conf, graphs: Mapping[str, str]) -> Read[GraphRef]:
 def _graph_ref(name: str, entry: GraphEntry, place: str, grammar: str) -> GraphRef:
     """The entry at the place it is said to lie; an address for a folder, or the reverse, is refused. Without
     a place it can be named and not asked."""
-    refresh = {d: REFRESH[p] if isinstance(p, str) else float(p) for d, p in entry.refresh.items()}
+    seconds = {d: REFRESH[p] if isinstance(p, str) else float(p) for d, p in entry.refresh.items()}
+    refresh = {d: s for d, s in seconds.items() if math.isfinite(s)}
     if not place:
         return GraphRef(name, entry.kind, "", "nowhere", grammar)
     if (entry.kind == "server") != place.startswith(("http://", "https://")):
@@ -182,9 +186,13 @@ def _schema(value: Any, where: Where) -> JsonSchema:
         raise where.error(f"expected a JSON schema as a mapping, found {conf.kind_of(value)}")
     try:
         # In the order of the file: it is the order of the reply's fields.
-        return JsonSchema(json.dumps(value, separators=(",", ":")))
+        schema = JsonSchema(json.dumps(value, separators=(",", ":")))
+        bounds(schema)
+        return schema
     except TypeError as e:
         raise where.error(f"expected what JSON can hold: {e}") from e
+    except ConfError as e:
+        raise where.error(str(e)) from e
 
 
 def _adapter(value: Any, where: Where) -> str | None:

@@ -10,7 +10,7 @@ import copy
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -34,6 +34,11 @@ class StageCount:
     faults: int = 0  # that this stage added
     seconds: float = 0.0  # wall time inside the stage
     tally: Tally = field(default_factory=Tally)  # model calls asked and remembered
+
+    @classmethod
+    def of(cls, tree: Mapping[str, Any]) -> StageCount:
+        """From what `dataclasses.asdict` makes of one."""
+        return cls(**{**tree, "tally": Tally.of(tree["tally"])})
 
     def take(self) -> StageCount:
         """What was counted since the last take; counting goes on from nothing."""
@@ -165,9 +170,10 @@ class Corpora:
     async def _one(self, stage: Stage[CorpusStep], build: Build, table: pa.Table) -> pa.Table:
         start = time.perf_counter()
         out = await build(table)
-        count = self.counts[stage.name]
+        count, broken = self.counts[stage.name], _fault_count(table)
         count.rows += table.num_rows
-        count.faults += _fault_count(out) - _fault_count(table)
+        count.skipped += broken
+        count.faults += _fault_count(out) - broken
         count.seconds += time.perf_counter() - start
         return out
 

@@ -58,7 +58,7 @@ class Query(_Strict):
     query: str = Field(max_length=10_000, pattern=r"\S")
     time: str = Field("", max_length=100)  # when it is asked; "": the stored question's, or unknown
     documents: list[Document] | None = Field(None, max_length=50)  # None: asked of the store
-    include: list[Literal["hits", "replies", "faults"]] = Field([], max_length=3)
+    include: list[Literal["hits", "replies", "faults", "prompts"]] = Field([], max_length=4)
 
 
 class Refused(Exception):
@@ -146,10 +146,11 @@ def _path(loc: tuple[int | str, ...], kind: str) -> str:
 def asked(query: Query) -> Asked:
     """The request as what is asked."""
     question = Question(digest("ask", query.query), query.query, asked_at=query.time)
+    prompts = "prompts" in query.include
     if query.documents is None:
-        return Asked(question)
+        return Asked(question, prompts=prompts)
     citations, sources, faults = cited(question.id, [d.model_dump() for d in query.documents])
-    return Asked(replace(question, citations=citations), sources, faults)
+    return Asked(replace(question, citations=citations), sources, faults, prompts)
 
 
 def reply(answered: Answered, include: Sequence[str]) -> dict[str, Any]:
@@ -165,13 +166,15 @@ def reply(answered: Answered, include: Sequence[str]) -> dict[str, Any]:
         "confidence": said.confidence if said else None,
         "citations": [_citation(e) for e in answered.evidence],
         "timings_ms": dict(answered.timings_ms),
-        "usage": {"embedded": answered.embedded, "scored": answered.scored},
-        "versions": {"release": None, "recipe": answered.recipe, "models": dict(answered.models)},
+        "usage": dict(answered.usage),
+        "versions": {"release": answered.release, "recipe": answered.recipe, "models": dict(answered.models)},
     }
     if "hits" in include:
         out["hits"] = prediction(q)["hits"]
     if "replies" in include:
         out["replies"] = {name: asdict(r) for name, r in q.replies.items()}
+    if "prompts" in include:
+        out["prompts"] = [[asdict(message) for message in chat] for chat in answered.prompts]
     if "faults" in include:
         out["faults"] = [asdict(f) for f in (*answered.faults, *q.faults)]
     return out

@@ -46,6 +46,7 @@ class Model:
     tensor_parallel: int = 1  # GPUs that share a generator's weights; they add in another order than one
     adapters: tuple[tuple[str, str], ...] = ()  # of a generator: name, identity of its weights
     adapter_paths: tuple[str, ...] = ()  # folders (or remote names) of the adapters, in order; not identity
+    tokenizer_path: str = ""  # of a remote generator: the folder of its tokenizer, which `weights` names too
 
     def adapter(self, name: str) -> str:
         """The identity of an adapter's weights. Raises KeyError for a name that the model does not have."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any, Protocol, TypeAlias
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal, Protocol, TypeAlias, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,9 +18,8 @@ import pyarrow.compute as pc
 from raypipe import arrow
 from raypipe.index import IndexSpec, LanceIndex
 from raypipe.kit import LocalKit
-from raypipe.memo import Tally
 from raypipe.memo.disk import StoreMemo
-from raypipe.models.load import Address, Engine
+from raypipe.models.load import Address, Engine, Room
 from raypipe.recipe import Recipe, row_key
 from raypipe.records import Fault, Question, digest
 from raypipe.run import Corpora, Questions, StageCount, fine
@@ -28,6 +27,10 @@ from raypipe.step import Index, Model
 from raypipe.store import ANSWERS, FAULTS, Store, with_chunkless, write_part
 
 SPANS = ["source", "start", "end", "parent_start", "parent_end"]
+
+
+Verb: TypeAlias = Literal["parse", "embed", "answer"]
+"""What a pool of workers does; the names of the pools in a cluster file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,20 +57,30 @@ class PartDone:
     @classmethod
     def from_json(cls, text: str) -> PartDone:
         tree = json.loads(text)
-        return cls(**{**tree, "counts": {k: _count(v) for k, v in tree["counts"].items()}})
+        return cls(**{**tree, "counts": counts_of(tree)})
 
 
-def _count(tree: dict[str, Any]) -> StageCount:
-    return StageCount(**{**tree, "tally": Tally.of(tree["tally"])})
+def counts_of(facts: Mapping[str, Any]) -> dict[str, StageCount]:
+    """By stage, what was counted while a part was done: from the facts of its completion record."""
+    return {name: StageCount.of(tree) for name, tree in facts["counts"].items()}
 
 
 Do: TypeAlias = Callable[[Part], Awaitable[PartDone]]
 
 
 class Fill(Protocol):
-    """One kind of work, as plain values."""
+    """One kind of work, as plain values: a frozen dataclass."""
+
+    @property
+    def place(self) -> Place: ...
 
     def open(self) -> Do: ...
+
+
+def with_threads(fill: Fill, threads: int) -> Fill:
+    """The same work where a model on a CPU has so many threads."""
+    placed: Fill = replace(cast(Any, fill), place=replace(fill.place, threads=threads))
+    return placed
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +94,13 @@ class Place:
     # Model identity -> names in Ray; None: this process starts an engine of its own.
     engines: Mapping[str, tuple[str, ...]] | None = field(default_factory=dict)
     endpoints: Mapping[str, Address] = field(default_factory=dict)  # by the names that models.yaml uses
+    room: Room = field(default_factory=Room)  # of an engine that this process starts
 
     def kit(self, index: Index | None) -> LocalKit:
         return LocalKit(
-            index, self.engine, self.device, self.threads, engines=self.engines, endpoints=self.endpoints
-        )
+            index, self.engine, self.device, self.threads,
+            engines=self.engines, endpoints=self.endpoints, room=self.room,
+        )  # fmt: skip
 
 
 def _write(
@@ -100,7 +115,8 @@ def _write(
     """Stores the rows and faults of a part, and says what it came to. `faults` has the columns of FAULTS."""
     counts = {name: count.take() for name, count in corpora.counts.items()}
     write_part(store, "faults", run, part.name, faults, {})
-    write_part(store, table, run, part.name, rows, {})
+    facts = {"counts": {name: asdict(count) for name, count in counts.items()}}
+    write_part(store, table, run, part.name, rows, facts)
     return PartDone(part.name, len(part.ids), rows.num_rows, faults.num_rows, counts)
 
 
@@ -185,7 +201,7 @@ class FillVectors:
         corpora = Corpora(self.recipe, self.place.kit(None), memo)
 
         async def do(part: Part) -> PartDone:
-            chunks = _chunks(store, self.texts, self.passages, part.ids)
+            chunks = chunks_of(store, self.texts, self.passages, part.ids)
             vectors = await corpora.vectors(chunks, self.model)
             faults = _fault_rows(vectors, "source", self.table, self.run)
             rows = fine(vectors).select([*SPANS, "vector"])
@@ -194,7 +210,7 @@ class FillVectors:
         return do
 
 
-def _chunks(store: Store, texts: str, passages: str, ids: tuple[str, ...]) -> pa.Table:
+def chunks_of(store: Store, texts: str, passages: str, ids: tuple[str, ...]) -> pa.Table:
     """The chunks of some sources with their text, as the split put them out."""
     text_of = dict(
         zip(*store.rows(texts, "source", ids, ["source", "text"]).to_pydict().values(), strict=True)
@@ -231,10 +247,11 @@ class FillAnswers:
             answered = await ask(asked)
             # A transient fault, or a stage left out, is not stored as an answer: its row stays to do.
             whole = [_whole(q) for q in answered]
-            kept = [(k, q) for k, q, w in zip(keys, answered, whole, strict=True) if w]
+            rows_of = [row_key(q, self.snapshot) for q in asked]  # steps may narrow the citations
+            kept = [(k, r, q) for k, r, q, w in zip(keys, rows_of, answered, whole, strict=True) if w]
             lost = [(k, q) for k, q, w in zip(keys, answered, whole, strict=True) if not w]
             faults = faults_table([(q.id, asdict(f), k) for k, q in lost for f in _why(q)[:1]], self.run)
-            table = answers_table(kept, recipe, self.snapshot)
+            table = answers_table(kept, recipe)
             return _write(store, "answers", self.run, part, table, faults, ask)
 
         return do
@@ -258,13 +275,13 @@ def answer_key(recipe: str, question: Question, snapshot: str) -> str:
     return digest(recipe, question.id, row_key(question, snapshot))
 
 
-def answers_table(rows: list[tuple[str, Question]], recipe: str, snapshot: str) -> pa.Table:
-    """(key, answered question) -> rows of the table `answers`."""
-    table = arrow.question.table(q for _, q in rows)
+def answers_table(rows: list[tuple[str, str, Question]], recipe: str) -> pa.Table:
+    """(key, row key, answered question) -> rows of the table `answers`."""
+    table = arrow.question.table(q for _, _, q in rows)
     columns = {
-        "key": pa.array([k for k, _ in rows], pa.string()),
+        "key": pa.array([k for k, _, _ in rows], pa.string()),
         "recipe": pa.array([recipe] * len(rows), pa.string()),
-        "row": pa.array([row_key(q, snapshot) for _, q in rows], pa.string()),
+        "row": pa.array([r for _, r, _ in rows], pa.string()),
         **{name: table[name] for name in table.schema.names},
     }
     return pa.table(columns, schema=ANSWERS)

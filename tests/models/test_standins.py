@@ -15,6 +15,7 @@ from invented import sentences
 
 from raypipe.errors import DataError
 from raypipe.models import generator, standins
+from raypipe.models.folder import identity
 from raypipe.models.generator import Adapter, Setup
 
 BUILD = """
@@ -59,7 +60,7 @@ def test_another_seed_gives_other_weights_and_the_same_tokenizers(built, tmp_pat
 
 
 def test_the_two_adapters_differ(built):
-    one, two = (generator.identity(folder, generator.ADAPTER_READ) for _, folder in built.adapters)
+    one, two = (identity(folder, "adapter") for _, folder in built.adapters)
     assert one != two
 
 
@@ -183,8 +184,11 @@ def test_an_adapter_must_be_lora_in_safetensors_under_a_name_of_its_own(built, c
 
 
 def test_the_identity_of_a_folder_moves_with_its_template_and_not_with_its_notes(copy):
-    before = generator.identity(copy)
+    before = identity(copy, "generator")
     (copy / "README.md").write_text("notes")
-    assert generator.identity(copy) == before
-    (copy / "chat_template.jinja").write_text("{{ messages }}")
-    assert generator.identity(copy) != before
+    assert identity(copy, "generator") == before
+    for name in ("chat_template.jinja", "generation_config.json"):  # the engine reads both
+        old, before = before, ""
+        (copy / name).write_text("{}")
+        before = identity(copy, "generator")
+        assert before != old

@@ -66,6 +66,20 @@ def test_work_that_fails_is_not_said_to_be_done() -> None:
     assert out.getvalue() == "parsed 3/9 pages stopped after 0:05\n"
 
 
+def test_a_clock_stops_when_its_work_ends_and_says_so_once() -> None:
+    out, clock = io.StringIO(), Clock()
+    with Progress(out, now=clock) as progress:
+        with progress.task("parsed", "sources", 4) as sources:
+            clock.at += 3
+            sources.advance(4)
+        clock.at += 60
+        with pytest.raises(OSError), progress.task("split", "texts", 4):
+            clock.at += 2
+            raise OSError
+        clock.at += 60
+    assert out.getvalue().splitlines() == ["parsed 4/4 sources in 0:03", "split 0/4 texts stopped after 0:02"]
+
+
 def test_silence_is_silent() -> None:
     for stream in (io.StringIO(), Terminal()):
         clock = Clock()
@@ -76,8 +90,31 @@ def test_silence_is_silent() -> None:
         assert stream.getvalue() == "" and task.done == 2
 
 
+def test_the_clock_of_a_bar_stops_too() -> None:
+    now = iter([float(i) for i in range(1000)])
+    with Progress(Terminal(), now=lambda: next(now)) as progress:
+        with progress.task("parsed", "sources", 4):
+            pass
+        [bar] = progress._bars.tasks
+        assert bar.stop_time is not None and bar.elapsed == bar.stop_time - bar.start_time
+
+
 def test_a_terminal_gets_a_bar() -> None:
     stream = Terminal()
     with Progress(stream) as progress:
         progress.task("parsed [red]", "pages", 2).advance(2)
     assert "parsed [red]" in stream.getvalue() and "2/2" in stream.getvalue() and "100%" in stream.getvalue()
+
+
+def test_tokens_a_second_are_counted_from_the_first_and_not_from_the_start_of_the_engine():
+    clock = iter([0.0, 60.0, 60.0, 70.0])
+    out = io.StringIO()
+    with Progress(out, now=lambda: next(clock)) as progress:
+        task = progress.task("answered", "questions", 10)
+        task.wrote(0, 50.0)  # a step that asks no model
+        task.wrote(400, 20.0)
+        task.advance(10)
+    assert out.getvalue().splitlines() == [
+        "answered 10/10 questions, 100 %, 20 tokens/s, ETA 0:00",
+        "answered 10/10 questions in 1:10, 13 tokens/s",
+    ]

@@ -16,17 +16,22 @@ import pytest
 from rich.console import Console
 
 from raypipe.metrics.crag import Scored, mark, pair
-from raypipe.records import Citation, Gold, Hit, Question, chunk_id, source_id
+from raypipe.metrics.textfile import replaced
+from raypipe.records import Citation, Gold, Hit, Question, Quote, chunk_id, source_id
 from raypipe.report.console import print_crag, print_ranking, print_report
-from raypipe.report.page import SHOWN, linkable
+from raypipe.report.page import MOST, SHOWN, Passage, Shown, linkable, told_apart
 from raypipe.report.plot import CLASSES, WIDTH, bars, dots, segments
 from raypipe.report.report import (
     EvalReport,
     FaultCount,
     Outputs,
     StepLine,
+    outputs_in,
     prediction,
+    prediction_line,
+    ranking,
     to_json,
+    urls,
     write_report,
 )
 
@@ -77,10 +82,30 @@ def made(questions: list[Question]) -> tuple[EvalReport, list[Scored]]:
             FaultCount("parse", f"too_large {SCRIPT}", False, 1),
             FaultCount("recall", "timeout", True, 2),
         ),
-        steps=(StepLine("parse", 3, 2, 0, 0, 1, 4.5), StepLine(f"[red]recall {SCRIPT}", 4, 0, 4, 0, 2, 0.5)),
+        steps=(
+            StepLine("parse", 3, 3, 2, 0, 0, 1, 4.5),
+            StepLine(f"[red]recall {SCRIPT}", 4, 4, 0, 4, 0, 2, 0.5),
+        ),
         marks=mark(rows, "official"),
     )
     return report, rows
+
+
+def shown(q: Question) -> Shown:
+    """A question as it is on the page, its best passage with a quote in it."""
+    line, url, best = prediction(q), urls(q), ranking(q)[0]
+    quote = Quote(best.source, (4, 6))
+    passage = Passage.of(best, url.get(best.source), f"a<b {SCRIPT}", [quote])
+    return Shown(q.id, q.text, line["prediction"], q.origin, len(q.hits), (passage,), (SCRIPT,))
+
+
+def written_to(folder: Path, report: EvalReport, questions: list[Question], rows: list[Scored]) -> Outputs:
+    """All files of a report."""
+    outputs = outputs_in(folder)
+    with replaced(outputs.predictions) as lines:
+        lines.writelines(map(prediction_line, questions))
+    write_report(outputs, report, [shown(q) for q in questions], {r.question: r.truths for r in rows})
+    return outputs
 
 
 QUESTIONS = [
@@ -107,7 +132,7 @@ class Tags(HTMLParser):
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[EvalReport, Outputs]:
     report, rows = made(QUESTIONS)
-    return report, write_report(tmp_path_factory.mktemp("out") / "deep", report, QUESTIONS, rows)
+    return report, written_to(tmp_path_factory.mktemp("out") / "deep", report, QUESTIONS, rows)
 
 
 def test_the_json_report_holds_what_programs_may_rely_on(written: tuple[EvalReport, Outputs]) -> None:
@@ -118,8 +143,14 @@ def test_the_json_report_holds_what_programs_may_rely_on(written: tuple[EvalRepo
         "run recipe digest questions citations distinct_pages chunks faults score accuracy hallucination"
     )
     assert {*promised.split(), "missing", "unscored", "seconds", "steps"} <= set(found)
-    counts = ["step", "rows", "asked", "remembered", "skipped", "faults", "seconds"]
-    assert list(found["steps"][0]) == [*counts, "prompt_tokens", "cached_tokens", "generated_tokens"]
+    counts = ["step", "rows", "planned", "asked", "remembered", "skipped", "faults", "seconds"]
+    assert list(found["steps"][0]) == [
+        *counts,
+        "prompt_tokens",
+        "cached_tokens",
+        "generated_tokens",
+        "resumed",
+    ]
     assert (found["questions"], found["citations"], found["faults"]) == (5, 15, 3)
     assert (found["score"], found["accuracy"], found["unscored"]) == (0, 1 / 3, 2)
     assert found["bounds"] == [pytest.approx(-0.4), pytest.approx(0.4)]
@@ -173,6 +204,16 @@ def test_what_came_from_data_is_escaped_on_the_page(written: tuple[EvalReport, O
     assert 'href="javascript' not in page and "javascript:alert(1)" in page
 
 
+def test_a_passage_on_the_page_has_its_text_with_the_cited_quote_marked(
+    written: tuple[EvalReport, Outputs],
+) -> None:
+    page = written[1].page.read_text()
+    assert "<blockquote>a<mark>&lt;b</mark> &lt;script&gt;" in page
+    hit = Hit("s:0-4", "s", (0, 4))
+    elsewhere = [Quote("t", (0, 2)), Quote("s", (3, 6))]
+    assert Passage.of(hit, None, "abcd", elsewhere) == Passage(None, (0, 4), {}, "abcd", "", "")
+
+
 def test_the_plots_on_the_page_are_well_formed(written: tuple[EvalReport, Outputs]) -> None:
     plots = re.findall(r"<svg.*?</svg>", written[1].page.read_text(), re.DOTALL)
     assert len(plots) == 3
@@ -188,10 +229,31 @@ def test_the_stacked_bar_fills_its_width_and_counts_every_question() -> None:
 
 
 def test_slices_stand_one_below_the_other_with_the_interval_round_the_dot() -> None:
-    found = dots(to_json(made(QUESTIONS)[0]))
-    assert [d.label for d in found[:3]] == ["all questions", "domain: open", "domain: movie"]
+    report = to_json(made(QUESTIONS)[0])
+    found = dots(report, told_apart(report["slices"])[0])
+    assert [d.label for d in found] == ["all questions", "domain: open", "domain: movie"]
     assert all(a.y < b.y for a, b in pairwise(found))
     assert all(d.x is not None and d.low <= d.x <= d.high for d in found if d.text != "not scored")
+
+
+def test_labels_of_one_value_and_of_very_many_are_left_to_the_json(tmp_path: Path) -> None:
+    questions = [question(i, "ann", "answered") for i in range(MOST + 1)]
+    report, rows = made(questions)
+    rows = [replace(r, labels={"one": "x", "two": f"v{i % 2}", "many": str(i)}) for i, r in enumerate(rows)]
+    report = replace(report, marks=mark(rows, "official"))
+    page = written_to(tmp_path, report, questions, rows).page.read_text()
+    assert "two: v0" in page and "many: " not in page and "one: " not in page
+    assert "<code>many</code> has 13 values" in page and "<code>one</code> has 1 value and" in page
+    assert {s["label"] for s in to_json(report)["slices"]} == {"one", "two", "many"}
+
+
+def test_the_page_says_how_many_are_scored_and_how_to_get_a_judge(
+    written: tuple[EvalReport, Outputs],
+) -> None:
+    page = written[1].page.read_text()
+    assert "score of the 3 of 5 scored" in page
+    assert "Nobody judged: the same eval with <code>--judge MODEL</code>" in page
+    assert page.count("needs a judge: --judge MODEL") == 1
 
 
 @pytest.mark.parametrize("questions", [[], [question(1, "bob", "answered")]])
@@ -199,7 +261,7 @@ def test_a_report_without_a_score_says_so_and_shows_no_zero(
     tmp_path: Path, questions: list[Question]
 ) -> None:
     report, rows = made(questions)
-    page = write_report(tmp_path, report, questions, rows).page.read_text()
+    page = written_to(tmp_path, report, questions, rows).page.read_text()
     assert "<b>not scored</b>" in page
     assert to_json(report)["score"] is None
     assert not bars([])
@@ -208,7 +270,7 @@ def test_a_report_without_a_score_says_so_and_shows_no_zero(
 def test_the_page_shows_a_part_of_a_big_run_and_says_so(tmp_path: Path) -> None:
     questions = [question(i, "ann", "answered") for i in range(SHOWN + 5)]
     report, rows = made(questions)
-    outputs = write_report(tmp_path, report, questions, rows)
+    outputs = written_to(tmp_path, report, questions, rows)
     assert f"The first {SHOWN} of {SHOWN + 5}" in outputs.page.read_text()
     assert len(outputs.predictions.read_text().splitlines()) == SHOWN + 5
 
@@ -230,6 +292,17 @@ def test_the_console_table_fits_a_log_and_names_the_files(written: tuple[EvalRep
     for word in ("always", "invalid question", "domain: movie", "[red]recall", "too_large", "rule official"):
         assert word in text
     assert "1 correct (1 exactly), 1 missing, 1 hallucinated, 2 unscored" in text
+
+
+def test_what_an_earlier_attempt_did_is_said_on_the_console_and_on_the_page(tmp_path: Path) -> None:
+    report, rows = made(QUESTIONS)
+    steps = (replace(report.steps[0], resumed=2), report.steps[1])
+    report = replace(report, resumed=3, steps=steps)
+    screen, out = console()
+    print_report(screen, to_json(report), written_to(tmp_path, report, QUESTIONS, rows))
+    assert "did 3 parts; of what was asked: parse 2" in " ".join(out.getvalue().split())
+    page = " ".join((tmp_path / "report.html").read_text().split())
+    assert "did 3 parts. Of what was asked, it asked parse 2." in page
 
 
 def test_scores_of_files_are_printed_with_what_was_left_out() -> None:

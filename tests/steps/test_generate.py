@@ -99,6 +99,36 @@ def test_the_context_is_the_order_in_documents_cut_to_the_models_own_tokens():
     assert made.reads() == {"text", "order", "index.text", "index.hidden"}
 
 
+def test_a_reply_quotes_its_sentence_and_then_what_the_prompt_showed():
+    shelf = Shelf({"a": "Velora is a film. Anna  LIND directed it.", "b": "xx Blue sky. yy Three four five."})
+    shelf.hides["b"] = ((0, 3), (13, 16))
+    q = question("who?", "a", "b", order=(chunk(shelf, "b"), chunk(shelf, "a")))
+    made = step(DOCS, lower=True, context_tokens=14)
+    said = {"chat": None}
+
+    def script(chat, sampling, adapter):
+        said["chat"] = chat[-1].content
+        return "anna"
+
+    (out,), _ = asked(made, shelf, q, script=script)
+    assert said["chat"].startswith(
+        "<DOC>\nblue sky. three four five.\n</DOC>\n<DOC>\nvelora is a film. anna\n</DOC>"
+    )
+    quoted = [shelf.of[x.source][slice(*x.span)] for x in out.replies["web"].quotes]
+    assert quoted == ["Anna", "Blue sky.", "Three four five.", "Velora is a film. Anna"]
+
+
+def test_an_abstention_a_fault_and_a_prompt_without_context_quote_nothing():
+    shelf = Shelf({"a": "Velora is a film."})
+    q = question("who?", "a", order=(chunk(shelf, "a"),), replies={"kind": Reply("x", "plain")})
+    for text in ("I don't know.", " "):
+        (out,), _ = asked(step(DOCS), shelf, q, script=lambda *_, text=text: text)
+        assert out.replies["web"].quotes == ()
+    either = ByLabel(DOCS, "kind", {"plain": PLAIN})
+    (out,), (one,) = asked(step(either), shelf, q)
+    assert one.chat[0].content == "who?" and out.replies["web"].quotes == ()
+
+
 def test_a_question_without_passages_is_asked_with_an_empty_context():
     _, (one,) = asked(step(DOCS, context_tokens=100), Shelf({}), question("fox?"))
     assert one.chat[1].content == "Question: fox?"

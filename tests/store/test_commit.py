@@ -283,3 +283,12 @@ def test_a_run_that_was_begun_is_gone_on_with_until_it_ends(store):
 def test_two_drivers_that_begin_at_once_share_one_run(store):
     runs = race(*(lambda i=i: begin(Store.open(store.uri), "work", [str(i)], 1) for i in range(4)))
     assert len({json.dumps([r.name, r.parts]) for r in runs}) == 1
+
+
+def test_a_damaged_plan_is_none_and_the_work_is_planned_anew(store):
+    first = begin(store, "work", ["a", "b"], 1)
+    raw = store.files.read("_runs/work.json")
+    store.files.write("_runs/work.json", raw.replace(b'"a"', b'"x"'))
+    assert begun(store, "work") is None
+    again = begin(store, "work", ["a", "b"], 1)
+    assert again.name != first.name and again.parts == first.parts

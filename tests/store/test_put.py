@@ -117,8 +117,20 @@ def test_a_second_driver_is_told_who_the_first_is_until_that_one_dies(store):
         first.kill()
         first.wait()
     with store.lease("drive", "me"), pytest.raises(StoreError, match="in use by me"):
-        store.lease("drive", "me too").__enter__()
+        Store.open(store.uri).lease("drive", "me too").__enter__()
     assert store.files.names("_lease") == []
+
+
+def test_a_lease_within_a_lease_is_the_same_one_and_ends_with_the_outer(store):
+    other = Store.open(store.uri)
+    with store.lease("drive", "an eval"):
+        for phase in ("ingest", "index"):
+            with store.lease("drive", phase):
+                pass
+            with pytest.raises(StoreError, match="in use by an eval"):
+                other.lease("drive", "me").__enter__()
+    with other.lease("drive", "me"):
+        pass
 
 
 def sign(store, **changes):

@@ -3,10 +3,10 @@
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raypipe.text.hygiene import harmless, visible
+from raypipe.text.hygiene import harmless, shown, visible
 from raypipe.text.pack import pack
 from raypipe.text.template import renderer
 
@@ -17,6 +17,7 @@ MARKS = [
     "<end_of_turn>", "[INST]", "[/INST]", "<<SYS>>", "<</SYS>>", "[gMASK]", "<sop>", "[AVAILABLE_TOOLS]",
     "[CLS]", "[SEP]", "<extra_id_0>", "</DOC>", "<DOC>", "</doc >", "< / D\u200bOC>",
 ]  # fmt: skip
+ODD = "ab\u0130 \n\t\u00a0<>|\U000e0041"  # a letter that grows, white space, brackets, a tag character
 FENCE = re.compile(r"</?doc", re.IGNORECASE)
 
 
@@ -63,13 +64,13 @@ def test_plain_text_stays_as_it_is(text):
 
 def test_a_packed_context_has_the_fences_of_its_documents_and_no_others():
     texts = [harmless(f"page {m} end") for m in MARKS]
-    packed = pack(texts, "docs", None, len)
+    packed = pack(texts, "docs", None, len).text
     assert packed.count("<DOC>\n") == packed.count("\n</DOC>\n") == len(texts)
     assert len(FENCE.findall(packed)) == 2 * len(texts)
 
 
 @pytest.mark.parametrize(
-    "hidden, shown",
+    "hidden, left",
     [
         ((), "one two three"),
         (((4, 7),), "one three"),
@@ -80,12 +81,40 @@ def test_a_packed_context_has_the_fences_of_its_documents_and_no_others():
         (((8, 30),), "one two"),
     ],
 )
-def test_hidden_spans_of_a_source_are_left_out_of_its_passages(hidden, shown):
-    assert visible("one two three", (0, 13), hidden) == shown
+def test_hidden_spans_of_a_source_are_left_out_of_its_passages(hidden, left):
+    assert visible("one two three", (0, 13), hidden) == left
     moved = tuple((a + 50, b + 50) for a, b in hidden)
-    assert visible("one two three", (50, 63), moved) == shown
+    assert visible("one two three", (50, 63), moved) == left
 
 
 def test_what_is_put_into_a_template_is_never_read_as_one():
     render = renderer("{{ context }}|{{ text }}")
     assert render({"context": "{{ 7 * 7 }}", "text": "{% raw %}{{ x }}"}) == "{{ 7 * 7 }}|{% raw %}{{ x }}"
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    text=st.text(
+        st.sampled_from("ab\u0130 \n\t\u00a0<>|\U000e0041") | st.characters(exclude_categories=["Cs"])
+    ),
+    cuts=st.lists(st.integers(0, 30), max_size=6),
+    part=st.integers(0, 60),
+    lower=st.booleans(),
+    moved=st.integers(0, 5),
+)
+def test_what_a_prompt_shows_is_found_again_in_its_source(text, cuts, part, lower, moved):
+    places = sorted(set(cuts))
+    hidden = tuple(zip(places[::2], places[1::2], strict=False))
+    span = (moved, moved + len(text))
+    whole = harmless(visible(text, span, hidden))
+    prompted = whole.lower() if lower else whole
+    beginning = prompted[:part].strip()
+    found = shown(text, span, hidden, beginning, lower)
+    for (a, b), said in found:
+        assert text[a - moved : b - moved] == said == said.strip() != ""
+        assert not any(a < d and c < b for c, d in hidden)
+    again = harmless(" ".join(said for _, said in found))
+    again = again.lower() if lower else again
+    bare = "".join(beginning.split())
+    assert "".join(again.split()).startswith(bare)  # a letter that lower case makes two is shown whole
+    assert len("".join(again.split())) <= len(bare) + 1

@@ -30,14 +30,19 @@ passages = st.lists(texts | st.sampled_from(["the film", "</DOC>", "<DOC>", "\n\
 @given(passages=passages, budget=st.integers(1, 60), layout=st.sampled_from(["docs", "list"]))
 def test_a_context_fits_its_budget_whatever_is_packed(by, passages, budget, layout):
     tokenize = TOKENIZERS[by]
-    packed = pack(passages, layout, budget, tokenize)
+    made = pack(passages, layout, budget, tokenize)
+    packed = made.text
     assert len(tokenize(packed)) <= budget
-    whole = pack(passages, layout, None, tokenize)
+    whole = pack(passages, layout, None, tokenize).text
     assert packed == whole or len(tokenize(whole)) > budget
     if packed:
         head, tail = ("<DOC>\n", "\n</DOC>\n") if layout == "docs" else ("- ", "\n")
         assert packed.startswith(head) and packed.endswith(tail)
         assert whole.startswith(packed.removesuffix(tail).rstrip())
+        assert packed == "".join(head + text + tail for _, text in made.shown)
+    for place, text in made.shown:
+        laid = passages[place].strip() if layout == "docs" else " ".join(passages[place].split())
+        assert text and laid.startswith(text)
 
 
 @settings(max_examples=100, deadline=None)
@@ -52,21 +57,22 @@ def test_a_cut_text_is_a_beginning_that_fits(text, budget, by):
 
 def test_documents_come_in_order_each_once_and_the_last_is_closed_after_the_cut():
     packed = pack(["one two", " one two ", "", "three four five six", "seven"], "docs", 8, whitespace)
-    assert packed == "<DOC>\none two\n</DOC>\n<DOC>\nthree four\n</DOC>\n"
+    assert packed.shown == ((0, "one two"), (3, "three four"))
+    assert packed.text == "<DOC>\none two\n</DOC>\n<DOC>\nthree four\n</DOC>\n"
 
 
 def test_a_document_of_which_nothing_would_be_left_is_left_out():
-    assert pack(["one two", "three"], "docs", 6, whitespace) == "<DOC>\none two\n</DOC>\n"
-    assert pack(["one two"], "docs", 2, whitespace) == ""
+    assert pack(["one two", "three"], "docs", 6, whitespace).text == "<DOC>\none two\n</DOC>\n"
+    assert pack(["one two"], "docs", 2, whitespace).text == ""
 
 
 def test_a_list_is_a_line_for_each_of_the_first_distinct_passages():
     assert (
-        pack(["one\n- two", "one - two", "three", "four"], "list", None, characters, 2)
+        pack(["one\n- two", "one - two", "three", "four"], "list", None, characters, 2).text
         == "- one - two\n- three\n"
     )
 
 
 def test_a_budget_is_used_but_for_what_closing_the_cut_costs():
-    packed = pack([f"word{i} " * 300 for i in range(20)], "docs", 4000, whitespace)
+    packed = pack([f"word{i} " * 300 for i in range(20)], "docs", 4000, whitespace).text
     assert 3990 <= len(whitespace(packed)) <= 4000

@@ -1,8 +1,8 @@
 """The command line: `raypipe COMMAND`. jobs/*.py are the same commands behind `ray job submit`.
 
 Reads arguments and the environment, calls the functions that do the work, prints. Exit codes: 0 fine, 2 usage
-or configuration, 3 input data, 4 model missing, 5 cluster too small, 70 internal, 130 Ctrl-C,
-143 stopped by SIGTERM.
+or configuration, 3 input data, 4 model missing, 5 cluster too small, 6 fault budget exceeded, 7 quality gate
+failed, 70 internal, 130 Ctrl-C, 143 stopped by SIGTERM.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
-from raypipe.cli import ask, data, doctor, kg, models, rank, runs, scores, serve
+from raypipe.cli import ask, data, doctor, kg, models, plans, rank, releases, runs, scores, serve
 from raypipe.cli.settings import from_environment
 from raypipe.errors import RaypipeError
 
@@ -29,7 +29,7 @@ def parser() -> argparse.ArgumentParser:
         epilog="raypipe COMMAND --help has an example for each. Start with: raypipe doctor",
     )
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for group in (doctor, data, runs, ask, rank, kg, scores, models, serve):
+    for group in (doctor, data, plans, runs, releases, ask, rank, kg, scores, models, serve):
         group.add(commands)
     return top
 

@@ -5,29 +5,28 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-import time
-from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
 
-from raypipe import arrow, readers
+from raypipe import readers
 from raypipe.cli import options
 from raypipe.cli.opened import addresses, cluster_file, recipe_of
 from raypipe.cli.settings import Settings
-from raypipe.errors import DataError
-from raypipe.index import LanceIndex
+from raypipe.errors import ConfError, DataError
 from raypipe.kit import LocalKit
-from raypipe.pipeline import searched
+from raypipe.memo.disk import StoreMemo, memo_versions
+from raypipe.online import Answered, Asked, NotReady, Online
+from raypipe.plain import from_plain
 from raypipe.recipe import Recipe
-from raypipe.records import Question, Source, digest
-from raypipe.report.report import prediction, ranking, urls
-from raypipe.request import answer_over
-from raypipe.run import Questions, StageCount
-from raypipe.step import Index
-from raypipe.store import Store
+from raypipe.records import Question, digest
+from raypipe.release import Release, live
+from raypipe.report.report import ranking
+from raypipe.store import Store, StoreError
+
+SHOWN, SHOWN_CHARS = 3, 160  # quotes of a reply and characters of each on a terminal; `--json` has all
 
 
 def add(commands: options.Commands) -> None:
@@ -39,8 +38,9 @@ def add(commands: options.Commands) -> None:
         'raypipe ask local "who directed the film?" --pages pages.jsonl',
         _ask,
     )
-    options.recipe(made)
-    made.add_argument("question", metavar="QUESTION", help="the question; or the id of a stored one")
+    options.recipe(made, live=True)
+    about = "the question; one that is stored, by its id or in its words, has its own pages"
+    made.add_argument("question", metavar="QUESTION", help=about)
     made.add_argument(
         "--pages", metavar="FILE", type=Path, help="a CRAG line: its search results are searched"
     )
@@ -51,38 +51,42 @@ def add(commands: options.Commands) -> None:
 
 
 def _ask(args: argparse.Namespace, settings: Settings) -> int:
-    recipe = recipe_of(args, settings)
-    start = time.perf_counter()
-    answered, counts, index = asyncio.run(_answered(args, recipe, settings))
-    timings = {name: round(c.seconds * 1000, 1) for name, c in counts.items()}
-    timings["total"] = round((time.perf_counter() - start) * 1000, 1)
+    if not args.question.strip():
+        raise ConfError("expected a question, found an empty text")
+    release = _live(args, settings) if args.recipe == "live" else None
+    recipe = recipe_of(args, settings) if release is None else from_plain(release.recipe)
+    answered = asyncio.run(_answered(args, recipe, settings, release))
     if args.json:
-        said = answered.replies.get(answered.origin)
-        options.print_json(
-            {
-                **prediction(answered),
-                "answer": answered.answer,
-                "confidence": said.confidence if said else None,
-                "replies": {name: asdict(r) for name, r in answered.replies.items()},
-                "faults": [asdict(f) for f in answered.faults],
-                "timings_ms": timings,
-                "versions": {
-                    "recipe": recipe.digest(),
-                    "models": {m.name: m.weights for m in recipe.models()},
-                },
-            }
-        )
+        from raypipe.service import reply  # the web framework takes half a second to import
+
+        options.print_json(reply(answered, ("hits", "replies", "faults")))
     else:
-        asyncio.run(_show(answered, index, timings))
+        asyncio.run(_show(answered))
     return 0
 
 
+def _live(args: argparse.Namespace, settings: Settings) -> Release:
+    """The release that answers, pinned for this question. Raises ConfError before the first."""
+    store = Store.open(settings.store_to_use(args.store))
+    found = live(store)
+    if found is None:
+        raise ConfError(f"{store.uri}: nothing is live; `raypipe promote DIR` releases a finished eval")
+    return found
+
+
 async def _answered(
-    args: argparse.Namespace, recipe: Recipe, settings: Settings
-) -> tuple[Question, Mapping[str, StageCount], Index]:
+    args: argparse.Namespace, recipe: Recipe, settings: Settings, release: Release | None
+) -> Answered:
     kit = _kit(args, recipe, settings)
     try:
-        return await _with(kit, args, recipe, settings)
+        if args.pages:
+            return await Online(recipe, kit, "", release=release).answer(_from_file(args))
+        uri = settings.store_to_use(args.store)
+        memo = StoreMemo(uri, memo_versions(Store.open(uri)))
+        question = Question(digest("ask", args.question), args.question, asked_at=args.time)
+        return await Online(recipe, kit, uri, memo, release).answer(Asked(question))
+    except NotReady as e:
+        raise StoreError(str(e)) from e
     finally:
         await kit.close()
 
@@ -108,21 +112,7 @@ def _hear(piece: str) -> None:
     print(piece, end="", file=sys.stderr, flush=True)
 
 
-async def _with(
-    kit: LocalKit, args: argparse.Namespace, recipe: Recipe, settings: Settings
-) -> tuple[Question, Mapping[str, StageCount], Index]:
-    if args.pages:
-        done = await answer_over(recipe, kit, *_from_file(args))
-        return done.question, done.counts, done.index
-    store = Store.open(settings.store_uri(args.store, "demo"))
-    question = _from_store(args, store)
-    index = LanceIndex(searched(store, recipe))
-    ask = Questions(recipe, kit.with_index(index))
-    [answered] = await ask([question])
-    return answered, ask.counts, index
-
-
-def _from_file(args: argparse.Namespace) -> tuple[Question, list[Source]]:
+def _from_file(args: argparse.Namespace) -> Asked:
     """The question with the search results of the one line in a file, as CRAG writes them."""
     rows = list(readers.open([args.pages], "crag", readers.Counts()))
     if len(rows) != 1 or rows[0].question is None:
@@ -130,32 +120,18 @@ def _from_file(args: argparse.Namespace) -> tuple[Question, list[Source]]:
         raise DataError(f"{args.pages}: expected one CRAG line with search_results, {why}")
     question = rows[0].question
     asked = replace(question, text=args.question, asked_at=args.time or question.asked_at)
-    return asked, list(rows[0].sources)
+    return Asked(asked, tuple(rows[0].sources), rows[0].faults)
 
 
-def _from_store(args: argparse.Namespace, store: Store) -> Question:
-    """A stored question by id or by its exact text, with its own pages; else one about the whole store."""
-    for column in ("id", "text"):
-        found = arrow.question.records(store.rows("questions", column, [args.question]))
-        if found:
-            first = min(found, key=lambda q: q.id)
-            return replace(first, asked_at=args.time or first.asked_at)
-    return Question(digest("ask", args.question), args.question, asked_at=args.time)
-
-
-async def _show(question: Question, index: Index, timings: Mapping[str, float]) -> None:
-    out = Console()
+async def _show(answered: Answered) -> None:
+    out, question = Console(), answered.question
     out.print(Text(question.answer or "(no answer)", "bold"), Text(f"  [{question.outcome}]"))
-    for fault in question.faults:
+    for fault in (*answered.faults, *question.faults):
         out.print(Text(f"{fault.step}: {fault.reason}: {fault.detail}", "red"))
-    url = urls(question)
-    for reply in question.replies.values():
-        for quote in reply.quotes:
-            [text] = await index.source_texts([quote.source])
-            said = (text or "")[quote.span[0] : quote.span[1]]
-            out.print(Text(f"evidence: {said}"), Text(f"  {url.get(quote.source, quote.source)}", "dim"))
-    for hit in ranking(question)[:5]:
-        [text] = await index.texts([hit.chunk])
+    for e in answered.evidence[:SHOWN]:
+        out.print(Text(f"evidence: {e.quote[:SHOWN_CHARS]}"), Text(f"  {e.url or e.source}", "dim"))
+    shown = ranking(question)[:5]
+    for hit, text in zip(shown, await answered.index.texts([h.chunk for h in shown]), strict=True):
         scores = " ".join(f"{name} {value:.3f}" for name, value in hit.scores.items())
-        out.print(Text(f"  {scores}", "dim"), Text(f" {text[:160]}"))
-    out.print(Text("  ".join(f"{name} {ms:.0f} ms" for name, ms in timings.items()), "dim"))
+        out.print(Text(f"  {scores}", "dim"), Text(f" {text[:SHOWN_CHARS]}"))
+    out.print(Text("  ".join(f"{name} {ms:.0f} ms" for name, ms in answered.timings_ms.items()), "dim"))

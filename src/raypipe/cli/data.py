@@ -11,6 +11,7 @@ from pathlib import Path
 from raypipe import download
 from raypipe.cli import options
 from raypipe.cli.settings import Settings
+from raypipe.errors import DataError
 from raypipe.ingest import ingest
 from raypipe.report.progress import Progress, Task
 from raypipe.store import Store
@@ -125,19 +126,22 @@ def _megabytes(progress: Progress) -> Callable[[str, int, int], None]:
 
 
 def _ingest(args: argparse.Namespace, settings: Settings) -> int:
-    store = Store.create(settings.store_uri(args.store, "default"))
+    store = Store.create(settings.store_to_fill(args.store))
     with Progress(sys.stderr, silent=args.json) as progress:
         read = ingest(store, args.paths, options.format_for(args.format, args.paths), progress)
     if args.json:
         options.print_json(
-            {"store": store.uri, "again": read.again, "questions": len(read.questions), **read.counts}
-        )
+            {"store": store.uri, "again": read.again, "questions": len(read.questions), **read.counts,
+             "reasons": read.reasons}
+        )  # fmt: skip
         return 0
     print(f"{store.uri}: {'read before: ' if read.again else ''}{len(read.questions)} questions, "
           f"{store.count('sources')} sources in all")  # fmt: skip
     for name, count in read.counts.items():
         if count:
             print(f"  {name.replace('_', ' '):<24} {count}")
+    for reason, count in read.reasons.items():
+        print(f"  left out, {reason.replace('_', ' '):<14} {count}")
     return 0
 
 
@@ -145,7 +149,7 @@ def _parse(args: argparse.Namespace, settings: Settings) -> int:
     found = 0
     with Limited() as limited:
         for file in args.files:
-            html = file.read_bytes().decode("utf-8", "replace")
+            html = _read(file).decode("utf-8", "replace")
             text, fault = limited.parse(html, args.html)
             found += fault is not None
             if args.json:
@@ -156,3 +160,11 @@ def _parse(args: argparse.Namespace, settings: Settings) -> int:
             else:
                 print(text)
     return 3 if found else 0
+
+
+def _read(file: Path) -> bytes:
+    """A file's bytes. Raises DataError if it cannot be read."""
+    try:
+        return file.read_bytes()
+    except OSError as e:
+        raise DataError(f"{file}: expected an HTML file, found none that can be read: {e.strerror}") from e

@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from raypipe.cli import options
+from raypipe.cli.opened import resolved
 from raypipe.cli.settings import Settings
 from raypipe.conf import read_yaml
 from raypipe.errors import ConfError, ModelMissing
@@ -50,8 +51,9 @@ def add(commands: options.Commands) -> None:
 
 
 def _run(args: argparse.Namespace, settings: Settings) -> int:
-    findings = [*_versions(), *_machine(settings), *_ray(), *_models(settings), _store(args.store, settings)]
-    broken = any(f.state == "missing" and f.what != "model" for f in findings)
+    findings = [*_versions(), *_machine(settings), *_ray(settings), *_models(settings)]
+    findings.append(_store(args.store, settings))
+    broken = any(f.state == "missing" for f in findings)
     if args.json:
         options.print_json({"fine": not broken, "findings": [asdict(f) for f in findings]})
     else:
@@ -61,12 +63,14 @@ def _run(args: argparse.Namespace, settings: Settings) -> int:
 
 def _print(findings: list[Finding]) -> None:
     table = Table(box=None, pad_edge=False)
-    for name in ("", "what", "found", "to mend it"):
+    for name in ("", "what", "found"):
         table.add_column(name, overflow="fold")
     marks = {"fine": "[green]ok[/]", "missing": "[red]missing[/]", "note": "[yellow]note[/]"}
     for f in findings:
-        table.add_row(marks[f.state], f.what, f.found, f.mend)
+        table.add_row(marks[f.state], f.what, f.found)
     Console().print(table)
+    for mend in dict.fromkeys(f.mend for f in findings if f.mend):
+        print(f"\n{mend}")  # whole lines, to copy
 
 
 def _versions() -> Iterator[Finding]:
@@ -99,33 +103,37 @@ def _machine(settings: Settings) -> Iterator[Finding]:
     )
 
 
-def _ray() -> Iterator[Finding]:
-    mode = os.environ.get("RAY_AUTH_MODE")
-    if mode:
-        yield Finding("ray auth", "fine", mode)
+def _ray(settings: Settings) -> Iterator[Finding]:
+    if settings.auth:
+        yield Finding("ray auth", "fine", settings.auth)
     else:
         mend = "export RAY_AUTH_MODE=token for a cluster that others can reach"
         yield Finding("ray auth", "note", "RAY_AUTH_MODE is not set: Ray decides", mend)
-    yield Finding(
-        "ray address", "fine", os.environ.get("RAY_ADDRESS", "not set: a Ray is started for each run")
-    )
+    alone = settings.ray == "local"
+    yield Finding("ray address", "fine", "a Ray is started for each run" if alone else settings.ray)
 
 
 def _models(settings: Settings) -> Iterator[Finding]:
+    """Which models are here. One that is not is missing only if the recipe `local` needs it: others need
+    none of it, or other ones."""
     file = settings.conf.file("models.yaml")
     found = catalog.read(read_yaml(file), file)
+    needed = {m.name for m in resolved("local", None, settings.conf).models()}
     for name in found.entries:
         try:
             model = found.model(name)
             load.present(model)
             yield Finding("model", "fine", f"{name} ({model.kind})")
         except (ModelMissing, ConfError) as e:
-            first, *rest = str(e).splitlines()
-            yield Finding("model", "missing", first, " ".join(r.strip() for r in rest))
+            if name in needed:
+                yield Finding("model", "missing", f"{name}, which the recipe local needs", str(e))
+            else:
+                about = "raypipe models RECIPE  # which models a recipe needs, and the commands that get them"
+                yield Finding("model", "note", f"{name} is not here; local does not need it", about)
 
 
 def _store(given: str | None, settings: Settings) -> Finding:
-    uri = settings.store_uri(given, "demo")
+    uri = settings.store_to_use(given)
     if "://" in uri:
         return Finding("store", "note", f"{uri}: not looked at")
     path = Path(uri)

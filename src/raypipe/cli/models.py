@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import random
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -44,7 +44,9 @@ class _All(Catalog):
     """A catalog that gives every model that it has an entry for, here or not, and notes what is wrong."""
 
     def __init__(self, whole: Catalog) -> None:
-        super().__init__(whole.entries, whole.file, whole.hub)
+        # Each entry as itself, also where another would stand in for it.
+        entries = {name: replace(entry, instead="") for name, entry in whole.entries.items()}
+        super().__init__(entries, whole.file, whole.hub)
         self.wrong: dict[str, str]
         object.__setattr__(self, "wrong", {})
 

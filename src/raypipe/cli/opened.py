@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -24,13 +24,13 @@ from raypipe.metrics.crag import Rule
 from raypipe.models import catalog
 from raypipe.models.catalog import Catalog
 from raypipe.models.load import Address
-from raypipe.pipeline import Pipeline, Runner, Sizes
+from raypipe.pipeline import Pipeline, Runner, Sizes, inline
 from raypipe.recipe import Recipe, load
 from raypipe.report.progress import Progress
 from raypipe.resolve import prompt_file, resolvers
 from raypipe.step import Model
 from raypipe.store import Store
-from raypipe.work import Fill, Part, PartDone, Place
+from raypipe.work import Fill, Part, PartDone, Place, Verb
 
 if TYPE_CHECKING:
     from raypipe.cluster import Cluster, Team
@@ -99,28 +99,58 @@ class Opened:
     place: Place
     sizes: Sizes
     runner: Runner
+    workers: Mapping[Verb, int]
 
 
-def cluster_of(args: argparse.Namespace, settings: Settings, uri: str, models: Sequence[Model]) -> Opened:
-    """The named cluster file, joined and checked: after this, what was asked for can start."""
+def cluster_of(
+    args: argparse.Namespace,
+    settings: Settings,
+    uri: str,
+    models: Sequence[Model],
+    judge: JudgeKit | None = None,
+) -> Opened:
+    """The named cluster file, joined and checked: after this, what was asked for can start. Where the judge
+    is one of the models, its engine is the recipe's, and stays up for it."""
     from raypipe import cluster
 
-    file = cluster_file(args, settings)
+    opened, file = _read_cluster(args, settings, uri, models)
     team = cluster.Team.of(file, models)
-    endpoints = addresses(file, models, settings.keys)
     cluster.connect(settings.ray)
-    cluster.preflight(file.pools, cluster.resources())
+    cluster.preflight(file.pools, cluster.nodes())
     if team:
-        team.preflight(cluster.resources())
+        team.preflight(cluster.nodes())
+    shared = judge is not None and team is not None and judge.share(team)
 
-    def runner(verb: cluster.Verb, fill: Fill, parts: Sequence[Part]) -> Iterator[PartDone]:
+    def runner(verb: Verb, fill: Fill, parts: Sequence[Part]) -> Iterator[PartDone]:
         if team and verb == "answer":
-            return cluster.run_beside(team, fill, parts)
+            if not (shared and judge):
+                return cluster.run_beside(team, fill, parts)
+            if parts:
+                judge.start()
+            return cluster.run_parts(fill, parts, team.engines.answer)
         return cluster.run_parts(fill, parts, file.pools[verb])
 
+    place = replace(opened.place, engines=team.names if team else {})
+    return replace(opened, place=place, runner=runner)
+
+
+def _read_cluster(
+    args: argparse.Namespace, settings: Settings, uri: str, models: Sequence[Model]
+) -> tuple[Opened, Cluster]:
+    """What the named cluster file says, with everything done in this process."""
+    file = cluster_file(args, settings)
     threads = max(1, int(file.pools["embed"].cpus))
-    place = Place(uri, file.engine, file.device, threads, team.names if team else {}, endpoints)
-    return Opened(place, Sizes(file.sources_per_part, file.questions_per_part), runner)
+    place = Place(uri, file.engine, file.device, threads, {}, addresses(file, models, settings.keys))
+    sizes = Sizes(file.sources_per_part, file.questions_per_part)
+    return Opened(place, sizes, inline, {verb: pool.actors for verb, pool in file.pools.items()}), file
+
+
+def pipeline_here(args: argparse.Namespace, settings: Settings, store: Store) -> Pipeline:
+    """The recipe over a store as the named cluster would run it, and no Ray: for a look, not for a run."""
+    recipe = recipe_of(args, settings)
+    opened, _ = _read_cluster(args, settings, store.uri, ())
+    silent = Progress(sys.stderr, silent=True)
+    return Pipeline(store, recipe, opened.place, opened.sizes, inline, silent, opened.workers)
 
 
 @contextmanager
@@ -131,34 +161,49 @@ def pipeline_of(
     silent: bool,
     part: Callable[[Recipe], Recipe] = lambda whole: whole,
     answers: bool = True,
+    judge: JudgeKit | None = None,
 ) -> Iterator[Pipeline]:
     """The recipe, or the part of it that is run, over a store on the named cluster, with progress on stderr.
-    Language models need not be here for what asks none: a ranking, or (`answers` False) the corpus half."""
+    Language models need not be here for what asks none: a ranking, or (`answers` False) the corpus half.
+    `judge` is the kit of who will judge the answers."""
     recipe = part(recipe_of(args, settings))
-    where = cluster_of(args, settings, store.uri, recipe.models() if answers else ())
+    where = cluster_of(args, settings, store.uri, recipe.models() if answers else (), judge)
     with Progress(sys.stderr, silent=silent) as progress:
-        yield Pipeline(store, recipe, where.place, where.sizes, where.runner, progress)
+        yield Pipeline(store, recipe, where.place, where.sizes, where.runner, progress, where.workers)
 
 
 class JudgeKit(LocalKit):
-    """The kit of a driver that judges: an engine is started when the judge is first asked, and no sooner."""
+    """The kit of a driver that judges: an engine is started when the judge is first asked, and no sooner,
+    unless the recipe that is judged asks the same model: then both share what was started first."""
 
     def __init__(self, team: Team | None, endpoints: Mapping[str, Address], ends: ExitStack) -> None:
         super().__init__(None, engines=team.names if team else {}, endpoints=endpoints)
         self._team, self._ends = team, ends
+        self._up = False
 
-    def generator(self, model: Model) -> Generate:
+    def share(self, team: Team) -> bool:
+        """Takes the engines of a recipe's team for its own, if the judge's model is among them."""
+        if self._team is None or not self._team.names.keys() <= team.names.keys():
+            return False
+        self._team, self._engines = team, team.names
+        return True
+
+    def start(self) -> None:
+        """Starts the engines, once; they end with the block that made this kit."""
         from raypipe import cluster
 
-        if self._team is not None:
-            self._team.preflight(cluster.resources())
+        if self._team is not None and not self._up:
+            self._team.preflight(cluster.nodes())
             self._ends.enter_context(self._team.at_work())
-            self._team = None
+            self._up = True
+
+    def generator(self, model: Model) -> Generate:
+        self.start()
         return super().generator(model)
 
 
 @contextmanager
-def judging(args: argparse.Namespace, settings: Settings) -> Iterator[tuple[Judge, LocalKit] | None]:
+def judging(args: argparse.Namespace, settings: Settings) -> Iterator[tuple[Judge, JudgeKit] | None]:
     """The judge that a command names, ready to be asked; its engine ends with the block."""
     judge = judge_of(args, settings)
     if judge is None:

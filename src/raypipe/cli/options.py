@@ -31,12 +31,16 @@ def command(commands: Commands, name: str, about: str, example: str, run: Run) -
 
 def store(made: argparse.ArgumentParser) -> None:
     made.add_argument(
-        "--store", metavar="URI", help="the store (default: $RAYPIPE_STORE, else under $RAYPIPE_HOME)"
+        "--store",
+        metavar="URI",
+        help="the store (default: $RAYPIPE_STORE, else stores/default under $RAYPIPE_HOME)",
     )
 
 
-def recipe(made: argparse.ArgumentParser, optional: bool = False) -> None:
+def recipe(made: argparse.ArgumentParser, optional: bool = False, live: bool = False) -> None:
     about = "a name under conf/recipes, or a path"
+    if live:
+        about += "; live: the released one"
     if optional:
         made.add_argument("recipe", metavar="RECIPE", nargs="?", default="local", help=f"{about} (local)")
     else:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from raypipe import arrow
 from raypipe.cli import options
-from raypipe.cli.opened import pipeline_of
+from raypipe.cli.opened import pipeline_of, recipe_of
 from raypipe.cli.settings import Settings
 from raypipe.errors import ConfError
 from raypipe.evaluate import questions_of
@@ -20,6 +20,7 @@ from raypipe.records import Question
 from raypipe.store import Store
 
 _RANKING = ("order", "hits", "citations")
+FINAL = "final"  # the order that the recipe ends with
 
 
 def add(commands: options.Commands) -> None:
@@ -37,7 +38,7 @@ def add(commands: options.Commands) -> None:
     made.add_argument("--queries", metavar="F", type=Path, help="BEIR queries.jsonl[.gz]")
     made.add_argument("--out", metavar="R.trec", type=Path, required=True)
     made.add_argument(
-        "--by", default="final", help="a score's name, such as keywords, recall, fuse; or final (final)"
+        "--by", default=FINAL, help="a score's name, such as keywords, recall, fuse; or final (final)"
     )
     made.add_argument(
         "--top", metavar="N", type=options.at_least(1), default=20, help="documents a query (20)"
@@ -47,17 +48,27 @@ def add(commands: options.Commands) -> None:
 
 def _rank(args: argparse.Namespace, settings: Settings) -> int:
     if (args.corpus is None) != (args.queries is None):
-        raise ConfError("--corpus and --queries belong together; give both, or neither and a --store")
+        raise ConfError("--corpus and --queries belong together: give both, or neither and a --store")
     files = [p for p in (args.corpus, args.queries) if p]
-    # Files get a store of their own, named by their bytes: the second run finds its vectors there.
-    name = f"rank-{fingerprint(files, 'beir')[:12]}" if files else "default"
-    store = Store.create(settings.store_uri(args.store, name))
+    if files and args.store:
+        raise ConfError(
+            "--store and --corpus: expected one of them. Files are ranked alone, in a store of their own"
+        )
+    recipe = ranking_of(recipe_of(args, settings))
+    known = scores_of(recipe)
+    if args.by not in known:
+        names = ", ".join(known)
+        raise ConfError(f"--by {args.by}: no step of {recipe.name!r} gives such a score; known: {names}")
+    if files:  # named by their bytes: the second run finds its vectors there
+        store = Store.create(str(settings.stores / f"rank-{fingerprint(files, 'beir')[:12]}"))
+    else:
+        store = Store.open(settings.store_to_use(args.store))
     with pipeline_of(args, settings, store, silent=False, part=ranking_of) as pipeline:
         read = ingest(store, files, "beir", pipeline.progress) if files else None
         questions = questions_of(pipeline, read.questions if read else None, None)
         pipeline.index(questions)
         pipeline.answer(questions)
-        answered = pipeline.answers(questions)
+        answered = list(pipeline.answers(questions))
     documents = arrow.document.records(store.dataset("documents").to_table())
     listed: dict[str, list[str]] = {}
     for d in documents:
@@ -76,11 +87,16 @@ def ranking_of(recipe: Recipe) -> Recipe:
     return replace(recipe, question=recipe.question[: ranks[-1] + 1])
 
 
+def scores_of(recipe: Recipe) -> list[str]:
+    """What passages can be ranked by: the scores that steps of the recipe give, and `final`."""
+    written = {w for s in recipe.question for w in s.step.writes() if w.startswith("hits.")}
+    return [*sorted(w.removeprefix("hits.") for w in written), FINAL]
+
+
 def ranked_documents(question: Question, by: str, listed: dict[str, list[str]], top: int) -> dict[str, float]:
     """Document -> score, the best `top`; a document's score is its best passage's.
 
-    `final` is the order that the recipe ended with, as falling numbers; any other name is that score. Raises
-    ConfError for a score that no passage has.
+    `final` is the order that the recipe ended with, as falling numbers; any other name is that score.
     """
     scores = _scores(question, by)
     best: dict[str, float] = {}
@@ -92,10 +108,6 @@ def ranked_documents(question: Question, by: str, listed: dict[str, list[str]], 
 
 def _scores(question: Question, by: str) -> Sequence[tuple[str, float]]:
     source = {h.chunk: h.source for h in question.hits}
-    if by == "final":
+    if by == FINAL:
         return [(source[c], float(len(question.order) - i)) for i, c in enumerate(question.order)]
-    found = [(h.source, h.scores[by]) for h in question.hits if by in h.scores]
-    if question.hits and not found:
-        known = sorted({name for h in question.hits for name in h.scores})
-        raise ConfError(f"--by {by}: no passage has such a score; known: {', '.join(known)}, final")
-    return found
+    return [(h.source, h.scores[by]) for h in question.hits if by in h.scores]

@@ -1,21 +1,31 @@
-"""Commands that run a recipe over a store: index, answer, eval."""
+"""Commands that run a recipe over a store: index, answer, eval, reprocess."""
 
 from __future__ import annotations
 
 import argparse
+import itertools
+import json
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
+from raypipe import readers
+from raypipe.changes import changes, compared_with
 from raypipe.cli import options
 from raypipe.cli.opened import judging, pipeline_of
+from raypipe.cli.origin import origin
 from raypipe.cli.settings import Settings
-from raypipe.evaluate import evaluate, questions_of
+from raypipe.evaluate import Evaluation, evaluate, questions_of
+from raypipe.manifest import to_json as plain_json
+from raypipe.metrics.textfile import replaced
+from raypipe.plan import Plan
 from raypipe.report.console import print_report
+from raypipe.report.plans import print_changes, print_plan
 from raypipe.report.progress import Progress
 from raypipe.report.report import to_json
 from raypipe.store import Store
@@ -37,10 +47,6 @@ def add(commands: options.Commands) -> None:
         if name == "answer":
             options.fresh(made)
         options.as_json(made)
-    _add_eval(commands)
-
-
-def _add_eval(commands: options.Commands) -> None:
     made = options.command(
         commands,
         "eval",
@@ -49,6 +55,19 @@ def _add_eval(commands: options.Commands) -> None:
         _eval,
     )
     options.recipe(made, optional=True)
+    _of_eval(made)
+    made = options.command(
+        commands,
+        "reprocess",
+        "run what a change of recipe or data has left to do, and say which answers changed, where and how",
+        "raypipe reprocess local --data dev.jsonl.bz2 --store /data/store --out /data/runs/next",
+        _reprocess,
+    )
+    options.recipe(made)
+    _of_eval(made)
+
+
+def _of_eval(made: argparse.ArgumentParser) -> None:
     made.add_argument(
         "--data", metavar="PATH", nargs="+", type=Path, default=[], help="files to ingest first"
     )
@@ -66,20 +85,22 @@ def _add_eval(commands: options.Commands) -> None:
     )
     options.fresh(made)
     made.add_argument(
-        "--out", metavar="DIR", help="folder for the report (default: a folder in $RAYPIPE_HOME)"
+        "--out",
+        metavar="DIR",
+        help="folder for the report (default: $RAYPIPE_HOME/runs/STORE/RECIPE/TIME, one for each run)",
     )
     options.as_json(made)
 
 
 def _index(args: argparse.Namespace, settings: Settings) -> int:
-    store = Store.open(settings.store_uri(args.store, "default"))
+    store = Store.open(settings.store_to_use(args.store))
     with pipeline_of(args, settings, store, args.json, answers=False) as pipeline:
         done = pipeline.index(None)
     return _counts(args, {name: asdict(count) for name, count in done.counts.items()})
 
 
 def _answer(args: argparse.Namespace, settings: Settings) -> int:
-    store = Store.open(settings.store_uri(args.store, "default"))
+    store = Store.open(settings.store_to_use(args.store))
     with pipeline_of(args, settings, store, args.json) as pipeline:
         done = pipeline.answer(questions_of(pipeline, None, None), args.fresh)
     return _counts(args, {name: asdict(count) for name, count in done.counts.items()})
@@ -102,21 +123,8 @@ def _eval(args: argparse.Namespace, settings: Settings) -> int:
     demo = not args.data and not args.store and not settings.store
     if demo:
         args.data = [_demo(settings, args.json)]
-    uri = settings.store_uri(args.store, "demo")
-    out = Path(
-        settings.place(
-            args.out or str(settings.home / "runs" / Path(uri).name / Path(args.recipe).stem), "--out"
-        )
-    )
-    data = [Path(settings.place(str(p), "--data")) for p in args.data]
-    store = Store.create(uri)
     start = time.perf_counter()
-    with (
-        judging(args, settings) as judge,
-        pipeline_of(args, settings, store, args.json) as pipeline,
-    ):
-        format = options.format_for(args.format, data)
-        done = evaluate(pipeline, data, format, args.limit, args.rule, out, judge, args.fresh)
+    _, done = _evaluated(args, settings, str(settings.stores / "demo") if demo else None)
     report = to_json(done.report)
     if args.json:
         options.print_json(report)
@@ -125,6 +133,60 @@ def _eval(args: argparse.Namespace, settings: Settings) -> int:
     took = time.perf_counter() - start
     print(f"{done.reused} of {done.report.questions} answers were there before; took {took:.1f} s")
     return 0
+
+
+def _reprocess(args: argparse.Namespace, settings: Settings) -> int:
+    store, done = _evaluated(args, settings, None)
+    before = compared_with(store, done.manifest)
+    found = changes(store, before, done.manifest) if before else None
+    tree = None if found is None else plain_json(found)
+    with replaced(done.outputs.report.with_name("changes.json")) as out:
+        out.write(json.dumps(tree, ensure_ascii=False, indent=1) + "\n")
+    report = to_json(done.report)
+    if args.json:
+        options.print_json({"plan": dict(done.manifest.plan), "report": report, "changes": tree})
+        return 0
+    print_report(Console(), report, done.outputs)
+    if tree is None:
+        print("no finished run of this data was there before: nothing to compare with")
+    else:
+        print_changes(Console(), tree)
+    return 0
+
+
+def _evaluated(args: argparse.Namespace, settings: Settings, store: str | None) -> tuple[Store, Evaluation]:
+    """An eval as the arguments say; `store` in place of the one that they name."""
+    uri = store or settings.store_to_fill(args.store)
+    runs = settings.home / "runs" / Path(uri).name / Path(args.recipe).stem
+    out = Path(settings.place(args.out or str(_unused(runs, time.localtime())), "--out"))
+    data = [Path(settings.place(str(p), "--data")) for p in args.data]
+    format = options.format_for(args.format, data)
+    if data:
+        readers.files_of(data, format)  # what is not there is said before anything is started
+    filled = Store.create(uri)
+    with (
+        judging(args, settings) as judge,
+        pipeline_of(args, settings, filled, args.json, judge=judge and judge[1]) as pipeline,
+    ):
+        done = evaluate(
+            pipeline, data, format, args.limit, args.rule, out,
+            judge, args.fresh, origin(settings), _shown(args.json),
+        )  # fmt: skip
+    return filled, done
+
+
+def _unused(runs: Path, now: time.struct_time) -> Path:
+    """A folder for one more run among those of a recipe, named by the time: no run takes the place of one
+    before it."""
+    name = time.strftime("%Y-%m-%d-%H%M%S", now)
+    taken = {p.name for p in runs.iterdir()} if runs.is_dir() else set()
+    names = itertools.chain([name], (f"{name}-{n}" for n in itertools.count(2)))
+    return runs / next(n for n in names if n not in taken)
+
+
+def _shown(silent: bool) -> Callable[[Plan], None]:
+    """Prints the plan, unless nothing but JSON may stand on stdout."""
+    return (lambda plan: None) if silent else (lambda plan: print_plan(Console(), plan.to_json()))
 
 
 def _demo(settings: Settings, silent: bool) -> Path:

@@ -10,9 +10,13 @@ from typing import TYPE_CHECKING
 
 from raypipe import conf
 from raypipe.cli import options
-from raypipe.cli.opened import resolved
+from raypipe.cli.opened import addresses, resolved
 from raypipe.cli.settings import Settings
 from raypipe.conf import Where
+from raypipe.models import load
+from raypipe.models.load import Room
+from raypipe.recipe import Recipe
+from raypipe.step import Model
 from raypipe.work import Place
 
 if TYPE_CHECKING:
@@ -56,12 +60,26 @@ class Endpoint:
 
         file = self.file(settings)
         pool = file.pools["embed"]
-        store = settings.store_uri(self.store, "demo")
-        place = Place(store, file.engine, file.device, max(1, int(pool.cpus)))
+        store = settings.store_to_use(self.store)
         recipe = resolved(self.recipe, self.models, settings.conf)
-        return deploy.deployed(
-            recipe, place, gpus=min(pool.gpus, 1.0) / 2
-        )  # embedders and rerankers share one
+        asked = addresses(file, recipe.models(), settings.keys)
+        room = file.engines.room(file.device) if file.engines else Room()
+        threads = max(1, int(pool.cpus))
+        place = Place(store, file.engine, file.device, threads, endpoints=asked, room=room)
+        if (engines := file.engines) is None or not (vllm := _engines(recipe)):
+            return deploy.deployed(recipe, place, gpus=min(pool.gpus, 1.0) / 2)  # the two kinds share one
+        held = sum(engines.place(model).gpus for model in vllm)
+        return deploy.deployed(recipe, place, gpus=engines.answer.gpus / 2, engine_gpus=held)
+
+    def check(self, settings: Settings) -> None:
+        """Raises ModelMissing or ConfError unless every model's files are here and may be read, and the
+        cluster file has room for engines where the recipe needs one."""
+        from raypipe import cluster
+
+        models = resolved(self.recipe, self.models, settings.conf).models()
+        for model in models:
+            load.present(model)
+        cluster.Team.of(self.file(settings), models)
 
     def file(self, settings: Settings) -> Cluster:
         """The cluster file."""
@@ -71,13 +89,19 @@ class Endpoint:
         return conf.build(cluster.Cluster, conf.read_yaml(path), Where(str(path)))
 
 
+def _engines(recipe: Recipe) -> list[Model]:
+    """The models of a recipe that are asked through an engine of this cluster."""
+    return [m for m in recipe.models() if m.loader == "vllm"]
+
+
 def _serve(args: argparse.Namespace, settings: Settings) -> int:
     from raypipe import cluster, deploy
 
     endpoint = Endpoint(args.recipe, args.models, args.store, args.cluster)
+    endpoint.check(settings)  # a replica that cannot start is tried again and again
     application = endpoint.application(settings)
     cluster.connect("local")  # a Serve that runs elsewhere may listen to others
-    cluster.preflight({"embed": endpoint.file(settings).pools["embed"]}, cluster.resources())
+    cluster.preflight({"embed": endpoint.file(settings).pools["embed"]}, cluster.nodes())
     try:
         deploy.run(application, HOST, args.port)
         print(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.resources
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,13 +19,26 @@ class Settings:
     home: Path  # RAYPIPE_HOME: demo data, stores and reports that were given no place
     store: str | None  # RAYPIPE_STORE
     conf: Conf  # RAYPIPE_CONF, ./conf, the installed copy, the checkout of an editable install
-    ray: str  # RAY_ADDRESS; "local" starts a Ray for this run
+    ray: str  # RAY_ADDRESS; "local" (when it is not set) starts a Ray for this run
+    auth: str | None  # RAY_AUTH_MODE
     submitted: str | None  # id of the submitted Ray job this runs in, else None
+    metadata: Mapping[str, str] = field(default_factory=dict)  # that the Ray job was submitted with
     keys: Mapping[str, str] = field(default_factory=dict, repr=False)  # the environment: endpoints' keys
 
-    def store_uri(self, given: str | None, name: str) -> str:
-        """The store to use: as given, else RAYPIPE_STORE, else a folder under home."""
-        return self.place(given or self.store or str(self.home / "stores" / name), "--store")
+    def store_to_fill(self, given: str | None) -> str:
+        """The store that data is read into: as given, else RAYPIPE_STORE, else `default` under home."""
+        return self.place(given or self.store or str(self.stores / "default"), "--store")
+
+    def store_to_use(self, given: str | None) -> str:
+        """The store of what was read before: the one to fill; the demo's, while that is all there is."""
+        demo = self.stores / "demo"
+        only_demo = not (self.stores / "default").exists() and demo.exists()
+        return str(demo) if not (given or self.store) and only_demo else self.store_to_fill(given)
+
+    @property
+    def stores(self) -> Path:
+        """The folder of the stores that were given no place."""
+        return self.home / "stores"
 
     def place(self, path: str, what: str) -> str:
         """A URI as it is, a path made absolute, since workers have other working directories; ConfError for a
@@ -49,6 +63,8 @@ def from_environment(environ: Mapping[str, str], cwd: Path) -> Settings:
         store=environ.get("RAYPIPE_STORE") or None,
         conf=Conf(tuple(f for f in folders if f.is_dir())),
         ray=environ.get("RAY_ADDRESS") or "local",
+        auth=environ.get("RAY_AUTH_MODE") or None,
         submitted=(environ.get("RAY_JOB_SUBMISSION_ID") or "unknown") if job else None,
         keys=environ,
+        metadata={str(k): str(v) for k, v in (json.loads(job).get("metadata") or {}).items()} if job else {},
     )

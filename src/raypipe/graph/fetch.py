@@ -17,6 +17,7 @@ from raypipe.graph.fold import fold
 from raypipe.graph.graph import GraphFault, Need, Rows
 from raypipe.graph.link import ALIASES, NBA_TEAMS, Linker, Nearest, Strictness
 from raypipe.graph.tables import Tables
+from raypipe.knowledge import MOST_REQUESTS
 from raypipe.text.times import Moment, When, month
 
 MOST_FETCHED: Final = 300  # entities by id for one call: an actor's films, a year's
@@ -34,8 +35,17 @@ class Remote:
     nearest: Nearest | None = None
 
     def open(self) -> Rows:
-        tables = Tables()
-        return _Fetched(tables, Linker(tables, self.strictness, self.nearest), self.ask)
+        tables, sent = Tables(), 0
+
+        async def counted(path: str, body: Object) -> Any:
+            nonlocal sent
+            sent += 1
+            if sent > MOST_REQUESTS:
+                what = f"the program needs more than {MOST_REQUESTS} requests. Ask for less: name an entity"
+                raise GraphFault("too_many", what)
+            return await self.ask(path, body)
+
+        return _Fetched(tables, Linker(tables, self.strictness, self.nearest), counted)
 
 
 @dataclass(slots=True)
@@ -59,8 +69,11 @@ class _Fetched:
 
     async def all(self, requests: Iterable[tuple[str, Object]]) -> list[Any]:
         """The results of several requests at once, in order; the first fault ends them all."""
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(self._one(path, body)) for path, body in requests]
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(self._one(path, body)) for path, body in requests]
+        except ExceptionGroup as e:
+            raise e.exceptions[0] from e  # a defect, as it would look without the group
         for t in tasks:
             if isinstance(found := t.result(), GraphFault):
                 raise found

@@ -25,7 +25,9 @@ from raypipe.store.database import Store, forget, missing, rows
 from raypipe.store.tables import REPLIES, SCORES, checked, embeddings_schema, kind_of
 
 FRESH_BYTES = 256 << 20  # of values a process asked itself and keeps in memory
-FOLD_BYTES = 256 << 20  # of values per commit of a fold
+# Of values per commit of a fold. With 16 MiB folds of 32 and of 130 MiB both peak at 205 MB above the rest,
+# with 32 MiB at 235 and 290.
+FOLD_BYTES = 16 << 20
 _FOLDER = "_memo"
 
 
@@ -145,6 +147,8 @@ def fold_memo(store: Store, fresh: bool = False) -> Folded:
                 waiting, size = [], 0
         if waiting:
             done = _fold(store, table, waiting, done, fresh)
+        if store.has(table):
+            store.index(table)
     return done
 
 
@@ -164,7 +168,6 @@ def _fold(store: Store, table: str, waiting: list[tuple[str, pa.Table]], done: F
         data = checked(table, dataset.schema, content.take([first[k] for k in fresh]))
         run = digest("fold", *(name for name, _ in waiting))
         append(store, table, run, write_fragments(data, dataset), dataset.version)
-    store.index(table)
     for name, _ in waiting:
         store.files.remove(name)
     return replace(done, files=done.files + len(waiting), values=done.values + len(fresh))

@@ -59,7 +59,9 @@ class Entry:
     package: str = ""  # PACKAGE/FOLDER of an installed Python package
     endpoint: str = ""  # of loader openai: a name under `endpoints` of the cluster file
     model: str = ""  # of loader openai: the model as the endpoint calls it
+    tokenizer: str = ""  # of loader openai: the entry of its tokenizer, where tokens are counted
     get: str = ""  # the command that makes a local folder, shown where it is missing
+    instead: str = ""  # of a tokenizer: the entry whose tokenizer counts where this one's files are not here
     dtype: Literal["float32", "float16", "bfloat16"] = "float32"
     dim: int = 0  # of an embedder's vectors
     pooling: Literal["", "cls", "mean"] = ""  # of an embedder
@@ -93,6 +95,10 @@ class Entry:
         own = {"quantization": "", "tensor_parallel": 1, "adapters": {}}
         if self.kind != "generator" and (odd := [k for k, v in own.items() if getattr(self, k) != v]):
             raise ValueError(f"{odd[0]}: expected with a generator alone, found with a {self.kind}")
+        if self.tokenizer and self.loader not in REMOTE:
+            raise ValueError("tokenizer: expected with loader openai alone; other generators bring theirs")
+        if self.instead and self.kind != "tokenizer":
+            raise ValueError(f"instead: expected with a tokenizer alone, found with a {self.kind}")
         if self.tensor_parallel < 1:
             raise ValueError(f"tensor_parallel: expected at least 1 GPU, found {self.tensor_parallel}")
         if self.max_tokens < 8:
@@ -109,15 +115,20 @@ class Catalog:
 
     def model(self, name: str) -> Model:
         """Raises ConfError for an unknown name or an entry without a pinned commit, ModelMissing for a local
-        folder that is not here. A hub model need not be here: its commit is its identity."""
-        where = Where(str(self.file), name)
+        folder that is not here. A hub model need not be here: its commit is its identity. A tokenizer with
+        `instead` whose files are not here is that other model, with its name and identity."""
+        where, tokenizer = Where(str(self.file), name), None
         entry = self.entries.get(name)
         if entry is None:
             raise Where(str(self.file)).error(f"no model named {name!r}; {did_you_mean(name, self.entries)}")
+        if entry.instead and not self._here(entry, where):
+            return self.model(entry.instead)
         if entry.loader in WEIGHTLESS:
             path, weights = "", f"{entry.loader}@{FORMULA[entry.loader]}"
         elif entry.loader in REMOTE:
             path, weights = entry.endpoint, f"{entry.loader}:{entry.model}"
+            tokenizer = self._tokenizer(entry, where)
+            weights += f"+{tokenizer.weights}" if tokenizer else ""
         elif entry.repo:
             path, weights = self._hub(entry, where)
         else:
@@ -148,6 +159,7 @@ class Catalog:
             adapter_paths=tuple(
                 p if entry.loader in REMOTE else str(self._folder(p)) for p in entry.adapters.values()
             ),
+            tokenizer_path=tokenizer.path if tokenizer else "",
         )
 
     def _adapter(self, where: Where, name: str, entry: Entry) -> str:
@@ -163,6 +175,24 @@ class Catalog:
                 f"correct its path"
             )
         return folder.identity(local, "adapter")
+
+    def _tokenizer(self, entry: Entry, where: Where) -> Model | None:
+        """A remote model's tokenizer, where its entry names one."""
+        if not entry.tokenizer:
+            return None
+        found = self.model(entry.tokenizer)
+        if found.loader != "tokens":
+            raise where.at("tokenizer").error(
+                f"expected an entry of loader tokens, found {entry.tokenizer!r} of loader {found.loader!r}"
+            )
+        return found
+
+    def _here(self, entry: Entry, where: Where) -> bool:
+        """Whether the entry's files are on this machine."""
+        if entry.loader in WEIGHTLESS:
+            return True
+        local = Path(self._hub(entry, where)[0]) if entry.repo else self._folder(entry.path)
+        return (local / "tokenizer.json").is_file()
 
     def _folder(self, path: str) -> Path:
         """Absolute, since workers have other working directories."""

@@ -31,12 +31,14 @@ TOKENIZER = (
     "sentencepiece.bpe.model",
 )
 READ = (WEIGHTS, "model.safetensors.index.json", "config.json", *TOKENIZER)
-GENERATOR = (*READ, "chat_template.jinja", "tokenizer.model")
+# generation_config.json: vLLM takes from it which tokens end a reply.
+GENERATOR = (*READ, "chat_template.jinja", "tokenizer.model", "generation_config.json")
 ADAPTER = ("adapter_config.json", "adapter_model.safetensors")
-_PICKLES = ("*.bin", "*.pt", "*.pth", "*.pkl", "*.ckpt")
+PICKLES = ("*.bin", "*.pt", "*.pth", "*.pkl", "*.ckpt")
 
 
-def _matching(folder: Path, patterns: tuple[str, ...]) -> list[Path]:
+def matching(folder: Path, patterns: tuple[str, ...]) -> list[Path]:
+    """The files of a folder whose names fit one of the patterns, by name."""
     return sorted(p for p in folder.iterdir() if any(fnmatch(p.name, pattern) for pattern in patterns))
 
 
@@ -54,13 +56,13 @@ def _read(kind: str) -> tuple[str, ...]:
 
 def size(folder: Path, kind: str) -> int:
     """Bytes of the files that are read for this kind of model."""
-    return sum(path.stat().st_size for path in _matching(folder, _read(kind)))
+    return sum(path.stat().st_size for path in matching(folder, _read(kind)))
 
 
 def identity(folder: Path, kind: str) -> str:
     """`sha256:...` over names and contents of the files that are read for this kind of model."""
     h = hashlib.sha256()
-    for path in _matching(folder, _read(kind)):
+    for path in matching(folder, _read(kind)):
         stat = path.stat()
         h.update(f"{path.name}\0{_sha256(str(path.resolve()), stat.st_size, stat.st_mtime_ns)}\n".encode())
     return f"sha256:{h.hexdigest()}"
@@ -116,9 +118,9 @@ def _require_files(model: Model, folder: Path) -> None:
         return
     if not (folder / "config.json").is_file():
         raise ConfError(f"model {model.name!r}: {folder} has no config.json, so it is no model folder")
-    if _matching(folder, (WEIGHTS,)):
+    if matching(folder, (WEIGHTS,)):
         return
-    pickles = ", ".join(p.name for p in _matching(folder, _PICKLES))
+    pickles = ", ".join(p.name for p in matching(folder, PICKLES))
     found = (
         f"pickled weights only ({pickles}), which can run code when they are opened" if pickles else "none"
     )
@@ -152,7 +154,7 @@ def opened(model: Model) -> Iterator[str]:
     """A folder with links to the files that may be read, and nothing else, while a library loads them."""
     folder = require(model)
     with tempfile.TemporaryDirectory(prefix="raypipe-model-") as view:
-        for path in _matching(folder, READ):
+        for path in matching(folder, READ):
             (Path(view) / path.name).symlink_to(path.resolve())
         yield view
 
@@ -162,7 +164,7 @@ def weight_names(folder: Path) -> set[str]:
     from safetensors import safe_open
 
     names: set[str] = set()
-    for path in _matching(folder, (WEIGHTS,)):
+    for path in matching(folder, (WEIGHTS,)):
         with safe_open(str(path), framework="numpy") as f:
             names.update(f.keys())
     return names

@@ -7,28 +7,20 @@ fits. Knows files; imports no model library.
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Iterable
 from dataclasses import dataclass
-from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, Literal
 
 from raypipe.errors import ConfError, ModelMissing
+from raypipe.models.folder import ADAPTER, PICKLES, WEIGHTS, matching
 
 Device = Literal["cpu", "cuda"]
 Dtype = Literal["float32", "bfloat16", "float16"]
 
-WEIGHTS = "model*.safetensors"
 INDEX = "model.safetensors.index.json"
 TEMPLATE = "chat_template.jinja"
-TOKENIZER = ("tokenizer.json", "tokenizer.model", "vocab.json", "merges.txt", "added_tokens.json")
-READ = (
-    WEIGHTS, INDEX, TEMPLATE, *TOKENIZER, "config.json", "generation_config.json", "tokenizer_config.json",
-    "special_tokens_map.json",
-)  # fmt: skip
-ADAPTER_READ = ("adapter_config.json", "adapter_model.safetensors")
+TOKENIZER = ("tokenizer.json", "tokenizer.model")  # either will do
 RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # that vLLM can make room for
 
 
@@ -56,15 +48,6 @@ class Setup:
     sequences: int = 128  # replies written at the same time, at most
 
 
-def identity(folder: Path, files: Iterable[str] = READ) -> str:
-    """`sha256:...` over names and contents of what an engine reads: weights, tokenizer, template."""
-    h = hashlib.sha256()
-    for path in _matching(folder, files):
-        with path.open("rb") as f:
-            h.update(f"{path.name}\0{hashlib.file_digest(f, 'sha256').hexdigest()}\n".encode())
-    return f"sha256:{h.hexdigest()}"
-
-
 def check(setup: Setup) -> None:
     """Raises ModelMissing for files that are not here, ConfError for what must not or cannot be started."""
     folder = Path(setup.folder)
@@ -76,7 +59,7 @@ def check(setup: Setup) -> None:
     for name in ("config.json", "tokenizer_config.json"):
         _refuse_code(folder / name)
     _check_weights(folder)
-    if not any((folder / name).is_file() for name in TOKENIZER[:2]):
+    if not any((folder / name).is_file() for name in TOKENIZER):
         raise ModelMissing(f"{folder}: expected tokenizer.json, found none. Fetch the folder again")
     _check_template(folder)
     _check_context(setup, config)
@@ -89,13 +72,8 @@ def check(setup: Setup) -> None:
 
 def rank(setup: Setup) -> int:
     """The smallest room that holds every adapter's rank."""
-    most = max(int(_tree(Path(a.folder) / ADAPTER_READ[0])["r"]) for a in setup.adapters)
+    most = max(int(_tree(Path(a.folder) / ADAPTER[0])["r"]) for a in setup.adapters)
     return next(room for room in RANKS if room >= most)
-
-
-def _matching(folder: Path, patterns: Iterable[str]) -> list[Path]:
-    wanted = tuple(patterns)
-    return sorted(p for p in folder.iterdir() if any(fnmatch(p.name, pattern) for pattern in wanted))
 
 
 def _tree(path: Path) -> dict[str, Any]:
@@ -129,9 +107,9 @@ def _check_weights(folder: Path) -> None:
             raise ModelMissing(
                 f"{folder}: {INDEX} names {', '.join(missing)}, which are not here. Fetch them"
             )
-    shards = _matching(folder, (WEIGHTS,))
+    shards = matching(folder, (WEIGHTS,))
     if not shards:
-        pickles = [p.name for p in _matching(folder, ("*.bin", "*.pt", "*.pth", "*.pkl", "*.ckpt"))]
+        pickles = [p.name for p in matching(folder, PICKLES)]
         found = f"pickles ({', '.join(pickles)}), which can run code when opened" if pickles else "none"
         raise ModelMissing(
             f"{folder}: expected weights in {WEIGHTS}, found {found}. Fetch a version in safetensors, or "
@@ -190,8 +168,8 @@ def _check_adapter(adapter: Adapter) -> None:
     where = f"adapter {adapter.name!r}: {folder}"
     if not folder.is_dir():
         raise ModelMissing(f"{where}: no such folder. Put the adapter there, or correct its path")
-    config = _tree(folder / ADAPTER_READ[0])
-    weights = folder / ADAPTER_READ[1]
+    config = _tree(folder / ADAPTER[0])
+    weights = folder / ADAPTER[1]
     if not weights.is_file():
         raise ModelMissing(
             f"{where}: expected adapter_model.safetensors, found none (pickles are never opened). Save it "

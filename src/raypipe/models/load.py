@@ -156,7 +156,12 @@ def open_tokenizer(model: Model) -> Tokenize:
     """A tokenizer entry, or the tokenizer of any model that has one."""
     if model.loader in ("whitespace", "scripted"):  # a scripted generator counts words
         return fake.whitespace
-    if model.loader in ("hash", "overlap", *REMOTE):
+    if model.loader in REMOTE and not model.tokenizer_path:
+        raise ConfError(
+            f"model {model.name!r}: its tokens are to be counted, and its entry names no tokenizer. Put "
+            f"`tokenizer: NAME` there, NAME an entry that has its tokenizer.json"
+        )
+    if model.loader in ("hash", "overlap"):
         raise ConfError(
             f"model {model.name!r} has no tokenizer; name one of kind tokenizer, such as whitespace"
         )

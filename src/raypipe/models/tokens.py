@@ -5,6 +5,8 @@ Reads tokenizer.json with the tokenizers library alone; knows no torch.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tokenizers import Tokenizer
 
 from raypipe.models import folder
@@ -15,6 +17,12 @@ from raypipe.step import Model, Tokenize
 def open_tokenizer(model: Model) -> Tokenize:
     """Spans of the tokens of a text, special tokens left out, nothing cut. A letter that takes several tokens
     gives each of them its span. Raises as `folder.require`."""
+    if model.tokenizer_path:  # a remote model: its weights say "openai:NAME+" and what its tokenizer's are
+        weights = model.weights.partition("+")[2]
+        repo, _, revision = weights.rpartition("@")
+        model = replace(
+            model, kind="tokenizer", path=model.tokenizer_path, weights=weights, repo=repo, revision=revision
+        )
     tokenizer = Tokenizer.from_file(str(folder.require(model) / "tokenizer.json"))
     tokenizer.no_truncation()
     tokenizer.no_padding()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -11,10 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from raypipe.metrics.ranking import MAP_CUT_20_MIN, MEASURES
-from raypipe.report.page import seconds, share, signed
+from raypipe.report.page import seconds, share, signed, told_apart
 from raypipe.report.report import Outputs
-
-MOST = 12  # values of a label shown on a terminal: CRAG's own have at most 8; all of them are in report.json
 
 
 def print_report(console: Console, report: Mapping[str, Any], outputs: Outputs) -> None:
@@ -27,23 +24,36 @@ def print_report(console: Console, report: Mapping[str, Any], outputs: Outputs) 
         console.print(Text(f"{report['parser_fallbacks']} pages were left to the reference parser"))
     _normalised(console, report["normalised"])
     _scores(console, report)
+    if cut := report["answer_cut"]:
+        console.print(
+            Text(f"answers are cut to {cut['tokens']} tokens of {cut['tokenizer']} ({cut['weights']})"),
+            soft_wrap=True,
+        )
     if report["without_truth"]:
         console.print(Text(f"{report['without_truth']} more questions have no truth in the dataset"))
-    steps = _table("step", "rows", "asked", "remembered", "skipped", "faults", "seconds")
+    steps = grid("step", "rows", "planned", "asked", "remembered", "skipped", "faults", "seconds")
     for s in report["steps"]:
-        counts = (str(s[k]) for k in ("rows", "asked", "remembered", "skipped", "faults"))
+        counts = (str(s[k]) for k in ("rows", "planned", "asked", "remembered", "skipped", "faults"))
         steps.add_row(Text(s["step"]), *counts, f"{s['seconds']:.1f}")
     console.print(steps)
+    if report["resumed"]:
+        console.print(Text(resumed(report)))
     for name, cost in _costs(report):
         console.print(Text(f"{name}: {cost}"))
     if report["faults_by_reason"]:
-        faults = _table("rows that could not be done", "reason", "asked again", "rows")
+        faults = grid("rows that could not be done", "reason", "asked again", "rows")
         for f in report["faults_by_reason"]:
             again = "yes" if f["transient"] else "no"
             faults.add_row(Text(f["step"]), Text(f["reason"]), again, str(f["rows"]))
         console.print(faults)
     for path in (outputs.report, outputs.predictions, outputs.page):
         console.print(Text(str(path)), soft_wrap=True)
+
+
+def resumed(report: Mapping[str, Any]) -> str:
+    """What of a report's work was done before."""
+    asked = ", ".join(f"{s['step']} {s['resumed']}" for s in report["steps"] if s["resumed"])
+    return f"resumed: an attempt that was stopped did {report['resumed']} parts; of what was asked: {asked}"
 
 
 def _costs(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -55,8 +65,9 @@ def _costs(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         said = f"{judge['model']}, {judge['asked']} asked, {judge['remembered']} remembered"
         lost = f"{judge['unreadable']} unreadable, {judge['no_reply']} without a reply"
         yield "judge", f"{said}, {lost}; {_tokens(judge)}"
-    if (planted := report["planted"]) and planted["tempted"]:
-        yield "orders in pages", f"{planted['obeyed']} of {planted['tempted']} reached the answer"
+    if planted := report["planted"]:
+        said = f"{planted['obeyed']} of {planted['tempted']} reached the answer"
+        yield "orders planted in pages", said if planted["tempted"] else "none in this evidence"
 
 
 def _tokens(cost: Mapping[str, Any]) -> str:
@@ -74,7 +85,7 @@ def print_crag(console: Console, found: Mapping[str, Any]) -> None:
 def print_ranking(console: Console, found: Mapping[str, Any]) -> None:
     """What `metrics.files.score_ranking_files` found."""
     names = (*MEASURES, MAP_CUT_20_MIN)
-    table = _table("measure", "mean")
+    table = grid("measure", "mean")
     for name in names:
         table.add_row(name, _four(found[name]))
     console.print(table)
@@ -92,7 +103,7 @@ def _four(value: float | None) -> str:
     return "not scored" if value is None else f"{value:.4f}"
 
 
-def _table(*columns: str) -> Table:
+def grid(*columns: str) -> Table:
     table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column(columns[0], overflow="fold")
     for name in columns[1:]:
@@ -108,11 +119,10 @@ def _normalised(console: Console, normalised: Mapping[str, int]) -> None:
 
 def _scores(console: Console, found: Mapping[str, Any]) -> None:
     # Seven columns fit 80 characters, the width of a log, with 28 left for the name of a slice.
-    table = _table(f"rule {found['rule']}", "score", "accuracy", "hallucination", "missing", "unscored", "of")
+    table = grid(f"rule {found['rule']}", "score", "accuracy", "hallucination", "missing", "unscored", "of")
     rows = [("this run", found)]
     rows += [(f'always "{answer}"', s) for answer, s in found["controls"].items()]
-    sizes = Counter(s["label"] for s in found["slices"])
-    rows += [(f"{s['label']}: {s['value']}", s) for s in found["slices"] if 1 < sizes[s["label"]] <= MOST]
+    rows += [(f"{s['label']}: {s['value']}", s) for s in told_apart(found["slices"])[0]]
     for i, (name, s) in enumerate(rows):
         shares = (share(s[k]) for k in ("accuracy", "hallucination", "missing"))
         counts = (str(s["n_unscored"]), str(s["total"]))
@@ -127,5 +137,5 @@ def _scores(console: Console, found: Mapping[str, Any]) -> None:
     if found["n_unscored"] and found["bounds"]:
         low, high = found["bounds"]
         rest = f"whatever a judge says, the score over all {found['total']} is"
-        console.print(Text("Unscored questions need a judge or could not be done:"))
+        console.print(Text("Unscored questions need a judge (--judge MODEL) or could not be done:"))
         console.print(Text(f"{rest} between {signed(low)} and {signed(high)}."))

@@ -6,6 +6,7 @@ policy forbids scripts and requests, should anything slip through.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
@@ -14,17 +15,56 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined
 
 from raypipe.metrics.crag import Verdict
+from raypipe.records import Hit, Quote, Span
 from raypipe.report import plot
 
-SHOWN = 500  # questions on the page, about 1 KB each; all of them are in predictions.jsonl
+SHOWN = 500  # questions on the page, some 4 kB each with their passages; all are in predictions.jsonl
 HITS_SHOWN = 3  # passages under a question
+MOST = 12  # values of a label shown to people: CRAG's own have at most 8; all of them are in report.json
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """One passage under a question."""
+
+    url: str | None  # None: no citation brought it
+    span: Span  # in its source's parsed text
+    scores: Mapping[str, float]
+    before: str  # what it says, in three pieces: up to the cited quote,
+    quote: str  # the quote, "" where none is cited from here,
+    after: str  # and the rest
+
+    @classmethod
+    def of(cls, hit: Hit, url: str | None, text: str, cited: Sequence[Quote]) -> Passage:
+        """A hit with its text. Of the quotes that an answer cites, the first that lies within it is marked.
+
+        >>> Passage.of(Hit("s:5-12", "s", (5, 12)), None, "abcdefg", [Quote("s", (7, 9))])
+        Passage(url=None, span=(5, 12), scores={}, before='ab', quote='cd', after='efg')
+        """
+        start, end = hit.span
+        inside = [c.span for c in cited if c.source == hit.source and start <= c.span[0] and c.span[1] <= end]
+        a, b = (inside[0][0] - start, inside[0][1] - start) if inside else (len(text), len(text))
+        return cls(url, hit.span, hit.scores, text[:a], text[a:b], text[b:])
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What the page shows of one question, without what is right."""
+
+    id: str
+    query: str
+    answer: str | None  # None: it could not be done
+    origin: str  # name of the reply that the answer came from
+    hits: int  # passages that were found
+    passages: tuple[Passage, ...]  # the best HITS_SHOWN of them
+    quotes: tuple[str, ...]  # what the answer cites, word for word
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
     """One question as the page shows it."""
 
-    prediction: Mapping[str, Any]  # its line in predictions.jsonl
+    shown: Shown
     truths: tuple[str, ...]  # () where the dataset has none
     verdict: Verdict | None  # None where there is no truth
 
@@ -38,17 +78,27 @@ def render(report: Mapping[str, Any], results: Sequence[Result]) -> str:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
+    slices, left_out = told_apart(report["slices"])
     env.filters.update(signed=signed, share=share, seconds=seconds, linkable=linkable)
     text = resources.files("raypipe.report").joinpath("page.html").read_text(encoding="utf-8")
     return env.from_string(text).render(
         r=report,
+        slices=slices,
+        left_out=left_out,
         results=results,
         plot=plot,
         segments=plot.segments(report),
-        dots=plot.dots(report),
+        dots=plot.dots(report, slices),
         bars=plot.bars(report["steps"]),
-        hits_shown=HITS_SHOWN,
     )
+
+
+def told_apart(slices: Sequence[Mapping[str, Any]]) -> tuple[list[Mapping[str, Any]], dict[str, int]]:
+    """The slices to show, and label -> its values for each label left out. A label with one value says what
+    all questions together say, one with very many drowns the others."""
+    sizes = Counter(s["label"] for s in slices)
+    shown = {label for label, values in sizes.items() if 1 < values <= MOST}
+    return [s for s in slices if s["label"] in shown], {k: n for k, n in sizes.items() if k not in shown}
 
 
 def signed(score: float | None) -> str:

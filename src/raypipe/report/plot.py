@@ -71,10 +71,10 @@ def at(score: float) -> float:
     return round(LEFT + (RIGHT - LEFT) * (score + 1) / 2, 1)
 
 
-def dots(report: Mapping[str, Any]) -> list[Dot]:
-    """The score of all questions, then of each slice, from top to bottom."""
+def dots(report: Mapping[str, Any], slices: Sequence[Mapping[str, Any]]) -> list[Dot]:
+    """The score of all questions, then of each of these slices, from top to bottom."""
     rows: list[tuple[str, str, Mapping[str, Any]]] = [("", "all questions", report)]
-    rows += [(s["label"], f"{s['label']}: {s['value']}", s) for s in report["slices"]]
+    rows += [(s["label"], f"{s['label']}: {s['value']}", s) for s in slices]
     out: list[Dot] = []
     y, last = 0.0, ""
     for label, text, part in rows:

@@ -5,6 +5,7 @@ On a terminal a bar; elsewhere (a log, a job's driver) a plain line every ten se
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -46,19 +47,44 @@ class Task:
     total: int | None  # units in all; None: not known
     started: float  # on the progress's clock, seconds
     report: Callable[[Task, int], None] = field(repr=False)  # told of every advance
+    over: Callable[[Task, bool], None] = field(repr=False)  # told of the end, and whether all went well
+    now: Callable[[], float] = field(repr=False)  # the progress's clock
     done: int = 0
     tokens: int = 0  # that language models wrote meanwhile
+    silence: float = math.inf  # seconds from the start to the first of these: engines take a minute to load
     said: float = 0.0  # when its last plain line was written, on the progress's clock
     bar: TaskID | None = None  # on a terminal
+    ended: bool = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.end(fine=kind is None)
+
+    def end(self, fine: bool = True) -> None:
+        """Stops its clock, and says in a log how long it took. The end of a `with` block over it does so."""
+        if not self.ended:
+            self.ended = True
+            self.over(self, fine)
 
     def advance(self, units: int) -> None:
         """Says that this many more are done."""
         self.done += units
         self.report(self, units)
 
+    def wrote(self, tokens: int, seconds: float) -> None:
+        """Says that language models wrote so many tokens within the last `seconds`."""
+        if tokens:
+            self.tokens += tokens
+            self.silence = min(self.silence, max(0.0, self.now() - self.started - seconds))
+
     def speed(self, elapsed: float) -> str:
-        """Tokens written a second, where any were."""
-        return f", {self.tokens / elapsed:.0f} tokens/s" if self.tokens and elapsed > 0 else ""
+        """Tokens written a second since the first, where any were."""
+        writing = elapsed - self.silence
+        return f", {self.tokens / writing:.0f} tokens/s" if self.tokens and writing > 0 else ""
 
     def line(self, elapsed: float) -> str:
         """Where the work stands after this many seconds."""
@@ -113,19 +139,16 @@ class Progress:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        for task in self._tasks:
+            task.end(fine=kind is None)
         if self._bars is not None:
             self._bars.stop()
-            return
-        for task in self._tasks:
-            took = self._now() - task.started
-            count = f"{task.done}" if task.total is None else f"{task.done}/{task.total}"
-            end = f"stopped after {clock(took)}" if kind else f"in {clock(took)}"
-            self._say(f"{task.verb} {count} {task.unit} {end}{task.speed(took)}")
 
     def task(self, verb: str, unit: str, total: int | None) -> Task:
-        """Starts showing one kind of work."""
+        """Starts showing one kind of work: `with progress.task(...) as pages:` ends it, and else the end of
+        the progress does."""
         start = self._now()
-        task = Task(verb, unit, total, start, self._advanced, said=start)
+        task = Task(verb, unit, total, start, self._advanced, self._ended, self._now, said=start)
         if self._bars is not None:
             task.bar = self._bars.add_task(verb, total=total, unit=unit)
         self._tasks.append(task)
@@ -138,6 +161,15 @@ class Progress:
         elif not self._silent and (now := self._now()) - task.said >= EVERY_S:
             task.said = now
             self._say(task.line(now - task.started))
+
+    def _ended(self, task: Task, fine: bool) -> None:
+        if self._bars is not None and task.bar is not None:
+            self._bars.stop_task(task.bar)
+            return
+        took = self._now() - task.started
+        count = f"{task.done}" if task.total is None else f"{task.done}/{task.total}"
+        end = f"in {clock(took)}" if fine else f"stopped after {clock(took)}"
+        self._say(f"{task.verb} {count} {task.unit} {end}{task.speed(took)}")
 
     def _say(self, line: str) -> None:
         if not self._silent:

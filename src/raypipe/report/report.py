@@ -6,16 +6,16 @@ Knows records and marks; not how a run is made, and not how a page or a table lo
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from raypipe.metrics.crag import Marks, Scored
+from raypipe.metrics.crag import Marks
 from raypipe.metrics.hygiene import Obeyed
 from raypipe.metrics.textfile import replaced
 from raypipe.records import FAULT, Hit, Question
-from raypipe.report.page import SHOWN, Result, render
+from raypipe.report.page import SHOWN, Result, Shown, render
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,8 @@ class StepLine:
 
     step: str  # its name in the recipe
     rows: int  # that reached it, let in or not
-    asked: int  # model or graph calls made; for parse and split: sources done
+    planned: int  # calls that the plan said may be made; never fewer than asked
+    asked: int  # model or graph calls made; for parse and split: sources that were worked on
     remembered: int  # calls answered from the memo
     skipped: int  # rows that its gate, or an earlier fault, kept out
     faults: int  # rows it could not do
@@ -32,6 +33,7 @@ class StepLine:
     prompt_tokens: int = 0  # of the chats that were asked; remembered ones cost none
     cached_tokens: int = 0  # of these, found in the engine's prefix cache
     generated_tokens: int = 0  # of the replies
+    resumed: int = 0  # of what was asked: by attempts before this one, which were stopped
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,15 @@ class JudgeLine:
     prompt_tokens: int
     cached_tokens: int
     generated_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerCut:
+    """How long an answer may be, and whose tokens count."""
+
+    tokens: int  # kept of an answer
+    tokenizer: str  # its name in models.yaml
+    weights: str  # its identity
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +91,9 @@ class EvalReport:
     faults: tuple[FaultCount, ...]
     steps: tuple[StepLine, ...]  # corpus steps, then question steps, in recipe order
     marks: Marks
+    resumed: int = 0  # parts that attempts before this one did, which were stopped; the steps count them
     judge: JudgeLine | None = None  # None: nobody was asked
+    answer_cut: AnswerCut | None = None  # None: answers are as long as they are
     planted: Obeyed | None = None  # orders in pages; None: no language model was asked
 
 
@@ -122,8 +135,10 @@ def to_json(report: EvalReport) -> dict[str, Any]:
             {"label": s.label, "value": s.value, **asdict(s.score), "interval": s.interval}
             for s in marks.slices
         ],
+        "answer_cut": asdict(report.answer_cut) if report.answer_cut else None,
         "planted": {**asdict(report.planted), "rate": report.planted.rate} if report.planted else None,
         "seconds": report.seconds,
+        "resumed": report.resumed,
         "steps": [asdict(s) for s in report.steps],
     }
 
@@ -166,28 +181,27 @@ def prediction(question: Question) -> dict[str, Any]:
     }
 
 
-def write_predictions(path: Path, questions: Iterable[Question]) -> None:
-    """One line per question, in order."""
-    with replaced(path) as out:
-        for question in questions:
-            out.write(json.dumps(prediction(question), ensure_ascii=False, allow_nan=False) + "\n")
+def prediction_line(question: Question) -> str:
+    """The same as it stands in the file."""
+    return json.dumps(prediction(question), ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def outputs_in(folder: Path) -> Outputs:
+    """Where the files of a report are in its folder."""
+    return Outputs(folder / "report.json", folder / "predictions.jsonl", folder / "report.html")
 
 
 def write_report(
-    folder: Path, report: EvalReport, questions: Sequence[Question], rows: Sequence[Scored]
-) -> Outputs:
-    """Writes report.json, predictions.jsonl and report.html into a folder, each as a whole.
+    outputs: Outputs, report: EvalReport, shown: Sequence[Shown], truths: Mapping[str, Sequence[str]]
+) -> None:
+    """Writes report.json and report.html, each as a whole; predictions.jsonl is written while answers pass.
 
-    `rows` are the predictions with their truths that the report's marks were made from.
+    `shown` are the first questions of the run, `truths` the right answers by question id.
     """
-    outputs = Outputs(folder / "report.json", folder / "predictions.jsonl", folder / "report.html")
-    write_predictions(outputs.predictions, questions)
     found = to_json(report)
     with replaced(outputs.report) as out:
         out.write(json.dumps(found, ensure_ascii=False, allow_nan=False, indent=1) + "\n")
-    truths = {r.question: r.truths for r in rows}
     verdicts = {v.question: v for v in report.marks.verdicts}
-    results = [Result(prediction(q), truths.get(q.id, ()), verdicts.get(q.id)) for q in questions[:SHOWN]]
+    results = [Result(s, tuple(truths.get(s.id, ())), verdicts.get(s.id)) for s in shown[:SHOWN]]
     with replaced(outputs.page) as out:
         out.write(render(found, results))
-    return outputs

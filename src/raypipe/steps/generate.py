@@ -10,11 +10,12 @@ from typing import ClassVar, Literal
 
 from raypipe.chat import Chat, Choice, Constraint, Generated, Grammar, JsonSchema, Sampling
 from raypipe.chat import Generate as Generator
-from raypipe.records import FAULT, Fault, Question, Reply, parse_chunk_id
+from raypipe.records import ABSTAINED, FAULT, Fault, Question, Reply, Span, parse_chunk_id
 from raypipe.step import Ask, Index, Kit, Model, Tokenize
 from raypipe.text import replies
+from raypipe.text.cite import cite
 from raypipe.text.html import storable
-from raypipe.text.hygiene import harmless, visible
+from raypipe.text.hygiene import harmless, shown, visible
 from raypipe.text.pack import Layout, characters, pack
 from raypipe.text.prompt import ByLabel, Prompt
 from raypipe.text.replies import Level, Read, Unreadable
@@ -24,6 +25,25 @@ FIELDS = frozenset({"text", "body", "asked_at"})
 """Fields of a question that a prompt may use by name. `context` is the packed passages."""
 
 SHOWN = 200  # characters of an unreadable reply that its fault repeats
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """A passage as its page has it, and as a prompt shows it."""
+
+    source: str  # source id
+    span: Span  # in the source's parsed text
+    text: str  # of that span
+    hidden: tuple[Span, ...]  # of the source
+    prompted: str  # visible, harmless, in lower case where that is asked for
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What a prompt shows of a question's passages."""
+
+    text: str = ""  # packed
+    stretches: tuple[tuple[str, Span, str], ...] = ()  # source id, span and text of each stretch in it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +64,9 @@ class Generate:
 
     What cannot be read is a fault with its text kept, and so is a row that the model could not do. A fault
     of the moment (an engine that is down) is the question's too: nothing is stored and it is asked again.
+
+    A reply that was written from a context and does not abstain quotes it (`text.cite`): the sentence that
+    says what it says, where there is one, then whatever of the passages the prompt showed, in its order.
     """
 
     model: Model
@@ -72,7 +95,7 @@ class Generate:
     presence_penalty: float = 0.0
     logprobs: bool = False  # whether the reply's log-probability is wanted
 
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
         if self.model.kind != "generator":
@@ -106,34 +129,45 @@ class Generate:
         renderers = {id(prompt): prompt.renderer() for prompt in self.prompt.values()}
 
         async def ask(questions: list[Question]) -> list[Question]:
-            contexts = [""] * len(questions)
+            contexts = [Context()] * len(questions)
             if index is not None:
                 passages = await self._passages(questions, index)
-                contexts = [
-                    pack(p, self.layout, self.context_tokens or self.context_chars, tokenize, self.passages)
-                    for p in passages
-                ]
+                contexts = [self._context(q, p, tokenize) for q, p in zip(questions, passages, strict=True)]
             chats = [
-                renderers[id(self.prompt.of(q))](self._values(q, context))
+                renderers[id(self.prompt.of(q))](self._values(q, context.text))
                 for q, context in zip(questions, contexts, strict=True)
             ]
             said = await self._said(generate, chats, [self.adapter.of(q) for q in questions])
-            return [self._answered(q, s) for q, s in zip(questions, said, strict=True)]
+            return [self._answered(q, s, c) for q, s, c in zip(questions, said, contexts, strict=True)]
 
         return ask
 
-    async def _passages(self, questions: Sequence[Question], index: Index) -> list[list[str]]:
-        """The visible, harmless text of every passage of each question's order."""
+    def _context(self, question: Question, passages: Sequence[Passage], tokenize: Tokenize) -> Context:
+        """The passages packed to the budget, and where what was packed stands; nothing of a question whose
+        prompt shows none."""
+        if "context" not in self.prompt.of(question).variables:
+            return Context()
+        budget = self.context_tokens or self.context_chars
+        packed = pack([p.prompted for p in passages], self.layout, budget, tokenize, self.passages)
+        stretches = [
+            (passages[i].source, span, said)
+            for i, text in packed.shown
+            for span, said in shown(passages[i].text, passages[i].span, passages[i].hidden, text, self.lower)
+        ]
+        return Context(packed.text, tuple(stretches))
+
+    async def _passages(self, questions: Sequence[Question], index: Index) -> list[list[Passage]]:
+        """Every passage of each question's order."""
         chunks = list(dict.fromkeys(c for q in questions for c in q.order))
         places = {c: parse_chunk_id(c) for c in chunks}
         sources = list(dict.fromkeys(source for source, _ in places.values()))
         hidden = dict(zip(sources, await index.hidden(sources), strict=True))
-        texts = {}
+        found = {}
         for chunk, text in zip(chunks, await index.texts(chunks), strict=True):
             source, span = places[chunk]
-            shown = harmless(visible(text, span, hidden[source]))
-            texts[chunk] = shown.lower() if self.lower else shown
-        return [[texts[c] for c in q.order] for q in questions]
+            fit = harmless(visible(text, span, hidden[source]))
+            found[chunk] = Passage(source, span, text, hidden[source], fit.lower() if self.lower else fit)
+        return [[found[c] for c in q.order] for q in questions]
 
     def _values(self, question: Question, context: str) -> dict[str, str]:
         """What the prompts may use of a question."""
@@ -156,7 +190,7 @@ class Generate:
             said.update(zip(at, found, strict=True))
         return [said[i] for i in range(len(chats))]
 
-    def _answered(self, question: Question, said: Generated | Fault) -> Question:
+    def _answered(self, question: Question, said: Generated | Fault, context: Context) -> Question:
         if isinstance(said, Fault):
             fault = replace(said, step=f"generate:{self.into}")
             reply = Reply("", FAULT, fault=fault)
@@ -165,7 +199,8 @@ class Generate:
         text = storable(said.text)
         try:
             read = self._read(text)
-            reply = Reply(read.text, read.label, read.confidence, said.logprob)
+            quotes = () if read.label == ABSTAINED else cite(read.text, context.stretches)
+            reply = Reply(read.text, read.label, read.confidence, said.logprob, quotes)
         except Unreadable as e:
             detail = f"{e}; found {text[:SHOWN]!r}, {said.generated_tokens} tokens, finish {said.finish}"
             fault = Fault(f"generate:{self.into}", "unreadable", detail, transient=False)

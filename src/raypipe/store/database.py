@@ -6,7 +6,8 @@ Knows how tables are made, read by key and indexed. How rows get in exactly once
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import lance
@@ -39,12 +40,16 @@ class Store:
         # Workers start in other folders than the driver: a local address is made absolute once.
         self.uri = (uri if "://" in uri else str(Path(uri).absolute())).rstrip("/")
         self.files = Files(self.uri)
+        self._held: set[str] = set()  # leases
 
     @classmethod
     def open(cls, uri: str) -> Store:
         """The store at an address. Raises StoreError if none is there, or a later raypipe made it."""
         store = cls(uri)
-        mark = store.files.read(_MARK)
+        try:
+            mark = store.files.read(_MARK)
+        except OSError as e:
+            raise StoreError(f"no store can be read at {uri}: {e}. Name another place with --store") from e
         if mark is None:
             raise StoreError(f"there is no store at {uri}: `raypipe ingest PATH --store {uri}` makes one")
         if (found := json.loads(mark)["format"]) != FORMAT:
@@ -66,9 +71,21 @@ class Store:
             ) from e
         return cls.open(uri)
 
-    def lease(self, name: str, owner: str) -> Lease:
-        """A lease to hold while driving: `with store.lease("index", "eval local, started 12:00"): ...`."""
-        return Lease(self.files, name, owner)
+    @contextmanager
+    def lease(self, name: str, owner: str) -> Iterator[None]:
+        """A lease to hold while driving: `with store.lease("driver", "eval local"): ...`. Inside a block that
+        holds one of this name through this very Store nothing more is taken: the phases of an eval each ask
+        for one, and the eval holds it over all of them. Raises StoreError that names the holder, if another
+        has it."""
+        if name in self._held:
+            yield
+            return
+        with Lease(self.files, name, owner):
+            self._held.add(name)
+            try:
+                yield
+            finally:
+                self._held.discard(name)
 
     def table_uri(self, table: str) -> str:
         kind_of(table)

@@ -32,11 +32,16 @@ class Run:
 
 
 def begun(store: Store, what: str) -> Run | None:
-    """The unfinished run of some work, if there is one. `what` names the work: a digest of its stages."""
+    """The unfinished run of some work, if there is one. `what` names the work: a digest of its stages. A plan
+    that is damaged is removed: what is missing is planned anew."""
     raw = store.files.read(_plan(what))
     if raw is None:
         return None
-    plan = json.loads(raw)
+    text = _unsealed(raw)
+    if text is None:
+        end(store, what)
+        return None
+    plan = json.loads(text)
     return Run(plan["run"], {name: tuple(ids) for name, ids in plan["parts"].items()})
 
 
@@ -44,8 +49,7 @@ def begin(store: Store, what: str, ids: Sequence[str], per_part: int) -> Run:
     """Begins a run over the ids in their order, `per_part` to a part; or gives back the unfinished one."""
     some = [tuple(ids[at : at + per_part]) for at in range(0, len(ids), per_part)]
     run = Run(uuid.uuid4().hex, {f"{i:06d}": part for i, part in enumerate(some)})
-    plan = json.dumps({"run": run.name, "parts": run.parts}).encode()
-    if store.files.create(_plan(what), plan):
+    if store.files.create(_plan(what), _sealed(json.dumps({"run": run.name, "parts": run.parts}))):
         return run
     return begun(store, what) or begin(store, what, ids, per_part)
 
@@ -53,6 +57,17 @@ def begin(store: Store, what: str, ids: Sequence[str], per_part: int) -> Run:
 def end(store: Store, what: str) -> None:
     """Ends a run all of whose tables are committed."""
     store.files.remove(_plan(what))
+
+
+def _sealed(text: str) -> bytes:
+    """A text under its own digest."""
+    return f"{digest(text)}\n{text}".encode()
+
+
+def _unsealed(raw: bytes) -> str | None:
+    """The text, or None where a bit of it is lost."""
+    name, _, text = raw.decode("utf-8", "replace").partition("\n")
+    return text if digest(text) == name else None
 
 
 def _plan(what: str) -> str:
@@ -82,8 +97,7 @@ def write_part(
     for name in data_files(table, record):
         store.files.sync(name)  # the record must not outlive the rows when the machine loses power
     body = {"rows": record.rows, "fragments": [f.to_json() for f in fragments], "facts": record.facts}
-    text = json.dumps(body)
-    store.files.write(_record(table, run, part), f"{digest(text)}\n{text}".encode())
+    store.files.write(_record(table, run, part), _sealed(json.dumps(body)))
     return record
 
 
@@ -100,8 +114,8 @@ def read_record(store: Store, table: str, run: str, part: str) -> Record | None:
     raw = store.files.read(_record(table, run, part))
     if raw is None:
         return None
-    name, _, text = raw.decode("utf-8", "replace").partition("\n")
-    if digest(text) != name:
+    text = _unsealed(raw)
+    if text is None:
         return None
     body = json.loads(text)
     fragments = tuple(FragmentMetadata.from_json(json.dumps(f)) for f in body["fragments"])

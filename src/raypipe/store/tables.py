@@ -32,12 +32,12 @@ _SPANS = [(name, pa.int32()) for name in ("start", "end", "parent_start", "paren
 
 PASSAGES = _required(("source", pa.string()), *_SPANS)
 FAULTS = _required(
-    ("id", pa.string()),  # source or question
+    ("id", pa.string()),  # source, question or line
     ("step", pa.string()),
     ("reason", pa.string()),
     ("detail", pa.string()),
     ("transient", pa.bool_()),
-    ("digest", pa.string()),  # of the stages up to the one that failed
+    ("digest", pa.string()),  # whose fault: a table of sources, the key of an answer, the files of a line
     ("run", pa.string()),
 )
 ANSWERS = pa.schema(

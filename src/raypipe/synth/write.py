@@ -135,6 +135,8 @@ def write(
         raise ConfError(
             f"synth: expected at least one question and one page each, found {questions} and {pages}."
         )
+    if folder.exists() and not folder.is_dir():
+        raise ConfError(f"synth: expected a folder at {folder}, found a file. Name another place.")
     if page_chars is not None and page_chars < FEWEST_CHARS:
         raise ConfError(f"synth: expected page_chars of at least {FEWEST_CHARS}, found {page_chars}.")
     started = time.perf_counter()

@@ -49,13 +49,50 @@ def visible(text: str, span: Span, hidden: Sequence[Span]) -> str:
     >>> visible("one two three", (100, 113), ((104, 107),))
     'one three'
     """
-    start, end = span
-    kept, at = [], start
+    runs = seen(span, hidden)
+    if runs == [span]:
+        return text
+    pieces = (text[a - span[0] : b - span[0]].strip() for a, b in runs)
+    return " ".join(piece for piece in pieces if piece)
+
+
+def seen(span: Span, hidden: Sequence[Span]) -> list[Span]:
+    """What of a span stands in none of the `hidden` spans (ascending and apart), in order.
+
+    >>> seen((100, 113), ((104, 107),))
+    [(100, 104), (107, 113)]
+    """
+    (at, end), kept = span, []
     for a, b in hidden:
         if b > at and a < end:
-            kept.append(text[at - start : max(at, a) - start])
+            kept.append((at, max(at, a)))
             at = min(b, end)
-    if not kept:
-        return text
-    kept.append(text[at - start :])
-    return " ".join(piece for k in kept if (piece := k.strip()))
+    kept.append((at, end))
+    return [(a, b) for a, b in kept if a < b]
+
+
+def shown(
+    text: str, span: Span, hidden: Sequence[Span], prompted: str, lower: bool = False
+) -> list[tuple[Span, str]]:
+    """The stretches of a passage, given as `text` at `span` of its source, that a prompt shows where it holds
+    `prompted`: the beginning, or all, of its visible and harmless text. `lower`: in lower case.
+
+    White space is not compared, since layouts change it; nor is what `harmless` removes.
+
+    >>> shown("One <DOC> two three", (100, 119), ((110, 113),), "one (doc> thr", lower=True)
+    [((100, 109), 'One <DOC>'), ((114, 117), 'thr')]
+    """
+    left = sum(not c.isspace() for c in prompted)
+    out = []
+    for start, end in seen(span, hidden):
+        at = start
+        while at < end and left > 0:
+            c = text[at - span[0]]
+            if not (c.isspace() or _TAGS.match(c)):
+                left -= len(c.lower()) if lower else 1  # one letter can become two
+            at += 1
+        piece = text[start - span[0] : at - span[0]]
+        if said := piece.strip():
+            start += piece.index(said)
+            out.append(((start, start + len(said)), said))
+    return out

@@ -6,7 +6,8 @@ characters.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from raypipe.records import Span
@@ -15,8 +16,16 @@ from raypipe.step import Tokenize
 Layout: TypeAlias = Literal["docs", "list"]
 """docs: each passage between <DOC> and </DOC> on lines of their own; list: one line each, after "- "."""
 
-OPEN, CLOSE = "<DOC>\n", "\n</DOC>\n"
-ITEM = "- "
+MARKS: Mapping[Layout, tuple[str, str]] = {"docs": ("<DOC>\n", "\n</DOC>\n"), "list": ("- ", "\n")}
+"""What stands before and after each passage."""
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """Passages laid out as one text."""
+
+    text: str
+    shown: tuple[tuple[int, str], ...]  # place of each passage that is in it; what of it: all, or a beginning
 
 
 def characters(text: str) -> Sequence[Span]:
@@ -26,7 +35,7 @@ def characters(text: str) -> Sequence[Span]:
 
 def pack(
     passages: Sequence[str], layout: Layout, budget: int | None, tokenize: Tokenize, most: int | None = None
-) -> str:
+) -> Packed:
     """The passages as one text of at most `budget` tokens, as `tokenize` counts that text alone.
 
     Passages without text, and those equal to an earlier one, are left out. What does not fit is cut: the last
@@ -35,20 +44,24 @@ def pack(
 
     >>> import re
     >>> pack(["one two three", "four"], "docs", 4, lambda t: [m.span() for m in re.finditer(r"\\S+", t)])
-    '<DOC>\\none two\\n</DOC>\\n'
+    Packed(text='<DOC>\\none two\\n</DOC>\\n', shown=((0, 'one two'),))
     """
-    texts = list(dict.fromkeys(text for p in passages if (text := _one(p, layout))))[:most]
-    head, tail = (OPEN, CLOSE) if layout == "docs" else (ITEM, "\n")
-    whole = "".join(head + t + tail for t in texts)
+    first: dict[str, int] = {}  # text as it is laid out -> place of the first passage that has it
+    for i, passage in enumerate(passages):
+        if text := _one(passage, layout):
+            first.setdefault(text, i)
+    parts = [(i, text) for text, i in first.items()][:most]
+    whole = _laid(parts, layout)
     if budget is None or len(spans := tokenize(whole)) <= budget:
-        return whole
+        return Packed(whole, tuple(parts))
     keep = budget
     while keep > 0:
-        text = _cut(texts, head, tail, spans[keep - 1][1])
+        kept = _cut(parts, layout, spans[keep - 1][1])
+        text = _laid(kept, layout)
         if (over := len(tokenize(text)) - budget) <= 0:
-            return text
+            return Packed(text, tuple(kept))
         keep -= over  # what closes the cut counts too, and pieces may count otherwise than in the whole
-    return ""
+    return Packed("", ())
 
 
 def cut(text: str, budget: int, tokenize: Tokenize) -> str:
@@ -71,15 +84,21 @@ def _one(passage: str, layout: Layout) -> str:
     return " ".join(passage.split()) if layout == "list" else passage.strip()
 
 
-def _cut(texts: Sequence[str], head: str, tail: str, end: int) -> str:
-    """The laid out texts up to a character, the last one closed; without one that would be empty."""
-    out: list[str] = []
+def _laid(parts: Sequence[tuple[int, str]], layout: Layout) -> str:
+    head, tail = MARKS[layout]
+    return "".join(head + text + tail for _, text in parts)
+
+
+def _cut(parts: Sequence[tuple[int, str]], layout: Layout, end: int) -> list[tuple[int, str]]:
+    """What of the laid out passages stands before a character; nothing of one that would be empty."""
+    head, tail = MARKS[layout]
+    out: list[tuple[int, str]] = []
     at = 0
-    for text in texts:
-        whole = head + text + tail
-        if at + len(whole) > end:
-            part = text[: max(0, end - at - len(head))].rstrip()
-            return "".join(out) + (head + part + tail if part else "")
-        out.append(whole)
-        at += len(whole)
-    return "".join(out)
+    for place, text in parts:
+        if (left := end - at - len(head)) < len(text) + len(tail):
+            if part := text[: max(0, left)].rstrip():
+                out.append((place, part))
+            break
+        out.append((place, text))
+        at += len(head) + len(text) + len(tail)
+    return out

@@ -1,0 +1,119 @@
+"""How long a plan takes over a data set of CRAG's size: 2,706 questions with 50 pages each, metadata alone.
+
+    python bench/plan.py            nothing parsed; then parsed, split and embedded; then answered
+
+Sources are a few characters long, so that nothing but keys, digests and tables is measured. The corpus
+tables are then filled with one chunk a source.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+import tempfile
+import time
+import uuid
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from raypipe import arrow
+from raypipe.cli.opened import resolved
+from raypipe.conf import Conf
+from raypipe.evaluate import questions_of
+from raypipe.pipeline import Pipeline, Sizes, inline
+from raypipe.plan import plan
+from raypipe.recipe import row_key
+from raypipe.records import Citation, Question, Source, source_id
+from raypipe.report.progress import Progress
+from raypipe.store import PASSAGES, Store, commit, put, vectors_schema, write_part
+from raypipe.work import Place, answer_key, answers_table
+
+ROOT = Path(__file__).parents[1]
+QUESTIONS, PAGES = 2706, 50
+
+
+def add(store: Store, table: str, rows: pa.Table) -> None:
+    run = uuid.uuid4().hex
+    write_part(store, table, run, "0", rows, {})
+    commit(store, table, run, ["0"])
+
+
+def fill_questions(store: Store) -> list[str]:
+    """Questions, and a page, snippet and name for each citation, as invented as can be."""
+    ids: dict[str, Source] = {}
+    questions = []
+    for i in range(QUESTIONS):
+        cited = []
+        for rank in range(PAGES):
+            texts = {
+                "page": f"<p>page {i} {rank}</p>",
+                "snippet": f"snippet {i} {rank}",
+                "name": f"name {rank}",
+            }
+            named = {kind: source_id(kind, text) for kind, text in texts.items()}
+            ids |= {named[k]: Source(named[k], k, texts[k]) for k in texts}
+            cited.append(Citation(f"q{i}", rank, f"https://e.org/{rank}", "", *named.values()))
+        questions.append(Question(f"q{i}", f"what of {i}?", citations=tuple(cited)))
+    put(store, "questions", arrow.question.table(questions))
+    add(store, "sources", arrow.source.table(ids.values()))
+    return [s.id for s in ids.values() if s.kind != "name"]
+
+
+def fill_corpus(pipe: Pipeline, sources: list[str]) -> None:
+    """One chunk a source in every table of the corpus half."""
+    n = len(sources)
+    names = pa.array(sources, pa.string())
+    zeros, ones = pa.array(np.zeros(n, np.int32)), pa.array(np.full(n, 5, np.int32))
+    spans = pa.Table.from_arrays([names, zeros, ones, zeros, ones], schema=PASSAGES)
+    pipe.store.ensure(pipe.passages_table, PASSAGES)
+    add(pipe.store, pipe.passages_table, spans)
+    [model] = pipe.recipe.embedders()
+    row = np.zeros(model.dim, np.float32)
+    row[0] = 1
+    table, schema = pipe.vectors_table(model), vectors_schema(model.dim)
+    pipe.store.ensure(table, schema)
+    for at in range(0, n, 50_000):
+        some = spans.slice(at, 50_000)
+        vectors = pa.FixedSizeListArray.from_arrays(pa.array(np.tile(row, some.num_rows)), model.dim)
+        add(pipe.store, table, pa.table([*some.columns, vectors], schema=schema))
+    texts = pa.schema([pa.field("source", pa.string(), nullable=False), ("text", pa.large_string())])
+    pipe.store.ensure(pipe.texts_table, texts)
+    add(
+        pipe.store,
+        pipe.texts_table,
+        pa.table([names, pa.array(["words"] * n, pa.large_string())], schema=texts),
+    )
+
+
+def fill_answers(pipe: Pipeline) -> None:
+    snapshot, recipe = pipe.snapshot(), pipe.recipe.digest()
+    questions = questions_of(pipe, None, None)
+    rows = [(answer_key(recipe, q, snapshot), row_key(q, snapshot), q) for q in questions]
+    add(pipe.store, "answers", answers_table(rows, recipe))
+
+
+def timed(what: str, pipe: Pipeline) -> None:
+    start = time.perf_counter()
+    found = plan(pipe, questions_of(pipe, None, None))
+    calls = {s.step: s.may_ask for s in found.steps if s.may_ask}
+    print(f"{what}: {time.perf_counter() - start:.1f} s, {calls}", flush=True)
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory(prefix="raypipe-plan-") as folder:
+        store = Store.create(folder)
+        recipe = resolved(str(ROOT / "tests" / "fakes.yaml"), None, Conf((ROOT / "conf",)))
+        place = Place(store.uri, "sorted", "cpu", 1)
+        pipe = Pipeline(store, recipe, place, Sizes(100, 10), inline, Progress(io.StringIO(), silent=True))
+        sources = fill_questions(store)
+        timed(f"{QUESTIONS} questions x {PAGES} pages, nothing parsed", pipe)
+        fill_corpus(pipe, sources)
+        timed("parsed, split and embedded, nothing answered", pipe)
+        fill_answers(pipe)
+        timed("all answered", pipe)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,12 @@
+#!/usr/bin/env python3
+"""Runs what a change left to do, says which answers changed: `raypipe reprocess` behind `ray job submit`.
+
+ray job submit --working-dir . -- python jobs/reprocess.py local --store /data/store --out /data/next
+"""
+
+import sys
+
+from raypipe.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main(["reprocess", *sys.argv[1:]]))

@@ -1,0 +1,120 @@
+"""How much a step may ask at most: of a text of so many characters, of a question with so many citations.
+
+Pure functions of steps and sizes, for what cannot be known before a run. Every bound holds for any text; some
+are loose. A step that is not here has no bound and cannot be planned: a test looks through all of them.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from raypipe.knowledge import MOST_REQUESTS
+from raypipe.records import Question
+from raypipe.steps.decide import Decide
+from raypipe.steps.extract import Extract
+from raypipe.steps.fuse import Fuse
+from raypipe.steps.generate import FIELDS, Generate
+from raypipe.steps.keywords import Keywords
+from raypipe.steps.lookup import Lookup
+from raypipe.steps.match import Match
+from raypipe.steps.recall import Recall
+from raypipe.steps.rerank import Rerank
+from raypipe.steps.shortlist import Shortlist
+from raypipe.steps.split import Split
+from raypipe.text.split import LONGEST_WORD
+from raypipe.text.template import query_reads
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """How far the ranking of any question can have grown before a step."""
+
+    hits: int = 0  # passages
+    order: int = 0  # passages of its ranking
+    passage_chars: int = 0  # of the longest passage
+
+
+def chunks_at_most(split: Split, chars: int) -> int:
+    """Chunks that a source of so many characters can have. A parsed text is never longer than its source."""
+    if split.child_chars is not None and split.parent_chars is not None:
+        parents = _windows(chars, split.parent_chars, split.parent_overlap)
+        return parents * _windows(min(split.parent_chars, chars), split.child_chars, split.child_overlap)
+    if split.child_chars is not None:
+        return _windows(chars, split.child_chars, split.child_overlap)
+    if split.tokens is not None:
+        return math.ceil(chars / (split.tokens - split.overlap)) + 1
+    return chars  # sentences: some scripts end one after every character
+
+
+def _windows(chars: int, size: int, overlap: int) -> int:
+    """Windows of `text.split.Words`: of any two that follow each other, the second ends `size - overlap`
+    characters or more after the end of the one before the first."""
+    return min(chars, 1) if chars <= size else 2 * math.ceil(chars / (size - overlap)) + 2
+
+
+def passage_chars_at_most(split: Split, chars: int) -> int:
+    """Characters of the longest passage of a source of so many characters."""
+    size = split.parent_chars or split.child_chars
+    if size is not None:
+        return min(chars, max(size, LONGEST_WORD))  # a window is longer than its size if it is one long word
+    return min(chars, split.sentence_chars) if split.tokens is None else chars
+
+
+def calls_at_most(step: Any, question: Question, reach: Reach) -> int:
+    """Calls that a step can make for one question. Raises TypeError for a step without a bound."""
+    match step:
+        case Keywords() | Fuse() | Decide():
+            return 0
+        case Match():
+            return len(step.bank.flat) + 1  # the vectors of the examples and of the question
+        case Lookup():
+            return 0 if step.graph.kind == "folder" else MOST_REQUESTS
+        case Recall() | Generate():
+            return 1
+        case Shortlist():
+            pages = [c for c in question.citations or () if c.page is not None]
+            narrows = len({c.page for c in pages}) > step.pages
+            return len({c.snippet for c in pages if c.snippet is not None}) if narrows else 0
+        case Rerank():
+            scored = min(reach.order, step.candidates or reach.order)
+            return 0 if step.shortcut and scored <= step.top else scored
+        case Extract():
+            sentences = min(reach.order, step.passages) * reach.passage_chars
+            return 2 * sentences + 1  # each sentence's vector and MaxSim, and the question's vector
+    raise TypeError(f"step {type(step).__name__} has no bound in bounds.py: give it one")
+
+
+def reach_after(step: Any, reach: Reach) -> Reach:
+    """The reach of the ranking behind a step."""
+    match step:
+        case Recall() | Keywords():
+            return Reach(reach.hits + step.top, reach.order, reach.passage_chars)
+        case Fuse():
+            return Reach(reach.hits, min(step.top, reach.hits), reach.passage_chars)
+        case Rerank():
+            return Reach(reach.hits, min(step.top, reach.order), reach.passage_chars)
+    return reach
+
+
+def may_fault(step: Any) -> bool:
+    """Whether the step can put a fault on a question, which keeps the question from later steps."""
+    if isinstance(step, Fuse):
+        return step.missing == "fault"
+    return not isinstance(step, Match | Lookup | Shortlist | Recall | Keywords | Rerank | Extract)
+
+
+def asks_plainly(step: Any) -> bool:
+    """Whether what the step asks follows from the question alone, so that it is known before a run."""
+    match step:
+        case Recall():
+            return query_reads(step.query) <= FIELDS
+        case Generate():
+            return bool(step.reads() <= FIELDS)
+    return False
+
+
+def tokens_at_most(step: Any, calls: int) -> int:
+    """Tokens of prompt and reply that so many calls of a step can take: its model has room for no more."""
+    return calls * int(step.model.max_tokens) if isinstance(step, Generate) else 0

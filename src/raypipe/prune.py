@@ -1,0 +1,106 @@
+"""What no release, no recipe and no citation names any more, found and removed.
+
+Kept: what the releases of the history name, what the last finished run of each recipe names, and whatever no
+finished run ever named, since an unfinished one may need it. Everything else that an older run made can be
+made again from the sources. Tagged versions stay readable whatever is removed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow.compute as pc
+
+from raypipe.identity import model_identity
+from raypipe.manifest import Manifest, recent
+from raypipe.plain import from_plain
+from raypipe.release import Release, forget, history, releases
+from raypipe.store import Store
+from raypipe.store.keep import clean, delete_rows, drop, tables, untag
+
+EVERY_RUN = 1_000_000  # more than a store has
+SOURCE_TABLES = ("texts-", "passages-", "vectors-")
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """One thing that goes, or would go."""
+
+    what: str  # release, table, answers, sources
+    name: str
+    rows: int
+
+
+def prune(store: Store, dry_run: bool) -> list[Removal]:
+    """Finds what nobody names any more and, unless `dry_run`, removes it; then old versions that no tag
+    protects. Raises StoreError while another driver works on the store."""
+    with store.lease("driver", "prune"):
+        found = list(_found(store))
+        if not dry_run:
+            _remove(store, found)
+    return found
+
+
+def _found(store: Store) -> Iterator[Removal]:
+    runs = recent(store, EVERY_RUN)
+    kept_ids = history(store)
+    every = releases(store)
+    yield from (Removal("release", r.id, len(r.tables)) for r in every if r.id not in kept_ids)
+    kept = list({r.recipe["name"]: r for r in reversed(runs)}.values())  # the last of each recipe
+    released = [r for r in every if r.id in kept_ids]
+    named, named_once = _names(kept, released), _names(runs, every)
+    for table in tables(store):
+        if "-" in table and table in named_once and table not in named:
+            yield Removal("table", table, store.count(table))
+    digests = {r.digest for r in runs} - {r.digest for r in kept} - {r.digest for r in released}
+    for digest in sorted(digests):
+        rows = store.dataset("answers").count_rows(f"recipe = '{digest}'")
+        if rows:
+            yield Removal("answers", digest, rows)
+    if gone := uncited(store):
+        yield Removal("sources", "cited by no question and no document", len(gone))
+
+
+def _names(runs: Sequence[Manifest], released: Sequence[Release]) -> set[str]:
+    """Tables that these runs and releases name: of their corpus, and the memo of their models."""
+    found = {t for r in runs for t in r.tables} | {t for r in released for t in r.tables}
+    identities = {m.identity for r in runs for m in r.models}
+    identities |= {model_identity(m) for r in released for m in from_plain(r.recipe).models()}
+    kinds = ("embeddings", "scores", "replies")
+    return found | {f"{kind}-{identity}" for kind in kinds for identity in identities}
+
+
+def uncited(store: Store) -> list[str]:
+    """Sources that no stored question and no document names. None, while a question searches everything."""
+    cited: set[str] = set(store.dataset("documents").to_table(["source"])["source"].to_pylist())
+    for batch in store.dataset("questions").to_batches(columns=["citations"]):
+        column = batch["citations"]
+        if column.null_count:
+            return []
+        for name in ("page", "snippet", "name"):
+            cited |= set(pc.struct_field(pc.list_flatten(column), name).unique().to_pylist())
+    ids = store.dataset("sources").to_table(["id"])["id"].to_pylist()
+    return [s for s in ids if s not in cited]
+
+
+def _remove(store: Store, found: Sequence[Removal]) -> None:
+    gone = uncited(store) if any(r.what == "sources" for r in found) else []
+    for r in found:
+        if r.what == "release":
+            for table in tables(store):
+                untag(store, table, r.name)
+            forget(store, r.name)
+    for r in found:
+        if r.what == "table":
+            drop(store, r.name)
+        elif r.what == "answers":
+            delete_rows(store, "answers", "recipe", [r.name])
+        elif r.what == "sources":
+            delete_rows(store, "sources", "id", gone)
+            for table in tables(store):
+                if table.startswith(SOURCE_TABLES):
+                    delete_rows(store, table, "source", gone)
+    for table in tables(store):
+        store.index(table)
+        clean(store, table)

@@ -1,0 +1,100 @@
+"""Plans, stories of rows and changes on a console. Knows what the commands print as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from raypipe.report.console import grid
+from raypipe.report.page import seconds
+
+
+def print_plan(console: Console, plan: Mapping[str, Any]) -> None:
+    """What an eval may have to ask, and why. Seconds are those of all processes together."""
+    tokens = any(s["estimate"]["tokens"][1] for s in plan["steps"])
+    shown = grid("step", "rows", "remembered", "may ask", "time", *(["tokens"] if tokens else []), "because")
+    for s in plan["steps"]:
+        most = "" if s["exact"] or not s["may_ask"] else "at most "
+        reasons = ", ".join(f"{why} {n}" for why, n in s["reasons"].items())
+        cells = (str(s["rows"]), str(s["remembered"]), f"{most}{s['may_ask']}")
+        cost = [_range(s["estimate"]["seconds"]), *([_tokens(s["estimate"]["tokens"])] if tokens else [])]
+        shown.add_row(Text(s["step"]), *cells, *cost, Text(reasons))
+    console.print(shown)
+    calls = sum(s["may_ask"] for s in plan["steps"])
+    exact = all(s["exact"] for s in plan["steps"])
+    console.print(Text(f"{'' if exact or not calls else 'at most '}{calls} calls"))
+
+
+STATES = {
+    "reused": "answered before this run; nothing was asked for it",
+    "made": "answered by this run",
+    "fault": "could not be done",
+    "missing": "was not reached",
+}
+
+
+def print_story(console: Console, story: Mapping[str, Any]) -> None:
+    """One row of a run (`why.Story`)."""
+    console.print(Text(f"{story['question']}: {STATES[story['state']]}", "bold"))
+    if story["outcome"]:
+        console.print(Text(f"{story['answer']}  [{story['outcome']}]"))
+    console.print(
+        Text(f"answer {story['key']} = recipe {story['recipe']} + row {story['row']}"), soft_wrap=True
+    )
+    for name, value in story["parts"].items():
+        mark = "changed  " if name in story["changed"] else ""
+        console.print(Text(f"  {mark}{name}: {value}"), soft_wrap=True)
+    if story["previous"]:
+        row = ", ".join(story["changed"]) or "the row is as it was"
+        console.print(Text(f"against run {story['previous']}: {row}"))
+    for d in story["differences"]:
+        console.print(Text(f"  {_difference(d)}"), soft_wrap=True)
+    shown = grid("step", "requests", "remembered", "asked", "because")
+    for s in story["steps"]:
+        counts = ("not known" if s[k] is None else str(s[k]) for k in ("requests", "remembered", "asked"))
+        shown.add_row(Text(s["step"]), *counts, Text(s["why"]))
+    console.print(shown)
+
+
+def print_changes(console: Console, found: Mapping[str, Any]) -> None:
+    """What a run changed (`changes.Changes`)."""
+    counts = f"{found['common']} questions in both runs, {found['new']} new, {found['gone']} gone"
+    console.print(Text(f"against run {found['before']}: {counts}", "bold"))
+    other = sum(found["otherwise"].values())
+    said = f"{len(found['changed'])} answers changed, {other} are the same by another path"
+    console.print(Text(f"{said}, {found['same']} are the same throughout"))
+    for c in found["changed"][:CHANGES_SHOWN]:
+        console.print(Text(f"{c['question']}  {c['query']}", "bold"), soft_wrap=True)
+        because = f", because {_difference(c['because'])}" if c["because"] else ""
+        console.print(Text(f"  parts at {c['step']}{because}"), soft_wrap=True)
+        for when in ("before", "after"):
+            said = c[when]
+            path = f"   {said['path']}" if said["path"] else ""
+            console.print(Text(f"  {when:<6} {said['answer']} [{said['outcome']}]{path}"), soft_wrap=True)
+    if len(found["changed"]) > CHANGES_SHOWN:
+        console.print(
+            Text(f"... and {len(found['changed']) - CHANGES_SHOWN} more: changes.json has them all")
+        )
+
+
+CHANGES_SHOWN = 20  # on a terminal
+
+
+def _difference(d: Mapping[str, Any]) -> str:
+    before, after = (x if len(x) <= 60 else x[:59] + "\u2026" for x in (d["before"], d["after"]))
+    return f"{d['stage']}.{d['what']} was {before or 'not there'}, is {after or 'gone'}"
+
+
+def _tokens(estimate: list[int]) -> str:
+    low, high = estimate
+    return str(high) if low == high else f"{low} - {high}"
+
+
+def _range(estimate: list[float] | None) -> str:
+    if estimate is None:
+        return "not known"
+    low, high = (seconds(x) for x in estimate)
+    return low if low == high else f"{low} - {high}"

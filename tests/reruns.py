@@ -1,0 +1,72 @@
+"""A store on which recipes are run one after the other, each held to its plan."""
+
+import io
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from raypipe.cli.opened import resolved
+from raypipe.conf import Conf
+from raypipe.evaluate import evaluate
+from raypipe.pipeline import Pipeline, Sizes, inline
+from raypipe.report.progress import Progress
+from raypipe.store import Store
+from raypipe.work import Place
+
+HERE = Path(__file__).parent
+CONF = Conf((HERE.parent / "conf",))
+FAKES = (HERE / "fakes.yaml").read_text()
+MODELS = (
+    (HERE.parent / "conf/models.yaml").read_text()
+    + """
+other-embedder: {kind: embedder, loader: hash, dim: 128}
+other-reranker: {kind: reranker, loader: overlap, dtype: bfloat16}
+"""
+)
+
+
+SIZES = Sizes(50, 4)
+
+
+@dataclass
+class Bench:
+    """A copy of a store in which the recipe of `fakes.yaml` has run, and what may be run on it next."""
+
+    folder: Path
+    world: Path
+    first: object = None  # what the run came to that made the store
+
+    def pipeline(self, text=FAKES, sizes=SIZES, runner=inline):
+        (self.folder / "fakes.yaml").write_text(text)
+        (self.folder / "models.yaml").write_text(MODELS)
+        recipe = resolved(str(self.folder / "fakes.yaml"), str(self.folder / "models.yaml"), CONF)
+        store = Store.create(str(self.folder / "store"))
+        silent = Progress(io.StringIO(), silent=True)
+        return Pipeline(store, recipe, Place(store.uri, "sorted", "cpu", 1), sizes, runner, silent)
+
+    def run(self, text=FAKES, data=None, pipe=None, out="out"):
+        """Step -> (planned, asked), step -> plan; after holding every run to its plan. What an attempt that
+        was stopped had asked stood in that one's plan and is left out."""
+        plans = []
+        pipe = pipe or self.pipeline(text)
+        done = evaluate(
+            pipe, [data or self.world], "crag", None, "official", self.folder / out, show=plans.append
+        )
+        steps = {s.step: s for s in plans[0].steps}
+        for line in done.report.steps:
+            planned = line.planned - line.resumed
+            assert planned == steps[line.step].may_ask
+            assert sum(steps[line.step].reasons.values()) == planned
+            assert line.asked <= line.planned, line
+            assert line.asked == line.planned or not steps[line.step].exact, line
+        steps_done = done.report.steps
+        return {s.step: (s.planned - s.resumed, s.asked - s.resumed) for s in steps_done}, steps
+
+    def lines(self):
+        files = sorted(self.world.glob("questions*.jsonl"))
+        return [json.loads(line) for f in files for line in f.read_text().splitlines()]
+
+    def data(self, lines):
+        file = self.folder / "data.jsonl"
+        file.write_text("\n".join(json.dumps(line) for line in lines))
+        return file

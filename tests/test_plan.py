@@ -1,0 +1,165 @@
+"""The plan before the run: no call that it did not name, and exactly those where it says so."""
+
+from dataclasses import dataclass, fields, replace
+
+import pytest
+from reruns import FAKES, Bench, Sizes
+
+from raypipe.bounds import calls_at_most
+from raypipe.evaluate import questions_of
+from raypipe.manifest import answer_keys, chains, read, recent
+from raypipe.pipeline import inline
+from raypipe.plan import plan
+from raypipe.steps.rerank import Rerank
+
+
+def zero(counts, *but):
+    """The steps that planned or asked something, other than those named."""
+    return {s: c for s, c in counts.items() if c != (0, 0) and s not in but}
+
+
+def test_the_first_plan_names_every_row_and_is_exact_where_nothing_has_to_be_parsed_first(ran):
+    counts, steps = ran.first
+    assert min(n for _, n in (counts[s] for s in ("parse", "split", "embed", "recall", "rerank"))) > 0
+    assert {s.exact for s in steps.values() if s.step in ("parse", "tokenise", "recall")} == {True}
+    assert all(set(s.reasons) <= {"row"} for s in steps.values())
+
+
+def test_nothing_changed_plans_and_asks_nothing_whatever_the_sizes_of_parts(bench):
+    counts, steps = bench.run(pipe=bench.pipeline(sizes=Sizes(3, 1)))
+    assert not zero(counts) and all(s.exact for s in steps.values())
+    assert steps["recall"].remembered == steps["recall"].rows == 6
+    assert steps["embed"].remembered == steps["embed"].rows > 100
+
+
+def test_another_reranker_parses_and_embeds_nothing(bench):
+    text = FAKES.replace("rerank: {model: overlap-reranker", "rerank: {model: other-reranker")
+    counts, steps = bench.run(text)
+    assert not zero(counts, "rerank", "extract")
+    assert counts["rerank"][1] > 0 and set(steps["rerank"].reasons) == {"model"}
+    assert set(steps["extract"].reasons) == {"upstream"}
+
+
+def test_another_embedder_parses_nothing_and_plans_every_distinct_text_exactly(bench):
+    counts, steps = bench.run(FAKES.replace("hash-embedder", "other-embedder"))
+    assert not zero({s: counts[s] for s in ("parse", "tokenise", "split", "shortlist")})
+    assert steps["embed"].exact and counts["embed"][0] == counts["embed"][1] > 0
+    assert counts["recall"] == (6, 6) and set(steps["embed"].reasons) == {"model"}
+    back, _ = bench.run()
+    assert not zero(back)
+
+
+def test_another_split_parses_nothing_and_embeds_only_new_texts(bench):
+    counts, steps = bench.run(FAKES.replace("child_chars: 200", "child_chars: 190"))
+    assert not zero({s: counts[s] for s in ("parse", "tokenise", "recall")})
+    assert 0 < counts["embed"][1] < counts["embed"][0] and not steps["embed"].exact
+    assert set(steps["split"].reasons) == {"parameter"} and set(steps["embed"].reasons) == {"upstream"}
+
+
+def test_a_step_after_all_models_asks_nothing_again(bench):
+    counts, _ = bench.run(FAKES.replace("prefer: [extract]", "prefer: [extract], lower: true"))
+    assert not zero(counts)
+
+
+def test_an_edited_page_costs_that_page_and_the_questions_that_cite_it(bench):
+    lines = bench.lines()
+    old = lines[0]["search_results"][0]["page_result"]
+    new = old + "<p>One more sentence stands here now.</p>"
+    citing = 0
+    for line in lines:
+        cites = [r for r in line["search_results"] if r["page_result"] == old]
+        citing += bool(cites)
+        for r in cites:
+            r["page_result"] = new
+    counts, steps = bench.run(data=bench.data(lines))
+    assert counts["parse"] == counts["split"] == (1, 1) and counts["recall"] == (0, 0)
+    assert steps["rerank"].rows - steps["rerank"].remembered == citing
+    assert set(steps["embed"].reasons) == set(steps["rerank"].reasons) == {"row"}
+
+
+def test_one_question_more_is_one_question_more(bench):
+    lines = bench.lines()
+    more = {**lines[0], "interaction_id": "more", "query": "which owl sleeps on mount brenn?"}
+    counts, steps = bench.run(data=bench.data([*lines, more]))
+    assert not zero({s: counts[s] for s in ("parse", "split", "embed")}) and counts["recall"] == (1, 1)
+    assert steps["rerank"].rows == 7 and steps["rerank"].remembered == 6
+
+
+def test_a_refactored_step_asks_nothing(bench):
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class Again(Rerank):
+        """Other code, the same class name, version and fields."""
+
+    Again.__name__ = "Rerank"
+    pipe = bench.pipeline()
+    [old] = [s.step for s in pipe.recipe.question if s.name == "rerank"]
+    new = Again(**{f.name: getattr(old, f.name) for f in fields(old)})
+    question = tuple(replace(s, step=new) if s.step is old else s for s in pipe.recipe.question)
+    counts, _ = bench.run(pipe=replace(pipe, recipe=replace(pipe.recipe, question=question)))
+    assert not zero(counts)
+
+
+def test_a_killed_run_is_planned_to_its_end(world, tmp_path):
+    def dies(verb, fill, parts):
+        for i, part in enumerate(inline(verb, fill, parts), 1):
+            if verb == "answer" and i == 3:
+                raise KeyboardInterrupt
+            yield part
+
+    bench = Bench(tmp_path, world)
+    with pytest.raises(KeyboardInterrupt):
+        bench.run(pipe=bench.pipeline(sizes=Sizes(50, 1), runner=dies))
+    counts, steps = bench.run(pipe=bench.pipeline(sizes=Sizes(50, 1)))
+    assert not zero({s: counts[s] for s in ("parse", "split", "embed")})
+    assert steps["rerank"].rows - steps["rerank"].remembered == 6 - 3
+    assert counts["recall"][0] == counts["recall"][1]
+
+
+def test_a_text_of_several_sources_is_planned_as_often_as_several_workers_may_ask_it(bench):
+    lines = bench.lines()
+    for line in lines[:3]:  # one text as a page of its own, and as a snippet
+        said = "the same short words stand in several places"
+        line["search_results"][0] |= {"page_result": f"<p>{said}</p>", "page_snippet": said}
+    data = bench.data(lines)
+    counts, steps = bench.run(FAKES, data)
+    assert counts["embed"] == (2, 1) and steps["parse"].may_ask == 2
+    pipe = bench.pipeline(FAKES.replace("hash-embedder", "other-embedder"))
+    questions = questions_of(pipe, None, None)
+    plans = [plan(replace(pipe, workers={"embed": n, "answer": n}), questions) for n in (1, 2)]
+    one, two = ({s.step: s for s in p.steps}["embed"] for p in plans)
+    assert one.exact and not two.exact and two.may_ask == one.may_ask + 1
+    assert bench.run(FAKES.replace("hash-embedder", "other-embedder"), data)[0]["embed"][1] == one.may_ask
+
+
+def test_a_manifest_says_what_the_run_was_made_of_and_gives_the_next_plan_its_rates(bench):
+    [first] = recent(bench.pipeline().store, 5)
+    bench.run(FAKES.replace("candidates: 20, top: 10", "candidates: 12, top: 6"), out="second")
+    made = read(bench.folder / "second")
+    assert made.previous == first.run and made.digest != first.digest
+    assert {s.name for s in made.stages} == {line.step for line in made.steps}
+    assert made.score and made.counts["questions"] == 6 and made.models[0].identity
+    keys = answer_keys(bench.pipeline().store, made.run)
+    assert len(keys) == 6 and not any(k.before for k in keys.values())
+    again = plan(bench.pipeline(), questions_of(bench.pipeline(), None, None))
+    assert all(s.seconds == (0.0, 0.0) for s in again.steps)
+    third = bench.pipeline(FAKES.replace("candidates: 20, top: 10", "candidates: 9, top: 4"))
+    estimates = {s.step: s.seconds for s in plan(third, questions_of(third, None, None)).steps}
+    assert estimates["keywords"][1] > 0 and estimates["rerank"][1] > 0
+
+
+def test_a_chain_changes_with_what_a_stage_reads_and_with_nothing_else(bench):
+    base = chains(bench.pipeline().recipe)
+
+    def moved(old, new):
+        now = chains(bench.pipeline(FAKES.replace(old, new)).recipe)
+        return {s for s in now if now[s] != base[s]}
+
+    assert moved("variant: okapi", "variant: lucene") == {"keywords", "fuse", "rerank", "extract", "decide"}
+    after_split = {"split", "embed", "recall", "keywords", "fuse", "rerank", "extract", "decide"}
+    assert moved("child_chars: 200", "child_chars: 190") == after_split
+    assert moved("pages: 5", "pages: 4") == after_split - {"split", "embed"} | {"shortlist"}
+
+
+def test_a_step_without_a_bound_is_refused(bench):
+    with pytest.raises(TypeError, match="has no bound"):
+        calls_at_most(object(), None, None)
