@@ -22,14 +22,17 @@ from raypipe import arrow
 from raypipe.identity import model_identity
 from raypipe.index import MemoryIndex
 from raypipe.kit import LocalKit
-from raypipe.knowledge import GraphRef
+from raypipe.knowledge import FactsRef, GraphRef
 from raypipe.recipe import CORPUS_STEPS, QUESTION_STEPS, STEPS
 from raypipe.records import Citation, Question, Source, digest, source_id
 from raypipe.run import fine
 from raypipe.step import Model
 from raypipe.steps.decide import Decide
+from raypipe.steps.demote import Demote
 from raypipe.steps.embed import Embed
 from raypipe.steps.extract import Extract
+from raypipe.steps.facts import Facts, Shelf
+from raypipe.steps.functions import Functions
 from raypipe.steps.fuse import Fuse
 from raypipe.steps.generate import Generate
 from raypipe.steps.keywords import Keywords
@@ -39,6 +42,7 @@ from raypipe.steps.parse import Parse
 from raypipe.steps.recall import Recall
 from raypipe.steps.rerank import Rerank
 from raypipe.steps.shortlist import Shortlist
+from raypipe.steps.similar import Similar
 from raypipe.steps.split import Split
 from raypipe.steps.tokenise import Tokenise
 from raypipe.text.bank import Bank, Group
@@ -56,6 +60,7 @@ SCRIPTED = Model(
 
 GRAMMAR = (Path(__file__).parents[1] / "conf/grammar/calls.lark").read_text(encoding="utf-8")
 GRAPH = GraphRef("golden", "folder", str(Path(__file__).parent / "goldgraph"), "golden@1", GRAMMAR)
+PUBLIC = FactsRef("golden", str(Path(__file__).parent / "goldgraph/public.parquet"), "golden@1")
 DIRECTED = 'get_movie_person_crew({movie}, None, eq(job, "Director"))["name"]'
 BANK = Bank(
     (
@@ -98,7 +103,21 @@ CORPUS: Mapping[str, Any] = {
 }
 QUESTION: Mapping[str, Any] = {
     "match": Match(graph=GRAPH, bank=BANK, embedder=HASH, least=0.3),
+    "functions": Functions(reply="web", into="calls2", rule="rule2"),
     "lookup": Lookup(graph=GRAPH, calls="calls", rule="rule", answer="kg", domain="domain"),
+    "demote": Demote(reply="kg", facts="facts"),
+    "facts": Facts(
+        table=ByLabel(
+            Shelf(table=PUBLIC, by="year", triggers=("won", "win")),
+            "domain",
+            {"movie": Shelf(table=PUBLIC, by="name")},
+        ),
+        into="public",
+        entities="kg",
+        model=OVERLAP,
+        top=2,
+    ),
+    "similar": Similar(bank=BANK, embedder=HASH, top=2),
     "shortlist": Shortlist(model=OVERLAP, pages=2),
     "recall": Recall(model=HASH, top=20),
     "keywords": Keywords(words="stems", variant="okapi", top=10),

@@ -26,7 +26,7 @@ ALLOWED: dict[str, set[str]] = {
     "download": {"errors"},
     "recipe": {"conf", "errors", "identity", "knowledge", "records", "step", "steps"},
     "memo": {"chat", "identity", "knowledge", "records", "step", "store"},
-    "resolve": {"chat", "conf", "errors", "graph", "knowledge", "models", "step", "text"},
+    "resolve": {"chat", "conf", "errors", "graph", "knowledge", "models", "step", "steps", "text"},
     "run": {"arrow", "errors", "memo", "recipe", "records", "step", "steps"},
     "store": {"arrow", "errors", "records"},
     "index": {"arrow", "errors", "identity", "records", "step", "store"},

@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from raypipe.knowledge import GraphRef
+from raypipe.knowledge import FactsRef, GraphRef
 from raypipe.records import digest
 from raypipe.step import Model
 
@@ -53,6 +53,8 @@ def stable(value: object) -> str:
         return f"Model({model_identity(value)})"
     if isinstance(value, GraphRef):
         return f"Graph({stable(value.version)},{stable(value.grammar)})"
+    if isinstance(value, FactsRef):
+        return f"Facts({stable(value.version)})"
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return _record(value)
     raise TypeError(

@@ -20,7 +20,7 @@ import numpy as np
 from raypipe.chat import STEP, Chat, Generate, Generated, Sampling
 from raypipe.errors import ConfError
 from raypipe.identity import model_identity
-from raypipe.knowledge import Graph, GraphRef
+from raypipe.knowledge import Facts, FactsRef, Graph, GraphRef
 from raypipe.models import load
 from raypipe.models.load import Address, Engine, Room
 from raypipe.records import Fault
@@ -68,6 +68,7 @@ class LocalKit:
         self._names: dict[Model, str] = {}  # the name under which it was loaded
         self._tokenizers: dict[Model, Tokenize] = {}
         self._generators: dict[Model, Generate] = {}
+        self._facts: dict[str, Facts] = {}
         self._graphs: dict[tuple[str, str, str], Graph] = {}
 
     def with_index(self, index: Index) -> LocalKit:
@@ -185,6 +186,14 @@ class LocalKit:
         if key not in self._graphs:
             self._graphs[key] = self._open_graph(ref)
         return self._graphs[key]
+
+    def facts(self, ref: FactsRef) -> Facts:
+        """Raises ConfError for a table without a place, DataError for a file that is none."""
+        from raypipe.graph import public
+
+        if ref.where not in self._facts:
+            self._facts[ref.where] = public.open_facts(ref)
+        return self._facts[ref.where]
 
     def _open_graph(self, ref: GraphRef) -> Graph:
         from raypipe.graph import client, known

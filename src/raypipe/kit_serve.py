@@ -14,7 +14,7 @@ import numpy as np
 from raypipe.chat import Chat, Generate, Generated, Sampling
 from raypipe.errors import ConfError
 from raypipe.kit import LocalKit
-from raypipe.knowledge import Graph, GraphRef
+from raypipe.knowledge import Facts, FactsRef, Graph, GraphRef
 from raypipe.records import Fault
 from raypipe.step import Embed, Index, Model, Role, Score, Tokenize
 
@@ -85,3 +85,6 @@ class ServeKit:
 
     def graph(self, ref: GraphRef) -> Graph:
         return self._here.graph(ref)
+
+    def facts(self, ref: FactsRef) -> Facts:
+        return self._here.facts(ref)

@@ -31,6 +31,27 @@ class GraphRef:
 
 
 @dataclass(frozen=True, slots=True)
+class FactsRef:
+    """One entry of graphs.yaml of kind facts, resolved: a table that `raypipe facts build` wrote."""
+
+    name: str  # in graphs.yaml; not identity
+    where: str  # the file; not identity
+    version: str  # digest of the file
+
+
+class Facts(Protocol):
+    """Public data, opened: sentences by year, or by the names of what they are about."""
+
+    def of_year(self, year: int) -> tuple[str, ...]:
+        """What is known of a year, in the order of the source; () for a year that is not there."""
+        ...
+
+    def about(self, name: str) -> tuple[str, ...]:
+        """What is known of everything of this name; () for a name that is not there."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
 class Link:
     """What a written name was taken for."""
 

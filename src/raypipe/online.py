@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from raypipe import arrow
 from raypipe.chat import Chat, Generate, Generated, Sampling
 from raypipe.index import LanceIndex
-from raypipe.knowledge import Graph, GraphRef
+from raypipe.knowledge import Facts, FactsRef, Graph, GraphRef
 from raypipe.memo import Memo, Tally
 from raypipe.pipeline import searched
 from raypipe.recipe import Recipe
@@ -92,6 +92,9 @@ class Overhearing:
 
     def graph(self, ref: GraphRef) -> Graph:
         return self._kit.graph(ref)
+
+    def facts(self, ref: FactsRef) -> Facts:
+        return self._kit.facts(ref)
 
     def generator(self, model: Model) -> Generate:
         generate = self._kit.generator(model)

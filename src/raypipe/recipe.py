@@ -20,8 +20,11 @@ from raypipe.knowledge import GraphRef
 from raypipe.records import Question, digest
 from raypipe.step import CorpusStep, Model, Step
 from raypipe.steps.decide import Decide
+from raypipe.steps.demote import Demote
 from raypipe.steps.embed import Embed
 from raypipe.steps.extract import Extract
+from raypipe.steps.facts import Facts
+from raypipe.steps.functions import Functions
 from raypipe.steps.fuse import Fuse
 from raypipe.steps.generate import Generate
 from raypipe.steps.keywords import Keywords
@@ -31,6 +34,7 @@ from raypipe.steps.parse import Parse
 from raypipe.steps.recall import Recall
 from raypipe.steps.rerank import Rerank
 from raypipe.steps.shortlist import Shortlist
+from raypipe.steps.similar import Similar
 from raypipe.steps.split import Split
 from raypipe.steps.tokenise import Tokenise
 
@@ -48,7 +52,11 @@ QUESTION_STEPS: Mapping[str, type[Step]] = MappingProxyType(
         "generate": Generate,
         "decide": Decide,
         "match": Match,
+        "functions": Functions,
         "lookup": Lookup,
+        "demote": Demote,
+        "facts": Facts,
+        "similar": Similar,
     }
 )
 STEPS: Mapping[str, type[Any]] = MappingProxyType({**CORPUS_STEPS, **QUESTION_STEPS})

@@ -20,10 +20,12 @@ from raypipe.chat import Grammar, JsonSchema
 from raypipe.conf import Conf, Resolve, Where, did_you_mean
 from raypipe.errors import ConfError, DataError
 from raypipe.graph.known import tables_version
-from raypipe.knowledge import GraphRef
+from raypipe.graph.public import facts_version
+from raypipe.knowledge import FactsRef, GraphRef
 from raypipe.models.catalog import Catalog
 from raypipe.models.constraint import bounds
 from raypipe.step import Model
+from raypipe.steps.facts import Shelf
 from raypipe.text.bank import Bank
 from raypipe.text.evidence import Fitted
 from raypipe.text.prompt import ByLabel, Prompt
@@ -44,12 +46,19 @@ def resolvers(files: Conf, models: Catalog, graphs: Mapping[str, str] = MappingP
         Prompt: prompt,
         ByLabel[Prompt]: _by_label(prompt, needs_else=True),
         ByLabel[str | None]: _by_label(_adapter, needs_else=False),
+        ByLabel[tuple[str, ...]]: _by_label(_names, needs_else=True),
         Grammar: _grammar(files),
         JsonSchema: _schema,
         GraphRef: _graph(files, graphs),
         Bank: _bank(files),
+        FactsRef: _facts(files, graphs),
     }
+    found[ByLabel[Shelf | None]] = _by_label(_shelf(found), needs_else=False)
     return found
+
+
+def _shelf(resolve: Resolve) -> Read[Shelf | None]:
+    return lambda value, where: None if value is None else conf.build(Shelf, value, where, resolve)
 
 
 def prompt_file(files: Conf, name: str) -> Prompt:
@@ -111,8 +120,8 @@ def _grammar(files: Conf) -> Read[Grammar]:
 class GraphEntry:
     """One entry of graphs.yaml."""
 
-    kind: Literal["folder", "server"]
-    where: str = ""  # the folder, or the address; "": to be said when it is used
+    kind: Literal["folder", "server", "facts"]
+    where: str = ""  # the folder, the address, or the file of facts; "": to be said when it is used
     version: str = ""  # of a server
     refresh: Mapping[str, str | int] = field(default_factory=dict)  # domain -> REFRESH, or seconds
 
@@ -137,6 +146,8 @@ def _graph(files: Conf, graphs: Mapping[str, str]) -> Read[GraphRef]:
         if name not in tree:
             raise where.error(f"no graph {name!r}; {did_you_mean(name, tree)}")
         entry = conf.build(GraphEntry, tree[name], where.at(name))
+        if entry.kind == "facts":
+            raise ConfError(f"{name!r} are facts: expected a graph, of kind folder or server")
         address = graphs.get("", "").startswith(("http://", "https://"))
         general = graphs.get("", "") if address == (entry.kind == "server") else ""
         place = graphs.get(name) or general or entry.where
@@ -151,7 +162,7 @@ def _graph_ref(name: str, entry: GraphEntry, place: str, grammar: str) -> GraphR
     seconds = {d: REFRESH[p] if isinstance(p, str) else float(p) for d, p in entry.refresh.items()}
     refresh = {d: s for d, s in seconds.items() if math.isfinite(s)}
     if not place:
-        return GraphRef(name, entry.kind, "", "nowhere", grammar)
+        return GraphRef(name, "folder", "", "nowhere", grammar)
     if (entry.kind == "server") != place.startswith(("http://", "https://")):
         what = "http://HOST:PORT" if entry.kind == "server" else "a folder of tables"
         raise ConfError(f"graph {name!r} is of kind {entry.kind}: expected {what}, found {place!r}")
@@ -159,6 +170,7 @@ def _graph_ref(name: str, entry: GraphEntry, place: str, grammar: str) -> GraphR
         version = entry.version or tables_version(Path(place))
     except DataError as e:
         raise ConfError(f"graph {name!r}: {e}") from e
+    assert entry.kind != "facts"
     return GraphRef(name, entry.kind, place, version, grammar, MappingProxyType(refresh))
 
 
@@ -177,6 +189,23 @@ def _bank(files: Conf) -> Read[Bank]:
     return read
 
 
+def _facts(files: Conf, graphs: Mapping[str, str]) -> Read[FactsRef]:
+    def find(name: str) -> FactsRef:
+        path = files.file("graphs.yaml")
+        tree, where = conf.read_yaml(path), Where(str(path))
+        entry = conf.build(GraphEntry, tree.get(name, {}), where.at(name)) if name in tree else None
+        if entry is None or entry.kind != "facts":
+            known = [n for n, e in tree.items() if isinstance(e, dict) and e.get("kind") == "facts"]
+            raise where.error(f"no facts {name!r}; {did_you_mean(name, known)}")
+        place = graphs.get(name) or entry.where
+        try:
+            return FactsRef(name, place, facts_version(Path(place)) if place else "nowhere")
+        except DataError as e:
+            raise ConfError(f"facts {name!r}: {e}") from e
+
+    return lambda value, where: _named(value, where, "facts of graphs.yaml", find)
+
+
 def _grammar_text(files: Conf, name: str) -> str:
     return _find(files, "grammar", name, ".lark").read_text(encoding="utf-8")
 
@@ -193,6 +222,12 @@ def _schema(value: Any, where: Where) -> JsonSchema:
         raise where.error(f"expected what JSON can hold: {e}") from e
     except ConfError as e:
         raise where.error(str(e)) from e
+
+
+def _names(value: Any, where: Where) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(v, str) for v in value):
+        raise where.error(f"expected a list of reply names, found {conf.kind_of(value)}")
+    return tuple(value)
 
 
 def _adapter(value: Any, where: Where) -> str | None:

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from raypipe.chat import Generate
-from raypipe.knowledge import Graph, GraphRef
+from raypipe.knowledge import Facts, FactsRef, Graph, GraphRef
 from raypipe.records import Question, Span, chunk_id
 
 Role: TypeAlias = Literal["query", "passage"]
@@ -131,6 +131,7 @@ class Kit(Protocol):
     def tokenizer(self, model: Model) -> Tokenize: ...
     def index(self) -> Index: ...
     def graph(self, ref: GraphRef) -> Graph: ...
+    def facts(self, ref: FactsRef) -> Facts: ...
 
 
 Ask: TypeAlias = Callable[[list[Question]], Awaitable[list[Question]]]

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
-from raypipe.cli import ask, data, doctor, kg, models, plans, rank, releases, runs, scores, serve
+from raypipe.cli import ask, data, doctor, facts, kg, models, plans, rank, releases, runs, scores, serve
 from raypipe.cli.settings import from_environment
 from raypipe.errors import RaypipeError
 
@@ -29,7 +29,7 @@ def parser() -> argparse.ArgumentParser:
         epilog="raypipe COMMAND --help has an example for each. Start with: raypipe doctor",
     )
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for group in (doctor, data, plans, runs, releases, ask, rank, kg, scores, models, serve):
+    for group in (doctor, data, plans, runs, releases, ask, rank, kg, facts, scores, models, serve):
         group.add(commands)
     return top
 

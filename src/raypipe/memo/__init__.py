@@ -18,7 +18,7 @@ import numpy as np
 
 from raypipe.chat import Chat, Generate, Generated, Sampling
 from raypipe.identity import model_identity, stable
-from raypipe.knowledge import Graph, GraphRef, Request
+from raypipe.knowledge import Facts, FactsRef, Graph, GraphRef, Request
 from raypipe.records import Fault, digest
 from raypipe.step import Embed, Index, Kit, Model, Role, Score, Tokenize
 
@@ -284,6 +284,9 @@ class _Remembering:
             return asked
 
         return self._kit.graph(ref).through(wrap)
+
+    def facts(self, ref: FactsRef) -> Facts:
+        return self._kit.facts(ref)
 
     async def _through(
         self,

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from raypipe.chat import Chat, Generate, Generated, Sampling
 from raypipe.identity import model_identity
-from raypipe.knowledge import Graph, GraphRef, Request
+from raypipe.knowledge import Facts, FactsRef, Graph, GraphRef, Request
 from raypipe.memo import Memo, MemoryMemo, MemoTable, Tally, Values, remembering
 from raypipe.records import Fault, Question, digest
 from raypipe.step import Embed, Index, Kit, Model, Role, Score, Step, Tokenize
@@ -124,6 +124,9 @@ class Silent:
             return ask
 
         return self._kit.graph(ref).through(silent)
+
+    def facts(self, ref: FactsRef) -> Facts:
+        return self._kit.facts(ref)
 
 
 async def first_request(step: Step, kit: Kit, questions: Sequence[Question]) -> list[Asked | None]:

@@ -239,3 +239,35 @@ def fill(calls: str, places: Mapping[str, Slot], now: Moment) -> str | None:
 
     filled = _PLACE.sub(put, calls)
     return None if missing else filled
+
+
+def shown_example(group: Group, question: str) -> str:
+    """An example as a prompt shows it: its places filled with words that say what belongs there.
+
+    >>> question = "where did {company} end on {day}?"
+    >>> group = Group("finance", "get_stock_price({company}, {day})[close]", (question,))
+    >>> print(shown_example(group, question))
+    Query: where did company end on march 4, 2024?
+    Calls:
+    get_stock_price("company", "march 4, 2024")[close]
+    """
+
+    def in_calls(m: re.Match[str]) -> str:
+        bare = m[1] in ("year", "number") and not m[3]
+        return _word(m) if bare else quoted(_word(m))
+
+    query, calls = _PLACE.sub(_word, question), _PLACE.sub(in_calls, group.calls)
+    return f"Query: {query}\nCalls:\n{calls}"
+
+
+_SHOWN: Final = {"day": "march 4, 2024", "period": "february 2024", "year": "2023", "number": "7"}
+_ENDS: Final = {
+    "period": {"first": "2024-02-01", "last": "2024-02-29"},
+    "year": {"first": "2023-01-01", "last": "2023-12-31"},
+}
+
+
+def _word(m: re.Match[str]) -> str:
+    if m[3]:
+        return _ENDS[m[1]][m[3]]
+    return _SHOWN.get(m[1]) or " ".join(p for p in (m[1], m[2]) if p)
