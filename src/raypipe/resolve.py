@@ -48,7 +48,7 @@ def resolvers(files: Conf, models: Catalog, graphs: Mapping[str, str] = MappingP
         ByLabel[str | None]: _by_label(_adapter, needs_else=False),
         ByLabel[tuple[str, ...]]: _by_label(_names, needs_else=True),
         Grammar: _grammar(files),
-        JsonSchema: _schema,
+        JsonSchema: _schema(files),
         GraphRef: _graph(files, graphs),
         Bank: _bank(files),
         FactsRef: _facts(files, graphs),
@@ -210,7 +210,21 @@ def _grammar_text(files: Conf, name: str) -> str:
     return _find(files, "grammar", name, ".lark").read_text(encoding="utf-8")
 
 
-def _schema(value: Any, where: Where) -> JsonSchema:
+def _schema(files: Conf) -> Read[JsonSchema]:
+    """The name of a file under schemas/, or a schema spelled out."""
+
+    def find(name: str) -> dict[str, Any]:
+        return conf.read_yaml(_find(files, "schemas", name, ".yaml"))
+
+    def read(value: Any, where: Where) -> JsonSchema:
+        if isinstance(value, str):
+            value = _named(value, where, "a file under schemas/", find)
+        return _spelled(value, where)
+
+    return read
+
+
+def _spelled(value: Any, where: Where) -> JsonSchema:
     if not isinstance(value, dict):
         raise where.error(f"expected a JSON schema as a mapping, found {conf.kind_of(value)}")
     try:

@@ -55,8 +55,9 @@ def schema() -> dict[str, Any]:
     """The JSON schema of a reply, every length bounded: what a decoder is held to."""
     name = {"type": "string", "maxLength": 80}
     key = {"type": "string", "maxLength": 30}
-    condition = _object(key=key, op={"enum": list(OPS)}, value=name)
+    condition = _object(("key", "op", "value"), key=key, op={"enum": list(OPS)}, value=name)
     call = _object(
+        ("function", "name"),
         function={"enum": list(FUNCTIONS)},
         name=name,
         other=name,
@@ -67,14 +68,14 @@ def schema() -> dict[str, Any]:
         take={"enum": list(TAKES)},
     )
     calls = {"type": "array", "items": call, "maxItems": MOST_CALLS}
-    return _object(calls=calls, operation={"enum": list(RULES)})
+    return _object(("calls", "operation"), calls=calls, operation={"enum": list(RULES)})
 
 
-def _object(**properties: Any) -> dict[str, Any]:
+def _object(required: tuple[str, ...], **properties: Any) -> dict[str, Any]:
     return {
         "type": "object",
         "properties": properties,
-        "required": list(properties),
+        "required": list(required),
         "additionalProperties": False,
     }
 
