@@ -183,8 +183,8 @@ async def _ties(rows: _Fetched, need: Need) -> None:
     films, people = need.names
     oscar = need.function.endswith("oscar")
     await _movies(rows, films)
-    if people and (oscar or not films):
-        await _people(rows, people, films=not oscar)
+    if people:  # of somebody in a named film it is enough to know the name: that tells a contradiction
+        await _people(rows, people, films=not oscar and not films)
     if not films and not people:
         await _years(rows, need.years, films=not oscar)
 
