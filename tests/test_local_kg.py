@@ -27,7 +27,7 @@ def done(tmp_path_factory):
     """Each question's line of the data set with its answer, and the counts of the stages. The world and
     its questions were not seen when `least` was chosen."""
     folder = tmp_path_factory.mktemp("world")
-    write(folder, 240, pages=1, seed=23, page_chars=1000)
+    write(folder, 240, pages=1, seed=31, page_chars=1000)
     lines = [json.loads(x) for x in (folder / "questions-00000.jsonl").read_text("utf-8").splitlines()]
     recipe = resolved("local-kg", None, CONF, {"": str(folder)})
     rows = list(readers.open([folder], "synth", readers.Counts()))

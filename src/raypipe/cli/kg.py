@@ -1,4 +1,7 @@
-"""`raypipe kg`: runs knowledge-graph calls over a server or a folder of tables, and serves such a folder."""
+"""`raypipe kg`: runs knowledge-graph calls over a server or a folder of tables, and serves such a folder.
+
+Examples of calls are in `kg_examples`.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
-from raypipe.cli import options
+from raypipe.cli import kg_examples, options
 from raypipe.cli.settings import Settings
 from raypipe.errors import ConfError
 from raypipe.graph.client import connect
@@ -30,7 +33,7 @@ SHOWN_ROWS = 10  # on a terminal; --json has them all
 
 
 def add(commands: options.Commands) -> None:
-    """Declares `kg run` and `kg serve`."""
+    """Declares `kg run`, `kg serve` and `kg examples`."""
     top = commands.add_parser("kg", help="ask a knowledge graph")
     kinds = top.add_subparsers(dest="kind", metavar="KIND", required=True)
     made = options.command(
@@ -57,6 +60,7 @@ def add(commands: options.Commands) -> None:
     )
     made.add_argument("--graph", metavar="DIR", type=Path, required=True, help="a folder of tables")
     made.add_argument("--port", type=int, default=8000, help="on this machine only (8000); 0: a free one")
+    kg_examples.add(kinds)
 
 
 def _run(args: argparse.Namespace, settings: Settings) -> int:
