@@ -62,18 +62,12 @@ def living(*titles):
     return found
 
 
-def engines_end(before, server, seconds=30):
-    """Whether every engine that was not there before is gone, but for the server's, after some waiting."""
-
-    def left():
-        here = server.process.poll() is None
-        family = psutil.Process(server.process.pid).children(recursive=True) if here else []
-        return living(VLLM, GUARD).keys() - before - {p.pid for p in family}
-
+def engines_end(before, seconds=30):
+    """Whether every engine that was not there before is gone, after some waiting."""
     end = time.monotonic() + seconds
-    while left() and time.monotonic() < end:
+    while (left := living(VLLM, GUARD).keys() - before) and time.monotonic() < end:
         time.sleep(0.2)
-    return not left()
+    return not left
 
 
 def free_port():
@@ -112,6 +106,15 @@ class Server:
             time.sleep(0.3)
         raise AssertionError(f"not listening after minutes:\n{self.log.read_text()[-3000:]}")
 
+    def end(self):
+        """Ends it and its processes. Twice is fine."""
+        if self.process.poll() is None:
+            family = [p := psutil.Process(self.process.pid), *p.children(recursive=True)]
+            self.process.send_signal(signal.SIGTERM)
+            for one in psutil.wait_procs(family, timeout=20)[1]:
+                one.kill()
+            self.process.wait(20)
+
 
 @pytest.fixture(scope="module")
 def server(models, tmp_path_factory):
@@ -129,15 +132,9 @@ def server(models, tmp_path_factory):
     env = {**os.environ, "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
     with log.open("wb") as out:
         process = subprocess.Popen(command, env=env, stdout=out, stderr=out)
-    try:
-        yield Server(process, f"http://127.0.0.1:{port}/v1", log)
-    finally:
-        if process.poll() is None:
-            family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
-            process.send_signal(signal.SIGTERM)
-            for one in psutil.wait_procs(family, timeout=20)[1]:
-                one.kill()
-            process.wait(20)
+    made = Server(process, f"http://127.0.0.1:{port}/v1", log)
+    yield made
+    made.end()
 
 
 @dataclass
@@ -301,13 +298,14 @@ class Nobody(LocalKit):
 
 @pytest.fixture(scope="module")
 def endpoint(job, ten, server):
-    """A client of the endpoint over the job's store; its engine is its own, the job's is gone."""
+    """A client of the endpoint over the job's store; its engine is its own, and all others are gone."""
     from ray import serve
 
     from raypipe import deploy
 
+    server.end()
     job.ends.close()
-    assert engines_end(job.before, server), "the job's engine outlived it"
+    assert engines_end(job.before), "an engine outlived the job or the server"
     before, port = set(living(VLLM, GUARD)), free_port()
     place = Place(ten.store.uri, "sorted", "cpu", 1)
     try:
@@ -317,7 +315,7 @@ def endpoint(job, ten, server):
     finally:
         deploy.stop()
         serve.shutdown()
-    assert engines_end(before, server), "the endpoint's engine outlived it"
+    assert engines_end(before), "the endpoint's engine outlived it"
 
 
 def test_the_ten_real_questions_through_http_have_equal_hits_prompts_and_answers(endpoint, ten):

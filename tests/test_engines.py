@@ -174,6 +174,16 @@ def test_an_engine_killed_from_outside_is_restarted_and_what_was_in_flight_asked
     assert lines(diary, "born") == 2
 
 
+def test_an_equal_chat_in_flight_is_asked_once_whoever_asks(client, diary):
+    async def run() -> list[list[Generated | Fault]]:
+        calls = [client.generate([chat("same"), chat(f"own {i}"), chat("same")], SAMPLING) for i in range(4)]
+        return await asyncio.gather(*calls)
+
+    replies: list[Any] = asyncio.run(run())
+    assert [[r.text for r in some] for some in replies] == [["emas", f"{i} nwo", "emas"] for i in range(4)]
+    assert lines(diary, "asked same") == 1 and sum(lines(diary, f"asked own {i}") for i in range(4)) == 4
+
+
 def test_a_call_that_is_cancelled_is_cancelled_in_the_engine(client, diary):
     async def run() -> None:
         call = asyncio.create_task(client.generate([chat("for ever")], SAMPLING))

@@ -15,6 +15,9 @@ ALLOWED: dict[str, set[str]] = {
     "arrow": {"records"},
     "chat": {"records"},
     "knowledge": {"records"},
+    "flights": set(),
+    "alarm": set(),
+    "budget": set(),
     "step": {"chat", "knowledge", "records"},
     "identity": {"knowledge", "records", "step"},
     "text": {"chat", "knowledge", "records", "step", "errors"},
@@ -25,13 +28,13 @@ ALLOWED: dict[str, set[str]] = {
     "synth": {"records", "errors"},
     "download": {"errors"},
     "recipe": {"conf", "errors", "identity", "knowledge", "records", "step", "steps"},
-    "memo": {"chat", "identity", "knowledge", "records", "step", "store"},
+    "memo": {"chat", "flights", "identity", "knowledge", "records", "step", "store"},
     "resolve": {"chat", "conf", "errors", "graph", "knowledge", "models", "step", "steps", "text"},
-    "run": {"arrow", "errors", "memo", "recipe", "records", "step", "steps"},
+    "run": {"arrow", "errors", "flights", "memo", "recipe", "records", "step", "steps"},
     "store": {"arrow", "errors", "records"},
     "index": {"arrow", "errors", "identity", "records", "step", "store"},
     "models": {"chat", "errors", "records", "step", "conf", "text"},
-    "engines": {"chat", "errors", "records"},
+    "engines": {"chat", "errors", "flights", "records"},
     "kit": {"chat", "engines", "errors", "graph", "identity", "knowledge", "models", "records", "step"},
     "report": {"errors", "metrics", "records"},
     "work": {
@@ -39,7 +42,9 @@ ALLOWED: dict[str, set[str]] = {
         "steps",
         "store",
     },
-    "cluster": {"engines", "errors", "identity", "models", "step", "work"},
+    "cluster": {
+        "alarm", "budget", "engines", "errors", "identity", "models", "records", "run", "step", "work",
+    },
     "request": {"arrow", "identity", "index", "recipe", "records", "run", "step"},
     "ingest": {"arrow", "readers", "records", "report", "store", "work"},
     "pipeline": {
@@ -74,11 +79,13 @@ ALLOWED: dict[str, set[str]] = {
     "release": {
         "conf", "errors", "identity", "index", "manifest", "pipeline", "plain", "recipe", "store",
     },
+    "letters": {"budget", "errors", "pipeline", "records", "work"},
     "prune": {"identity", "manifest", "plain", "release", "store"},
     "coming": {"arrow", "ingest", "plan", "readers", "records", "store"},
     "account": {"manifest", "pipeline", "plain", "plan", "recipe", "records", "report", "work"},
     "evaluate": {
-        "account", "arrow", "attempts", "errors", "gather", "ingest", "judge", "kit", "manifest", "memo",
+        "account", "arrow", "attempts", "errors", "gather", "ingest", "judge", "kit", "letters", "manifest",
+        "memo",
         "metrics", "pipeline", "plan", "readers", "records", "report", "run", "steps", "store",
     },
 }  # fmt: skip

@@ -231,7 +231,7 @@ def test_a_row_that_failed_in_passing_and_was_done_since_is_no_fault(world, tmp_
     source = pipe.store.dataset(pipe.texts_table).to_table(["source"])["source"][0].as_py()
     key, id = (pipe.store.dataset("answers").to_table(["key", "id"])[c][0].as_py() for c in ("key", "id"))
     once = Fault("parse", "timeout", "took too long", transient=True)
-    lost = [(source, asdict(once), pipe.texts_table), (id, asdict(once), key)]
+    lost = [(source, asdict(once), 1, pipe.texts_table), (id, asdict(once), 1, key)]
     write_part(pipe.store, "faults", "before", "0", faults_table(lost, "before"), {})
     commit(pipe.store, "faults", "before", ["0"])
     assert evaluated(pipe, world, tmp_path / "out").report.faults == ()

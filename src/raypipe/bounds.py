@@ -14,6 +14,7 @@ from raypipe.knowledge import MOST_REQUESTS
 from raypipe.records import Question
 from raypipe.steps.decide import Decide
 from raypipe.steps.demote import Demote
+from raypipe.steps.embed import Embed
 from raypipe.steps.extract import Extract
 from raypipe.steps.facts import MOST, Facts
 from raypipe.steps.functions import Functions
@@ -29,6 +30,9 @@ from raypipe.steps.similar import Similar
 from raypipe.steps.split import Split
 from raypipe.text.split import LONGEST_WORD
 from raypipe.text.template import query_reads
+
+KEY_BYTES = 40  # of a remembered value: its digest and its place; spans and source of a chunk take as much
+CHAR_BYTES = 4  # of a token of a reply, about
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,10 +115,14 @@ _FAULTLESS = (
 )  # fmt: skip
 
 
-def may_fault(step: Any) -> bool:
-    """Whether the step can put a fault on a question, which keeps the question from later steps."""
-    if isinstance(step, Fuse):
-        return step.missing == "fault"
+def may_fault(step: Any, calls: int) -> bool:
+    """Whether the step can put a fault on a question, which keeps the question from later steps. A language
+    model does so where it cannot be asked at the moment, so not where nothing is asked."""
+    match step:
+        case Fuse():
+            return step.missing == "fault"
+        case Generate():
+            return calls > 0
     return not isinstance(step, _FAULTLESS)
 
 
@@ -126,6 +134,19 @@ def asks_plainly(step: Any) -> bool:
         case Generate():
             return bool(step.reads() <= FIELDS)
     return False
+
+
+def stored_bytes(step: Any, calls: int) -> int:
+    """Bytes that so many calls of a step add to a store, about, before they are compressed: keys and values
+    in the memo, and for a chunk its vector in the searched copy, too."""
+    match step:
+        case Embed():
+            return calls * 2 * (KEY_BYTES + 4 * step.model.dim)
+        case Recall():
+            return calls * (KEY_BYTES + 4 * step.model.dim)
+        case Generate():
+            return calls * (KEY_BYTES + CHAR_BYTES * step.max_tokens)
+    return calls * (KEY_BYTES + 4)
 
 
 def tokens_at_most(step: Any, calls: int) -> int:

@@ -7,37 +7,46 @@ run. One pool runs at a time, so a pool may take the whole cluster and none wait
 
 from __future__ import annotations
 
+import base64
 import functools
 import json
 import logging
 import math
 import os
+import pickle
 import signal
 import sys
 import tempfile
+import time
+import traceback
 import uuid
 import warnings
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 import ray
 import ray.data
 from ray.data import ActorPoolStrategy, DataContext
+from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
 from ray.util.annotations import RayDeprecationWarning
 
 from raypipe import engines
-from raypipe.errors import ClusterTooSmall, ConfError
+from raypipe.alarm import Alarm
+from raypipe.budget import Budget
+from raypipe.errors import ClusterTooSmall, ConfError, RaypipeError
 from raypipe.identity import model_identity
 from raypipe.models import load
 from raypipe.models.engine import Engine
 from raypipe.models.load import Room
+from raypipe.records import Fault
+from raypipe.run import StageCount
 from raypipe.step import Model
-from raypipe.work import Fill, Part, PartDone, Verb, with_threads
+from raypipe.work import Do, Fill, Lost, Part, PartDone, Verb, with_threads
 
-ATTEMPTS = 3  # of one part, when its actor dies: Ray's own default is without end
+TRIES = 2  # of a part whose actor dies: Ray's own default is without end. A row alone has one more
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +103,21 @@ class EndpointAt:
 
 
 @dataclass(frozen=True, slots=True)
+class Limits:
+    """What one row may take outside the child process that pages are parsed in (text/limits.py)."""
+
+    row_s: float = 120.0  # wall time; a part may take as often that as it has rows
+    open_s: float = 300.0  # on top, for a worker to load its models
+
+    def __post_init__(self) -> None:
+        if self.row_s <= 0 or self.open_s < 0:
+            raise ValueError(f"limits: expected row_s above 0 and open_s of at least 0, found {self}")
+
+    def part_s(self, rows: int) -> float:
+        return self.open_s + self.row_s * rows
+
+
+@dataclass(frozen=True, slots=True)
 class Cluster:
     """A cluster file (conf/clusters/*.yaml): where a recipe runs. In no digest."""
 
@@ -105,6 +129,8 @@ class Cluster:
     pools: Mapping[Literal["parse", "embed", "answer"], Pool]
     engines: Engines | None = None  # None: recipes with vLLM models are refused
     endpoints: Mapping[str, EndpointAt] = field(default_factory=dict)  # by the names that models.yaml uses
+    limits: Limits = field(default_factory=Limits)
+    faults: Budget = field(default_factory=Budget)  # rows that a run may leave undone
 
     def __post_init__(self) -> None:
         missing = {"parse", "embed", "answer"} - set(self.pools)
@@ -233,7 +259,8 @@ def connect(address: str) -> None:
     if not ray.is_initialized():
         # Ray's core prints at level E that actors cannot restart without this process; they end with it.
         os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
-        logging.getLogger("ray.data").setLevel(logging.ERROR)  # its own progress lines; ours are in report/
+        # Its progress lines, for ours are in report/, and dead workers, which are tried again or raised.
+        logging.getLogger("ray.data").setLevel(logging.CRITICAL)
         with warnings.catch_warnings():
             # Lance warns of forks. Ray forks to start its processes and executes them at once.
             warnings.filterwarnings("ignore", message="lance is not fork-safe|lancedb fork support")
@@ -266,54 +293,147 @@ def nodes() -> list[Node]:
     return [node["Resources"] for node in ray.nodes() if node["Alive"]]
 
 
-class _Worker:
-    """One actor: opens its work once, then does part after part."""
+class WorkerDied(RaypipeError):
+    """A worker died of a part although each of its rows alone is fine: of the machine, or of their sum."""
 
-    def __init__(self, fill: Fill) -> None:
-        self._do = fill.open()
+
+class _Worker:
+    """One actor: opens its work once, then does part after part under a limit."""
+
+    def __init__(self, fill: Fill, limits: Limits) -> None:
+        self._fill, self._limits = fill, limits
+        self._alarm = Alarm()
+        self._do: Do | None = None
 
     async def __call__(self, batch: dict[str, Any]) -> AsyncIterator[dict[str, list[str]]]:
         for name, ids in zip(batch["part"], batch["ids"], strict=True):
-            done = await self._do(Part(str(name), tuple(json.loads(ids))))
-            yield {"done": [done.to_json()]}
+            try:
+                done = await self.do(Part(str(name), tuple(json.loads(ids))))
+            except Exception as e:  # as a value: an exception would count as one more dead worker
+                yield {"done": [""], "error": [_packed(e)]}
+            else:
+                yield {"done": [done.to_json()], "error": [""]}
+
+    async def do(self, part: Part) -> PartDone:
+        await self.open()
+        assert self._do is not None
+        with self._alarm.limit(self._limits.part_s(len(part.ids))):
+            return await self._do(part)
+
+    async def open(self) -> None:
+        """Ready to work: from here on the time of rows counts. The first row that needs a model loads it."""
+        if self._do is None:
+            self._do = self._fill.open()
 
 
-def run_beside(team: Team, fill: Fill, parts: Sequence[Part]) -> Iterator[PartDone]:
+def _packed(e: Exception) -> str:
+    """An exception as text. One that cannot be sent becomes a message with its trace."""
+    try:
+        pickle.loads(data := pickle.dumps(e))
+    except Exception:
+        data = pickle.dumps(RuntimeError("".join(traceback.format_exception(e))))
+    return base64.b64encode(data).decode()
+
+
+def run_beside(
+    team: Team, fill: Fill, parts: Sequence[Part], limits: Limits = Limits()
+) -> Iterator[PartDone]:
     """As `run_parts`, with the team's engines up as long as it takes. Without parts nothing is started."""
     if parts:
         with team.at_work():
-            yield from run_parts(fill, parts, team.engines.answer)
+            yield from run_parts(fill, parts, team.engines.answer, limits)
 
 
-def run_parts(fill: Fill, parts: Sequence[Part], pool: Pool) -> Iterator[PartDone]:
+def run_parts(fill: Fill, parts: Sequence[Part], pool: Pool, limits: Limits = Limits()) -> Iterator[PartDone]:
     """Does every part on a pool of actors and yields what each became, in any order.
 
-    A part whose actor dies is tried again, ATTEMPTS times in all. An exception inside a part ends the run:
-    parts that were done before stay done.
+    A part whose actor dies is tried again, TRIES times in all. Then each of its rows is tried alone, once:
+    one that still takes its worker with it, or more time than a row may take, is lost, and the part is done
+    without it. An exception inside a part ends the run: parts that were done before stay done.
     """
     if not parts:
         return
     context = DataContext.get_current()
     context.enable_progress_bars = False
     context.print_on_execution_start = False
+    context.max_errored_blocks = -1  # a block is a part: one whose workers died is found missing below
     rows = [{"part": p.name, "ids": json.dumps(p.ids)} for p in parts]
     fill = with_threads(fill, max(1, int(pool.cpus)))  # torch would take cores that other actors use
     with warnings.catch_warnings():
         # There is no other way yet to bound restarts than the arguments that 2.64 will name otherwise.
         warnings.filterwarnings("ignore", category=RayDeprecationWarning)
-        done = _pooled(fill, rows, pool)
-    for row in done.iter_rows():
-        yield PartDone.from_json(row["done"])
+        pooled = _pooled(fill, rows, pool, limits)
+    left = {p.name: p for p in parts}
+    for row in pooled.iter_rows():
+        if row["error"]:
+            raise pickle.loads(base64.b64decode(row["error"]))  # what our own worker packed
+        done = PartDone.from_json(row["done"])
+        del left[done.name]
+        yield done
+    for part in left.values():
+        yield _row_by_row(fill, part, pool, limits)
 
 
-def _pooled(fill: Fill, rows: list[dict[str, str]], pool: Pool) -> ray.data.Dataset:
+def _pooled(fill: Fill, rows: list[dict[str, str]], pool: Pool, limits: Limits) -> ray.data.Dataset:
     """The parts through a pool of actors, lazily: one row for each that is done."""
     return ray.data.from_items(rows, override_num_blocks=len(rows)).map_batches(
         _Worker,
-        fn_constructor_args=(fill,),
+        fn_constructor_args=(fill, limits),
         batch_size=1,
         compute=ActorPoolStrategy(size=min(pool.actors, len(rows))),
         num_cpus=pool.cpus,
         num_gpus=pool.gpus or None,
-        ray_remote_args_fn=lambda: {"max_restarts": ATTEMPTS - 1, "max_task_retries": ATTEMPTS - 1},
+        # Restarts without end: a pool whose actors may not restart any more waits for ever.
+        ray_remote_args_fn=lambda: {"max_restarts": -1, "max_task_retries": TRIES - 1},
     )
+
+
+def _row_by_row(fill: Fill, part: Part, pool: Pool, limits: Limits) -> PartDone:
+    """A part of which workers died: each row alone, then all that can be done. Raises what a worker raises,
+    and WorkerDied."""
+    worker = ray.remote(_Worker).options(num_cpus=pool.cpus, num_gpus=pool.gpus or None, max_restarts=0)
+    lost: dict[str, Lost] = {}
+    asked: dict[str, StageCount] = {}
+    actor = worker.remote(fill, limits)
+    try:
+        for id in part.ids:
+            tried = _tried(actor, Part(part.name, (id,), trial=True), limits)
+            if isinstance(tried, Fault):
+                lost[id] = Lost(tried, TRIES + 1)
+                ray.kill(actor)
+                actor = worker.remote(fill, limits)
+                continue
+            for name, count in tried.counts.items():
+                asked.setdefault(name, StageCount()).tally.add(count.tally)
+        done: PartDone = ray.get(actor.do.remote(replace(part, lost=lost)))
+        for name, count in done.counts.items():  # what the trials asked is remembered now, and was asked
+            count.tally.add(asked.get(name, StageCount()).tally)
+        return done
+    except RayTaskError as e:
+        raise e.cause if isinstance(e.cause, Exception) else e from e
+    except RayActorError as e:
+        raise WorkerDied(
+            f"part {part.name}: its worker died {TRIES + 1} times, and not of one of its {len(part.ids)} "
+            f"rows alone ({len(lost)} are lost). Make sources_per_part or questions_per_part smaller, or "
+            f"give a worker more memory. Ray says: {e}"
+        ) from e
+    finally:
+        ray.kill(actor)
+
+
+def _tried(actor: Any, part: Part, limits: Limits) -> PartDone | Fault:
+    """What a row alone comes to; or why it cannot be done: its worker died of it, or it takes too long."""
+    ray.get(actor.open.remote())
+    start = time.monotonic()
+    late = Fault("worker", "timeout", f"expected at most {limits.row_s:g} s, it took more", transient=False)
+    try:
+        done: PartDone = ray.get(actor.do.remote(part), timeout=limits.part_s(1))
+    except GetTimeoutError:
+        return late
+    except RayActorError:
+        if time.monotonic() - start >= limits.part_s(1):  # its own alarm was faster
+            return late
+        return Fault(
+            "worker", "crash", "expected a result, found its worker dead, three times", transient=False
+        )
+    return done

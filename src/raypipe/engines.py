@@ -19,6 +19,7 @@ from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
 
 from raypipe.chat import STEP, Chat, Generated, Sampling
 from raypipe.errors import ConfError, RaypipeError
+from raypipe.flights import Flights
 from raypipe.records import Fault
 
 NAMESPACE = "raypipe"
@@ -63,6 +64,7 @@ class EngineActor:
         self._make = make
         self._engine: Asked | None = None
         self._making = asyncio.Lock()
+        self._flights: Flights[tuple[Chat, Sampling, str | None], Generated | Fault] = Flights()
 
     async def _open(self) -> Asked:
         async with self._making:
@@ -86,7 +88,17 @@ class EngineActor:
     async def generate(
         self, chats: Sequence[Chat], sampling: Sampling, adapter: str | None = None, alone: bool = False
     ) -> list[Generated | Fault]:
-        return await (await self._open()).generate(chats, sampling, adapter, alone)
+        """As `Asked.generate`. Equal requests of any callers are asked once while in flight."""
+        engine = await self._open()
+        if alone:
+            return await engine.generate(chats, sampling, adapter, alone)
+        keys = [(chat, sampling, adapter) for chat in dict.fromkeys(chats)]
+
+        async def ask(places: list[int]) -> list[Generated | Fault]:
+            return await engine.generate([keys[i][0] for i in places], sampling, adapter, False)
+
+        found = dict(zip(keys, await self._flights.of(keys, ask), strict=True))
+        return [found[chat, sampling, adapter] for chat in chats]
 
     async def stream(
         self, chat: Chat, sampling: Sampling, adapter: str | None, name: str

@@ -27,6 +27,12 @@ class ModelMissing(RaypipeError):
     exit_code = 4
 
 
+class FaultBudgetExceeded(RaypipeError):
+    """More rows could not be done than a run may lose; everything that could be done is stored."""
+
+    exit_code = 6
+
+
 class ClusterTooSmall(RaypipeError):
     """The plan needs more CPUs, GPUs or memory than the cluster has; the message has the numbers."""
 

@@ -25,6 +25,7 @@ from raypipe.gather import AT_ONCE, Gathered, gather
 from raypipe.ingest import Ingested, ingest
 from raypipe.judge import Judge, Judged, judged
 from raypipe.kit import LocalKit
+from raypipe.letters import Losses, losses, retry
 from raypipe.manifest import Manifest, Origin
 from raypipe.memo import Tally, remembering
 from raypipe.memo.disk import StoreMemo, fold_memo, memo_versions
@@ -49,6 +50,8 @@ from raypipe.steps.decide import Decide
 from raypipe.steps.embed import Embed
 from raypipe.steps.generate import Generate
 from raypipe.store import Store
+from raypipe.store.keep import compact, tables
+from raypipe.store.room import need
 
 # Counts of the readers that say what was put right on the way in, for the report.
 NORMALISED = (
@@ -67,6 +70,7 @@ class Evaluation:
     outputs: Outputs
     reused: int  # questions whose answers were there before this run
     manifest: Manifest
+    losses: Losses
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,13 +106,15 @@ def evaluate(
     out: Path,
     judge: tuple[Judge, LocalKit] | None = None,
     fresh: bool = False,
+    again: bool = False,
     origin: Origin = NOWHERE,
     show: Callable[[Plan], None] = lambda plan: None,
 ) -> Evaluation:
     """Runs what is missing, scores every question, and writes the report. Without `data`: all that is stored.
 
     `judge` is who decides what the rule leaves open, and the kit that asks it; `fresh` asks every language
-    model again. `show` gets the plan before anything runs. The manifest is written last.
+    model again; `again` tries what was given up. `show` gets the plan before anything runs. The manifest is
+    written last.
 
     Raises DataError if there are no questions, and what ingest, index and answer raise.
     """
@@ -119,10 +125,13 @@ def evaluate(
         if not questions:
             where = ", ".join(map(str, data)) or pipeline.store.uri
             raise DataError(f"{where}: no questions. `raypipe ingest PATH` reads some into a store")
+        if again:
+            retry(pipeline, questions)
         fold_memo(pipeline.store)
         memo = memo_versions(pipeline.store)
         planned = plan(pipeline, list(questions), fresh=fresh)
         show(planned)
+        need(pipeline.store, planned.bytes_at_least(), "what is planned")
         todo = set(questions.ids if fresh else pipeline.unanswered(questions, pipeline.snapshot()))
         done = Done.kept(pipeline.store, pipeline.recipe.digest())
         pipeline.index(questions, done)
@@ -153,9 +162,12 @@ def evaluate(
             **_corpus(pipeline, answers),
         )
         write_report(outputs, report, answers.shown, {r.question: r.truths for r in rows})
+        for table in tables(pipeline.store):
+            compact(pipeline.store, table)
         manifest = account(pipeline, questions, todo, report, planned, memo, started, origin, out)
         done.reported()
-        return Evaluation(report, outputs, len(questions) - len(todo), manifest)
+        lost = losses(pipeline, questions, read.counts if read else {})
+        return Evaluation(report, outputs, len(questions) - len(todo), manifest, lost)
 
 
 def _answer_cut(pipeline: Pipeline) -> AnswerCut | None:

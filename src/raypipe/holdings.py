@@ -6,16 +6,16 @@ Read for plans; changes nothing.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raypipe.records import FAULT, Question
+from raypipe.records import FAULT
 from raypipe.store import Store, begun, committed, done_parts
 from raypipe.store.database import rows
-from raypipe.work import answer_key
+from raypipe.work import key_of_row
 
 
 def left(store: Store, what: str, table: str, missing: Sequence[str]) -> list[str]:
@@ -59,15 +59,16 @@ class Chunks:
 class Answered:
     """Which of some questions have a stored answer by which recipe, from the evidence they have now."""
 
-    def __init__(self, store: Store, questions: Sequence[Question], snapshot: str) -> None:
-        self._store, self._questions, self._snapshot = store, questions, snapshot
+    def __init__(self, store: Store, row_keys: Mapping[str, str]) -> None:
+        """`row_keys`: of each question, by its id."""
+        self._store, self._row_keys = store, row_keys
         self._found: dict[str, tuple[set[str], set[str]]] = {}
 
     def by(self, recipe: str, any_fault: bool = False) -> set[str]:
         """Ids of those answered; unless `any_fault`, without a fault that kept a stage from its row, and
         without a reply that broke, since such a one may not be remembered."""
         if recipe not in self._found:
-            keys = {answer_key(recipe, q, self._snapshot): q.id for q in self._questions}
+            keys = {key_of_row(recipe, id, row): id for id, row in self._row_keys.items()}
             table = rows(self._store.dataset("answers"), "key", list(keys), ["key", "faults", "replies"])
             fine = table.filter(pc.equal(pc.list_value_length(table["faults"]), 0))
             fine = fine.filter(pc.invert(_broken(fine["replies"])))

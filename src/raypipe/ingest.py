@@ -19,6 +19,7 @@ from raypipe.readers import Counts, Format, Row
 from raypipe.records import Document, Fault, Gold, Question, Source, digest
 from raypipe.report.progress import Progress, Task
 from raypipe.store import Store, commit, put, write_part
+from raypipe.store.room import need
 from raypipe.store.sizes import write_sizes
 from raypipe.work import faults_table
 
@@ -58,6 +59,7 @@ def ingest(store: Store, paths: Sequence[Path], format: Format, progress: Progre
         return Ingested(of, tuple(tree["questions"]), tree["counts"], tree["reasons"], again=True)
     counts, kept = Counts(), _Kept()
     with store.lease("driver", f"ingest {paths[0]}"):
+        need(store, 0, "reading files")
         run = uuid.uuid4().hex
         with progress.task("read", "MB", readers.size(paths, format) >> 20) as task:
             rows = _watched(readers.open(paths, format, counts), counts, task)
@@ -137,7 +139,7 @@ def _put(store: Store, kept: _Kept, of: str) -> int:
 def _put_faults(store: Store, faults: list[tuple[str, Fault]], of: str) -> None:
     """Adds the troubles of files (`of`: their fingerprint) that a killed ingest has not added already."""
     there = set(store.rows("faults", "digest", [of], ["id"])["id"].to_pylist())
-    rows = faults_table([(id, asdict(fault), of) for id, fault in faults if id not in there], "ingest")
+    rows = faults_table([(id, asdict(fault), 1, of) for id, fault in faults if id not in there], "ingest")
     if rows.num_rows:
         run = uuid.uuid4().hex
         write_part(store, "faults", run, "0", rows, {})

@@ -41,6 +41,7 @@ from raypipe.store import (
     end,
     vectors_schema,
 )  # fmt: skip
+from raypipe.store.room import need
 from raypipe.work import (
     Fill,
     FillAnswers,
@@ -176,7 +177,7 @@ class Pipeline:
                 self.store.forget("faults", "digest", list(keys))
             work = Filling(
                 what, "answers", "answer", "answered", "questions", self.sizes.questions,
-                lambda: self._unanswered(keys),
+                lambda: self.unanswered_of(keys),
                 lambda run: FillAnswers(
                     self.place, self.recipe, run, snapshot,
                     searched(self.store, self.recipe), known(),
@@ -192,14 +193,15 @@ class Pipeline:
 
     def unanswered(self, questions: Iterable[Question], snapshot: str) -> list[str]:
         """Ids of the questions that have no answer from this evidence and were not found impossible to do."""
-        return self._unanswered(self._keys(questions, snapshot))
+        return self.unanswered_of(self._keys(questions, snapshot))
 
     def _keys(self, questions: Iterable[Question], snapshot: str) -> dict[str, str]:
         """Key of its answer -> question id."""
         recipe = self.recipe.digest()
         return {answer_key(recipe, q, snapshot): q.id for q in questions}
 
-    def _unanswered(self, keys: Mapping[str, str]) -> list[str]:
+    def unanswered_of(self, keys: Mapping[str, str]) -> list[str]:
+        """The same, by keys of answers and the ids of their questions."""
         left = self.store.missing("answers", "key", list(keys))
         lost = self._lost(lambda row: row["digest"] in keys)
         return [keys[k] for k in left if keys[k] not in lost]
@@ -343,6 +345,7 @@ class Pipeline:
 
     def _do(self, run: Run, work: Filling, done: Done) -> None:
         """Does the parts of a run that no driver before has done."""
+        need(self.store, 0, f"what is left of {work.table}")
         here = done_parts(self.store, work.table, run.name)
         if run.name not in done.tables:
             for facts in here.values():

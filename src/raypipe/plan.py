@@ -24,6 +24,7 @@ from raypipe.bounds import (
     may_fault,
     passage_chars_at_most,
     reach_after,
+    stored_bytes,
     tokens_at_most,
 )
 from raypipe.holdings import Answered, Chunks, left
@@ -33,16 +34,17 @@ from raypipe.memo.disk import FRESH_BYTES
 from raypipe.memo.known import first_request, known, vector_key
 from raypipe.pipeline import Pipeline
 from raypipe.rates import Rate, rate, seconds
-from raypipe.recipe import Stage
+from raypipe.recipe import Stage, row_key
 from raypipe.records import Question, digest
 from raypipe.step import Model, Step
 from raypipe.steps.embed import Embed
 from raypipe.steps.generate import Generate
 from raypipe.steps.parse import Parse
 from raypipe.steps.split import Split
+from raypipe.steps.tokenise import Tokenise
 from raypipe.store.sizes import sizes
 from raypipe.text.template import query_renderer
-from raypipe.work import chunks_of
+from raypipe.work import chunks_of, key_of_row
 
 LOOKED_AT = 200_000  # chunks whose texts a plan reads to know exactly what is new: about 5 s
 LOOKED_BACK = 20  # finished runs whose answers and rates count
@@ -61,6 +63,7 @@ class StepPlan:
     reasons: Mapping[str, int]  # row, model, prompt, parameter, version, upstream -> calls; they add up
     seconds: tuple[float, float] | None  # of all processes together; None: no earlier run says
     tokens: tuple[int, int]  # of prompts and replies of language models
+    nbytes: tuple[int, int]  # that the store grows by, about, before compression; texts not counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +75,10 @@ class Plan:
     def planned(self) -> dict[str, int]:
         """Step -> calls that may be made."""
         return {s.step: s.may_ask for s in self.steps}
+
+    def bytes_at_least(self) -> int:
+        """That the store will grow by."""
+        return sum(s.nbytes[0] for s in self.steps)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -86,6 +93,7 @@ class Plan:
                     "estimate": {
                         "seconds": None if s.seconds is None else [round(x, 3) for x in s.seconds],
                         "tokens": list(s.tokens),
+                        "bytes": list(s.nbytes),
                     },
                 }
                 for s in self.steps
@@ -102,10 +110,11 @@ class Coming:
 
 
 def plan(
-    pipeline: Pipeline, questions: Sequence[Question], coming: Coming | None = None, fresh: bool = False
+    pipeline: Pipeline, questions: Iterable[Question], coming: Coming | None = None, fresh: bool = False
 ) -> Plan:
     """What an eval of these questions may have to do on this store. `fresh`: every question is answered anew
     and no reply counts as remembered."""
+    questions = list(questions)  # gone through several times
     runs = recent(pipeline.store, LOOKED_BACK)
     planner = _Planner(pipeline, runs, coming or Coming(), fresh)
     return Plan((*planner.corpus(questions), *planner.questions(questions)))
@@ -147,6 +156,8 @@ class _Planner:
     def _wanted(self, questions: Sequence[Question]) -> list[str]:
         """Sources that the corpus half must hold, those to come included."""
         stored = self._pipeline.sources(questions)
+        if not self._coming.kinds:
+            return stored
         kinds = next(s.step.kinds for s in self._pipeline.recipe.corpus if isinstance(s.step, Parse))
         new = [s for s, kind in self._coming.kinds.items() if kind in kinds]
         cited = {s for q in questions for s in q.sources() or ()}
@@ -235,22 +246,26 @@ class _Planner:
         pipe = self._pipeline
         snapshot = self._snapshot()
         what = pipe.answers_run(snapshot)
-        ids = [q.id for q in questions]
-        if not self._fresh:
-            ids = left(self._store, what, "answers", pipe.unanswered(questions, snapshot))
         by_id = {q.id: q for q in questions}
+        rows = {q.id: row_key(q, snapshot) for q in questions}
+        ids = list(by_id)
+        if not self._fresh:
+            recipe = pipe.recipe.digest()
+            keys = {key_of_row(recipe, id, row): id for id, row in rows.items()}
+            ids = left(self._store, what, "answers", pipe.unanswered_of(keys))
         more = [i for i in ids if i not in by_id]
         by_id |= {q.id: q for q in arrow.question.records(self._store.rows("questions", "id", more))}
         todo = [by_id[i] for i in ids if i in by_id]
-        answered = Answered(self._store, todo, snapshot)
+        answered = Answered(self._store, {q.id: rows.get(q.id) or row_key(q, snapshot) for q in todo})
         last = answered.by(self._last.digest, any_fault=True) if self._last else set()
         sure, reach = True, self._reach  # sure: no row is kept from the stages to come
         for stage in pipe.recipe.question:
-            yield self._ask(stage, len(by_id), todo, answered, last, sure, reach)
+            asks = self._ask(stage, len(by_id), todo, answered, last, sure, reach)
+            yield asks
             after = reach_after(stage.step, reach)
             if stage.when:
                 after = Reach(max(after.hits, reach.hits), max(after.order, reach.order), reach.passage_chars)
-            sure, reach = sure and not may_fault(stage.step), after
+            sure, reach = sure and not may_fault(stage.step, asks.may_ask), after
 
     def _ask(
         self, stage: Stage[Step], rows: int, todo: Sequence[Question], answered: Answered,
@@ -283,9 +298,11 @@ class _Planner:
             first[i] = 0 if k in seen else each[i]
             seen.add(k)
         alone = self._pipeline.workers["answer"] == 1
-        others = [s for s in self._pipeline.recipe.question if s.name != stage.name and _asks(s, model)]
-        earlier = {s.name for s in self._before(stage)}
-        plain = not any(s.name in earlier for s in others)
+        plain = all(
+            asks_plainly(s.step) and new.isdisjoint(self._requests(s.step, todo)[1].values())
+            for s in self._before(stage)
+            if _asks(s, model)
+        )
         return (first if alone else each), plain and (alone or first == each)
 
     def _requests(self, step: Any, todo: Sequence[Question]) -> tuple[MemoTable, dict[str, str]]:
@@ -327,7 +344,16 @@ class _Planner:
         measured = rate(stage, self._runs, place.engine, place.device)
         took = seconds(measured, todo, may_ask if exact else None)
         tokens = self._tokens(name, may_ask, exact, measured)
-        return StepPlan(name, rows, remembered, may_ask, exact, dict(reasons), took, tokens)
+        nbytes = self._bytes(name, may_ask, exact)
+        return StepPlan(name, rows, remembered, may_ask, exact, dict(reasons), took, tokens, nbytes)
+
+    def _bytes(self, name: str, calls: int, exact: bool) -> tuple[int, int]:
+        recipe = self._pipeline.recipe
+        step = next(s.step for s in (*recipe.corpus, *recipe.question) if s.name == name)
+        if isinstance(step, Parse | Split | Tokenise):
+            return 0, 0
+        most = stored_bytes(step, calls)
+        return (most if exact else 0), most
 
     def _tokens(self, name: str, calls: int, exact: bool, measured: Rate) -> tuple[int, int]:
         """Tokens of language models: by earlier runs' where there were any, and never more than fit."""

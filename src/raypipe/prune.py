@@ -16,8 +16,8 @@ from raypipe.identity import model_identity
 from raypipe.manifest import Manifest, recent
 from raypipe.plain import from_plain
 from raypipe.release import Release, forget, history, releases
-from raypipe.store import Store
-from raypipe.store.keep import clean, delete_rows, drop, tables, untag
+from raypipe.store import Store, StoreError
+from raypipe.store.keep import clean, compact, delete_rows, drop, tables, unfinished, untag
 
 EVERY_RUN = 1_000_000  # more than a store has
 SOURCE_TABLES = ("texts-", "passages-", "vectors-")
@@ -34,8 +34,14 @@ class Removal:
 
 def prune(store: Store, dry_run: bool) -> list[Removal]:
     """Finds what nobody names any more and, unless `dry_run`, removes it; then old versions that no tag
-    protects. Raises StoreError while another driver works on the store."""
+    protects, and compacts what is left. Raises StoreError while another driver works on the store, or has
+    left work unfinished."""
     with store.lease("driver", "prune"):
+        if not dry_run and (left := unfinished(store)):
+            raise StoreError(
+                f"{store.uri}: {len(left)} pieces of work are unfinished ({', '.join(left[:3])}), and may "
+                "need what would go. Run the same command again to its end, then prune"
+            )
         found = list(_found(store))
         if not dry_run:
             _remove(store, found)
@@ -47,7 +53,7 @@ def _found(store: Store) -> Iterator[Removal]:
     kept_ids = history(store)
     every = releases(store)
     yield from (Removal("release", r.id, len(r.tables)) for r in every if r.id not in kept_ids)
-    kept = list({r.recipe["name"]: r for r in reversed(runs)}.values())  # the last of each recipe
+    kept = _last_of_each(runs)
     released = [r for r in every if r.id in kept_ids]
     named, named_once = _names(kept, released), _names(runs, every)
     for table in tables(store):
@@ -60,6 +66,11 @@ def _found(store: Store) -> Iterator[Removal]:
             yield Removal("answers", digest, rows)
     if gone := uncited(store):
         yield Removal("sources", "cited by no question and no document", len(gone))
+
+
+def _last_of_each(runs: Sequence[Manifest]) -> list[Manifest]:
+    """The last run of each recipe, by its name; `runs` has the latest first."""
+    return list({r.recipe["name"]: r for r in reversed(runs)}.values())
 
 
 def _names(runs: Sequence[Manifest], released: Sequence[Release]) -> set[str]:
@@ -101,6 +112,8 @@ def _remove(store: Store, found: Sequence[Removal]) -> None:
             for table in tables(store):
                 if table.startswith(SOURCE_TABLES):
                     delete_rows(store, table, "source", gone)
+    kept = _last_of_each(recent(store, EVERY_RUN))  # may be promoted yet, at the versions that they name
     for table in tables(store):
+        compact(store, table)
         store.index(table)
-        clean(store, table)
+        clean(store, table, {r.tables[table] for r in kept if table in r.tables})

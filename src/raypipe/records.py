@@ -30,12 +30,11 @@ Span: TypeAlias = tuple[int, int]
 
 def digest(*parts: str | bytes) -> str:
     """32 hex digits that name these parts in order; lengths are mixed in, so ("ab","c") != ("a","bc")."""
-    h = hashlib.blake2b(digest_size=16)
+    pieces: list[bytes] = []
     for part in parts:
         raw = part if isinstance(part, bytes) else part.encode("utf-8", "surrogatepass")
-        h.update(len(raw).to_bytes(8, "little"))
-        h.update(raw)
-    return h.hexdigest()
+        pieces += (len(raw).to_bytes(8, "little"), raw)
+    return hashlib.blake2b(b"".join(pieces), digest_size=16).hexdigest()
 
 
 def source_id(kind: SourceKind, content: str) -> str:

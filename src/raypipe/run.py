@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raypipe.memo import Memo, Tally, remembering
+from raypipe.errors import RaypipeError
+from raypipe.flights import Flights
+from raypipe.memo import Asking, Memo, Tally, remembering
 from raypipe.recipe import Recipe, Stage
 from raypipe.records import SKIPPED_REPLY, Question
 from raypipe.step import Ask, Build, CorpusStep, Kit, Model, Step
@@ -23,6 +25,28 @@ from raypipe.steps.embed import Embed
 from raypipe.steps.split import Split
 
 S = TypeVar("S", Step, CorpusStep)
+T = TypeVar("T")
+
+
+class StageBroke(Exception):
+    """A stage raised where it should have put a fault on a row: a defect, of the stage or of a library on
+    some row. The cause is what it raised; what a caller can mend (errors.py, the disk) is raised as it is."""
+
+    def __init__(self, stage: str) -> None:
+        super().__init__(stage)
+        self.stage = stage
+
+    def __str__(self) -> str:
+        return f"stage {self.stage} raised {type(self.__cause__).__name__}: {self.__cause__}"
+
+
+async def _watched(stage: str, work: Awaitable[T]) -> T:
+    try:
+        return await work
+    except (RaypipeError, OSError, AssertionError):
+        raise
+    except Exception as e:
+        raise StageBroke(stage) from e
 
 
 @dataclass(slots=True)
@@ -65,8 +89,10 @@ class Questions:
 
     def __init__(self, recipe: Recipe, kit: Kit, memo: Memo | None = None) -> None:
         self.counts = {s.name: StageCount() for s in recipe.question}
+        asking: Asking = Flights()
         self._stages: list[tuple[Stage[Step], Ask]] = [
-            (s, s.step.open(remembering(kit, memo, self.counts[s.name].tally))) for s in recipe.question
+            (s, s.step.open(remembering(kit, memo, self.counts[s.name].tally, asking)))
+            for s in recipe.question
         ]
 
     async def __call__(self, questions: Sequence[Question]) -> list[Question]:
@@ -84,7 +110,7 @@ async def _pass(stage: Stage[Step], ask: Ask, rows: list[Question], count: Stage
     # A row whose ranking broke has no honest evidence: only the stage that names the outcome still runs.
     broken = [bool(q.faults) and "outcome" not in stage.step.writes() for q in rows]
     chosen = [i for i, q in enumerate(rows) if not broken[i] and stage.admits(q)]
-    out = await ask([rows[i] for i in chosen]) if chosen else []
+    out = await _watched(stage.name, ask([rows[i] for i in chosen])) if chosen else []
     if [q.id for q in out] != [rows[i].id for i in chosen]:
         raise AssertionError(f"{stage.name} broke the law of rows: other questions came back than went in")
     result = [_skip(stage, q) for q in rows]
@@ -131,8 +157,9 @@ class Corpora:
     def __init__(self, recipe: Recipe, kit: Kit, memo: Memo | None = None) -> None:
         self._recipe = recipe
         self.counts = {s.name: StageCount() for s in recipe.corpus}
+        asking: Asking = Flights()
         self._stages: list[tuple[Stage[CorpusStep], Build]] = [
-            (s, s.step.open(remembering(kit, memo, self.counts[s.name].tally))) for s in recipe.corpus
+            (s, s.step.open(remembering(kit, memo, self.counts[s.name].tally, asking))) for s in recipe.corpus
         ]
 
     async def texts(self, sources: pa.Table) -> pa.Table:
@@ -169,7 +196,7 @@ class Corpora:
 
     async def _one(self, stage: Stage[CorpusStep], build: Build, table: pa.Table) -> pa.Table:
         start = time.perf_counter()
-        out = await build(table)
+        out = await _watched(stage.name, build(table))
         count, broken = self.counts[stage.name], _fault_count(table)
         count.rows += table.num_rows
         count.skipped += broken

@@ -22,7 +22,7 @@ from raypipe.pipeline import passages_table, texts_table, vectors_table
 from raypipe.plain import from_plain
 from raypipe.recipe import Recipe, Stage, row_key
 from raypipe.records import Question
-from raypipe.run import Questions
+from raypipe.run import Questions, StageBroke
 from raypipe.step import Step
 from raypipe.store import Store, StoreError
 
@@ -157,7 +157,9 @@ def _steps(
         heard = Listening(memo)
         try:
             question = asyncio.run(_through(recipe, stage, kit, heard, question))
-        except NotRemembered:
+        except StageBroke as e:
+            if not isinstance(e.__cause__, NotRemembered):
+                raise
             question = None
             found.append(unknown)
             continue

@@ -8,7 +8,8 @@ Knows the store and how a recipe is run; knows nothing of Ray, nor of which part
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Mapping
+import math
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, Protocol, TypeAlias, cast
 
@@ -16,13 +17,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raypipe import arrow
+from raypipe.errors import RaypipeError
 from raypipe.index import IndexSpec, LanceIndex
 from raypipe.kit import LocalKit
 from raypipe.memo.disk import StoreMemo
 from raypipe.models.load import Address, Engine, Room
 from raypipe.recipe import Recipe, row_key
 from raypipe.records import Fault, Question, digest
-from raypipe.run import Corpora, Questions, StageCount, fine
+from raypipe.run import Corpora, Questions, StageBroke, StageCount, fine
 from raypipe.step import Index, Model
 from raypipe.store import ANSWERS, FAULTS, Store, with_chunkless, write_part
 
@@ -39,6 +41,16 @@ class Part:
 
     name: str
     ids: tuple[str, ...]  # of sources, or of questions
+    lost: Mapping[str, Lost] = field(default_factory=dict)  # id -> why it is not even tried any more
+    trial: bool = False  # True: only to see whether it can be done; nothing is stored but what models said
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """A row that broke whoever worked on it."""
+
+    fault: Fault
+    attempts: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,32 +115,85 @@ class Place:
         )  # fmt: skip
 
 
-def _write(
-    store: Store,
-    table: str,
-    run: str,
-    part: Part,
-    rows: pa.Table,
-    faults: pa.Table,
-    corpora: Corpora | Questions,
-) -> PartDone:
-    """Stores the rows and faults of a part, and says what it came to. `faults` has the columns of FAULTS."""
-    counts = {name: count.take() for name, count in corpora.counts.items()}
-    write_part(store, "faults", run, part.name, faults, {})
-    facts = {"counts": {name: asdict(count) for name, count in counts.items()}}
-    write_part(store, table, run, part.name, rows, facts)
-    return PartDone(part.name, len(part.ids), rows.num_rows, faults.num_rows, counts)
+Letters: TypeAlias = list[tuple[str, dict[str, Any]]]
+"""Rows that could not be done: id, fault as `dataclasses.asdict` makes it."""
+
+Compute: TypeAlias = Callable[[tuple[str, ...]], Awaitable[tuple[pa.Table, Letters]]]
+"""Ids -> rows for the table, and those that could not be done. By the law of batches any cut of the ids gives
+the same rows."""
 
 
-def _fault_rows(table: pa.Table, ids: str, digest_of: str, run: str) -> pa.Table:
-    """The faulty rows of a corpus table as rows of `faults`, one per source."""
-    found = [(r[ids], r["fault"]) for r in table.select([ids, "fault"]).to_pylist() if r["fault"]]
-    return faults_table([(id, f, digest_of) for id, f in dict(found[::-1]).items()], run)
+def _doing(
+    store: Store, table: str, run: str, stages: Corpora | Questions, compute: Compute,
+    digest_of: Callable[[str], str],
+) -> Do:  # fmt: skip
+    """Does parts of one table. `digest_of`: what names the work on a row, by its id."""
+
+    async def do(part: Part) -> PartDone:
+        left = tuple(i for i in part.ids if i not in part.lost)
+        done, lost = await bisected(compute, left, stages.counts)
+        rows = pa.concat_tables([t for t, _ in done])
+        letters = [(id, fault, 1) for _, some in done for id, fault in some]
+        letters += [(i, asdict(x.fault), x.attempts) for i, x in {**lost, **part.lost}.items()]
+        counts = {name: count.take() for name, count in stages.counts.items()}
+        if not part.trial:
+            of = [(id, fault, attempts, digest_of(id)) for id, fault, attempts in letters]
+            write_part(store, "faults", run, part.name, faults_table(of, run), {})
+            facts = {"counts": {name: asdict(count) for name, count in counts.items()}}
+            write_part(store, table, run, part.name, rows, facts)
+        return PartDone(part.name, len(part.ids), rows.num_rows, len(letters), counts)
+
+    return do
 
 
-def faults_table(rows: list[tuple[str, dict[str, Any], str]], run: str) -> pa.Table:
-    """(id, fault, digest of the work) -> rows of the table `faults`."""
-    out = [{"id": id, **fault, "digest": of, "run": run} for id, fault, of in rows]
+async def bisected(
+    compute: Compute, ids: tuple[str, ...], counts: Mapping[str, StageCount]
+) -> tuple[list[tuple[pa.Table, Letters]], dict[str, Lost]]:
+    """What some ids come to, however many of them break the code that works on them.
+
+    A batch that raises is cut into some that are as many as they are long, those into single rows: whatever
+    still raises alone, at its third attempt, is lost. What is no row's matter is raised: a wrong setup, a
+    full disk, a step that breaks a law.
+    """
+    done: list[tuple[pa.Table, Letters]] = []
+    lost: dict[str, Lost] = {}
+    waiting = [(ids, 1)]
+    while waiting:
+        some, attempt = waiting.pop(0)
+        try:
+            done.append(await compute(some))
+        except (RaypipeError, OSError, AssertionError):
+            raise
+        except Exception as e:
+            if len(some) == 1:
+                lost[some[0]] = Lost(_broke(e, counts), attempt)
+                continue
+            size = math.isqrt(len(some)) if attempt == 1 else 1
+            waiting += [(some[at : at + size], attempt + 1) for at in range(0, len(some), size)]
+    if not done:
+        done.append(await compute(()))
+    return done, lost
+
+
+def _broke(e: Exception, counts: Mapping[str, StageCount]) -> Fault:
+    """The fault of a row on which a stage raised. Memory may be another's fault: the row stays to do."""
+    stage = e.stage if isinstance(e, StageBroke) else next(iter(counts))
+    cause = e.__cause__ if isinstance(e, StageBroke) and e.__cause__ else e
+    counts[stage].faults += 1
+    memory = isinstance(cause, MemoryError)
+    detail = f"expected a result, the stage raised {type(cause).__name__}: {cause}"
+    return Fault(stage, "memory" if memory else "raised", detail, transient=memory)
+
+
+def _letters(table: pa.Table) -> Letters:
+    """The faulty rows of a corpus table, the first fault of each source."""
+    found = [(r["source"], r["fault"]) for r in table.select(["source", "fault"]).to_pylist() if r["fault"]]
+    return list(dict(found[::-1]).items())
+
+
+def faults_table(rows: Sequence[tuple[str, dict[str, Any], int, str]], run: str) -> pa.Table:
+    """(id, fault, attempts, digest of the work) -> rows of the table `faults`."""
+    out = [{"id": id, **fault, "attempts": n, "digest": of, "run": run} for id, fault, n, of in rows]
     return pa.Table.from_pylist(out, schema=FAULTS)
 
 
@@ -145,15 +210,12 @@ class FillTexts:
         store = Store.open(self.place.store)
         corpora = Corpora(self.recipe, self.place.kit(None))
 
-        async def do(part: Part) -> PartDone:
-            rows = store.rows("sources", "id", part.ids)
-            texts = await corpora.texts(
-                arrow.corpus_table(arrow.source.records(_in_order(rows, "id", part.ids)))
-            )
-            faults = _fault_rows(texts, "source", self.table, self.run)
-            return _write(store, self.table, self.run, part, fine(texts).drop(["fault"]), faults, corpora)
+        async def compute(ids: tuple[str, ...]) -> tuple[pa.Table, Letters]:
+            rows = _in_order(store.rows("sources", "id", ids), "id", ids)
+            texts = await corpora.texts(arrow.corpus_table(arrow.source.records(rows)))
+            return fine(texts).drop(["fault"]), _letters(texts)
 
-        return do
+        return _doing(store, self.table, self.run, corpora, compute, lambda id: self.table)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,16 +232,16 @@ class FillPassages:
         store = Store.open(self.place.store)
         corpora = Corpora(self.recipe, self.place.kit(None))
 
-        async def do(part: Part) -> PartDone:
-            texts = _in_order(store.rows(self.texts, "source", part.ids), "source", part.ids)
+        async def compute(ids: tuple[str, ...]) -> tuple[pa.Table, Letters]:
+            texts = _in_order(store.rows(self.texts, "source", ids), "source", ids)
             chunks = await corpora.passages(
                 texts.append_column("fault", arrow.fault_column([None] * texts.num_rows))
             )
-            faults = _fault_rows(chunks, "source", self.table, self.run)
-            rows = with_chunkless(fine(chunks).select(SPANS), _without(part.ids, faults))
-            return _write(store, self.table, self.run, part, rows, faults, corpora)
+            letters = _letters(chunks)
+            kept = pa.array([i for i in ids if i not in dict(letters)], pa.string())
+            return with_chunkless(fine(chunks).select(SPANS), kept), letters
 
-        return do
+        return _doing(store, self.table, self.run, corpora, compute, lambda id: self.table)
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,14 +262,11 @@ class FillVectors:
         memo = StoreMemo(self.place.store, self.memo)
         corpora = Corpora(self.recipe, self.place.kit(None), memo)
 
-        async def do(part: Part) -> PartDone:
-            chunks = chunks_of(store, self.texts, self.passages, part.ids)
-            vectors = await corpora.vectors(chunks, self.model)
-            faults = _fault_rows(vectors, "source", self.table, self.run)
-            rows = fine(vectors).select([*SPANS, "vector"])
-            return _write(store, self.table, self.run, part, rows, faults, corpora)
+        async def compute(ids: tuple[str, ...]) -> tuple[pa.Table, Letters]:
+            vectors = await corpora.vectors(chunks_of(store, self.texts, self.passages, ids), self.model)
+            return fine(vectors).select([*SPANS, "vector"]), _letters(vectors)
 
-        return do
+        return _doing(store, self.table, self.run, corpora, compute, lambda id: self.table)
 
 
 def chunks_of(store: Store, texts: str, passages: str, ids: tuple[str, ...]) -> pa.Table:
@@ -240,21 +299,30 @@ class FillAnswers:
         ask = Questions(self.recipe, self.place.kit(LanceIndex(self.index)), memo)
         recipe = self.recipe.digest()
 
-        async def do(part: Part) -> PartDone:
-            rows = _in_order(store.rows("questions", "id", part.ids), "id", part.ids)
-            asked = arrow.question.records(rows)
-            keys = [answer_key(recipe, q, self.snapshot) for q in asked]
+        keys: dict[str, str] = {}  # question id -> key of its answer
+
+        def asked_of(ids: tuple[str, ...]) -> list[Question]:
+            rows = _in_order(store.rows("questions", "id", ids), "id", ids)
+            questions = arrow.question.records(rows)
+            keys.update({q.id: answer_key(recipe, q, self.snapshot) for q in questions})
+            return questions
+
+        async def compute(ids: tuple[str, ...]) -> tuple[pa.Table, Letters]:
+            asked = asked_of(ids)
             answered = await ask(asked)
             # A transient fault, or a stage left out, is not stored as an answer: its row stays to do.
             whole = [_whole(q) for q in answered]
-            rows_of = [row_key(q, self.snapshot) for q in asked]  # steps may narrow the citations
-            kept = [(k, r, q) for k, r, q, w in zip(keys, rows_of, answered, whole, strict=True) if w]
-            lost = [(k, q) for k, q, w in zip(keys, answered, whole, strict=True) if not w]
-            faults = faults_table([(q.id, asdict(f), k) for k, q in lost for f in _why(q)[:1]], self.run)
-            table = answers_table(kept, recipe)
-            return _write(store, "answers", self.run, part, table, faults, ask)
+            of = [row_key(q, self.snapshot) for q in asked]  # steps may narrow the citations
+            kept = [(keys[q.id], r, q) for r, q, w in zip(of, answered, whole, strict=True) if w]
+            lost = [q for q, w in zip(answered, whole, strict=True) if not w]
+            return answers_table(kept, recipe), [(q.id, asdict(f)) for q in lost for f in _why(q)[:1]]
 
-        return do
+        def key_of(id: str) -> str:
+            if id not in keys:
+                asked_of((id,))
+            return keys[id]
+
+        return _doing(store, "answers", self.run, ask, compute, key_of)
 
 
 def _whole(question: Question) -> bool:
@@ -272,7 +340,12 @@ def _why(question: Question) -> tuple[Fault, ...]:
 
 def answer_key(recipe: str, question: Question, snapshot: str) -> str:
     """Key of an answer: recipe digest, question id, and what it is answered from."""
-    return digest(recipe, question.id, row_key(question, snapshot))
+    return key_of_row(recipe, question.id, row_key(question, snapshot))
+
+
+def key_of_row(recipe: str, question: str, row: str) -> str:
+    """Key of an answer, where the row key is known already."""
+    return digest(recipe, question, row)
 
 
 def answers_table(rows: list[tuple[str, str, Question]], recipe: str) -> pa.Table:
@@ -291,8 +364,3 @@ def _in_order(rows: pa.Table, column: str, ids: tuple[str, ...]) -> pa.Table:
     """The rows in the order of the ids; ids without a row have none."""
     place = {id: i for i, id in enumerate(rows[column].to_pylist())}
     return rows.take(pa.array([place[id] for id in ids if id in place], pa.int64()))
-
-
-def _without(ids: tuple[str, ...], faults: pa.Table) -> pa.Array:
-    lost = set(faults["id"].to_pylist())
-    return pa.array([id for id in ids if id not in lost], pa.string())

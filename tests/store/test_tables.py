@@ -187,6 +187,7 @@ def test_faults_of_two_stages_of_one_source_both_stay(store):
         "reason": "r",
         "detail": "d",
         "transient": False,
+        "attempts": 1,
         "digest": "x",
         "run": "r",
     }

@@ -16,9 +16,24 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
-from raypipe.cli import ask, data, doctor, facts, kg, models, plans, rank, releases, runs, scores, serve
+from raypipe.cli import (
+    ask,
+    data,
+    doctor,
+    facts,
+    faults,
+    kg,
+    models,
+    plans,
+    rank,
+    releases,
+    runs,
+    scores,
+    serve,
+)  # fmt: skip
 from raypipe.cli.settings import from_environment
 from raypipe.errors import RaypipeError
+from raypipe.store.room import DiskFull, is_full
 
 
 def parser() -> argparse.ArgumentParser:
@@ -29,7 +44,9 @@ def parser() -> argparse.ArgumentParser:
         epilog="raypipe COMMAND --help has an example for each. Start with: raypipe doctor",
     )
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for group in (doctor, data, plans, runs, releases, ask, rank, kg, facts, scores, models, serve):
+    for group in (
+        doctor, data, plans, runs, faults, releases, ask, rank, kg, facts, scores, models, serve,
+    ):  # fmt: skip
         group.add(commands)
     return top
 
@@ -52,13 +69,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         sys.stderr.close()
         return 0
-    except Exception:
+    except Exception as e:
+        if is_full(e):
+            print(f"raypipe {args.command}: {_FULL}: {e}", file=sys.stderr)
+            return DiskFull.exit_code
         traceback.print_exc()
         print(
             f"raypipe {args.command}: this is a defect in raypipe; the trace above says where",
             file=sys.stderr,
         )
         return 70
+
+
+_FULL = "the disk is full. What was stored before stays readable; free some room and run it again to go on"
 
 
 def _stop(number: int, frame: FrameType | None) -> None:

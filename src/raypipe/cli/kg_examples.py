@@ -98,7 +98,7 @@ def _draft(args: argparse.Namespace, settings: Settings) -> int:
         shown = f"{d['query']}\n  {d['calls']}\n  {d['failed']}"
         console.print(escape(shown), highlight=False)
     console.print(
-        f"{len(drafts)} drafts in {args.out}, {len(failed)} failed. Correct the calls that are worth keeping, "
+        f"{len(drafts)} drafts in {args.out}, {len(failed)} failed. Correct those worth keeping, "
         f'mark them "use": true, and import them.',
         highlight=False,
     )

@@ -124,11 +124,11 @@ def cluster_of(
     def runner(verb: Verb, fill: Fill, parts: Sequence[Part]) -> Iterator[PartDone]:
         if team and verb == "answer":
             if not (shared and judge):
-                return cluster.run_beside(team, fill, parts)
+                return cluster.run_beside(team, fill, parts, file.limits)
             if parts:
                 judge.start()
-            return cluster.run_parts(fill, parts, team.engines.answer)
-        return cluster.run_parts(fill, parts, file.pools[verb])
+            return cluster.run_parts(fill, parts, team.engines.answer, file.limits)
+        return cluster.run_parts(fill, parts, file.pools[verb], file.limits)
 
     place = replace(opened.place, engines=team.names if team else {})
     return replace(opened, place=place, runner=runner)

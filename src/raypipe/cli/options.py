@@ -85,6 +85,12 @@ def fresh(made: argparse.ArgumentParser) -> None:
     )
 
 
+def retry(made: argparse.ArgumentParser) -> None:
+    made.add_argument(
+        "--retry-faults", action="store_true", help="try again what was given up (`raypipe faults DIR`)"
+    )
+
+
 def format_of(made: argparse.ArgumentParser) -> None:
     made.add_argument(
         "--format",

@@ -17,10 +17,11 @@ from rich.console import Console
 from raypipe import readers
 from raypipe.changes import changes, compared_with
 from raypipe.cli import options
-from raypipe.cli.opened import judging, pipeline_of
+from raypipe.cli.opened import cluster_file, judging, pipeline_of
 from raypipe.cli.origin import origin
 from raypipe.cli.settings import Settings
 from raypipe.evaluate import Evaluation, evaluate, questions_of
+from raypipe.letters import check, retry
 from raypipe.manifest import to_json as plain_json
 from raypipe.metrics.textfile import replaced
 from raypipe.plan import Plan
@@ -46,6 +47,7 @@ def add(commands: options.Commands) -> None:
         options.cluster(made)
         if name == "answer":
             options.fresh(made)
+        options.retry(made)
         options.as_json(made)
     made = options.command(
         commands,
@@ -84,6 +86,7 @@ def _of_eval(made: argparse.ArgumentParser) -> None:
         help="a generator of the models file that decides what the rule leaves open",
     )
     options.fresh(made)
+    options.retry(made)
     made.add_argument(
         "--out",
         metavar="DIR",
@@ -95,6 +98,8 @@ def _of_eval(made: argparse.ArgumentParser) -> None:
 def _index(args: argparse.Namespace, settings: Settings) -> int:
     store = Store.open(settings.store_to_use(args.store))
     with pipeline_of(args, settings, store, args.json, answers=False) as pipeline:
+        if args.retry_faults:
+            retry(pipeline, ())
         done = pipeline.index(None)
     return _counts(args, {name: asdict(count) for name, count in done.counts.items()})
 
@@ -102,7 +107,10 @@ def _index(args: argparse.Namespace, settings: Settings) -> int:
 def _answer(args: argparse.Namespace, settings: Settings) -> int:
     store = Store.open(settings.store_to_use(args.store))
     with pipeline_of(args, settings, store, args.json) as pipeline:
-        done = pipeline.answer(questions_of(pipeline, None, None), args.fresh)
+        questions = questions_of(pipeline, None, None)
+        if args.retry_faults:
+            retry(pipeline, questions)
+        done = pipeline.answer(questions, args.fresh)
     return _counts(args, {name: asdict(count) for name, count in done.counts.items()})
 
 
@@ -128,10 +136,11 @@ def _eval(args: argparse.Namespace, settings: Settings) -> int:
     report = to_json(done.report)
     if args.json:
         options.print_json(report)
-        return 0
-    print_report(Console(), report, done.outputs)
-    took = time.perf_counter() - start
-    print(f"{done.reused} of {done.report.questions} answers were there before; took {took:.1f} s")
+    else:
+        print_report(Console(), report, done.outputs)
+        took = time.perf_counter() - start
+        print(f"{done.reused} of {done.report.questions} answers were there before; took {took:.1f} s")
+    check(cluster_file(args, settings).faults, done.losses)
     return 0
 
 
@@ -145,12 +154,13 @@ def _reprocess(args: argparse.Namespace, settings: Settings) -> int:
     report = to_json(done.report)
     if args.json:
         options.print_json({"plan": dict(done.manifest.plan), "report": report, "changes": tree})
-        return 0
-    print_report(Console(), report, done.outputs)
-    if tree is None:
-        print("no finished run of this data was there before: nothing to compare with")
     else:
-        print_changes(Console(), tree)
+        print_report(Console(), report, done.outputs)
+        if tree is None:
+            print("no finished run of this data was there before: nothing to compare with")
+        else:
+            print_changes(Console(), tree)
+    check(cluster_file(args, settings).faults, done.losses)
     return 0
 
 
@@ -170,7 +180,7 @@ def _evaluated(args: argparse.Namespace, settings: Settings, store: str | None) 
     ):
         done = evaluate(
             pipeline, data, format, args.limit, args.rule, out,
-            judge, args.fresh, origin(settings), _shown(args.json),
+            judge, args.fresh, args.retry_faults, origin(settings), _shown(args.json),
         )  # fmt: skip
     return filled, done
 

@@ -17,6 +17,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 
 from raypipe.chat import Chat, Generate, Generated, Sampling
+from raypipe.flights import Flights
 from raypipe.identity import model_identity, stable
 from raypipe.knowledge import Facts, FactsRef, Graph, GraphRef, Request
 from raypipe.records import Fault, digest
@@ -186,18 +187,28 @@ class MemoryMemo:
                 del self._rows[name, key]
 
 
-def remembering(kit: Kit, memo: Memo | None, tally: Tally, clock: Callable[[], float] = time.time) -> Kit:
+Asking: TypeAlias = Flights[tuple[str, str], Any]
+"""What is being asked: (memo table, key) -> its value."""
+
+
+def remembering(
+    kit: Kit, memo: Memo | None, tally: Tally, asking: Asking | None = None,
+    clock: Callable[[], float] = time.time,
+) -> Kit:  # fmt: skip
     """The same kit with equal requests of a call asked once, known ones not at all, and all of them counted.
 
     `memo` None: nothing is kept between calls. A model is loaded by the first request that nobody remembers.
-    `clock` (seconds) tells when a graph's replies are too old (`GraphRef.refresh`).
+    Kits that share `asking` ask an equal request once also while it is in flight: it counts as remembered
+    for whoever waits. `clock` (seconds) tells when a graph's replies are too old (`GraphRef.refresh`).
     """
-    return _Remembering(kit, memo, tally, clock)
+    return _Remembering(kit, memo, tally, Flights() if asking is None else asking, clock)
 
 
 class _Remembering:
-    def __init__(self, kit: Kit, memo: Memo | None, tally: Tally, clock: Callable[[], float]) -> None:
-        self._kit, self._memo, self._tally, self._clock = kit, memo, tally, clock
+    def __init__(
+        self, kit: Kit, memo: Memo | None, tally: Tally, asking: Asking, clock: Callable[[], float]
+    ) -> None:
+        self._kit, self._memo, self._tally, self._asking, self._clock = kit, memo, tally, asking, clock
 
     def embedder(self, model: Model) -> Embed:
         table, identity = vectors_of(model), model_identity(model)
@@ -301,23 +312,38 @@ class _Remembering:
         first: dict[str, int] = {}  # distinct key -> first row that has it
         for i, key in enumerate(keys):
             first.setdefault(key, i)
-        distinct, rows = list(first), np.fromiter(first.values(), np.int64)
-        values = table.empty(len(distinct))
-        known = np.zeros(len(distinct), bool)
+        distinct, values = list(first), table.empty(len(first))
+        asked = 0
+
+        async def find(places: list[int]) -> Values:
+            nonlocal asked
+            some = [distinct[i] for i in places]
+            found, unknown = await self._found(table, some, lambda at: ask([first[some[i]] for i in at]))
+            asked += unknown
+            return found
+
+        for i, value in enumerate(await self._asking.of([(table.name, key) for key in distinct], find)):
+            values[i] = value
+        count.asked += asked
+        count.remembered += len(distinct) - asked
+        place = {key: i for i, key in enumerate(distinct)}
+        return values[[place[key] for key in keys]]
+
+    async def _found(
+        self, table: MemoTable, keys: list[str], ask: Callable[[list[int]], Awaitable[Values]]
+    ) -> tuple[Values, int]:
+        """Values of distinct keys, and how many of them nobody remembered. `ask` gets their places."""
+        values, known = table.empty(len(keys)), np.zeros(len(keys), bool)
         if self._memo is not None:
-            known, remembered = await self._memo.get_many(table, distinct)
+            known, remembered = await self._memo.get_many(table, keys)
             values[known] = remembered
         unknown = np.flatnonzero(~known)
-        count.remembered += len(distinct) - len(unknown)
         if len(unknown):
-            asked = await ask(rows[unknown].tolist())
+            asked = await ask(unknown.tolist())
             if asked.shape != (expected := table.empty(len(unknown)).shape):
                 raise ValueError(f"{table.name}: expected values of shape {expected}, got {asked.shape}")
             values[unknown] = asked
-            count.asked += len(unknown)
             if self._memo is not None:
                 sound = table.sound(asked)
-                kept = [distinct[i] for i in unknown[sound]]
-                await self._memo.put_many(table, kept, asked[sound])
-        place = {key: i for i, key in enumerate(distinct)}
-        return values[[place[key] for key in keys]]
+                await self._memo.put_many(table, [keys[i] for i in unknown[sound]], asked[sound])
+        return values, len(unknown)

@@ -36,6 +36,8 @@ def print_report(console: Console, report: Mapping[str, Any], outputs: Outputs) 
         counts = (str(s[k]) for k in ("rows", "planned", "asked", "remembered", "skipped", "faults"))
         steps.add_row(Text(s["step"]), *counts, f"{s['seconds']:.1f}")
     console.print(steps)
+    planned, asked, known = (sum(s[k] for s in report["steps"]) for k in ("planned", "asked", "remembered"))
+    console.print(Text(f"calls: {planned} planned, {asked} made, {known} remembered"))
     if report["resumed"]:
         console.print(Text(resumed(report)))
     for name, cost in _costs(report):
@@ -48,6 +50,19 @@ def print_report(console: Console, report: Mapping[str, Any], outputs: Outputs) 
         console.print(faults)
     for path in (outputs.report, outputs.predictions, outputs.page):
         console.print(Text(str(path)), soft_wrap=True)
+
+
+def print_losses(console: Console, found: Mapping[str, Any]) -> None:
+    """What became of the rows of a run, and each that could not be done (`letters.Losses`)."""
+    table = grid("rows", "in all", "done", "dead letters", "to do")
+    for t in found["rows"]:
+        table.add_row(t["what"], *(str(t[k]) for k in ("rows", "done", "dead", "todo")))
+    console.print(table)
+    for x in found["faults"]:
+        again = "tried again by the next run" if x["transient"] else "given up"
+        tries = f"{x['attempts']} attempt{'s' if x['attempts'] != 1 else ''}"
+        console.print(Text(f"{x['id']}: {x['step']}, {x['reason']}; {tries}, {again}"), soft_wrap=True)
+        console.print(Text(f"  {x['detail']}"), soft_wrap=True)
 
 
 def resumed(report: Mapping[str, Any]) -> str:

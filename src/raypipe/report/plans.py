@@ -25,7 +25,12 @@ def print_plan(console: Console, plan: Mapping[str, Any]) -> None:
     console.print(shown)
     calls = sum(s["may_ask"] for s in plan["steps"])
     exact = all(s["exact"] for s in plan["steps"])
-    console.print(Text(f"{'' if exact or not calls else 'at most '}{calls} calls"))
+    most = "" if exact or not calls else "at most "
+    console.print(Text(f"{most}{calls} calls, and {most}{_megabytes(plan)} more in the store beside texts"))
+
+
+def _megabytes(plan: Mapping[str, Any]) -> str:
+    return f"{sum(s['estimate']['bytes'][1] for s in plan['steps']) / 1e6:,.1f} MB"
 
 
 STATES = {
@@ -44,9 +49,15 @@ def print_story(console: Console, story: Mapping[str, Any]) -> None:
     console.print(
         Text(f"answer {story['key']} = recipe {story['recipe']} + row {story['row']}"), soft_wrap=True
     )
+    same = 0
     for name, value in story["parts"].items():
         mark = "changed  " if name in story["changed"] else ""
+        if name.startswith("citation") and not mark:
+            same += 1
+            continue
         console.print(Text(f"  {mark}{name}: {value}"), soft_wrap=True)
+    if same:
+        console.print(Text(f"  and {same} citations{' that are as they were' if story['changed'] else ''}"))
     if story["previous"]:
         row = ", ".join(story["changed"]) or "the row is as it was"
         console.print(Text(f"against run {story['previous']}: {row}"))

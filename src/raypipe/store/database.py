@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import lance
-import lancedb
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -19,7 +18,7 @@ from raypipe.store.files import Files, StoreError
 from raypipe.store.lease import Lease
 from raypipe.store.tables import BASE, kind_of, table_schema
 
-FORMAT = 1  # of what lies in a store; raised when an older raypipe could misread it
+FORMAT = 2  # of what lies in a store; raised when an older raypipe could misread it
 _MARK = "_store.json"
 
 LOOKUP_KEYS = 4096  # per query: one of 5,000 keys takes 57 ms, and the query text is parsed in memory
@@ -53,7 +52,10 @@ class Store:
         if mark is None:
             raise StoreError(f"there is no store at {uri}: `raypipe ingest PATH --store {uri}` makes one")
         if (found := json.loads(mark)["format"]) != FORMAT:
-            raise StoreError(f"the store at {uri} has format {found}, this raypipe reads format {FORMAT}")
+            raise StoreError(
+                f"the store at {uri} has format {found}, this raypipe reads format {FORMAT}. Name another "
+                "place with --store: what is ingested and asked there is asked anew"
+            )
         return store
 
     @classmethod
@@ -99,6 +101,8 @@ class Store:
         """Makes a table if it is not there. Raises StoreError if it is there with other columns."""
         wanted = table_schema(table, schema)
         if not self.has(table):
+            import lancedb  # .6 s that only who makes a table needs: no worker does
+
             lancedb.connect(self.uri).create_table(table, schema=wanted, exist_ok=True)
         found = self.dataset(table).schema
         if not found.equals(wanted):

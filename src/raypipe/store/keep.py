@@ -5,12 +5,13 @@ Knows Lance's tags, deletions and cleanup. Does not know why something may go: `
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from datetime import timedelta
+from collections.abc import Collection, Sequence
+from datetime import datetime, timedelta
 
 from raypipe.store.database import LOOKUP_KEYS, Store, quoted
 from raypipe.store.files import StoreError
 
+FRAGMENTS = 64  # a commit adds one or two; a look-up opens each
 KEPT = timedelta(days=1)  # a version that is younger may still be read by a run or a request
 
 
@@ -53,8 +54,37 @@ def delete_rows(store: Store, table: str, column: str, values: Sequence[str]) ->
         store.dataset(table).delete(f"{column} IN ({quoted(values[at : at + LOOKUP_KEYS])})")
 
 
-def clean(store: Store, table: str) -> int:
-    """Removes versions older than KEPT that no tag protects; the bytes that this frees."""
-    stats = store.dataset(table).cleanup_old_versions(older_than=KEPT, error_if_tagged_old_versions=False)
-    freed: int = stats.bytes_removed
+def unfinished(store: Store) -> list[str]:
+    """Names of the work that was begun and is not committed: its parts lie in files that no version names."""
+    return [n.removesuffix(".json") for n in store.files.names("_runs") if n.endswith(".json")]
+
+
+def clean(store: Store, table: str, keep: Collection[int] = (), kept: timedelta = KEPT) -> int:
+    """Removes versions older than `kept`, but neither the newest, nor tagged ones, nor those to `keep`; the
+    bytes that this frees. Raises StoreError while work is unfinished: whether a run was committed is read
+    from old versions."""
+    if left := unfinished(store):
+        raise StoreError(
+            f"{store.uri}: {len(left)} pieces of work are unfinished ({', '.join(left[:3])}), so no old "
+            "version may go. Run the same command again to its end, then clean up"
+        )
+    dataset = store.dataset(table)
+    safe = {*keep, *tagged(store, table).values(), dataset.version}
+    before = datetime.now() - kept  # Lance gives local times
+    old = [v["version"] for v in dataset.versions() if v["timestamp"] < before and v["version"] not in safe]
+    if not old:
+        return 0
+    freed: int = dataset.cleanup_old_versions(versions=old).bytes_removed
     return freed
+
+
+def compact(store: Store, table: str, most: int = FRAGMENTS) -> bool:
+    """Writes a table of more than `most` fragments anew in few, and says whether it did. Rows stay as they
+    are and old versions keep the old files. Parts that a run has written and not committed are none of the
+    table's yet: their commit comes on top."""
+    dataset = store.dataset(table)
+    if len(dataset.get_fragments()) <= most:
+        return False
+    dataset.optimize.compact_files()
+    store.index(table)
+    return True

@@ -37,6 +37,7 @@ FAULTS = _required(
     ("reason", pa.string()),
     ("detail", pa.string()),
     ("transient", pa.bool_()),
+    ("attempts", pa.int32()),  # of the run that could not do it
     ("digest", pa.string()),  # whose fault: a table of sources, the key of an answer, the files of a line
     ("run", pa.string()),
 )

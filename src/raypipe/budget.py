@@ -1,0 +1,20 @@
+"""How many rows a run may leave undone before it counts as failed. Knows nothing of rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """How many rows of a kind a run may leave undone: the greater of the two. In no digest."""
+
+    share: float = 0.005  # of the rows
+    rows: int = 10
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.share <= 1 or self.rows < 0:
+            raise ValueError("faults: expected a share of 0 to 1 and rows of at least 0")
+
+    def allowed(self, rows: int) -> int:
+        return max(int(self.share * rows), self.rows)

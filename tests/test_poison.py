@@ -1,0 +1,261 @@
+"""A row that breaks whoever works on it costs itself and at most three attempts; every other row is done."""
+
+import asyncio
+import io
+import os
+import signal
+import sys
+import time
+from dataclasses import dataclass, fields, replace
+
+import pytest
+import ray
+from reruns import CONF, FAKES, HERE, Bench
+
+from raypipe import arrow
+from raypipe.budget import Budget
+from raypipe.cli.opened import resolved
+from raypipe.errors import ConfError, DataError, FaultBudgetExceeded
+from raypipe.letters import check, losses, retry
+from raypipe.pipeline import Pipeline, Sizes, inline
+from raypipe.records import Source, source_id
+from raypipe.report.progress import Progress
+from raypipe.store import Store, put
+from raypipe.work import Place, bisected
+
+ROWS = 1000
+
+
+@dataclass(frozen=True)
+class Poisoned:
+    """Work on which one row breaks the worker, and a diary of how often it did."""
+
+    fill: object
+    row: str
+    how: str
+    diary: str
+
+    def open(self):
+        do = self.fill.open()
+
+        async def poisoned(part):
+            if self.row in part.ids and self.row not in part.lost:
+                with open(self.diary, "a") as diary:
+                    diary.write(f"{len(part.ids)}\n")
+                if self.how == "segfault":
+                    os.kill(os.getpid(), signal.SIGSEGV)
+                elif self.how == "hang":
+                    time.sleep(60)
+                elif self.how == "wrong setup":
+                    raise ConfError("the setup is wrong")
+            return await do(part)
+
+        return poisoned
+
+
+@pytest.fixture
+def sources(tmp_path):
+    """A pipeline over so many short texts, and their ids."""
+    store = Store.create(str(tmp_path / "store"))
+    made = [Source(source_id("snippet", t), "snippet", t) for t in (f"line {i} of many" for i in range(ROWS))]
+    put(store, "sources", arrow.source.table(made))
+    recipe = resolved(_fakes(tmp_path), None, CONF)
+    silent = Progress(io.StringIO(), silent=True)
+    place = Place(store.uri, "sorted", "cpu", 1)
+    return Pipeline(store, recipe, place, Sizes(100, 10), inline, silent), [s.id for s in made]
+
+
+def _fakes(folder):
+    (folder / "fakes.yaml").write_text(FAKES)
+    return str(folder / "fakes.yaml")
+
+
+def stored_faults(pipe):
+    rows = pipe.store.dataset("faults").to_table().to_pylist()
+    return [(r["id"], r["reason"], r["attempts"], r["transient"]) for r in rows]
+
+
+@pytest.mark.parametrize("how", ["segfault", "hang"])
+def test_one_row_in_a_thousand_that_kills_or_stops_its_worker_costs_one_row(
+    sources, how, tmp_path, local_ray
+):
+    from raypipe import cluster
+
+    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import a test module
+    pipe, ids = sources
+    poison, diary = ids[457], tmp_path / "diary"
+    limits = cluster.Limits(row_s=0.03, open_s=6.0)  # a part of 100 has 9 s, a row alone 6
+
+    def runner(verb, fill, parts):
+        pool = cluster.Pool(actors=2, cpus=0.5)
+        return cluster.run_parts(Poisoned(fill, poison, how, str(diary)), parts, pool, limits)
+
+    pipe = replace(pipe, runner=runner)
+    pipe._texts(ids, _done())
+    assert pipe.store.missing(pipe.texts_table, "source", ids) == [poison]
+    reason = {"segfault": "crash", "hang": "timeout"}[how]
+    assert stored_faults(pipe) == [(poison, reason, 3, False)]
+    tries = diary.read_text().split()
+    assert len(tries) <= 3 and tries[-1] == "1", "in its part, twice, then alone"
+    assert pipe.missing(pipe.texts_table, ids) == [], "and it is not tried by the next run"
+
+
+def _done():
+    from raypipe.pipeline import Done
+
+    return Done()
+
+
+def test_what_a_caller_can_mend_ends_the_run_at_once_with_its_own_type(sources, tmp_path, local_ray):
+    from raypipe import cluster
+
+    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    pipe, ids = sources
+
+    def runner(verb, fill, parts):
+        wrong = Poisoned(fill, ids[5], "wrong setup", str(tmp_path / "diary"))
+        return cluster.run_parts(wrong, parts, cluster.Pool(actors=1, cpus=0.5))
+
+    with pytest.raises(ConfError, match="the setup is wrong"):
+        replace(pipe, runner=runner)._texts(ids, _done())
+    assert (tmp_path / "diary").read_text().split() == ["100"]
+
+
+class Counts(dict):
+    """Stage counts that a bisection adds its faults to."""
+
+    def __missing__(self, name):
+        from raypipe.run import StageCount
+
+        return self.setdefault(name, StageCount())
+
+
+def bisect(ids, poison, error):
+    """What a batch comes to in which some rows raise, and the batches that were tried with one of them."""
+    tried, counts = [], Counts()
+    counts["parse"]
+
+    async def compute(some):
+        import pyarrow as pa
+
+        if hit := poison & set(some):
+            tried.append((len(some), sorted(hit)))
+            raise error
+        return pa.table({"id": pa.array(some, pa.string())}), []
+
+    done, lost = asyncio.run(bisected(compute, tuple(ids), counts))
+    return sorted(i for t, _ in done for i in t["id"].to_pylist()), lost, tried
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 7, 100])
+def test_a_batch_that_raises_is_cut_down_to_its_row_in_three_attempts(count):
+    ids = [f"r{i}" for i in range(count)]
+    poison = {ids[count // 2]}
+    kept, lost, tried = bisect(ids, poison, ValueError("no such word"))
+    assert kept == sorted(set(ids) - poison) and set(lost) == poison
+    assert len(tried) <= 3 and tried[-1][0] == 1
+    [why] = lost.values()
+    assert why.attempts == len(tried) and not why.fault.transient
+    assert "ValueError: no such word" in why.fault.detail
+
+
+def test_several_bad_rows_are_each_found_and_memory_that_ran_out_is_of_the_moment():
+    ids = [f"r{i}" for i in range(50)]
+    kept, lost, _ = bisect(ids, {"r3", "r4", "r49"}, MemoryError())
+    assert set(lost) == {"r3", "r4", "r49"} and len(kept) == 47
+    assert all(x.fault.transient and x.fault.reason == "memory" for x in lost.values())
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(28, "No space left on device"), DataError("bad"), AssertionError()]
+)
+def test_a_full_disk_a_wrong_setup_and_a_broken_law_are_no_rows_fault(error):
+    with pytest.raises(type(error)):
+        bisect(["a", "b"], {"a"}, error)
+
+
+def evaluated(bench, pipe):
+    """Tallies and letters after an eval."""
+    from raypipe.evaluate import questions_of
+
+    bench.run(pipe=pipe)
+    questions = list(questions_of(pipe, None, None))
+    lost = losses(pipe, questions, {})
+    return questions, lost, {t.what: t for t in lost.tallies}
+
+
+def test_rows_in_are_rows_done_dead_letters_and_rows_to_do_and_a_retry_does_them(world, tmp_path):
+    from raypipe.steps.rerank import Rerank
+
+    broken = {"on": True}
+
+    class Brittle(Rerank):
+        """A step that raises on one question."""
+
+        def open(self, kit):
+            ask = Rerank.open(self, kit)
+
+            async def brittle(questions):
+                if broken["on"] and any(q.id == victim for q in questions):
+                    raise RuntimeError("cannot read this one")
+                return await ask(questions)
+
+            return brittle
+
+    bench = Bench(tmp_path, world)
+    pipe = bench.pipeline()
+    victim = bench.lines()[2]["interaction_id"]
+    [old] = [s.step for s in pipe.recipe.question if s.name == "rerank"]
+    Brittle.__name__ = "Rerank"
+    step = Brittle(**{f.name: getattr(old, f.name) for f in fields(old)})
+    question = tuple(replace(s, step=step) if s.step is old else s for s in pipe.recipe.question)
+    pipe = replace(pipe, recipe=replace(pipe.recipe, question=question))
+    questions, lost, kinds = evaluated(bench, pipe)
+    assert [(x.what, x.id, x.step, x.reason) for x in lost.letters] == [
+        ("questions", victim, "rerank", "raised")
+    ]
+    of = kinds["questions"]
+    assert (of.rows, of.done, of.dead, of.todo) == (6, 5, 1, 0)
+    check(Budget(), lost)
+    with pytest.raises(FaultBudgetExceeded, match="1 of 6 questions could not be done, 0 may be") as over:
+        check(Budget(share=0.1, rows=0), lost)
+    assert "cannot read this one" in str(over.value) and "--retry-faults" in str(over.value)
+    assert FaultBudgetExceeded.exit_code == 6
+    broken["on"] = False
+    assert evaluated(bench, pipe)[2]["questions"].dead == 1, "a dead letter is not tried again by itself"
+    assert retry(pipe, questions) == 1
+    _, lost, kinds = evaluated(bench, pipe)
+    assert lost.letters == () and kinds["questions"].done == 6
+
+
+def test_too_many_faults_are_exit_code_6_after_everything_else_is_stored(world, tmp_path, capsys, local_ray):
+    import json
+
+    from raypipe.cli import main
+
+    bench = Bench(tmp_path, world)
+    lines = bench.lines()
+    lines[0]["search_results"][0]["page_result"] = "%PDF-1.4\n1 0 obj"
+    laptop = (HERE.parent / "conf/clusters/laptop.yaml").read_text()
+    (tmp_path / "strict.yaml").write_text(laptop.replace("share: 0.005, rows: 10", "share: 0.001, rows: 0"))
+    args = ["eval", _fakes(tmp_path), "--data", str(bench.data(lines)), "--store", str(tmp_path / "store")]
+    args += ["--out", str(tmp_path / "out")]
+    assert main([*args, "--cluster", str(tmp_path / "strict.yaml")]) == 6
+    said = capsys.readouterr().err
+    assert "sources could not be done, 0 may be" in said and "not_html" in said
+    assert json.loads((tmp_path / "out" / "report.json").read_text())["n_unscored"] == 0
+    assert main(["faults", str(tmp_path / "out"), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    [letter] = found["faults"]
+    assert (letter["what"], letter["reason"], letter["attempts"]) == ("sources", "not_html", 1)
+    assert {r["what"]: (r["dead"], r["todo"]) for r in found["rows"]} == {
+        "sources": (1, 0),
+        "questions": (0, 0),
+    }
+    assert main(args) == 0, "within the budget of the laptop's file"
+    assert "planned, 0 made" in capsys.readouterr().out
+    assert main([*args, "--retry-faults"]) == 0
+    assert main(["faults", str(tmp_path / "out"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["faults"] == found["faults"], (
+        "tried again, and it is still no page"
+    )
