@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 import threading
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from raypipe import conf
@@ -13,6 +14,7 @@ from raypipe.cli import options
 from raypipe.cli.opened import addresses, resolved
 from raypipe.cli.settings import Settings
 from raypipe.conf import Where
+from raypipe.graph.known import placed
 from raypipe.models import load
 from raypipe.models.load import Room
 from raypipe.recipe import Recipe
@@ -53,6 +55,14 @@ class Endpoint:
     models: str | None = None  # models file in place of conf/models.yaml
     store: str | None = None  # URI
     cluster: str = "laptop"  # a name under conf/clusters, or a path: engine, device and threads of the models
+    graphs: Mapping[str, str] = field(default_factory=dict)  # name -> where it lies; "": all others
+
+    def resolved(self, settings: Settings) -> Recipe:
+        """The recipe. Raises ConfError for a graph whose place nobody said."""
+        recipe = resolved(self.recipe, self.models, settings.conf, self.graphs)
+        for graph in recipe.graphs():
+            placed(graph)
+        return recipe
 
     def application(self, settings: Settings) -> Application:
         """The application for Ray Serve. The store need not be there yet."""
@@ -61,7 +71,7 @@ class Endpoint:
         file = self.file(settings)
         pool = file.pools["embed"]
         store = settings.store_to_use(self.store)
-        recipe = resolved(self.recipe, self.models, settings.conf)
+        recipe = self.resolved(settings)
         asked = addresses(file, recipe.models(), settings.keys)
         room = file.engines.room(file.device) if file.engines else Room()
         threads = max(1, int(pool.cpus))
@@ -76,7 +86,7 @@ class Endpoint:
         cluster file has room for engines where the recipe needs one."""
         from raypipe import cluster
 
-        models = resolved(self.recipe, self.models, settings.conf).models()
+        models = self.resolved(settings).models()
         for model in models:
             load.present(model)
         cluster.Team.of(self.file(settings), models)
@@ -97,7 +107,7 @@ def _engines(recipe: Recipe) -> list[Model]:
 def _serve(args: argparse.Namespace, settings: Settings) -> int:
     from raypipe import cluster, deploy
 
-    endpoint = Endpoint(args.recipe, args.models, args.store, args.cluster)
+    endpoint = Endpoint(args.recipe, args.models, args.store, args.cluster, options.graphs_of(args))
     endpoint.check(settings)  # a replica that cannot start is tried again and again
     application = endpoint.application(settings)
     cluster.connect("local")  # a Serve that runs elsewhere may listen to others
