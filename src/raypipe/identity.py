@@ -25,7 +25,7 @@ def stable(value: object) -> str:
 
     Types are told apart (1, 1.0, True and "1" have four forms); the order of fields and of a mapping's keys
     does not matter; a Model is its identity, a
-    graph its version and the grammar it is asked in.
+    graph its version, the grammar it is asked in and how names are linked.
 
     Raises TypeError for anything else: what has no stable form must not reach a digest.
 
@@ -52,7 +52,7 @@ def stable(value: object) -> str:
     if isinstance(value, Model):
         return f"Model({model_identity(value)})"
     if isinstance(value, GraphRef):
-        return f"Graph({stable(value.version)},{stable(value.grammar)})"
+        return f"Graph({stable(value.version)},{stable(value.grammar)},{stable(value.levels)})"
     if isinstance(value, FactsRef):
         return f"Facts({stable(value.version)})"
     if dataclasses.is_dataclass(value) and not isinstance(value, type):

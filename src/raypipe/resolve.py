@@ -20,6 +20,7 @@ from raypipe.chat import Grammar, JsonSchema
 from raypipe.conf import Conf, Resolve, Where, did_you_mean
 from raypipe.errors import ConfError, DataError
 from raypipe.graph.known import tables_version
+from raypipe.graph.link import LEVELS
 from raypipe.graph.public import facts_version
 from raypipe.knowledge import FactsRef, GraphRef
 from raypipe.models.catalog import Catalog
@@ -124,10 +125,16 @@ class GraphEntry:
     where: str = ""  # the folder, the address, or the file of facts; "": to be said when it is used
     version: str = ""  # of a server
     refresh: Mapping[str, str | int] = field(default_factory=dict)  # domain -> REFRESH, or seconds
+    levels: Mapping[str, tuple[Literal["exact", "substring", "tokens"], ...]] = field(default_factory=dict)
+    """Kind of name -> how it is linked. The level embedding needs a model, which an entry cannot name."""
 
     def __post_init__(self) -> None:
         if (self.kind == "server") != bool(self.version):
             raise ValueError("version: expected for a server and for nothing else")
+        if strange := sorted(self.levels.keys() - LEVELS.keys()):
+            raise ValueError(
+                f"levels: {strange[0]!r} is no kind of name; expected {', '.join(sorted(LEVELS))}"
+            )
         for domain, period in self.refresh.items():
             if isinstance(period, str) and period not in REFRESH:
                 raise ValueError(
@@ -162,7 +169,7 @@ def _graph_ref(name: str, entry: GraphEntry, place: str, grammar: str) -> GraphR
     seconds = {d: REFRESH[p] if isinstance(p, str) else float(p) for d, p in entry.refresh.items()}
     refresh = {d: s for d, s in seconds.items() if math.isfinite(s)}
     if not place:
-        return GraphRef(name, "folder", "", "nowhere", grammar)
+        return GraphRef(name, "folder", "", "nowhere", grammar, entry.levels)
     if (entry.kind == "server") != place.startswith(("http://", "https://")):
         what = "http://HOST:PORT" if entry.kind == "server" else "a folder of tables"
         raise ConfError(f"graph {name!r} is of kind {entry.kind}: expected {what}, found {place!r}")
@@ -171,7 +178,7 @@ def _graph_ref(name: str, entry: GraphEntry, place: str, grammar: str) -> GraphR
     except DataError as e:
         raise ConfError(f"graph {name!r}: {e}") from e
     assert entry.kind != "facts"
-    return GraphRef(name, entry.kind, place, version, grammar, MappingProxyType(refresh))
+    return GraphRef(name, entry.kind, place, version, grammar, entry.levels, MappingProxyType(refresh))
 
 
 def _bank(files: Conf) -> Read[Bank]:

@@ -15,6 +15,7 @@ from raypipe.errors import ConfError
 from raypipe.graph.execute import run
 from raypipe.graph.fetch import Remote
 from raypipe.graph.graph import Folder, open_folder
+from raypipe.graph.link import LEVELS, Strictness
 from raypipe.graph.tables import files_of
 from raypipe.knowledge import GraphRef, Mention, Request, Result
 from raypipe.text.calls import Parse, parser
@@ -56,12 +57,16 @@ def placed(ref: GraphRef) -> None:
 
 def open_tables(ref: GraphRef) -> Known:
     """The graph of kind folder that an entry names. Raises DataError for a folder that is none."""
-    return Known(open_folder(Path(ref.where)), parser(ref.grammar))
+    return Known(open_folder(Path(ref.where), _strictness(ref)), parser(ref.grammar))
 
 
 def open_server(ref: GraphRef, ask: Request) -> Known:
     """The graph of kind server that an entry names, asked by `ask`."""
-    return Known(Remote(ask), parser(ref.grammar))
+    return Known(Remote(ask, _strictness(ref)), parser(ref.grammar))
+
+
+def _strictness(ref: GraphRef) -> Strictness:
+    return Strictness({**LEVELS, **ref.levels})
 
 
 def tables_version(folder: Path) -> str:
