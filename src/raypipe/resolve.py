@@ -132,9 +132,8 @@ class GraphEntry:
         if (self.kind == "server") != bool(self.version):
             raise ValueError("version: expected for a server and for nothing else")
         if strange := sorted(self.levels.keys() - LEVELS.keys()):
-            raise ValueError(
-                f"levels: {strange[0]!r} is no kind of name; expected {', '.join(sorted(LEVELS))}"
-            )
+            known = ", ".join(sorted(LEVELS))
+            raise ValueError(f"levels: {strange[0]!r} is no kind of name; expected {known}")
         for domain, period in self.refresh.items():
             if isinstance(period, str) and period not in REFRESH:
                 raise ValueError(

@@ -53,9 +53,8 @@ def test_what_a_folder_holds_is_identity_and_where_it_lies_is_not(made, tmp_path
 
 def test_periods_are_words_or_seconds_and_no_identity(made):
     server = {"kind": "server", "where": "http://127.0.0.1:1", "version": "v"}
-    ref, one = made(
-        {**server, "refresh": {"movie": "daily", "music": 60, "open": "static", "sports": "live"}}
-    )
+    periods = {"movie": "daily", "music": 60, "open": "static", "sports": "live"}
+    ref, one = made({**server, "refresh": periods})
     assert dict(ref.refresh) == {"movie": 86400.0, "music": 60.0, "sports": 0.0}
     assert made(server)[1] == one
     assert made({**server, "version": "w"})[1] != one
