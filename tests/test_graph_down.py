@@ -14,6 +14,7 @@ from raypipe.graph.server import serve
 from raypipe.ingest import ingest
 from raypipe.pipeline import Pipeline, Sizes, inline
 from raypipe.report.progress import Progress
+from raypipe.stale import forget_old
 from raypipe.store import Store
 from raypipe.work import Place
 
@@ -73,3 +74,37 @@ def test_a_row_answered_without_the_graph_stays_to_do_until_the_graph_is_back(pi
         [done] = again.answers(questions)
     assert again.store.count("answers") == 1 and done.degraded == ()
     assert done.replies["facts"].label == "answered"
+
+
+def test_refresh_makes_answers_to_do_whose_domain_changes_and_asks_what_is_too_old_alone(pipe, tmp_path):
+    requests = []
+    tables = runpy.run_path(str(HERE / "graph/smallgraph.py"))["build"]().tables
+    text = (tmp_path / "made.yaml").read_text()
+    with serve(tables) as url:
+        for domain, counted in (("open", 0), ("sports", 1)):
+            (tmp_path / "made.yaml").write_text(
+                text.replace("lookup: {", "lookup: {domain: domain, ").replace(
+                    "question:\n", f"question:\n{LABEL.format(domain)}"
+                )
+            )
+            pipeline, questions = pipe(url)
+            pipeline.answer(questions)
+            [done] = pipeline.answers(questions)
+            assert done.replies["domain"].label == domain
+            requests.append(forget_old(pipeline, questions))
+            assert len(requests[-1]) == counted
+            again = pipeline.answer(questions).counts
+            assert sum(c.tally.replies.asked for c in again.values()) == 0, "an entry of open is static"
+    assert requests == [[], ["q"]]
+
+
+LABEL = """\
+  - generate:
+      model: llama-3-8b
+      prompt: crag/vanilla
+      into: domain
+      reply: label
+      labels: [nowhere]
+      default: {}
+      max_tokens: 5
+"""

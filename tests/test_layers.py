@@ -52,6 +52,7 @@ ALLOWED: dict[str, set[str]] = {
         "steps", "store", "work",
     },
     "attempts": {"run", "store"},
+    "stale": {"pipeline", "recipe", "records", "steps", "work"},
     "gather": {"arrow", "index", "metrics", "pipeline", "records", "report"},
     "judge": {"chat", "metrics", "records", "step", "text"},
     "online": {
@@ -86,7 +87,7 @@ ALLOWED: dict[str, set[str]] = {
     "evaluate": {
         "account", "arrow", "attempts", "errors", "gather", "ingest", "judge", "kit", "letters", "manifest",
         "memo",
-        "metrics", "pipeline", "plan", "readers", "records", "report", "run", "steps", "store",
+        "metrics", "pipeline", "plan", "readers", "records", "report", "run", "steps", "store", "stale",
     },
 }  # fmt: skip
 HEAVY = {
