@@ -28,9 +28,9 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import psutil
 
@@ -94,9 +94,11 @@ class Armed:
     verb: str
     diary: str
     kill: Kill | None
+    place: Place
 
     def open(self) -> Do:
-        do, seen, diary = self.fill.open(), Counter[str](), Path(self.diary)
+        do = replace(cast(Any, self.fill), place=self.place).open()
+        seen, diary = Counter[str](), Path(self.diary)
         table = getattr(self.fill, "table", "answers")
 
         def reached(point: str) -> None:
@@ -156,7 +158,7 @@ def drive(address: str, folder: Path, kill: Kill | None) -> None:
         timer.start()
 
     def runner(verb: Verb, fill: Fill, parts: Sequence[Part]) -> Iterator[PartDone]:
-        armed = Armed(fill, verb, str(diary), kill)
+        armed = Armed(fill, verb, str(diary), kill, cast(Any, fill).place)
         return cluster.run_parts(armed, parts, cluster.Pool(actors=ACTORS, cpus=0.5))
 
     recipe = resolved(str(RECIPE), str(MODELS), Conf((ROOT / "conf",)))

@@ -23,10 +23,11 @@ def data() -> Path:
 
 @pytest.fixture(scope="session")
 def local_ray():
-    """A Ray of two CPUs, started by this session and ended by it."""
+    """A Ray of two CPUs and four GPUs that are not there, started by this session and ended by it. Whoever
+    asks for a GPU gets a number for it and computes on a CPU."""
     import ray
 
-    ray.init(address="local", num_cpus=2, log_to_driver=False, include_dashboard=False)
+    ray.init(address="local", num_cpus=2, num_gpus=4, log_to_driver=False, include_dashboard=False)
     yield
     ray.shutdown()
 

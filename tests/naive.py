@@ -1,10 +1,12 @@
 """A driver for the drill of naive ways: `naive.py ADDRESS FOLDER KILL`. Rows go through Ray Data into a Lance
-table with Ray's own checkpoints: workers write files, the driver commits them at the end, and is killed
-before that if KILL is 1. Prints how many rows the table has."""
+table with Ray's own checkpoints: workers write files, the driver commits them at the end, and is killed half
+way if KILL is 1. Prints how many rows the table has."""
 
 import os
 import signal
 import sys
+import time
+import uuid
 from pathlib import Path
 
 import lance
@@ -21,19 +23,21 @@ class Fragments(Datasink):
     """Rows to files of a Lance table, committed once by the driver, as Ray's own sink for Lance does it."""
 
     def __init__(self, uri, kill):
-        self._uri, self._kill = uri, kill
+        self._uri, self._driver = uri, os.getpid() if kill else None
 
     def write(self, blocks, ctx):
-        files = []
+        files, done = [], Path(self._uri).parent / "done"
+        if self._driver and len(list(done.iterdir())) >= 2:
+            time.sleep(1)  # for the checkpoints of those that are done
+            os.kill(self._driver, signal.SIGKILL)
         for block in blocks:
             table = block if isinstance(block, pa.Table) else pa.Table.from_pandas(block)
             if table.num_rows:
                 files += write_fragments(table.select(["id"]), self._uri)
+        (done / uuid.uuid4().hex).touch()
         return files
 
     def on_write_complete(self, result):
-        if self._kill:
-            os.kill(os.getpid(), signal.SIGKILL)
         files = [f for some in result.write_returns for f in some]
         if files:
             operation = lance.LanceOperation.Append(files)
@@ -48,6 +52,7 @@ def main():
         lance.write_dataset(pa.table({"id": pa.array([], pa.int64())}), uri)
     context = DataContext.get_current()
     context.checkpoint_config = CheckpointConfig("id", str(folder / "checkpoint"))
+    (folder / "done").mkdir(exist_ok=True)
     source = folder / "in"
     if not source.exists():
         ray.data.range(ROWS, override_num_blocks=4).write_parquet(str(source))

@@ -26,6 +26,7 @@ from raypipe import arrow, conf, engines
 from raypipe.chat import Generated, Message, Sampling
 from raypipe.cli import main
 from raypipe.cli.opened import resolved
+from raypipe.cluster_file import Cluster
 from raypipe.conf import Conf, Where
 from raypipe.evaluate import Evaluation, evaluate
 from raypipe.identity import model_identity
@@ -152,7 +153,7 @@ def job(local_ray, models, server):
     from raypipe import cluster
 
     path = CONF.find("clusters", "laptop")
-    file = conf.build(cluster.Cluster, conf.read_yaml(path), Where(str(path)))
+    file = conf.build(Cluster, conf.read_yaml(path), Where(str(path)))
     wanted = [m for name in (SMALL, WHOLE) for m in resolved(name, str(models), CONF).models()]
     made = cluster.Team.of(file, wanted)
     assert made is not None and len(made.models) == 1, "both recipes name one model"

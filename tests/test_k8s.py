@@ -1,7 +1,9 @@
-"""The Kubernetes manifests against KubeRay's own schemas and against what they start here."""
+"""The Kubernetes manifests: against the schemas of Kubernetes and KubeRay, the policy in k8s_policy.py, and
+what they start here. Not on a live cluster: none can be had."""
 
 import copy
 import gzip
+import json
 import re
 import shlex
 import shutil
@@ -12,33 +14,41 @@ from pathlib import Path
 import jsonschema
 import pytest
 import yaml
+from k8s_policy import RULES, cluster_of, containers, gpu_groups, of_kind, worker_groups
 from serve_config import builder, unknown
 
+from raypipe import conf, rooms
 from raypipe.cli import parser
+from raypipe.cluster_file import Cluster
+from raypipe.conf import Where
 
 ROOT = Path(__file__).parents[1]
-BASE = ROOT / "k8s" / "base"
+K8S = ROOT / "k8s"
 IN_IMAGE = "/opt/raypipe/"  # where the checkout lies
-KUSTOMIZATION = yaml.safe_load((BASE / "kustomization.yaml").read_text())
-MANIFESTS = {
-    tree["kind"]: tree
-    for f in KUSTOMIZATION["resources"]
-    for tree in [yaml.safe_load((BASE / f).read_text())]
-}
-RAYS = ["RayJob", "RayService"]
+RAYS = ("RayCluster", "RayJob", "RayService")
+WATCHING = ("PodMonitor", "PrometheusRule")  # the Prometheus operator's; their schemas are not at hand
+OVERLAYS = ("base", "overlays/dev", "overlays/gpu", "overlays/ha")
 
 
-def cluster(tree):
-    """The RayCluster that a manifest starts."""
-    return tree["spec"].get("rayClusterSpec") or tree["spec"]["rayClusterConfig"]
+def render(folder):
+    """What `kubectl apply -k` would send, by kubectl's own kustomize."""
+    if not shutil.which("kubectl"):
+        pytest.skip("kubectl is not installed here")
+    command = ["kubectl", "kustomize", str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return list(yaml.load_all(done.stdout, yaml.CSafeLoader))
 
 
-def groups(tree):
-    return [cluster(tree)["headGroupSpec"], *cluster(tree)["workerGroupSpecs"]]
+@pytest.fixture(scope="module")
+def rendered():
+    """Overlay -> trees, each rendered once."""
+    return {name: render(K8S / name) for name in OVERLAYS}
 
 
-def containers(tree):
-    return [c for g in groups(tree) for c in g["template"]["spec"]["containers"]]
+@pytest.fixture(params=OVERLAYS)
+def trees(request, rendered):
+    return rendered[request.param]
 
 
 def strict(schema):
@@ -74,130 +84,189 @@ def problems(validator, tree):
     return sorted(f"{e.json_path}: {e.message}" for e in validator.iter_errors(tree))
 
 
-@pytest.mark.parametrize("kind", RAYS)
-def test_a_manifest_fits_the_schema_of_its_kind(kind, validators):
-    tree = MANIFESTS[kind]
-    assert tree["apiVersion"] == "ray.io/v1"
-    assert problems(validators[kind], tree) == []
+def test_rays_manifests_fit_kuberays_schemas(trees, validators):
+    found = of_kind(trees, *RAYS)
+    assert {t["kind"] for t in found} == set(RAYS)
+    for tree in found:
+        assert tree["apiVersion"] == "ray.io/v1"
+        assert problems(validators[tree["kind"]], tree) == []
 
 
 @pytest.mark.parametrize("kind", RAYS)
-def test_the_check_notices_a_typo_and_a_wrong_type_at_any_depth(kind, validators):
+def test_the_check_notices_a_typo_and_a_wrong_type_at_any_depth(kind, rendered, validators):
     for change in (
         lambda t: t["spec"].update(entrypiont="x"),
-        lambda t: cluster(t)["headGroupSpec"].update(rayStartParam={}),
-        lambda t: containers(t)[0].update(imagePolicy="Always"),
-        lambda t: containers(t)[-1]["resources"].update(limit={"cpu": "1"}),
-        lambda t: cluster(t)["workerGroupSpecs"][0].update(replicas="two"),
-        lambda t: cluster(t)["authOptions"].update(mode="none"),
+        lambda t: cluster_of(t)["headGroupSpec"].update(rayStartParam={}),
+        lambda t: containers([t])[0].update(imagePolicy="Always"),
+        lambda t: containers([t])[-1]["resources"].update(limit={"cpu": "1"}),
+        lambda t: cluster_of(t)["workerGroupSpecs"][0].update(replicas="two"),
+        lambda t: cluster_of(t)["authOptions"].update(mode="none"),
     ):
-        tree = copy.deepcopy(MANIFESTS[kind])
+        tree = copy.deepcopy(of_kind(rendered["base"], kind)[0])
         change(tree)
         assert len(problems(validators[kind], tree)) == 1
 
 
-@pytest.mark.parametrize("kind", RAYS)
-def test_names_are_short_enough_for_the_names_that_kuberay_makes_of_them(kind):
-    assert re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", MANIFESTS[kind]["metadata"]["name"])
-    assert len(MANIFESTS[kind]["metadata"]["name"]) <= 47
+def test_other_manifests_fit_the_schemas_of_kubernetes(trees):
+    kubernetes = pytest.importorskip(
+        "kubernetes_validate", reason="kubernetes-validate is not installed here"
+    )
+    found = [t for t in trees if t["kind"] not in (*RAYS, *WATCHING)]
+    assert len(found) >= 6
+    for tree in found:
+        kubernetes.validate(tree, "1.32", strict=True)
+        wrong = {**tree, "spce": {}}
+        with pytest.raises(kubernetes.ValidationError):
+            kubernetes.validate(wrong, "1.32", strict=True)
 
 
-@pytest.mark.parametrize("kind", RAYS)
-def test_ray_is_the_pinned_one_everywhere(kind):
+@pytest.mark.parametrize("name", RULES)
+def test_a_rule_holds_and_notices_each_way_to_break_it(name, rendered):
+    rule, broken = RULES[name], 0
+    for overlay, trees in rendered.items():
+        if rule.overlays and Path(overlay).name not in rule.overlays:
+            continue
+        assert list(rule.broken(trees)) == [], overlay
+        for n, flipped in enumerate(rule.flipped(trees)):
+            assert list(rule.broken(flipped)), f"{overlay}: break {n} of {name} goes unnoticed"
+            broken += 1
+    assert broken >= len(rule.breaks)
+
+
+def test_ray_is_the_pinned_one_everywhere(trees):
     [pinned] = re.findall(r"^ray==(\S+)", (ROOT / "requirements/cpu.txt").read_text(), re.M)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert f"ray[data,serve]>={pinned.rpartition('.')[0]}" in str(project["dependencies"])
-    assert cluster(MANIFESTS[kind])["rayVersion"] == pinned
-    assert {c["image"] for c in containers(MANIFESTS[kind])} == {f"raypipe:{project['version']}-ray{pinned}"}
+    assert {cluster_of(t)["rayVersion"] for t in of_kind(trees, *RAYS)} == {pinned}
+    images = {c["image"].removesuffix("-gpu") for c in containers(trees)}
+    assert images == {f"raypipe:{project['version']}-ray{pinned}"}
 
 
-@pytest.mark.parametrize("kind", RAYS)
-def test_a_cluster_asks_for_a_token_and_its_head_takes_no_work(kind):
-    tree = cluster(MANIFESTS[kind])
-    assert tree["authOptions"] == {"mode": "token"}
-    assert tree["headGroupSpec"]["rayStartParams"]["num-cpus"] == "0"
-    assert all(c["resources"]["requests"] == c["resources"]["limits"] for c in containers(MANIFESTS[kind]))
-    secrets = re.compile("token|key|secret|password", re.I)
-    assert not any(secrets.search(e["name"]) for c in containers(MANIFESTS[kind]) for e in c["env"])
+def entrypoints(trees):
+    """(the words that are run, the tree that runs them)."""
+    for tree in of_kind(trees, "RayJob"):
+        yield shlex.split(tree["spec"]["entrypoint"]), tree
+    [cluster] = of_kind(trees, "RayCluster")
+    for tree in of_kind(trees, "CronJob"):
+        [container] = containers([tree])
+        assert container["command"] == ["ray", "job", "submit"]
+        at = container["args"].index("--")
+        address, metadata = submitted(container["args"][:at])
+        assert address == f"http://{cluster['metadata']['name']}-head-svc:8265" and json.loads(metadata)
+        [token] = [e for e in container["env"] if e["name"] == "RAY_AUTH_TOKEN"]
+        name = cluster["spec"]["authOptions"]["secretName"]
+        assert token["valueFrom"]["secretKeyRef"] == {"name": name, "key": "auth_token"}
+        yield container["args"][at + 1 :], cluster
 
 
-@pytest.mark.parametrize("kind", RAYS)
-def test_every_container_has_the_volume_that_the_paths_are_on(kind):
-    claim = MANIFESTS["PersistentVolumeClaim"]["metadata"]["name"]
-    for group in groups(MANIFESTS[kind]):
-        pod = group["template"]["spec"]
-        [volume] = pod["volumes"]
-        assert volume["persistentVolumeClaim"]["claimName"] == claim
-        for container in pod["containers"]:
-            assert container["volumeMounts"] == [{"name": volume["name"], "mountPath": "/data"}]
+def submitted(words):
+    """The address and metadata that `ray job submit` reads from its options. Fails for one it has not."""
+    from ray.dashboard.modules.job.cli import submit
+
+    context = submit.make_context("submit", [*words, "--", "true"])
+    return context.params["address"], context.params["metadata_json"]
 
 
-def test_the_jobs_entrypoint_is_here_and_its_flags_parse():
-    spec = MANIFESTS["RayJob"]["spec"]
-    python, script, *words = shlex.split(spec["entrypoint"])
-    file = ROOT / script.removeprefix(IN_IMAGE)
-    assert python == "python" and script.startswith(IN_IMAGE) and file.is_file()
-    args = parser().parse_args([file.stem, *words])
-    for name in ("recipe", "cluster"):
-        assert (ROOT / "conf" / f"{name}s" / f"{getattr(args, name)}.yaml").is_file()
-    assert all(str(p).startswith("/data/") for p in (*args.data, args.store, args.out))
-    assert spec["shutdownAfterJobFinishes"] and spec["ttlSecondsAfterFinished"] > 0
+def test_the_entrypoints_are_here_their_flags_parse_and_their_paths_are_on_the_volume(trees):
+    found = list(entrypoints(trees))
+    assert len(found) == 3
+    for (python, script, *words), _ in found:
+        file = ROOT / script.removeprefix(IN_IMAGE)
+        assert python == "python" and script.startswith(IN_IMAGE) and file.is_file()
+        args = parser().parse_args([file.stem, *words])
+        for name in ("recipe", "cluster"):
+            assert (ROOT / "conf" / f"{name}s" / f"{getattr(args, name)}.yaml").is_file()
+        assert all(str(p).startswith("/data/") for p in (*args.data, args.store, args.out))
 
 
-def cpus(tree):
-    """CPUs of all workers."""
-    return sum(
-        g["replicas"] * int(c["resources"]["limits"]["cpu"])
-        for g in cluster(tree)["workerGroupSpecs"]
-        for c in g["template"]["spec"]["containers"]
-    )
+def cluster_file(name):
+    path = ROOT / "conf" / "clusters" / f"{name}.yaml"
+    return conf.build(Cluster, conf.read_yaml(path), Where(str(path)))
 
 
-def test_the_jobs_pools_fit_its_workers():
-    args = parser().parse_args(["eval", *shlex.split(MANIFESTS["RayJob"]["spec"]["entrypoint"])[2:]])
-    pools = yaml.safe_load((ROOT / "conf/clusters" / f"{args.cluster}.yaml").read_text())["pools"]
-    assert max(p["actors"] * p["cpus"] for p in pools.values()) <= cpus(MANIFESTS["RayJob"])
+def most(tree):
+    """The workers that a manifest may come to, as Ray would see them."""
+    found = []
+    for g in worker_groups([tree]):
+        [c] = g["template"]["spec"]["containers"]
+        limits = c["resources"]["limits"]
+        node = {"CPU": float(limits["cpu"]), "GPU": float(limits.get("nvidia.com/gpu", 0))}
+        found += [node] * g["maxReplicas"]
+    return found
+
+
+def test_the_pools_of_a_jobs_cluster_file_fit_its_workers(trees):
+    for words, tree in entrypoints(trees):
+        args = parser().parse_args([Path(words[1]).stem, *words[2:]])
+        nodes, written = most(tree), cluster_file(args.cluster)
+        rooms.preflight(rooms.sized(written, (), nodes).pools, nodes)
+        if written.grows:
+            here = sorted((n["CPU"], n["GPU"]) for n in nodes)
+            assert sorted((n["CPU"], n["GPU"]) for n in rooms.on_paper(written)) == here
+            assert cluster_of(tree).get("enableInTreeAutoscaling")
 
 
 @pytest.mark.filterwarnings("ignore::pydantic.PydanticDeprecatedSince20")
-def test_the_service_is_the_application_that_the_builder_makes_and_fits_its_workers(monkeypatch):
+def test_the_service_is_the_application_that_the_builder_makes_and_fits_its_workers(trees, monkeypatch):
     from ray.serve._private.build_app import build_app
     from ray.serve.schema import ServeDeploySchema
 
-    config = yaml.safe_load(MANIFESTS["RayService"]["spec"]["serveConfigV2"])
+    [service] = of_kind(trees, "RayService")
+    config = yaml.safe_load(service["spec"]["serveConfigV2"])
     ServeDeploySchema.model_validate(config)
     assert list(unknown(ServeDeploySchema, config)) == []
     [app] = config["applications"]
     assert app["import_path"] == "serve.app:build"
-    env = {e["name"]: e["value"] for c in containers(MANIFESTS["RayService"]) for e in c["env"]}
+    env = {e["name"]: e["value"] for c in containers([service]) for e in c["env"]}
     assert (ROOT / Path(env["PYTHONPATH"] + "/").relative_to(IN_IMAGE) / "serve/app.py").is_file()
     monkeypatch.setenv("RAYPIPE_CONF", str(ROOT / Path(env["RAYPIPE_CONF"]).relative_to(IN_IMAGE)))
     built = build_app(builder()(app["args"]), name="raypipe")
     deployments = app["deployments"]
     assert {d["name"] for d in deployments} == {d.name for d in built.deployments}
-    needed = sum(d["num_replicas"] * d["ray_actor_options"]["num_cpus"] for d in deployments)
-    assert needed <= cpus(MANIFESTS["RayService"])
+    have = most(service)
+    for kind, option in (("CPU", "num_cpus"), ("GPU", "num_gpus")):
+        needed = sum(d["num_replicas"] * d["ray_actor_options"].get(option, 0) for d in deployments)
+        assert needed <= rooms.total(have, kind)
+    assert bool(gpu_groups([service])) == (cluster_file(app["args"]["cluster"]).device == "cuda")
 
 
-def test_the_kustomization_names_every_manifest():
-    files = {f.name for f in BASE.glob("*.yaml")} - {"kustomization.yaml"}
-    assert set(KUSTOMIZATION["resources"]) == files
+def test_every_file_is_named_by_a_kustomization():
+    for folder in {f.parent for f in K8S.rglob("kustomization.yaml")}:
+        text = (folder / "kustomization.yaml").read_text()
+        for file in folder.iterdir():
+            if file.is_file() and file.name != "kustomization.yaml":
+                assert file.name in text, f"{file} is rendered nowhere"
 
 
-def test_kustomize_renders_it(tmp_path):
-    if not shutil.which("kubectl"):
-        pytest.skip("kubectl is not installed here")
-    command = ["kubectl", "kustomize", str(BASE)]
-    done = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env={"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"},
-    )
-    assert done.returncode == 0, done.stderr
-    rendered = {t["kind"]: t for t in yaml.safe_load_all(done.stdout)}
-    assert set(rendered) == set(MANIFESTS)
-    for kind, tree in rendered.items():
-        assert tree["metadata"].pop("labels") == {"app.kubernetes.io/name": "raypipe"}
-        assert tree["spec"] == MANIFESTS[kind]["spec"]
+def exported():
+    """What Ray's own dashboards read, so what Ray exports: names of metrics, without `_bucket` and such."""
+    import ray.dashboard.modules.metrics.dashboards as dashboards
+
+    text = "".join(p.read_text() for p in Path(dashboards.__file__).parent.glob("*.py"))
+    return {re.sub("_(bucket|sum|count)$", "", m) for m in re.findall(r"\bray_[a-z_0-9]+", text)}
+
+
+def test_every_metric_that_is_watched_is_one_that_ray_exports(rendered):
+    known = exported()
+    for overlay in ("overlays/gpu", "overlays/ha"):
+        [rules] = of_kind(rendered[overlay], "PrometheusRule")
+        [shown] = of_kind(rendered[overlay], "ConfigMap")
+        expressions = [r["expr"] for g in rules["spec"]["groups"] for r in g["rules"]]
+        panels = json.loads(shown["data"]["dashboard.json"])["panels"]
+        expressions += [t["expr"] for p in panels for t in p["targets"]]
+        assert all(p["title"] and p["fieldConfig"]["defaults"]["unit"] for p in panels)
+        assert len(expressions) >= 19
+        for expression in expressions:
+            names = {
+                re.sub("_(bucket|sum|count)$", "", m) for m in re.findall(r"\bray_[a-z_0-9]+", expression)
+            }
+            assert names and names <= known, names - known
+
+
+def test_every_alert_has_its_place_in_the_runbook(rendered):
+    headings = re.findall(r"^#+ (.+)$", (ROOT / "docs/operations.md").read_text(), re.M)
+    anchors = {re.sub(r"[^a-z0-9 -]", "", h.lower()).replace(" ", "-") for h in headings}
+    [rules] = of_kind(rendered["overlays/ha"], "PrometheusRule")
+    for alert in (r for g in rules["spec"]["groups"] for r in g["rules"]):
+        file, _, anchor = alert["annotations"]["runbook"].partition("#")
+        assert file == "docs/operations.md" and anchor in anchors, alert["alert"]

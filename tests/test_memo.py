@@ -7,12 +7,14 @@ import sys
 from dataclasses import replace
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from raypipe.memo import Count, MemoryMemo, MemoTable, Tally, remembering, scores_of, vectors_of
 from raypipe.memo.disk import Folded, StoreMemo, fold_memo, memo_versions
 from raypipe.step import Model
 from raypipe.store import Store
+from raypipe.store.keep import compact
 
 MINI = Model("mini", "embedder", "flag", "", "", "", "sha256:1", dim=8)
 RANK = Model("rank", "reranker", "flag", "", "", "", "sha256:2")
@@ -238,6 +240,19 @@ def test_a_key_that_two_folds_added_is_read_once(store):
     assert get(store, SCORES, ["a", "b"]) == {"a": 1}
     store.files.write(f"_memo/{SCORES.name}/{name}", content)
     assert fold_memo(store) == Folded(files=1, values=0, damaged=0)
+
+
+def test_compaction_drops_what_two_folds_added_and_keeps_the_first(store):
+    for value in (1, 2):
+        put(store, SCORES, ["a", f"only {value}"], [value, value])
+        fold_memo(store)
+    dataset = store.dataset(SCORES.name)
+    rows = dataset.to_table()
+    dataset.insert(rows.set_column(1, "score", pa.array([7.0] * rows.num_rows, pa.float32())))
+    assert store.count(SCORES.name) == 6
+    assert compact(store, SCORES.name, most=1) and not compact(store, SCORES.name, most=1)
+    assert store.count(SCORES.name) == 3
+    assert get(store, SCORES, ["a", "only 1", "only 2"]) == {"a": 1, "only 1": 1, "only 2": 2}
 
 
 def test_a_damaged_file_is_dropped_and_counted(store):

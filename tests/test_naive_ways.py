@@ -69,4 +69,5 @@ def test_rays_checkpoint_says_done_of_rows_that_no_table_has(tmp_path, local_ray
     assert drive("1").returncode == -signal.SIGKILL
     resumed = drive("0")
     assert resumed.returncode == 0, resumed.stderr[-2000:]
-    assert resumed.stdout.split("rows ")[-1].strip() == "0", "a green run, and all rows are lost"
+    rows = int(resumed.stdout.split("rows ")[-1])
+    assert rows < 100, "a green run, and rows whose commit the driver did not live to see are lost"

@@ -34,9 +34,10 @@ class Poisoned:
     row: str
     how: str
     diary: str
+    place: Place
 
     def open(self):
-        do = self.fill.open()
+        do = replace(self.fill, place=self.place).open()
 
         async def poisoned(part):
             if self.row in part.ids and self.row not in part.lost:
@@ -88,7 +89,7 @@ def test_one_row_in_a_thousand_that_kills_or_stops_its_worker_costs_one_row(
 
     def runner(verb, fill, parts):
         pool = cluster.Pool(actors=2, cpus=0.5)
-        return cluster.run_parts(Poisoned(fill, poison, how, str(diary)), parts, pool, limits)
+        return cluster.run_parts(Poisoned(fill, poison, how, str(diary), fill.place), parts, pool, limits)
 
     pipe = replace(pipe, runner=runner)
     pipe._texts(ids, _done())
@@ -113,7 +114,7 @@ def test_what_a_caller_can_mend_ends_the_run_at_once_with_its_own_type(sources, 
     pipe, ids = sources
 
     def runner(verb, fill, parts):
-        wrong = Poisoned(fill, ids[5], "wrong setup", str(tmp_path / "diary"))
+        wrong = Poisoned(fill, ids[5], "wrong setup", str(tmp_path / "diary"), fill.place)
         return cluster.run_parts(wrong, parts, cluster.Pool(actors=1, cpus=0.5))
 
     with pytest.raises(ConfError, match="the setup is wrong"):
@@ -255,6 +256,7 @@ def test_too_many_faults_are_exit_code_6_after_everything_else_is_stored(world, 
     assert main(args) == 0, "within the budget of the laptop's file"
     assert "planned, 0 made" in capsys.readouterr().out
     assert main([*args, "--retry-faults"]) == 0
+    capsys.readouterr()
     assert main(["faults", str(tmp_path / "out"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["faults"] == found["faults"], (
         "tried again, and it is still no page"

@@ -22,14 +22,15 @@ from raypipe.work import answer_key
 
 def account(
     pipeline: Pipeline, questions: Iterable[Question], todo: set[str], report: EvalReport, planned: Plan,
-    memo: Mapping[str, int], started: float, origin: Origin, out: Path,
+    memo: Mapping[str, int], started: float, origin: Origin, places: Mapping[str, Mapping[str, int]],
+    out: Path,
 ) -> Manifest:  # fmt: skip
     """Writes the manifest of a run into the store and into its folder `out`, there last of all.
 
     `todo`: ids of the questions without an answer when the run began. `memo`: the memo tables and their
-    versions then. `started`: seconds since the epoch.
+    versions then. `started`: seconds since the epoch. `places`: pool -> who did parts -> rows.
     """
-    manifest = _manifest(pipeline, report, planned, memo, started, origin)
+    manifest = _manifest(pipeline, report, planned, memo, started, origin, places)
     write(pipeline.store, manifest, _keys(pipeline, questions, todo), out)
     return manifest
 
@@ -43,7 +44,7 @@ def _keys(pipeline: Pipeline, questions: Iterable[Question], todo: set[str]) -> 
 
 def _manifest(
     pipeline: Pipeline, report: EvalReport, planned: Plan, memo: Mapping[str, int], started: float,
-    origin: Origin,
+    origin: Origin, places: Mapping[str, Mapping[str, int]],
 ) -> Manifest:  # fmt: skip
     store, recipe = pipeline.store, pipeline.recipe
     vectors = map(pipeline.vectors_table, recipe.embedders())
@@ -73,4 +74,5 @@ def _manifest(
         engine=pipeline.place.engine,
         device=pipeline.place.device,
         origin=origin,
+        places=places,
     )

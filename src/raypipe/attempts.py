@@ -39,6 +39,7 @@ class Done:
     earlier: Filled = field(default_factory=Filled)  # of that, what attempts before this one did
     store: Store | None = None  # where it is kept until it is reported; None: it is not
     name: str = ""  # of its file there
+    places: dict[str, dict[str, int]] = field(default_factory=dict)  # pool -> who -> rows, of this attempt
 
     @classmethod
     def kept(cls, store: Store, what: str) -> Done:

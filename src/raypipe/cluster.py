@@ -1,8 +1,8 @@
-"""Parts of work on Ray Data: the cluster file, the check before anything starts, the actor pools, and the
-engines that live beside the pool that asks them.
+"""Parts of work on Ray Data: the actor pools, and the engines that live beside the pool that asks them.
 
-What a part computes and stores is in `work.py`, what an engine is in `engines.py`; here is only where they
-run. One pool runs at a time, so a pool may take the whole cluster and none waits for another.
+What a part computes and stores is in `work.py`, what an engine is in `engines.py`, what fits is said by
+`rooms.py` before anything starts. One pool runs at a time, so a pool may take the whole cluster and none
+waits for another.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import base64
 import functools
 import json
 import logging
-import math
 import os
 import pickle
 import signal
@@ -21,11 +20,10 @@ import time
 import traceback
 import uuid
 import warnings
-from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeAlias
+from dataclasses import dataclass, replace
+from typing import Any
 
 import ray
 import ray.data
@@ -35,161 +33,40 @@ from ray.util.annotations import RayDeprecationWarning
 
 from raypipe import engines
 from raypipe.alarm import Alarm
-from raypipe.budget import Budget
-from raypipe.errors import ClusterTooSmall, ConfError, RaypipeError
+from raypipe.cluster_file import LIMITS, Cluster, Engines, Limits, Pool
+from raypipe.errors import ConfError, RaypipeError
 from raypipe.identity import model_identity
 from raypipe.models import load
 from raypipe.models.engine import Engine
-from raypipe.models.load import Room
 from raypipe.records import Fault
+from raypipe.rooms import Node, on_paper, preflight_engines
 from raypipe.run import StageCount
 from raypipe.step import Model
-from raypipe.work import Do, Fill, Lost, Part, PartDone, Verb, with_threads
+from raypipe.work import Do, Fill, Lost, Part, PartDone, with_threads
 
 TRIES = 2  # of a part whose actor dies: Ray's own default is without end. A row alone has one more
 
 
-@dataclass(frozen=True, slots=True)
-class Pool:
-    """A pool of equal actors, and what each of them holds."""
-
-    actors: int
-    cpus: float  # per actor; also the threads of its model
-    gpus: float = 0.0  # per actor
-
-    def __post_init__(self) -> None:
-        if self.actors < 1 or self.cpus <= 0 or self.gpus < 0:
-            raise ValueError(
-                "a pool needs at least one actor, a positive share of a CPU and no negative GPUs"
-            )
-
-
-@dataclass(frozen=True, slots=True)
-class Engines:
-    """What the engine of each vLLM model of a recipe takes, and the workers beside it."""
-
-    answer: Pool  # in place of pools.answer, since engines take their share of the cluster
-    cpus: float = 0.5  # that Ray sets aside for one
-    gpus: float = 0.0  # that Ray sets aside for one; a model with tensor_parallel takes that many whole ones
-    each: int = 1  # engines of one model, asked in turns
-    cache_gib: float = 1.0  # cpu: memory for keys and values
-    gpu_share: float = 0.9  # cuda: share of its GPUs' memory
-    sequences: int = 128  # replies written at the same time, at most
-
-    def __post_init__(self) -> None:
-        if self.each < 1 or self.cpus < 0 or self.gpus < 0:
-            raise ValueError("engines: expected each of at least 1, and no negative CPUs or GPUs")
-
-    def place(self, model: Model) -> engines.Place:
-        """What Ray sets aside for one engine of a model."""
-        return engines.Place(self.cpus, model.tensor_parallel if model.tensor_parallel > 1 else self.gpus)
-
-    def room(self, device: str) -> Room:
-        kind: Literal["cpu", "cuda"] = "cuda" if device.startswith("cuda") else "cpu"
-        return Room(kind, self.cache_gib, self.gpu_share, self.sequences)
+def startable(cluster: Cluster, models: Sequence[Model]) -> list[Model]:
+    """The vLLM models among these, each once. Raises ConfError for a cluster without room for engines, and
+    ModelMissing or ConfError for a model that could not be started."""
+    wanted = list({model_identity(m): m for m in models if m.loader == "vllm"}.values())
+    if not wanted:
+        return []
+    if (some := cluster.engines) is None:
+        raise ConfError(
+            f"model {wanted[0].name!r} needs an engine, and the cluster file ({cluster.about}) has no "
+            f"`engines`. Say there what one may take: conf/clusters/laptop.yaml has an example"
+        )
+    for model in wanted:
+        load.engine_setup(model, some.room(cluster.device))
+    return wanted
 
 
-@dataclass(frozen=True, slots=True)
-class EndpointAt:
-    """An endpoint that speaks the OpenAI chat protocol."""
-
-    url: str  # up to and with /v1
-    key_env: str = ""  # the environment variable that has its key; "": it takes none
-    dialect: Literal["openai", "vllm"] = "openai"  # vllm: takes every constraint
-    concurrency: int = 16  # requests in flight, of one worker
-    per_minute: float = math.inf  # requests sent, of one worker
-    timeout_s: float = 120.0  # of one try
-    tries: int = 5
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What one row may take outside the child process that pages are parsed in (text/limits.py)."""
-
-    row_s: float = 120.0  # wall time; a part may take as often that as it has rows
-    open_s: float = 300.0  # on top, for a worker to load its models
-
-    def __post_init__(self) -> None:
-        if self.row_s <= 0 or self.open_s < 0:
-            raise ValueError(f"limits: expected row_s above 0 and open_s of at least 0, found {self}")
-
-    def part_s(self, rows: int) -> float:
-        return self.open_s + self.row_s * rows
-
-
-@dataclass(frozen=True, slots=True)
-class Cluster:
-    """A cluster file (conf/clusters/*.yaml): where a recipe runs. In no digest."""
-
-    about: str  # one line for people
-    engine: Literal["sorted", "flag"]  # how embedders and rerankers are run: kit.LocalKit
-    device: str  # cpu, cuda, cuda:0
-    sources_per_part: int  # per completion record of the corpus half
-    questions_per_part: int  # per completion record of the question half
-    pools: Mapping[Literal["parse", "embed", "answer"], Pool]
-    engines: Engines | None = None  # None: recipes with vLLM models are refused
-    endpoints: Mapping[str, EndpointAt] = field(default_factory=dict)  # by the names that models.yaml uses
-    limits: Limits = field(default_factory=Limits)
-    faults: Budget = field(default_factory=Budget)  # rows that a run may leave undone
-
-    def __post_init__(self) -> None:
-        missing = {"parse", "embed", "answer"} - set(self.pools)
-        if missing:
-            raise ValueError(f"pools: {', '.join(sorted(missing))} missing; expected parse, embed and answer")
-        if self.sources_per_part < 1 or self.questions_per_part < 1:
-            raise ValueError("sources_per_part and questions_per_part must be at least 1")
-
-
-Node: TypeAlias = Mapping[str, float]
-"""What one machine of the cluster has: CPU, GPU, and whatever else Ray names."""
-
-
-def preflight(pools: Mapping[Verb, Pool], nodes: Sequence[Node]) -> None:
-    """Raises ClusterTooSmall with numbers if a pool could never start.
-
-    Ray itself would wait for ever without an error, also for an actor that no node can hold, whatever all
-    nodes have together.
-    """
-    for name, pool in pools.items():
-        needs = {"CPU": pool.cpus, "GPU": pool.gpus}
-        for kind, each in needs.items():
-            need, have = pool.actors * each, total(nodes, kind)
-            if need > have:
-                raise ClusterTooSmall(
-                    f"pool {name}: {pool.actors} actors x {each:g} {kind} = {need:g} {kind}, the cluster has "
-                    f"{have:g}. Lower pools.{name} in the cluster file, or start a larger cluster"
-                )
-        room = sum(holds(node, needs) for node in nodes)
-        if room < pool.actors:
-            raise ClusterTooSmall(
-                f"pool {name}: {pool.actors} actors of {_said(needs)} each, and there is room for {room} on "
-                f"the nodes: {_listed(nodes)}. An actor is on one node: lower pools.{name} in the cluster "
-                "file, or start larger nodes"
-            )
-
-
-def total(nodes: Sequence[Node], kind: str) -> float:
-    """What all nodes have of a kind."""
-    return sum(node.get(kind, 0.0) for node in nodes)
-
-
-def holds(node: Node, needs: Mapping[str, float]) -> int:
-    """How many actors of these needs fit on an empty node; needs of 0 do not count.
-
-    >>> holds({"CPU": 4.0}, {"CPU": 1.5, "GPU": 0.0}), holds({"CPU": 4.0}, {"CPU": 1.0, "GPU": 0.5})
-    (2, 0)
-    """
-    # Shares as .1 are not exact in binary: ten of them fit one CPU.
-    return min(int(node.get(kind, 0.0) / each + 1e-6) for kind, each in needs.items() if each)
-
-
-def _said(needs: Mapping[str, float]) -> str:
-    return " and ".join(f"{each:g} {kind}" for kind, each in needs.items() if each)
-
-
-def _listed(nodes: Sequence[Node]) -> str:
-    sizes = Counter(_said({kind: node.get(kind, 0.0) for kind in ("CPU", "GPU")}) for node in nodes)
-    return ", ".join(f"{count} with {size or 'nothing'}" for size, count in sorted(sizes.items()))
+def place_of(some: Engines, model: Model) -> engines.Place:
+    """What Ray sets aside for one engine of a model."""
+    needs = some.needs(model)
+    return engines.Place(needs["CPU"], needs["GPU"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,58 +77,43 @@ class Team:
     device: str
     models: tuple[Model, ...]
     names: Mapping[str, tuple[str, ...]]  # model identity -> names in Ray; known before any is started
+    paper: tuple[Node, ...] = ()  # nodes that an autoscaler may make of the cluster; none: it does not grow
 
     @classmethod
     def of(cls, cluster: Cluster, models: Sequence[Model]) -> Team | None:
-        """The team for the vLLM models among these; None if there are none. Raises ConfError for a cluster
-        without room for engines, and ModelMissing or ConfError for a model that could not be started."""
-        wanted = {model_identity(m): m for m in models if m.loader == "vllm"}
-        if not wanted:
+        """The team for the vLLM models among these on a sized cluster; None if there are none. Raises as
+        `startable`."""
+        wanted = {model_identity(m): m for m in startable(cluster, models)}
+        if not wanted or (some := cluster.engines) is None:
             return None
-        if (some := cluster.engines) is None:
-            name = next(iter(wanted.values())).name
-            raise ConfError(
-                f"model {name!r} needs an engine, and the cluster file ({cluster.about}) has no `engines`. "
-                f"Say there what one may take: conf/clusters/laptop.yaml has an example"
-            )
-        for model in wanted.values():
-            load.engine_setup(model, some.room(cluster.device))
         job = uuid.uuid4().hex  # two jobs at a time have engines of their own: each ends its own
-        names = {i: tuple(engines.name_of(f"{job}/{i}", n) for n in range(some.each)) for i in wanted}
-        return cls(some, cluster.device, tuple(wanted.values()), names)
+        names = {i: tuple(engines.name_of(f"{job}/{i}", n) for n in range(some.count)) for i in wanted}
+        paper = tuple(on_paper(cluster)) if cluster.grows else ()
+        return cls(some, cluster.device, tuple(wanted.values()), names, paper)
 
     def preflight(self, nodes: Sequence[Node]) -> None:
         """Raises ClusterTooSmall with numbers if the engines and the workers beside them do not fit."""
-        pool = self.engines.answer
-        places = [self.engines.place(m) for m in self.models for _ in range(self.engines.each)]
-        taken = {"CPU": sum(p.cpus for p in places), "GPU": sum(p.gpus for p in places)}
-        for kind, each in (("CPU", pool.cpus), ("GPU", pool.gpus)):
-            need, have = taken[kind] + pool.actors * each, total(nodes, kind)
-            if need > have:
-                raise ClusterTooSmall(
-                    f"pool engines.answer: {pool.actors} actors x {each:g} {kind} beside {len(places)} "
-                    f"engines of {taken[kind]:g} {kind} in all = {need:g} {kind}, the cluster "
-                    f"has {have:g}. Lower `engines` in the cluster file, or start a larger cluster"
-                )
-        needs = [("an engine", {"CPU": p.cpus, "GPU": p.gpus}) for p in places if p.cpus or p.gpus]
-        needs.append(("an actor of pool engines.answer", {"CPU": pool.cpus, "GPU": pool.gpus}))
-        for who, each_needs in needs:
-            if not any(holds(node, each_needs) for node in nodes):
-                raise ClusterTooSmall(
-                    f"{who} needs {_said(each_needs)} on one node, and no node has that: {_listed(nodes)}. "
-                    "Lower `engines` in the cluster file, or start larger nodes"
-                )
+        preflight_engines(self.engines, self.models, self.paper or nodes)
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
-        """Starts all engines, and ends them however the block ends."""
-        with ExitStack() as stack:
-            for model in self.models:
-                setup = load.engine_setup(model, self.engines.room(self.device))
-                make = functools.partial(Engine, setup, exit_when_dead=True)
-                for name in self.names[model_identity(model)]:
-                    stack.callback(engines.start(name, make, self.engines.place(model)).close)
+        """Starts all engines, at the same time, and ends them however the block ends."""
+        wanted = [(model, name) for model in self.models for name in self.names[model_identity(model)]]
+        places = [place_of(self.engines, model) for model, _ in wanted]
+        with engines.reserved(places, self.engines.wait_s) as groups, ExitStack() as stack:
+            starting = [
+                engines.begin(name, self._make(model), place, group)
+                for (model, name), place, group in zip(wanted, places, groups, strict=True)
+            ]
+            for client in starting:
+                stack.callback(client.close)
+            for client in starting:
+                client.ready()
             yield
+
+    def _make(self, model: Model) -> functools.partial[Engine]:
+        setup = load.engine_setup(model, self.engines.room(self.device))
+        return functools.partial(Engine, setup, exit_when_dead=True)
 
 
 def connect(address: str) -> None:
@@ -304,6 +166,10 @@ class _Worker:
         self._fill, self._limits = fill, limits
         self._alarm = Alarm()
         self._do: Do | None = None
+        context = ray.get_runtime_context()
+        gpus = ",".join(context.get_accelerator_ids().get("GPU", []))
+        node = f"node {context.get_node_id()[:8]}"  # several may stand on one host
+        self._where = f"{node} gpu {gpus}" if gpus else f"{node} process {os.getpid()}"
 
     async def __call__(self, batch: dict[str, Any]) -> AsyncIterator[dict[str, list[str]]]:
         for name, ids in zip(batch["part"], batch["ids"], strict=True):
@@ -318,7 +184,7 @@ class _Worker:
         await self.open()
         assert self._do is not None
         with self._alarm.limit(self._limits.part_s(len(part.ids))):
-            return await self._do(part)
+            return replace(await self._do(part), where=self._where)
 
     async def open(self) -> None:
         """Ready to work: from here on the time of rows counts. The first row that needs a model loads it."""
@@ -335,16 +201,14 @@ def _packed(e: Exception) -> str:
     return base64.b64encode(data).decode()
 
 
-def run_beside(
-    team: Team, fill: Fill, parts: Sequence[Part], limits: Limits = Limits()
-) -> Iterator[PartDone]:
+def run_beside(team: Team, fill: Fill, parts: Sequence[Part], limits: Limits = LIMITS) -> Iterator[PartDone]:
     """As `run_parts`, with the team's engines up as long as it takes. Without parts nothing is started."""
     if parts:
         with team.at_work():
             yield from run_parts(fill, parts, team.engines.answer, limits)
 
 
-def run_parts(fill: Fill, parts: Sequence[Part], pool: Pool, limits: Limits = Limits()) -> Iterator[PartDone]:
+def run_parts(fill: Fill, parts: Sequence[Part], pool: Pool, limits: Limits = LIMITS) -> Iterator[PartDone]:
     """Does every part on a pool of actors and yields what each became, in any order.
 
     A part whose actor dies is tried again, TRIES times in all. Then each of its rows is tried alone, once:
@@ -368,8 +232,8 @@ def run_parts(fill: Fill, parts: Sequence[Part], pool: Pool, limits: Limits = Li
         if row["error"]:
             raise pickle.loads(base64.b64decode(row["error"]))  # what our own worker packed
         done = PartDone.from_json(row["done"])
-        del left[done.name]
-        yield done
+        if left.pop(done.name, None) is not None:  # Ray may hand on a part twice whose worker died after it
+            yield done
     for part in left.values():
         yield _row_by_row(fill, part, pool, limits)
 
@@ -380,7 +244,7 @@ def _pooled(fill: Fill, rows: list[dict[str, str]], pool: Pool, limits: Limits) 
         _Worker,
         fn_constructor_args=(fill, limits),
         batch_size=1,
-        compute=ActorPoolStrategy(size=min(pool.actors, len(rows))),
+        compute=ActorPoolStrategy(size=min(pool.size, len(rows))),
         num_cpus=pool.cpus,
         num_gpus=pool.gpus or None,
         # Restarts without end: a pool whose actors may not restart any more waits for ever.

@@ -1,30 +1,39 @@
 """Engines as named Ray actors: one per model and device group, shared by every step and block of a job.
 
-`start` brings one up or finds the one that is there; `Client.generate` keeps the contract of `chat.Generate`
-from any process of the job. An engine that dies is restarted, and only what was in flight is asked again. A
-chat that kills its engine costs its own row and at most three attempts. Knows Ray; the engine does not.
+`reserved` sets their places aside, all or none; `start` brings one up or finds the one that is there;
+`Client.generate` keeps the contract of `chat.Generate` from any process of the job. An engine that dies is
+restarted, later each time, and only what was in flight is asked again. A chat that kills its engine costs its
+own row and at most three attempts. Knows Ray; the engine does not.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import hashlib
+import json
+import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
+from ray.experimental.internal_kv import _internal_kv_get, _internal_kv_put
+from ray.util.placement_group import placement_group, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from raypipe.chat import STEP, Chat, Generated, Sampling
-from raypipe.errors import ConfError, RaypipeError
+from raypipe.errors import ClusterTooSmall, ConfError, RaypipeError
 from raypipe.flights import Flights
 from raypipe.records import Fault
 
 NAMESPACE = "raypipe"
 CALL = 32  # chats in one call: a lost call is asked again whole, and small ones cost more messages
 RESTARTS = 12  # of one engine; four chats that kill it, or a machine that does, and the job is told
+LONGEST_PAUSE_S, WINDOW_S = 60.0, 600.0  # before a restart: 1, 2, 4, ... s by the restarts of ten minutes
 CLOSE_S = 30.0
 CALLS = 1000  # at once on one engine; they wait in vLLM's queue, which is where they share batches
 
@@ -56,12 +65,31 @@ class Place:
     gpus: float = 0  # those of its tensor-parallel group, or a share of one
 
 
+def pause_s(births: Sequence[float], now: float) -> float:
+    """How long an engine that was born at these times (the last is now) waits before it is made again.
+
+    >>> [pause_s([0.0] * n, 1.0) for n in (1, 2, 3, 5, 9)], pause_s([0.0, 1.0, 2000.0], 2000.0)
+    ([0.0, 1.0, 2.0, 8.0, 60.0], 0.0)
+    """
+    restarts = sum(now - born < WINDOW_S for born in births) - 1
+    return 0.0 if restarts < 1 else min(LONGEST_PAUSE_S, 2.0 ** (restarts - 1))
+
+
+def _born(name: str) -> float:
+    """Notes in the cluster that the engine of a name begins, and says how long it should wait before."""
+    key, now = f"raypipe-born-{name}", time.time()
+    births = [*json.loads(_internal_kv_get(key) or b"[]"), now][-RESTARTS:]
+    _internal_kv_put(key, json.dumps(births), overwrite=True)
+    return pause_s(births, now)
+
+
 class EngineActor:
     """One engine in an actor of its own. The class is plain, so that a deployment can hold it as well."""
 
-    def __init__(self, make: Make) -> None:
-        """The first call makes the engine: what a constructor raises, Ray reports as a death."""
-        self._make = make
+    def __init__(self, make: Make, pause: Callable[[], float] = lambda: 0.0) -> None:
+        """The first call makes the engine: what a constructor raises, Ray reports as a death. `pause`: s to
+        wait before that."""
+        self._make, self._pause = make, pause
         self._engine: Asked | None = None
         self._making = asyncio.Lock()
         self._flights: Flights[tuple[Chat, Sampling, str | None], Generated | Fault] = Flights()
@@ -69,6 +97,7 @@ class EngineActor:
     async def _open(self) -> Asked:
         async with self._making:
             if self._engine is None:
+                await asyncio.sleep(self._pause())
                 engine = self._make()
                 try:
                     await engine.ready()
@@ -119,29 +148,57 @@ def name_of(identity: str, group: int = 0) -> str:
     return f"engine-{hashlib.sha256(identity.encode()).hexdigest()[:16]}-{group}"
 
 
-def start(name: str, make: Make, place: Place) -> Client:
-    """The engine of that name, brought up if it is not there. Raises ConfError or ModelMissing where it
-    cannot be. Takes as long as loading does; other callers of the same name wait for the same one."""
+Group: TypeAlias = tuple[Any, int]
+"""A placement group and the place in it that an engine takes."""
+
+
+@contextmanager
+def reserved(places: Sequence[Place], wait_s: float) -> Iterator[list[Group | None]]:
+    """A place for each engine, set aside together and given back when the block ends: two jobs never hold
+    half of what each needs. None for one that takes nothing. Raises ClusterTooSmall when others hold what is
+    needed for longer than `wait_s`."""
+    bundles = [{kind: n for kind, n in (("CPU", p.cpus), ("GPU", p.gpus)) if n} for p in places]
+    taken = [b for b in bundles if b]
+    if not taken:
+        yield [None] * len(places)
+        return
+    group = placement_group(taken, strategy="PACK")
+    try:
+        if not group.wait(wait_s):
+            free = {k: v for k, v in ray.available_resources().items() if k in ("CPU", "GPU")}
+            raise ClusterTooSmall(
+                f"{len(taken)} engines need {taken} and did not get it within {wait_s:g} s: others hold it, "
+                f"free is {free}. Wait for them, raise engines.wait_s, or lower `engines` in the cluster file"
+            )
+        places_of = iter(range(len(taken)))
+        yield [(group, next(places_of)) if b else None for b in bundles]
+    finally:
+        remove_placement_group(group)
+
+
+def begin(name: str, make: Make, place: Place, group: Group | None = None) -> Client:
+    """The engine of that name, in its place if one was reserved; begun if it is not there, and not waited
+    for: `Client.ready` does."""
+    where = PlacementGroupSchedulingStrategy(group[0], group[1]) if group else "DEFAULT"
     actor = ray.remote(EngineActor).options(
         name=name,
         namespace=NAMESPACE,
         get_if_exists=True,
         num_cpus=place.cpus,
         num_gpus=place.gpus,
+        scheduling_strategy=where,
         max_concurrency=CALLS,
         max_restarts=RESTARTS,
         max_task_retries=1,
     )
-    handle = actor.remote(make)
-    try:
-        ray.get(handle.ready.remote())
-    except RayTaskError as e:
-        ray.kill(handle)
-        raise _own(e) from e
-    except BaseException:  # whoever waited was stopped: nobody else would end it
-        ray.kill(handle)
-        raise
-    return Client(handle)
+    return Client(actor.remote(make, functools.partial(_born, name)))
+
+
+def start(name: str, make: Make, place: Place) -> Client:
+    """The engine of that name, ready; begun if it is not there. Raises as `Client.ready`."""
+    client = begin(name, make, place)
+    client.ready()
+    return client
 
 
 def find(name: str) -> Client:
@@ -159,6 +216,18 @@ class Client:
 
     def __init__(self, handle: Any) -> None:
         self._handle = handle
+
+    def ready(self) -> None:
+        """Waits till the engine is up, which takes as long as loading does. Raises ConfError or ModelMissing
+        where it cannot be; the actor is then gone."""
+        try:
+            ray.get(self._handle.ready.remote())
+        except RayTaskError as e:
+            ray.kill(self._handle)
+            raise _own(e) from e
+        except BaseException:  # whoever waited was stopped: nobody else would end it
+            ray.kill(self._handle)
+            raise
 
     async def generate(
         self, chats: Sequence[Chat], sampling: Sampling, adapter: str | None = None

@@ -169,7 +169,9 @@ def evaluate(
         write_report(outputs, report, answers.shown, {r.question: r.truths for r in rows})
         for table in tables(pipeline.store):
             compact(pipeline.store, table)
-        manifest = account(pipeline, questions, todo, report, planned, memo, started, origin, out)
+        manifest = account(
+            pipeline, questions, todo, report, planned, memo, started, origin, done.places, out
+        )
         done.reported()
         lost = losses(pipeline, questions, read.counts if read else {})
         return Evaluation(report, outputs, len(questions) - len(todo), manifest, lost)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import itertools
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -24,6 +23,7 @@ from raypipe.knowledge import Facts, FactsRef, Graph, GraphRef
 from raypipe.models import load
 from raypipe.models.load import Address, Engine, Room
 from raypipe.records import Fault
+from raypipe.routing import routed
 from raypipe.step import Embed, Index, Model, ModelKind, Role, Score, Tokenize
 
 T = TypeVar("T")
@@ -225,7 +225,7 @@ class LocalKit:
 
 
 def _shared(model: Model, engines: Mapping[str, Sequence[str]]) -> Generate:
-    """The engines that the job started for a model, in turns."""
+    """The engines that the job started for a model: each chat is sent where its context was read before."""
     if not (names := engines.get(model_identity(model))):
         raise ConfError(
             f"model {model.name!r}: no engine was started for it. Jobs start engines, `raypipe ask` its own; "
@@ -233,14 +233,7 @@ def _shared(model: Model, engines: Mapping[str, Sequence[str]]) -> Generate:
         )
     from raypipe.engines import find
 
-    turns = itertools.cycle([find(name) for name in names])
-
-    async def generate(
-        chats: Sequence[Chat], sampling: Sampling, adapter: str | None = None
-    ) -> list[Generated | Fault]:
-        return await next(turns).generate(chats, sampling, adapter)
-
-    return generate
+    return routed([find(name).generate for name in names])
 
 
 def _key(model: Model) -> Model:

@@ -104,6 +104,7 @@ class Manifest:
     engine: str
     device: str
     origin: Origin
+    places: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # pool -> who did parts -> rows
 
     def stage(self, name: str) -> StageRecord | None:
         return next((s for s in self.stages if s.name == name), None)

@@ -354,6 +354,8 @@ class Pipeline:
         with self.progress.task(work.past, work.unit, sum(len(p.ids) for p in left)) as task:
             for part in self.runner(work.pool, work.fill(run.name), left):
                 done.add(run.name, part.counts)
+                rows = done.places.setdefault(work.pool, {})
+                rows[part.where] = rows.get(part.where, 0) + part.ids
                 for count in part.counts.values():
                     task.wrote(count.tally.tokens.generated, count.seconds)
                 task.advance(part.ids)

@@ -62,6 +62,7 @@ class PartDone:
     rows: int  # rows stored in the table
     faults: int  # ids that could not be done
     counts: Mapping[str, StageCount] = field(default_factory=dict)  # by stage
+    where: str = ""  # who did it: node, process and GPUs; "": this process
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))

@@ -30,7 +30,7 @@ def add(commands: options.Commands) -> None:
         "raypipe ingest crag_task_1_and_2_dev_v4.jsonl.bz2 --format crag --store /data/store",
         _ingest,
     )
-    made.add_argument("paths", metavar="PATH", nargs="+", type=Path, help="files, or folders of files")
+    made.add_argument("paths", metavar="PATH", nargs="+", help="files, folders of files, or URIs of some")
     options.format_of(made)
     options.store(made)
     options.as_json(made)
@@ -126,9 +126,10 @@ def _megabytes(progress: Progress) -> Callable[[str, int, int], None]:
 
 
 def _ingest(args: argparse.Namespace, settings: Settings) -> int:
+    paths = options.inputs(args.paths, settings)
     store = Store.create(settings.store_to_fill(args.store))
     with Progress(sys.stderr, silent=args.json) as progress:
-        read = ingest(store, args.paths, options.format_for(args.format, args.paths), progress)
+        read = ingest(store, paths, options.format_for(args.format, paths), progress)
     if args.json:
         options.print_json(
             {"store": store.uri, "again": read.again, "questions": len(read.questions), **read.counts,

@@ -15,6 +15,7 @@ from raypipe import conf
 from raypipe.chat import Generate
 from raypipe.cli import options
 from raypipe.cli.settings import Settings
+from raypipe.cluster_file import Cluster
 from raypipe.conf import Conf, Where
 from raypipe.errors import ConfError
 from raypipe.graph.known import placed
@@ -25,15 +26,17 @@ from raypipe.models import catalog
 from raypipe.models.catalog import Catalog
 from raypipe.models.load import Address
 from raypipe.pipeline import Pipeline, Runner, Sizes, inline
+from raypipe.placement import asked_by, refuse
 from raypipe.recipe import Recipe, load
 from raypipe.report.progress import Progress
 from raypipe.resolve import prompt_file, resolvers
+from raypipe.rooms import fitting, on_paper, reachable, sized, this_machine
 from raypipe.step import Model
 from raypipe.store import Store
 from raypipe.work import Fill, Part, PartDone, Place, Verb
 
 if TYPE_CHECKING:
-    from raypipe.cluster import Cluster, Team
+    from raypipe.cluster import Team
 
 
 def catalog_of(models_file: str | None, files: Conf) -> Catalog:
@@ -70,10 +73,8 @@ def judge_of(args: argparse.Namespace, settings: Settings) -> Judge | None:
 
 def cluster_file(args: argparse.Namespace, settings: Settings) -> Cluster:
     """The cluster file that a command names."""
-    from raypipe import cluster  # Ray takes a second to import; `--help` and `parse` need none of it
-
     path = settings.conf.find("clusters", args.cluster)
-    return conf.build(cluster.Cluster, conf.read_yaml(path), Where(str(path)))
+    return conf.build(Cluster, conf.read_yaml(path), Where(str(path)))
 
 
 def addresses(file: Cluster, models: Sequence[Model], keys: Mapping[str, str]) -> dict[str, Address]:
@@ -106,19 +107,25 @@ def cluster_of(
     args: argparse.Namespace,
     settings: Settings,
     uri: str,
-    models: Sequence[Model],
+    recipe: Recipe,
+    answers: bool,
     judge: JudgeKit | None = None,
 ) -> Opened:
     """The named cluster file, joined and checked: after this, what was asked for can start. Where the judge
     is one of the models, its engine is the recipe's, and stays up for it."""
-    from raypipe import cluster
+    from raypipe import cluster  # Ray takes a second to import; `--help` and `parse` need none of it
 
-    opened, file = _read_cluster(args, settings, uri, models)
-    team = cluster.Team.of(file, models)
+    models = recipe.models() if answers else ()
+    written = cluster_file(args, settings)
+    wanted = cluster.startable(written, models)
+    # What is too large on the machines that the file is written for is refused before Ray is joined.
+    asked = asked_by(recipe) if answers else ()
+    refuse(sized(written, wanted, on_paper(written)), recipe.embedders(), asked)
+    if settings.ray == "local":  # said before a Ray is started, which takes seconds
+        fitting(written, wanted, reachable(written, [this_machine()]))
     cluster.connect(settings.ray)
-    cluster.preflight(file.pools, cluster.nodes())
-    if team:
-        team.preflight(cluster.nodes())
+    file = fitting(written, wanted, reachable(written, cluster.nodes()))
+    team = cluster.Team.of(file, models)
     shared = judge is not None and team is not None and judge.share(team)
 
     def runner(verb: Verb, fill: Fill, parts: Sequence[Part]) -> Iterator[PartDone]:
@@ -130,25 +137,29 @@ def cluster_of(
             return cluster.run_parts(fill, parts, team.engines.answer, file.limits)
         return cluster.run_parts(fill, parts, file.pools[verb], file.limits)
 
+    opened = _opened(file, settings, uri, models)
     place = replace(opened.place, engines=team.names if team else {})
     return replace(opened, place=place, runner=runner)
 
 
-def _read_cluster(
-    args: argparse.Namespace, settings: Settings, uri: str, models: Sequence[Model]
-) -> tuple[Opened, Cluster]:
-    """What the named cluster file says, with everything done in this process."""
-    file = cluster_file(args, settings)
+def _opened(file: Cluster, settings: Settings, uri: str, models: Sequence[Model]) -> Opened:
+    """What a sized cluster file says, with everything done in this process."""
     threads = max(1, int(file.pools["embed"].cpus))
     place = Place(uri, file.engine, file.device, threads, {}, addresses(file, models, settings.keys))
     sizes = Sizes(file.sources_per_part, file.questions_per_part)
-    return Opened(place, sizes, inline, {verb: pool.actors for verb, pool in file.pools.items()}), file
+    return Opened(place, sizes, inline, {verb: pool.size for verb, pool in file.pools.items()})
+
+
+def on_named_paper(args: argparse.Namespace, settings: Settings, recipe: Recipe) -> Cluster:
+    """The named cluster file, sized for the machines that it is written for."""
+    file = cluster_file(args, settings)
+    return sized(file, [m for m in recipe.models() if m.loader == "vllm"], on_paper(file))
 
 
 def pipeline_here(args: argparse.Namespace, settings: Settings, store: Store) -> Pipeline:
     """The recipe over a store as the named cluster would run it, and no Ray: for a look, not for a run."""
     recipe = recipe_of(args, settings)
-    opened, _ = _read_cluster(args, settings, store.uri, ())
+    opened = _opened(on_named_paper(args, settings, recipe), settings, store.uri, ())
     silent = Progress(sys.stderr, silent=True)
     return Pipeline(store, recipe, opened.place, opened.sizes, inline, silent, opened.workers)
 
@@ -167,7 +178,7 @@ def pipeline_of(
     Language models need not be here for what asks none: a ranking, or (`answers` False) the corpus half.
     `judge` is the kit of who will judge the answers."""
     recipe = part(recipe_of(args, settings))
-    where = cluster_of(args, settings, store.uri, recipe.models() if answers else (), judge)
+    where = cluster_of(args, settings, store.uri, recipe, answers, judge)
     with Progress(sys.stderr, silent=silent) as progress:
         yield Pipeline(store, recipe, where.place, where.sizes, where.runner, progress, where.workers)
 
@@ -211,7 +222,8 @@ def judging(args: argparse.Namespace, settings: Settings) -> Iterator[tuple[Judg
         return
     from raypipe import cluster
 
-    file = cluster_file(args, settings)
+    written = cluster_file(args, settings)
+    file = sized(written, cluster.startable(written, [judge.model]), on_paper(written))
     team = cluster.Team.of(file, [judge.model])
     endpoints = addresses(file, [judge.model], settings.keys)
     with ExitStack() as ends:

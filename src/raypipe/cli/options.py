@@ -10,7 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from raypipe.cli.settings import Settings
+from raypipe.manifest import NAME as MANIFEST
 from raypipe.readers import Format
+from raypipe.records import digest
+from raypipe.remote import fetched, is_remote, sent
 
 Commands = Any  # argparse's own class for sub-commands is private
 Run = Callable[[argparse.Namespace, Settings], int]
@@ -66,6 +69,27 @@ def graphs_of(args: argparse.Namespace) -> dict[str, str]:
         name, sign, place = given.partition("=")
         found[name if sign and "/" not in name else ""] = place if sign and "/" not in name else given
     return found
+
+
+def inputs(given: Sequence[str | Path], settings: Settings) -> list[Path]:
+    """The files and folders of --data, absolute; those of an object store as copies under $RAYPIPE_HOME."""
+    cache = settings.home / "fetched"
+    places = [settings.place(str(p), "--data") for p in given]
+    return [fetched(p, cache) if is_remote(p) else Path(p) for p in places]
+
+
+def output(given: str, settings: Settings) -> Path:
+    """The folder of --out, absolute; for one of an object store a folder under $RAYPIPE_HOME, which
+    `delivered` takes there."""
+    place = settings.place(given, "--out")
+    return settings.home / "sent" / digest(place)[:16] if is_remote(place) else Path(place)
+
+
+def delivered(given: str | None, folder: Path) -> None:
+    """Copies a finished run's folder to the object store that --out named, its manifest last."""
+    if given and is_remote(given):
+        sent(folder, given, last=[MANIFEST])
+        print(f"sent to {given}", file=sys.stderr)
 
 
 def cluster(made: argparse.ArgumentParser) -> None:

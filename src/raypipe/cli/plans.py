@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
 from raypipe.cli import options
-from raypipe.cli.opened import pipeline_here
+from raypipe.cli.opened import cluster_file, pipeline_here, pipeline_of
 from raypipe.cli.settings import Settings
 from raypipe.coming import read_questions
 from raypipe.evaluate import questions_of
 from raypipe.manifest import read, to_json
+from raypipe.placement import asked_by, bottleneck, placement, refuse
 from raypipe.plan import Coming, plan
-from raypipe.report.plans import print_plan, print_story
+from raypipe.recipe import Recipe
+from raypipe.report.plans import print_placement, print_plan, print_story
+from raypipe.rooms import fitting, on_paper
 from raypipe.store import Store
 from raypipe.why import why
 
@@ -30,7 +35,7 @@ def add(commands: options.Commands) -> None:
     )
     options.recipe(made)
     options.store(made)
-    made.add_argument("--data", metavar="PATH", nargs="+", type=Path, default=[], help="files of the eval")
+    made.add_argument("--data", metavar="PATH", nargs="+", default=[], help="files of the eval, or URIs")
     options.format_of(made)
     options.cluster(made)
     made.add_argument("--limit", metavar="N", type=options.at_least(1), help="only the first N questions")
@@ -58,8 +63,18 @@ def _why(args: argparse.Namespace, settings: Settings) -> int:
 
 
 def _plan(args: argparse.Namespace, settings: Settings) -> int:
-    uri = settings.store_to_use(args.store)
-    data = [Path(settings.place(str(p), "--data")) for p in args.data]
+    return _planned(args, settings, settings.store_to_use(args.store))
+
+
+def dry_run(args: argparse.Namespace, settings: Settings, uri: str) -> int:
+    """What an eval over a store would do: the cluster is joined and checked as for the run itself, the plan
+    is printed, nothing is asked and nothing stored but an empty store."""
+    with pipeline_of(args, settings, Store.create(uri), silent=True):
+        return _planned(args, settings, uri)
+
+
+def _planned(args: argparse.Namespace, settings: Settings, uri: str) -> int:
+    data = options.inputs(args.data, settings)
     store = Store.create(uri) if data else Store.open(uri)
     pipeline = pipeline_here(args, settings, store)
     if data:
@@ -68,8 +83,30 @@ def _plan(args: argparse.Namespace, settings: Settings) -> int:
     else:
         questions, coming = list(questions_of(pipeline, None, args.limit)), Coming()
     found = plan(pipeline, questions, coming).to_json()
+    found["placement"] = _placement(args, settings, pipeline.recipe, found["steps"])
     if args.json:
         options.print_json(found)
     else:
         print_plan(Console(), found)
+        print_placement(Console(), found["placement"])
     return 0
+
+
+def _placement(
+    args: argparse.Namespace, settings: Settings, recipe: Recipe, steps: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Where the named cluster file would run it, on the machines that the file is written for. Raises
+    ClusterTooSmall for what would not fit there."""
+    written, asked = cluster_file(args, settings), asked_by(recipe)
+    cluster = fitting(written, [m for m in asked if m.loader == "vllm"], on_paper(written))
+    refuse(cluster, recipe.embedders(), asked)
+    placed = placement(cluster, recipe.embedders(), asked)
+    took = {s["step"]: s["estimate"]["seconds"] for s in steps}
+    slowest = bottleneck(recipe, placed, {stage: most[1] for stage, most in took.items() if most})
+    pools = [{**to_json(p), "takes_gib": round(p.takes_gib, 3), "arithmetic": p.arithmetic()} for p in placed]
+    return {
+        "cluster": args.cluster,
+        "about": cluster.about,
+        "pools": pools,
+        "bottleneck": to_json(slowest) if slowest else None,
+    }

@@ -19,6 +19,7 @@ from raypipe.changes import changes, compared_with
 from raypipe.cli import options
 from raypipe.cli.opened import cluster_file, judging, pipeline_of
 from raypipe.cli.origin import origin
+from raypipe.cli.plans import dry_run
 from raypipe.cli.settings import Settings
 from raypipe.evaluate import Evaluation, evaluate, questions_of
 from raypipe.letters import check, retry
@@ -71,7 +72,7 @@ def add(commands: options.Commands) -> None:
 
 def _of_eval(made: argparse.ArgumentParser) -> None:
     made.add_argument(
-        "--data", metavar="PATH", nargs="+", type=Path, default=[], help="files to ingest first"
+        "--data", metavar="PATH", nargs="+", default=[], help="files to ingest first, or URIs of some"
     )
     options.format_of(made)
     options.store(made)
@@ -86,6 +87,7 @@ def _of_eval(made: argparse.ArgumentParser) -> None:
         help="a generator of the models file that decides what the rule leaves open",
     )
     options.fresh(made)
+    made.add_argument("--dry-run", action="store_true", help="check everything, print the plan, run nothing")
     options.retry(made)
     made.add_argument(
         "--refresh",
@@ -137,7 +139,11 @@ def _eval(args: argparse.Namespace, settings: Settings) -> int:
     if demo:
         args.data = [_demo(settings, args.json)]
     start = time.perf_counter()
-    _, done = _evaluated(args, settings, str(settings.stores / "demo") if demo else None)
+    demos = str(settings.stores / "demo") if demo else None
+    if args.dry_run:
+        return dry_run(args, settings, demos or settings.store_to_fill(args.store))
+    _, done = _evaluated(args, settings, demos)
+    options.delivered(args.out, done.outputs.report.parent)
     report = to_json(done.report)
     if args.json:
         options.print_json(report)
@@ -150,12 +156,15 @@ def _eval(args: argparse.Namespace, settings: Settings) -> int:
 
 
 def _reprocess(args: argparse.Namespace, settings: Settings) -> int:
+    if args.dry_run:
+        return dry_run(args, settings, settings.store_to_fill(args.store))
     store, done = _evaluated(args, settings, None)
     before = compared_with(store, done.manifest)
     found = changes(store, before, done.manifest) if before else None
     tree = None if found is None else plain_json(found)
     with replaced(done.outputs.report.with_name("changes.json")) as out:
         out.write(json.dumps(tree, ensure_ascii=False, indent=1) + "\n")
+    options.delivered(args.out, done.outputs.report.parent)
     report = to_json(done.report)
     if args.json:
         options.print_json({"plan": dict(done.manifest.plan), "report": report, "changes": tree})
@@ -173,8 +182,8 @@ def _evaluated(args: argparse.Namespace, settings: Settings, store: str | None) 
     """An eval as the arguments say; `store` in place of the one that they name."""
     uri = store or settings.store_to_fill(args.store)
     runs = settings.home / "runs" / Path(uri).name / Path(args.recipe).stem
-    out = Path(settings.place(args.out or str(_unused(runs, time.localtime())), "--out"))
-    data = [Path(settings.place(str(p), "--data")) for p in args.data]
+    out = options.output(args.out or str(_unused(runs, time.localtime())), settings)
+    data = options.inputs(args.data, settings)
     format = options.format_for(args.format, data)
     if data:
         readers.files_of(data, format)  # what is not there is said before anything is started

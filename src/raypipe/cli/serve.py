@@ -13,18 +13,19 @@ from raypipe import conf
 from raypipe.cli import options
 from raypipe.cli.opened import addresses, resolved
 from raypipe.cli.settings import Settings
+from raypipe.cluster_file import Cluster
 from raypipe.conf import Where
 from raypipe.graph.known import placed
 from raypipe.models import load
 from raypipe.models.load import Room
 from raypipe.recipe import Recipe
+from raypipe.rooms import on_paper, preflight, sized
 from raypipe.step import Model
 from raypipe.work import Place
 
 if TYPE_CHECKING:
     from ray.serve import Application
 
-    from raypipe.cluster import Cluster
 
 HOST = "127.0.0.1"  # nobody else: there are no keys yet
 PORT = 8000
@@ -78,7 +79,7 @@ class Endpoint:
         place = Place(store, file.engine, file.device, threads, endpoints=asked, room=room)
         if (engines := file.engines) is None or not (vllm := _engines(recipe)):
             return deploy.deployed(recipe, place, gpus=min(pool.gpus, 1.0) / 2)  # the two kinds share one
-        held = sum(engines.place(model).gpus for model in vllm)
+        held = sum(engines.needs(model)["GPU"] for model in vllm)
         return deploy.deployed(recipe, place, gpus=engines.answer.gpus / 2, engine_gpus=held)
 
     def check(self, settings: Settings) -> None:
@@ -89,14 +90,13 @@ class Endpoint:
         models = self.resolved(settings).models()
         for model in models:
             load.present(model)
-        cluster.Team.of(self.file(settings), models)
+        cluster.startable(self.file(settings), models)
 
     def file(self, settings: Settings) -> Cluster:
         """The cluster file."""
-        from raypipe import cluster
-
         path = settings.conf.find("clusters", self.cluster)
-        return conf.build(cluster.Cluster, conf.read_yaml(path), Where(str(path)))
+        file = conf.build(Cluster, conf.read_yaml(path), Where(str(path)))
+        return sized(file, (), on_paper(file))
 
 
 def _engines(recipe: Recipe) -> list[Model]:
@@ -111,7 +111,7 @@ def _serve(args: argparse.Namespace, settings: Settings) -> int:
     endpoint.check(settings)  # a replica that cannot start is tried again and again
     application = endpoint.application(settings)
     cluster.connect("local")  # a Serve that runs elsewhere may listen to others
-    cluster.preflight({"embed": endpoint.file(settings).pools["embed"]}, cluster.nodes())
+    preflight({"embed": endpoint.file(settings).pools["embed"]}, cluster.nodes())
     try:
         deploy.run(application, HOST, args.port)
         print(

@@ -33,6 +33,23 @@ def _megabytes(plan: Mapping[str, Any]) -> str:
     return f"{sum(s['estimate']['bytes'][1] for s in plan['steps']) / 1e6:,.1f} MB"
 
 
+def print_placement(console: Console, placement: Mapping[str, Any]) -> None:
+    """Which pool runs where, what memory it takes there, and what is expected to take the longest."""
+    console.print(Text(f"on {placement['cluster']} ({placement['about']}):"))
+    for p in placement["pools"]:
+        held = f"{p['cpus']:g} CPU" + (f" and {p['device']}" if p["gpus"] else "")
+        memory = f"; {p['arithmetic']}" if p["memory"] else ""
+        note = f"; {p['note']}" if p["note"] else ""
+        console.print(Text(f"  {p['who']}: {p['actors']} x {held}{memory}{note}"), soft_wrap=True)
+    slowest = placement["bottleneck"]
+    if slowest is None:
+        console.print(Text("what takes the longest is not known: nothing to do, or no run measured it here"))
+        return
+    where, took = slowest["where"], seconds(slowest["seconds"])
+    said = f"{slowest['stage']} in {where}, at most {took}, {slowest['share']:.0%} of the clock"
+    console.print(Text(f"what takes the longest: {said}"), soft_wrap=True)
+
+
 STATES = {
     "reused": "answered before this run; nothing was asked for it",
     "made": "answered by this run",

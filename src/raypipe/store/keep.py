@@ -8,9 +8,13 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from raypipe.store.database import LOOKUP_KEYS, Store, quoted
 from raypipe.store.files import StoreError
 
+MEMO = ("embeddings-", "scores-", "replies-")
 FRAGMENTS = 64  # a commit adds one or two; a look-up opens each
 KEPT = timedelta(days=1)  # a version that is younger may still be read by a run or a request
 
@@ -78,13 +82,26 @@ def clean(store: Store, table: str, keep: Collection[int] = (), kept: timedelta 
     return freed
 
 
+def drop_twins(store: Store, table: str) -> int:
+    """Takes rows out of a memo table whose key stands there before, as two folds at once may have left them;
+    how many. Readers took the first, and go on doing so."""
+    dataset = store.dataset(table)
+    keys = dataset.to_table(columns=["key"], with_row_id=True).sort_by("_rowid")
+    first = pc.index_in(keys["key"], value_set=keys["key"].combine_chunks())  # place of the first such key
+    twins = keys["_rowid"].filter(pc.not_equal(first, pa.array(range(keys.num_rows), pa.int32()))).to_pylist()
+    for at in range(0, len(twins), LOOKUP_KEYS):
+        dataset.delete(f"_rowid IN ({', '.join(map(str, twins[at : at + LOOKUP_KEYS]))})")
+    return len(twins)
+
+
 def compact(store: Store, table: str, most: int = FRAGMENTS) -> bool:
     """Writes a table of more than `most` fragments anew in few, and says whether it did. Rows stay as they
     are and old versions keep the old files. Parts that a run has written and not committed are none of the
     table's yet: their commit comes on top."""
-    dataset = store.dataset(table)
-    if len(dataset.get_fragments()) <= most:
+    if len(store.dataset(table).get_fragments()) <= most:
         return False
-    dataset.optimize.compact_files()
+    if table.startswith(MEMO):
+        drop_twins(store, table)  # first: afterwards nobody can tell which of two came first
+    store.dataset(table).optimize.compact_files()
     store.index(table)
     return True

@@ -1,0 +1,298 @@
+"""A cluster of three raylets and a head on this machine, and what happens to it in the middle of an eval.
+
+    python bench/nodes.py --drills 20 --seed 1 --out nodes.jsonl      # goes on where it was ended
+
+Each drill runs `raypipe eval` on the cluster and at a random moment does one of these: SIGKILL to a worker,
+to a node with all its processes (a new node comes, or none does), to the driver, to the head; SIGTERM to the
+driver; or a node falls silent: all its processes are stopped till the cluster has given it up, and then go
+on, as after a cut network. A run that did not end well is started again. The tables must equal those of an
+undisturbed run, row for row. Prints a line of JSON for each drill; exit code 1 if any differed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+sys.path.insert(0, str(Path(__file__).parent))
+from kills import MODELS, RECIPE, ROOT, contents, environment, memo, note
+
+NODES = 3
+QUESTIONS, PAGES = 8, 12  # some 60 sources: five parts of every table
+PATIENCE_S = 120.0  # for one run; an undisturbed one takes 10 - 30 s
+SILENCE_S = 12.0  # of a node: longer than the health checks below take to give it up
+
+# Ray gives up a node after 30 s and a head after 60; here both are sooner, so that a drill is short.
+SOON = {
+    "RAY_health_check_period_ms": "1000",
+    "RAY_health_check_timeout_ms": "1000",
+    "RAY_health_check_failure_threshold": "4",
+    "RAY_gcs_rpc_server_reconnect_timeout_s": "10",
+    "RAY_raylet_start_wait_time_s": "120",
+}
+WHAT = ("worker", "node", "node for good", "silence", "driver", "stop", "head")
+
+# As many actors as there are nodes, with small parts: a death costs little, and hits something.
+CLUSTER = """
+about: three raylets on one machine
+engine: sorted
+device: cpu
+sources_per_part: 15
+questions_per_part: 2
+machines: [{nodes: 3, cpus: 1}]
+pools:
+  parse: {actors: fit, cpus: 0.9}
+  embed: {actors: fit, cpus: 0.9}
+  answer: {actors: fit, cpus: 0.9}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Drill:
+    """What happens, and when."""
+
+    what: str
+    after_s: float  # since the driver began
+
+
+class Raylet:
+    """One node of the cluster: a session of processes of its own."""
+
+    def __init__(self, *arguments: str) -> None:
+        ray = str(Path(sys.executable).with_name("ray"))
+        self._process = subprocess.Popen(
+            [ray, "start", "--block", "--node-ip-address=127.0.0.1", "--object-store-memory=100000000",
+             *arguments],
+            env={**environment(), **SOON}, start_new_session=True,
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+
+    def processes(self) -> list[psutil.Process]:
+        found = []
+        for process in psutil.process_iter():
+            try:
+                if os.getsid(process.pid) == self._process.pid:
+                    found.append(process)
+            except (ProcessLookupError, PermissionError):
+                continue
+        return found
+
+    def lives(self) -> bool:
+        return "raylet" in {_name(p) for p in self.processes()}
+
+    def signal(self, number: int) -> None:
+        """To every process of the node."""
+        for process in self.processes():
+            try:
+                process.send_signal(number)
+            except psutil.NoSuchProcess:
+                continue
+
+    def down(self) -> None:
+        self.signal(signal.SIGKILL)
+        self._process.wait()
+
+    def workers(self) -> list[psutil.Process]:
+        return [p for p in self.processes() if "MapBatches" in _line(p)]
+
+
+def _name(process: psutil.Process) -> str:
+    try:
+        return str(process.name())
+    except psutil.Error:
+        return ""
+
+
+def _line(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return ""
+
+
+class Cluster:
+    """A head that takes no work, and some nodes of one CPU."""
+
+    def __init__(self) -> None:
+        self.address = ""
+        self._head: Raylet | None = None
+        self.nodes: list[Raylet] = []
+
+    def up(self) -> None:
+        """Starts what is not there. Raises SystemExit if it does not come."""
+        if self._head is None or not self._head.lives():
+            self.down()
+            with socket.socket() as free:
+                free.bind(("127.0.0.1", 0))
+                port = free.getsockname()[1]
+            self.address = f"127.0.0.1:{port}"
+            self._head = Raylet("--head", f"--port={port}", "--num-cpus=0", "--include-dashboard=false")
+            _wait_for(self._head.lives)
+        for node in [n for n in self.nodes if not n.lives()]:
+            node.down()
+            self.nodes.remove(node)
+        while len(self.nodes) < NODES:
+            self.add()
+        _wait_for(lambda: all(node.lives() for node in self.nodes))
+
+    def add(self) -> None:
+        self.nodes.append(Raylet(f"--address={self.address}", "--num-cpus=1"))
+
+    def head(self) -> Raylet:
+        assert self._head is not None
+        return self._head
+
+    def down(self) -> None:
+        for raylet in [*self.nodes, *([self._head] if self._head else [])]:
+            raylet.down()
+        self.nodes, self._head = [], None
+
+
+def _wait_for(true: Any) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not true():
+        if time.monotonic() > deadline:
+            raise SystemExit("no Ray came up")
+        time.sleep(0.2)
+
+
+def driver(cluster: Cluster, folder: Path) -> subprocess.Popen[str]:
+    """An eval as an operator starts it."""
+    file = folder.parent / "cluster.yaml"
+    command = [sys.executable, "-m", "raypipe", "eval", str(RECIPE), "--models", str(MODELS)]
+    command += ["--data", str(folder.parent / "world"), "--store", str(folder / "store")]
+    command += ["--out", str(folder / "out"), "--cluster", str(file), "--json"]
+    return subprocess.Popen(
+        command, cwd=ROOT, env={**environment(), **SOON, "RAY_ADDRESS": cluster.address},
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+    )  # fmt: skip
+
+
+def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
+    """Exit code and the end of what was said; one that does not end is ended, as by an operator."""
+    try:
+        said, _ = process.communicate(timeout=PATIENCE_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        said, _ = process.communicate()
+    return process.returncode, said[-600:]
+
+
+def disturb(cluster: Cluster, drill: Drill, process: subprocess.Popen[str], rng: random.Random) -> None:
+    """Does what the drill says, unless the run was faster."""
+    try:
+        process.wait(drill.after_s)
+        return
+    except subprocess.TimeoutExpired:
+        pass
+    node = rng.choice(cluster.nodes)
+    if drill.what == "worker" and (some := [w for n in cluster.nodes for w in n.workers()]):
+        rng.choice(some).kill()
+    elif drill.what in ("node", "node for good"):
+        node.down()
+        cluster.nodes.remove(node)
+        if drill.what == "node":
+            cluster.add()
+    elif drill.what == "silence":
+        node.signal(signal.SIGSTOP)
+        time.sleep(SILENCE_S)
+        node.signal(signal.SIGCONT)
+    elif drill.what == "driver":
+        process.kill()
+    elif drill.what == "stop":
+        process.terminate()
+    elif drill.what == "head":
+        cluster.head().down()
+
+
+def one(cluster: Cluster, folder: Path, drill: Drill, seed: str) -> dict[str, Any]:
+    """One drill: the disturbed run, and as many more as it takes to end well, three at most."""
+    cluster.up()
+    folder.mkdir()
+    start = time.monotonic()
+    process = driver(cluster, folder)
+    disturb(cluster, drill, process, random.Random(seed))
+    code, said = ended(process)
+    ends = [code]
+    while code != 0 and len(ends) < 4:
+        cluster.up()
+        code, said = ended(driver(cluster, folder))
+        ends.append(code)
+    return {"ends": ends, "seconds": round(time.monotonic() - start, 1), "said": said if code else ""}
+
+
+def drills(given: argparse.Namespace, done: set[int]) -> list[dict[str, Any]]:
+    """All that are not done yet, each with its verdict."""
+    from raypipe.synth import write
+
+    out: list[dict[str, Any]] = []
+    cluster = Cluster()
+    with tempfile.TemporaryDirectory(prefix="raypipe-nodes-") as temporary:
+        home = Path(temporary)
+        write(home / "world", QUESTIONS, pages=PAGES, seed=3, page_chars=1500)
+        (home / "cluster.yaml").write_text(CLUSTER)
+        try:
+            cluster.up()
+            (home / "whole").mkdir()
+            start = time.monotonic()
+            code, said = ended(driver(cluster, home / "whole"))
+            if code:
+                raise SystemExit(f"the undisturbed run ended with {code}: {said}")
+            seconds = time.monotonic() - start
+            expected, remembered = contents(home / "whole"), memo(home / "whole")
+            for number in range(given.drills):
+                if number in done:
+                    continue
+                rng = random.Random(f"{given.seed}/{number}")
+                # The first third of a run is the start of Python and Ray.
+                drill = Drill(WHAT[number % len(WHAT)], round(rng.uniform(seconds / 3, seconds), 1))
+                folder = home / f"drill-{number}"
+                line = one(cluster, folder, drill, f"{given.seed}/{number}")
+                now = contents(folder) if not line["said"] else {}
+                equal = now == expected and (not now or memo(folder) == remembered)
+                stopped = drill.what != "stop" or line["ends"][0] in (0, 143)
+                which = {"seed": given.seed, "drill": number, **asdict(drill)}
+                line = {**which, **line, "equal": equal and stopped}
+                out.append(line)
+                note(given.out, json.dumps(line))
+                print(json.dumps(line), flush=True)
+                if equal:
+                    shutil.rmtree(folder)
+        finally:
+            cluster.down()
+    return out
+
+
+def main() -> int:
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
+    parser.add_argument("--drills", type=int, default=len(WHAT), metavar="N")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--out", type=Path, default=Path("nodes.jsonl"), help="done ones are not repeated")
+    given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the cluster is taken down
+    here = [json.loads(x) for x in given.out.read_text().splitlines()] if given.out.exists() else []
+    here = [d for d in here if d["seed"] == given.seed]
+    here += drills(given, {d["drill"] for d in here})
+    bad = [d for d in here if not d["equal"]]
+    again = sum(len(d["ends"]) > 1 for d in here)
+    print(f"{len(here)} drills, {again} of them started again, {len(bad)} with other tables")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

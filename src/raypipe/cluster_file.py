@@ -1,0 +1,159 @@
+"""The cluster file (conf/clusters/*.yaml): where a recipe runs. Plain values, checked one by one.
+
+What fits where is in `rooms.py` and `placement.py`, what starts it in `cluster.py`. In no digest.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from raypipe.budget import Budget
+from raypipe.models.load import Room
+from raypipe.step import Model
+
+FIT = "fit"  # as many as the cluster has room for
+
+
+@dataclass(frozen=True, slots=True)
+class Machines:
+    """Some equal machines of a cluster."""
+
+    nodes: int
+    cpus: float  # of each
+    gpus: float = 0.0  # of each
+    gpu_gib: float = 0.0  # memory of one of its GPUs
+
+    def __post_init__(self) -> None:
+        if self.nodes < 1 or self.cpus < 0 or self.gpus < 0:
+            raise ValueError("machines: expected at least one node, and no negative CPUs or GPUs")
+        if (self.gpus > 0) != (self.gpu_gib > 0):
+            raise ValueError("machines: gpus and gpu_gib, the memory of one, belong together")
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """A pool of equal actors, and what each of them holds."""
+
+    actors: int | Literal["fit"]  # fit: as many as the cluster has room for, engines first
+    cpus: float  # per actor; also the threads of its model
+    gpus: float = 0.0  # per actor
+
+    def __post_init__(self) -> None:
+        if (isinstance(self.actors, int) and self.actors < 1) or self.cpus <= 0 or self.gpus < 0:
+            raise ValueError(
+                "a pool needs at least one actor, a positive share of a CPU and no negative GPUs"
+            )
+
+    @property
+    def size(self) -> int:
+        """How many actors. Raises ValueError for a pool that nobody fitted to a cluster."""
+        if isinstance(self.actors, str):
+            raise ValueError("this pool takes as many actors as fit; rooms.sized says how many")
+        return self.actors
+
+    @property
+    def needs(self) -> dict[str, float]:
+        """What one actor holds, in Ray's words."""
+        return {"CPU": self.cpus, "GPU": self.gpus}
+
+
+@dataclass(frozen=True, slots=True)
+class Engines:
+    """What the engine of each vLLM model of a recipe takes, and the workers beside it."""
+
+    answer: Pool  # in place of pools.answer, since engines take their share of the cluster
+    cpus: float = 0.5  # that Ray sets aside for one
+    gpus: float = 0.0  # that Ray sets aside for one; a model with tensor_parallel takes that many whole ones
+    each: int | Literal["fit"] = 1  # engines of one model, which share its chats; fit: one for each place
+    cache_gib: float = 1.0  # cpu: memory for keys and values
+    gpu_share: float = 0.9  # cuda: share of its GPUs' memory
+    sequences: int = 128  # replies written at the same time, at most
+    wait_s: float = 120.0  # for room that others hold, or for machines that an autoscaler starts
+
+    def __post_init__(self) -> None:
+        if (isinstance(self.each, int) and self.each < 1) or self.cpus < 0 or self.gpus < 0:
+            raise ValueError("engines: expected each of at least 1, and no negative CPUs or GPUs")
+        if not 0 < self.gpu_share <= 1:
+            raise ValueError(f"engines: gpu_share is a share of a GPU's memory, found {self.gpu_share:g}")
+
+    @property
+    def count(self) -> int:
+        """How many engines each model has. Raises ValueError for a file that nobody fitted to a cluster."""
+        if isinstance(self.each, str):
+            raise ValueError("a model has as many engines as fit; rooms.sized says how many")
+        return self.each
+
+    def needs(self, model: Model) -> dict[str, float]:
+        """What Ray sets aside for one engine of a model."""
+        whole = model.tensor_parallel > 1
+        return {"CPU": self.cpus, "GPU": float(model.tensor_parallel) if whole else self.gpus}
+
+    def room(self, device: str) -> Room:
+        kind: Literal["cpu", "cuda"] = "cuda" if device.startswith("cuda") else "cpu"
+        return Room(kind, self.cache_gib, self.gpu_share, self.sequences)
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointAt:
+    """An endpoint that speaks the OpenAI chat protocol."""
+
+    url: str  # up to and with /v1
+    key_env: str = ""  # the environment variable that has its key; "": it takes none
+    dialect: Literal["openai", "vllm"] = "openai"  # vllm: takes every constraint
+    concurrency: int = 16  # requests in flight, of one worker
+    per_minute: float = math.inf  # requests sent, of one worker
+    timeout_s: float = 120.0  # of one try
+    tries: int = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one row may take outside the child process that pages are parsed in (text/limits.py)."""
+
+    row_s: float = 120.0  # wall time; a part may take as often that as it has rows
+    open_s: float = 300.0  # on top, for a worker to load its models
+
+    def __post_init__(self) -> None:
+        if self.row_s <= 0 or self.open_s < 0:
+            raise ValueError(f"limits: expected row_s above 0 and open_s of at least 0, found {self}")
+
+    def part_s(self, rows: int) -> float:
+        return self.open_s + self.row_s * rows
+
+
+LIMITS = Limits()  # unless a file says otherwise
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """One file."""
+
+    about: str  # one line for people
+    engine: Literal["sorted", "flag"]  # how embedders and rerankers are run: kit.LocalKit
+    device: str  # cpu, cuda, cuda:0
+    sources_per_part: int  # per completion record of the corpus half
+    questions_per_part: int  # per completion record of the question half
+    pools: Mapping[Literal["parse", "embed", "answer"], Pool]
+    machines: tuple[Machines, ...]  # that the file is written for: a plan is made for these
+    grows: bool = False  # whether an autoscaler starts machines when work waits, up to these
+    engines: Engines | None = None  # None: recipes with vLLM models are refused
+    endpoints: Mapping[str, EndpointAt] = field(default_factory=dict)  # by the names that models.yaml uses
+    limits: Limits = field(default_factory=Limits)
+    faults: Budget = field(default_factory=Budget)  # rows that a run may leave undone
+
+    def __post_init__(self) -> None:
+        missing = {"parse", "embed", "answer"} - set(self.pools)
+        if missing:
+            raise ValueError(f"pools: {', '.join(sorted(missing))} missing; expected parse, embed and answer")
+        if self.sources_per_part < 1 or self.questions_per_part < 1:
+            raise ValueError("sources_per_part and questions_per_part must be at least 1")
+        if not self.machines:
+            raise ValueError("machines: expected the machines that the file is written for, found none")
+
+    @property
+    def gpu_gib(self) -> float:
+        """Memory of the smallest GPU that the file is written for; 0 without GPUs."""
+        return min((m.gpu_gib for m in self.machines if m.gpus), default=0.0)

@@ -1,0 +1,202 @@
+"""Which pool and engine runs on which device, and what memory it takes there, with the arithmetic.
+
+Models that are larger than the memory they would get are refused before anything is started. Knows cluster
+files, recipes and the sizes of models' files; does not know Ray.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from raypipe.cluster_file import Cluster, Engines, Pool
+from raypipe.errors import ClusterTooSmall
+from raypipe.models.catalog import WEIGHTLESS
+from raypipe.models.memory import GIB, Weight, weight
+from raypipe.recipe import Recipe
+from raypipe.step import Model
+from raypipe.steps.embed import Embed
+
+ENGINE_GIB = 2.0
+"""That an engine takes of each GPU beside weights, keys and values: CUDA's context, graphs, activations. An
+estimate, not measured here; vLLM measures it itself when it starts, and refuses what is then too small."""
+
+ENCODER_GIB = 1.5
+"""That one process with embedders or rerankers takes of a GPU beside their weights. An estimate."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """One thing that takes memory of a device."""
+
+    what: str
+    gib: float
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """One pool, or the engines of one model, and where it runs."""
+
+    who: str  # pool parse, engines llama-3-8b, ...
+    actors: int
+    cpus: float  # of each
+    gpus: float  # of each
+    device: str  # cpu, or which share of a GPU
+    models: tuple[str, ...]
+    memory: tuple[Held, ...]  # of one device, or of one process on a CPU
+    has_gib: float  # memory that it may take there; 0: not known
+    note: str = ""
+
+    @property
+    def takes_gib(self) -> float:
+        return sum(h.gib for h in self.memory)
+
+    def arithmetic(self) -> str:
+        """The sum, in words.
+
+        >>> Placed("x", 1, 1, 1, "1 GPU", (), (Held("a", 1.0), Held("b", 0.25)), 8.0).arithmetic()
+        'a 1.00 + b 0.25 = 1.25 of 8.00 GiB'
+        """
+        if not self.memory:
+            return "-"
+        of = f" of {self.has_gib:.2f}" if self.has_gib else ""
+        return " + ".join(f"{h.what} {h.gib:.2f}" for h in self.memory) + f" = {self.takes_gib:.2f}{of} GiB"
+
+
+def placement(cluster: Cluster, embedders: Sequence[Model], asked: Sequence[Model]) -> list[Placed]:
+    """Every pool and every engine of a run on a sized cluster. `embedders`: of the corpus half; `asked`: by
+    the question half. Models whose files are not here count as nothing, and are noted."""
+    own = list({m.name: m for m in asked if m.loader == "vllm"}.values())
+    encoders = list({m.name: m for m in asked if m.kind in ("embedder", "reranker")}.values())
+    placed = [_pool("parse", cluster.pools["parse"], (), cluster, 0.0)]
+    placed += [_pool(f"embed {m.name}", cluster.pools["embed"], (m,), cluster, 0.0) for m in embedders]
+    engines = cluster.engines
+    if not own or engines is None:
+        return [*placed, _pool("answer", cluster.pools["answer"], encoders, cluster, 0.0)]
+    placed += [_engine(m, engines, cluster) for m in own]
+    apart = any(engines.needs(m)["GPU"] >= 1 for m in own)  # a whole GPU is nobody else's
+    shared = 0.0 if apart or not cluster.gpu_gib else min(0.99, engines.gpu_share * len(own))
+    return [*placed, _pool("engines.answer", engines.answer, encoders, cluster, shared)]
+
+
+def _pool(who: str, pool: Pool, models: Sequence[Model], cluster: Cluster, engines: float) -> Placed:
+    """`engines`: share of a GPU's memory that engines have taken where these actors are."""
+    weights = [(m, weight(m)) for m in models]
+    absent = [m.name for m, w in weights if w is None and m.loader not in WEIGHTLESS]
+    held = [Held(m.name, w.bytes / GIB) for m, w in weights if w is not None]
+    device = "cpu"
+    if pool.gpus:
+        held.append(Held("room to compute", ENCODER_GIB))
+        # Ray lends an actor what engines did not take of the GPU, in shares of pool.gpus.
+        most = max(1, int((1 - engines) / pool.gpus + 1e-6)) if pool.gpus < 1 else 1
+        together = min(pool.size, most)
+        device = f"{pool.gpus:g} GPU" + (f", {together} on one" if together > 1 else "")
+        if together > 1:
+            held = [Held(f"{together} x {h.what}", together * h.gib) for h in held]
+    return Placed(
+        who=f"pool {who}",
+        actors=pool.size,
+        cpus=pool.cpus,
+        gpus=pool.gpus,
+        device=device,
+        models=tuple(m.name for m in models),
+        memory=tuple(held),
+        has_gib=cluster.gpu_gib * (1 - engines) if pool.gpus else 0.0,
+        note=f"not here, not counted: {', '.join(absent)}" if absent else "",
+    )
+
+
+def _engine(model: Model, engines: Engines, cluster: Cluster) -> Placed:
+    needs, size = engines.needs(model), weight(model)
+    ways = model.tensor_parallel
+    on_gpu = cluster.device.startswith("cuda")
+    has = engines.gpu_share * cluster.gpu_gib if on_gpu else 0.0
+    held: list[Held] = []
+    note = ""
+    if size is None:
+        note = f"not here, not counted: {model.name}"
+    elif on_gpu:
+        share = f" / {ways}" if ways > 1 else ""
+        held = [
+            Held(f"weights{share}", size.bytes / ways / GIB),
+            Held("graphs and activations", ENGINE_GIB),
+            Held(f"one context of {model.max_tokens}{share}", _context_gib(model, size) / ways),
+        ]
+        free = has - size.bytes / ways / GIB - ENGINE_GIB
+        note = f"room for {max(0.0, free) * ways / _context_gib(model, size):.0f} whole contexts at a time"
+    else:
+        held = [Held("weights", size.bytes / GIB), Held("keys and values", engines.cache_gib)]
+        note = f"room for {engines.cache_gib / _context_gib(model, size):.1f} whole contexts at a time"
+    device = f"{needs['GPU']:g} GPU" if on_gpu else "cpu"
+    return Placed(
+        f"engines {model.name}", engines.count, needs["CPU"], needs["GPU"], device, (model.name,),
+        tuple(held), has, note,
+    )  # fmt: skip
+
+
+def _context_gib(model: Model, size: Weight) -> float:
+    return size.per_token * model.max_tokens / GIB
+
+
+def refuse(cluster: Cluster, embedders: Sequence[Model], asked: Sequence[Model]) -> None:
+    """Raises ClusterTooSmall with the arithmetic if a model is larger than the memory that it would get."""
+    for placed in placement(cluster, embedders, asked):
+        if placed.has_gib and placed.takes_gib > placed.has_gib:
+            raise ClusterTooSmall(
+                f"{placed.who} on {placed.device}: {placed.arithmetic()}. Take larger GPUs "
+                "(machines.gpu_gib), more of them for one engine (tensor_parallel in models.yaml), a "
+                "quantised model, or a larger engines.gpu_share"
+            )
+    engines = cluster.engines
+    if engines is None or cluster.device.startswith("cuda"):
+        return
+    for model in asked:
+        size = weight(model) if model.loader == "vllm" else None
+        if size is not None and _context_gib(model, size) > engines.cache_gib:
+            raise ClusterTooSmall(
+                f"engines {model.name}: one context of {model.max_tokens} tokens x {size.per_token} bytes of "
+                f"keys and values = {_context_gib(model, size):.2f} GiB, engines.cache_gib is "
+                f"{engines.cache_gib:g}. Raise it, or lower max_tokens in models.yaml"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Bottleneck:
+    """The stage that is expected to take the longest on the clock."""
+
+    stage: str
+    where: str  # the pool that does it, and the engine that it waits for
+    seconds: float  # on the clock, at most
+    share: float  # 0..1, of all stages' seconds on the clock
+
+
+def bottleneck(recipe: Recipe, placed: Sequence[Placed], seconds: Mapping[str, float]) -> Bottleneck | None:
+    """`seconds`: stage -> of all processes together, from rates that earlier runs measured; None without any.
+    Stages of one pool come one after the other, so each is as long as its seconds over the pool's actors."""
+    actors = {p.who: p.actors for p in placed}
+    answers = "pool engines.answer" if "pool engines.answer" in actors else "pool answer"
+    where: dict[str, str] = {}
+    for c in recipe.corpus:
+        where[c.name] = f"pool embed {c.step.model.name}" if isinstance(c.step, Embed) else "pool parse"
+    waits: dict[str, str] = {}
+    for q in recipe.question:
+        where[q.name] = answers
+        asked = [m.name for m in stage_models(q.step) if f"engines {m.name}" in actors]
+        waits[q.name] = f", waiting for engines {', '.join(asked)}" if asked else ""
+    clock = {stage: s / actors[where[stage]] for stage, s in seconds.items() if s > 0}
+    if not clock:
+        return None
+    longest = max(sorted(clock), key=lambda stage: clock[stage])
+    share = clock[longest] / sum(clock.values())
+    return Bottleneck(longest, where[longest] + waits.get(longest, ""), clock[longest], share)
+
+
+def stage_models(step: object) -> list[Model]:
+    """The models that a step's fields name."""
+    values = (getattr(step, name) for name in getattr(step, "__dataclass_fields__", ()))
+    return [value for value in values if isinstance(value, Model)]
+
+
+def asked_by(recipe: Recipe) -> list[Model]:
+    """The models of the question half, each once."""
+    return list(dict.fromkeys(m for s in recipe.question for m in stage_models(s.step)))

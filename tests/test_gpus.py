@@ -1,0 +1,189 @@
+"""Several GPUs, which Ray is told of and nobody has: pools and engines spread over them."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import json
+import os
+import signal
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+import ray
+
+from raypipe import cluster, engines
+from raypipe.chat import Generated, Message, Sampling
+from raypipe.cluster_file import Pool
+from raypipe.engines import Place
+from raypipe.errors import ClusterTooSmall
+from raypipe.routing import routed
+from raypipe.work import Part, PartDone
+from raypipe.work import Place as Where
+
+pytestmark = pytest.mark.ray
+GPUS = 4
+BLOCK = 16  # tokens, as vLLM's
+ONE = Place(cpus=0.05, gpus=1)
+SAMPLING = Sampling(max_tokens=5)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def here(local_ray):
+    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import a test module
+    yield
+
+
+@dataclass(frozen=True)
+class Noting:
+    """Work that notes where it is done, and takes as long as a small batch on a GPU."""
+
+    diary: str
+    place: Where = field(default=Where("", "sorted", "cpu", 1))
+
+    def open(self):
+        async def do(part: Part) -> PartDone:
+            note(self.diary, {"part": part.name, "gpu": os.environ["CUDA_VISIBLE_DEVICES"]})
+            await asyncio.sleep(0.1)
+            return PartDone(part.name, len(part.ids), len(part.ids), 0)
+
+        return do
+
+
+def note(diary, what):
+    with open(diary, "a") as f:
+        f.write(json.dumps(what) + "\n")
+
+
+def notes(diary):
+    return [json.loads(line) for line in Path(diary).read_text().splitlines()]
+
+
+def test_a_pool_of_four_holds_four_gpus_and_shares_the_rows(tmp_path):
+    diary = str(tmp_path / "diary")
+    parts = [Part(f"{n:06d}", tuple(f"{n}-{i}" for i in range(10))) for n in range(60)]
+    done = list(cluster.run_parts(Noting(diary), parts, Pool(actors=GPUS, cpus=0.2, gpus=1)))
+    assert sorted(d.name for d in done) == [p.name for p in parts]
+    devices = Counter(n["gpu"] for n in notes(diary))
+    assert set(devices) == {"0", "1", "2", "3"}, "CUDA_VISIBLE_DEVICES of each actor is its own"
+    rows = Counter()
+    for d in done:
+        rows[d.where] += d.ids
+    assert len(rows) == GPUS and all(" gpu " in who for who in rows)
+    assert max(rows.values()) <= 1.2 * min(rows.values())
+
+
+class Prefixed:
+    """An engine that says each chat's text backwards, and remembers the blocks of what it has read."""
+
+    def __init__(self, diary):
+        self._diary, self._blocks = diary, set()
+
+    async def ready(self):
+        note(self._diary, {"born": os.getpid(), "gpu": os.environ["CUDA_VISIBLE_DEVICES"]})
+
+    async def healthy(self): ...
+
+    async def generate(self, chats, sampling, adapter, alone):
+        return list(await asyncio.gather(*(self._one(chat) for chat in chats)))
+
+    async def _one(self, chat):
+        text = chat[-1].content
+        note(self._diary, {"asked": text, "gpu": os.environ["CUDA_VISIBLE_DEVICES"]})
+        tokens = text.split()
+        heads = [" ".join(tokens[:n]) for n in range(BLOCK, len(tokens) + 1, BLOCK)]
+        cached = next((n for n, h in enumerate(heads) if h not in self._blocks), len(heads)) * BLOCK
+        await asyncio.sleep(0.02)
+        self._blocks |= set(heads)
+        return Generated(text[::-1], "stop", len(tokens), cached, 1)
+
+    def close(self): ...
+
+
+@pytest.fixture
+def diary(tmp_path):
+    return str(tmp_path / "diary")
+
+
+@pytest.fixture
+def four(diary, request):
+    """Four engines, each on a GPU of its own, as a job starts them."""
+    make = functools.partial(Prefixed, diary)
+    names = [engines.name_of(request.node.name, n) for n in range(GPUS)]
+    with engines.reserved([ONE] * GPUS, wait_s=60) as groups:
+        clients = [engines.begin(n, make, ONE, g) for n, g in zip(names, groups, strict=True)]
+        for client in clients:
+            client.ready()
+        yield clients
+        for client in clients:
+            client.close()
+
+
+def chats(contexts, calls):
+    """For each of so many calls: a chat about each context, 96 words of it and then a question."""
+    for call in range(calls):
+        yield [
+            (Message("user", " ".join(f"c{n}w{w}" for w in range(96)) + f" question {call}"),)
+            for n in range(contexts)
+        ]
+
+
+def test_four_engines_share_the_work_and_each_context_is_read_once(four, diary):
+    k, contexts = 3, 400
+
+    async def run():
+        ask = routed([c.generate for c in four])
+        replies = []
+        for batch in chats(contexts, k):
+            for at in range(0, contexts, 50):  # parts of fifty, as a worker has them
+                replies.append((batch[at : at + 50], await ask(batch[at : at + 50], SAMPLING)))
+        return replies
+
+    prompt = cached = 0
+    for batch, replies in asyncio.run(run()):
+        assert [r.text for r in replies] == [c[-1].content[::-1] for c in batch]
+        prompt += sum(96 // BLOCK * BLOCK for _ in batch)  # whole blocks of context
+        cached += sum(r.cached_tokens for r in replies)
+    work = Counter(n["gpu"] for n in notes(diary) if "asked" in n)
+    assert set(work) == {"0", "1", "2", "3"} and max(work.values()) <= 1.2 * min(work.values())
+    assert cached / prompt >= 0.9 * (k - 1) / k
+    assert sum("born" in n for n in notes(diary)) == GPUS, "one engine for each GPU"
+
+
+def test_an_engine_killed_in_the_middle_costs_no_reply_and_only_what_was_in_flight_is_asked_twice(
+    four, diary
+):
+    [batch] = chats(200, 1)
+
+    async def run():
+        ask = routed([c.generate for c in four])
+        call = asyncio.create_task(ask(batch, SAMPLING))
+        while sum("asked" in n for n in notes(diary)) < 40:
+            await asyncio.sleep(0.005)
+        victim = next(n["born"] for n in notes(diary) if "born" in n)
+        os.kill(victim, signal.SIGKILL)
+        return await call
+
+    replies = asyncio.run(run())
+    assert [r.text for r in replies] == [c[-1].content[::-1] for c in batch]
+    asked = Counter(n["asked"] for n in notes(diary) if "asked" in n)
+    assert set(asked) == {c[-1].content for c in batch}
+    assert sum(asked.values()) - len(asked) <= 64, "at most what one engine had in flight"
+    assert max(asked.values()) <= 2
+
+
+def test_engines_get_all_their_places_or_none(diary):
+    with engines.reserved([ONE] * 3, wait_s=30):
+        start = time.monotonic()
+        two = engines.reserved([ONE] * 2, wait_s=1)  # there is one GPU left
+        with pytest.raises(ClusterTooSmall, match=r"2 engines need .* did not get it within 1 s"), two:
+            pass
+        assert time.monotonic() - start < 10
+        with engines.reserved([replace(ONE, gpus=1)], wait_s=30) as [group]:
+            assert group is not None
+    with engines.reserved([Place(cpus=0, gpus=0)], wait_s=1) as [group]:
+        assert group is None

@@ -1,0 +1,204 @@
+"""What fits where: cluster files on paper, engines beside workers, models in memory, and what is refused."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from raypipe import conf
+from raypipe.cli import main
+from raypipe.cli.opened import resolved
+from raypipe.cluster_file import Cluster, Engines, Machines, Pool
+from raypipe.conf import Conf, Where
+from raypipe.errors import ClusterTooSmall, ConfError
+from raypipe.models.memory import GIB, Weight, weight
+from raypipe.placement import asked_by, bottleneck, placement, refuse
+from raypipe.rooms import on_paper, preflight, preflight_engines, reachable, sized, without
+from raypipe.step import Model
+
+ROOT = Path(__file__).parents[1]
+CONF = Conf((ROOT / "conf",))
+FILES = sorted(p.stem for p in (ROOT / "conf/clusters").glob("*.yaml"))
+
+
+def file(name, **change):
+    path = CONF.find("clusters", name)
+    return conf.build(Cluster, {**conf.read_yaml(path), **change}, Where(str(path)))
+
+
+LLAMA = Model("llama-3-8b", "generator", "vllm", "", "", "/nowhere", "w", "float16", max_tokens=8192)
+
+
+@pytest.fixture
+def model(tmp_path):
+    """A generator's folder of 1.5 million parameters, and 4,096 bytes of keys and values for a token."""
+    save_file({"a": np.zeros((1000, 1000), np.float16)}, tmp_path / "model-1.safetensors")
+    save_file({"b": np.zeros(500_000, np.float16)}, tmp_path / "model-2.safetensors")
+    config = (
+        '{"num_hidden_layers": 4, "num_attention_heads": 8, "num_key_value_heads": 4, "hidden_size": 512}'
+    )
+    (tmp_path / "config.json").write_text(config)
+    return replace(LLAMA, name="small", path=str(tmp_path))
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_every_cluster_file_fits_the_machines_that_it_is_written_for(name):
+    written = file(name)
+    nodes = on_paper(written)
+    made = sized(written, [LLAMA], nodes)
+    preflight(made.pools, nodes)
+    if made.engines:
+        preflight_engines(made.engines, [LLAMA], nodes)
+    refuse(made, [], [LLAMA])
+    assert {"laptop", "one-gpu", "two-gpus", "eight-gpus", "autoscaling", "autoscaling-gpus"} == set(FILES)
+
+
+def test_fit_becomes_as_many_as_there_is_room_for_engines_first():
+    two = sized(file("two-gpus"), [LLAMA], on_paper(file("two-gpus")))
+    assert (two.engines.count, two.engines.answer.size) == (2, 4)
+    assert (two.pools["parse"].size, two.pools["embed"].size) == (16, 2)
+    eight = sized(file("eight-gpus"), [LLAMA], on_paper(file("eight-gpus")))
+    assert (eight.engines.count, eight.engines.answer.size) == (7, 8)
+    halves = sized(file("eight-gpus"), [LLAMA, replace(LLAMA, name="b")], on_paper(file("eight-gpus")))
+    assert halves.engines.count == 3, "two models share seven GPUs"
+    wide = sized(file("eight-gpus"), [replace(LLAMA, tensor_parallel=4)], on_paper(file("eight-gpus")))
+    assert wide.engines.count == 1, "a group of four GPUs, and workers on a fifth"
+    alone = Engines(answer=Pool("fit", 1), cpus=1, each="fit")
+    many = sized(file("laptop", engines=None), [LLAMA], [{"CPU": 2.0}])
+    assert many.engines is None
+    some = sized(replace(file("laptop"), engines=alone), [LLAMA], [{"CPU": 4.0}, {"CPU": 2.0}])
+    assert (some.engines.count, some.engines.answer.size) == (5, 1)
+
+
+def test_what_nobody_fitted_has_no_number():
+    with pytest.raises(ValueError, match="as many actors as fit"):
+        _ = Pool("fit", 1).size
+    with pytest.raises(ValueError, match="as many engines as fit"):
+        _ = Engines(answer=Pool(1, 1), each="fit").count
+
+
+def test_where_nothing_fits_one_is_asked_for_and_refused_with_numbers():
+    made = sized(file("two-gpus"), [LLAMA], [{"CPU": 4.0}])
+    with pytest.raises(ClusterTooSmall, match=r"pool embed: 1 actors x 1 GPU = 1 GPU, the cluster has 0"):
+        preflight(made.pools, [{"CPU": 4.0}])
+
+
+def test_a_cluster_that_grows_is_held_to_what_it_may_become():
+    growing, fixed = file("autoscaling"), file("laptop")
+    assert reachable(growing, [{"CPU": 0.0}]) == on_paper(growing)
+    assert reachable(fixed, [{"CPU": 1.0}]) == [{"CPU": 1.0}]
+
+
+def test_an_engine_takes_its_place_from_the_roomiest_node():
+    nodes = [{"CPU": 2.0, "GPU": 1.0}, {"CPU": 8.0, "GPU": 2.0}]
+    assert without(nodes, {"CPU": 1.0, "GPU": 1.0}) == [{"CPU": 2.0, "GPU": 1.0}, {"CPU": 7.0, "GPU": 1.0}]
+    assert without(nodes, {"CPU": 1.0, "GPU": 3.0}) == nodes
+
+
+def test_engines_of_four_gpus_are_not_spread_over_two_machines_of_two():
+    engines = Engines(answer=Pool(1, 1), cpus=1, gpus=1)
+    wide = replace(LLAMA, tensor_parallel=4)
+    preflight_engines(engines, [wide], [{"CPU": 8.0, "GPU": 4.0}])
+    with pytest.raises(ClusterTooSmall, match="an engine needs 1 CPU and 4 GPU on one node"):
+        preflight_engines(engines, [wide], [{"CPU": 8.0, "GPU": 2.0}] * 2)
+
+
+def test_the_size_of_a_model_is_read_from_its_files(model):
+    assert weight(model) == Weight(1_500_000, 3_000_000, 2 * 4 * 4 * 64 * 2)
+    assert weight(replace(model, dtype="float32")).bytes == 6_000_000
+    assert weight(replace(model, path="/nowhere")) is None
+    assert weight(replace(model, kind="embedder", loader="flag")).per_token == 0
+    (Path(model.path) / "model-2.safetensors").write_bytes(b"cut")
+    with pytest.raises(ConfError, match="cannot be read"):
+        weight(model)
+
+
+def test_a_model_that_does_not_fit_a_gpu_is_refused_with_the_arithmetic(model):
+    tiny = replace(file("one-gpu"), machines=(Machines(1, 8, 1, gpu_gib=2.0),))
+    with pytest.raises(ClusterTooSmall) as refused:
+        refuse(tiny, [], [model])
+    said = "weights 0.00 + graphs and activations 2.00 + one context of 8192 0.03 = 2.03 of 1.50 GiB"
+    assert said in str(refused.value) and "tensor_parallel" in str(refused.value)
+    refuse(replace(tiny, machines=(Machines(1, 8, 1, gpu_gib=16.0),)), [], [model])
+
+
+def test_a_context_that_does_not_fit_the_cache_of_a_cpu_is_refused_with_the_arithmetic(model):
+    laptop = file("laptop")
+    refuse(laptop, [], [model])
+    with pytest.raises(ClusterTooSmall, match=r"65536 tokens x 8192 bytes .* = 0.50 GiB, .* is 0.25"):
+        small = replace(laptop, engines=replace(laptop.engines, cache_gib=0.25))
+        refuse(small, [], [replace(model, max_tokens=65536, dtype="float32")])
+
+
+def test_embedders_that_share_a_gpu_are_counted_once_for_each_actor():
+    encoder = resolved("local", None, CONF).embedders()[0]
+    shared = replace(
+        file("one-gpu"), engines=None, pools={**file("one-gpu").pools, "answer": Pool(4, 1, 0.25)}
+    )
+    *_, answers = placement(shared, [encoder], [encoder])
+    assert answers.device == "0.25 GPU, 4 on one"
+    assert answers.takes_gib == pytest.approx(4 * (weight(encoder).bytes / GIB + 1.5))
+
+
+def test_the_longest_stage_is_the_one_with_most_seconds_an_actor():
+    recipe = resolved("local", None, CONF)
+    made = sized(file("laptop"), [], on_paper(file("laptop")))
+    placed = placement(made, recipe.embedders(), asked_by(recipe))
+    found = bottleneck(recipe, placed, {"embed": 60.0, "rerank": 20.0, "parse": 0.0})
+    assert (found.stage, found.seconds, found.share) == ("embed", 30.0, 0.75)
+    assert found.where == "pool embed all-MiniLM-L6-v2"
+    assert bottleneck(recipe, placed, {}) is None
+
+
+def test_mistakes_in_a_cluster_file_are_named():
+    for change, said in (
+        ({"machines": []}, "expected the machines"),
+        ({"machines": [{"nodes": 1, "cpus": 2, "gpus": 1}]}, "gpu_gib, the memory of one, belong together"),
+        ({"pools": {"parse": {"actors": "fti", "cpus": 1}}}, "pools.parse.actors"),
+        ({"grow": True}, "did you mean 'grows'"),
+    ):
+        with pytest.raises(ConfError, match=said):
+            file("laptop", **change)
+
+
+def test_too_small_a_machine_is_refused_in_seconds_and_no_ray_is_started(world, tmp_path):
+    """Exit code 5 names the pool, what it needs and what there is; within ten seconds."""
+    if Path("/proc/driver/nvidia/gpus").is_dir():
+        pytest.skip("this machine has GPUs")
+    command = [sys.executable, "-m", "raypipe", "eval", "tests/fakes.yaml", "--data", str(world)]
+    command += ["--store", str(tmp_path / "store"), "--out", str(tmp_path / "out"), "--cluster", "eight-gpus"]
+    env = {**os.environ, "RAY_ADDRESS": "local", "RAYPIPE_HOME": str(tmp_path)}
+    start = time.monotonic()
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
+    assert done.returncode == 5, done.stderr
+    assert "pool embed: 1 actors x 1 GPU = 1 GPU, the cluster has 0" in done.stderr
+    assert time.monotonic() - start < 10
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_plan_says_where_each_pool_runs_and_what_is_planned_for_too_small_machines_is_refused(
+    world, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setenv("RAYPIPE_HOME", str(tmp_path))
+    words = ["plan", str(ROOT / "tests/fakes.yaml"), "--data", str(world), "--store", str(tmp_path / "store")]
+    assert main([*words, "--cluster", "two-gpus", "--json"]) == 0
+    placed = json.loads(capsys.readouterr().out)["placement"]
+    assert [(p["who"], p["actors"], p["device"]) for p in placed["pools"]] == [
+        ("pool parse", 16, "cpu"), ("pool embed hash-embedder", 2, "1 GPU"), ("pool answer", 2, "1 GPU"),
+    ]  # fmt: skip
+    assert placed["pools"][1]["arithmetic"] == "room to compute 1.50 = 1.50 of 80.00 GiB"
+    assert placed["bottleneck"] is None, "nothing was measured yet"
+    assert main([*words, "--cluster", "laptop"]) == 0
+    assert "pool embed hash-embedder: 2 x 1 CPU" in capsys.readouterr().out
+    small = tmp_path / "small.yaml"
+    text = CONF.find("clusters", "laptop").read_text()
+    small.write_text(text.replace("embed:  {actors: 2, cpus: 1}", "embed:  {actors: 2, cpus: 3}"))
+    assert main([*words, "--cluster", str(small)]) == 5
+    assert "pool embed: 2 actors x 3 CPU = 6 CPU, the cluster has 2" in capsys.readouterr().err

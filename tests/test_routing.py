@@ -1,0 +1,111 @@
+"""Contexts find the engine that has read them, engines share the work, one that falls behind is spared."""
+
+import asyncio
+import random
+from collections import Counter, defaultdict
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from raypipe.chat import Generated, Message, Sampling
+from raypipe.routing import BEHIND, HEAD, SPREAD, Router, context_of, routed
+
+
+def test_a_context_is_how_the_first_thing_that_a_user_says_begins():
+    shared = "evidence " * 400
+    chats = [(Message("system", s), Message("user", shared + q)) for s in "ab" for q in "xyz"]
+    assert len({context_of(c) for c in chats}) == 1 and len(context_of(chats[0])) == HEAD
+    assert context_of((Message("system", "s"),)) == ""
+
+
+@given(st.lists(st.text(max_size=5), max_size=80), st.integers(1, 8))
+@settings(max_examples=200, deadline=None)
+def test_no_engine_has_more_in_flight_than_its_bound(contexts, engines):
+    router = Router(engines)
+    chosen = router.choose(contexts)
+    assert router.in_flight == tuple(chosen.count(e) for e in range(engines))
+    # Of the last mean: a chat is let in by the mean of its moment, which later chats only raise.
+    assert max(router.in_flight) <= BEHIND * (len(contexts) / engines) + 1 + BEHIND
+
+
+def test_calls_about_one_context_go_to_one_engine_and_all_engines_share_the_work():
+    router, seen, work = Router(4), defaultdict(set), Counter()
+    rng = random.Random(0)
+    for _ in range(100):  # parts of 50 chats, two calls on each context, the second after the first
+        contexts = [f"context {rng.random()}" for _ in range(50)]
+        for _ in range(2):
+            for context, engine in zip(contexts, chosen := router.choose(contexts), strict=True):
+                seen[context].add(engine)
+                work[engine] += 1
+            for engine in chosen:
+                router.done(engine, 1)
+    assert max(work.values()) <= 1.2 * min(work.values())
+    assert sum(len(engines) == 1 for engines in seen.values()) >= 0.98 * len(seen)
+    assert router.in_flight == (0, 0, 0, 0)
+
+
+def test_one_at_a_time_a_context_always_finds_its_engine():
+    router, homes = Router(4), {}
+    for n in range(400):
+        context = f"context {n % 40}"
+        [engine] = router.choose([context])
+        assert homes.setdefault(context, engine) == engine
+        router.done(engine, 1)
+    assert len(set(homes.values())) == 4
+
+
+def test_an_engine_that_falls_behind_gets_no_more_contexts_and_loses_those_it_has():
+    router = Router(2)
+    slow = [c for c in (f"context {n}" for n in range(400)) if Router(2).choose([c]) == [0]][:100]
+    first = router.choose(slow[:40])
+    for engine in first:
+        if engine == 1:
+            router.done(1, 1)  # engine 0 answers nothing
+    stuck = router.in_flight[0]
+    later = []
+    for context in slow[40:]:
+        [engine] = router.choose([context])
+        later.append(engine)
+        if engine == 1:
+            router.done(1, 1)
+    assert Counter(later)[0] <= SPREAD * 2 and router.in_flight[0] <= stuck + SPREAD * 2
+    moved = [c for c, e in zip(slow, first, strict=False) if e == 0]
+    assert router.choose(moved[:1]) == [1]
+
+
+def test_the_choice_is_the_same_in_every_process():
+    assert Router(4).choose([f"context {n}" for n in range(4)]) == Router(4).choose(
+        [f"context {n}" for n in range(4)]
+    )
+
+
+def test_several_engines_look_like_one_and_what_fails_leaves_no_chat_in_flight():
+    """Replies in order, from the engine that has the context; an error of an engine is the caller's."""
+    asked = [[], []]
+
+    def engine(n):
+        async def generate(chats, sampling, adapter=None):
+            await asyncio.sleep(0)
+            asked[n] += [c[0].content for c in chats]
+            if any(c[0].content == "bad" for c in chats):
+                raise RuntimeError("broken")
+            return [Generated(c[0].content[::-1], "stop", 1, 0, 1) for c in chats]
+
+        return generate
+
+    async def run():
+        both = routed([engine(0), engine(1)])
+        texts = [f"chat {n}" for n in range(20)]
+        first = await both([(Message("user", t),) for t in texts], Sampling(max_tokens=1))
+        assert [r.text for r in first] == [t[::-1] for t in texts]
+        assert await both([], Sampling(max_tokens=1)) == []
+        homes = {t: n for n in (0, 1) for t in asked[n]}
+        await both([(Message("user", t),) for t in texts], Sampling(max_tokens=1))
+        assert all(asked[homes[t]].count(t) == 2 for t in texts)
+        for _ in range(20):  # were they counted as in flight, the other engine would be chosen in the end
+            with pytest.raises(RuntimeError):
+                await both([(Message("user", "bad"),)], Sampling(max_tokens=1))
+        assert len({n for n in (0, 1) if "bad" in asked[n]}) == 1
+
+    asyncio.run(run())
