@@ -36,7 +36,9 @@ ALLOWED: dict[str, set[str]] = {
     "index": {"arrow", "errors", "identity", "records", "step", "store"},
     "models": {"chat", "errors", "records", "step", "conf", "text"},
     "engines": {"chat", "errors", "flights", "records"},
-    "kit": {"routing", "chat", "engines", "errors", "graph", "identity", "knowledge", "models", "records", "step"},
+    "kit": {
+        "chat", "engines", "errors", "graph", "identity", "knowledge", "models", "records", "routing", "step",
+    },
     "report": {"errors", "metrics", "records"},
     "work": {
         "arrow", "errors", "identity", "index", "kit", "memo", "models", "recipe", "records", "run", "step",

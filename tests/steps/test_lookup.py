@@ -1,6 +1,7 @@
 """A graph asked by a step: sentences, an answer by a rule, and faults that let other replies answer."""
 
 import asyncio
+import json
 from dataclasses import replace
 
 import golden
@@ -84,6 +85,16 @@ def test_a_graph_that_fails_is_a_fault_of_its_reply_and_of_the_moment_if_it_is_d
         assert out.replies[name].label == "fault"
         assert out.replies[name].fault.reason == "unreachable"
     assert out.degraded == degraded and out.faults == ()
+
+
+def test_every_line_leaves_a_trace_of_what_it_did():
+    step = replace(STEP, trace="trace")
+    out = look('get_movie("lantern maker")["year"]\nget_movie("nobody")\nget_nothing(', step=step)
+    first, second, third = map(json.loads, out.replies["trace"].text.splitlines())
+    assert first["links"] == [["lantern maker", "movie", "The Lantern Maker", "substring"]]
+    assert (first["rows"], first["values"], first["sentences"]) == (1, [2001], 1)
+    assert second["unknown"] == ["nobody"] and third["fault"][0] == "bad_call"
+    assert look("get_movie(velora)").replies.keys() == {"calls", "rule", "facts", "kg"}
 
 
 @pytest.mark.parametrize("fields", [{"rule": None}, {"answer": None}, {"into": "kg"}, {"into": ""}])
