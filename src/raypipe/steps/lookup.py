@@ -31,8 +31,8 @@ class Lookup:
     `into` is answered where there is a sentence, abstained where there is none, and a fault where every line
     failed. With `rule` and `answer`: the label of the reply `rule` names one of `text.conclude.RULES`, and
     the reply `answer` is what it makes of the values: answered, abstained, or invalid for a false premise.
-    `domain` names the reply whose label says what `get_person` means. `trace` has a line of JSON for each line
-    of the program.
+    `domain` names the reply whose label says what `get_person` means. `trace` has one line of JSON for each
+    line of the program.
 
     A fault of the moment (no server) stands in `degraded`, too: the row is answered without what it lacks, is
     not stored, and is asked again.
