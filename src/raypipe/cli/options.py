@@ -63,8 +63,8 @@ def graphs_of(args: argparse.Namespace) -> dict[str, str]:
     """Name -> place, as --graph says it, and under "" the place of all others."""
     found: dict[str, str] = {}
     for path in getattr(args, "data", []):
-        if (path / "kg").is_dir():
-            found.setdefault("", str(path / "kg"))
+        if (tables := Path(path) / "kg").is_dir():
+            found.setdefault("", str(tables))
     for given in args.graph:
         name, sign, place = given.partition("=")
         found[name if sign and "/" not in name else ""] = place if sign and "/" not in name else given
