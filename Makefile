@@ -28,7 +28,8 @@ test: $(ready)   ## every test
 	@$(py) -m pytest $(ARGS)
 
 # Each kills something that a run depends on, prints JSON lines, and fails unless everything came back.
-DRILLS := bench/drill.py "bench/kills.py --kills 10" bench/mutants.py "bench/nodes.py --drills 20"
+DRILLS := bench/drill.py "bench/kills.py --kills 10" bench/mutants.py "bench/nodes.py --drills 20" \
+	"bench/serve_drill.py --requests 2000"
 
 drill: $(ready)  ## kill engines, workers and actors while they work: some minutes (docs/reliability.md)
 	@for drill in $(DRILLS); do echo "$$drill" >&2; $(py) $$drill || exit 1; done

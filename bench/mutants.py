@@ -82,7 +82,14 @@ def _shuffle(rng: random.Random, html: str) -> str:
     return "<".join(pieces)
 
 
-MUTATIONS: tuple[Mutate, ...] = (_cut, _gap, _double, _flip, _nest, _poison, _shuffle)
+def _binary(rng: random.Random, html: str) -> str:
+    """No page any more, one time in ten."""
+    if rng.random() > 0.1:
+        return html
+    return rng.choice(("%PDF-1.4\n" + html, rng.randbytes(len(html) + 2000).decode("latin-1")))
+
+
+MUTATIONS: tuple[Mutate, ...] = (_cut, _gap, _double, _flip, _nest, _poison, _shuffle, _binary)
 
 
 def mutants(pages: Sequence[str], count: int, seed: int) -> Iterator[str]:

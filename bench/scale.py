@@ -43,7 +43,7 @@ PAIRS = 50  # reranked for one question
 class Measured:
     """One run of the corpus half over invented pages."""
 
-    pages: int  # distinct sources that were parsed
+    pages: int  # distinct sources that were parsed: pages, and snippets where the recipe reads them
     seconds: float  # on the clock
     work_s: float  # of all workers together, inside the stages
     driver_bytes: int  # most resident memory
@@ -62,22 +62,28 @@ class Rates:
     workers: int
 
 
-def measure(questions: int, folder: Path, chars: int = PAGE_CHARS) -> Measured:
-    """Invents pages, reads them in, and times the corpus half over them. Raises SystemExit if it fails."""
+def prepare(questions: int, folder: Path, chars: int = PAGE_CHARS) -> None:
+    """Invents pages and reads them into a store. Raises CalledProcessError if that fails."""
     raypipe = [sys.executable, "-m", "raypipe"]
     data, store = str(folder / "data"), str(folder / "store")
     sizes = ["--questions", str(questions), "--pages", str(PER_QUESTION), "--page-chars", str(chars)]
     subprocess.run([*raypipe, "synth", data, *sizes], check=True, stdout=subprocess.DEVNULL)
     subprocess.run([*raypipe, "ingest", data, "--store", store], check=True, stdout=subprocess.DEVNULL)
+
+
+def timed(folder: Path) -> Measured:
+    """The corpus half over a prepared store. Raises SystemExit if it fails."""
+    store = str(folder / "store")
+    command = [sys.executable, "-m", "raypipe", "index", RECIPE, "--store", store, "--json"]
     start, peak = time.perf_counter(), Peak()
     with (folder / "said.json").open("w+") as said:
-        index = subprocess.Popen([*raypipe, "index", RECIPE, "--store", store, "--json"], stdout=said)
+        index = subprocess.Popen(command, stdout=said)
         watched = psutil.Process(index.pid)
         while index.poll() is None:
             sample(watched, peak)
             time.sleep(EVERY_S)
         if index.returncode:
-            raise SystemExit(f"index over {questions} questions ended with {index.returncode}")
+            raise SystemExit(f"index over {store} ended with {index.returncode}")
         seconds = time.perf_counter() - start
         said.seek(0)
         steps = json.load(said)["steps"]
@@ -85,6 +91,12 @@ def measure(questions: int, folder: Path, chars: int = PAGE_CHARS) -> Measured:
     pages = steps["parse"]["rows"]
     work = sum(s["seconds"] for s in steps.values())
     return Measured(pages, seconds, work, peak.driver, peak.worker, size)
+
+
+def measure(questions: int) -> Measured:
+    with tempfile.TemporaryDirectory() as folder:
+        prepare(questions, Path(folder))
+        return timed(Path(folder))
 
 
 def fitted(runs: Sequence[Measured], workers: int) -> Rates:
@@ -148,8 +160,10 @@ def forecast(rates: Rates, gpu: dict[str, float], pages: int, gpus: int) -> Fore
     total = rates.fixed_s + sum(clock.values())
     slowest = max(clock, key=lambda stage: clock[stage])
     on_gpus = sum(s for stage, s in clock.items() if stage in MODELS) * gpus
-    vectors = REAL["chunks"] * 768 * 4  # bge-base's, float32
-    store = pages * (rates.page_bytes * REAL["text_chars"] / PAGE_CHARS + vectors)
+    # An upper bound: HTML as it comes, and bge-base's vectors beside the fakes' of 256 numbers, which
+    # page_bytes has.
+    texts = (rates.page_bytes - PAGE_CHARS) * REAL["text_chars"] / PAGE_CHARS
+    store = pages * (REAL["html_bytes"] + texts + REAL["chunks"] * 768 * 4)
     return Forecast(
         pages, gpus, total / 3600, on_gpus / 3600, store / (1 << 30), slowest, clock[slowest] / total
     )
@@ -158,9 +172,8 @@ def forecast(rates: Rates, gpu: dict[str, float], pages: int, gpus: int) -> Fore
 def _measure(args: argparse.Namespace) -> None:
     runs = []
     for pages in args.pages:
-        with tempfile.TemporaryDirectory() as folder:
-            runs.append(measure(max(1, pages // PER_QUESTION), Path(folder)))
-            print(json.dumps(asdict(runs[-1])), flush=True)
+        runs.append(measure(max(1, pages // PER_QUESTION)))
+        print(json.dumps(asdict(runs[-1])), flush=True)
     cores = psutil.cpu_count() or 1
     args.out.write_text(json.dumps({"runs": [asdict(r) for r in runs], "workers": min(2, cores)}, indent=1))
     _compare(runs)
@@ -170,7 +183,7 @@ def _compare(runs: Sequence[Measured]) -> None:
     few, many = min(runs, key=lambda r: r.pages), max(runs, key=lambda r: r.pages)
     rows = (("driver memory", few.driver_bytes, many.driver_bytes),
             ("worker memory", few.worker_bytes, many.worker_bytes),
-            ("work a page", few.work_s / few.pages, many.work_s / many.pages))  # fmt: skip
+            ("seconds a page", few.seconds / few.pages, many.seconds / many.pages))  # fmt: skip
     for what, a, b in rows:
         print(f"{what}, {many.pages} pages to {few.pages}: {b / a:.2f}")
 
@@ -183,8 +196,7 @@ def _read(file: Path) -> tuple[Rates, list[Measured]]:
 
 def _check(args: argparse.Namespace) -> None:
     rates, runs = _read(args.rates)
-    with tempfile.TemporaryDirectory() as folder:
-        found = measure(max(1, args.pages // PER_QUESTION), Path(folder))
+    found = measure(max(1, args.pages // PER_QUESTION))
     said = predicted(rates, found.pages)
     off = said / found.seconds - 1
     print(json.dumps(asdict(found)))

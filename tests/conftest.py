@@ -1,7 +1,10 @@
 """What tests share: one local Ray for the session, the real data, a small invented data set."""
 
+import io
+import json
 import os
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -59,3 +62,45 @@ def bench(ran, tmp_path):
 
     shutil.copytree(ran.folder / "store", tmp_path / "store")
     return Bench(tmp_path, ran.world)
+
+
+@dataclass(frozen=True)
+class Filled:
+    """A store with every answer of the job, the answers, and the lines that they were asked from, by id."""
+
+    recipe: object
+    store: object
+    answers: list
+    lines: dict
+
+    def texts(self, source):
+        """The parsed text of a source."""
+        table = f"texts-{self.recipe.texts_digest()}"
+        return self.store.rows(table, "source", [source], ["text"])["text"].to_pylist()
+
+
+@pytest.fixture(scope="session")
+def filled(world, tmp_path_factory) -> Filled:
+    """The invented world, indexed and answered with fakes that compute."""
+    from raypipe import arrow
+    from raypipe.cli.opened import resolved
+    from raypipe.conf import Conf
+    from raypipe.ingest import ingest
+    from raypipe.pipeline import Pipeline, Sizes, inline
+    from raypipe.report.progress import Progress
+    from raypipe.store import Store
+    from raypipe.work import Place
+
+    here = Path(__file__).parent
+    recipe = resolved(str(here / "fakes.yaml"), None, Conf((here.parent / "conf",)))
+    uri = str(tmp_path_factory.mktemp("filled") / "store")
+    store = Store.create(uri)
+    with Progress(io.StringIO(), silent=True) as progress:
+        pipeline = Pipeline(store, recipe, Place(uri, "sorted", "cpu", 1), Sizes(50, 3), inline, progress)
+        ids = ingest(store, [world], "synth", progress).questions
+        asked = arrow.question.records(store.rows("questions", "id", ids))
+        pipeline.index(asked)
+        pipeline.answer(asked)
+        answers = list(pipeline.answers(asked))
+    lines = [json.loads(x) for f in world.glob("questions*.jsonl") for x in f.read_text().splitlines()]
+    return Filled(recipe, store, answers, {line["interaction_id"]: line for line in lines})

@@ -101,6 +101,18 @@ def test_too_few_cpus_are_exit_code_5_with_numbers_before_anything_starts(capsys
     assert code == 5 and "pool embed: 3 actors x 1 CPU = 3 CPU, the cluster has 2" in err
 
 
+@pytest.mark.ray
+def test_a_dry_run_checks_and_plans_and_does_nothing(capsys, local_ray, world, tmp_path):
+    args = ["eval", FAKES, "--data", world, "--store", tmp_path / "s", "--out", tmp_path / "o", "--dry-run"]
+    code, out, _ = run(capsys, *args, "--json")
+    planned = json.loads(out)
+    assert code == 0 and not (tmp_path / "o").exists()
+    assert {s["step"]: s["may_ask"] for s in planned["steps"]}["parse"] > 0
+    assert planned["placement"]["pools"][0]["who"] == "pool parse"
+    code, out, _ = run(capsys, *args, "--json")
+    assert json.loads(out)["steps"] == planned["steps"], "nothing was done meanwhile"
+
+
 def test_a_relative_store_in_a_submitted_job_is_refused(capsys, monkeypatch):
     monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")
     code, _, err = run(capsys, "index", "local", "--store", "here")

@@ -1,5 +1,10 @@
-"""The endpoint on a real Ray Serve: `raypipe serve` answers what the job and `raypipe ask` answered."""
+"""The endpoint on a real Ray Serve: what the job answered, a release that changes under load, and what
+breaks.
 
+One start of `raypipe serve live` for all of it: two gateways, an embedder and a reranker.
+"""
+
+import asyncio
 import io
 import json
 import os
@@ -9,144 +14,328 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import redirect_stdout
+from contextlib import ExitStack, redirect_stdout
+from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
+import psutil
 import pytest
 import yaml
+from face import events
+from load import fire
+from reruns import FAKES as RECIPE
+from reruns import Bench
 from serve_config import builder, unknown
 
 from raypipe import arrow
+from raypipe.access import Keys
 from raypipe.cli import main
-from raypipe.cli.opened import resolved
-from raypipe.cli.serve import Endpoint
-from raypipe.conf import Conf
+from raypipe.cli.serve import Endpoint, check_host
 from raypipe.errors import ConfError
-from raypipe.ingest import ingest
-from raypipe.pipeline import Pipeline, Sizes, inline
-from raypipe.report.progress import Progress
+from raypipe.manifest import read
+from raypipe.release import promote, rollback
 from raypipe.store import Store
-from raypipe.work import Place
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
-FAKES = str(HERE / "fakes.yaml")
 CONFIG = ROOT / "serve" / "local.yaml"
+KEY = "the-key-of-these-tests"
+AUTH = {"authorization": f"Bearer {KEY}"}
 pytestmark = pytest.mark.filterwarnings("ignore::pydantic.PydanticDeprecatedSince20")  # Ray's own classes
-RECIPE = resolved(FAKES, None, Conf((ROOT / "conf",)))
+QUESTIONS = 100
+SURE = RECIPE.replace("fitted: local-extract}", "fitted: local-extract, threshold: 0.0}")
+OTHER = SURE.replace("hash-embedder", "other-embedder").replace("top: 10}", "top: 3}")
 
 
-@pytest.fixture(scope="module")
-def store(world, tmp_path_factory):
-    """A pipeline over a store with questions and pages, nothing indexed yet."""
-    uri = str(tmp_path_factory.mktemp("serve") / "store")
-    with Progress(io.StringIO(), silent=True) as progress:
-        ingest(Store.create(uri), [world], "synth", progress)
-        yield Pipeline(
-            Store.open(uri), RECIPE, Place(uri, "sorted", "cpu", 1), Sizes(50, 3), inline, progress
-        )
+@dataclass(frozen=True)
+class Running:
+    """The endpoint, and what it stands on."""
 
+    url: str
+    store: object
+    jobs: list  # what the job of the first release answered
+    pages: dict  # question id -> its search results
+    runs: tuple  # manifests of two runs; the first is live
+    process: subprocess.Popen
+    log: Path
 
-@pytest.fixture(scope="module")
-def endpoint(store, tmp_path_factory):
-    """A client of the running command, and what it said before the tables were there."""
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
-    log = tmp_path_factory.mktemp("log") / "serve.log"
-    command = [sys.executable, "-m", "raypipe", "serve", FAKES, "--store", store.store.uri]
-    env = {**os.environ, "RAYPIPE_CONF": str(ROOT / "conf")}
-    with log.open("wb") as out:
-        process = subprocess.Popen([*command, "--port", str(port)], env=env, stdout=out, stderr=out)
+    def client(self):
+        return httpx.Client(base_url=self.url, timeout=90, headers=AUTH)
+
+    def replicas(self, name):
+        """The processes of a deployment."""
+        found = []
+        for child in psutil.Process(self.process.pid).children(recursive=True):
+            try:
+                if f"ServeReplica:raypipe:{name}" in " ".join(child.cmdline()):
+                    found.append(child)
+            except psutil.Error:
+                continue
+        return found
+
+    def fire(self, count, at_once, **options):
+        """`count` questions of the job, some at a time; on a thread, so that something can happen
+        meanwhile."""
+        bodies = [{"query": self.jobs[i % QUESTIONS].text} for i in range(count)]
+        return asyncio.run(fire(self.url, bodies, at_once, AUTH, **options))
+
+    def under_load(self, count, at_once, happens, **options):
+        """What came of the requests while `happens` happened, a third of the way in."""
+        with ThreadPoolExecutor(1) as thread:
+            came = thread.submit(self.fire, count, at_once, **options)
+            time.sleep(1.0)
+            assert not came.done(), "the load was over before anything could happen"
+            happens()
+            return came.result(timeout=300)
+
+    def settled(self, gateways=2):
+        """Waits until every deployment is whole again."""
+        wanted = {"gateway": gateways, "embed": 1, "rerank": 1}
+        until(lambda: {n: len(self.replicas(n)) for n in wanted} == wanted, 60)
+        with self.client() as client:
+            for _ in range(8):  # each gateway has opened the release
+                until(lambda: self._answers(client), 60)
+
+    def _answers(self, client):
         try:
-            with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
-                wait_for(client, process, log)
-                before = client.get("/readyz"), client.post("/v1/answer", json={"query": "who?"})
-                asked = arrow.question.records(store.store.dataset("questions").to_table())
-                store.index(asked)
-                store.answer(asked)
-                yield client, before
-        finally:
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(60) == 143, log.read_text()
-
-
-def wait_for(client, process, log):
-    for _ in range(300):
-        assert process.poll() is None, log.read_text()
-        try:
-            if client.get("/healthz").is_success:
-                return
+            reply = client.post("/v1/answer", json={"query": self.jobs[0].text})
         except httpx.TransportError:
-            pass  # not listening yet
-        time.sleep(0.5)
-    raise AssertionError(f"not listening after minutes:\n{log.read_text()}")
+            return False
+        return reply.is_success and not reply.json()["degraded"]
 
 
-def jobs(store):
-    """What the job answered."""
-    return list(store.answers(arrow.question.records(store.store.dataset("questions").to_table())))
+def until(true, seconds):
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, f"not within {seconds} s"
+        time.sleep(0.2)
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory):
+    from raypipe.synth import write
+
+    world = tmp_path_factory.mktemp("hundred")
+    write(world, QUESTIONS, pages=5, seed=11, page_chars=1000)
+    bench = Bench(tmp_path_factory.mktemp("released"), world)
+    bench.run(RECIPE, out="one")
+    store = Store.open(str(bench.folder / "store"))
+    asked = arrow.question.records(store.dataset("questions").to_table())
+    jobs = list(bench.pipeline(RECIPE).answers(asked))
+    bench.run(OTHER, out="two")
+    runs = tuple(read(bench.folder / name) for name in ("one", "two"))
+    promote(store, runs[0], [])
+    pages = {line["interaction_id"]: line["search_results"] for line in bench.lines()}
+    with ExitStack() as ends:
+        url, process, log = ends.enter_context(started(bench, tmp_path_factory.mktemp("log") / "serve.log"))
+        yield Running(url, store, jobs, pages, runs, process, log)
+
+
+class started:
+    """`raypipe serve live` in a process of its own, ended by SIGTERM with the code that says so."""
+
+    def __init__(self, bench, log):
+        with socket.socket() as s:
+            s.bind(("127.0.0.1", 0))
+            self.port = s.getsockname()[1]
+        self.log, self.store = log, str(bench.folder / "store")
+
+    def __enter__(self):
+        env = {
+            **os.environ,
+            "RAYPIPE_CONF": str(ROOT / "conf"),
+            "RAYPIPE_KEYS": f"{KEY},another-key-for-rotation",
+        }
+        command = [sys.executable, "-m", "raypipe", "serve", "live", "--store", self.store, "--gateways", "2"]
+        with self.log.open("wb") as out:
+            self.process = subprocess.Popen(
+                [*command, "--port", str(self.port)], env=env, stdout=out, stderr=out
+            )
+        url = f"http://127.0.0.1:{self.port}"
+        for _ in range(300):
+            assert self.process.poll() is None, self.log.read_text()
+            try:
+                if httpx.get(f"{url}/readyz", timeout=5).is_success:
+                    return url, self.process, self.log
+            except httpx.TransportError:
+                pass  # not listening yet
+            time.sleep(0.5)
+        raise AssertionError(f"not ready after minutes:\n{self.log.read_text()}")
+
+    def __exit__(self, *_):
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        assert self.process.wait(90) == 143, self.log.read_text()
 
 
 @pytest.mark.ray
-def test_it_listens_before_the_tables_are_there_and_says_so(endpoint):
-    client, before = endpoint
-    assert [r.status_code for r in before] == [503, 503]
-    assert client.get("/readyz").status_code == 200  # without a restart
-
-
-@pytest.mark.ray
-def test_it_answers_what_the_job_answered_bit_for_bit_with_many_in_flight(endpoint, store, world):
-    client, _ = endpoint
-    lines = [json.loads(x) for f in world.glob("questions*.jsonl") for x in f.read_text().splitlines()]
-    pages = {line["interaction_id"]: line["search_results"] for line in lines}
-
-    def send(job, brings):
-        body = {"query": job.text, "time": job.asked_at, "include": ["hits"]}
-        return client.post("/v1/answer", json=body | ({"documents": pages[job.id]} if brings else {}))
-
-    asked = [(job, brings) for job in jobs(store) for brings in (False, True)]
-    with ThreadPoolExecutor(8) as threads:
-        replies = list(threads.map(lambda row: send(*row), asked))
-    for (job, _), reply in zip(asked, replies, strict=True):
-        said = reply.json()
-        assert (said["answer"], said["outcome"]) == (job.answer, job.outcome)
+def test_a_hundred_questions_get_the_answers_of_the_job_bit_for_bit_with_many_in_flight(running):
+    bodies = []
+    for job in running.jobs:
+        body = {"query": job.text, "time": job.asked_at, "include": ["hits"], "deadline_s": 120}
+        bodies += [body, {**body, "documents": running.pages[job.id]}]
+    came = asyncio.run(fire(running.url, bodies, 8, AUTH))
+    assert len(came) == 2 * QUESTIONS
+    for i, reply in enumerate(came):
+        job, said = running.jobs[i // 2], reply.body
+        assert reply.status == 200, said
+        assert (said["answer"], said["outcome"], said["degraded"]) == (job.answer, job.outcome, [])
         assert {h["chunk"]: h["scores"] for h in said["hits"]} == {h.chunk: dict(h.scores) for h in job.hits}
         assert tuple(h["chunk"] for h in said["hits"])[: len(job.order)] == job.order
+    assert {q.outcome for q in running.jobs} > {"answered"}
 
 
 @pytest.mark.ray
-def test_it_answers_what_raypipe_ask_answers(endpoint, store, monkeypatch):
-    client, _ = endpoint
+def test_it_answers_what_raypipe_ask_answers(running, monkeypatch):
     monkeypatch.setenv("RAYPIPE_CONF", str(ROOT / "conf"))
-    job = next(q for q in jobs(store) if q.outcome == "answered")
+    job = next(q for q in running.jobs if q.outcome == "answered")
     out = io.StringIO()
     with redirect_stdout(out):
-        assert main(["ask", FAKES, job.text, "--store", store.store.uri, "--json"]) == 0
-    there, here = (
-        client.post("/v1/answer", json={"query": job.text, "include": ["hits"]}).json(),
-        json.loads(out.getvalue()),
-    )
-    for field in ("id", "query", "answer", "outcome", "confidence", "hits"):
+        assert main(["ask", "live", job.text, "--store", running.store.uri, "--json"]) == 0
+    with running.client() as client:
+        there = client.post(
+            "/v1/answer", json={"query": job.text, "include": ["hits", "replies", "faults"]}
+        ).json()
+    here = json.loads(out.getvalue())
+    for field in ("id", "query", "answer", "outcome", "confidence", "hits", "citations", "versions"):
         assert there[field] == here[field]
-    assert there["citations"]
+    assert there["citations"] and there["versions"]["release"]
 
 
 @pytest.mark.ray
-def test_what_is_wrong_with_a_request_is_said_without_repeating_it(endpoint):
-    client, _ = endpoint
+def test_stages_arrive_one_by_one_and_chats_and_batches_are_answered(running):
+    job = next(q for q in running.jobs if q.outcome == "answered")
+    with running.client() as client:
+        with client.stream("POST", "/v1/answer", json={"query": job.text, "stream": True}) as reply:
+            text = "".join(reply.iter_text())
+        found = events(text)
+        assert found[-1][0] == "answer" and json.loads(found[-1][1])["answer"] == job.answer
+        assert [json.loads(d)["stage"] for n, d in found if n == "stage"][-1] == "decide"
+        messages = [{"role": "user", "content": job.text}]
+        chat = client.post("/v1/chat/completions", json={"model": "raypipe", "messages": messages}).json()
+        assert chat["choices"][0]["message"]["content"] == job.answer
+        batch = client.post("/v1/answer:batch", json={"queries": [{"query": job.text}] * 3}).json()
+        assert [a["answer"] for a in batch["answers"]] == [job.answer] * 3
+        assert client.get("/v1/index").json()["rows"]["texts"] > 0
+        assert len(client.get("/healthz").headers.get_list("x-request-id")) == 1
+
+
+@pytest.mark.ray
+def test_what_is_wrong_with_a_request_is_said_without_repeating_it(running):
     json_type = {"content-type": "application/json"}
-    replies = {
-        400: client.post("/v1/answer", content=b'{"query": "s3cr3t', headers=json_type),
-        405: client.get("/v1/answer"),
-        413: client.post("/v1/answer", content=b" " * 50_000_000, headers=json_type),
-        415: client.post("/v1/answer", data={"query": "s3cr3t"}),
-    }
-    for status, reply in replies.items():
-        assert reply.status_code == status and "s3cr3t" not in reply.text
-        assert reply.headers["content-type"] == "application/problem+json"
-    assert client.get("/healthz").is_success
+    with running.client() as client:
+        replies = [
+            (400, client.post("/v1/answer", content=b'{"query": "s3cr3t', headers=json_type)),
+            (400, client.post("/v1/answer", content=b'{"query": "s3cr3t \xff"}', headers=json_type)),
+            (400, client.post("/v1/answer", content=b'{"query": ' + b"[" * 100_000, headers=json_type)),
+            (405, client.get("/v1/answer")),
+            (413, client.post("/v1/answer", content=b" " * 50_000_000, headers=json_type)),
+            (415, client.post("/v1/answer", data={"query": "s3cr3t"})),
+            (401, httpx.post(f"{running.url}/v1/answer", json={"query": "s3cr3t"})),
+        ]
+        for status, reply in replies:
+            assert reply.status_code == status and "s3cr3t" not in reply.text
+            assert reply.headers["content-type"] == "application/problem+json"
+        assert client.get("/healthz").is_success
+
+
+@pytest.mark.ray
+def test_fifty_clients_that_dawdle_keep_nobody_waiting(running):
+    host, port = running.url.removeprefix("http://").split(":")
+    head = (
+        f"POST /v1/answer HTTP/1.1\r\nhost: {host}\r\nauthorization: Bearer {KEY}\r\n"
+        "content-type: application/json\r\ncontent-length: 1000\r\n\r\n{"
+    ).encode()
+    with ExitStack() as open_ones:
+        for i in range(50):
+            s = open_ones.enter_context(socket.create_connection((host, int(port))))
+            s.sendall(head if i % 2 else head[:40])  # half of them not even a whole head
+        came = running.fire(20, 4)
+    assert {c.status for c in came} == {200}
+    assert max(c.seconds for c in came) < 10
+
+
+@pytest.mark.ray
+def test_more_than_it_takes_on_is_429_and_what_it_took_on_is_answered_in_time(running):
+    came = running.fire(400, 400)
+    assert {c.status for c in came} == {200, 429}
+    for c in came:
+        if c.status == 429:
+            assert int(c.retry_after) > 0
+        else:
+            assert c.seconds < 40, "the deadline is 30 s"
+    assert {c.status for c in running.fire(8, 2)} == {200}
+
+
+@pytest.mark.ray
+def test_promote_and_roll_back_under_load_lose_nothing_and_mix_nothing(running):
+    first, second = running.runs
+    came = running.under_load(150, 8, lambda: promote(running.store, second, []))
+    assert {c.status for c in came} == {200}
+    seen = {(c.body["versions"]["release"], c.body["versions"]["recipe"]) for c in came}
+    assert {recipe for _, recipe in seen} == {first.digest, second.digest} and len(seen) == 2
+    model = {first.digest: "hash-embedder", second.digest: "other-embedder"}
+    for c in came:
+        assert model[c.body["versions"]["recipe"]] in c.body["versions"]["models"]
+    came = running.under_load(150, 8, lambda: rollback(running.store))
+    assert {c.status for c in came} == {200}
+    until(lambda: {c.body["versions"]["recipe"] for c in running.fire(8, 4)} == {first.digest}, 10)
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize("name", ["embed", "rerank"])
+def test_a_killed_model_replica_costs_no_request(running, name):
+    [victim] = running.replicas(name)
+    came = running.under_load(300, 8, victim.kill)
+    assert {c.status for c in came} == {200}
+    running.settled()
+
+
+@pytest.mark.ray
+def test_a_killed_gateway_costs_at_most_what_was_in_flight_there_and_one_more_try_loses_nothing(running):
+    victim, _ = running.replicas("gateway")
+    came = running.under_load(300, 8, victim.kill, retries=1)
+    assert {c.status for c in came} == {200}
+    assert sum(c.tries > 1 for c in came) <= 8, "no more than were in flight"
+    running.settled()
+
+
+@pytest.mark.ray
+def test_with_every_gateway_killed_it_says_so_and_comes_back(running):
+    def kill_all():
+        for victim in running.replicas("gateway"):
+            victim.kill()
+
+    came = running.under_load(100, 8, kill_all, timeout=60)
+    assert {c.status for c in came} <= {0, 200, 500, 503}
+    running.settled()
+    assert {c.status for c in running.fire(20, 4)} == {200}
+
+
+@pytest.mark.ray
+def test_no_key_and_no_question_is_in_any_log(running):
+    """After all others: the logs of all that happened here."""
+    texts = [running.log.read_text()]
+    for child in psutil.Process(running.process.pid).children(recursive=True):
+        try:
+            files = [Path(f.path) for f in child.open_files() if "/logs/" in f.path]
+            texts += [f.read_text(errors="replace") for f in files]
+        except (psutil.Error, OSError):
+            continue
+    whole = "\n".join(texts)
+    assert '"route": "/v1/answer"' in whole, "the lines of the requests are not here"
+    assert KEY not in whole
+    assert not [q.text for q in running.jobs if q.text in whole]
+
+
+@pytest.mark.ray
+def test_told_to_end_it_finishes_what_it_has_begun(running):
+    """The last of all: it ends the endpoint."""
+    came = running.under_load(200, 8, lambda: running.process.send_signal(signal.SIGTERM), timeout=30)
+    assert {c.status for c in came} <= {200, 404, 503, 0}, "refused afterwards, never broken off"
+    assert sum(c.status == 200 for c in came) > 8
+    assert running.process.wait(90) == 143, running.log.read_text()
 
 
 @pytest.fixture
@@ -201,3 +390,46 @@ def test_the_builder_refuses_arguments_that_nobody_knows(config):
     with pytest.raises(ConfError, match="did you mean 'local'"):
         builder()({"recipe": "locall"})
     assert Endpoint().recipe == "local"
+
+
+def test_it_does_not_listen_to_others_without_keys_unless_it_is_told_to(config, capsys, tmp_path):
+    store = ["--store", str(tmp_path / "store")]
+    for host in ("0.0.0.0", "192.0.2.7", "::", "example.org"):
+        assert main(["serve", "local", *store, "--host", host]) == 2
+        assert "--auth none" in capsys.readouterr().err
+    check_host("0.0.0.0", Keys(open=True))
+    check_host("0.0.0.0", Keys.of([KEY]))
+    for host in ("127.0.0.1", "localhost", "::1"):
+        check_host(host, Keys())
+
+
+def test_keys_come_from_the_environment_and_a_file_and_a_wrong_one_is_not_repeated(tmp_path):
+    file = tmp_path / "keys"
+    file.write_text(f"# for the team\n{KEY}\n\nanother-key-of-length\n")
+    keys = Endpoint(keys=str(file)).face({"RAYPIPE_KEYS": "a-third-key-of-length, "}).keys
+    assert all(keys.knows(k) for k in (KEY, "another-key-of-length", "a-third-key-of-length"))
+    assert not keys.knows("") and not keys.knows("# for the team")
+    file.write_text("# none\n")
+    for endpoint, environ, says in (
+        (Endpoint(keys=str(file)), {}, "expected a key a line"),
+        (Endpoint(keys=str(tmp_path / "absent")), {}, "cannot be read"),
+        (Endpoint(), {"RAYPIPE_KEYS": "s3cr3t"}, "key 1: expected at least 16"),
+        (Endpoint(auth="none"), {"RAYPIPE_KEYS": KEY}, "found both"),
+    ):
+        with pytest.raises(ConfError, match=says) as e:
+            endpoint.face(environ)
+        assert "s3cr3t" not in str(e.value) and KEY not in str(e.value)
+
+
+def test_the_fallback_is_the_extract_step_of_a_recipe_and_its_models_are_served_too(config):
+    from ray.serve._private.build_app import build_app
+
+    app = builder()({"recipe": "local", "fallback": "local", "limits": {"ongoing": 4}})
+    models = {
+        d.name: d.init_args[1] for d in build_app(app, name="raypipe").deployments if d.name != "gateway"
+    }
+    assert {m.name for m in models["embed"]} == {"all-MiniLM-L6-v2"}
+    with pytest.raises(ConfError, match="expected a recipe with an extract step"):
+        builder()({"recipe": "local", "fallback": "vanilla"})
+    with pytest.raises(ConfError, match="limits: expected ongoing"):
+        builder()({"limits": {"ongoing": 0}})

@@ -1,70 +1,27 @@
 """The HTTP face with the recipe in this process: replies, errors, readiness. No Ray."""
 
 import asyncio
-import io
 import json
 from dataclasses import asdict
 from pathlib import Path
 
-import httpx
 import pytest
+from face import JSON, OPEN, ask, send, served
 
 from raypipe import arrow
 from raypipe.cli.opened import resolved
 from raypipe.conf import Conf
-from raypipe.ingest import ingest
+from raypipe.errors import Overloaded, Unavailable
 from raypipe.kit import LocalKit
 from raypipe.kit_serve import ServeKit
 from raypipe.online import NotReady, Online
-from raypipe.pipeline import Pipeline, Sizes, inline
 from raypipe.records import Source, source_id
-from raypipe.report.progress import Progress
 from raypipe.run import Corpora
-from raypipe.service import BODY_BYTES, application
-from raypipe.store import Store
-from raypipe.work import Place
+from raypipe.service import application
 
 HERE = Path(__file__).parent
 RECIPE = resolved(str(HERE / "fakes.yaml"), None, Conf((HERE.parent / "conf",)))
-JSON = {"content-type": "application/json"}
 SECRET = "s3cr3t"
-
-
-@pytest.fixture(scope="module")
-def filled(world, tmp_path_factory):
-    """A store with every answer of the job, the answers, and the lines that they were asked from."""
-    uri = str(tmp_path_factory.mktemp("service") / "store")
-    store = Store.create(uri)
-    with Progress(io.StringIO(), silent=True) as progress:
-        pipeline = Pipeline(store, RECIPE, Place(uri, "sorted", "cpu", 1), Sizes(50, 3), inline, progress)
-        ids = ingest(store, [world], "synth", progress).questions
-        asked = arrow.question.records(store.rows("questions", "id", ids))
-        pipeline.index(asked)
-        pipeline.answer(asked)
-        answers = list(pipeline.answers(asked))
-    lines = [json.loads(x) for f in world.glob("questions*.jsonl") for x in f.read_text().splitlines()]
-    return store, answers, {line["interaction_id"]: line for line in lines}
-
-
-def served(online):
-    return application(online.answer, online.ready)
-
-
-def send(app, *requests):
-    """The replies to some requests that are in flight together: (method, path, keywords of httpx)."""
-
-    async def all_of_them():
-        transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
-        async with httpx.AsyncClient(transport=transport, base_url="http://here") as client:
-            return await asyncio.gather(*(client.request(m, p, **k) for m, p, k in requests))
-
-    return asyncio.run(all_of_them())
-
-
-def ask(app, body, **headers):
-    content = body if isinstance(body, bytes) else json.dumps(body).encode()
-    [reply] = send(app, ("POST", "/v1/answer", {"content": content, "headers": {**JSON, **headers}}))
-    return reply
 
 
 def assert_equal(reply, job):
@@ -79,7 +36,7 @@ def assert_equal(reply, job):
 
 @pytest.mark.parametrize("brings_pages", [False, True])
 def test_a_stored_question_is_answered_as_the_job_answered_it(filled, brings_pages):
-    store, answers, lines = filled
+    store, answers, lines = filled.store, filled.answers, filled.lines
     online = Online(RECIPE, LocalKit(None, "sorted"), store.uri)
     requests = []
     for job in answers:
@@ -94,7 +51,7 @@ def test_a_stored_question_is_answered_as_the_job_answered_it(filled, brings_pag
 
 
 def test_a_reply_has_the_fields_that_programs_rely_on_and_quotes_what_is_in_the_page(filled):
-    store, answers, lines = filled
+    store, answers, lines = filled.store, filled.answers, filled.lines
     job = next(q for q in answers if q.outcome == "answered")
     online = Online(RECIPE, LocalKit(None, "sorted"), store.uri)
     said = ask(served(online), {"query": job.id}).json()  # by its id, as in `raypipe ask`
@@ -117,7 +74,7 @@ def test_a_reply_has_the_fields_that_programs_rely_on_and_quotes_what_is_in_the_
 
 @pytest.mark.parametrize("name", ["crag-baseline", "db3-task1-700"])
 def test_a_language_models_answer_cites_what_its_prompt_showed_of_the_pages(name, tmp_path, filled):
-    *_, lines = filled
+    lines = filled.lines
     line = next(iter(lines.values()))
     recipe = resolved(name, str(HERE / "fake_models.yaml"), Conf((HERE.parent / "conf",)))
     app = served(Online(recipe, LocalKit(None, "sorted"), str(tmp_path / "none")))
@@ -142,11 +99,12 @@ def test_a_language_models_answer_cites_what_its_prompt_showed_of_the_pages(name
 
 
 def test_a_question_that_nobody_stored_is_asked_of_the_whole_store(filled):
-    store, answers, _ = filled
+    store, answers, lines = filled.store, filled.answers, filled.lines
     online = Online(RECIPE, LocalKit(None, "sorted"), store.uri)
     said = ask(served(online), {"query": answers[0].text + " exactly", "include": ["hits"]}).json()
     assert said["outcome"] in ("answered", "abstained") and said["hits"]
-    assert all(h["url"] is None for h in said["hits"])  # no citation brought it
+    cited = {p["page_url"] for line in lines.values() for p in line["search_results"]}
+    assert {h["url"] for h in said["hits"]} <= cited
 
 
 def test_it_is_not_ready_until_the_tables_are_there_but_answers_from_pages_that_a_request_brings(
@@ -166,7 +124,7 @@ def test_it_is_not_ready_until_the_tables_are_there_but_answers_from_pages_that_
 
 
 def test_it_becomes_ready_without_a_restart(filled, tmp_path):
-    store, answers, _ = filled
+    store, answers = filled.store, filled.answers
     place = tmp_path / "store"
     app = served(Online(RECIPE, LocalKit(None, "sorted"), str(place)))
     assert send(app, ("GET", "/readyz", {}))[0].status_code == 503
@@ -236,7 +194,7 @@ def test_what_http_itself_refuses_is_a_problem_too(tmp_path):
         ("GET", "/v1/answer", {}),
         ("GET", f"/{SECRET}", {}),
         ("POST", "/v1/answer", {"data": {"query": SECRET}}),
-        ("POST", "/v1/answer", {"content": b" " * (BODY_BYTES + 1), "headers": JSON}),
+        ("POST", "/v1/answer", {"content": b" " * (OPEN.limits.body_bytes + 1), "headers": JSON}),
     )
     assert [r.status_code for r in (get, path, form, large)] == [405, 404, 415, 413]
     assert get.headers["allow"] == "POST"
@@ -244,20 +202,39 @@ def test_what_http_itself_refuses_is_a_problem_too(tmp_path):
         assert r.headers["content-type"] == "application/problem+json" and SECRET not in r.text
 
 
-def test_a_defect_is_500_without_a_trace_and_not_ready_is_503_without_a_place():
-    async def breaks(asked):
-        raise RuntimeError(SECRET)
+class Raising:
+    """Answers nothing: raises what it is told to."""
 
-    async def absent(asked):
-        raise NotReady(f"no table at {SECRET}")
+    recipe, release = RECIPE, None
 
-    async def ready():
-        pass
+    def __init__(self, error):
+        self.error = error
 
-    for answer, status in ((breaks, 500), (absent, 503)):
-        reply = ask(application(answer, ready), {"query": "x"})
-        assert reply.status_code == status and reply.json()["status"] == status
+    async def current(self):
+        return self
+
+    async def answer(self, asked, heard=None):
+        raise self.error
+
+    ready = opened = retrieve = answer
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (RuntimeError(SECRET), 500),
+        (NotReady(f"no table at {SECRET}"), 503),
+        (Unavailable(f"embed at {SECRET}"), 503),
+        (Overloaded(SECRET), 429),
+    ],
+    ids=lambda x: type(x).__name__ if isinstance(x, Exception) else str(x),
+)
+def test_what_goes_wrong_inside_is_said_without_a_trace_or_a_place(error, status):
+    for path in ("/v1/answer", "/v1/retrieve"):
+        [reply] = send(application(Raising(error), OPEN), ("POST", path, {"json": {"query": "x"}}))
+        assert reply.status_code == reply.json()["status"] == status
         assert SECRET not in reply.text and "Traceback" not in reply.text
+        assert ("retry-after" in reply.headers) == (status != 500)
 
 
 class Elsewhere:
@@ -268,7 +245,7 @@ class Elsewhere:
 
 
 def test_models_behind_calls_answer_as_models_in_this_process_do(filled):
-    store, answers, _ = filled
+    store, answers = filled.store, filled.answers
     here = LocalKit(None, "sorted")
     kit = ServeKit(
         Elsewhere(lambda model, texts, role: here.embedder(model)(texts, role)),

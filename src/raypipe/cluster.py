@@ -116,9 +116,14 @@ class Team:
         return functools.partial(Engine, setup, exit_when_dead=True)
 
 
+def joined() -> bool:
+    """Whether this process has joined a Ray."""
+    return bool(ray.is_initialized())
+
+
 def connect(address: str) -> None:
     """Joins the Ray at `address` ("local" starts one), unless this process has joined one already."""
-    if not ray.is_initialized():
+    if not joined():
         # Ray's core prints at level E that actors cannot restart without this process; they end with it.
         os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
         # Its progress lines, for ours are in report/, and dead workers, which are tried again or raised.

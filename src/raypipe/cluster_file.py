@@ -115,8 +115,11 @@ class Limits:
 
     row_s: float = 120.0  # wall time; a part may take as often that as it has rows
     open_s: float = 300.0  # on top, for a worker to load its models
+    question_s: float | None = None  # for one question; what is not done by then is asked again another time
 
     def __post_init__(self) -> None:
+        if self.question_s is not None and self.question_s <= 0:
+            raise ValueError(f"limits: expected question_s above 0, found {self.question_s}")
         if self.row_s <= 0 or self.open_s < 0:
             raise ValueError(f"limits: expected row_s above 0 and open_s of at least 0, found {self}")
 

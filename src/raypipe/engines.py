@@ -65,6 +65,10 @@ class Place:
     gpus: float = 0  # those of its tensor-parallel group, or a share of one
 
 
+class EngineRaised(RaypipeError):
+    """An engine raised where it should have given a fault: a defect, and no row's fault."""
+
+
 def pause_s(births: Sequence[float], now: float) -> float:
     """How long an engine that was born at these times (the last is now) waits before it is made again.
 
@@ -299,7 +303,6 @@ class Client:
         return replies
 
 
-def _own(e: RayTaskError) -> Exception:
+def _own(e: RayTaskError) -> RaypipeError:
     """What the engine raised, without Ray's wrapping, where it is an error of ours."""
-    cause: Exception = e.cause
-    return cause if isinstance(cause, RaypipeError) else e
+    return e.cause if isinstance(e.cause, RaypipeError) else EngineRaised(f"the engine raised {e.cause!r}")

@@ -37,3 +37,11 @@ class ClusterTooSmall(RaypipeError):
     """The plan needs more CPUs, GPUs or memory than the cluster has; the message has the numbers."""
 
     exit_code = 5
+
+
+class Unavailable(RaypipeError):
+    """What computes or holds something is away now: leave it out, or ask again later."""
+
+
+class Overloaded(RaypipeError):
+    """More is waiting than can be done soon: ask again after a while."""

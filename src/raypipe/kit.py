@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -70,12 +70,17 @@ class LocalKit:
         self._generators: dict[Model, Generate] = {}
         self._facts: dict[str, Facts] = {}
         self._graphs: dict[tuple[str, str, str], Graph] = {}
+        self._own: dict[Model, _Own] = {}  # engines in this process
 
     def with_index(self, index: Index) -> LocalKit:
         """The same models with another index."""
         other = copy.copy(self)
         other._index = index
         return other
+
+    def with_sink(self, sink: Callable[[str], None]) -> LocalKit:
+        """This kit: the engine in its process tells the one listener that the kit was made with."""
+        return self
 
     def embedder(self, model: Model) -> Embed:
         _expect(model, "embedder")
@@ -122,23 +127,9 @@ class LocalKit:
 
     def _own_engine(self, model: Model) -> Generate:
         """An engine in this process, started by the first call."""
-        setup, starting = load.engine_setup(model, self._room), asyncio.Lock()
-        started: list[Any] = []
-
-        async def close() -> None:
-            while started:
-                started.pop().close()
-
-        self._closing.append(close)
-
-        async def running() -> Any:
-            async with starting:
-                if not started:
-                    from raypipe.models.engine import Engine
-
-                    started.append(Engine(setup))
-                    await started[0].ready()
-                return started[0]
+        own = _Own(load.engine_setup(model, self._room))
+        self._own[_key(model)] = own
+        self._closing.append(own.close)
 
         async def asked(
             engine: Any, chats: Sequence[Chat], sampling: Sampling, adapter: str | None
@@ -156,15 +147,42 @@ class LocalKit:
         ) -> list[Generated | Fault]:
             from raypipe.models.engine import EngineDied
 
-            engine = await running()
+            engine = await own.running()
             try:
                 return await asked(engine, chats, sampling, adapter)
             except EngineDied as e:
-                if started and started[0] is engine:  # the next call starts another
-                    await close()
-                return [Fault(STEP, "engine_lost", str(e), transient=True)] * len(chats)
+                return [await own.buried(engine, e)] * len(chats)
 
         return generate
+
+    async def stream(
+        self, model: Model, chat: Chat, sampling: Sampling, adapter: str | None = None
+    ) -> AsyncIterator[str | Generated | Fault]:
+        """The pieces of a reply while it is written, where this process holds the model's engine, then the
+        whole reply or its fault."""
+        generate = self.generator(model)
+        if own := self._own.get(_key(model)):
+            from raypipe.models.engine import EngineDied
+
+            engine = await own.running()
+            try:
+                async for piece in engine.stream(chat, sampling, adapter):
+                    yield piece
+            except EngineDied as e:
+                yield await own.buried(engine, e)
+        else:
+            for reply in await generate([chat], sampling, adapter):
+                yield reply
+
+    async def away(self) -> list[str]:
+        """Nothing is elsewhere."""
+        return []
+
+    async def healthy(self) -> None:
+        """Returns while the engines that this kit started are alive. Raises what they raise."""
+        for own in list(self._own.values()):
+            for engine in own.started:
+                await engine.healthy()
 
     def tokenizer(self, model: Model) -> Tokenize:
         """A tokenizer entry, or another model's own."""
@@ -222,6 +240,33 @@ class LocalKit:
             return call(self._loaded[key])
 
         return await asyncio.get_running_loop().run_in_executor(self._worker, work)
+
+
+class _Own:
+    """An engine in this process: started when it is first asked, and again after a death."""
+
+    def __init__(self, setup: Any) -> None:
+        self._setup, self._starting = setup, asyncio.Lock()
+        self.started: list[Any] = []  # none or one
+
+    async def running(self) -> Any:
+        async with self._starting:
+            if not self.started:
+                from raypipe.models.engine import Engine
+
+                self.started.append(Engine(self._setup))
+                await self.started[0].ready()
+            return self.started[0]
+
+    async def buried(self, engine: Any, died: Exception) -> Fault:
+        """What calls to an engine that died come to; the next call starts another."""
+        if self.started and self.started[0] is engine:
+            await self.close()
+        return Fault(STEP, "engine_lost", str(died), transient=True)
+
+    async def close(self) -> None:
+        while self.started:
+            self.started.pop().close()
 
 
 def _shared(model: Model, engines: Mapping[str, Sequence[str]]) -> Generate:

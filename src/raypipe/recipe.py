@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
 from raypipe import conf
 from raypipe.conf import Resolve, Where, did_you_mean
+from raypipe.errors import ConfError
 from raypipe.identity import stable
 from raypipe.knowledge import GraphRef
 from raypipe.records import Question, digest
@@ -131,6 +132,19 @@ class Recipe:
         for stage in (*self.corpus, *self.question):
             _collect(stage.step, found)
         return found
+
+
+RANKING = ("order", "hits", "citations")
+"""What a step that ranks writes, or the begin of it."""
+
+
+def ranking_of(recipe: Recipe) -> Recipe:
+    """The recipe up to the last step that ranks: nobody is asked for answers that a ranking does not show.
+    Raises ConfError for a recipe that ranks nothing."""
+    ranks = [i for i, s in enumerate(recipe.question) if any(w.startswith(RANKING) for w in s.step.writes())]
+    if not ranks:
+        raise ConfError(f"recipe {recipe.name!r} has no step that ranks passages")
+    return replace(recipe, question=recipe.question[: ranks[-1] + 1])
 
 
 def _collect(value: Any, found: list[Model | GraphRef]) -> None:

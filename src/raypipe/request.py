@@ -7,7 +7,7 @@ run over snippets alone. Knows how a recipe is run and searched; knows no store 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
@@ -15,20 +15,24 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raypipe import arrow
+from raypipe.degrade import Rules
 from raypipe.identity import model_identity
 from raypipe.index import MemoryIndex
 from raypipe.recipe import Recipe
 from raypipe.records import Fault, Question, Source
-from raypipe.run import Corpora, Questions, StageCount, fine
+from raypipe.run import Corpora, Questions, StageCount, Told, fine
 from raypipe.step import Index, Kit
 
 T = TypeVar("T")
 
 
 class SharedKit(Kit, Protocol):
-    """A kit whose models serve many requests, each with an index of its own."""
+    """A kit whose models serve many requests, each with an index of its own, and a sink that is told each
+    piece of a reply while it is written."""
 
     def with_index(self, index: Index) -> SharedKit: ...
+    async def away(self) -> list[str]: ...
+    def with_sink(self, sink: Callable[[str], None]) -> SharedKit: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,18 +51,28 @@ async def answer_over(
     question: Question,
     sources: Sequence[Source],
     parser: Corpora | None = None,
+    rules: Rules | None = None,
+    told: Told = lambda stage, seconds: None,
 ) -> Answered:
     """The question answered from these sources, which its citations name. The same answer as over a store.
 
     `parser` is the corpus half opened before, for many requests: it keeps the process that parses, which
-    takes half a second to start, and counts for all of them.
+    takes half a second to start, and counts for all of them. `rules` and `told` are those of `run.Questions`.
     """
+
+    async def ask(index: MemoryIndex, question: Question, stages: slice) -> Question:
+        half = replace(recipe, question=recipe.question[stages])
+        ask = Questions(half, kit.with_index(index), rules=rules, told=told)
+        [question] = await ask([question])
+        counts.update(ask.counts)
+        return question
+
     corpora = Corpora(recipe, kit)
     counts: dict[str, StageCount] = dict(corpora.counts)
     faults: dict[str, Fault] = {}
 
     async def index_of(some: list[Source]) -> MemoryIndex:
-        texts, chunks = await _beside(_split(parser or corpora, some))
+        texts, chunks = await _beside(lambda: _split(parser or corpora, some))
         vectors = {m: await corpora.vectors(chunks, m) for m in recipe.embedders()}
         for table in (chunks, *vectors.values()):
             faults.update(_faults(table) | faults)
@@ -70,10 +84,10 @@ async def answer_over(
     first = narrowing[-1] + 1 if narrowing else 0
     if first:
         index = await index_of([s for s in sources if s.kind != "page"])
-        question = await _ask(recipe, kit, index, question, slice(0, first), counts)
+        question = await ask(index, question, slice(0, first))
     named = set(question.sources() or ())
     index = await index_of([s for s in sources if s.id in named])
-    question = await _ask(recipe, kit, index, question, slice(first, None), counts)
+    question = await ask(index, question, slice(first, None))
     return Answered(question, index, counts, tuple(faults.values()))
 
 
@@ -82,23 +96,13 @@ async def _split(corpora: Corpora, sources: Sequence[Source]) -> tuple[pa.Table,
     return texts, await corpora.passages(texts)
 
 
-async def _beside(work: Coroutine[Any, Any, T]) -> T:
+async def _beside(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """Work that computes and awaits little, on a thread with a loop of its own: splitting fifty pages takes a
     second, and other requests go on meanwhile."""
-    return await asyncio.to_thread(asyncio.run, work)
+    return await asyncio.to_thread(lambda: asyncio.run(work()))
 
 
 def _faults(table: pa.Table) -> dict[str, Fault]:
     """The faults in a corpus table, by source."""
     rows = table.filter(pc.is_valid(table["fault"])).select(["source", "fault"]).to_pylist()
     return {r["source"]: Fault(**r["fault"]) for r in rows}
-
-
-async def _ask(
-    recipe: Recipe, kit: SharedKit, index: MemoryIndex, question: Question, stages: slice,
-    counts: dict[str, StageCount],
-) -> Question:  # fmt: skip
-    ask = Questions(replace(recipe, question=recipe.question[stages]), kit.with_index(index))
-    [question] = await ask([question])
-    counts.update(ask.counts)
-    return question

@@ -10,11 +10,12 @@ import copy
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from raypipe.degrade import Rules, decided, goes_on, limited
 from raypipe.errors import RaypipeError
 from raypipe.flights import Flights
 from raypipe.memo import Asking, Memo, Tally, remembering
@@ -47,6 +48,10 @@ async def _watched(stage: str, work: Awaitable[T]) -> T:
         raise
     except Exception as e:
         raise StageBroke(stage) from e
+
+
+Told: TypeAlias = Callable[[str, float | None], None]
+"""A stage's name, and the seconds that it took; None: it begins."""
 
 
 @dataclass(slots=True)
@@ -85,30 +90,50 @@ class Questions:
     """The question half of a recipe, opened with a kit: call it with any batches, any number of times.
 
     `counts` grows by stage name as batches pass. With `memo` None nothing is remembered between calls.
+    `rules` are an endpoint's, for what is away. `told` hears of each stage when it begins and when it ends.
     """
 
-    def __init__(self, recipe: Recipe, kit: Kit, memo: Memo | None = None) -> None:
+    def __init__(
+        self,
+        recipe: Recipe,
+        kit: Kit,
+        memo: Memo | None = None,
+        rules: Rules | None = None,
+        told: Told = lambda stage, seconds: None,
+    ) -> None:
         self.counts = {s.name: StageCount() for s in recipe.question}
+        self._told = told
         asking: Asking = Flights()
-        self._stages: list[tuple[Stage[Step], Ask]] = [
-            (s, s.step.open(remembering(kit, memo, self.counts[s.name].tally, asking)))
-            for s in recipe.question
-        ]
+        self._stages: list[tuple[Stage[Step], Ask]] = []
+        for i, stage in enumerate(recipe.question):
+            within = remembering(kit, memo, self.counts[stage.name].tally, asking)
+            ask = stage.step.open(within)
+            if "outcome" in stage.step.writes():
+                ask = decided(stage, ask, within, recipe.question[:i], rules)
+            else:
+                after = recipe.question[i + 1 : i + 2]
+                last = any("outcome" in s.step.writes() for s in after)
+                ask = limited(stage, ask, last, rules)
+            self._stages.append((stage, ask))
 
     async def __call__(self, questions: Sequence[Question]) -> list[Question]:
         """The same questions in the same order, answered. Raises what a step raises: expected trouble with
         one row is a Fault on the row, anything else is a defect."""
         rows = list(questions)
         for stage, ask in self._stages:
+            self._told(stage.name, None)
+            start = time.perf_counter()
             rows = await _pass(stage, ask, rows, self.counts[stage.name])
+            self._told(stage.name, time.perf_counter() - start)
         return rows
 
 
 async def _pass(stage: Stage[Step], ask: Ask, rows: list[Question], count: StageCount) -> list[Question]:
     """One stage over one batch: rows that it lets in go through the step, the others round it."""
     start = time.perf_counter()
-    # A row whose ranking broke has no honest evidence: only the stage that names the outcome still runs.
-    broken = [bool(q.faults) and "outcome" not in stage.step.writes() for q in rows]
+    # A row whose ranking broke has no honest evidence: only the stage that names the outcome still runs. One
+    # that lost a stage to time goes on with what it has.
+    broken = [not goes_on(q) and "outcome" not in stage.step.writes() for q in rows]
     chosen = [i for i, q in enumerate(rows) if not broken[i] and stage.admits(q)]
     out = await _watched(stage.name, ask([rows[i] for i in chosen])) if chosen else []
     if [q.id for q in out] != [rows[i].id for i in chosen]:

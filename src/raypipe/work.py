@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, Protocol, TypeAlias, cast
@@ -108,6 +109,7 @@ class Place:
     engines: Mapping[str, tuple[str, ...]] | None = field(default_factory=dict)
     endpoints: Mapping[str, Address] = field(default_factory=dict)  # by the names that models.yaml uses
     room: Room = field(default_factory=Room)  # of an engine that this process starts
+    question_s: float | None = None  # for each question, from when its part begins; None: no deadline
 
     def kit(self, index: Index | None) -> LocalKit:
         return LocalKit(
@@ -181,7 +183,8 @@ def _broke(e: Exception, counts: Mapping[str, StageCount]) -> Fault:
     stage = e.stage if isinstance(e, StageBroke) else next(iter(counts))
     cause = e.__cause__ if isinstance(e, StageBroke) and e.__cause__ else e
     counts[stage].faults += 1
-    memory = isinstance(cause, MemoryError)
+    # The second is torch's, which nobody imports here.
+    memory = isinstance(cause, MemoryError) or type(cause).__name__ == "OutOfMemoryError"
     detail = f"expected a result, the stage raised {type(cause).__name__}: {cause}"
     return Fault(stage, "memory" if memory else "raised", detail, transient=memory)
 
@@ -310,7 +313,7 @@ class FillAnswers:
 
         async def compute(ids: tuple[str, ...]) -> tuple[pa.Table, Letters]:
             asked = asked_of(ids)
-            answered = await ask(asked)
+            answered = await ask(due_within(asked, self.place.question_s))
             # A transient fault, or a stage left out, is not stored as an answer: its row stays to do.
             whole = [_whole(q) for q in answered]
             of = [row_key(q, self.snapshot) for q in asked]  # steps may narrow the citations
@@ -337,6 +340,14 @@ def _why(question: Question) -> tuple[Fault, ...]:
     known = [r.fault for r in question.replies.values() if r.fault is not None and r.fault.transient]
     left = [Fault(s, "left_out", "a part was not to be had", True) for s in question.degraded]
     return question.faults or tuple(known) or tuple(left)
+
+
+def due_within(questions: list[Question], seconds: float | None) -> list[Question]:
+    """The questions with a deadline that many seconds from now."""
+    if seconds is None:
+        return questions
+    due = time.time() + seconds
+    return [replace(q, due=due) for q in questions]
 
 
 def answer_key(recipe: str, question: Question, snapshot: str) -> str:

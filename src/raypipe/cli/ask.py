@@ -23,7 +23,6 @@ from raypipe.plain import from_plain
 from raypipe.recipe import Recipe
 from raypipe.records import Question, digest
 from raypipe.release import Release, live
-from raypipe.report.report import ranking
 from raypipe.store import Store, StoreError
 
 SHOWN, SHOWN_CHARS = 3, 160  # quotes of a reply and characters of each on a terminal; `--json` has all
@@ -61,7 +60,7 @@ def _ask(args: argparse.Namespace, settings: Settings) -> int:
 
         options.print_json(reply(answered, ("hits", "replies", "faults")))
     else:
-        asyncio.run(_show(answered))
+        _show(answered)
     return 0
 
 
@@ -80,11 +79,13 @@ async def _answered(
     kit = _kit(args, recipe, settings)
     try:
         if args.pages:
-            return await Online(recipe, kit, "", release=release).answer(_from_file(args))
+            online = Online(recipe, kit, "", release=release)
+            return await online.answer(replace(_from_file(args), passages=not args.json))
         uri = settings.store_to_use(args.store)
         memo = StoreMemo(uri, memo_versions(Store.open(uri)))
         question = Question(digest("ask", args.question), args.question, asked_at=args.time)
-        return await Online(recipe, kit, uri, memo, release).answer(Asked(question))
+        online = Online(recipe, kit, uri, memo, release)
+        return await online.answer(Asked(question, passages=not args.json))
     except NotReady as e:
         raise StoreError(str(e)) from e
     finally:
@@ -123,15 +124,14 @@ def _from_file(args: argparse.Namespace) -> Asked:
     return Asked(asked, tuple(rows[0].sources), rows[0].faults)
 
 
-async def _show(answered: Answered) -> None:
+def _show(answered: Answered) -> None:
     out, question = Console(), answered.question
     out.print(Text(question.answer or "(no answer)", "bold"), Text(f"  [{question.outcome}]"))
     for fault in (*answered.faults, *question.faults):
         out.print(Text(f"{fault.step}: {fault.reason}: {fault.detail}", "red"))
     for e in answered.evidence[:SHOWN]:
         out.print(Text(f"evidence: {e.quote[:SHOWN_CHARS]}"), Text(f"  {e.url or e.source}", "dim"))
-    shown = ranking(question)[:5]
-    for hit, text in zip(shown, await answered.index.texts([h.chunk for h in shown]), strict=True):
-        scores = " ".join(f"{name} {value:.3f}" for name, value in hit.scores.items())
-        out.print(Text(f"  {scores}", "dim"), Text(f" {text[:SHOWN_CHARS]}"))
+    for passage in answered.passages[:5]:
+        scores = " ".join(f"{name} {value:.3f}" for name, value in passage.hit.scores.items())
+        out.print(Text(f"  {scores}", "dim"), Text(f" {passage.text[:SHOWN_CHARS]}"))
     out.print(Text("  ".join(f"{name} {ms:.0f} ms" for name, ms in answered.timings_ms.items()), "dim"))

@@ -121,7 +121,7 @@ def cluster_of(
     # What is too large on the machines that the file is written for is refused before Ray is joined.
     asked = asked_by(recipe) if answers else ()
     refuse(sized(written, wanted, on_paper(written)), recipe.embedders(), asked)
-    if settings.ray == "local":  # said before a Ray is started, which takes seconds
+    if settings.ray == "local" and not cluster.joined():  # said before a Ray is started, which takes seconds
         fitting(written, wanted, reachable(written, [this_machine()]))
     cluster.connect(settings.ray)
     file = fitting(written, wanted, reachable(written, cluster.nodes()))
@@ -145,7 +145,8 @@ def cluster_of(
 def _opened(file: Cluster, settings: Settings, uri: str, models: Sequence[Model]) -> Opened:
     """What a sized cluster file says, with everything done in this process."""
     threads = max(1, int(file.pools["embed"].cpus))
-    place = Place(uri, file.engine, file.device, threads, {}, addresses(file, models, settings.keys))
+    asked = addresses(file, models, settings.keys)
+    place = Place(uri, file.engine, file.device, threads, {}, asked, question_s=file.limits.question_s)
     sizes = Sizes(file.sources_per_part, file.questions_per_part)
     return Opened(place, sizes, inline, {verb: pool.size for verb, pool in file.pools.items()})
 

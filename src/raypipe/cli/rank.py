@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from raypipe import arrow
@@ -15,11 +14,10 @@ from raypipe.errors import ConfError
 from raypipe.evaluate import questions_of
 from raypipe.ingest import fingerprint, ingest
 from raypipe.metrics.ranking import write_run
-from raypipe.recipe import Recipe
+from raypipe.recipe import Recipe, ranking_of
 from raypipe.records import Question
 from raypipe.store import Store
 
-_RANKING = ("order", "hits", "citations")
 FINAL = "final"  # the order that the recipe ends with
 
 
@@ -77,14 +75,6 @@ def _rank(args: argparse.Namespace, settings: Settings) -> int:
     write_run(args.out, run, f"raypipe-{pipeline.recipe.name}-{args.by}")
     print(f"{args.out}: {len(run)} queries, by {args.by}")
     return 0
-
-
-def ranking_of(recipe: Recipe) -> Recipe:
-    """The recipe up to the last step that ranks: nobody is asked for answers that a ranking does not show."""
-    ranks = [i for i, s in enumerate(recipe.question) if any(w.startswith(_RANKING) for w in s.step.writes())]
-    if not ranks:
-        raise ConfError(f"recipe {recipe.name!r} has no step that ranks passages")
-    return replace(recipe, question=recipe.question[: ranks[-1] + 1])
 
 
 def scores_of(recipe: Recipe) -> list[str]:

@@ -1,34 +1,44 @@
-"""`raypipe serve`: the endpoint on this machine, for this machine."""
+"""`raypipe serve`: the endpoint on this machine."""
 
 from __future__ import annotations
 
 import argparse
+import ipaddress
 import sys
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 from raypipe import conf
+from raypipe.access import Face, Keys, Limits
 from raypipe.cli import options
 from raypipe.cli.opened import addresses, resolved
 from raypipe.cli.settings import Settings
 from raypipe.cluster_file import Cluster
 from raypipe.conf import Where
+from raypipe.degrade import Rules
+from raypipe.errors import ConfError
 from raypipe.graph.known import placed
 from raypipe.models import load
 from raypipe.models.load import Room
+from raypipe.plain import from_plain
 from raypipe.recipe import Recipe
+from raypipe.release import live
 from raypipe.rooms import on_paper, preflight, sized
 from raypipe.step import Model
+from raypipe.steps.extract import Extract
+from raypipe.store import Store
 from raypipe.work import Place
 
 if TYPE_CHECKING:
     from ray.serve import Application
 
 
-HOST = "127.0.0.1"  # nobody else: there are no keys yet
+HOST = "127.0.0.1"  # this machine alone
 PORT = 8000
+KEYS = "RAYPIPE_KEYS"
 
 
 def add(commands: options.Commands) -> None:
@@ -40,11 +50,26 @@ def add(commands: options.Commands) -> None:
         "raypipe serve local --store /data/store --port 8000",
         _serve,
     )
-    options.recipe(made, optional=True)
+    options.recipe(made, optional=True, live=True)
     options.store(made)
     options.cluster(made)
+    made.add_argument("--host", metavar="ADDRESS", default=HOST, help=f"to listen on (default: {HOST})")
+    made.add_argument("--port", metavar="N", type=options.at_least(1), default=PORT, help=f"default: {PORT}")
     made.add_argument(
-        "--port", metavar="N", type=options.at_least(1), default=PORT, help=f"on {HOST} (default: {PORT})"
+        "--keys", metavar="FILE", help=f"a key a line; and those in ${KEYS}, with commas between them"
+    )
+    made.add_argument("--auth", choices=("none",), help="none: whoever reaches the port may ask")
+    made.add_argument(
+        "--gateways",
+        metavar="N",
+        type=options.at_least(1),
+        default=1,
+        help="with two, one may die (default: 1)",
+    )
+    made.add_argument(
+        "--fallback",
+        metavar="RECIPE",
+        help="its extract step answers while a language model is away (default: i don't know)",
     )
 
 
@@ -52,45 +77,84 @@ def add(commands: options.Commands) -> None:
 class Endpoint:
     """What an endpoint is made of, by name, as on the command line."""
 
-    recipe: str = "local"  # a name under conf/recipes, or a path
+    recipe: str = "local"  # a name under conf/recipes, or a path; live: the release that is live, followed
     models: str | None = None  # models file in place of conf/models.yaml
     store: str | None = None  # URI
     cluster: str = "laptop"  # a name under conf/clusters, or a path: engine, device and threads of the models
+    keys: str | None = None  # file with a key a line, beside those of the environment variable RAYPIPE_KEYS
+    auth: Literal["none"] | None = None  # none: whoever reaches the port may ask
+    fallback: str | None = None  # recipe whose extract step answers while a language model is away
+    page: bool = True  # the web page at /
+    gateways: int = 1  # processes that speak HTTP and run the recipe; with two, one may die
+    traces: str | None = None  # collector of traces, as OTLP over HTTP: http://collector:4318/v1/traces
     graphs: Mapping[str, str] = field(default_factory=dict)  # name -> where it lies; "": all others
-
-    def resolved(self, settings: Settings) -> Recipe:
-        """The recipe. Raises ConfError for a graph whose place nobody said."""
-        recipe = resolved(self.recipe, self.models, settings.conf, self.graphs)
-        for graph in recipe.graphs():
-            placed(graph)
-        return recipe
+    limits: Limits = field(default_factory=Limits)
 
     def application(self, settings: Settings) -> Application:
         """The application for Ray Serve. The store need not be there yet."""
         from raypipe import deploy  # Ray takes a second to import; `--help` needs none of it
 
         file = self.file(settings)
-        pool = file.pools["embed"]
         store = settings.store_to_use(self.store)
-        recipe = self.resolved(settings)
+        recipe = self.asked(settings, store)
+        face, rules = self.face(settings.keys), self.rules(settings)
         asked = addresses(file, recipe.models(), settings.keys)
         room = file.engines.room(file.device) if file.engines else Room()
+        pool, engine_gpus = file.pools["embed"], 0.0
         threads = max(1, int(pool.cpus))
         place = Place(store, file.engine, file.device, threads, endpoints=asked, room=room)
-        if (engines := file.engines) is None or not (vllm := _engines(recipe)):
-            return deploy.deployed(recipe, place, gpus=min(pool.gpus, 1.0) / 2)  # the two kinds share one
-        held = sum(engines.needs(model)["GPU"] for model in vllm)
-        return deploy.deployed(recipe, place, gpus=engines.answer.gpus / 2, engine_gpus=held)
+        # Embedders and rerankers share one accelerator.
+        gpus = min(pool.gpus, 1.0) / 2
+        if (engines := file.engines) is not None and (vllm := _engines(recipe)):
+            gpus, engine_gpus = engines.answer.gpus / 2, sum(engines.needs(m)["GPU"] for m in vllm)
+        return deploy.deployed(recipe, place, gpus, face, rules, self.follows, engine_gpus, self.gateways)
 
     def check(self, settings: Settings) -> None:
         """Raises ModelMissing or ConfError unless every model's files are here and may be read, and the
         cluster file has room for engines where the recipe needs one."""
         from raypipe import cluster
 
-        models = self.resolved(settings).models()
+        store = settings.store_to_use(self.store)
+        models = self.asked(settings, store).models()
         for model in models:
             load.present(model)
         cluster.startable(self.file(settings), models)
+
+    def asked(self, settings: Settings, store: str) -> Recipe:
+        """The recipe that answers: by name, or the live release's now. Raises ConfError for a graph whose
+        place nobody said."""
+        if self.follows:
+            return _released(store)
+        recipe = resolved(self.recipe, self.models, settings.conf, self.graphs)
+        for graph in recipe.graphs():
+            placed(graph)
+        return recipe
+
+    @property
+    def follows(self) -> bool:
+        """True if the live release answers, whichever it is."""
+        return self.recipe == "live"
+
+    def face(self, environ: Mapping[str, str]) -> Face:
+        """How the endpoint meets the world. Raises ConfError for keys that are none."""
+
+        given = [k.strip() for k in environ.get(KEYS, "").split(",") if k.strip()]
+        if self.keys is not None:
+            given += _in_file(Path(self.keys))
+        if given and self.auth == "none":
+            raise ConfError("auth none and keys: expected one of them, found both")
+        keys = Keys(open=True) if self.auth == "none" else Keys.of(given)
+        return Face(keys, self.limits, self.page, self.traces)
+
+    def rules(self, settings: Settings) -> Rules:
+        """What is done about what is away."""
+        if self.fallback is None:
+            return Rules()
+        recipe = resolved(self.fallback, self.models, settings.conf)
+        steps = [s.step for s in recipe.question if isinstance(s.step, Extract)]
+        if not steps:
+            raise ConfError(f"fallback {self.fallback!r}: expected a recipe with an extract step, found none")
+        return Rules(steps[-1])
 
     def file(self, settings: Settings) -> Cluster:
         """The cluster file."""
@@ -104,19 +168,62 @@ def _engines(recipe: Recipe) -> list[Model]:
     return [m for m in recipe.models() if m.loader == "vllm"]
 
 
+def _released(uri: str) -> Recipe:
+    """The recipe of the live release, whose models are loaded first. Raises ConfError before the first."""
+    found = live(Store.open(uri))
+    if found is None:
+        raise ConfError(f"{uri}: nothing is live; `raypipe promote DIR` releases a finished eval")
+    return from_plain(found.recipe)
+
+
+def _in_file(path: Path) -> list[str]:
+    """The keys in a file, one a line; empty lines and lines that begin with # are none."""
+    try:
+        lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
+    except (OSError, UnicodeDecodeError) as e:
+        raise ConfError(f"keys: {path} cannot be read: {e}") from e
+    found = [line for line in lines if line and not line.startswith("#")]
+    if not found:
+        raise ConfError(f"keys: expected a key a line in {path}, found none")
+    return found
+
+
+def check_host(host: str, keys: Keys) -> None:
+    """Raises ConfError for an address that others reach, where anyone could ask and nobody said so."""
+    try:
+        alone = host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        alone = False
+    if not (alone or keys.digests or keys.open):
+        raise ConfError(
+            f"--host {host}: others reach it, and there are no keys. Give --keys FILE or ${KEYS}, or say "
+            "--auth none if whoever reaches the port may ask"
+        )
+
+
 def _serve(args: argparse.Namespace, settings: Settings) -> int:
     from raypipe import cluster, deploy
 
-    endpoint = Endpoint(args.recipe, args.models, args.store, args.cluster, options.graphs_of(args))
+    endpoint = Endpoint(
+        args.recipe,
+        args.models,
+        args.store,
+        args.cluster,
+        args.keys,
+        args.auth,
+        args.fallback,
+        gateways=args.gateways,
+        graphs=options.graphs_of(args),
+    )
+    check_host(args.host, endpoint.face(settings.keys).keys)
     endpoint.check(settings)  # a replica that cannot start is tried again and again
     application = endpoint.application(settings)
     cluster.connect("local")  # a Serve that runs elsewhere may listen to others
     preflight({"embed": endpoint.file(settings).pools["embed"]}, cluster.nodes())
     try:
-        deploy.run(application, HOST, args.port)
-        print(
-            f"answering on http://{HOST}:{args.port}/v1/answer; Ctrl-C ends it", file=sys.stderr, flush=True
-        )
+        deploy.run(application, args.host, args.port)
+        where = f"http://{args.host}:{args.port}"
+        print(f"answering on {where}/v1/answer, page {where}/; Ctrl-C ends it", file=sys.stderr, flush=True)
         threading.Event().wait()
     finally:
         deploy.stop()

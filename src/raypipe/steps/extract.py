@@ -5,6 +5,7 @@ Knows models through the kit. It cannot reason: it says what one sentence says, 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -60,10 +61,10 @@ class Extract:
             texts = dict(zip(chunks, await index.texts(chunks), strict=True))
             found = [self._candidates(q, texts) for q in questions]
             rows = {text: i for i, text in enumerate(dict.fromkeys(s.text for c in found for s in c))}
-            vectors = await embed(list(rows), "passage")
-            queries = await embed([q.text for q in questions], "query")
             pairs = [(q.text, s.text) for q, c in zip(questions, found, strict=True) for s in c]
-            matches = await score(pairs)
+            vectors, queries, matches = await asyncio.gather(  # where models are elsewhere, one way for three
+                embed(list(rows), "passage"), embed([q.text for q in questions], "query"), score(pairs)
+            )
             out, at = [], 0
             for q, query, c in zip(questions, queries, found, strict=True):
                 cosine = vectors[[rows[s.text] for s in c]] @ query

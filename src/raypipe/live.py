@@ -1,0 +1,72 @@
+"""The live release of a store, followed without a restart."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+
+from raypipe.degrade import Rules
+from raypipe.errors import RaypipeError
+from raypipe.online import NotReady, Online
+from raypipe.plain import from_plain
+from raypipe.release import live
+from raypipe.request import SharedKit
+from raypipe.store import Store, StoreError
+
+FOLLOW_S = 1.0
+"""Between two looks at the pointer to the live release: a small file, some milliseconds."""
+
+log = logging.getLogger("raypipe.live")
+
+
+class Live:
+    """The live release of a store, followed: each request is answered by the one that was live when it came.
+
+    The pointer is read again when a request comes and FOLLOW_S are over. Whoever finds that it moved opens
+    the new tables; the others go on with the release that they know. A release that cannot be opened is not
+    followed, and the log says why.
+    """
+
+    def __init__(self, kit: SharedKit, store: str, rules: Rules | None = None) -> None:
+        self._kit, self._uri, self._rules = kit, store, rules
+        self._now: Online | None = None
+        self._looked = -FOLLOW_S
+        self._looking = asyncio.Lock()
+        self._refused = ""  # id of the release that could not be opened
+
+    async def current(self) -> Online:
+        """What answers now. Raises NotReady before the first release."""
+        if self._now is None or (self._stale() and not self._looking.locked()):
+            async with self._looking:
+                if self._stale():
+                    await self._look()
+                    self._looked = time.monotonic()
+        if self._now is None:
+            raise NotReady(f"{self._uri}: nothing is live; `raypipe promote DIR` releases a finished eval")
+        return self._now
+
+    def _stale(self) -> bool:
+        return time.monotonic() - self._looked >= FOLLOW_S
+
+    async def _look(self) -> None:
+        try:
+            release = await asyncio.to_thread(lambda: live(Store.open(self._uri)))
+        except StoreError as e:
+            if self._now is None:
+                raise NotReady(str(e)) from e
+            log.error("the pointer to the live release cannot be read, %s goes on: %s", self._now.release, e)
+            return
+        if release is None or release.id == self._refused:
+            return
+        if self._now is not None and release.id == self._now.release:
+            return
+        try:
+            online = Online(from_plain(release.recipe), self._kit, self._uri, None, release, self._rules)
+            await online.check()
+        except RaypipeError as e:
+            self._refused = release.id
+            log.error("release %s is not followed: %s", release.id, e)
+            return
+        before, self._now = self._now, online
+        log.info("release %s answers, before it %s", online.release, before and before.release)

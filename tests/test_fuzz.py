@@ -1,0 +1,50 @@
+"""Requests made up from the OpenAPI document, right ones and wrong ones: no 5xx, and every reply as
+described."""
+
+import pytest
+from face import served
+from hypothesis import HealthCheck, given, settings
+
+from raypipe.access import Face, Keys
+from raypipe.kit import LocalKit
+from raypipe.online import Online
+
+schemathesis = pytest.importorskip("schemathesis", reason="schemathesis is not installed")
+KEY = "a-key-to-be-fuzzed"
+AUTH = {"authorization": f"Bearer {KEY}"}
+# More is refused than a schema can say: keys that stand twice, NUL, integers of more than 64 bits, 1.0 for 1.
+NOT_SAID = [schemathesis.checks.positive_data_acceptance]
+ROUTES = [
+    ("POST", "/v1/answer"),
+    ("POST", "/v1/answer:batch"),
+    ("POST", "/v1/retrieve"),
+    ("POST", "/v1/chat/completions"),
+    ("GET", "/v1/index"),
+    ("GET", "/v1/models"),
+    ("GET", "/readyz"),
+]
+
+
+@pytest.fixture(scope="module")
+def described(filled):
+    face = Face(Keys.of([KEY]))
+    app = served(Online(filled.recipe, LocalKit(None, "sorted"), filled.store.uri), face)
+    return schemathesis.openapi.from_asgi("/openapi.json", app, headers=AUTH)
+
+
+@pytest.mark.parametrize(("method", "path"), ROUTES, ids=lambda x: x)
+@pytest.mark.parametrize("mode", list(schemathesis.GenerationMode), ids=lambda m: m.value)
+def test_whatever_is_sent_the_reply_is_one_that_the_document_names(described, method, path, mode):
+    operation, seen = described[path][method], set()
+    if mode.is_negative and not operation.body:
+        pytest.skip("there is nothing to send wrongly")
+
+    @given(case=operation.as_strategy(generation_mode=mode))
+    @settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+    def sent(case):
+        reply = case.call(headers=AUTH)
+        case.validate_response(reply, headers=AUTH, excluded_checks=NOT_SAID)
+        seen.add(reply.status_code)
+
+    sent()
+    assert seen and max(seen) < 500

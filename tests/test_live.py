@@ -1,0 +1,106 @@
+"""The release that answers: followed within seconds, opened before it answers, pinned for each request."""
+
+import asyncio
+import json
+import time
+
+import httpx
+import pytest
+from face import ask, listening, served
+from load import fire
+from reruns import FAKES
+
+from raypipe.kit import LocalKit
+from raypipe.live import FOLLOW_S, Live
+from raypipe.manifest import read
+from raypipe.release import live, promote, rollback
+from raypipe.store import Store
+
+SURE = FAKES.replace("fitted: local-extract}", "fitted: local-extract, threshold: 0.0}")
+OTHER = SURE.replace("hash-embedder", "other-embedder").replace("top: 10}", "top: 3}")
+
+
+@pytest.fixture
+def two(bench):
+    """A store with two runs that may be released: their manifests."""
+    bench.run(SURE, out="one")
+    bench.run(OTHER, out="two")
+    return Store.open(str(bench.folder / "store")), [read(bench.folder / n) for n in ("one", "two")]
+
+
+def app_over(store):
+    return served(Live(LocalKit(None, "sorted"), store.uri))
+
+
+def test_before_the_first_release_it_is_not_ready_and_with_it_ready_without_a_restart(two):
+    store, (first, _) = two
+    app = app_over(store)
+    assert ask(app, {"query": "x"}).status_code == 503
+    promote(store, first, [])
+    time.sleep(FOLLOW_S)
+    said = ask(app, {"query": "x"}).json()
+    assert said["versions"]["release"] == live(store).id and said["versions"]["recipe"] == first.digest
+
+
+def test_promote_and_roll_back_are_followed_and_no_request_fails_or_mixes_two_releases(two):
+    store, (first, second) = two
+    promote(store, first, [])
+    models = {first.digest: "hash-embedder", second.digest: "other-embedder"}
+    with listening(app_over(store)) as url:
+        httpx.post(f"{url}/v1/answer", json={"query": "x"}).raise_for_status()
+
+        came, over = [], asyncio.Event()
+
+        async def load():
+            while not over.is_set():
+                came.extend(await fire(url, [{"query": "who wrote it?"}] * 8, 8, {}))
+
+        async def answers(digest):
+            async with asyncio.timeout(60):
+                while not came or came[-1].body["versions"]["recipe"] != digest:
+                    await asyncio.sleep(0.05)
+
+        async def scene():
+            loading = asyncio.ensure_future(load())
+            await answers(first.digest)
+            await asyncio.to_thread(promote, store, second, [])
+            await answers(second.digest)
+            await asyncio.to_thread(rollback, store)
+            await answers(first.digest)
+            over.set()
+            await loading
+
+        asyncio.run(scene())
+    assert {c.status for c in came} == {200}
+    for c in came:
+        assert models[c.body["versions"]["recipe"]] in c.body["versions"]["models"]
+
+
+def test_a_release_that_cannot_be_opened_is_not_followed_and_the_log_says_why(two, caplog):
+    store, (first, second) = two
+    promote(store, first, [])
+    app = app_over(store)
+    assert ask(app, {"query": "x"}).json()["versions"]["recipe"] == first.digest
+    release = promote(store, second, [])
+    file = f"_releases/{release.id}.json"
+    tree = json.loads(store.files.read(file))
+    tree["tables"] = {name: 10_000 for name in tree["tables"]}  # versions that are not there
+    store.files.write(file, json.dumps(tree).encode())
+    time.sleep(FOLLOW_S)
+    assert ask(app, {"query": "x"}).json()["versions"]["recipe"] == first.digest
+    assert any(release.id in r.getMessage() for r in caplog.records if r.levelname == "ERROR")
+
+
+def test_a_request_that_began_with_one_release_ends_with_it(two):
+    store, (first, second) = two
+    promote(store, first, [])
+    followed = Live(LocalKit(None, "sorted"), store.uri)
+
+    async def scene():
+        pinned = await followed.current()
+        promote(store, second, [])
+        await asyncio.sleep(FOLLOW_S)
+        now = await followed.current()
+        return pinned.recipe.digest(), now.recipe.digest()
+
+    assert asyncio.run(scene()) == (first.digest, second.digest)
