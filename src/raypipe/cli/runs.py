@@ -90,6 +90,11 @@ def _of_eval(made: argparse.ArgumentParser) -> None:
     made.add_argument("--dry-run", action="store_true", help="check everything, print the plan, run nothing")
     options.retry(made)
     made.add_argument(
+        "--refresh",
+        action="store_true",
+        help="answer again what rests on a knowledge graph whose replies may have grown old (graphs.yaml)",
+    )
+    made.add_argument(
         "--out",
         metavar="DIR",
         help="folder for the report (default: $RAYPIPE_HOME/runs/STORE/RECIPE/TIME, one for each run)",
@@ -189,7 +194,7 @@ def _evaluated(args: argparse.Namespace, settings: Settings, store: str | None) 
     ):
         done = evaluate(
             pipeline, data, format, args.limit, args.rule, out,
-            judge, args.fresh, args.retry_faults, origin(settings), _shown(args.json),
+            judge, args.fresh, args.retry_faults, origin(settings), _shown(args.json), args.refresh,
         )  # fmt: skip
     return filled, done
 
