@@ -177,6 +177,8 @@ def _graph_ref(name: str, entry: GraphEntry, place: str, grammar: str) -> GraphR
     except DataError as e:
         raise ConfError(f"graph {name!r}: {e}") from e
     assert entry.kind != "facts"
+    if entry.kind == "folder":  # workers may stand elsewhere
+        place = str(Path(place).absolute())
     return GraphRef(name, entry.kind, place, version, grammar, entry.levels, MappingProxyType(refresh))
 
 
@@ -205,7 +207,9 @@ def _facts(files: Conf, graphs: Mapping[str, str]) -> Read[FactsRef]:
             raise where.error(f"no facts {name!r}; {did_you_mean(name, known)}")
         place = graphs.get(name) or entry.where
         try:
-            return FactsRef(name, place, facts_version(Path(place)) if place else "nowhere")
+            if not place:
+                return FactsRef(name, "", "nowhere")
+            return FactsRef(name, str(Path(place).absolute()), facts_version(Path(place)))
         except DataError as e:
             raise ConfError(f"facts {name!r}: {e}") from e
 
