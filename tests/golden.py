@@ -22,22 +22,30 @@ from raypipe import arrow
 from raypipe.identity import model_identity
 from raypipe.index import MemoryIndex
 from raypipe.kit import LocalKit
+from raypipe.knowledge import FactsRef, GraphRef
 from raypipe.recipe import CORPUS_STEPS, QUESTION_STEPS, STEPS
 from raypipe.records import Citation, Question, Source, digest, source_id
 from raypipe.run import fine
 from raypipe.step import Model
 from raypipe.steps.decide import Decide
+from raypipe.steps.demote import Demote
 from raypipe.steps.embed import Embed
 from raypipe.steps.extract import Extract
+from raypipe.steps.facts import Facts, Shelf
+from raypipe.steps.functions import Functions
 from raypipe.steps.fuse import Fuse
 from raypipe.steps.generate import Generate
 from raypipe.steps.keywords import Keywords
+from raypipe.steps.lookup import Lookup
+from raypipe.steps.match import Match
 from raypipe.steps.parse import Parse
 from raypipe.steps.recall import Recall
 from raypipe.steps.rerank import Rerank
 from raypipe.steps.shortlist import Shortlist
+from raypipe.steps.similar import Similar
 from raypipe.steps.split import Split
 from raypipe.steps.tokenise import Tokenise
+from raypipe.text.bank import Bank, Group
 from raypipe.text.evidence import Fitted, FittedOn
 from raypipe.text.prompt import ByLabel, Prompt
 
@@ -48,6 +56,18 @@ OVERLAP = Model("overlap-reranker", "reranker", "overlap", "", "", "", "overlap@
 SCRIPTED = Model(
     "scripted", "generator", "scripted", "", "", "", "scripted@1", max_tokens=4096,
     adapters=(("careful", "scripted@1:careful"),),
+)  # fmt: skip
+
+GRAMMAR = (Path(__file__).parents[1] / "conf/grammar/calls.lark").read_text(encoding="utf-8")
+GRAPH = GraphRef("golden", "folder", str(Path(__file__).parent / "goldgraph"), "golden@1", GRAMMAR)
+PUBLIC = FactsRef("golden", str(Path(__file__).parent / "goldgraph/public.parquet"), "golden@1")
+DIRECTED = 'get_movie_person_crew({movie}, None, eq(job, "Director"))["name"]'
+BANK = Bank(
+    (
+        Group("movie", DIRECTED, ("who directed {movie}?", "who was the director of {movie}?")),
+        Group("finance", 'get_stock_price({company}, monday)[close]', ("the price of {company} on monday?",)),
+        Group("open", "None", ("how many games did they win in {year}?",)),
+    )
 )  # fmt: skip
 
 PAGES = (
@@ -82,6 +102,22 @@ CORPUS: Mapping[str, Any] = {
     "embed": Embed(model=HASH),
 }
 QUESTION: Mapping[str, Any] = {
+    "match": Match(graph=GRAPH, bank=BANK, embedder=HASH, least=0.3),
+    "functions": Functions(reply="web", into="calls2", rule="rule2"),
+    "lookup": Lookup(graph=GRAPH, calls="calls", rule="rule", answer="kg", domain="domain", trace="trace"),
+    "demote": Demote(reply="kg", facts="facts"),
+    "facts": Facts(
+        table=ByLabel(
+            Shelf(table=PUBLIC, by="year", triggers=("won", "win")),
+            "domain",
+            {"movie": Shelf(table=PUBLIC, by="name")},
+        ),
+        into="public",
+        entities="kg",
+        model=OVERLAP,
+        top=2,
+    ),
+    "similar": Similar(bank=BANK, embedder=HASH, top=2),
     "shortlist": Shortlist(model=OVERLAP, pages=2),
     "recall": Recall(model=HASH, top=20),
     "keywords": Keywords(words="stems", variant="okapi", top=10),

@@ -280,7 +280,7 @@ def test_a_prompt_is_looked_for_under_prompts_alone(name):
     "fields, said",
     [
         ({"reply": "label"}, "labels: expected with reply: label"),
-        ({"reply": "labels"}, "expected one of plain, label, json, confidence, calls"),
+        ({"reply": "labels"}, "expected one of plain, label, certainty, json, confidence, calls"),
         ({"labels": ["a"]}, "labels: expected with reply: label"),
         ({"confident": "high"}, "confident: expected with reply: confidence"),
         ({"confident": "sure", "reply": "confidence"}, "expected one of low, medium, high"),

@@ -12,6 +12,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from raypipe.knowledge import FactsRef, GraphRef
 from raypipe.records import digest
 from raypipe.step import Model
 
@@ -23,7 +24,8 @@ def stable(value: object) -> str:
     """The canonical form of None, bool, int, float, str, tuples, mappings and frozen dataclasses of these.
 
     Types are told apart (1, 1.0, True and "1" have four forms); the order of fields and of a mapping's keys
-    does not matter; a Model is its identity.
+    does not matter; a Model is its identity, a
+    graph its version, the grammar it is asked in and how names are linked.
 
     Raises TypeError for anything else: what has no stable form must not reach a digest.
 
@@ -49,6 +51,10 @@ def stable(value: object) -> str:
         return "{" + ",".join(sorted(f"{stable(k)}:{stable(v)}" for k, v in value.items())) + "}"
     if isinstance(value, Model):
         return f"Model({model_identity(value)})"
+    if isinstance(value, GraphRef):
+        return f"Graph({stable(value.version)},{stable(value.grammar)},{stable(value.levels)})"
+    if isinstance(value, FactsRef):
+        return f"Facts({stable(value.version)})"
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return _record(value)
     raise TypeError(

@@ -19,6 +19,7 @@ import numpy as np
 from raypipe.chat import STEP, Chat, Generate, Generated, Sampling
 from raypipe.errors import ConfError
 from raypipe.identity import model_identity
+from raypipe.knowledge import Facts, FactsRef, Graph, GraphRef
 from raypipe.models import load
 from raypipe.models.load import Address, Engine, Room
 from raypipe.records import Fault
@@ -67,6 +68,8 @@ class LocalKit:
         self._names: dict[Model, str] = {}  # the name under which it was loaded
         self._tokenizers: dict[Model, Tokenize] = {}
         self._generators: dict[Model, Generate] = {}
+        self._facts: dict[str, Facts] = {}
+        self._graphs: dict[tuple[str, str, str], Graph] = {}
         self._own: dict[Model, _Own] = {}  # engines in this process
 
     def with_index(self, index: Index) -> LocalKit:
@@ -194,6 +197,31 @@ class LocalKit:
                 "a step searches, but this kit was made without an index; build the corpus half first"
             )
         return self._index
+
+    def graph(self, ref: GraphRef) -> Graph:
+        """Raises ConfError for a graph without a place, DataError for a folder that has no tables."""
+        key = (ref.kind, ref.where, ref.grammar)
+        if key not in self._graphs:
+            self._graphs[key] = self._open_graph(ref)
+        return self._graphs[key]
+
+    def facts(self, ref: FactsRef) -> Facts:
+        """Raises ConfError for a table without a place, DataError for a file that is none."""
+        from raypipe.graph import public
+
+        if ref.where not in self._facts:
+            self._facts[ref.where] = public.open_facts(ref)
+        return self._facts[ref.where]
+
+    def _open_graph(self, ref: GraphRef) -> Graph:
+        from raypipe.graph import client, known
+
+        known.placed(ref)
+        if ref.kind == "folder":
+            return known.open_tables(ref)
+        connection = client.Connection(ref.where)
+        self._closing.append(connection.close)
+        return known.open_server(ref, connection.ask)
 
     def cut(self) -> dict[str, int]:
         """Inputs so far that were longer than their model's max_tokens, by model name."""

@@ -15,6 +15,7 @@ import numpy as np
 from raypipe.chat import Chat, Generate, Generated, Sampling
 from raypipe.errors import ConfError, RaypipeError
 from raypipe.kit import LocalKit
+from raypipe.knowledge import Facts, FactsRef, Graph, GraphRef
 from raypipe.records import Fault
 from raypipe.step import Embed, Index, Model, Role, Score, Tokenize
 
@@ -133,3 +134,9 @@ class ServeKit:
 
     def index(self) -> Index:
         return self._here.index()
+
+    def graph(self, ref: GraphRef) -> Graph:
+        return self._here.graph(ref)
+
+    def facts(self, ref: FactsRef) -> Facts:
+        return self._here.facts(ref)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from raypipe.chat import Chat, Generate, Generated, Sampling
+from raypipe.knowledge import Facts, FactsRef, Graph, GraphRef
 from raypipe.records import Fault
 from raypipe.request import SharedKit
 from raypipe.step import Embed, Index, Model, Score, Tokenize
@@ -36,6 +37,12 @@ class Overhearing:
 
     def index(self) -> Index:
         return self._kit.index()
+
+    def graph(self, ref: GraphRef) -> Graph:
+        return self._kit.graph(ref)
+
+    def facts(self, ref: FactsRef) -> Facts:
+        return self._kit.facts(ref)
 
     def generator(self, model: Model) -> Generate:
         generate = self._kit.generator(model)

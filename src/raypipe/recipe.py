@@ -17,18 +17,25 @@ from raypipe import conf
 from raypipe.conf import Resolve, Where, did_you_mean
 from raypipe.errors import ConfError
 from raypipe.identity import stable
+from raypipe.knowledge import GraphRef
 from raypipe.records import Question, digest
 from raypipe.step import CorpusStep, Model, Step
 from raypipe.steps.decide import Decide
+from raypipe.steps.demote import Demote
 from raypipe.steps.embed import Embed
 from raypipe.steps.extract import Extract
+from raypipe.steps.facts import Facts
+from raypipe.steps.functions import Functions
 from raypipe.steps.fuse import Fuse
 from raypipe.steps.generate import Generate
 from raypipe.steps.keywords import Keywords
+from raypipe.steps.lookup import Lookup
+from raypipe.steps.match import Match
 from raypipe.steps.parse import Parse
 from raypipe.steps.recall import Recall
 from raypipe.steps.rerank import Rerank
 from raypipe.steps.shortlist import Shortlist
+from raypipe.steps.similar import Similar
 from raypipe.steps.split import Split
 from raypipe.steps.tokenise import Tokenise
 
@@ -45,6 +52,12 @@ QUESTION_STEPS: Mapping[str, type[Step]] = MappingProxyType(
         "extract": Extract,
         "generate": Generate,
         "decide": Decide,
+        "match": Match,
+        "functions": Functions,
+        "lookup": Lookup,
+        "demote": Demote,
+        "facts": Facts,
+        "similar": Similar,
     }
 )
 STEPS: Mapping[str, type[Any]] = MappingProxyType({**CORPUS_STEPS, **QUESTION_STEPS})
@@ -108,10 +121,17 @@ class Recipe:
 
     def models(self) -> tuple[Model, ...]:
         """Every model that a step names, each once, in the order in which they are met."""
-        found: dict[Model, None] = {}
+        return tuple(v for v in self._named() if isinstance(v, Model))
+
+    def graphs(self) -> tuple[GraphRef, ...]:
+        """Every knowledge graph that a step names, each once."""
+        return tuple(v for v in self._named() if isinstance(v, GraphRef))
+
+    def _named(self) -> list[Model | GraphRef]:
+        found: list[Model | GraphRef] = []
         for stage in (*self.corpus, *self.question):
             _collect(stage.step, found)
-        return tuple(found)
+        return found
 
 
 RANKING = ("order", "hits", "citations")
@@ -127,9 +147,10 @@ def ranking_of(recipe: Recipe) -> Recipe:
     return replace(recipe, question=recipe.question[: ranks[-1] + 1])
 
 
-def _collect(value: Any, found: dict[Model, None]) -> None:
-    if isinstance(value, Model):
-        found.setdefault(value)
+def _collect(value: Any, found: list[Model | GraphRef]) -> None:
+    if isinstance(value, Model | GraphRef):
+        if value not in found:
+            found.append(value)
     elif dataclasses.is_dataclass(value):
         for f in dataclasses.fields(value):
             _collect(getattr(value, f.name), found)

@@ -7,18 +7,27 @@ text, a model's identity, a grammar's bytes. So a file can move, and a word in i
 from __future__ import annotations
 
 import json
+import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from types import MappingProxyType
+from typing import Any, Literal, TypeVar
 
 from raypipe import conf
 from raypipe.chat import Grammar, JsonSchema
 from raypipe.conf import Conf, Resolve, Where, did_you_mean
-from raypipe.errors import ConfError
+from raypipe.errors import ConfError, DataError
+from raypipe.graph.known import tables_version
+from raypipe.graph.link import LEVELS
+from raypipe.graph.public import facts_version
+from raypipe.knowledge import FactsRef, GraphRef
 from raypipe.models.catalog import Catalog
 from raypipe.models.constraint import bounds
 from raypipe.step import Model
+from raypipe.steps.facts import Shelf
+from raypipe.text.bank import Bank
 from raypipe.text.evidence import Fitted
 from raypipe.text.prompt import ByLabel, Prompt
 
@@ -28,8 +37,9 @@ Read = Callable[[Any, Where], T]
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(?:/[A-Za-z0-9_][A-Za-z0-9_.-]*)*")
 
 
-def resolvers(files: Conf, models: Catalog) -> Resolve:
-    """Readers for every type that a field of a step can name."""
+def resolvers(files: Conf, models: Catalog, graphs: Mapping[str, str] = MappingProxyType({})) -> Resolve:
+    """Readers for every type that a field of a step can name. `graphs` says where graphs lie, by name; under
+    "" where all others do."""
     prompt = _prompt(files)
     found: dict[Any, Any] = {
         Model: _model(models),
@@ -37,10 +47,19 @@ def resolvers(files: Conf, models: Catalog) -> Resolve:
         Prompt: prompt,
         ByLabel[Prompt]: _by_label(prompt, needs_else=True),
         ByLabel[str | None]: _by_label(_adapter, needs_else=False),
+        ByLabel[tuple[str, ...]]: _by_label(_names, needs_else=True),
         Grammar: _grammar(files),
-        JsonSchema: _schema,
+        JsonSchema: _schema(files),
+        GraphRef: _graph(files, graphs),
+        Bank: _bank(files),
+        FactsRef: _facts(files, graphs),
     }
+    found[ByLabel[Shelf | None]] = _by_label(_shelf(found), needs_else=False)
     return found
+
+
+def _shelf(resolve: Resolve) -> Read[Shelf | None]:
+    return lambda value, where: None if value is None else conf.build(Shelf, value, where, resolve)
 
 
 def prompt_file(files: Conf, name: str) -> Prompt:
@@ -91,14 +110,131 @@ def _prompt(files: Conf) -> Read[Prompt]:
 
 def _grammar(files: Conf) -> Read[Grammar]:
     def find(name: str) -> Grammar:
-        grammar = Grammar(_find(files, "grammar", name, ".lark").read_text(encoding="utf-8"))
+        grammar = Grammar(_grammar_text(files, name))
         bounds(grammar)
         return grammar
 
     return lambda value, where: _named(value, where, "a file under grammar/", find)
 
 
-def _schema(value: Any, where: Where) -> JsonSchema:
+@dataclass(frozen=True, slots=True)
+class GraphEntry:
+    """One entry of graphs.yaml."""
+
+    kind: Literal["folder", "server", "facts"]
+    where: str = ""  # the folder, the address, or the file of facts; "": to be said when it is used
+    version: str = ""  # of a server
+    refresh: Mapping[str, str | int] = field(default_factory=dict)  # domain -> REFRESH, or seconds
+    levels: Mapping[str, tuple[Literal["exact", "substring", "tokens"], ...]] = field(default_factory=dict)
+    """Kind of name -> how it is linked. The level embedding needs a model, which an entry cannot name."""
+
+    def __post_init__(self) -> None:
+        if (self.kind == "server") != bool(self.version):
+            raise ValueError("version: expected for a server and for nothing else")
+        if strange := sorted(self.levels.keys() - LEVELS.keys()):
+            known = ", ".join(sorted(LEVELS))
+            raise ValueError(f"levels: {strange[0]!r} is no kind of name; expected {known}")
+        for domain, period in self.refresh.items():
+            if isinstance(period, str) and period not in REFRESH:
+                raise ValueError(
+                    f"refresh: {domain}: expected {', '.join(REFRESH)} or seconds, found {period!r}"
+                )
+
+
+REFRESH: Mapping[str, float] = MappingProxyType({"static": math.inf, "daily": 86400.0, "live": 0.0})
+"""Words for how long a reply holds, in seconds."""
+
+
+def _graph(files: Conf, graphs: Mapping[str, str]) -> Read[GraphRef]:
+    def find(name: str) -> GraphRef:
+        path = files.file("graphs.yaml")
+        tree, where = conf.read_yaml(path), Where(str(path))
+        if name not in tree:
+            raise where.error(f"no graph {name!r}; {did_you_mean(name, tree)}")
+        entry = conf.build(GraphEntry, tree[name], where.at(name))
+        if entry.kind == "facts":
+            raise ConfError(f"{name!r} are facts: expected a graph, of kind folder or server")
+        address = graphs.get("", "").startswith(("http://", "https://"))
+        general = graphs.get("", "") if address == (entry.kind == "server") else ""
+        place = graphs.get(name) or general or entry.where
+        return _graph_ref(name, entry, place, _grammar_text(files, "calls"))
+
+    return lambda value, where: _named(value, where, "a graph of graphs.yaml", find)
+
+
+def _graph_ref(name: str, entry: GraphEntry, place: str, grammar: str) -> GraphRef:
+    """The entry at the place it is said to lie; an address for a folder, or the reverse, is refused. Without
+    a place it can be named and not asked."""
+    seconds = {d: REFRESH[p] if isinstance(p, str) else float(p) for d, p in entry.refresh.items()}
+    refresh = {d: s for d, s in seconds.items() if math.isfinite(s)}
+    if not place:
+        return GraphRef(name, "folder", "", "nowhere", grammar, entry.levels)
+    if (entry.kind == "server") != place.startswith(("http://", "https://")):
+        what = "http://HOST:PORT" if entry.kind == "server" else "a folder of tables"
+        raise ConfError(f"graph {name!r} is of kind {entry.kind}: expected {what}, found {place!r}")
+    try:
+        version = entry.version or tables_version(Path(place))
+    except DataError as e:
+        raise ConfError(f"graph {name!r}: {e}") from e
+    assert entry.kind != "facts"
+    if entry.kind == "folder":  # workers may stand elsewhere
+        place = str(Path(place).absolute())
+    return GraphRef(name, entry.kind, place, version, grammar, entry.levels, MappingProxyType(refresh))
+
+
+def _bank(files: Conf) -> Read[Bank]:
+    """The name of a file under examples/, or the examples spelled out."""
+
+    def find(name: str) -> Bank:
+        path = _find(files, "examples", name, ".yaml")
+        return conf.build(Bank, conf.read_yaml(path), Where(str(path)))
+
+    def read(value: Any, where: Where) -> Bank:
+        if isinstance(value, dict):
+            return conf.build(Bank, value, where)
+        return _named(value, where, "a file under examples/", find)
+
+    return read
+
+
+def _facts(files: Conf, graphs: Mapping[str, str]) -> Read[FactsRef]:
+    def find(name: str) -> FactsRef:
+        path = files.file("graphs.yaml")
+        tree, where = conf.read_yaml(path), Where(str(path))
+        entry = conf.build(GraphEntry, tree.get(name, {}), where.at(name)) if name in tree else None
+        if entry is None or entry.kind != "facts":
+            known = [n for n, e in tree.items() if isinstance(e, dict) and e.get("kind") == "facts"]
+            raise where.error(f"no facts {name!r}; {did_you_mean(name, known)}")
+        place = graphs.get(name) or entry.where
+        try:
+            if not place:
+                return FactsRef(name, "", "nowhere")
+            return FactsRef(name, str(Path(place).absolute()), facts_version(Path(place)))
+        except DataError as e:
+            raise ConfError(f"facts {name!r}: {e}") from e
+
+    return lambda value, where: _named(value, where, "facts of graphs.yaml", find)
+
+
+def _grammar_text(files: Conf, name: str) -> str:
+    return _find(files, "grammar", name, ".lark").read_text(encoding="utf-8")
+
+
+def _schema(files: Conf) -> Read[JsonSchema]:
+    """The name of a file under schemas/, or a schema spelled out."""
+
+    def find(name: str) -> dict[str, Any]:
+        return conf.read_yaml(_find(files, "schemas", name, ".yaml"))
+
+    def read(value: Any, where: Where) -> JsonSchema:
+        if isinstance(value, str):
+            value = _named(value, where, "a file under schemas/", find)
+        return _spelled(value, where)
+
+    return read
+
+
+def _spelled(value: Any, where: Where) -> JsonSchema:
     if not isinstance(value, dict):
         raise where.error(f"expected a JSON schema as a mapping, found {conf.kind_of(value)}")
     try:
@@ -110,6 +246,12 @@ def _schema(value: Any, where: Where) -> JsonSchema:
         raise where.error(f"expected what JSON can hold: {e}") from e
     except ConfError as e:
         raise where.error(str(e)) from e
+
+
+def _names(value: Any, where: Where) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(v, str) for v in value):
+        raise where.error(f"expected a list of reply names, found {conf.kind_of(value)}")
+    return tuple(value)
 
 
 def _adapter(value: Any, where: Where) -> str | None:

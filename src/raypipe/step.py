@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from raypipe.chat import Generate
+from raypipe.knowledge import Facts, FactsRef, Graph, GraphRef
 from raypipe.records import Question, Span, chunk_id
 
 Role: TypeAlias = Literal["query", "passage"]
@@ -129,6 +130,8 @@ class Kit(Protocol):
     def generator(self, model: Model) -> Generate: ...
     def tokenizer(self, model: Model) -> Tokenize: ...
     def index(self) -> Index: ...
+    def graph(self, ref: GraphRef) -> Graph: ...
+    def facts(self, ref: FactsRef) -> Facts: ...
 
 
 Ask: TypeAlias = Callable[[list[Question]], Awaitable[list[Question]]]

@@ -314,12 +314,12 @@ class FillAnswers:
         async def compute(ids: tuple[str, ...]) -> tuple[pa.Table, Letters]:
             asked = asked_of(ids)
             answered = await ask(due_within(asked, self.place.question_s))
-            # A transient fault is not stored as an answer: its row stays to do.
-            whole = [not any(f.transient for f in q.faults) and q.outcome != "fault" for q in answered]
+            # A transient fault, or a stage left out, is not stored as an answer: its row stays to do.
+            whole = [_whole(q) for q in answered]
             of = [row_key(q, self.snapshot) for q in asked]  # steps may narrow the citations
             kept = [(keys[q.id], r, q) for r, q, w in zip(of, answered, whole, strict=True) if w]
             lost = [q for q, w in zip(answered, whole, strict=True) if not w]
-            return answers_table(kept, recipe), [(q.id, asdict(f)) for q in lost for f in q.faults[:1]]
+            return answers_table(kept, recipe), [(q.id, asdict(f)) for q in lost for f in _why(q)[:1]]
 
         def key_of(id: str) -> str:
             if id not in keys:
@@ -327,6 +327,19 @@ class FillAnswers:
             return keys[id]
 
         return _doing(store, "answers", self.run, ask, compute, key_of)
+
+
+def _whole(question: Question) -> bool:
+    """Its answer may be stored."""
+    broken = question.outcome == "fault" or any(f.transient for f in question.faults)
+    return not broken and not question.degraded
+
+
+def _why(question: Question) -> tuple[Fault, ...]:
+    """The faults of a question that is not whole; those of a stage that was left out are its reply's."""
+    known = [r.fault for r in question.replies.values() if r.fault is not None and r.fault.transient]
+    left = [Fault(s, "left_out", "a part was not to be had", True) for s in question.degraded]
+    return question.faults or tuple(known) or tuple(left)
 
 
 def due_within(questions: list[Question], seconds: float | None) -> list[Question]:

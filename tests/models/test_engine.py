@@ -19,9 +19,12 @@ from invented import sentences, text
 from raypipe.chat import Chat, Choice, Generated, Grammar, JsonSchema, Message, Regex, Sampling
 from raypipe.errors import ConfError
 from raypipe.models import standins
+from raypipe.models.constraint import bounds
 from raypipe.models.engine import Engine, EngineDied
 from raypipe.models.generator import Adapter, Setup
 from raypipe.records import Fault
+from raypipe.text.calls import parser
+from raypipe.text.program import Bad
 
 pytestmark = pytest.mark.engine
 
@@ -352,3 +355,15 @@ def test_a_worker_that_is_killed_ends_every_call_with_one_clear_error(running):
             running.run(running.engine.healthy())
         with pytest.raises(EngineDied):
             running.ask(chats(1))
+
+
+def test_programs_that_the_call_grammar_constrains_end_by_themselves_and_parse(running):
+    grammar = (Path(__file__).parents[2] / "conf/grammar/calls.lark").read_text(encoding="utf-8")
+    longest = bounds(Grammar(grammar)).longest
+    sampling = Sampling(max_tokens=min(longest, CONTEXT - 200), temperature=1.0, constraint=Grammar(grammar))
+    replies = running.ask(chats(100, seed=9, context=False), sampling)
+    programs = texts(replies)
+    assert [r.finish for r in replies] == ["stop"] * 100
+    parse = parser(grammar)
+    assert not [p for p in programs if any(isinstance(line, Bad) for line in parse(p).lines)]
+    assert len(set(programs)) > 50, "a model without sense says all kinds of things"

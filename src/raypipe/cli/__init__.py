@@ -16,7 +16,21 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
-from raypipe.cli import ask, data, doctor, faults, models, plans, rank, releases, runs, scores, serve
+from raypipe.cli import (
+    ask,
+    data,
+    doctor,
+    facts,
+    faults,
+    kg,
+    models,
+    plans,
+    rank,
+    releases,
+    runs,
+    scores,
+    serve,
+)  # fmt: skip
 from raypipe.cli.settings import from_environment
 from raypipe.errors import RaypipeError
 from raypipe.store.room import DiskFull, is_full
@@ -30,7 +44,9 @@ def parser() -> argparse.ArgumentParser:
         epilog="raypipe COMMAND --help has an example for each. Start with: raypipe doctor",
     )
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for group in (doctor, data, plans, runs, faults, releases, ask, rank, scores, models, serve):
+    for group in (
+        doctor, data, plans, runs, faults, releases, ask, rank, kg, facts, scores, models, serve,
+    ):  # fmt: skip
         group.add(commands)
     return top
 

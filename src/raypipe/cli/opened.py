@@ -8,14 +8,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from raypipe import conf
 from raypipe.chat import Generate
+from raypipe.cli import options
 from raypipe.cli.settings import Settings
 from raypipe.cluster_file import Cluster
 from raypipe.conf import Conf, Where
 from raypipe.errors import ConfError
+from raypipe.graph.known import placed
 from raypipe.judge import PROMPTS, Judge
 from raypipe.kit import LocalKit
 from raypipe.metrics.crag import Rule
@@ -44,12 +47,17 @@ def catalog_of(models_file: str | None, files: Conf) -> Catalog:
 
 def recipe_of(args: argparse.Namespace, settings: Settings) -> Recipe:
     """The recipe that a command names."""
-    return resolved(args.recipe, args.models, settings.conf)
+    recipe = resolved(args.recipe, args.models, settings.conf, options.graphs_of(args))
+    for graph in recipe.graphs():
+        placed(graph)
+    return recipe
 
 
-def resolved(recipe: str, models_file: str | None, files: Conf) -> Recipe:
-    """A recipe by name or path, with all that it names."""
-    return load(files.find("recipes", recipe), resolvers(files, catalog_of(models_file, files)))
+def resolved(
+    recipe: str, models_file: str | None, files: Conf, graphs: Mapping[str, str] = MappingProxyType({})
+) -> Recipe:
+    """A recipe by name or path, with all that it names. `graphs`: where graphs lie, as in `resolvers`."""
+    return load(files.find("recipes", recipe), resolvers(files, catalog_of(models_file, files), graphs))
 
 
 def judge_of(args: argparse.Namespace, settings: Settings) -> Judge | None:

@@ -49,6 +49,26 @@ def recipe(made: argparse.ArgumentParser, optional: bool = False, live: bool = F
     else:
         made.add_argument("recipe", metavar="RECIPE", help=about)
     made.add_argument("--models", metavar="FILE", help="models file in place of conf/models.yaml")
+    made.add_argument(
+        "--graph",
+        metavar="[NAME=]WHERE",
+        action="append",
+        default=[],
+        help="where the recipe's knowledge graphs and public data lie: folders, files or addresses; with no "
+        "NAME all of them (default: as conf/graphs.yaml says, else the folder kg in the data)",
+    )
+
+
+def graphs_of(args: argparse.Namespace) -> dict[str, str]:
+    """Name -> place, as --graph says it, and under "" the place of all others."""
+    found: dict[str, str] = {}
+    for path in getattr(args, "data", []):
+        if (tables := Path(path) / "kg").is_dir():
+            found.setdefault("", str(tables))
+    for given in args.graph:
+        name, sign, place = given.partition("=")
+        found[name if sign and "/" not in name else ""] = place if sign and "/" not in name else given
+    return found
 
 
 def inputs(given: Sequence[str | Path], settings: Settings) -> list[Path]:

@@ -15,7 +15,6 @@ from typing import Any
 from rich.console import Console
 
 from raypipe import readers
-from raypipe.changes import changes, compared_with
 from raypipe.cli import options
 from raypipe.cli.opened import cluster_file, judging, pipeline_of
 from raypipe.cli.origin import origin
@@ -26,6 +25,7 @@ from raypipe.letters import check, retry
 from raypipe.manifest import to_json as plain_json
 from raypipe.metrics.textfile import replaced
 from raypipe.plan import Plan
+from raypipe.release.changes import changes, compared_with
 from raypipe.report.console import print_report
 from raypipe.report.plans import print_changes, print_plan
 from raypipe.report.progress import Progress
@@ -89,6 +89,11 @@ def _of_eval(made: argparse.ArgumentParser) -> None:
     options.fresh(made)
     made.add_argument("--dry-run", action="store_true", help="check everything, print the plan, run nothing")
     options.retry(made)
+    made.add_argument(
+        "--refresh",
+        action="store_true",
+        help="answer again what rests on a knowledge graph whose replies may have grown old (graphs.yaml)",
+    )
     made.add_argument(
         "--out",
         metavar="DIR",
@@ -189,7 +194,7 @@ def _evaluated(args: argparse.Namespace, settings: Settings, store: str | None) 
     ):
         done = evaluate(
             pipeline, data, format, args.limit, args.rule, out,
-            judge, args.fresh, args.retry_faults, origin(settings), _shown(args.json),
+            judge, args.fresh, args.retry_faults, origin(settings), _shown(args.json), args.refresh,
         )  # fmt: skip
     return filled, done
 

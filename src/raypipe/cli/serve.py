@@ -20,6 +20,7 @@ from raypipe.cluster_file import Cluster
 from raypipe.conf import Where
 from raypipe.degrade import Rules
 from raypipe.errors import ConfError
+from raypipe.graph.known import placed
 from raypipe.models import load
 from raypipe.models.load import Room
 from raypipe.plain import from_plain
@@ -86,6 +87,7 @@ class Endpoint:
     page: bool = True  # the web page at /
     gateways: int = 1  # processes that speak HTTP and run the recipe; with two, one may die
     traces: str | None = None  # collector of traces, as OTLP over HTTP: http://collector:4318/v1/traces
+    graphs: Mapping[str, str] = field(default_factory=dict)  # name -> where it lies; "": all others
     limits: Limits = field(default_factory=Limits)
 
     def application(self, settings: Settings) -> Application:
@@ -119,8 +121,14 @@ class Endpoint:
         cluster.startable(self.file(settings), models)
 
     def asked(self, settings: Settings, store: str) -> Recipe:
-        """The recipe that answers: by name, or the live release's now."""
-        return _released(store) if self.follows else resolved(self.recipe, self.models, settings.conf)
+        """The recipe that answers: by name, or the live release's now. Raises ConfError for a graph whose
+        place nobody said."""
+        if self.follows:
+            return _released(store)
+        recipe = resolved(self.recipe, self.models, settings.conf, self.graphs)
+        for graph in recipe.graphs():
+            placed(graph)
+        return recipe
 
     @property
     def follows(self) -> bool:
@@ -205,6 +213,7 @@ def _serve(args: argparse.Namespace, settings: Settings) -> int:
         args.auth,
         args.fallback,
         gateways=args.gateways,
+        graphs=options.graphs_of(args),
     )
     check_host(args.host, endpoint.face(settings.keys).keys)
     endpoint.check(settings)  # a replica that cannot start is tried again and again

@@ -7,8 +7,10 @@ through `Memo`, which is a map from key to values that may forget but never errs
 
 from __future__ import annotations
 
+import json
+import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Protocol, TypeAlias
 
@@ -17,6 +19,7 @@ import numpy as np
 from raypipe.chat import Chat, Generate, Generated, Sampling
 from raypipe.flights import Flights
 from raypipe.identity import model_identity, stable
+from raypipe.knowledge import Facts, FactsRef, Graph, GraphRef, Request
 from raypipe.records import Fault, digest
 from raypipe.step import Embed, Index, Kit, Model, Role, Score, Tokenize
 
@@ -73,6 +76,11 @@ def scores_of(model: Model) -> MemoTable:
 def replies_of(model: Model) -> MemoTable:
     """The map that keeps a generator's replies, with and without its adapters."""
     return MemoTable(f"replies-{model_identity(replace(model, adapters=()))}")
+
+
+def graph_replies_of(ref: GraphRef) -> MemoTable:
+    """The map that keeps what a graph's server replied: JSON texts."""
+    return MemoTable(f"replies-{digest('graph', ref.version)}")
 
 
 class Memo(Protocol):
@@ -183,19 +191,24 @@ Asking: TypeAlias = Flights[tuple[str, str], Any]
 """What is being asked: (memo table, key) -> its value."""
 
 
-def remembering(kit: Kit, memo: Memo | None, tally: Tally, asking: Asking | None = None) -> Kit:
+def remembering(
+    kit: Kit, memo: Memo | None, tally: Tally, asking: Asking | None = None,
+    clock: Callable[[], float] = time.time,
+) -> Kit:  # fmt: skip
     """The same kit with equal requests of a call asked once, known ones not at all, and all of them counted.
 
     `memo` None: nothing is kept between calls. A model is loaded by the first request that nobody remembers.
     Kits that share `asking` ask an equal request once also while it is in flight: it counts as remembered
-    for whoever waits.
+    for whoever waits. `clock` (seconds) tells when a graph's replies are too old (`GraphRef.refresh`).
     """
-    return _Remembering(kit, memo, tally, Flights() if asking is None else asking)
+    return _Remembering(kit, memo, tally, Flights() if asking is None else asking, clock)
 
 
 class _Remembering:
-    def __init__(self, kit: Kit, memo: Memo | None, tally: Tally, asking: Asking) -> None:
-        self._kit, self._memo, self._tally, self._asking = kit, memo, tally, asking
+    def __init__(
+        self, kit: Kit, memo: Memo | None, tally: Tally, asking: Asking, clock: Callable[[], float]
+    ) -> None:
+        self._kit, self._memo, self._tally, self._asking, self._clock = kit, memo, tally, asking, clock
 
     def embedder(self, model: Model) -> Embed:
         table, identity = vectors_of(model), model_identity(model)
@@ -257,6 +270,34 @@ class _Remembering:
 
     def index(self) -> Index:
         return self._kit.index()
+
+    def graph(self, ref: GraphRef) -> Graph:
+        """Requests to a server are remembered one by one, for as long as their domain's replies hold."""
+        table = graph_replies_of(ref)
+
+        def wrap(request: Request) -> Request:
+            async def asked(path: str, body: Mapping[str, Any]) -> Any:
+                async def ask(rows: list[int]) -> Values:
+                    text = json.dumps(await request(path, body), ensure_ascii=False)
+                    out = np.empty(1, object)
+                    out[0] = Generated(text, "stop", 0, 0, 0)
+                    return out
+
+                period = ref.refresh.get(path.split("/")[1])
+                if period == 0:
+                    self._tally.replies.asked += 1
+                    return await request(path, body)
+                age = "" if period is None else str(int(self._clock() // period))
+                key = digest(ref.version, path, json.dumps(dict(body), sort_keys=True), age)
+                [reply] = await self._through(table, [key], ask, self._tally.replies)
+                return json.loads(reply.text)
+
+            return asked
+
+        return self._kit.graph(ref).through(wrap)
+
+    def facts(self, ref: FactsRef) -> Facts:
+        return self._kit.facts(ref)
 
     async def _through(
         self,

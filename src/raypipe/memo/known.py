@@ -5,14 +5,16 @@ Knows how keys are made (`memo.remembering`) and where values lie (`memo.disk`);
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from raypipe.chat import Chat, Generate, Generated, Sampling
 from raypipe.identity import model_identity
+from raypipe.knowledge import Facts, FactsRef, Graph, GraphRef, Request
 from raypipe.memo import Memo, MemoryMemo, MemoTable, Tally, Values, remembering
 from raypipe.records import Fault, Question, digest
 from raypipe.step import Embed, Index, Kit, Model, Role, Score, Step, Tokenize
@@ -111,6 +113,20 @@ class Silent:
 
     def index(self) -> Index:
         return self._kit.index()
+
+    def graph(self, ref: GraphRef) -> Graph:
+        """Tables are read: that asks nobody. A server is not asked."""
+
+        def silent(request: Request) -> Request:
+            async def ask(path: str, body: Mapping[str, Any]) -> Any:
+                raise NotRemembered(ref.name)
+
+            return ask
+
+        return self._kit.graph(ref).through(silent)
+
+    def facts(self, ref: FactsRef) -> Facts:
+        return self._kit.facts(ref)
 
 
 async def first_request(step: Step, kit: Kit, questions: Sequence[Question]) -> list[Asked | None]:

@@ -43,7 +43,8 @@ class Asked:
 
 def echo(chat: Chat, sampling: Sampling, adapter: str | None) -> str:
     """The line of the chat, before its last one, that shares most words with the last: an extract. Where the
-    reply is held to a choice or a JSON schema, the option or values that share most."""
+    reply is held to a choice or a JSON schema, the option or values that share most; to a grammar, the line
+    that it allows and that stands nearest below the example that shares most with the question."""
     *before, last = [line for m in chat for line in m.content.splitlines() if line.strip()] or [""]
     asked = _words(last)
     constraint = sampling.constraint
@@ -54,10 +55,24 @@ def echo(chat: Chat, sampling: Sampling, adapter: str | None) -> str:
         )
     if isinstance(constraint, JsonSchema):
         return json.dumps(_instance(json.loads(constraint.text)), separators=(",", ":"))
+    if isinstance(constraint, Grammar) and (said := _sentence(before, constraint)) is not None:
+        return said
     if constraint is not None:
         raise ConfError(f"scripted: {type(constraint).__name__} needs a script that knows its replies")
     best = max(before, key=lambda line: len(_words(line) & asked), default=last)
     return f"{adapter}: {best.strip()}" if adapter else best.strip()
+
+
+def _sentence(lines: Sequence[str], grammar: Grammar) -> str | None:
+    """Of the lines that the grammar allows, the one after the line that is most like the question, which is
+    the last line but one of such prompts; None if it allows none."""
+    asked = _words(lines[-1]) if lines else set()
+    order = sorted(range(1, len(lines)), key=lambda i: (-len(_words(lines[i - 1]) & asked), i))
+    for i in order:
+        for line in lines[i : i + 2]:
+            if _allowed(line.strip(), grammar):
+                return line.strip()
+    return None
 
 
 class Scripted:

@@ -10,19 +10,21 @@ from raypipe import records
 from raypipe.records import IDK, Fault, Question, Reply
 from raypipe.step import Ask, Kit, Model
 from raypipe.text.pack import cut
+from raypipe.text.prompt import ByLabel
 from raypipe.text.replies import INVALID_QUESTION, abstains
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decide:
     """Takes the first reply of `prefer` that settles the question: an answer, or that its premise is false.
+    A table by the label of a reply orders them differently from domain to domain.
 
     An answer that says "i don't know" is an abstention, however it is written. Where no reply settles it, a
     question that broke (a final fault, or nothing but faulty replies) has the outcome fault and no answer,
     and the faults of its replies become its own; any other is answered "i don't know".
     """
 
-    prefer: tuple[str, ...]  # reply names, first choice first
+    prefer: tuple[str, ...] | ByLabel[tuple[str, ...]]  # reply names, first choice first; or a table of such
     lower: bool = False  # answers in lower case, as CRAG's gold answers are
     answer_tokens: int | None = None  # longer answers are cut; CRAG's evaluator keeps 75
     tokenizer: Model | None = None  # counts them; CRAG's evaluator takes Llama 2's, whatever the model
@@ -30,7 +32,7 @@ class Decide:
     version: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
-        if not self.prefer:
+        if not all(self._tables()):
             raise ValueError("prefer: expected at least one reply name, found none")
         if (self.answer_tokens is None) != (self.tokenizer is None):
             raise ValueError("answer_tokens and tokenizer: expected both or neither, found one")
@@ -38,10 +40,15 @@ class Decide:
             raise ValueError(f"answer_tokens: expected at least 1, found {self.answer_tokens}")
 
     def reads(self) -> frozenset[str]:
-        return frozenset(f"replies.{r}" for r in self.prefer)
+        by = self.prefer.reads() if isinstance(self.prefer, ByLabel) else frozenset()
+        return by | {f"replies.{r}" for names in self._tables() for r in names}
 
     def writes(self) -> frozenset[str]:
         return frozenset({"answer", "outcome", "origin"})
+
+    def _tables(self) -> tuple[tuple[str, ...], ...]:
+        """Every list of replies that a question may be decided by."""
+        return self.prefer.values() if isinstance(self.prefer, ByLabel) else (self.prefer,)
 
     def open(self, kit: Kit) -> Ask:
         trim = self._trimmer(kit)
@@ -58,7 +65,8 @@ class Decide:
         return lambda text: cut(text, most, tokenize)
 
     def _decide(self, question: Question, trim: Callable[[str], str]) -> Question:
-        replies = {name: question.replies[name] for name in self.prefer if name in question.replies}
+        prefer = self.prefer.of(question) if isinstance(self.prefer, ByLabel) else self.prefer
+        replies = {name: question.replies[name] for name in prefer if name in question.replies}
         for name, reply in replies.items():
             if reply.label == records.ANSWERED and not abstains(reply.text):
                 text = trim(reply.text.lower() if self.lower else reply.text)
@@ -69,11 +77,11 @@ class Decide:
         if not broken and any(_is_abstention(r) for r in replies.values()):
             return replace(question, answer=IDK, outcome="abstained", origin="")
         known = tuple(r.fault for r in replies.values() if r.fault is not None)
-        faults = question.faults or known or (self._fault(replies),)
+        faults = question.faults or known or (self._fault(prefer, replies),)
         return replace(question, answer="", outcome="fault", origin="", faults=faults)
 
-    def _fault(self, replies: dict[str, Reply]) -> Fault:
-        labels = {name: replies[name].label if name in replies else "not there" for name in self.prefer}
+    def _fault(self, prefer: tuple[str, ...], replies: dict[str, Reply]) -> Fault:
+        labels = {name: replies[name].label if name in replies else "not there" for name in prefer}
         detail = f"no reply answers or abstains: {', '.join(f'{n}: {x}' for n, x in labels.items())}"
         return Fault("decide", "no_reply", detail, transient=False)
 

@@ -10,7 +10,7 @@ from typing import ClassVar, Literal
 
 from raypipe.chat import Chat, Choice, Constraint, Generated, Grammar, JsonSchema, Sampling
 from raypipe.chat import Generate as Generator
-from raypipe.records import ABSTAINED, FAULT, Fault, Question, Reply, Span, parse_chunk_id
+from raypipe.records import ABSTAINED, ANSWERED, FAULT, Fault, Question, Reply, Span, parse_chunk_id
 from raypipe.step import Ask, Index, Kit, Model, Tokenize
 from raypipe.text import replies
 from raypipe.text.cite import cite
@@ -58,6 +58,7 @@ class Generate:
 
     - plain: answered, abstained ("i don't know", which it then is to the letter), invalid;
     - label: one of `labels`, else `default`;
+    - certainty: one of `labels` that the model is more than `certain` sure of, else `default`; or invalid;
     - json: answered, its text the JSON object;
     - confidence: as plain, with a stated confidence; abstained below `confident`;
     - calls: answered, or abstained where the model says that no call fits.
@@ -73,16 +74,18 @@ class Generate:
     prompt: ByLabel[Prompt]  # one, or one for each label of an earlier reply
     into: str
     max_tokens: int  # of the reply, in the model's own tokens
-    reply: Literal["plain", "label", "json", "confidence", "calls"] = "plain"
+    reply: Literal["plain", "label", "certainty", "json", "confidence", "calls"] = "plain"
     labels: tuple[str, ...] = ()  # of a reply of kind label, in the order in which they are looked for
     default: str | None = None  # label of a reply in which none is found; None: it is a fault
+    certain: float = 90.0  # of a reply of kind certainty, 0..100
     confident: Level | None = None  # of a reply of kind confidence: the least level that is an answer
     adapter: ByLabel[str | None] = field(default_factory=lambda: ByLabel(None))  # of the model; None: none
     choices: tuple[str, ...] = ()  # the reply is one of these
     schema: JsonSchema | None = None  # the reply is JSON that this allows
     grammar: Grammar | None = None  # the reply is a sentence of this
     fill: Mapping[str, str | int] = field(default_factory=dict)  # constants of the prompt
-    passages: int | None = None  # distinct passages of order in the context; None: all
+    first: tuple[str, ...] = ()  # replies whose lines stand before the passages, one each, where answered
+    passages: int | None = None  # distinct passages of order in the context; None: all; 0: `first` alone
     context_tokens: int | None = None  # of the context, as `tokenizer` counts it
     context_chars: int | None = None  # of the context, instead
     tokenizer: Model | None = None  # counts the context; None: the model's own
@@ -116,23 +119,24 @@ class Generate:
 
     def reads(self) -> frozenset[str]:
         names = self._variables() - self.fill.keys() - {"context"}
-        context = {"order", "index.text", "index.hidden"} if self._has_context() else set()
-        return names | self.prompt.reads() | self.adapter.reads() | context
+        if self._searches():
+            names |= {"order", "index.text", "index.hidden"}
+        return names | self.prompt.reads() | self.adapter.reads() | {REPLY + r for r in self.first}
 
     def writes(self) -> frozenset[str]:
         return frozenset({REPLY + self.into})
 
     def open(self, kit: Kit) -> Ask:
         generate = kit.generator(self.model)
-        index = kit.index() if self._has_context() else None
+        index = kit.index() if self._searches() else None
         tokenize = self._counter(kit)
         renderers = {id(prompt): prompt.renderer() for prompt in self.prompt.values()}
 
         async def ask(questions: list[Question]) -> list[Question]:
-            contexts = [Context()] * len(questions)
+            passages: list[list[Passage]] = [[] for _ in questions]
             if index is not None:
                 passages = await self._passages(questions, index)
-                contexts = [self._context(q, p, tokenize) for q, p in zip(questions, passages, strict=True)]
+            contexts = [self._context(q, p, tokenize) for q, p in zip(questions, passages, strict=True)]
             chats = [
                 renderers[id(self.prompt.of(q))](self._values(q, context.text))
                 for q, context in zip(questions, contexts, strict=True)
@@ -143,18 +147,27 @@ class Generate:
         return ask
 
     def _context(self, question: Question, passages: Sequence[Passage], tokenize: Tokenize) -> Context:
-        """The passages packed to the budget, and where what was packed stands; nothing of a question whose
-        prompt shows none."""
+        """The lines of `first`, then the passages, packed to the budget, and where what was packed of them
+        stands; nothing of a question whose prompt shows none."""
         if "context" not in self.prompt.of(question).variables:
             return Context()
         budget = self.context_tokens or self.context_chars
-        packed = pack([p.prompted for p in passages], self.layout, budget, tokenize, self.passages)
+        lines = self._first(question)
+        most = None if self.passages is None else self.passages + len(lines)
+        packed = pack([*lines, *(p.prompted for p in passages)], self.layout, budget, tokenize, most)
+        of_passages = [(passages[i - len(lines)], text) for i, text in packed.shown if i >= len(lines)]
         stretches = [
-            (passages[i].source, span, said)
-            for i, text in packed.shown
-            for span, said in shown(passages[i].text, passages[i].span, passages[i].hidden, text, self.lower)
+            (p.source, span, said)
+            for p, text in of_passages
+            for span, said in shown(p.text, p.span, p.hidden, text, self.lower)
         ]
         return Context(packed.text, tuple(stretches))
+
+    def _first(self, question: Question) -> list[str]:
+        """What stands before the passages, harmless, each line once."""
+        found = [question.replies[name] for name in self.first]
+        lines = [x for r in found if r.label == ANSWERED for x in harmless(r.text).splitlines() if x.strip()]
+        return list(dict.fromkeys(x.lower() if self.lower else x for x in lines))
 
     async def _passages(self, questions: Sequence[Question], index: Index) -> list[list[Passage]]:
         """Every passage of each question's order."""
@@ -213,6 +226,9 @@ class Generate:
                 return replies.read_plain(text)
             case "label":
                 return replies.read_label(text, self.labels, self.default)
+            case "certainty":
+                assert self.default is not None
+                return replies.read_certainty(text, self.labels, self.certain, self.default)
             case "json":
                 return replies.read_json(text)
             case "confidence":
@@ -228,6 +244,9 @@ class Generate:
 
     def _has_context(self) -> bool:
         return "context" in self._variables()
+
+    def _searches(self) -> bool:
+        return self._has_context() and self.passages != 0
 
     def _sampling(self) -> Sampling:
         return Sampling(
@@ -248,9 +267,12 @@ class Generate:
         return given[0] if given else None
 
     def _check_reply(self) -> None:
-        if (self.reply == "label") != bool(self.labels):
+        named = self.reply in ("label", "certainty")
+        if named != bool(self.labels):
             raise ValueError(f"labels: expected with reply: label and only there, found reply: {self.reply}")
-        if self.default is not None and self.reply != "label":
+        if self.reply == "certainty" and self.default is None:
+            raise ValueError("default: expected with reply: certainty, found none")
+        if self.default is not None and not named:
             raise ValueError(f"default: expected with reply: label alone, found reply: {self.reply}")
         if self.confident is not None and self.reply != "confidence":
             raise ValueError(f"confident: expected with reply: confidence alone, found reply: {self.reply}")
@@ -276,10 +298,13 @@ class Generate:
             raise ValueError("tokenizer: expected context_tokens beside it, found none")
         for name in ("passages", "context_tokens", "context_chars"):
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name}: expected at least 1, found {value}")
+            least = 0 if name == "passages" and self.first else 1
+            if value is not None and value < least:
+                raise ValueError(f"{name}: expected at least {least}, found {value}")
             if value is not None and not self._has_context():
                 raise ValueError(f"{name}: expected a prompt that uses context, found none")
+        if self.first and not self._has_context():
+            raise ValueError("first: expected a prompt that uses context, found none")
         room = self.model.max_tokens - self.max_tokens
         if room < 1 or (self.context_tokens or 0) > room:
             raise ValueError(

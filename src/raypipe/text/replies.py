@@ -140,6 +140,28 @@ def read_confidence(text: str, wanted: Level | None) -> Read:
     return Read(said.text, said.label, CONFIDENCE[level])
 
 
+def read_certainty(text: str, labels: Sequence[str], certain: float, default: str) -> Read:
+    """`{"domain": ..., "certainty": 0 to 100, "invalid": true or false}`, as WeKnow asks for: the domain if
+    its certainty is more than `certain`, else the default; `invalid` for a question that is none. What
+    cannot be read is the default, too.
+
+    >>> said = '{"domain": "movie", "certainty": %s}'
+    >>> [read_certainty(said % n, ("movie", "music"), 90, "open").label for n in (90, 91)]
+    ['open', 'movie']
+    """
+    said = text.strip()
+    try:
+        tree = _object(said)
+    except Unreadable:
+        return Read(said or default, default)
+    if tree.get("invalid") is True:
+        return Read(said, INVALID)
+    domain, certainty = tree.get("domain"), tree.get("certainty")
+    sure = isinstance(certainty, int | float) and not isinstance(certainty, bool) and certainty > certain
+    known = isinstance(domain, str) and domain.strip().lower() in labels
+    return Read(said, str(domain).strip().lower() if sure and known else default)
+
+
 def read_calls(text: str) -> Read:
     """A program of knowledge-graph calls, for the step that runs it; `None` says that no call fits. The
     program itself is not parsed here.

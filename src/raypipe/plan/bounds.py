@@ -10,16 +10,23 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from raypipe.knowledge import MOST_REQUESTS
 from raypipe.records import Question
 from raypipe.steps.decide import Decide
+from raypipe.steps.demote import Demote
 from raypipe.steps.embed import Embed
 from raypipe.steps.extract import Extract
+from raypipe.steps.facts import MOST, Facts
+from raypipe.steps.functions import Functions
 from raypipe.steps.fuse import Fuse
 from raypipe.steps.generate import FIELDS, Generate
 from raypipe.steps.keywords import Keywords
+from raypipe.steps.lookup import Lookup
+from raypipe.steps.match import Match
 from raypipe.steps.recall import Recall
 from raypipe.steps.rerank import Rerank
 from raypipe.steps.shortlist import Shortlist
+from raypipe.steps.similar import Similar
 from raypipe.steps.split import Split
 from raypipe.text.split import LONGEST_WORD
 from raypipe.text.template import query_reads
@@ -66,8 +73,16 @@ def passage_chars_at_most(split: Split, chars: int) -> int:
 def calls_at_most(step: Any, question: Question, reach: Reach) -> int:
     """Calls that a step can make for one question. Raises TypeError for a step without a bound."""
     match step:
-        case Keywords() | Fuse() | Decide():
+        case Keywords() | Fuse() | Decide() | Functions() | Demote():
             return 0
+        case Facts():
+            return 0 if step.model is None else MOST
+        case Similar():
+            return len(step.bank.flat) + 1
+        case Match():
+            return len(step.bank.flat) + 1  # the vectors of the examples and of the question
+        case Lookup():
+            return 0 if step.graph.kind == "folder" else MOST_REQUESTS
         case Recall() | Generate():
             return 1
         case Shortlist():
@@ -95,6 +110,11 @@ def reach_after(step: Any, reach: Reach) -> Reach:
     return reach
 
 
+_FAULTLESS = (
+    Demote, Extract, Facts, Functions, Keywords, Lookup, Match, Recall, Rerank, Shortlist, Similar,
+)  # fmt: skip
+
+
 def may_fault(step: Any, calls: int) -> bool:
     """Whether the step can put a fault on a question, which keeps the question from later steps. A language
     model does so where it cannot be asked at the moment, so not where nothing is asked."""
@@ -103,7 +123,7 @@ def may_fault(step: Any, calls: int) -> bool:
             return step.missing == "fault"
         case Generate():
             return calls > 0
-    return not isinstance(step, Shortlist | Recall | Keywords | Rerank | Extract)
+    return not isinstance(step, _FAULTLESS)
 
 
 def asks_plainly(step: Any) -> bool:

@@ -1,0 +1,293 @@
+"""Linking: which names of the graph a written name means.
+
+Levels, tried in order until one finds something: `exact` (equal when folded, nicknames, tickers and shortened
+company names included), `substring` (the words of one stand together in the other), `tokens` (enough words in
+common), `embedding` (near enough in meaning, by a function that is handed in). Which levels a kind of name
+has is a table, as strictness differs: a wrong song is worse than none. db3, sections 2.3 and 2.6.
+
+Knows names. Does not know tables' other columns, nor calls.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+from raypipe.graph.fold import fold
+from raypipe.graph.schema import NAMES, NICKNAMES
+from raypipe.graph.tables import Tables, quoted
+from raypipe.knowledge import Level, Link, Mention
+
+MOST_WORDS: Final = 16  # of a name that is looked for in a text; what stands between apostrophes counts
+_WORD: Final = re.compile(r"\w+")
+Nearest: TypeAlias = Callable[[str, Sequence[str]], Awaitable[Sequence[float]]]
+"""A name and candidate names -> their similarities, -1..1, in order."""
+
+LEVELS: Final[Mapping[str, tuple[Level, ...]]] = {
+    "person": ("exact", "substring", "tokens"),
+    "movie": ("exact", "substring", "tokens"),
+    "company": ("exact", "tokens"),
+    "artist": ("exact", "substring"),
+    "song": ("exact", "substring"),
+    "nba": ("exact", "substring", "tokens"),
+    "soccer": ("exact", "substring", "tokens"),
+    "entity": ("exact", "substring"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Strictness:
+    """How sure a link must be."""
+
+    levels: Mapping[str, tuple[Level, ...]] = field(default_factory=lambda: LEVELS)  # kind of name -> levels
+    least_shared: float = 0.5  # tokens: Jaccard of the two sets of words, 0..1
+    least_inside: float = 0.5  # substring: of the written name's words, the share that the found one covers
+    least_similar: float = 0.85  # embedding: cosine, -1..1
+
+
+# Clubs as newspapers write them and as the match tables do. Abbreviations that are words of the full name
+# need no entry: they are found as substrings or by shared words.
+ALIASES: Final[Mapping[str, Mapping[str, str]]] = {
+    "soccer": {
+        "manchester united": "Manchester Utd", "man united": "Manchester Utd", "man utd": "Manchester Utd",
+        "man city": "Manchester City", "newcastle united": "Newcastle Utd", "newcastle": "Newcastle Utd",
+        "nottingham forest": "Nott'ham Forest", "sheffield united": "Sheffield Utd",
+        "paris saint germain": "Paris S-G", "psg": "Paris S-G", "paris sg": "Paris S-G",
+        "tottenham hotspur": "Tottenham", "spurs": "Tottenham", "wolverhampton wanderers": "Wolves",
+        "west ham united": "West Ham", "leicester": "Leicester City", "brighton and hove albion": "Brighton",
+        "bayern": "Bayern Munich", "borussia dortmund": "Dortmund", "bvb": "Dortmund",
+        "borussia monchengladbach": "M'Gladbach", "gladbach": "M'Gladbach", "bayer leverkusen": "Leverkusen",
+        "eintracht frankfurt": "Eint Frankfurt", "inter milan": "Inter", "internazionale": "Inter",
+        "ac milan": "Milan", "juve": "Juventus", "as roma": "Roma", "hellas verona": "Hellas Verona",
+        "athletic bilbao": "Athletic Club", "atletico de madrid": "Atlético Madrid",
+        "atleti": "Atlético Madrid", "real betis": "Betis", "barca": "Barcelona", "fc barcelona": "Barcelona",
+        "celta de vigo": "Celta Vigo",
+        "deportivo alaves": "Alavés", "olympique lyonnais": "Lyon", "olympique de marseille": "Marseille",
+    },
+    "nba": {
+        "sixers": "Philadelphia 76ers", "cavs": "Cleveland Cavaliers", "mavs": "Dallas Mavericks",
+        "wolves": "Minnesota Timberwolves", "blazers": "Portland Trail Blazers",
+        "dubs": "Golden State Warriors",
+        "la clippers": "LA Clippers", "los angeles clippers": "LA Clippers",
+        "la lakers": "Los Angeles Lakers",
+        "okc": "Oklahoma City Thunder", "nola": "New Orleans Pelicans",
+    },
+    "company": {"google": "GOOGL", "alphabet": "GOOGL", "facebook": "META", "berkshire hathaway": "BRK-B"},
+}  # fmt: skip
+NBA_TEAMS: Final = (
+    "Atlanta Hawks", "Boston Celtics", "Brooklyn Nets", "Charlotte Hornets", "Chicago Bulls",
+    "Cleveland Cavaliers", "Dallas Mavericks", "Denver Nuggets", "Detroit Pistons", "Golden State Warriors",
+    "Houston Rockets", "Indiana Pacers", "LA Clippers", "Los Angeles Lakers", "Memphis Grizzlies",
+    "Miami Heat", "Milwaukee Bucks", "Minnesota Timberwolves", "New Orleans Pelicans", "New York Knicks",
+    "Oklahoma City Thunder", "Orlando Magic", "Philadelphia 76ers", "Phoenix Suns", "Portland Trail Blazers",
+    "Sacramento Kings", "San Antonio Spurs", "Toronto Raptors", "Utah Jazz", "Washington Wizards",
+)  # fmt: skip
+"""The names by which games are asked for; embedded tables bring their own."""
+_SUFFIXES: Final = frozenset(
+    [
+        "inc",
+        "incorporated",
+        "corp",
+        "corporation",
+        "co",
+        "company",
+        "ltd",
+        "limited",
+        "plc",
+        "llc",
+        "lp",
+        "sa",
+        "se",
+        "ag",
+        "nv",
+        "holdings",
+        "holding",
+        "group",
+        "the",
+        "common",
+        "stock",
+        "ordinary",
+        "share",
+        "shares",
+        "class",
+        "a",
+        "b",
+        "c",
+        "depositary",
+        "american",
+        "ads",
+        "adr",
+        "unit",
+        "units",
+    ]
+)
+
+
+def short_company(folded: str) -> str:
+    """A company's name without its legal form: "Apple Inc. Common Stock" is "apple". Never empty.
+
+    >>> short_company("apple inc common stock")
+    'apple'
+    """
+    words = folded.split()
+    while len(words) > 1 and words[-1] in _SUFFIXES:
+        words.pop()
+    while len(words) > 1 and words[0] == "the":
+        words.pop(0)
+    return " ".join(words)
+
+
+class Linker:
+    """The names of one graph, by kind. Read when a kind is first asked for; `forget` after an insert."""
+
+    def __init__(
+        self, tables: Tables, strictness: Strictness | None = None, nearest: Nearest | None = None
+    ) -> None:
+        self._tables = tables
+        self._strict = strictness or Strictness()
+        self._nearest = nearest
+        self._pools: dict[str, _Pool] = {}
+
+    def forget(self) -> None:
+        """The tables have changed."""
+        self._pools.clear()
+
+    async def link(self, written: str, kind: str) -> Link | None:
+        """The name of this kind that is meant, or None."""
+        pool = self._pool(kind)
+        query = fold(written) or ""
+        if not query:
+            return None
+        for level in self._strict.levels.get(kind, ("exact",)):
+            found = await self._at(level, pool, query, written)
+            if found is not None:
+                key, score = found
+                return Link(written, kind, key, pool.names[key], level, score)
+        return None
+
+    def mentions(self, text: str) -> list[Mention]:
+        """The names of every kind that stand in a text, exact when folded; where they overlap, the longest.
+        In the order of the text."""
+        words = [m.span() for m in _WORD.finditer(text)]
+        found: list[Mention] = []
+        for i, (start, _) in enumerate(words):
+            for _, end in words[i : i + MOST_WORDS]:
+                key = fold(text[start:end]) or ""
+                names = {
+                    kind: pool.names[pool.aliases[key]]
+                    for kind, pool in ((k, self._pool(k)) for k in NAMES)
+                    if key in pool.aliases
+                }
+                if names:
+                    found.append(Mention((start, end), names))
+        found.sort(key=lambda m: (m.span[0] - m.span[1], m.span[0]))
+        kept: list[Mention] = []
+        for m in found:
+            if all(m.span[1] <= k.span[0] or k.span[1] <= m.span[0] for k in kept):
+                kept.append(m)
+        return sorted(kept, key=lambda m: m.span)
+
+    def _pool(self, kind: str) -> _Pool:
+        if kind not in self._pools:
+            self._pools[kind] = _read_pool(self._tables, kind)
+        return self._pools[kind]
+
+    async def _at(self, level: Level, pool: _Pool, query: str, written: str) -> tuple[str, float] | None:
+        match level:
+            case "exact":
+                key = pool.aliases.get(query) or (
+                    pool.aliases.get(short_company(query)) if pool.company else None
+                )
+                return None if key is None else (key, 1.0)
+            case "substring":
+                return pool.inside(query, self._strict.least_inside)
+            case "tokens":
+                return pool.shared(query, self._strict.least_shared)
+            case "embedding":
+                return await self._similar(pool, written)
+
+    async def _similar(self, pool: _Pool, written: str) -> tuple[str, float] | None:
+        if self._nearest is None or not pool.names:
+            return None
+        keys = list(pool.names)
+        scores = await self._nearest(written, [pool.names[k] for k in keys])
+        score, key = max(zip(scores, keys, strict=True), key=lambda x: (x[0], x[1]))
+        return (key, float(score)) if score >= self._strict.least_similar else None
+
+
+@dataclass(slots=True)
+class _Pool:
+    company: bool
+    names: dict[str, str] = field(default_factory=dict)  # key -> as spelled first
+    aliases: dict[str, str] = field(
+        default_factory=dict
+    )  # folded name -> key; the first to claim it keeps it
+    by_word: dict[str, list[str]] = field(default_factory=dict)  # word -> aliases that have it
+
+    def add(self, alias: str, key: str) -> None:
+        if alias and alias not in self.aliases:
+            self.aliases[alias] = key
+            for word in set(alias.split()):
+                self.by_word.setdefault(word, []).append(alias)
+
+    def _near(self, query: str) -> dict[str, int]:
+        """Aliases that share a word with the query -> how many of its distinct words."""
+        counts: dict[str, int] = {}
+        for word in set(query.split()):
+            for alias in self.by_word.get(word, ()):
+                counts[alias] = counts.get(alias, 0) + 1
+        return counts
+
+    def inside(self, query: str, least: float) -> tuple[str, float] | None:
+        """The name nearest in length that holds the query's words in a row, or stands so in the query."""
+        best: tuple[float, str] | None = None
+        size = len(query.split())
+        for alias in self._near(query):
+            length = len(alias.split())
+            if f" {query} " in f" {alias} ":
+                score = size / length
+            elif f" {alias} " in f" {query} " and length / size >= least:
+                score = length / size
+            else:
+                continue
+            if best is None or (-score, alias) < best:
+                best = (-score, alias)
+        return None if best is None else (self.aliases[best[1]], -best[0])
+
+    def shared(self, query: str, least: float) -> tuple[str, float] | None:
+        """The name with the largest Jaccard of words."""
+        words = set(short_company(query).split() if self.company else query.split())
+        best: tuple[float, str] | None = None
+        for alias in self._near(" ".join(words)):
+            theirs = set(short_company(alias).split() if self.company else alias.split())
+            score = len(words & theirs) / len(words | theirs)
+            if score >= least and (best is None or (-score, alias) < best):
+                best = (-score, alias)
+        return None if best is None else (self.aliases[best[1]], -best[0])
+
+
+def _read_pool(tables: Tables, kind: str) -> _Pool:
+    pool = _Pool(company=kind == "company")
+    later: list[tuple[str, str]] = []
+    for table, column, meant in NAMES[kind]:
+        wanted = quoted(meant or column)
+        rows = tables.query(
+            f"SELECT DISTINCT {quoted(column)}, {wanted} FROM {quoted(table)} "
+            f"WHERE {quoted(column)} IS NOT NULL AND {wanted} IS NOT NULL ORDER BY 1, 2"
+        )
+        for name, target in rows:
+            alias, key = fold(name) or "", fold(target) or ""
+            pool.names.setdefault(key, str(target))
+            pool.add(alias, key)
+            if pool.company and column != "ticker":
+                later.append((short_company(alias), key))
+    if kind in NICKNAMES:
+        rows = tables.query("SELECT alias, name FROM team WHERE sport = ? ORDER BY 2", (NICKNAMES[kind],))
+        later += [(fold(a) or "", fold(n) or "") for a, n in rows if a and n]
+    later += [(a, fold(n) or "") for a, n in ALIASES.get(kind, {}).items()]
+    for alias, key in later:
+        if key in pool.names:
+            pool.add(alias, key)
+    return pool

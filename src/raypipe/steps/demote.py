@@ -1,0 +1,73 @@
+"""What an answer from the knowledge graph is worth, before it may outrank the web (db3, section 2.5).
+
+Knows replies alone.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from raypipe.records import ABSTAINED, ANSWERED, IDK, INVALID, Question, Reply
+from raypipe.step import Ask, Kit
+from raypipe.text.replies import INVALID_QUESTION
+from raypipe.text.template import REPLY
+
+NO_MATCH = "There is no match"
+"""How the graph says that a team had no game in that time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demote:
+    """Takes back what the reply `reply` says where it must not be the last word.
+
+    A reply that calls the question invalid, or has that word in it, becomes an abstention, so that the web
+    decides. One exception: where the graph's only sentence in `facts` is that there was no match, and the
+    question has one of `recent` in it, the question is invalid, whatever was replied.
+    """
+
+    reply: str
+    facts: str
+    recent: tuple[str, ...] = (
+        "update",
+        "at the moment",
+        "week",
+        "last",
+        "yesterday",
+        "previous",
+        "late",
+        "today",
+    )  # words of the question; the rule is for games
+
+    version: ClassVar[int] = 1
+
+    def __post_init__(self) -> None:
+        if self.reply == self.facts:
+            raise ValueError("reply and facts: expected two names, found one")
+
+    def reads(self) -> frozenset[str]:
+        return frozenset({"text", REPLY + self.reply, REPLY + self.facts})
+
+    def writes(self) -> frozenset[str]:
+        return frozenset({REPLY + self.reply})
+
+    def open(self, kit: Kit) -> Ask:
+        async def ask(questions: list[Question]) -> list[Question]:
+            return [self._one(q) for q in questions]
+
+        return ask
+
+    def _one(self, question: Question) -> Question:
+        said, facts = question.replies[self.reply], question.replies[self.facts]
+        if self._no_match(question.text, facts):
+            said = Reply(INVALID_QUESTION, INVALID)
+        elif said.label == INVALID or (said.label == ANSWERED and "invalid" in said.text.lower()):
+            said = Reply(IDK, ABSTAINED)
+        return replace(question, replies={**question.replies, self.reply: said})
+
+    def _no_match(self, text: str, facts: Reply) -> bool:
+        sentences = facts.text.splitlines() if facts.label == ANSWERED else []
+        if len(sentences) != 1 or NO_MATCH not in sentences[0]:
+            return False
+        return any(re.search(rf"\b{re.escape(word)}\b", text.lower()) for word in self.recent)

@@ -1,0 +1,150 @@
+"""Linking: each level with a case, per kind, and names that must not be taken for others."""
+
+import asyncio
+
+import pytest
+
+from raypipe.graph.fold import fold, typed
+from raypipe.graph.link import Linker, Strictness
+from raypipe.graph.tables import Tables
+
+
+@pytest.fixture(scope="module")
+def tables():
+    t = Tables()
+    movies = [
+        "The Maze Runner",
+        "Maze Runner: The Death Cure",
+        "WALL·E",
+        "Amélie",
+        "Spider-Man: Far From Home",
+        "It",
+    ]
+    t.insert(
+        "movie", [{"title": m} for m in movies] + [{"title": "Seven Samurai", "original_title": "七人の侍"}]
+    )
+    t.insert("artist", [{"name": n} for n in ("Beyoncé", "AC/DC", "The Weeknd", "Earth, Wind & Fire", "???")])
+    t.insert(
+        "company",
+        [
+            {"ticker": "AAPL", "name": "Apple Inc. Common Stock"},
+            {"ticker": "APLE", "name": "Apple Hospitality REIT Inc. Common Shares"},
+            {"ticker": "GOOGL", "name": "Alphabet Inc. Class A Common Stock"},
+            {"ticker": "T", "name": "AT&T Inc."},
+            {"ticker": "GM", "name": "General Motors Company"},
+        ],
+    )
+    t.insert("nba_game", [{"team_name_home": "Los Angeles Lakers", "team_name_away": "Philadelphia 76ers"}])
+    t.insert("team", [{"name": "Los Angeles Lakers", "sport": "nba", "alias": "Purple and Gold"}])
+    clubs = ("Manchester Utd", "Manchester City", "Paris S-G", "Nott'ham Forest", "M'Gladbach", "Alavés")
+    t.insert("soccer_game", [{"team": c} for c in clubs])
+    return t
+
+
+@pytest.fixture(scope="module")
+def link(tables):
+    linker = Linker(tables)
+
+    def found(written, kind):
+        link = asyncio.run(linker.link(written, kind))
+        return None if link is None else (link.name, link.level)
+
+    return found
+
+
+@pytest.mark.parametrize(
+    ("written", "kind", "name", "level"),
+    [
+        ("the maze runner", "movie", "The Maze Runner", "exact"),
+        ("wall e", "movie", "WALL·E", "exact"),
+        ("AMELIE", "movie", "Amélie", "exact"),
+        ("七人の侍", "movie", "Seven Samurai", "exact"),
+        ("spiderman far from home", "movie", "Spider-Man: Far From Home", "tokens"),
+        ("death cure", "movie", "Maze Runner: The Death Cure", "substring"),
+        ("maze runner", "movie", "The Maze Runner", "substring"),
+        ("runner maze death", "movie", "Maze Runner: The Death Cure", "tokens"),
+        ("beyonce", "artist", "Beyoncé", "exact"),
+        ("ac/dc", "artist", "AC/DC", "exact"),
+        ("weeknd", "artist", "The Weeknd", "substring"),
+        ("earth wind and fire", "artist", "Earth, Wind & Fire", "exact"),
+        ("???", "artist", "???", "exact"),
+        ("aapl", "company", "AAPL", "exact"),
+        ("Apple", "company", "AAPL", "exact"),
+        ("apple inc", "company", "AAPL", "exact"),
+        ("google", "company", "GOOGL", "exact"),
+        ("AT&T", "company", "T", "exact"),
+        ("hospitality apple", "company", "APLE", "tokens"),
+        ("the general motors corporation", "company", "GM", "exact"),
+        ("lakers", "nba", "Los Angeles Lakers", "substring"),
+        ("purple and gold", "nba", "Los Angeles Lakers", "exact"),
+        ("sixers", "nba", "Philadelphia 76ers", "exact"),
+        ("manchester united", "soccer", "Manchester Utd", "exact"),
+        ("PSG", "soccer", "Paris S-G", "exact"),
+        ("nottingham forest", "soccer", "Nott'ham Forest", "exact"),
+        ("Borussia Mönchengladbach", "soccer", "M'Gladbach", "exact"),
+        ("alaves", "soccer", "Alavés", "exact"),
+    ],
+)
+def test_a_name_is_found_at_its_level(link, written, kind, name, level):
+    assert link(written, kind) == (name, level)
+
+
+@pytest.mark.parametrize(
+    ("written", "kind"),
+    [
+        ("weeknd the band of nobody at all", "artist"),
+        ("is it raining in spain", "movie"),
+        ("runner", "song"),
+        ("", "movie"),
+        ("   ", "company"),
+        ("fire water earth", "artist"),
+        ("real madrid", "soccer"),
+    ],
+)
+def test_a_name_that_is_not_there_is_none_rather_than_another(link, written, kind):
+    assert link(written, kind) is None
+
+
+def test_meaning_links_where_words_do_not_and_only_when_near_enough(tables):
+    async def nearest(written, names):
+        return [0.9 if n == "It" and written == "the clown film" else 0.1 for n in names]
+
+    strict = Strictness(levels={"movie": ("exact", "embedding")})
+    linker = Linker(tables, strict, nearest)
+    assert asyncio.run(linker.link("the clown film", "movie")).level == "embedding"
+    assert asyncio.run(linker.link("another film", "movie")) is None
+    assert asyncio.run(Linker(tables, strict).link("the clown film", "movie")) is None, "no function, no link"
+
+
+def test_levels_are_the_recipes_to_choose(tables):
+    exact = Linker(tables, Strictness(levels={"movie": ("exact",)}))
+    assert asyncio.run(exact.link("maze runner", "movie")) is None
+    loose = Linker(tables, Strictness(levels={"movie": ("tokens",)}, least_shared=0.2))
+    assert asyncio.run(loose.link("the death of a runner", "movie")) is not None
+
+
+def test_a_link_says_what_it_was_and_how_sure(tables):
+    link = asyncio.run(Linker(tables).link("Maze  runner", "movie"))
+    assert (link.written, link.kind, link.key, link.score) == (
+        "Maze  runner",
+        "movie",
+        "the maze runner",
+        pytest.approx(2 / 3),
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("13,085", 13085.0),
+        (" -2.5 ", -2.5),
+        ("1,2", "1 2"),
+        ("2001-04-25", "2001 04 25"),
+        (7, 7),
+        (None, None),
+        ("Ærø", "aero"),
+    ],
+)
+def test_facts_are_numbers_where_they_look_like_one(value, expected):
+    assert typed(value) == expected
+    assert fold(None) is None

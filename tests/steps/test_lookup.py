@@ -1,0 +1,103 @@
+"""A graph asked by a step: sentences, an answer by a rule, and faults that let other replies answer."""
+
+import asyncio
+import json
+from dataclasses import replace
+
+import golden
+import pytest
+
+from raypipe.graph.graph import GraphFault
+from raypipe.graph.known import open_server
+from raypipe.kit import LocalKit
+from raypipe.records import SKIPPED_REPLY, Question, Reply
+from raypipe.steps.lookup import Lookup
+
+STEP = Lookup(graph=golden.GRAPH, calls="calls", rule="rule", answer="kg")
+EDITOR = 'get_movie_person_crew("velora", None, eq(job, "Editor"))["name"]'
+TIME = "03/05/2024, 23:18:31 PT"
+
+
+class Stub(LocalKit):
+    """A kit whose graph is a server that answers as told."""
+
+    def __init__(self, answer):
+        super().__init__(None)
+        self.answer = answer
+
+    def graph(self, ref):
+        return open_server(ref, self.answer)
+
+
+def look(calls, rule="value", kit=None, asked_at=TIME, step=STEP):
+    replies = {"calls": Reply(calls, "answered"), "rule": Reply(rule, rule)}
+    [out] = asyncio.run(
+        step.open(kit or LocalKit(None))([Question("q", "?", asked_at=asked_at, replies=replies)])
+    )
+    return out
+
+
+@pytest.mark.parametrize(
+    ("calls", "rule", "label", "text"),
+    [
+        ('get_movie("velora")["length"]', "value", "answered", "102"),
+        ('get_movie("velora")[year]\nget_movie("lantern maker")[year]', "least", "answered", "velora"),
+        (EDITOR, "premise", "invalid", "invalid question"),
+        (EDITOR, "value", "abstained", "i don't know"),
+        ('get_movie("nothing like it")["year"]', "premise", "abstained", "i don't know"),
+        ('get_movie("velora")["length"]', "answered", "abstained", "i don't know"),
+    ],
+)  # fmt: skip
+def test_the_rule_makes_the_answer(calls, rule, label, text):
+    assert look(calls, rule).replies["kg"] == Reply(text, label)
+
+
+def test_facts_are_sentences_and_one_bad_line_of_three_leaves_two():
+    out = look('get_movie("velora")["length"]\nget_nothing(\nget_movie("velora")["year"]')
+    assert out.replies["facts"].label == "answered"
+    assert out.replies["facts"].text.splitlines() == [
+        "The length of the movie Velora is 102.",
+        "The year of the movie Velora is 1994.",
+    ]
+    assert out.replies["kg"].label == "abstained", "a program that was not run whole is no ground for a rule"
+
+
+def test_calls_that_say_none_or_were_skipped_are_an_abstention():
+    replies = {"calls": SKIPPED_REPLY, "rule": SKIPPED_REPLY}
+    [out] = asyncio.run(STEP.open(LocalKit(None))([Question("q", "?", asked_at=TIME, replies=replies)]))
+    assert {out.replies[n].label for n in ("facts", "kg")} == {"abstained"}
+
+
+def test_a_program_that_is_none_and_a_time_that_is_none_are_faults_with_a_reason():
+    broken = look("get_nothing(").replies["facts"]
+    assert (broken.label, broken.fault.reason, broken.fault.transient) == ("fault", "bad_call", False)
+    late = look('get_movie("velora")', asked_at="soon").replies["facts"]
+    assert (late.label, late.fault.reason) == ("fault", "bad_time")
+
+
+@pytest.mark.parametrize(("transient", "degraded"), [(True, ("lookup:facts",)), (False, ())])
+def test_a_graph_that_fails_is_a_fault_of_its_reply_and_of_the_moment_if_it_is_down(transient, degraded):
+    async def down(path, body):
+        raise GraphFault("unreachable", "no server", transient)
+
+    out = look('get_movie("velora")["length"]', kit=Stub(down))
+    for name in ("facts", "kg"):
+        assert out.replies[name].label == "fault"
+        assert out.replies[name].fault.reason == "unreachable"
+    assert out.degraded == degraded and out.faults == ()
+
+
+def test_every_line_leaves_a_trace_of_what_it_did():
+    step = replace(STEP, trace="trace")
+    out = look('get_movie("lantern maker")["year"]\nget_movie("nobody")\nget_nothing(', step=step)
+    first, second, third = map(json.loads, out.replies["trace"].text.splitlines())
+    assert first["links"] == [["lantern maker", "movie", "The Lantern Maker", "substring"]]
+    assert (first["rows"], first["values"], first["sentences"]) == (1, [2001], 1)
+    assert second["unknown"] == ["nobody"] and third["fault"][0] == "bad_call"
+    assert look("get_movie(velora)").replies.keys() == {"calls", "rule", "facts", "kg"}
+
+
+@pytest.mark.parametrize("fields", [{"rule": None}, {"answer": None}, {"into": "kg"}, {"into": ""}])
+def test_names_that_cannot_be_are_refused(fields):
+    with pytest.raises(ValueError, match=r"expected"):
+        replace(STEP, **fields)

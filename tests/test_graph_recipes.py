@@ -1,0 +1,268 @@
+"""Recipes that ask a knowledge graph or public data before the web: who answers, and what is never asked."""
+
+import asyncio
+import json
+import re
+import runpy
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from raypipe import arrow, readers
+from raypipe.cli import main
+from raypipe.cli.opened import resolved
+from raypipe.conf import Conf
+from raypipe.graph.server import serve
+from raypipe.identity import model_identity
+from raypipe.index import MemoryIndex
+from raypipe.kit import LocalKit
+from raypipe.memo import MemoryMemo
+from raypipe.models.scripted import Scripted, echo
+from raypipe.run import Questions, build
+
+HERE = Path(__file__).parent
+CONF = Conf((HERE.parent / "conf",))
+MODELS = str(HERE / "fake_models.yaml")
+WEB = ("recall", "fuse", "rerank", "generate:web")
+
+
+class Kit(LocalKit):
+    """Models that compute from words; the language model says what a script says."""
+
+    def __init__(self, script=echo):
+        super().__init__(None, "sorted")
+        self.llm = Scripted(script, context=9000)
+
+    def generator(self, model):
+        return self.llm.generate
+
+
+def answered(name, rows, graphs, kit, memo=None, batch=50):
+    """Questions over their own pages, and the counts of the stages."""
+    recipe, seen = resolved(name, MODELS, CONF, graphs), set()
+    sources = [s for r in rows for s in readers.unseen(r.sources, seen)]
+
+    async def run():
+        corpus = await build(recipe, kit, arrow.corpus_table(sources))
+        vectors = {model_identity(m): corpus.vectors[m.name] for m in recipe.embedders()}
+        ask = Questions(recipe, kit.with_index(MemoryIndex(corpus.texts, corpus.passages, vectors)), memo)
+        questions = [r.question for r in rows]
+        out = [q for i in range(0, len(rows), batch) for q in await ask(questions[i : i + batch])]
+        await kit.close()
+        return out, ask.counts
+
+    return asyncio.run(run())
+
+
+@pytest.fixture(scope="module")
+def ten(data):
+    return list(readers.open([data / "crag/dev_data.jsonl.bz2"], "crag", readers.Counts()))
+
+
+@pytest.fixture(scope="module")
+def server():
+    with serve(runpy.run_path(str(HERE / "graph/smallgraph.py"))["build"]().tables) as url:
+        yield url
+
+
+@pytest.mark.parametrize("name", ["db3-task2", "db3-task3"])
+def test_db3_answers_the_ten_questions_and_what_the_graph_answered_skips_the_web(ten, server, name):
+    memo = MemoryMemo()
+    together, counts = answered(name, ten, {"crag-mock": server}, Kit(), memo)
+    assert len(together) == 10 and {q.outcome for q in together} <= {"answered", "abstained", "false_premise"}
+    kg = [q for q in together if q.origin == "kg"]
+    assert kg and all(q.replies["facts"].label == "answered" for q in kg)
+    assert all(counts[stage].skipped == len(kg) for stage in WEB)
+    assert counts["lookup:facts"].tally.replies.asked > 0
+    apart, counts = answered(name, ten, {"crag-mock": server}, Kit(), memo, batch=1)
+    assert apart == together
+    asked = {s: c.tally.replies.asked for s, c in counts.items() if s.startswith("generate")}
+    assert set(asked.values()) == {0}, "replies are remembered"
+
+
+def test_static_replies_of_the_graph_are_remembered_and_live_ones_are_asked_again(ten, server):
+    rows = ten[:2]
+    for domain, again in (("Florida City", False), ("lakers", True)):
+        memo = MemoryMemo()
+
+        def script(chat, sampling, adapter, name=domain):
+            if sampling.constraint is not None:
+                live = f'get_nba_on_date("{name}", "2024-02-26")["opponent"]'
+                return live if name == "lakers" else f'get_open("{name}")["population"]'
+            return "sports" if "Category:" in chat[-1].content else echo(chat, sampling, adapter)
+
+        for _ in range(2):
+            _, counts = answered("db3-task2", rows, {"crag-mock": server}, Kit(script), memo)
+        assert (counts["lookup:facts"].tally.replies.asked > 0) == again
+
+
+def weknow(domain="open", certainty=99, invalid=False, calls=(), operation="value", confidence="high"):
+    """What a model says to each prompt of WeKnow."""
+
+    def script(chat, sampling, adapter):
+        said = chat[0].content + chat[-1].content
+        if "You sort questions" in said:
+            return json.dumps({"domain": domain, "certainty": certainty, "invalid": invalid})
+        if "You analyse questions" in said:
+            return calls if isinstance(calls, str) else json.dumps({"calls": calls, "operation": operation})
+        return json.dumps({"answer": "from the web", "confidence": confidence})
+
+    return script
+
+
+MAYOR = [
+    {"function": "entity", "name": "florida city", "attribute": "mayor"},
+    {"function": "entity", "name": "$1", "attribute": "birth_place"},
+]
+ROLE = [{"function": "cast", "name": "amélie", "other": "brenda crichlow", "attribute": "character"}]
+
+
+@pytest.mark.parametrize(
+    ("script", "outcome", "answer", "origin"),
+    [
+        (weknow(calls=MAYOR), "answered", "homestead", "kg"),  # two hops
+        (weknow("movie", calls=ROLE, operation="premise"), "false_premise", "invalid question", "kg"),
+        (weknow(invalid=True), "false_premise", "invalid question", "domain"),
+        (weknow(calls=[]), "answered", "from the web", "web"),
+        (weknow(calls=[], confidence="medium"), "abstained", "i don't know", ""),
+        (weknow(calls=MAYOR[1:]), "answered", "from the web", "web"),  # $1 with nothing before it
+    ],
+)
+def test_weknow_asks_the_graph_by_functions_and_answers_where_it_is_sure(
+    ten, server, script, outcome, answer, origin
+):
+    out, counts = answered("weknow", ten[:3], {"crag-mock": server}, Kit(script))
+    assert {(q.outcome, q.answer, q.origin) for q in out} == {(outcome, answer, origin)}
+    web = 3 if origin in ("web", "") else 0
+    assert counts["generate:web"].rows - counts["generate:web"].skipped == web
+
+
+def test_a_function_reply_that_is_no_json_sends_the_row_to_the_web_with_its_fault(ten, server):
+    def script(chat, sampling, adapter):
+        if "You analyse questions" in chat[0].content:
+            return json.dumps({"calls": [{"function": "movie", "name": ""}], "operation": "value"})
+        return weknow()(chat, sampling, adapter)
+
+    [q], _ = answered("weknow", ten[:1], {"crag-mock": server}, Kit(script))
+    assert q.replies["calls"].fault.reason == "unreadable" and q.origin == "web"
+
+
+def test_a_server_that_is_down_leaves_the_web_path_and_a_row_that_is_not_whole(ten):
+    [q], _ = answered("db3-task2", ten[:1], {"crag-mock": "http://127.0.0.1:9"}, Kit())
+    assert q.replies["facts"].fault.reason == "unreachable"
+    assert q.degraded == ("lookup:facts",) and q.origin == "web" and q.outcome == "answered"
+
+
+CSVS = {
+    "oscar": (
+        "year_film,year_ceremony,ceremony,category,name,film,winner\n"
+        "2011,2012,84,ACTOR IN A LEADING ROLE,Demián Bichir,A Better Life,False\n"
+        "2011,2012,84,ACTOR IN A LEADING ROLE,Jean Dujardin,The Artist,True\n"
+    ),
+    "grammy": (
+        "year,title,published_at,updated_at,category,nominee,artist,workers,img,winner\n"
+        "2012,54th Annual GRAMMY Awards  (2011),2017-11-28T00:03:45-08:00,2017-11-28T00:03:45-08:00,"
+        'Song Of The Year,Rolling In The Deep,,"Adele Adkins & Paul Epworth, songwriters (Adele)",,True\n'
+    ),
+    "stocks": (
+        "Symbol,Name,Last Sale,Market Cap,EPS,PE Ratio\n"
+        "TRNH,Tarn Holdings Inc. Common Stock,$41.2,4120000000,2.06,20\n"
+    ),
+    "movielens": (
+        "adult,budget,genres,id,original_title,overview,release_date,runtime,title\n"
+        "False,30000000,\"[{'id': 16, 'name': 'Animation'}]\",862,Toy Story,Toys.,1995-10-30,81.0,Toy Story\n"
+    ),
+}
+CREDITS = (
+    "cast,crew,id\n"
+    "\"[{'character': 'Woody', 'name': 'Tom Hanks'}]\",\"[{'job': 'Director', 'name': 'J. Lasseter'}]\",862\n"
+)
+
+
+@pytest.fixture(scope="module")
+def public(tmp_path_factory):
+    """Tables of public data, by the command, from files as they are published."""
+    folder = tmp_path_factory.mktemp("public")
+    for kind, text in CSVS.items():
+        (folder / f"{kind}.csv").write_text(text)
+        more = ["--credits", str(folder / "credits.csv")] if kind == "movielens" else []
+        (folder / "credits.csv").write_text(CREDITS)
+        out = str(folder / f"{kind}.parquet")
+        assert main(["facts", "build", str(folder / f"{kind}.csv"), "--kind", kind, "--out", out, *more]) == 0
+    return {kind: str(folder / f"{kind}.parquet") for kind in CSVS}
+
+
+def reader(domain, names=""):
+    """A model that knows the domain and the names, and answers from the context it is shown."""
+
+    def script(chat, sampling, adapter):
+        said = chat[-1].content
+        if "Category:" in said:
+            return domain
+        if "Company:" in said or "Titles:" in said:
+            return names or "none"
+        shown = re.findall(r"<DOC>\n(.*?)\n</DOC>", said, re.DOTALL)
+        return max(shown, key=lambda text: "won the Oscar" in text, default="I don't know")
+
+    return script
+
+
+def ask(ten, public, text, script):
+    row = replace(ten[0], question=replace(ten[0].question, text=text))
+    [q], counts = answered("db3-task1-700-public", [row], public, Kit(script))
+    return q, counts
+
+
+@pytest.mark.parametrize(
+    ("text", "script", "says"),
+    [
+        ("who won the best actor oscar in 2012?", reader("movie"), "jean dujardin won the oscar"),
+        ("what was the grammy song of the year in 2012?", reader("music"), "rolling in the deep by adele"),
+        (
+            "what is the p/e ratio of tarn holdings?",
+            reader("finance", "Tarn Holdings"),
+            "the p/e ratio is 20",
+        ),
+        ("what is the market capitalization of TRNH?", reader("finance", "TRNH"), "4120000000"),
+    ],
+)
+def test_public_data_answer_alone_without_a_web_call(ten, public, text, script, says):
+    q, counts = ask(ten, public, text, script)
+    assert q.origin == "known" and says in q.answer
+    assert all(counts[stage].skipped == 1 and not counts[stage].tally.asked for stage in WEB)
+
+
+def test_what_is_known_of_films_stands_before_the_passages_of_the_web(ten, public):
+    q, counts = ask(ten, public, "who directed toy story?", reader("movie", "Toy Story && Nothing"))
+    assert q.origin == "web" and "the director is j. lasseter" in q.answer
+    assert counts["generate:web"].skipped == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "domain"),
+    [
+        ("who won the best actor oscar?", "movie"),
+        ("who won the oscar in 2012?", "open"),
+        ("a film of 2012?", "movie"),
+    ],
+)
+def test_without_a_trigger_a_year_or_the_domain_public_data_say_nothing(ten, public, text, domain):
+    q, _ = ask(ten, public, text, reader(domain))
+    assert q.replies["public"].label == "abstained" and q.origin != "known"
+
+
+def test_a_csv_of_another_kind_is_refused_with_the_columns_that_lack(tmp_path, capsys):
+    (tmp_path / "x.csv").write_text("a,b\n1,2\n")
+    out = ["--out", str(tmp_path / "o.parquet")]
+    assert main(["facts", "build", str(tmp_path / "x.csv"), "--kind", "oscar", *out]) == 3
+    assert "expected a column year_ceremony" in capsys.readouterr().err
+
+
+def test_a_recipe_whose_graph_nobody_said_the_place_of_is_refused(tmp_path, capsys):
+    store = ["--store", str(tmp_path / "store")]
+    (tmp_path / "q.jsonl").write_text("")
+    code = main(
+        ["eval", "local-kg", "--data", str(tmp_path / "q.jsonl"), *store, "--out", str(tmp_path / "out")]
+    )
+    assert code == 2 and "--graph world=FOLDER" in capsys.readouterr().err
