@@ -3,10 +3,7 @@
 
 import os
 import signal
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from threading import Barrier
 
 import lance
@@ -14,7 +11,6 @@ import lancedb
 import pyarrow as pa
 import ray
 
-HERE = Path(__file__).parent
 IDS = list(range(100))
 
 
@@ -57,17 +53,3 @@ def test_merging_the_same_new_keys_from_several_workers_doubles_rows_without_an_
         if rows > distinct:
             break
     assert distinct == 101 and rows > distinct, "in none of five races"
-
-
-def test_rays_checkpoint_says_done_of_rows_that_no_table_has(tmp_path, local_ray):
-    address = ray.get_runtime_context().gcs_address
-
-    def drive(kill):
-        args = [sys.executable, str(HERE / "naive.py"), address, str(tmp_path), kill]
-        return subprocess.run(args, capture_output=True, text=True, timeout=120)
-
-    assert drive("1").returncode == -signal.SIGKILL
-    resumed = drive("0")
-    assert resumed.returncode == 0, resumed.stderr[-2000:]
-    rows = int(resumed.stdout.split("rows ")[-1])
-    assert rows < 100, "a green run, and rows whose commit the driver did not live to see are lost"

@@ -148,6 +148,16 @@ def test_embedders_that_share_a_gpu_are_counted_once_for_each_actor():
     assert answers.takes_gib == pytest.approx(4 * (weight(encoder).bytes / GIB + 1.5))
 
 
+def test_workers_beside_an_engine_share_what_it_leaves_of_the_gpu(model):
+    encoder = resolved("local", None, CONF).embedders()[0]
+    *_, engine, answers = placement(file("one-gpu"), [encoder], [encoder, model])
+    assert (engine.device, engine.has_gib) == ("0.8 GPU", 60.0)
+    assert (answers.device, answers.has_gib) == ("0.1 GPU, 2 on one", 20.0)
+    eight = sized(file("eight-gpus"), [model], on_paper(file("eight-gpus")))
+    *_, engine, answers = placement(eight, [encoder], [encoder, model])
+    assert (engine.actors, answers.device, answers.has_gib) == (7, "0.125 GPU, 8 on one", 80.0)
+
+
 def test_the_longest_stage_is_the_one_with_most_seconds_an_actor():
     recipe = resolved("local", None, CONF)
     made = sized(file("laptop"), [], on_paper(file("laptop")))

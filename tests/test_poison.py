@@ -1,9 +1,8 @@
 """A row that breaks whoever works on it costs itself and at most three attempts; every other row is done."""
 
 import asyncio
+import ctypes
 import io
-import os
-import signal
 import sys
 import time
 from dataclasses import dataclass, fields, replace
@@ -44,7 +43,7 @@ class Poisoned:
                 with open(self.diary, "a") as diary:
                     diary.write(f"{len(part.ids)}\n")
                 if self.how == "segfault":
-                    os.kill(os.getpid(), signal.SIGSEGV)
+                    ctypes.string_at(0)
                 elif self.how == "hang":
                     time.sleep(60)
                 elif self.how == "wrong setup":

@@ -266,6 +266,11 @@ def _row_by_row(fill: Fill, part: Part, pool: Pool, limits: Limits) -> PartDone:
     actor = worker.remote(fill, limits)
     try:
         for id in part.ids:
+            try:
+                ray.get(actor.open.remote())
+            except RayActorError:  # it died between two rows: of something else
+                actor = worker.remote(fill, limits)
+                ray.get(actor.open.remote())
             tried = _tried(actor, Part(part.name, (id,), trial=True), limits)
             if isinstance(tried, Fault):
                 lost[id] = Lost(tried, TRIES + 1)
@@ -292,7 +297,6 @@ def _row_by_row(fill: Fill, part: Part, pool: Pool, limits: Limits) -> PartDone:
 
 def _tried(actor: Any, part: Part, limits: Limits) -> PartDone | Fault:
     """What a row alone comes to; or why it cannot be done: its worker died of it, or it takes too long."""
-    ray.get(actor.open.remote())
     start = time.monotonic()
     late = Fault("worker", "timeout", f"expected at most {limits.row_s:g} s, it took more", transient=False)
     try:

@@ -44,7 +44,7 @@ class Placed:
     device: str  # cpu, or which share of a GPU
     models: tuple[str, ...]
     memory: tuple[Held, ...]  # of one device, or of one process on a CPU
-    has_gib: float  # memory that it may take there; 0: not known
+    has_gib: float | None  # memory that it may take there; None: not known
     note: str = ""
 
     @property
@@ -59,7 +59,7 @@ class Placed:
         """
         if not self.memory:
             return "-"
-        of = f" of {self.has_gib:.2f}" if self.has_gib else ""
+        of = f" of {self.has_gib:.2f}" if self.has_gib is not None else ""
         return " + ".join(f"{h.what} {h.gib:.2f}" for h in self.memory) + f" = {self.takes_gib:.2f}{of} GiB"
 
 
@@ -68,27 +68,31 @@ def placement(cluster: Cluster, embedders: Sequence[Model], asked: Sequence[Mode
     the question half. Models whose files are not here count as nothing, and are noted."""
     own = list({m.name: m for m in asked if m.loader == "vllm"}.values())
     encoders = list({m.name: m for m in asked if m.kind in ("embedder", "reranker")}.values())
-    placed = [_pool("parse", cluster.pools["parse"], (), cluster, 0.0)]
-    placed += [_pool(f"embed {m.name}", cluster.pools["embed"], (m,), cluster, 0.0) for m in embedders]
+    placed = [_pool("parse", cluster.pools["parse"], (), cluster)]
+    placed += [_pool(f"embed {m.name}", cluster.pools["embed"], (m,), cluster) for m in embedders]
     engines = cluster.engines
     if not own or engines is None:
-        return [*placed, _pool("answer", cluster.pools["answer"], encoders, cluster, 0.0)]
+        return [*placed, _pool("answer", cluster.pools["answer"], encoders, cluster)]
     placed += [_engine(m, engines, cluster) for m in own]
-    apart = any(engines.needs(m)["GPU"] >= 1 for m in own)  # a whole GPU is nobody else's
-    shared = 0.0 if apart or not cluster.gpu_gib else min(0.99, engines.gpu_share * len(own))
-    return [*placed, _pool("engines.answer", engines.answer, encoders, cluster, shared)]
+    taken = sum(engines.needs(m)["GPU"] for m in own)
+    if taken >= 1:  # a whole GPU is nobody else's
+        return [*placed, _pool("engines.answer", engines.answer, encoders, cluster)]
+    share = min(1.0, engines.gpu_share * len(own))
+    return [*placed, _pool("engines.answer", engines.answer, encoders, cluster, taken, share)]
 
 
-def _pool(who: str, pool: Pool, models: Sequence[Model], cluster: Cluster, engines: float) -> Placed:
-    """`engines`: share of a GPU's memory that engines have taken where these actors are."""
+def _pool(
+    who: str, pool: Pool, models: Sequence[Model], cluster: Cluster, taken: float = 0.0, share: float = 0.0
+) -> Placed:
+    """`taken` and `share`: what engines have of the GPU that these actors are on, as Ray counts and of its
+    memory."""
     weights = [(m, weight(m)) for m in models]
     absent = [m.name for m, w in weights if w is None and m.loader not in WEIGHTLESS]
     held = [Held(m.name, w.bytes / GIB) for m, w in weights if w is not None]
     device = "cpu"
     if pool.gpus:
         held.append(Held("room to compute", ENCODER_GIB))
-        # Ray lends an actor what engines did not take of the GPU, in shares of pool.gpus.
-        most = max(1, int((1 - engines) / pool.gpus + 1e-6)) if pool.gpus < 1 else 1
+        most = max(1, int((1 - taken) / pool.gpus + 1e-6))
         together = min(pool.size, most)
         device = f"{pool.gpus:g} GPU" + (f", {together} on one" if together > 1 else "")
         if together > 1:
@@ -101,7 +105,7 @@ def _pool(who: str, pool: Pool, models: Sequence[Model], cluster: Cluster, engin
         device=device,
         models=tuple(m.name for m in models),
         memory=tuple(held),
-        has_gib=cluster.gpu_gib * (1 - engines) if pool.gpus else 0.0,
+        has_gib=cluster.gpu_gib * (1 - share) if pool.gpus else None,
         note=f"not here, not counted: {', '.join(absent)}" if absent else "",
     )
 
@@ -110,12 +114,12 @@ def _engine(model: Model, engines: Engines, cluster: Cluster) -> Placed:
     needs, size = engines.needs(model), weight(model)
     ways = model.tensor_parallel
     on_gpu = cluster.device.startswith("cuda")
-    has = engines.gpu_share * cluster.gpu_gib if on_gpu else 0.0
+    has = engines.gpu_share * cluster.gpu_gib if on_gpu else None
     held: list[Held] = []
     note = ""
     if size is None:
         note = f"not here, not counted: {model.name}"
-    elif on_gpu:
+    elif has is not None:
         share = f" / {ways}" if ways > 1 else ""
         held = [
             Held(f"weights{share}", size.bytes / ways / GIB),
@@ -141,7 +145,7 @@ def _context_gib(model: Model, size: Weight) -> float:
 def refuse(cluster: Cluster, embedders: Sequence[Model], asked: Sequence[Model]) -> None:
     """Raises ClusterTooSmall with the arithmetic if a model is larger than the memory that it would get."""
     for placed in placement(cluster, embedders, asked):
-        if placed.has_gib and placed.takes_gib > placed.has_gib:
+        if placed.has_gib is not None and placed.takes_gib > placed.has_gib:
             raise ClusterTooSmall(
                 f"{placed.who} on {placed.device}: {placed.arithmetic()}. Take larger GPUs "
                 "(machines.gpu_gib), more of them for one engine (tensor_parallel in models.yaml), a "
