@@ -284,3 +284,9 @@ def test_the_worked_examples_may_be_written_by_a_constrained_decoder(text):
     matcher = xgrammar.GrammarMatcher(xgrammar.GrammarCompiler(info).compile_lark(GRAMMAR))
     assert all(matcher.accept_token(ord(c)) for c in text)
     assert matcher.accept_token(127)
+
+
+def test_a_character_that_no_text_has_counts_once_however_it_was_read():
+    name = "a" * 98 + "\ufffd\ufffd\ufffd" + "z"  # what a decoder counted as a hundred characters
+    [line] = parse(f"get_open({name})").lines
+    assert line == Query("get_open", (Text("a" * 98 + "\ufffdz", bare=True),))

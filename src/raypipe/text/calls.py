@@ -80,6 +80,7 @@ def parser(grammar: str) -> Parse:
             why = f"expected a program of at most {MOST_CHARS} characters, found {len(text)}"
             return Program((Bad(text[:80], why, 0),))
         text = text.encode("utf-8", "replace").decode()  # a lone surrogate is no character
+        text = _BROKEN.sub("\ufffd", text)
         lines: list[Line] = []
         pending: int | None = None
         for at, piece in _pieces(text):
@@ -100,6 +101,10 @@ def parser(grammar: str) -> Parse:
 
     return parse
 
+
+_BROKEN = re.compile("\ufffd{2,}")
+"""A character that a constrained decoder writes and that is none (three bytes of a surrogate) is read as
+several replacement characters, and a name of a hundred would be one of more."""
 
 _ONLY_ALL = re.compile(r"(?:all\s*)+", re.IGNORECASE)
 
