@@ -61,6 +61,15 @@ pools:
 """
 
 
+# A raylet is there a while before the head counts it.
+JOINED = """
+import sys, time, ray
+ray.init(address=sys.argv[1], log_to_driver=False)
+while ray.cluster_resources().get("CPU", 0) < int(sys.argv[2]):
+    time.sleep(0.2)
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class Drill:
     """What happens, and when."""
@@ -148,6 +157,12 @@ class Cluster:
         while len(self.nodes) < NODES:
             self.add()
         _wait_for(lambda: all(node.lives() for node in self.nodes))
+        joined = subprocess.run(
+            [sys.executable, "-c", JOINED, self.address, str(NODES)],
+            env={**environment(), **SOON}, capture_output=True, text=True, timeout=PATIENCE_S,
+        )  # fmt: skip
+        if joined.returncode:
+            raise SystemExit(f"the nodes did not join: {joined.stderr}")
 
     def add(self) -> None:
         self.nodes.append(Raylet(f"--address={self.address}", "--num-cpus=1"))

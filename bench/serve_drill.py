@@ -92,20 +92,25 @@ async def _drill(
     url: str, process: subprocess.Popen[bytes], questions: list[Question], args: argparse.Namespace
 ) -> tuple[Came, collections.Counter[str]]:
     kills: collections.Counter[str] = collections.Counter()
-    loading = asyncio.ensure_future(_load(url, questions, args.requests, args.clients))
+    came = Came()
+    loading = asyncio.ensure_future(_load(url, questions, args.requests, args.clients, came))
     for name in itertools.cycle(WHOLE):
         await asyncio.wait({loading}, timeout=args.every)
         while not loading.done() and {n: len(replicas(process, n)) for n in WHOLE} != WHOLE:
             await asyncio.wait({loading}, timeout=1)  # the last one killed is not back yet
         if loading.done():
-            return await loading, kills
+            await loading
+            return came, kills
         replicas(process, name)[0].kill()
         kills[name] += 1
+        print(
+            f"killed a replica of {name}; {came.statuses.total()} requests done", file=sys.stderr, flush=True
+        )
     raise AssertionError("there is always another to kill")
 
 
-async def _load(url: str, questions: list[Question], count: int, clients: int) -> Came:
-    came, numbers, ids = Came(), iter(range(count)), [q.id for q in questions]
+async def _load(url: str, questions: list[Question], count: int, clients: int, came: Came) -> None:
+    numbers, ids = iter(range(count)), [q.id for q in questions]
     async with httpx.AsyncClient(base_url=url, timeout=120) as http:
 
         async def client() -> None:
@@ -124,7 +129,6 @@ async def _load(url: str, questions: list[Question], count: int, clients: int) -
                 came.slowest_s = max(came.slowest_s, time.perf_counter() - began)
 
         await asyncio.gather(*(client() for _ in range(clients)))
-    return came
 
 
 def replicas(process: subprocess.Popen[bytes], name: str) -> list[psutil.Process]:

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raypipe.bounds import Reach, calls_at_most, chunks_at_most, passage_chars_at_most, reach_after
 from raypipe.models.fake import whitespace
+from raypipe.plan.bounds import Reach, calls_at_most, chunks_at_most, passage_chars_at_most, reach_after
 from raypipe.recipe import QUESTION_STEPS
 from raypipe.step import Model
 from raypipe.steps.split import Split

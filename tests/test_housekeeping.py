@@ -17,8 +17,8 @@ from raypipe import arrow
 from raypipe.cli import main
 from raypipe.manifest import read
 from raypipe.pipeline import inline
-from raypipe.prune import prune
 from raypipe.release import promote
+from raypipe.release.prune import prune
 from raypipe.store import Store, StoreError, begin, end
 from raypipe.store.keep import clean, compact, tables, unfinished
 from raypipe.store.room import DiskFull, is_full, need

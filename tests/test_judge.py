@@ -145,8 +145,8 @@ class OneTeam:
         self.names = {i: (f"engine-{i}",) for i in identities}
         self.starts = self.ends = 0
 
-    def preflight(self, resources):
-        assert resources["CPU"] > 0
+    def preflight(self, nodes):
+        assert sum(node["CPU"] for node in nodes) > 0
 
     @contextmanager
     def at_work(self):

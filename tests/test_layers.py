@@ -81,24 +81,19 @@ ALLOWED: dict[str, set[str]] = {
     },
     "plain": {"errors", "recipe"},
     "manifest": {"conf", "errors", "identity", "metrics", "recipe", "records", "report", "step", "store"},
-    "rates": {"manifest", "report"},
-    "bounds": {"knowledge", "records", "steps", "text"},
-    "holdings": {"records", "store", "work"},
     "plan": {
-        "arrow", "bounds", "holdings", "manifest", "memo", "pipeline", "rates", "recipe", "records", "step",
-        "steps", "store", "text", "work",
+        "arrow", "ingest", "knowledge", "manifest", "memo", "pipeline", "readers", "recipe", "records",
+        "report", "step", "steps", "store", "text", "work",
     },
     "why": {
         "arrow", "errors", "identity", "index", "kit", "manifest", "memo", "pipeline", "plain", "recipe",
         "records", "run", "step", "store",
     },
-    "changes": {"arrow", "manifest", "records", "store"},
     "release": {
-        "conf", "errors", "identity", "index", "manifest", "pipeline", "plain", "recipe", "store",
+        "arrow", "conf", "errors", "identity", "index", "manifest", "pipeline", "plain", "recipe", "records",
+        "store",
     },
     "letters": {"budget", "errors", "pipeline", "records", "work"},
-    "prune": {"identity", "manifest", "plain", "release", "store"},
-    "coming": {"arrow", "ingest", "plan", "readers", "records", "store"},
     "account": {"manifest", "pipeline", "plain", "plan", "recipe", "records", "report", "work"},
     "evaluate": {
         "account", "arrow", "attempts", "errors", "gather", "ingest", "judge", "kit", "letters", "manifest",

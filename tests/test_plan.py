@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 from reruns import FAKES, Bench, Sizes
 
-from raypipe.bounds import calls_at_most
 from raypipe.evaluate import questions_of
 from raypipe.manifest import answer_keys, chains, read, recent
 from raypipe.pipeline import inline
 from raypipe.plan import plan
+from raypipe.plan.bounds import calls_at_most
 
 
 def zero(counts, *but):

@@ -12,8 +12,8 @@ from raypipe.errors import ConfError
 from raypipe.index import LanceIndex
 from raypipe.kit import LocalKit
 from raypipe.manifest import read
-from raypipe.prune import prune
 from raypipe.release import GateFailed, gate, live, promote, releases, rollback
+from raypipe.release.prune import prune
 from raypipe.run import answer
 from raypipe.store import Store, StoreError
 from raypipe.store.keep import drop, tagged

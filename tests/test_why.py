@@ -5,10 +5,10 @@ import json
 import pytest
 from reruns import FAKES
 
-from raypipe.changes import changes, compared_with
 from raypipe.cli import main
 from raypipe.errors import DataError
 from raypipe.manifest import read, recent
+from raypipe.release.changes import changes, compared_with
 from raypipe.store import Store
 from raypipe.why import why
 

@@ -12,8 +12,8 @@ from rich.text import Text
 from raypipe.cli import options
 from raypipe.cli.settings import Settings
 from raypipe.manifest import read
-from raypipe.prune import prune
 from raypipe.release import Release, gate, live, promote, releases, rollback, summary
+from raypipe.release.prune import prune
 from raypipe.report.console import grid
 from raypipe.store import Store
 

@@ -15,7 +15,6 @@ from typing import Any
 from rich.console import Console
 
 from raypipe import readers
-from raypipe.changes import changes, compared_with
 from raypipe.cli import options
 from raypipe.cli.opened import cluster_file, judging, pipeline_of
 from raypipe.cli.origin import origin
@@ -26,6 +25,7 @@ from raypipe.letters import check, retry
 from raypipe.manifest import to_json as plain_json
 from raypipe.metrics.textfile import replaced
 from raypipe.plan import Plan
+from raypipe.release.changes import changes, compared_with
 from raypipe.report.console import print_report
 from raypipe.report.plans import print_changes, print_plan
 from raypipe.report.progress import Progress

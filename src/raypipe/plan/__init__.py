@@ -16,7 +16,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from raypipe import arrow
-from raypipe.bounds import (
+from raypipe.manifest import Manifest, describe, differences, reason, recent
+from raypipe.memo import MemoTable, replies_of, vectors_of
+from raypipe.memo.disk import FRESH_BYTES
+from raypipe.memo.known import first_request, known, vector_key
+from raypipe.pipeline import Pipeline
+from raypipe.plan.bounds import (
     Reach,
     asks_plainly,
     calls_at_most,
@@ -27,13 +32,8 @@ from raypipe.bounds import (
     stored_bytes,
     tokens_at_most,
 )
-from raypipe.holdings import Answered, Chunks, left
-from raypipe.manifest import Manifest, describe, differences, reason, recent
-from raypipe.memo import MemoTable, replies_of, vectors_of
-from raypipe.memo.disk import FRESH_BYTES
-from raypipe.memo.known import first_request, known, vector_key
-from raypipe.pipeline import Pipeline
-from raypipe.rates import Rate, rate, seconds
+from raypipe.plan.holdings import Answered, Chunks, left
+from raypipe.plan.rates import Rate, rate, seconds
 from raypipe.recipe import Stage, row_key
 from raypipe.records import Question, digest
 from raypipe.step import Model, Step
