@@ -242,6 +242,16 @@ def test_a_row_that_failed_in_passing_and_was_done_since_is_no_fault(world, tmp_
     assert (waiting.id, waiting.faults) == (id, (once,))
 
 
+def test_questions_without_any_page_are_answered(world, tmp_path, progress):
+    lines = [json.loads(line) for line in next(world.glob("questions*.jsonl")).read_text().splitlines()]
+    data = tmp_path / "bare.jsonl"
+    data.write_text("\n".join(json.dumps({**line, "search_results": []}) for line in lines))
+    done = evaluated(pipeline(tmp_path / "s", progress), data, tmp_path / "o")
+    told = [json.loads(line) for line in done.outputs.predictions.read_text().splitlines()]
+    assert len(told) == len(lines) and {t["outcome"] for t in told} == {"abstained"}
+    assert done.report.chunks == 0 and not done.report.faults
+
+
 def test_a_damaged_file_leaves_the_store_as_it_was(world, tmp_path, progress):
     import bz2
 
