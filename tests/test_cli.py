@@ -1,5 +1,6 @@
 """The command line: what programs may rely on, exit codes, and messages that say what to do."""
 
+import argparse
 import bz2
 import json
 import re
@@ -31,12 +32,17 @@ def run(capsys, *args):
     return code, said.out, said.err
 
 
-def commands():
-    sub = next(a for a in parser()._actions if a.dest == "command")
-    return sub.choices
+def commands(within=None, before=""):
+    """Every command with its parser, such as `eval` and `score crag`."""
+    found = {}
+    for action in (within or parser())._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for name, made in action.choices.items():
+                found |= commands(made, f"{before}{name} ") or {f"{before}{name}": made}
+    return found
 
 
-@pytest.mark.parametrize("name", [n for n in commands() if n != "score"])
+@pytest.mark.parametrize("name", commands())
 def test_help_has_an_example_that_can_be_parsed(name):
     text = commands()[name].format_help()
     example = text.split("example:\n")[1].strip()
