@@ -31,7 +31,7 @@ test: $(ready)   ## every test
 DRILLS := bench/drill.py "bench/kills.py --kills 10" bench/mutants.py "bench/nodes.py --drills 20" \
 	"bench/serve_drill.py --requests 2000"
 
-drill: $(ready)  ## kill engines, workers and actors while they work: some minutes (docs/reliability.md)
+drill: $(ready)  ## kill engines, drivers, workers, nodes and replicas while they work: an hour or more (docs/reliability.md)
 	@for drill in $(DRILLS); do echo "$$drill" >&2; $(py) $$drill || exit 1; done
 
 lint: $(ready)   ## ruff (lint, format) and mypy, as in pre-commit and CI

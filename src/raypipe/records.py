@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 SourceKind: TypeAlias = Literal["page", "snippet", "name", "document"]
-SOURCE_KINDS: tuple[SourceKind, ...] = ("page", "snippet", "name", "document")
 
 Label: TypeAlias = str
 """A reply's class: a class name of the recipe, or one of the five below."""

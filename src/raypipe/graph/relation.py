@@ -14,7 +14,7 @@ from raypipe.graph.graph import GraphFault
 from raypipe.graph.schema import Kind
 from raypipe.graph.tables import quoted
 from raypipe.text.program import Cond, Nothing, Number, Star, Text, Value
-from raypipe.text.times import Moment, When, when
+from raypipe.text.times import Moment, when
 
 Sql = tuple[str, tuple[Any, ...]]
 
@@ -228,8 +228,3 @@ def _texts(column: Column, op: str, sign: str, text: str) -> Sql:
     if op == "eq" and column.name == "character":  # "Jack" for "Jack Dawson (young)", and the other way
         return f"(instr(fold({sql}), ?) > 0 OR instr(?, fold({sql})) > 0)", (*params, folded, folded, *params)
     return f"fold({sql}) {sign} ?", (*params, folded)
-
-
-def days_of(time: When) -> tuple[str, str]:
-    """First and last day as the tables write them."""
-    return str(time.first), str(time.last)
