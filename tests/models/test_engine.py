@@ -329,6 +329,18 @@ def test_a_folder_that_must_not_be_started_starts_no_process(tmp_path: Path, set
     assert len(psutil.Process().children(recursive=True)) == before
 
 
+def test_programs_that_the_call_grammar_constrains_end_by_themselves_and_parse(running):
+    grammar = (Path(__file__).parents[2] / "conf/grammar/calls.lark").read_text(encoding="utf-8")
+    longest = bounds(Grammar(grammar)).longest
+    sampling = Sampling(max_tokens=min(longest, CONTEXT - 200), temperature=1.0, constraint=Grammar(grammar))
+    replies = running.ask(chats(100, seed=9, context=False), sampling)
+    programs = texts(replies)
+    assert [r.finish for r in replies] == ["stop"] * 100
+    parse = parser(grammar)
+    assert not [p for p in programs if any(isinstance(line, Bad) for line in parse(p).lines)]
+    assert len(set(programs)) > 50, "a model without sense says all kinds of things"
+
+
 def test_a_worker_that_is_killed_ends_every_call_with_one_clear_error(running):
     """Last: the engine is dead after it, and closing it must still leave no process behind."""
 
@@ -355,15 +367,3 @@ def test_a_worker_that_is_killed_ends_every_call_with_one_clear_error(running):
             running.run(running.engine.healthy())
         with pytest.raises(EngineDied):
             running.ask(chats(1))
-
-
-def test_programs_that_the_call_grammar_constrains_end_by_themselves_and_parse(running):
-    grammar = (Path(__file__).parents[2] / "conf/grammar/calls.lark").read_text(encoding="utf-8")
-    longest = bounds(Grammar(grammar)).longest
-    sampling = Sampling(max_tokens=min(longest, CONTEXT - 200), temperature=1.0, constraint=Grammar(grammar))
-    replies = running.ask(chats(100, seed=9, context=False), sampling)
-    programs = texts(replies)
-    assert [r.finish for r in replies] == ["stop"] * 100
-    parse = parser(grammar)
-    assert not [p for p in programs if any(isinstance(line, Bad) for line in parse(p).lines)]
-    assert len(set(programs)) > 50, "a model without sense says all kinds of things"
