@@ -1,5 +1,7 @@
 """What a store may forget and what it may not; and a disk that is full, before a run and amid one."""
 
+import asyncio
+import gc
 import json
 import os
 import shutil
@@ -15,12 +17,16 @@ from reruns import FAKES, Bench, Sizes
 
 from raypipe import arrow
 from raypipe.cli import main
+from raypipe.kit import LocalKit
 from raypipe.manifest import read
+from raypipe.online import Asked, Online
 from raypipe.pipeline import inline
+from raypipe.records import Question
 from raypipe.release import promote
 from raypipe.release.prune import prune
-from raypipe.store import Store, StoreError, begin, end
+from raypipe.store import Store, StoreError, begin, end, read_now, sweep
 from raypipe.store.keep import clean, compact, tables, unfinished
+from raypipe.store.lease import FORGOTTEN_S, STALE_S
 from raypipe.store.room import DiskFull, is_full, need
 
 SURE = FAKES.replace("fitted: local-extract}", "fitted: local-extract, threshold: 0.0}")
@@ -133,6 +139,79 @@ def test_prune_is_refused_while_another_driver_holds_the_store(bench, store):
         with pytest.raises(StoreError, match="in use by an eval"):
             prune(store, dry_run=False)
         other.stdin.close()
+
+
+def test_what_an_endpoint_without_a_release_reads_stays_until_it_ends(bench, store):
+    bench.run(SURE, out="one")
+    asked = [Asked(Question("new", f"{q['text']} (asked of everything)")) for q in questions_in(store)]
+    online = Online(bench.pipeline(SURE).recipe, LocalKit(None, "sorted"), store.uri)
+
+    def answers(online):
+        done = [asyncio.run(online.answer(a)).question for a in asked]
+        return [(q.answer, q.hits) for q in done]
+
+    said = answers(online)
+    pinned = asyncio.run(online.opened()).spec.pinned()
+    lines = bench.lines()
+    for line in lines:
+        line["search_results"] = line["search_results"][:2]
+    other = SURE.replace("child_chars: 200", "child_chars: 190")  # now the last run of this recipe
+    bench.run(other, data=bench.data(lines), out="two")
+    removed = {r.what for r in prune(store, dry_run=False, kept=AGE)}
+    assert "sources" in removed, "something was to go"
+    for table in pinned:
+        assert store.dataset(table.table, table.version).count_rows() > 0
+    assert answers(online) == said and all(hits for _, hits in said)
+    del online
+    gc.collect()
+    assert store.files.names("_lease") == []
+    gone = {r.name for r in prune(store, dry_run=False, kept=AGE) if r.what == "table"}
+    assert gone & {table.table for table in pinned}
+
+
+def questions_in(store):
+    return store.dataset("questions").to_table(["text"]).to_pylist()
+
+
+def test_a_reader_that_was_killed_protects_nothing(store):
+    code = (
+        "import sys\nfrom raypipe.store import Reading, Store\n"
+        f"Reading(Store.open({store.uri!r}).files, 'an endpoint', {{'answers': 1}}).begin()\n"
+        "print('reading', flush=True)\nsys.stdin.read()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout.readline().strip() == "reading"
+        assert read_now(store.files) == {"answers": {1}}
+        prune(store, dry_run=False)
+        assert len(store.files.names("_lease")) == 1
+        other.kill()
+        other.wait()
+    assert read_now(store.files) == {}
+    prune(store, dry_run=False)
+    assert store.files.names("_lease") == []
+
+
+def test_a_reader_on_another_host_counts_while_it_shows_life_and_its_sign_stays_for_a_day(store):
+    def signed(silent_s):
+        sign = {"owner": "o", "token": "t", "host": "elsewhere", "pid": 1, "started": 0.0}
+        sign |= {"beat": time.time() - silent_s, "reads": {"answers": 3}}
+        store.files.write("_lease/reader-t.json", json.dumps(sign).encode())
+        sweep(store.files)
+        return read_now(store.files), len(store.files.names("_lease"))
+
+    assert signed(0) == ({"answers": {3}}, 1)
+    assert signed(STALE_S + 1) == ({}, 1)
+    assert signed(FORGOTTEN_S + 1) == ({}, 0)
+
+
+def test_a_store_that_may_not_be_written_is_read_without_a_lease(bench, store, caplog):
+    shutil.rmtree(bench.folder / "store" / "_lease")
+    (bench.folder / "store" / "_lease").write_text("no folder: nothing can be put into it")
+    online = Online(bench.pipeline().recipe, LocalKit(None, "sorted"), store.uri)
+    assert asyncio.run(online.ready()) == []
+    assert "no lease on what is read" in caplog.text
 
 
 def test_a_clock_that_jumps_takes_no_version_and_no_lease(bench, store, monkeypatch):

@@ -48,6 +48,10 @@ class IndexSpec:
     passages: Pinned
     vectors: tuple[tuple[str, Pinned], ...]  # model identity, searched copy
 
+    def pinned(self) -> tuple[Pinned, ...]:
+        """Every table that is searched."""
+        return (self.texts, self.passages, *(table for _, table in self.vectors))
+
 
 def index_spec(store: Store, texts: str, passages: str, vectors: Mapping[str, str]) -> IndexSpec:
     """Pins tables as they are now; `vectors` is model identity -> table. Raises StoreError if a table or one

@@ -7,7 +7,9 @@ HTTP nor Ray; where models compute is the kit's matter.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -28,7 +30,9 @@ from raypipe.report.report import ranking, urls
 from raypipe.request import SharedKit, answer_over
 from raypipe.run import Corpora, Questions, StageCount
 from raypipe.step import Index
-from raypipe.store import Store, StoreError
+from raypipe.store import Reading, Store, StoreError
+
+log = logging.getLogger("raypipe.online")
 
 AROUND = 300
 """Characters of a page that are shown before and after a quote: two or three sentences."""
@@ -251,14 +255,31 @@ class Searched(Protocol):
 
 
 class Snapshot:
-    """A store at one moment: what can be searched in it, and the questions that it knows."""
+    """A store at one moment: what can be searched in it, and the questions that it knows.
+
+    The tables of a release are protected by its tags. Any others are protected by a sign that this process
+    reads them, for as long as this object lives; on a store that it may not write it reads without.
+    """
 
     def __init__(self, recipe: Recipe, uri: str, release: Release | None) -> None:
         """Raises StoreError if the store, a table of the recipe or an index of one is not there."""
         self._store = Store.open(uri)
         self.spec = release.opened(self._store)[1] if release else searched(self._store, recipe)
+        if release is None:
+            self._protect(f"questions to {recipe.name}")
         self.index = LanceIndex(self.spec)
         self._catalogue = Catalogue(self._store)
+
+    def _protect(self, owner: str) -> None:
+        """Before the tables are opened: one that was dropped till then is found missing there."""
+        reads = {p.table: p.version for p in self.spec.pinned()}
+        reading = Reading(self._store.files, owner, reads)
+        try:
+            reading.begin()
+        except OSError as e:
+            log.warning("no lease on what is read at %s, it cannot be written: %s", self._store.uri, e)
+        else:
+            weakref.finalize(self, reading.end)
 
     def known(self, question: Question, filters: Filters) -> Question:
         """The stored question with this id or these words, which has pages of its own; else the question as

@@ -1,14 +1,15 @@
 """What no release, no recipe and no citation names any more, found and removed.
 
-Kept: what the releases of the history name, what the last finished run of each recipe names, and whatever no
-finished run ever named, since an unfinished one may need it. Everything else that an older run made can be
-made again from the sources. Tagged versions stay readable whatever is removed.
+Kept: what the releases of the history name, what the last finished run of each recipe names, what an endpoint
+reads, and whatever no finished run ever named, since an unfinished one may need it. Everything else that an
+older run made can be made again from the sources. Tagged versions stay readable whatever is removed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 
 import pyarrow.compute as pc
 
@@ -16,8 +17,8 @@ from raypipe.identity import model_identity
 from raypipe.manifest import Manifest, recent
 from raypipe.plain import from_plain
 from raypipe.release import Release, forget, history, releases
-from raypipe.store import Store, StoreError
-from raypipe.store.keep import clean, compact, delete_rows, drop, tables, unfinished, untag
+from raypipe.store import Store, StoreError, read_now, sweep
+from raypipe.store.keep import KEPT, clean, compact, delete_rows, drop, tables, unfinished, untag
 
 EVERY_RUN = 1_000_000  # more than a store has
 SOURCE_TABLES = ("texts-", "passages-", "vectors-")
@@ -32,10 +33,10 @@ class Removal:
     rows: int
 
 
-def prune(store: Store, dry_run: bool) -> list[Removal]:
-    """Finds what nobody names any more and, unless `dry_run`, removes it; then old versions that no tag
-    protects, and compacts what is left. Raises StoreError while another driver works on the store, or has
-    left work unfinished."""
+def prune(store: Store, dry_run: bool, kept: timedelta = KEPT) -> list[Removal]:
+    """Finds what nobody names any more and, unless `dry_run`, removes it; then versions older than `kept`
+    that nobody reads and no tag protects, and compacts what is left. Raises StoreError while another driver
+    works on the store, or has left work unfinished."""
     with store.lease("driver", "prune"):
         if not dry_run and (left := unfinished(store)):
             raise StoreError(
@@ -44,7 +45,7 @@ def prune(store: Store, dry_run: bool) -> list[Removal]:
             )
         found = list(_found(store))
         if not dry_run:
-            _remove(store, found)
+            _remove(store, found, kept)
     return found
 
 
@@ -55,7 +56,7 @@ def _found(store: Store) -> Iterator[Removal]:
     yield from (Removal("release", r.id, len(r.tables)) for r in every if r.id not in kept_ids)
     kept = _last_of_each(runs)
     released = [r for r in every if r.id in kept_ids]
-    named, named_once = _names(kept, released), _names(runs, every)
+    named, named_once = _names(kept, released) | read_now(store.files).keys(), _names(runs, every)
     for table in tables(store):
         if "-" in table and table in named_once and table not in named:
             yield Removal("table", table, store.count(table))
@@ -95,7 +96,7 @@ def uncited(store: Store) -> list[str]:
     return [s for s in ids if s not in cited]
 
 
-def _remove(store: Store, found: Sequence[Removal]) -> None:
+def _remove(store: Store, found: Sequence[Removal], young: timedelta) -> None:
     gone = uncited(store) if any(r.what == "sources" for r in found) else []
     for r in found:
         if r.what == "release":
@@ -113,7 +114,10 @@ def _remove(store: Store, found: Sequence[Removal]) -> None:
                 if table.startswith(SOURCE_TABLES):
                     delete_rows(store, table, "source", gone)
     kept = _last_of_each(recent(store, EVERY_RUN))  # may be promoted yet, at the versions that they name
+    read = read_now(store.files)
+    sweep(store.files)
     for table in tables(store):
         compact(store, table)
         store.index(table)
-        clean(store, table, {r.tables[table] for r in kept if table in r.tables})
+        named = {r.tables[table] for r in kept if table in r.tables}
+        clean(store, table, named | read.get(table, set()), young)

@@ -13,6 +13,7 @@ Knows records, Arrow and LanceDB. Knows no step, no recipe and no Ray.
 from raypipe.store.commit import commit, committed
 from raypipe.store.database import Store
 from raypipe.store.files import AddedMeanwhile, StoreError
+from raypipe.store.lease import Reading, read_now, sweep
 from raypipe.store.parts import Run, begin, begun, done_parts, end, write_part
 from raypipe.store.put import Put, put
 from raypipe.store.tables import ANSWERS, FAULTS, PASSAGES, vectors_schema, with_chunkless
@@ -23,6 +24,7 @@ __all__ = [
     "PASSAGES",
     "AddedMeanwhile",
     "Put",
+    "Reading",
     "Run",
     "Store",
     "StoreError",
@@ -33,6 +35,8 @@ __all__ = [
     "done_parts",
     "end",
     "put",
+    "read_now",
+    "sweep",
     "vectors_schema",
     "with_chunkless",
     "write_part",

@@ -1,17 +1,20 @@
-"""The driver's lease: a polite sign on the door that names who is inside.
+"""Leases: signs on the door that name who is inside, and what each reads.
 
-It saves a second driver from doing the same work. Nothing depends on it for correctness: clocks jump, pauses
-outlive any limit, and commits are exactly-once without it.
+A driver's lease saves a second driver from doing the same work. Nothing depends on it for correctness: clocks
+jump, pauses outlive any limit, and commits are exactly-once without it. A reader's lease names the versions
+of the tables that a process searches for long, so that housekeeping leaves them.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import socket
 import threading
 import time
 import uuid
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from types import TracebackType
 
 import psutil
@@ -21,6 +24,10 @@ from raypipe.store.tables import check_run
 
 STALE_S = 60.0  # a sign without a beat for so long is nobody's
 BEAT_S = 15.0
+FORGOTTEN_S = 86400.0  # a reader that was silent for a day will not come back
+_FOLDER, _READER = "_lease", "reader-"
+
+log = logging.getLogger("raypipe.store")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +38,7 @@ class _Sign:
     pid: int
     started: float  # of the process, seconds since the epoch
     beat: float  # last sign of life, seconds since the epoch
+    reads: Mapping[str, int] = field(default_factory=dict)  # table -> version; of a reader
 
 
 class Lease:
@@ -41,7 +49,7 @@ class Lease:
     """
 
     def __init__(self, files: Files, name: str, owner: str) -> None:
-        self._files, self._name, self._owner = files, f"_lease/{check_run(name)}.json", owner
+        self._files, self._name, self._owner = files, f"{_FOLDER}/{check_run(name)}.json", owner
         self._token = uuid.uuid4().hex
         self._left = threading.Event()
         self._beating = threading.Thread(target=self._beat, name=f"lease {name}", daemon=True)
@@ -67,9 +75,7 @@ class Lease:
             self._files.remove(self._name)
 
     def _sign(self) -> bytes:
-        me = psutil.Process()
-        sign = _Sign(self._owner, self._token, socket.gethostname(), me.pid, me.create_time(), time.time())
-        return json.dumps(asdict(sign)).encode()
+        return _signed(self._owner, self._token)
 
     def _mine(self) -> bool:
         holder = _read(self._files.read(self._name))
@@ -78,6 +84,73 @@ class Lease:
     def _beat(self) -> None:
         while not self._left.wait(BEAT_S) and self._mine():
             self._files.write(self._name, self._sign())
+
+
+class Reading:
+    """Any number of processes may read. From `begin` to `end`, and no longer than the process lives,
+    housekeeping leaves these versions of these tables."""
+
+    def __init__(self, files: Files, owner: str, reads: Mapping[str, int]) -> None:
+        self._files, self._owner, self._reads = files, owner, dict(reads)
+        self._token = uuid.uuid4().hex
+        self._name = f"{_FOLDER}/{_READER}{self._token}.json"
+        self._left = threading.Event()
+        self._beating = threading.Thread(target=self._beat, name="reading", daemon=True)
+
+    def begin(self) -> None:
+        """Puts up the sign. Raises OSError where the store cannot be written."""
+        self._write()
+        self._beating.start()
+
+    def end(self) -> None:
+        """Takes it away. Raises OSError where the store cannot be written."""
+        self._left.set()
+        self._beating.join()
+        self._files.remove(self._name)
+
+    def _write(self) -> None:
+        self._files.write(self._name, _signed(self._owner, self._token, self._reads))
+
+    def _beat(self) -> None:
+        while not self._left.wait(BEAT_S):
+            try:
+                if self._files.size(self._name) is None:
+                    return  # the whole store was removed: it is not begun anew with a sign
+                self._write()
+            except OSError as e:  # a full disk, a network that is away: the next beat may come through
+                log.warning("the sign of %s could not be renewed: %s", self._owner, e)
+
+
+def read_now(files: Files) -> dict[str, set[int]]:
+    """Table -> versions that living readers name."""
+    found: dict[str, set[int]] = {}
+    for _, sign in _readers(files):
+        reads = sign.reads if sign is not None and _alive(sign) else {}
+        for table, version in reads.items():
+            found.setdefault(table, set()).add(version)
+    return found
+
+
+def sweep(files: Files) -> None:
+    """Removes the signs of readers that died without taking them away. One on another host that is silent may
+    only be cut off: its sign stays for FORGOTTEN_S, and counts again with its next beat."""
+    for name, sign in _readers(files):
+        if sign is not None and (
+            _alive(sign) or (sign.host != socket.gethostname() and time.time() - sign.beat < FORGOTTEN_S)
+        ):
+            continue
+        files.remove(name)
+
+
+def _readers(files: Files) -> list[tuple[str, _Sign | None]]:
+    names = [f"{_FOLDER}/{n}" for n in files.names(_FOLDER) if n.startswith(_READER)]
+    return [(name, _read(files.read(name))) for name in names]
+
+
+def _signed(owner: str, token: str, reads: Mapping[str, int] | None = None) -> bytes:
+    me, now = psutil.Process(), time.time()
+    sign = _Sign(owner, token, socket.gethostname(), me.pid, me.create_time(), now, reads or {})
+    return json.dumps(asdict(sign)).encode()
 
 
 def _read(raw: bytes | None) -> _Sign | None:
