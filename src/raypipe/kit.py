@@ -234,7 +234,7 @@ class LocalKit:
             key = _key(model)
             if key not in self._loaded:
                 if self._threads is not None:
-                    load.use_threads(self._threads)
+                    load.use_threads(model, self._threads)
                 self._names[key] = model.name
                 self._loaded[key] = opened(model, self._engine, self._device)
             return call(self._loaded[key])

@@ -192,8 +192,11 @@ def _no_bars() -> None:
     logging.disable_progress_bar()
 
 
-def use_threads(threads: int) -> None:
-    """How many threads torch computes with on a CPU, in this process."""
+def use_threads(model: Model, threads: int) -> None:
+    """How many threads torch computes with on a CPU, in this process. A model without weights needs no torch,
+    whose import takes three seconds."""
+    if model.loader in WEIGHTLESS:
+        return
     import torch
 
     torch.set_num_threads(threads)
