@@ -3,7 +3,9 @@ Ray; after each a resumed run, whose tables must equal those of an uninterrupted
 
     python bench/kills.py --kills 200 --seed 1 --out kills.jsonl      # goes on where it was ended
 
-With `--in-a-row K` a trial is killed K times before it may end: each attempt goes on from what is left.
+A trial is a run that is started again and again, up to `--attempts` times, each from what the one before
+left. In each attempt a worker is to die, and the driver or the raylet; whichever the attempt does not come to
+before it ends is not counted. The last attempt is left alone.
 
 Each line of the output is one trial: who was killed and where, whether the tables are equal, and which parts
 were done more than once. Exit code 1 if any table differed or more work was redone than one part per worker.
@@ -15,7 +17,9 @@ from __future__ import annotations
 
 import argparse
 import io
+import itertools
 import json
+import multiprocessing
 import os
 import random
 import shutil
@@ -27,10 +31,10 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import psutil
 
@@ -42,9 +46,11 @@ OURS = str(Path(raypipe.__file__).parent)
 RECIPE, MODELS = ROOT / "tests" / "fakes.yaml", ROOT / "conf" / "models.yaml"
 QUESTIONS, PAGES = 8, 12  # some 60 sources: five parts of every table
 ACTORS = 2
-PATIENCE_S = (
-    60.0  # for a run that is killed: a driver whose raylet is gone may never end. One takes 10 - 30 s
-)
+Points: TypeAlias = Mapping[str, int]
+"""Point -> times that a run comes to it."""
+
+PATIENCE_S = 600.0  # for any run: one takes 10 s on an idle machine, minutes on a crowded one
+LAST_S = 15.0  # for a driver whose raylet is gone, which may never end: then it dies, too
 
 DRIVER = (
     "return:begin", "call:commit", "call:_check_staged", "call:append", "return:append", "call:_settle",
@@ -59,7 +65,7 @@ WORKER = (
 
 @dataclass(frozen=True)
 class Kill:
-    """One death."""
+    """One death that is planned."""
 
     who: str  # driver | worker | raylet
     point: str  # "" : at a time
@@ -93,7 +99,7 @@ class Armed:
     fill: Fill
     verb: str
     diary: str
-    kill: Kill | None
+    kill: Kill | None  # of a worker, at a point
     place: Place
 
     def open(self) -> Do:
@@ -104,9 +110,8 @@ class Armed:
         def reached(point: str) -> None:
             note(diary, f"worker {point}")
             seen[point] += 1
-            kill = self.kill
-            if kill and kill.who == "worker" and (kill.point, kill.nth) == (point, seen[point]):
-                die_once(diary)
+            if self.kill and (self.kill.point, self.kill.nth) == (point, seen[point]):
+                die_once(diary, point)
 
         async def armed(part: Part) -> PartDone:
             note(diary, f"begun {table} {self.fill.run} {part.name}")
@@ -119,17 +124,23 @@ class Armed:
         return armed
 
 
-def die_once(diary: Path) -> None:
-    """SIGKILL to this process, unless one died of this trial before."""
+def die_once(diary: Path, point: str) -> None:
+    """SIGKILL to this process, unless one died in this attempt before."""
     try:
         os.close(os.open(diary.with_suffix(".dead"), os.O_CREAT | os.O_EXCL))
     except FileExistsError:
         return
+    note(diary, f"killed worker {point}")
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def drive(address: str, folder: Path, kill: Kill | None) -> None:
-    """The process that is a run: an eval over the invented data, on the Ray at an address."""
+def drive(address: str, session: int, folder: Path, kills: Sequence[Kill]) -> None:
+    """The process that is a run: an eval over the invented data, on the Ray at an address, whose processes
+    are in a session. What it says goes to the file `said`."""
+    os.setsid()
+    said = os.open(folder / "said", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(said, 1)
+    os.dup2(said, 2)
     from raypipe import cluster
     from raypipe.cli.opened import resolved
     from raypipe.conf import Conf
@@ -148,17 +159,20 @@ def drive(address: str, folder: Path, kill: Kill | None) -> None:
     def reached(point: str) -> None:
         note(diary, f"driver {point}")
         seen[point] += 1
-        if kill and kill.who != "worker" and (kill.point, kill.nth) == (point, seen[point]):
-            end(kill.who)
+        for kill in kills:
+            if kill.who != "worker" and (kill.point, kill.nth) == (point, seen[point]):
+                end(kill.who, session, diary, point)
 
     watch(DRIVER, reached)
-    if kill and not kill.point:
-        timer = threading.Timer(kill.after_s, end, [kill.who])
-        timer.daemon = True
-        timer.start()
+    for kill in kills:
+        if not kill.point:
+            timer = threading.Timer(kill.after_s, end, [kill.who, session, diary, "at a time"])
+            timer.daemon = True
+            timer.start()
+    at_a_point = next((k for k in kills if k.who == "worker" and k.point), None)
 
     def runner(verb: Verb, fill: Fill, parts: Sequence[Part]) -> Iterator[PartDone]:
-        armed = Armed(fill, verb, str(diary), kill, cast(Any, fill).place)
+        armed = Armed(fill, verb, str(diary), at_a_point, cast(Any, fill).place)
         return cluster.run_parts(armed, parts, cluster.Pool(actors=ACTORS, cpus=0.5))
 
     recipe = resolved(str(RECIPE), str(MODELS), Conf((ROOT / "conf",)))
@@ -166,28 +180,27 @@ def drive(address: str, folder: Path, kill: Kill | None) -> None:
     place, silent = Place(store.uri, "sorted", "cpu", 1), Progress(io.StringIO(), silent=True)
     pipe = Pipeline(store, recipe, place, Sizes(15, 2), runner, silent)
     evaluate(pipe, [folder.parent / "world"], "synth", None, "official", folder / "out")
-    print("finished", flush=True)
 
 
-def end(who: str) -> None:
+def end(who: str, session: int, diary: Path, where: str) -> None:
     """SIGKILL to this driver, one of its workers, or its raylet."""
+    some = [] if who == "driver" else [raylet(session)] if who == "raylet" else workers(session)
+    if who == "worker" and not some:
+        return  # none is at work now
+    note(diary, f"killed {who} {where}")
     if who == "driver":
         os.kill(os.getpid(), signal.SIGKILL)
-    if who == "raylet":
-        raylet().kill()
-    if who == "worker" and (some := workers()):
-        random.choice(some).kill()
+    random.choice(some).kill()
 
 
-def raylet() -> psutil.Process:
+def raylet(session: int) -> psutil.Process:
     """The raylet of the head that this drill started: the only one in the session of its parent."""
-    session = int(os.environ["RAYPIPE_DRILL_SESSION"])
     (found,) = (p for p in psutil.process_iter() if _in(p, session) and p.name() == "raylet")
     return found
 
 
-def workers() -> list[psutil.Process]:
-    return [p for p in raylet().children() if "MapBatches" in " ".join(p.cmdline())]
+def workers(session: int) -> list[psutil.Process]:
+    return [p for p in raylet(session).children() if "MapBatches" in " ".join(p.cmdline())]
 
 
 def _in(process: psutil.Process, session: int) -> bool:
@@ -205,9 +218,15 @@ class Head:
         self._process: subprocess.Popen[bytes] | None = None
         self.address = ""
 
+    @property
+    def session(self) -> int:
+        """Of all its processes."""
+        assert self._process is not None
+        return self._process.pid
+
     def up(self) -> None:
         """Starts it, or starts it anew where its raylet is gone."""
-        if self._process is not None and self._lives():
+        if self._process is not None and self.lives():
             return
         self.down()
         with socket.socket() as free:
@@ -220,17 +239,15 @@ class Head:
                 "--node-ip-address=127.0.0.1", "--num-cpus=2", "--include-dashboard=false",
                 "--object-store-memory=200000000",
             ],
-            env=environment(), start_new_session=True,
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )  # fmt: skip
-        os.environ["RAYPIPE_DRILL_SESSION"] = str(self._process.pid)
         deadline = time.monotonic() + PATIENCE_S
-        while not self._lives():
+        while not self.lives():
             if time.monotonic() > deadline or self._process.poll() is not None:
                 raise SystemExit(f"no Ray came up at {self.address}")
             time.sleep(0.2)
 
-    def _lives(self) -> bool:
+    def lives(self) -> bool:
         assert self._process is not None
         named = {p.name() for p in psutil.process_iter() if _in(p, self._process.pid)}
         return {"raylet", "gcs_server"} <= named
@@ -247,29 +264,36 @@ class Head:
         self._process = None
 
 
-def environment() -> dict[str, str]:
-    source = str(Path(OURS).parent)
-    return {**os.environ, "RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": source}
+def prepare() -> Any:
+    """Where drivers come from: a process that has imported what each of them needs, and forks."""
+    # 15 s, after which a raylet gives up its agents and ends, are short on a crowded machine.
+    patient = {"RAY_agent_register_timeout_ms": "120000"}
+    os.environ |= {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0", **patient}
+    os.environ["PYTHONPATH"] = str(Path(OURS).parent)
+    # Every worker is a new process: it reads compiled modules instead of compiling them each time.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    drivers = multiprocessing.get_context("forkserver")
+    drivers.set_forkserver_preload(["ray.data"])  # no Lance, which is not to be forked
+    return drivers
 
 
-def run(head: Head, folder: Path, kill: Kill | None) -> str:
-    """One run in a process of its own; how it ended: finished, killed, failed: the end of what it said."""
+def run(drivers: Any, head: Head, folder: Path, kills: Sequence[Kill] = ()) -> str:
+    """One run in a process of its own; "finished", or how it ended."""
     head.up()
-    spec = json.dumps(asdict(kill) if kill else None)
-    process = subprocess.Popen(
-        [sys.executable, __file__, "--drive", head.address, str(folder), spec],
-        env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        start_new_session=True,
-    )  # fmt: skip
-    try:
-        said, _ = process.communicate(timeout=PATIENCE_S if kill else 4 * PATIENCE_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        said, _ = process.communicate()
-        return "killed" if kill else f"failed: no end: {said[-500:]}"
-    if "finished" in said:
+    (folder / "diary.dead").unlink(missing_ok=True)
+    process = drivers.Process(target=drive, args=(head.address, head.session, folder, kills), daemon=True)
+    process.start()
+    deadline, gone = time.monotonic() + PATIENCE_S, False
+    while process.is_alive() and time.monotonic() < deadline:
+        process.join(0.5)
+        if not gone and not head.lives():
+            deadline, gone = time.monotonic() + LAST_S, True
+    process.kill()
+    process.join()
+    if process.exitcode == 0:
         return "finished"
-    return "killed" if kill else f"failed: {said[-1500:]}"
+    said = folder / "said"
+    return f"exit code {process.exitcode}: {said.read_text()[-1500:] if said.exists() else ''}"
 
 
 def contents(folder: Path) -> dict[str, list[str]]:
@@ -297,27 +321,35 @@ def memo(folder: Path) -> dict[str, list[str]]:
 
 
 def diary(folder: Path) -> list[str]:
-    return (folder / "diary").read_text().splitlines()
+    file = folder / "diary"
+    return file.read_text().splitlines() if file.exists() else []
 
 
-def points(folder: Path) -> dict[str, list[tuple[str, int]]]:
-    """Who -> each point that an uninterrupted run came to, as often as it did."""
+def points(folder: Path) -> dict[str, Points]:
+    """Who -> each point that an uninterrupted run came to, and how often a process did."""
     seen = Counter(line for line in diary(folder) if line.startswith(("driver ", "worker ")))
-    found: dict[str, list[tuple[str, int]]] = {"driver": [], "worker": []}
-    for line, times in sorted(seen.items()):
+    found: dict[str, Points] = {"driver": {}, "worker": {}}
+    for line, times in seen.items():
         who, point = line.split()
-        found[who] += [(point, n + 1) for n in range(times if who == "driver" else min(times, 3))]
+        found[who][point] = (
+            times if who == "driver" else 1
+        )  # of the workers, nobody knows which comes how far
     return found
 
 
-def drawn(trial: int, seed: int, found: dict[str, list[tuple[str, int]]], seconds: float) -> Kill:
-    """The kill of a trial: by its number and the seed alone."""
-    rng = random.Random(f"{seed}/{trial}")
-    who = ("driver", "worker", "driver", "worker", "raylet")[trial % 5]
-    if rng.random() < 0.3:
-        return Kill(who, "", after_s=round(rng.uniform(0.1, seconds), 2))
-    point, nth = rng.choice(found["worker" if who == "worker" else "driver"])
-    return Kill(who, point, nth)
+def drawn(trial: int, attempt: int, seed: int, found: Mapping[str, Points], seconds: float) -> list[Kill]:
+    """Who is to die in an attempt: by its numbers and the seed alone. Later attempts have less to do, so they
+    are killed at the first time that a point is reached, or at a time."""
+    rng = random.Random(f"{seed}/{trial}/{attempt}")
+
+    def kill(who: str, points: Points) -> Kill:
+        if attempt and rng.random() < 0.4:
+            return Kill(who, "", after_s=round(rng.uniform(0.1, seconds), 2))
+        point, times = rng.choice(sorted(points.items()))
+        return Kill(who, point, 1 if attempt else rng.randint(1, times))
+
+    ends = "raylet" if (trial + attempt) % 3 == 1 else "driver"
+    return [kill("worker", found["worker"]), kill(ends, found["driver"])]
 
 
 def redone(folder: Path) -> int:
@@ -326,37 +358,39 @@ def redone(folder: Path) -> int:
     return sum(n - 1 for n in begun.values())
 
 
+def killed(folder: Path) -> list[str]:
+    """Who died of it, and where: `driver return:append`."""
+    return [line.removeprefix("killed ") for line in diary(folder) if line.startswith("killed ")]
+
+
+def ended(folder: Path) -> int:
+    """How many of these deaths were to end their run."""
+    return sum(not k.startswith("worker ") for k in killed(folder))
+
+
 def main() -> int:
     args = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     args.add_argument("--kills", type=int, default=10, metavar="N")
-    args.add_argument("--in-a-row", type=int, default=1, metavar="K", help="kills in one trial")
+    args.add_argument("--attempts", type=int, default=6, metavar="K", help="of a trial that are disturbed")
     args.add_argument("--seed", type=int, default=1)
     args.add_argument(
         "--out", type=Path, default=Path("kills.jsonl"), help="done trials; those are not repeated"
     )
-    args.add_argument("--drive", nargs=3, help=argparse.SUPPRESS)
     given = args.parse_args()
-    if given.drive:
-        address, folder, spec = given.drive
-        tree = json.loads(spec)
-        drive(address, Path(folder), Kill(**tree) if tree else None)
-        return 0
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the Ray that was started is ended
     done = [json.loads(x) for x in given.out.read_text().splitlines()] if given.out.exists() else []
     done = [d for d in done if d["seed"] == given.seed]
     with tempfile.TemporaryDirectory(prefix="raypipe-kills-") as temporary:
         head = Head(Path(temporary))
         try:
-            done += drill(head, Path(temporary), given, {d["trial"] for d in done})
+            drill(head, Path(temporary), given, done)
         finally:
             head.down()
-    bad = [d for d in done if not d["equal"] or d["redone"] > ACTORS * len(d["kills"])]
-    drawn_, hit = Counter[str](), Counter[str]()
-    for d in done:
-        drawn_.update(k["who"] for k in d["kills"])
-        hit.update(k["who"] for k, how in zip(d["kills"], d["ends"], strict=True) if how != "finished")
+    bad = [d for d in done if not d["equal"] or d["redone"] > ACTORS * len(d["killed"])]
+    every = [k.split(maxsplit=1) for d in done for k in d["killed"]]
     print(
-        f"{sum(drawn_.values())} kills drawn {dict(drawn_)}; {dict(hit)} ended their run, workers' deaths do "
-        f"not; {len(done)} trials, {sum(not d['equal'] for d in done)} with other tables; parts redone in a "
+        f"{len(every)} kills {dict(Counter(who for who, _ in every))} at {len({w for _, w in every})} points "
+        f"in {len(done)} trials; {sum(not d['equal'] for d in done)} with other tables; parts redone in a "
         f"trial: {max(d['redone'] for d in done)} at most, {ACTORS} workers"
     )
     for d in bad:
@@ -364,48 +398,51 @@ def main() -> int:
     return 1 if bad else 0
 
 
-def drill(head: Head, home: Path, given: argparse.Namespace, done: set[int]) -> list[dict[str, Any]]:
+def drill(head: Head, home: Path, given: argparse.Namespace, done: list[dict[str, Any]]) -> None:
+    """Trials, added to those that are done, till enough kills hit."""
     from raypipe.synth import write
 
+    drivers = prepare()
     write(home / "world", QUESTIONS, pages=PAGES, seed=3, page_chars=1500)
     whole = home / "whole"
     whole.mkdir()
     start = time.monotonic()
-    if (said := run(head, whole, None)) != "finished":
+    if (said := run(drivers, head, whole)) != "finished":
         raise SystemExit(f"the uninterrupted run did not end well: {said}")
     seconds = time.monotonic() - start
     expected, remembered, found = contents(whole), memo(whole), points(whole)
-    out = []
-    for trial in range(0, given.kills, given.in_a_row):
-        if trial in done:
+    for trial in itertools.count():
+        if sum(len(d["killed"]) for d in done) >= given.kills:
+            return
+        if trial in {d["trial"] for d in done}:
             continue
         folder = home / f"trial-{trial}"
         folder.mkdir()
         start = time.monotonic()
-        kills = [drawn(trial + i, given.seed, found, seconds) for i in range(given.in_a_row)]
-        ends = []
-        for kill in kills:
-            (folder / "diary.dead").unlink(missing_ok=True)
-            ends.append(run(head, folder, kill))
-        after = run(head, folder, None)
+        for attempt in range(given.attempts):
+            before = ended(folder)
+            after = run(drivers, head, folder, drawn(trial, attempt, given.seed, found, seconds))
+            if after == "finished" or (ended(folder) == before and head.lives()):
+                break  # if not finished: a worker's death ended the run, which it never may
+        else:
+            while (after := run(drivers, head, folder)) != "finished" and not head.lives():
+                continue  # the Ray ended by itself, which a crowded machine may do to it
         if after != "finished":
-            equal, differ = False, [after]
+            differ = [after]
         else:
             now = contents(folder)
             differ = [t for t in expected | now if expected.get(t) != now.get(t)]
             differ += [t for t, keys in memo(folder).items() if keys != remembered[t]]
-            equal = not differ
         line = {
-            "seed": given.seed, "trial": trial, "kills": [asdict(k) for k in kills], "ends": ends,
-            "equal": equal, "differ": differ, "redone": redone(folder),
+            "seed": given.seed, "trial": trial, "killed": killed(folder), "attempts": attempt + 1,
+            "equal": not differ, "differ": differ, "redone": redone(folder),
             "seconds": round(time.monotonic() - start, 1),
         }  # fmt: skip
-        out.append(line)
+        done.append(line)
         note(given.out, json.dumps(line))
         print(json.dumps(line), flush=True)
-        if equal:
+        if not differ:
             shutil.rmtree(folder)
-    return out
 
 
 if __name__ == "__main__":
