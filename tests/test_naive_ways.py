@@ -3,13 +3,17 @@
 
 import os
 import signal
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 
 import lance
 import lancedb
+import naive_checkpoint
 import pyarrow as pa
 import ray
+from naive_checkpoint import FILES, ROWS
 
 IDS = list(range(100))
 
@@ -53,3 +57,16 @@ def test_merging_the_same_new_keys_from_several_workers_doubles_rows_without_an_
         if rows > distinct:
             break
     assert distinct == 101 and rows > distinct, "in none of five races"
+
+
+def test_rays_checkpointing_marks_rows_as_done_that_no_commit_ever_names(tmp_path, local_ray):
+    naive_checkpoint.prepare(tmp_path)
+    address = ray.get_runtime_context().gcs_address
+    run = [sys.executable, naive_checkpoint.__file__, address, str(tmp_path)]
+    killed = subprocess.run([*run, "--dies"], capture_output=True, text=True, timeout=300)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    (tmp_path / "died").touch()
+    resumed = subprocess.run(run, capture_output=True, text=True, timeout=300)
+    assert resumed.returncode == 0 and "finished" in resumed.stdout, resumed.stderr
+    rows, distinct = counted(str(tmp_path / "rows.lance"))
+    assert rows == distinct == ROWS, f"of {FILES * ROWS}, and the job is green"

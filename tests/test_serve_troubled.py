@@ -1,0 +1,200 @@
+"""The endpoint on a real Ray Serve, over HTTP, while the language model that it asks is in trouble, the
+client goes, or time is over. The model is a server of this process, which sees who asks and when they stop.
+"""
+
+import json
+import select
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+import yaml
+
+from raypipe.access import Face, Keys, Limits
+from raypipe.cli.opened import resolved
+from raypipe.conf import Conf
+from raypipe.models.load import Address
+from raypipe.work import Place
+
+pytestmark = [
+    pytest.mark.ray,
+    pytest.mark.filterwarnings("ignore::pydantic.PydanticDeprecatedSince20"),  # Ray's own classes
+]
+HERE = Path(__file__).parent
+CONF = Conf((HERE.parent / "conf",))
+STAGE = "generate:web"
+DEADLINE_S = 60.0  # of a request that says nothing: longer than a replica takes to come back
+PAGE = {"page_result": "<p>Ada Lovelace wrote the first program.</p>", "page_url": "https://a.example/"}
+
+
+class Upstream:
+    """A chat endpoint that answers, keeps silent, or kills who asks, by what stands in the question."""
+
+    def __init__(self):
+        self.asked = threading.Semaphore(0)  # released by each question that is kept waiting
+        self.left = threading.Semaphore(0)  # by each of these whose asker went
+        self.ending = threading.Event()
+        self.paths, self.killed = [], []
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self):
+                outer.paths.append(self.path)
+                self.send_error(404)
+
+            def do_POST(self):
+                outer.paths.append(self.path)
+                body = self.rfile.read(int(self.headers["Content-Length"])).decode()
+                if "silence" in body:
+                    outer.asked.release()
+                    outer.keep_waiting(self.connection)
+                elif "poison" in body:
+                    outer.kill(self.client_address[1])
+                else:
+                    self.reply()
+
+            def reply(self):
+                message = {"role": "assistant", "content": "Ada Lovelace"}
+                choice = {"index": 0, "message": message, "finish_reason": "stop"}
+                usage = {"prompt_tokens": 9, "completion_tokens": 2}
+                raw = json.dumps({"choices": [choice], "usage": usage}).encode()
+                self.send_response(200)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(raw)))
+                self.end_headers()
+                self.wfile.write(raw)
+
+            def log_message(self, *args):
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.port = self._server.server_address[1]
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def keep_waiting(self, connection):
+        """Says nothing until who asked closes the connection."""
+        while not self.ending.is_set():
+            readable, _, _ = select.select([connection], [], [], 0.1)
+            if readable and connection.recv(1, socket.MSG_PEEK) == b"":
+                self.left.release()
+                return
+
+    def kill(self, port):
+        """SIGKILL to the process that has this port."""
+        for found in psutil.net_connections("tcp"):
+            if found.laddr.port == port and found.raddr and found.raddr.port == self.port:
+                self.killed.append(found.pid)
+                psutil.Process(found.pid).kill()
+
+    def end(self):
+        self.ending.set()
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@pytest.fixture(scope="module")
+def upstream():
+    made = Upstream()
+    yield made
+    made.end()
+
+
+@pytest.fixture(scope="module")
+def url(local_ray, upstream, tmp_path_factory):
+    """An endpoint over no store: its requests bring their pages."""
+    from ray import serve
+
+    from raypipe import deploy
+
+    folder = tmp_path_factory.mktemp("troubled")
+    tree = yaml.safe_load((HERE / "fake_models.yaml").read_text())
+    tree["llama-3-8b"] = {
+        "kind": "generator", "loader": "openai", "endpoint": "here", "model": "m", "max_tokens": 8192,
+    }  # fmt: skip
+    (folder / "models.yaml").write_text(yaml.safe_dump(tree))
+    recipe = resolved("crag-baseline", str(folder / "models.yaml"), CONF)
+    at = {"here": Address(f"http://127.0.0.1:{upstream.port}/v1", timeout_s=300, tries=1)}
+    place = Place(str(folder / "none"), "sorted", "cpu", 1, endpoints=at)
+    face = Face(Keys(open=True), Limits(deadline_s=DEADLINE_S))
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    deploy.run(deploy.deployed(recipe, place, 0, face), "127.0.0.1", port)
+    yield f"http://127.0.0.1:{port}"
+    deploy.stop()
+    serve.shutdown()
+
+
+def ask(url, query, **more):
+    body = {"query": query, "documents": [PAGE], **more}
+    return httpx.post(f"{url}/v1/answer", json=body, timeout=120)
+
+
+def answered(url):
+    said = ask(url, "who wrote the first program?").json()
+    return (said["answer"], said["outcome"], said["degraded"]) == ("Ada Lovelace", "answered", [])
+
+
+def test_a_question_is_answered_and_no_url_in_it_or_its_page_is_fetched(url, upstream):
+    here = f"http://127.0.0.1:{upstream.port}"
+    html = f'<p>Ada wrote it.</p><img src="{here}/image"><script src="{here}/script"></script>'
+    html += f'<link rel="stylesheet" href="{here}/style"><iframe src="{here}/frame"></iframe>'
+    page = {"page_result": html, "page_url": f"{here}/page", "page_snippet": f"see {here}/snippet"}
+    said = ask(url, f"who wrote {here}/question ?", documents=[page]).json()
+    assert (said["answer"], said["outcome"], said["degraded"]) == ("Ada Lovelace", "answered", [])
+    assert set(upstream.paths) == {"/v1/chat/completions"}
+
+
+def test_without_its_tables_it_is_alive_and_not_ready(url):
+    assert httpx.get(f"{url}/healthz").status_code == 200
+    for reply in (httpx.get(f"{url}/readyz"), httpx.post(f"{url}/v1/answer", json={"query": "who?"})):
+        assert reply.status_code == 503 and int(reply.headers["retry-after"]) > 0
+
+
+@pytest.mark.parametrize("streams", [False, True])
+def test_a_client_that_goes_ends_the_work_down_to_the_model(url, upstream, streams):
+    host, port = url.removeprefix("http://").split(":")
+    body = json.dumps({"query": "who keeps silence?", "documents": [PAGE], "stream": streams}).encode()
+    head = f"POST /v1/answer HTTP/1.1\r\nhost: {host}\r\ncontent-type: application/json\r\n"
+    with socket.create_connection((host, int(port))) as client:
+        client.sendall(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
+        assert upstream.asked.acquire(timeout=60), "the model was never asked"
+    assert upstream.left.acquire(timeout=30), "the model works on for nobody"
+    assert answered(url)
+
+
+def test_a_deadline_that_passes_is_i_dont_know_in_time_and_names_the_stage(url, upstream):
+    start = time.monotonic()
+    said = ask(url, "who keeps silence?", deadline_s=3.0).json()
+    assert time.monotonic() - start < 30, "the model would have kept silent for ever"
+    assert (said["answer"], said["outcome"]) == ("i don't know", "abstained")
+    assert said["degraded"] == [STAGE]
+    assert upstream.asked.acquire(timeout=1) and upstream.left.acquire(timeout=30)
+
+
+def test_a_question_that_kills_who_works_on_it_kills_three_at_most_and_the_others_are_served(url, upstream):
+    with ThreadPoolExecutor(1) as thread:
+        poison = thread.submit(ask, url, "who drank the poison?")
+        replies = []
+        while not poison.done():
+            replies.append(ask(url, "who wrote the first program?"))
+    said = poison.result().json()
+    assert (said["outcome"], said["degraded"]) == ("abstained", [STAGE])
+    assert 0 < len(set(upstream.killed)) <= 3
+    assert {r.status_code for r in replies} == {200}
+    assert answered(url)
+
+
+def test_with_its_model_away_the_answer_says_what_is_missing(url, upstream):
+    """The last of all: it ends the model."""
+    upstream.end()
+    reply = ask(url, "who wrote the first program?")
+    said = reply.json()
+    assert reply.status_code == 200
+    assert (said["answer"], said["outcome"], said["degraded"]) == ("i don't know", "abstained", [STAGE])
