@@ -141,8 +141,8 @@ def drive(address: str, session: int, folder: Path, kills: Sequence[Kill]) -> No
     said = os.open(folder / "said", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(said, 1)
     os.dup2(said, 2)
-    from raypipe import cluster
     from raypipe.cli.opened import resolved
+    from raypipe.cluster import pools
     from raypipe.conf import Conf
     from raypipe.evaluate import evaluate
     from raypipe.pipeline import Pipeline, Sizes
@@ -150,7 +150,7 @@ def drive(address: str, session: int, folder: Path, kills: Sequence[Kill]) -> No
     from raypipe.store import Store
 
     diary = folder / "diary"
-    cluster.connect(address)
+    pools.connect(address)
     import ray
 
     ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers do not import a script
@@ -173,7 +173,7 @@ def drive(address: str, session: int, folder: Path, kills: Sequence[Kill]) -> No
 
     def runner(verb: Verb, fill: Fill, parts: Sequence[Part]) -> Iterator[PartDone]:
         armed = Armed(fill, verb, str(diary), at_a_point, cast(Any, fill).place)
-        return cluster.run_parts(armed, parts, cluster.Pool(actors=ACTORS, cpus=0.5))
+        return pools.run_parts(armed, parts, pools.Pool(actors=ACTORS, cpus=0.5))
 
     recipe = resolved(str(RECIPE), str(MODELS), Conf((ROOT / "conf",)))
     store = Store.create(str(folder / "store"))
