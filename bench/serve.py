@@ -5,7 +5,7 @@ calls of several requests together. One machine, one run, an invented data set.
 `overhead` is what a request takes beyond answering: client, proxy, gateway, reading and writing JSON, at one
 client. Prints one JSON object per way.
 
-    python bench/serve.py [--recipe local] [--models FILE] [--questions 96] [--clients 1,8,32]
+    python bench/serve.py [--recipe local] [--models FILE] [--questions 32] [--clients 1,8,32]
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--recipe", default="local")
     parser.add_argument("--models")
-    parser.add_argument("--questions", type=int, default=96)
+    parser.add_argument("--questions", type=int, default=32)
     parser.add_argument("--pages", type=int, default=5, help="of each question")
     parser.add_argument("--clients", default="1,8,32")
     return parser.parse_args()

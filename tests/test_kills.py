@@ -14,10 +14,10 @@ KILLS = Path(__file__).parents[1] / "bench" / "kills.py"
 @pytest.mark.timeout(1200)
 def test_ten_kills_leave_the_tables_of_an_undisturbed_run(tmp_path):
     out = tmp_path / "kills.jsonl"
-    args = ["--kills", "10", "--in-a-row", "5", "--seed", "1", "--out", str(out)]
+    args = ["--kills", "10", "--seed", "1", "--out", str(out)]
     done = subprocess.run([sys.executable, str(KILLS), *args], capture_output=True, text=True, timeout=1100)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     trials = [json.loads(line) for line in out.read_text().splitlines()]
-    assert [len(t["kills"]) for t in trials] == [5, 5] and all(t["equal"] for t in trials)
-    assert {k["who"] for t in trials for k in t["kills"]} == {"driver", "worker", "raylet"}
-    assert any(how == "killed" for t in trials for how in t["ends"])
+    killed = [k for t in trials for k in t["killed"]]
+    assert len(killed) >= 10 and all(t["equal"] for t in trials)
+    assert {k.split()[0] for k in killed} == {"driver", "worker", "raylet"}
