@@ -2,8 +2,8 @@
 
     python naive_checkpoint.py ADDRESS FOLDER [--dies]
 
-Reads FOLDER/in/*.parquet, writes FOLDER/rows.lance. With `--dies` the driver ends itself by SIGKILL once Ray
-has checkpointed every row but those of the last file, which wait until FOLDER/died is there.
+Writes FOLDER/rows.lance in blocks. With `--dies` the driver ends itself by SIGKILL once Ray has checkpointed
+every row but those of the last block, which wait until FOLDER/died is there.
 """
 
 import os
@@ -15,7 +15,6 @@ from pathlib import Path
 
 import lance
 import pyarrow as pa
-import pyarrow.parquet as pq
 import ray
 from lance.fragment import write_fragments
 from ray.data import DataContext
@@ -23,7 +22,7 @@ from ray.data.block import BlockAccessor
 from ray.data.checkpoint import CheckpointConfig
 from ray.data.datasource import Datasink
 
-FILES, ROWS = 4, 25  # of each file
+BLOCKS, ROWS = 4, 25  # of each block
 
 
 class LanceSink(Datasink):
@@ -35,7 +34,7 @@ class LanceSink(Datasink):
 
     def write(self, blocks, ctx):
         table = pa.concat_tables(BlockAccessor.for_block(b).to_arrow() for b in blocks)
-        if max(table["id"].to_pylist(), default=0) >= (FILES - 1) * ROWS:
+        if max(table["id"].to_pylist(), default=0) >= (BLOCKS - 1) * ROWS:
             while not (self._folder / "died").exists():
                 time.sleep(0.1)
         return write_fragments(table, str(self._folder / "rows.lance"))
@@ -51,7 +50,7 @@ def dies_when_checkpointed(folder):
     """Ends this process as soon as every row is checkpointed that does not wait."""
     while True:
         files = [f.read_bytes() for f in folder.glob("checkpoint/*.parquet")]
-        if len(files) == FILES - 1 and all(f.endswith(b"PAR1") for f in files):  # written to their end
+        if len(files) == BLOCKS - 1 and all(f.endswith(b"PAR1") for f in files):  # written to their end
             os.kill(os.getpid(), signal.SIGKILL)
         time.sleep(0.05)
 
@@ -65,17 +64,9 @@ def main(address, folder, dies):
     if dies:
         threading.Thread(target=dies_when_checkpointed, args=[folder], daemon=True).start()
     little = {"num_cpus": 0.1}  # the task that waits leaves the others their room
-    rows = ray.data.read_parquet(str(folder / "in"), override_num_blocks=FILES, ray_remote_args=little)
+    rows = ray.data.range(BLOCKS * ROWS, override_num_blocks=BLOCKS)
     rows.write_datasink(LanceSink(folder), ray_remote_args=little)
     print("finished", flush=True)
-
-
-def prepare(folder):
-    """The files to read."""
-    (folder / "in").mkdir()
-    for file in range(FILES):
-        ids = range(file * ROWS, (file + 1) * ROWS)
-        pq.write_table(pa.table({"id": pa.array(ids, pa.int64())}), folder / "in" / f"{file}.parquet")
 
 
 if __name__ == "__main__":

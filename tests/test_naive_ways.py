@@ -13,7 +13,7 @@ import lancedb
 import naive_checkpoint
 import pyarrow as pa
 import ray
-from naive_checkpoint import FILES, ROWS
+from naive_checkpoint import BLOCKS, ROWS
 
 IDS = list(range(100))
 
@@ -60,7 +60,6 @@ def test_merging_the_same_new_keys_from_several_workers_doubles_rows_without_an_
 
 
 def test_rays_checkpointing_marks_rows_as_done_that_no_commit_ever_names(tmp_path, local_ray):
-    naive_checkpoint.prepare(tmp_path)
     address = ray.get_runtime_context().gcs_address
     run = [sys.executable, naive_checkpoint.__file__, address, str(tmp_path)]
     killed = subprocess.run([*run, "--dies"], capture_output=True, text=True, timeout=300)
@@ -69,4 +68,4 @@ def test_rays_checkpointing_marks_rows_as_done_that_no_commit_ever_names(tmp_pat
     resumed = subprocess.run(run, capture_output=True, text=True, timeout=300)
     assert resumed.returncode == 0 and "finished" in resumed.stdout, resumed.stderr
     rows, distinct = counted(str(tmp_path / "rows.lance"))
-    assert rows == distinct == ROWS, f"of {FILES * ROWS}, and the job is green"
+    assert rows == distinct == ROWS, f"of {BLOCKS * ROWS}, and the job is green"
