@@ -117,7 +117,7 @@ def test_a_fault_is_given_and_not_remembered(scripted, memo):
 def test_replies_come_back_from_a_store_as_they_were_said(tmp_path, scripted):
     store = Store.create(str(tmp_path / "store"))
     replies = [
-        Generated("日本 \u2019 {}", "stop", 5, 4, 3, -1.25),
+        Generated("日本 \u2019 {} \0", "stop", 5, 4, 3, -1.25),
         Generated("cut", "length", 2**31 - 1, 0, 8, None),
     ]
 

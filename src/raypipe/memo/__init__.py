@@ -59,8 +59,8 @@ class MemoTable:
 
 
 def _storable(text: str) -> bool:
-    """False for a text with a lone surrogate or a NUL, which no table can hold."""
-    return "\0" not in text and text.encode("utf-8", "replace").decode() == text
+    """False for a text with a lone surrogate, which no table can hold."""
+    return text.encode("utf-8", "replace").decode() == text
 
 
 def vectors_of(model: Model) -> MemoTable:
