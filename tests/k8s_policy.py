@@ -20,6 +20,7 @@ Trees = list[Tree]
 
 PART_OF, COMPONENT = "app.kubernetes.io/part-of", "app.kubernetes.io/component"
 GPU = "nvidia.com/gpu"
+KEYS = "RAYPIPE_KEYS"
 SECRET = re.compile("token|key|secret|password|credential", re.I)
 TOKEN = {"mode": "token", "secretName": "raypipe-ray-token"}
 KINDS = {
@@ -262,6 +263,36 @@ def secrets_are_named_and_never_written(trees: Trees) -> Iterator[str]:
         if options and set(options["redisPassword"]) != {"valueFrom"}:
             yield "redisPassword"
     yield from (t["metadata"]["name"] for t in of_kind(trees, "RayJob") if "runtimeEnvYAML" in t["spec"])
+
+
+def _serving_pods(trees: Trees) -> list[Tree]:
+    return ray_pods(of_kind(trees, "RayService"))
+
+
+def _key_entries(trees: Trees) -> list[Tree]:
+    """Where a container of the endpoint gets its keys."""
+    found = [c for p in _serving_pods(trees) for c in p["spec"]["containers"]]
+    return [e for c in found for e in c["env"] if e["name"] == KEYS]
+
+
+@rule(
+    at(_key_entries, "name", to="OTHER_KEYS"),
+    at(_key_entries, "valueFrom", "secretKeyRef", "optional", to=True),
+    at(_key_entries, "valueFrom", "secretKeyRef", "name", to="raypipe-env"),
+    at(_key_entries, "valueFrom", "secretKeyRef", "key", to="auth_token"),
+    at(kind("RayService"), "spec", "serveConfigV2", to="applications: [{args: {auth: none}}]"),
+    at(kind("RayService"), "spec", "serveConfigV2", to="applications: [{args: {auth: null}}]"),
+)
+def the_endpoint_asks_for_a_key(trees: Trees) -> Iterator[str]:
+    for pod in _serving_pods(trees):  # Serve builds the application in any of them
+        for c in pod["spec"]["containers"]:
+            named = [e.get("valueFrom", {}).get("secretKeyRef") for e in c["env"] if e["name"] == KEYS]
+            if named != [{"name": "raypipe-keys", "key": "keys"}]:
+                yield f"{c['name']}: {named}"
+    for tree in of_kind(trees, "RayService"):
+        for app in yaml.safe_load(tree["spec"]["serveConfigV2"])["applications"]:
+            if "auth" in app.get("args", {}):
+                yield f"{tree['metadata']['name']}: auth"
 
 
 @rule(

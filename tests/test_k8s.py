@@ -18,6 +18,7 @@ from k8s_policy import RULES, cluster_of, containers, gpu_groups, of_kind, worke
 from serve_config import builder, unknown
 
 from raypipe import conf, rooms
+from raypipe.access import Face
 from raypipe.cli import parser
 from raypipe.cluster_file import Cluster
 from raypipe.conf import Where
@@ -25,6 +26,7 @@ from raypipe.conf import Where
 ROOT = Path(__file__).parents[1]
 K8S = ROOT / "k8s"
 IN_IMAGE = "/opt/raypipe/"  # where the checkout lies
+KEY = "what-the-Secret-holds"
 RAYS = ("RayCluster", "RayJob", "RayService")
 WATCHING = ("PodMonitor", "PrometheusRule")  # the Prometheus operator's; their schemas are not at hand
 OVERLAYS = ("base", "overlays/dev", "overlays/gpu", "overlays/ha")
@@ -217,10 +219,13 @@ def test_the_service_is_the_application_that_the_builder_makes_and_fits_its_work
     assert list(unknown(ServeDeploySchema, config)) == []
     [app] = config["applications"]
     assert app["import_path"] == "serve.app:build"
-    env = {e["name"]: e["value"] for c in containers([service]) for e in c["env"]}
+    env = {e["name"]: e.get("value", KEY) for c in containers([service]) for e in c["env"]}
     assert (ROOT / Path(env["PYTHONPATH"] + "/").relative_to(IN_IMAGE) / "serve/app.py").is_file()
     monkeypatch.setenv("RAYPIPE_CONF", str(ROOT / Path(env["RAYPIPE_CONF"]).relative_to(IN_IMAGE)))
+    monkeypatch.setenv("RAYPIPE_KEYS", env["RAYPIPE_KEYS"])
     built = build_app(builder()(app["args"]), name="raypipe")
+    [face] = [arg for d in built.deployments for arg in d.init_args if isinstance(arg, Face)]
+    assert face.keys.knows(KEY) and not face.keys.open
     deployments = app["deployments"]
     assert {d["name"] for d in deployments} == {d.name for d in built.deployments}
     have = most(service)
