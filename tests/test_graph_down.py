@@ -10,11 +10,11 @@ import pytest
 from raypipe import arrow
 from raypipe.cli.opened import resolved
 from raypipe.conf import Conf
+from raypipe.evaluate.stale import forget_old
 from raypipe.graph.server import serve
 from raypipe.ingest import ingest
 from raypipe.pipeline import Pipeline, Sizes, inline
 from raypipe.report.progress import Progress
-from raypipe.stale import forget_old
 from raypipe.store import Store
 from raypipe.work import Place
 
