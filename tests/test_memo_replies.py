@@ -6,7 +6,16 @@ from dataclasses import dataclass, replace
 import pytest
 
 from raypipe.chat import Choice, Generated, Message, Sampling
-from raypipe.memo import Count, MemoryMemo, Tally, Tokens, remembering, replies_of
+from raypipe.memo import (
+    ENTRY_BYTES,
+    REPLY_BYTES,
+    Count,
+    MemoryMemo,
+    Tally,
+    Tokens,
+    remembering,
+    replies_of,
+)
 from raypipe.memo.disk import Folded, StoreMemo, fold_memo, memo_versions
 from raypipe.models.scripted import Scripted
 from raypipe.records import Fault
@@ -148,7 +157,8 @@ def test_a_reply_that_no_table_can_hold_is_asked_again(memo):
 
 def test_a_memory_of_replies_forgets_what_came_first():
     async def fill():
-        memo, table = MemoryMemo(limit_bytes=899), replies_of(MODEL)
+        most = 3 * (ENTRY_BYTES + REPLY_BYTES + 100) - 1  # of two replies of 100 characters, nearly three
+        memo, table = MemoryMemo(most), replies_of(MODEL)
         for key in "abcd":
             rows = table.empty(1)
             rows[:] = [Generated(key * 100, "stop", 1, 0, 1)]
