@@ -33,8 +33,11 @@ class LanceSink(Datasink):
         self._folder = folder
 
     def write(self, blocks, ctx):
-        table = pa.concat_tables(BlockAccessor.for_block(b).to_arrow() for b in blocks)
-        if max(table["id"].to_pylist(), default=0) >= (BLOCKS - 1) * ROWS:
+        tables = [BlockAccessor.for_block(b).to_arrow() for b in blocks]
+        if not any(t.num_rows for t in tables):
+            return []
+        table = pa.concat_tables(t for t in tables if t.num_rows)
+        if max(table["id"].to_pylist()) >= (BLOCKS - 1) * ROWS:
             while not (self._folder / "died").exists():
                 time.sleep(0.1)
         return write_fragments(table, str(self._folder / "rows.lance"))
