@@ -25,8 +25,8 @@ import ray
 sys.path.insert(0, str(Path(__file__).parent))
 from engine import chats, sentence
 
-from raypipe import engines
 from raypipe.chat import Generate, Generated, Sampling
+from raypipe.cluster import engines
 from raypipe.kit import LocalKit
 from raypipe.models import catalog, load, standins
 from raypipe.models.engine import Engine

@@ -146,7 +146,7 @@ def engine(setup: Setup, sampling: Sampling) -> Iterator[Say]:
 def actor(setup: Setup, sampling: Sampling) -> Iterator[Say]:
     import ray
 
-    from raypipe import engines
+    from raypipe.cluster import engines
 
     ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False)
     client = engines.start("engine-bench-0", functools.partial(Engine, setup, True), engines.Place(cpus=0.5))

@@ -130,8 +130,8 @@ def die_once(diary: Path) -> None:
 
 def drive(address: str, folder: Path, kill: Kill | None) -> None:
     """The process that is a run: an eval over the invented data, on the Ray at an address."""
-    from raypipe import cluster
     from raypipe.cli.opened import resolved
+    from raypipe.cluster import pools
     from raypipe.conf import Conf
     from raypipe.evaluate import evaluate
     from raypipe.pipeline import Pipeline, Sizes
@@ -139,7 +139,7 @@ def drive(address: str, folder: Path, kill: Kill | None) -> None:
     from raypipe.store import Store
 
     diary = folder / "diary"
-    cluster.connect(address)
+    pools.connect(address)
     import ray
 
     ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers do not import a script
@@ -159,7 +159,7 @@ def drive(address: str, folder: Path, kill: Kill | None) -> None:
 
     def runner(verb: Verb, fill: Fill, parts: Sequence[Part]) -> Iterator[PartDone]:
         armed = Armed(fill, verb, str(diary), kill, cast(Any, fill).place)
-        return cluster.run_parts(armed, parts, cluster.Pool(actors=ACTORS, cpus=0.5))
+        return pools.run_parts(armed, parts, pools.Pool(actors=ACTORS, cpus=0.5))
 
     recipe = resolved(str(RECIPE), str(MODELS), Conf((ROOT / "conf",)))
     store = Store.create(str(folder / "store"))

@@ -25,7 +25,7 @@ from typing import Any
 from raypipe import arrow
 from raypipe.cli.opened import resolved
 from raypipe.conf import Conf
-from raypipe.letters import losses
+from raypipe.evaluate.letters import losses
 from raypipe.pipeline import Pipeline, Sizes, inline
 from raypipe.records import Question, Source, source_id
 from raypipe.report.progress import Progress

@@ -13,10 +13,10 @@ from raypipe.conf import Conf
 from raypipe.index import LanceIndex
 from raypipe.ingest import ingest
 from raypipe.kit import LocalKit
+from raypipe.online.request import answer_over
 from raypipe.pipeline import Pipeline, Sizes, inline, searched
 from raypipe.records import parse_chunk_id
 from raypipe.report.progress import Progress
-from raypipe.request import answer_over
 from raypipe.store import Store
 from raypipe.work import Place
 

@@ -23,11 +23,12 @@ import psutil
 import pytest
 import yaml
 
-from raypipe import arrow, conf, engines
+from raypipe import arrow, conf
 from raypipe.chat import Generated, Message, Sampling
 from raypipe.cli import main
 from raypipe.cli.opened import resolved
-from raypipe.cluster_file import Cluster
+from raypipe.cluster import engines
+from raypipe.cluster.file import Cluster
 from raypipe.conf import Conf, Where
 from raypipe.evaluate import Evaluation, evaluate
 from raypipe.graph.server import serve as serve_graph
@@ -144,7 +145,7 @@ def server(models, tmp_path_factory):
 class Job:
     """What a job has: its engines, and how to end them before the tests do."""
 
-    team: object  # cluster.Team
+    team: object  # pools.Team
     ends: ExitStack
     before: set  # pids of engines that were there before it
 
@@ -152,14 +153,14 @@ class Job:
 @pytest.fixture(scope="module")
 def job(local_ray, models, server):
     """One engine, started as a job starts it, and gone afterwards with all its processes."""
-    from raypipe import cluster
+    from raypipe.cluster import pools
 
     path = CONF.find("clusters", "laptop")
     file = conf.build(Cluster, conf.read_yaml(path), Where(str(path)))
     wanted = [m for name in (SMALL, WHOLE) for m in resolved(name, str(models), CONF).models()]
-    made = cluster.Team.of(file, wanted)
+    made = pools.Team.of(file, wanted)
     assert made is not None and len(made.models) == 1, "both recipes name one model"
-    made.preflight(cluster.nodes())
+    made.preflight(pools.nodes())
     before = set(living(VLLM, GUARD))
     with ExitStack() as ends:
         ends.enter_context(made.at_work())
@@ -174,11 +175,11 @@ def store(tmp_path_factory):
 def run(recipe, job, store, data, out, fresh=False, **place) -> tuple[Pipeline, Evaluation]:
     """An eval whose answers are made on Ray, beside the job's engine. The corpus half, which is tested
     elsewhere, is done in this process."""
-    from raypipe import cluster
+    from raypipe.cluster import pools
 
     def runner(verb, fill, parts):
         there = job.team.engines.answer
-        return cluster.run_parts(fill, parts, there) if verb == "answer" else inline(verb, fill, parts)
+        return pools.run_parts(fill, parts, there) if verb == "answer" else inline(verb, fill, parts)
 
     where = Place(store.uri, "sorted", "cpu", 2, job.team.names, **place)
     with Progress(io.StringIO(), silent=True) as progress:

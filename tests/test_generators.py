@@ -13,8 +13,9 @@ from raypipe.chat import Message, Sampling
 from raypipe.cli import main
 from raypipe.cli.opened import addresses, resolved
 from raypipe.cli.settings import from_environment
-from raypipe.cluster import Team, run_beside
-from raypipe.cluster_file import Cluster, Engines, Pool
+from raypipe.cluster.file import Cluster, Engines, Pool
+from raypipe.cluster.pools import Team, run_beside
+from raypipe.cluster.rooms import preflight
 from raypipe.conf import Conf, Where
 from raypipe.errors import ClusterTooSmall, ConfError, ModelMissing
 from raypipe.evaluate import evaluate
@@ -24,7 +25,6 @@ from raypipe.models import catalog
 from raypipe.models.load import Address
 from raypipe.pipeline import Pipeline, Sizes, inline
 from raypipe.report.progress import Progress
-from raypipe.rooms import preflight
 from raypipe.store import Store
 from raypipe.work import FillTexts, Place, with_threads
 

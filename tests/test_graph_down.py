@@ -13,6 +13,7 @@ from raypipe.cli import main
 from raypipe.cli.opened import resolved
 from raypipe.conf import Conf
 from raypipe.evaluate import evaluate
+from raypipe.evaluate.stale import old_answers
 from raypipe.graph.server import serve
 from raypipe.ingest import ingest
 from raypipe.memo import graph_replies_of
@@ -20,7 +21,6 @@ from raypipe.memo.disk import fold_memo
 from raypipe.pipeline import Pipeline, Sizes, inline
 from raypipe.release.prune import Removal, prune
 from raypipe.report.progress import Progress
-from raypipe.stale import old_answers
 from raypipe.store import Store
 from raypipe.work import Place
 

@@ -17,9 +17,10 @@ import yaml
 from k8s_policy import RULES, cluster_of, containers, gpu_groups, of_kind, worker_groups
 from serve_config import builder, unknown
 
-from raypipe import conf, rooms
+from raypipe import conf
 from raypipe.cli import parser
-from raypipe.cluster_file import Cluster
+from raypipe.cluster import rooms
+from raypipe.cluster.file import Cluster
 from raypipe.conf import Where
 
 ROOT = Path(__file__).parents[1]

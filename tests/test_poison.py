@@ -12,10 +12,10 @@ import ray
 from reruns import CONF, FAKES, HERE, Bench
 
 from raypipe import arrow
-from raypipe.budget import Budget
 from raypipe.cli.opened import resolved
+from raypipe.cluster.budget import Budget
 from raypipe.errors import ConfError, DataError, FaultBudgetExceeded
-from raypipe.letters import check, losses, retry
+from raypipe.evaluate.letters import check, losses, retry
 from raypipe.pipeline import Pipeline, Sizes, inline
 from raypipe.records import Source, source_id
 from raypipe.report.progress import Progress
@@ -79,16 +79,16 @@ def stored_faults(pipe):
 def test_one_row_in_a_thousand_that_kills_or_stops_its_worker_costs_one_row(
     sources, how, tmp_path, local_ray
 ):
-    from raypipe import cluster
+    from raypipe.cluster import pools
 
     ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import a test module
     pipe, ids = sources
     poison, diary = ids[457], tmp_path / "diary"
-    limits = cluster.Limits(row_s=0.03, open_s=6.0)  # a part of 100 has 9 s, a row alone 6
+    limits = pools.Limits(row_s=0.03, open_s=6.0)  # a part of 100 has 9 s, a row alone 6
 
     def runner(verb, fill, parts):
-        pool = cluster.Pool(actors=2, cpus=0.5)
-        return cluster.run_parts(Poisoned(fill, poison, how, str(diary), fill.place), parts, pool, limits)
+        pool = pools.Pool(actors=2, cpus=0.5)
+        return pools.run_parts(Poisoned(fill, poison, how, str(diary), fill.place), parts, pool, limits)
 
     pipe = replace(pipe, runner=runner)
     pipe._texts(ids, _done())
@@ -107,14 +107,14 @@ def _done():
 
 
 def test_what_a_caller_can_mend_ends_the_run_at_once_with_its_own_type(sources, tmp_path, local_ray):
-    from raypipe import cluster
+    from raypipe.cluster import pools
 
     ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
     pipe, ids = sources
 
     def runner(verb, fill, parts):
         wrong = Poisoned(fill, ids[5], "wrong setup", str(tmp_path / "diary"), fill.place)
-        return cluster.run_parts(wrong, parts, cluster.Pool(actors=1, cpus=0.5))
+        return pools.run_parts(wrong, parts, pools.Pool(actors=1, cpus=0.5))
 
     with pytest.raises(ConfError, match="the setup is wrong"):
         replace(pipe, runner=runner)._texts(ids, _done())

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from raypipe import arrow, cluster, readers
+from raypipe import arrow, readers
 from raypipe.cli import main
 from raypipe.cli.opened import resolved
+from raypipe.cluster import pools
 from raypipe.conf import Conf
 from raypipe.identity import model_identity
 from raypipe.index import MemoryIndex
@@ -64,7 +65,7 @@ def stored(recipe, world, uri, runner, progress):
 
 
 def on_ray(verb, fill, parts):
-    return cluster.run_parts(fill, parts, cluster.Pool(actors=2, cpus=1))
+    return pools.run_parts(fill, parts, pools.Pool(actors=2, cpus=1))
 
 
 @pytest.fixture

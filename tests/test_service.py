@@ -13,8 +13,8 @@ from raypipe.cli.opened import resolved
 from raypipe.conf import Conf
 from raypipe.errors import Overloaded, Unavailable
 from raypipe.kit import LocalKit
-from raypipe.kit_serve import ServeKit
 from raypipe.online import NotReady, Online
+from raypipe.online.kit import ServeKit
 from raypipe.records import Source, source_id
 from raypipe.run import Corpora
 from raypipe.service import application

@@ -19,8 +19,8 @@ from raypipe.conf import Conf
 from raypipe.errors import ConfError
 from raypipe.harness import Participant
 from raypipe.kit import LocalKit
-from raypipe.kit_serve import ServeKit
 from raypipe.online import Online
+from raypipe.online.kit import ServeKit
 from raypipe.service.watch import JsonLines
 
 HERE = Path(__file__).parent

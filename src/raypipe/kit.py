@@ -18,13 +18,13 @@ from typing import Any, TypeVar
 import numpy as np
 
 from raypipe.chat import STEP, Chat, Generate, Generated, Sampling
+from raypipe.cluster.routing import routed
 from raypipe.errors import ConfError
 from raypipe.identity import model_identity, stable
 from raypipe.knowledge import Facts, FactsRef
 from raypipe.models import load
 from raypipe.models.load import Address, Engine, Room
 from raypipe.records import Fault
-from raypipe.routing import routed
 from raypipe.step import Embed, Graph, GraphRef, Index, Model, ModelKind, Role, Score, Tokenize
 
 T = TypeVar("T")
@@ -280,7 +280,7 @@ def _shared(model: Model, engines: Mapping[str, Sequence[str]]) -> Generate:
             f"model {model.name!r}: no engine was started for it. Jobs start engines, `raypipe ask` its own; "
             f"a run in one process has none"
         )
-    from raypipe.engines import find
+    from raypipe.cluster.engines import find
 
     return routed([find(name).generate for name in names])
 

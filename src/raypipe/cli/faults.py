@@ -12,7 +12,7 @@ from rich.console import Console
 from raypipe.cli import options
 from raypipe.cli.settings import Settings
 from raypipe.evaluate import questions_of
-from raypipe.letters import losses
+from raypipe.evaluate.letters import losses
 from raypipe.manifest import answer_keys, read
 from raypipe.pipeline import Pipeline, Sizes, inline
 from raypipe.plain import from_plain

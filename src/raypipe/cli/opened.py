@@ -15,28 +15,28 @@ from raypipe import conf
 from raypipe.chat import Generate
 from raypipe.cli import options
 from raypipe.cli.settings import Settings
-from raypipe.cluster_file import Cluster
+from raypipe.cluster.file import Cluster
+from raypipe.cluster.placement import asked_by, refuse
+from raypipe.cluster.rooms import fitting, on_paper, reachable, sized, this_machine
 from raypipe.conf import Conf, Where
 from raypipe.errors import ConfError
+from raypipe.evaluate.judge import PROMPTS, Judge
 from raypipe.graph.known import placed
-from raypipe.judge import PROMPTS, Judge
 from raypipe.kit import LocalKit
 from raypipe.metrics.crag import Rule
 from raypipe.models import catalog
 from raypipe.models.catalog import Catalog
 from raypipe.models.load import Address
 from raypipe.pipeline import Pipeline, Runner, Sizes, inline
-from raypipe.placement import asked_by, refuse
 from raypipe.recipe import Recipe, load
 from raypipe.report.progress import Progress
 from raypipe.resolve import prompt_file, resolvers
-from raypipe.rooms import fitting, on_paper, reachable, sized, this_machine
 from raypipe.step import Model
 from raypipe.store import Store
 from raypipe.work import Fill, Part, PartDone, Place, Verb
 
 if TYPE_CHECKING:
-    from raypipe.cluster import Team
+    from raypipe.cluster.pools import Team
 
 
 def catalog_of(models_file: str | None, files: Conf) -> Catalog:
@@ -117,29 +117,29 @@ def cluster_of(
 ) -> Opened:
     """The named cluster file, joined and checked: after this, what was asked for can start. Where the judge
     is one of the models, its engine is the recipe's, and stays up for it."""
-    from raypipe import cluster  # Ray takes a second to import; `--help` and `parse` need none of it
+    from raypipe.cluster import pools  # Ray takes a second to import; `--help` and `parse` need none of it
 
     models = recipe.models() if answers else ()
     written = cluster_file(args, settings)
-    wanted = cluster.startable(written, models)
+    wanted = pools.startable(written, models)
     # What is too large on the machines that the file is written for is refused before Ray is joined.
     asked = asked_by(recipe) if answers else ()
     refuse(sized(written, wanted, on_paper(written)), recipe.embedders(), asked)
-    if settings.ray == "local" and not cluster.joined():  # said before a Ray is started, which takes seconds
+    if settings.ray == "local" and not pools.joined():  # said before a Ray is started, which takes seconds
         fitting(written, wanted, reachable(written, [this_machine()]))
-    cluster.connect(settings.ray)
-    file = fitting(written, wanted, reachable(written, cluster.nodes()))
-    team = cluster.Team.of(file, models)
+    pools.connect(settings.ray)
+    file = fitting(written, wanted, reachable(written, pools.nodes()))
+    team = pools.Team.of(file, models)
     shared = judge is not None and team is not None and judge.share(team)
 
     def runner(verb: Verb, fill: Fill, parts: Sequence[Part]) -> Iterator[PartDone]:
         if team and verb == "answer":
             if not (shared and judge):
-                return cluster.run_beside(team, fill, parts, file.limits)
+                return pools.run_beside(team, fill, parts, file.limits)
             if parts:
                 judge.start()
-            return cluster.run_parts(fill, parts, team.engines.answer, file.limits)
-        return cluster.run_parts(fill, parts, file.pools[verb], file.limits)
+            return pools.run_parts(fill, parts, team.engines.answer, file.limits)
+        return pools.run_parts(fill, parts, file.pools[verb], file.limits)
 
     opened = _opened(file, settings, uri, models)
     place = replace(opened.place, engines=team.names if team else {})
@@ -208,10 +208,10 @@ class JudgeKit(LocalKit):
 
     def start(self) -> None:
         """Starts the engines, once; they end with the block that made this kit."""
-        from raypipe import cluster
+        from raypipe.cluster import pools
 
         if self._team is not None and not self._up:
-            self._team.preflight(cluster.nodes())
+            self._team.preflight(pools.nodes())
             self._ends.enter_context(self._team.at_work())
             self._up = True
 
@@ -227,11 +227,11 @@ def judging(args: argparse.Namespace, settings: Settings) -> Iterator[tuple[Judg
     if judge is None:
         yield None
         return
-    from raypipe import cluster
+    from raypipe.cluster import pools
 
     written = cluster_file(args, settings)
-    file = sized(written, cluster.startable(written, [judge.model]), on_paper(written))
-    team = cluster.Team.of(file, [judge.model])
+    file = sized(written, pools.startable(written, [judge.model]), on_paper(written))
+    team = pools.Team.of(file, [judge.model])
     endpoints = addresses(file, [judge.model], settings.keys)
     with ExitStack() as ends:
         yield judge, JudgeKit(team, endpoints, ends)

@@ -12,15 +12,15 @@ from rich.console import Console
 from raypipe.cli import options
 from raypipe.cli.opened import cluster_file, pipeline_here, pipeline_of
 from raypipe.cli.settings import Settings
+from raypipe.cluster.placement import asked_by, bottleneck, placement, refuse
+from raypipe.cluster.rooms import fitting, on_paper
 from raypipe.evaluate import questions_of
+from raypipe.evaluate.stale import old_answers
 from raypipe.manifest import read, to_json
-from raypipe.placement import asked_by, bottleneck, placement, refuse
 from raypipe.plan import Coming, plan
 from raypipe.plan.coming import read_questions
 from raypipe.recipe import Recipe
 from raypipe.report.plans import print_placement, print_plan, print_story
-from raypipe.rooms import fitting, on_paper
-from raypipe.stale import old_answers
 from raypipe.store import Store
 from raypipe.why import why
 

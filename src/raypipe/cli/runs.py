@@ -21,7 +21,7 @@ from raypipe.cli.origin import origin
 from raypipe.cli.plans import dry_run
 from raypipe.cli.settings import Settings
 from raypipe.evaluate import Evaluation, evaluate, questions_of
-from raypipe.letters import check, retry
+from raypipe.evaluate.letters import check, retry
 from raypipe.manifest import to_json as plain_json
 from raypipe.metrics.textfile import replaced
 from raypipe.plan import Plan

@@ -16,7 +16,8 @@ from raypipe.access import Face, Keys, Limits
 from raypipe.cli import options
 from raypipe.cli.opened import addresses, asking, resolved
 from raypipe.cli.settings import Settings
-from raypipe.cluster_file import Cluster
+from raypipe.cluster.file import Cluster
+from raypipe.cluster.rooms import on_paper, preflight, sized
 from raypipe.conf import Where
 from raypipe.degrade import Rules
 from raypipe.errors import ConfError
@@ -25,7 +26,6 @@ from raypipe.models.load import Room
 from raypipe.plain import from_plain
 from raypipe.recipe import Recipe
 from raypipe.release import live
-from raypipe.rooms import on_paper, preflight, sized
 from raypipe.step import Model
 from raypipe.steps.extract import Extract
 from raypipe.store import Store
@@ -111,13 +111,13 @@ class Endpoint:
     def check(self, settings: Settings) -> None:
         """Raises ModelMissing or ConfError unless every model's files are here and may be read, and the
         cluster file has room for engines where the recipe needs one."""
-        from raypipe import cluster
+        from raypipe.cluster import pools
 
         store = settings.store_to_use(self.store)
         models = self.asked(settings, store).models()
         for model in models:
             load.present(model)
-        cluster.startable(self.file(settings), models)
+        pools.startable(self.file(settings), models)
 
     def asked(self, settings: Settings, store: str) -> Recipe:
         """The recipe that answers: by name, or the live release's now. Raises ConfError for a graph whose
@@ -198,7 +198,8 @@ def check_host(host: str, keys: Keys) -> None:
 
 
 def _serve(args: argparse.Namespace, settings: Settings) -> int:
-    from raypipe import cluster, deploy
+    from raypipe import deploy
+    from raypipe.cluster import pools
 
     endpoint = Endpoint(
         args.recipe,
@@ -214,8 +215,8 @@ def _serve(args: argparse.Namespace, settings: Settings) -> int:
     check_host(args.host, endpoint.face(settings.keys).keys)
     endpoint.check(settings)  # a replica that cannot start is tried again and again
     application = endpoint.application(settings)
-    cluster.connect("local")  # a Serve that runs elsewhere may listen to others
-    preflight({"embed": endpoint.file(settings).pools["embed"]}, cluster.nodes())
+    pools.connect("local")  # a Serve that runs elsewhere may listen to others
+    preflight({"embed": endpoint.file(settings).pools["embed"]}, pools.nodes())
     try:
         deploy.run(application, args.host, args.port)
         where = f"http://{args.host}:{args.port}"

@@ -13,9 +13,9 @@ from raypipe.degrade import Rules
 from raypipe.deploy.calls import Calls
 from raypipe.deploy.meters import RayMeters
 from raypipe.deploy.traces import Traces, tracer
-from raypipe.kit_serve import ServeKit
-from raypipe.live import Live
 from raypipe.online import Online
+from raypipe.online.kit import ServeKit
+from raypipe.online.live import Live
 from raypipe.recipe import Recipe
 from raypipe.service import application
 from raypipe.service.app import Answerer

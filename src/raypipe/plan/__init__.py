@@ -34,9 +34,9 @@ from raypipe.plan.bounds import (
 )
 from raypipe.plan.holdings import Answered, Chunks, left
 from raypipe.plan.rates import Rate, rate, seconds
+from raypipe.plan.renewed import behind
 from raypipe.recipe import Stage, row_key
 from raypipe.records import Question, digest
-from raypipe.stale import behind
 from raypipe.step import Model, Step
 from raypipe.steps.embed import Embed
 from raypipe.steps.generate import Generate
@@ -61,9 +61,8 @@ class StepPlan:
     remembered: int  # rows for which nothing is asked
     may_ask: int  # calls; for parse and split: sources to work on
     exact: bool  # False: may_ask is an upper bound
-    reasons: Mapping[
-        str, int
-    ]  # row, model, prompt, parameter, version, upstream, stale -> calls; they add up
+    reasons: Mapping[str, int]
+    """row, model, prompt, parameter, version, upstream, stale -> calls; they add up"""
     seconds: tuple[float, float] | None  # of all processes together; None: no earlier run says
     tokens: tuple[int, int]  # of prompts and replies of language models
     nbytes: tuple[int, int]  # that the store grows by, about, before compression; texts not counted
@@ -121,7 +120,7 @@ def plan(
 ) -> Plan:
     """What an eval of these questions may have to do on this store. `fresh`: every question is answered anew
     and no reply counts as remembered. `old`: ids of questions whose answers are to be worked out again, since
-    a graph's replies no longer hold (`stale.old_answers`)."""
+    a graph's replies no longer hold (`evaluate.stale`)."""
     questions = list(questions)  # gone through several times
     runs = recent(pipeline.store, LOOKED_BACK)
     planner = _Planner(pipeline, runs, coming or Coming(), fresh, frozenset(old))

@@ -20,8 +20,8 @@ from typing import Annotated, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from raypipe.catalogue import Filters
 from raypipe.online import Asked
+from raypipe.online.catalogue import Filters
 from raypipe.readers import Counts
 from raypipe.readers.crag import cited
 from raypipe.readers.lines import decode

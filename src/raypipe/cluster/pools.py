@@ -31,15 +31,15 @@ from ray.data import ActorPoolStrategy, DataContext
 from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
 from ray.util.annotations import RayDeprecationWarning
 
-from raypipe import engines
-from raypipe.alarm import Alarm
-from raypipe.cluster_file import LIMITS, Cluster, Engines, Limits, Pool
+from raypipe.cluster import engines
+from raypipe.cluster.alarm import Alarm
+from raypipe.cluster.file import LIMITS, Cluster, Engines, Limits, Pool
+from raypipe.cluster.rooms import Node, on_paper, preflight_engines
 from raypipe.errors import ConfError, RaypipeError
 from raypipe.identity import model_identity
 from raypipe.models import load
 from raypipe.models.engine import Engine
 from raypipe.records import Fault
-from raypipe.rooms import Node, on_paper, preflight_engines
 from raypipe.run import StageCount
 from raypipe.step import Model
 from raypipe.work import Do, Fill, Lost, Part, PartDone, with_threads

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from raypipe.budget import Budget
+from raypipe.cluster.budget import Budget
 from raypipe.models.load import Room
 from raypipe.step import Model
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
-from raypipe.cluster_file import FIT, Cluster, Engines, Pool
+from raypipe.cluster.file import FIT, Cluster, Engines, Pool
 from raypipe.errors import ClusterTooSmall
 from raypipe.step import Model
 from raypipe.work import Verb

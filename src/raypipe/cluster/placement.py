@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from raypipe.cluster_file import Cluster, Engines, Pool
+from raypipe.cluster.file import Cluster, Engines, Pool
 from raypipe.errors import ClusterTooSmall
 from raypipe.models.catalog import WEIGHTLESS
 from raypipe.models.memory import GIB, Weight, weight

@@ -9,15 +9,15 @@ import time
 from raypipe.degrade import Rules
 from raypipe.errors import RaypipeError
 from raypipe.online import NotReady, Online
+from raypipe.online.request import SharedKit
 from raypipe.plain import from_plain
 from raypipe.release import live
-from raypipe.request import SharedKit
 from raypipe.store import Store, StoreError
 
 FOLLOW_S = 1.0
 """Between two looks at the pointer to the live release: a small file, some milliseconds."""
 
-log = logging.getLogger("raypipe.live")
+log = logging.getLogger("raypipe.online.live")
 
 
 class Live:

@@ -16,15 +16,15 @@ from safetensors.numpy import save_file
 from raypipe import conf
 from raypipe.cli import main
 from raypipe.cli.opened import resolved
-from raypipe.cluster_file import Cluster, Engines, Machines, Pool
+from raypipe.cluster.file import Cluster, Engines, Machines, Pool
+from raypipe.cluster.placement import asked_by, bottleneck, placement, refuse
+from raypipe.cluster.rooms import on_paper, preflight, preflight_engines, reachable, sized, without
 from raypipe.conf import Conf, Where
 from raypipe.errors import ClusterTooSmall, ConfError
 from raypipe.models.memory import GIB, Weight, weight
-from raypipe.placement import asked_by, bottleneck, placement, refuse
-from raypipe.rooms import on_paper, preflight, preflight_engines, reachable, sized, without
 from raypipe.step import Model
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 CONF = Conf((ROOT / "conf",))
 FILES = sorted(p.stem for p in (ROOT / "conf/clusters").glob("*.yaml"))
 

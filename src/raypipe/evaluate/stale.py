@@ -17,11 +17,10 @@ from raypipe.memo import Tally, remembering
 from raypipe.memo.disk import StoreMemo, memo_versions
 from raypipe.memo.known import NoReply, NotRemembered, Silent
 from raypipe.pipeline import Pipeline, batches
-from raypipe.recipe import Recipe, Stage
+from raypipe.plan.renewed import asking
+from raypipe.recipe import Stage
 from raypipe.records import Question
 from raypipe.step import Ask, GraphRef, Step
-from raypipe.steps.lookup import Lookup
-from raypipe.steps.match import Match
 from raypipe.work import answer_key
 
 AT_ONCE = 100  # answers whose calls are followed at once
@@ -31,7 +30,7 @@ def old_answers(
     pipeline: Pipeline, questions: Iterable[Question], clock: Callable[[], float] = time.time
 ) -> dict[str, str]:
     """Question id -> key of its stored answer, where that rests on a reply which no longer holds."""
-    stages = _asking(pipeline.recipe)
+    stages = asking(pipeline.recipe)
     if not stages:
         return {}
     snapshot, recipe = pipeline.snapshot(), pipeline.recipe.digest()
@@ -45,23 +44,6 @@ def old_answers(
 def forget(pipeline: Pipeline, old: Iterable[str]) -> None:
     """Makes answers to do, by their keys."""
     pipeline.store.forget("answers", "key", list(old))
-
-
-def behind(recipe: Recipe) -> frozenset[str]:
-    """The stages that may ask something else once a reply of a graph does not hold any more."""
-    found, written = {s.name for s, _ in _asking(recipe)}, set[str]()
-    for stage in recipe.question:
-        reads = stage.step.reads() | {f"replies.{r}" for r in stage.when}
-        if stage.name in found or not written.isdisjoint(reads):
-            found.add(stage.name)
-            written |= stage.step.writes()
-    return frozenset(found)
-
-
-def _asking(recipe: Recipe) -> list[tuple[Stage[Step], GraphRef]]:
-    """Its stages that ask a graph some of whose replies do not hold for ever."""
-    asking = [(s, s.step.graph) for s in recipe.question if isinstance(s.step, Lookup | Match)]
-    return [(s, graph) for s, graph in asking if graph.refresh]
 
 
 async def _old(

@@ -18,14 +18,15 @@ from typing import Any
 import pyarrow.compute as pc
 
 from raypipe import arrow
-from raypipe.account import account
 from raypipe.attempts import Done
 from raypipe.errors import DataError
-from raypipe.gather import AT_ONCE, Gathered, gather
+from raypipe.evaluate.account import account
+from raypipe.evaluate.gather import AT_ONCE, Gathered, gather
+from raypipe.evaluate.judge import Judge, Judged, judged
+from raypipe.evaluate.letters import Losses, losses, retry
+from raypipe.evaluate.stale import forget, old_answers
 from raypipe.ingest import Ingested, ingest
-from raypipe.judge import Judge, Judged, judged
 from raypipe.kit import LocalKit
-from raypipe.letters import Losses, losses, retry
 from raypipe.manifest import Manifest, Origin
 from raypipe.memo import Tally, remembering
 from raypipe.memo.disk import StoreMemo, fold_memo, memo_versions
@@ -46,7 +47,6 @@ from raypipe.report.report import (
     write_report,
 )
 from raypipe.run import StageCount
-from raypipe.stale import forget, old_answers
 from raypipe.steps.decide import Decide
 from raypipe.steps.embed import Embed
 from raypipe.steps.generate import Generate

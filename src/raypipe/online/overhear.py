@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 from raypipe.chat import Chat, Generate, Generated, Sampling
 from raypipe.knowledge import Facts, FactsRef
+from raypipe.online.request import SharedKit
 from raypipe.records import Fault
-from raypipe.request import SharedKit
 from raypipe.step import Embed, Graph, GraphRef, Index, Model, Score, Tokenize
 
 

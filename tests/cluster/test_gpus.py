@@ -16,12 +16,12 @@ from pathlib import Path
 import pytest
 import ray
 
-from raypipe import cluster, engines
 from raypipe.chat import Generated, Message, Sampling
-from raypipe.cluster_file import Pool
-from raypipe.engines import Place
+from raypipe.cluster import engines, pools
+from raypipe.cluster.engines import Place
+from raypipe.cluster.file import Pool
+from raypipe.cluster.routing import routed
 from raypipe.errors import ClusterTooSmall
-from raypipe.routing import routed
 from raypipe.work import Part, PartDone
 from raypipe.work import Place as Where
 
@@ -66,7 +66,7 @@ def notes(diary):
 def test_a_pool_of_four_holds_four_gpus_and_shares_the_rows(tmp_path):
     diary = str(tmp_path / "diary")
     parts = [Part(f"{n:06d}", tuple(f"{n}-{i}" for i in range(10))) for n in range(120)]
-    done = list(cluster.run_parts(Noting(diary), parts, Pool(actors=GPUS, cpus=0.2, gpus=1)))
+    done = list(pools.run_parts(Noting(diary), parts, Pool(actors=GPUS, cpus=0.2, gpus=1)))
     assert sorted(d.name for d in done) == [p.name for p in parts]
     devices = Counter(n["gpu"] for n in notes(diary))
     assert set(devices) == {"0", "1", "2", "3"}, "CUDA_VISIBLE_DEVICES of each actor is its own"

@@ -14,7 +14,7 @@ from raypipe.chat import STEP
 from raypipe.cli.opened import JudgeKit, resolved
 from raypipe.conf import Conf
 from raypipe.evaluate import evaluate
-from raypipe.judge import PROMPTS, Judge, judged
+from raypipe.evaluate.judge import PROMPTS, Judge, judged
 from raypipe.kit import LocalKit
 from raypipe.metrics.crag import Scored, mark
 from raypipe.models import catalog
@@ -27,7 +27,7 @@ from raypipe.resolve import prompt_file
 from raypipe.store import Store
 from raypipe.work import Place
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 CONF = Conf((ROOT / "conf",))
 FAKES = str(ROOT / "tests/fake_models.yaml")
 DOWN = Fault(STEP, "unreachable", "nobody is there", transient=True)

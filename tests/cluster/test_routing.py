@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raypipe.chat import Generated, Message, Sampling
-from raypipe.routing import BEHIND, HEADS, SPREAD, Router, beginnings, routed
+from raypipe.cluster.routing import BEHIND, HEADS, SPREAD, Router, beginnings, routed
 
 
 def about(context, question="?"):

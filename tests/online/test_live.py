@@ -11,8 +11,8 @@ from load import fire
 from reruns import FAKES
 
 from raypipe.kit import LocalKit
-from raypipe.live import FOLLOW_S, Live
 from raypipe.manifest import read
+from raypipe.online.live import FOLLOW_S, Live
 from raypipe.release import live, promote, rollback
 from raypipe.store import Store
 

@@ -13,7 +13,7 @@ from typing import Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raypipe.budget import Budget
+from raypipe.cluster.budget import Budget
 from raypipe.errors import FaultBudgetExceeded
 from raypipe.pipeline import Pipeline
 from raypipe.records import Question

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import ray
 
-from raypipe import engines
 from raypipe.chat import Chat, Generated, Message, Sampling
-from raypipe.engines import Client, Place
+from raypipe.cluster import engines
+from raypipe.cluster.engines import Client, Place
 from raypipe.errors import ConfError, ModelMissing
 from raypipe.records import Fault
 

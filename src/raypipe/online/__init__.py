@@ -13,19 +13,19 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from raypipe import arrow
-from raypipe.catalogue import Catalogue, Filters, narrowed
 from raypipe.chat import Chat
 from raypipe.degrade import Rules
 from raypipe.errors import Unavailable
 from raypipe.index import LanceIndex
 from raypipe.memo import Memo, Tally
-from raypipe.overhear import Overhearing
+from raypipe.online.catalogue import Catalogue, Filters, narrowed
+from raypipe.online.overhear import Overhearing
+from raypipe.online.request import SharedKit, answer_over
 from raypipe.pipeline import searched
 from raypipe.recipe import Recipe, ranking_of
 from raypipe.records import IDK, Fault, Hit, Question, Quote, Source, Span
 from raypipe.release import Release
 from raypipe.report.report import ranking, urls
-from raypipe.request import SharedKit, answer_over
 from raypipe.run import Corpora, Questions, StageCount
 from raypipe.step import Index
 from raypipe.store import Store, StoreError
