@@ -3,8 +3,8 @@
 
     python bench/memory.py --questions 50 200
 
-Prints, for each size, wall time and the peak of resident memory of the driver, of the largest worker, and of
-all processes together; then the ratio of the larger size to the smaller. Each size gets a fresh store.
+Prints, for each size, wall time and the most resident memory of the driver, of the largest worker, and
+of all processes together; then the ratio of the larger size to the smaller. Each size gets a fresh store.
 """
 
 from __future__ import annotations
@@ -14,37 +14,52 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
 
 EVERY_S = 0.5  # a peak shorter than that may be missed
+ACTOR, PARSER = "ray::MapWorker", "raypipe.text.page_child"  # in their command lines
 
 
 @dataclass(slots=True)
 class Peak:
-    """Highest resident memory seen, bytes."""
+    """What was seen of a driver and the processes below it: the most resident memory, bytes, and CPU seconds.
+
+    A worker is an actor that does parts, or the parser of pages below it; Ray's own services are none: what
+    they take goes by time.
+    """
 
     driver: int = 0
-    worker: int = 0
-    total: int = 0
+    worker: int = 0  # of the largest
+    total: int = 0  # of all together, Ray's services included
+    seconds: dict[psutil.Process, float] = field(default_factory=dict)  # of CPU, by driver and workers
+
+    @property
+    def cpu_s(self) -> float:
+        """Of driver and workers together; what a process took after it was last looked at is missing."""
+        return sum(self.seconds.values())
 
 
-def sample(process: psutil.Process, peak: Peak) -> None:
+def sample(driver: psutil.Process, peak: Peak) -> None:
     """Looks at a driver and everything below it once. A process that ends meanwhile is left out."""
-    sizes = []
-    for child in process.children(recursive=True):
+    total = 0
+    for process in [driver, *driver.children(recursive=True)]:
         try:
-            sizes.append(child.memory_info().rss)
-        except psutil.NoSuchProcess:
+            with process.oneshot():
+                memory, cpu, line = process.memory_info(), process.cpu_times(), process.cmdline()
+        except psutil.Error:
             continue
-    try:
-        own = process.memory_info().rss
-    except psutil.NoSuchProcess:
-        return
-    peak.driver, peak.worker = max(peak.driver, own), max(peak.worker, *sizes, 0)
-    peak.total = max(peak.total, own + sum(sizes))
+        total += memory.rss
+        if process == driver:
+            peak.driver = max(peak.driver, memory.rss)
+        elif PARSER in line or any(ACTOR in word for word in line[:1]):
+            peak.worker = max(peak.worker, memory.rss)
+        else:
+            continue
+        peak.seconds[process] = cpu.user + cpu.system
+    peak.total = max(peak.total, total)
 
 
 def run(recipe: str, questions: int, pages: int, page_chars: int, folder: Path) -> tuple[float, Peak]:

@@ -33,15 +33,17 @@ from kills import MODELS, RECIPE, ROOT, contents, environment, memo, note
 
 NODES = 3
 QUESTIONS, PAGES = 8, 12  # some 60 sources: five parts of every table
-PATIENCE_S = 120.0  # for one run; an undisturbed one takes 10 - 30 s
-SILENCE_S = 12.0  # of a node: longer than the health checks below take to give it up
+PATIENCE_S = 300.0  # for a node to come; an undisturbed run takes 10 - 30 s, on a busy machine ten times that
+RUNS = 5  # undisturbed ones, as long as a disturbed one may take: a driver without its head may never end
+SILENCE_S = 30.0  # of a node: longer than the health checks below take to give it up
 
-# Ray gives up a node after 30 s and a head after 60; here both are sooner, so that a drill is short.
+# Ray gives up a node after some 30 s and a head after 60; here both are sooner, so that a drill is short, and
+# late enough for a machine that does much else.
 SOON = {
     "RAY_health_check_period_ms": "1000",
-    "RAY_health_check_timeout_ms": "1000",
+    "RAY_health_check_timeout_ms": "4000",
     "RAY_health_check_failure_threshold": "4",
-    "RAY_gcs_rpc_server_reconnect_timeout_s": "10",
+    "RAY_gcs_rpc_server_reconnect_timeout_s": "20",
     "RAY_raylet_start_wait_time_s": "120",
 }
 WHAT = ("worker", "node", "node for good", "silence", "driver", "stop", "head")
@@ -103,6 +105,15 @@ class Raylet:
     def lives(self) -> bool:
         return "raylet" in {_name(p) for p in self.processes()}
 
+    def listens(self) -> bool:
+        """Whether its socket is there. `ray start` takes the first name that is free, so of two that start at
+        the same time on one machine one may take the other's, and dies."""
+        raylets = [p for p in self.processes() if _name(p) == "raylet"]
+        try:
+            return any("plasma_store" in s.laddr for p in raylets for s in p.net_connections("unix"))
+        except psutil.NoSuchProcess:
+            return False
+
     def signal(self, number: int) -> None:
         """To every process of the node."""
         for process in self.processes():
@@ -150,13 +161,12 @@ class Cluster:
                 port = free.getsockname()[1]
             self.address = f"127.0.0.1:{port}"
             self._head = Raylet("--head", f"--port={port}", "--num-cpus=0", "--include-dashboard=false")
-            _wait_for(self._head.lives)
+            _wait_for(self._head.listens)
         for node in [n for n in self.nodes if not n.lives()]:
             node.down()
             self.nodes.remove(node)
         while len(self.nodes) < NODES:
             self.add()
-        _wait_for(lambda: all(node.lives() for node in self.nodes))
         joined = subprocess.run(
             [sys.executable, "-c", JOINED, self.address, str(NODES)],
             env={**environment(), **SOON}, capture_output=True, text=True, timeout=PATIENCE_S,
@@ -166,6 +176,7 @@ class Cluster:
 
     def add(self) -> None:
         self.nodes.append(Raylet(f"--address={self.address}", "--num-cpus=1"))
+        _wait_for(self.nodes[-1].listens)
 
     def head(self) -> Raylet:
         assert self._head is not None
@@ -197,10 +208,10 @@ def driver(cluster: Cluster, folder: Path) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
-def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
+def ended(process: subprocess.Popen[str], patience_s: float) -> tuple[int, str]:
     """Exit code and the end of what was said; one that does not end is ended, as by an operator."""
     try:
-        said, _ = process.communicate(timeout=PATIENCE_S)
+        said, _ = process.communicate(timeout=patience_s)
     except subprocess.TimeoutExpired:
         process.kill()
         said, _ = process.communicate()
@@ -234,18 +245,18 @@ def disturb(cluster: Cluster, drill: Drill, process: subprocess.Popen[str], rng:
         cluster.head().down()
 
 
-def one(cluster: Cluster, folder: Path, drill: Drill, seed: str) -> dict[str, Any]:
+def one(cluster: Cluster, folder: Path, drill: Drill, seed: str, patience_s: float) -> dict[str, Any]:
     """One drill: the disturbed run, and as many more as it takes to end well, three at most."""
     cluster.up()
     folder.mkdir()
     start = time.monotonic()
     process = driver(cluster, folder)
     disturb(cluster, drill, process, random.Random(seed))
-    code, said = ended(process)
+    code, said = ended(process, patience_s)
     ends = [code]
     while code != 0 and len(ends) < 4:
         cluster.up()
-        code, said = ended(driver(cluster, folder))
+        code, said = ended(driver(cluster, folder), patience_s)
         ends.append(code)
     return {"ends": ends, "seconds": round(time.monotonic() - start, 1), "said": said if code else ""}
 
@@ -264,7 +275,7 @@ def drills(given: argparse.Namespace, done: set[int]) -> list[dict[str, Any]]:
             cluster.up()
             (home / "whole").mkdir()
             start = time.monotonic()
-            code, said = ended(driver(cluster, home / "whole"))
+            code, said = ended(driver(cluster, home / "whole"), PATIENCE_S)
             if code:
                 raise SystemExit(f"the undisturbed run ended with {code}: {said}")
             seconds = time.monotonic() - start
@@ -276,7 +287,7 @@ def drills(given: argparse.Namespace, done: set[int]) -> list[dict[str, Any]]:
                 # The first third of a run is the start of Python and Ray.
                 drill = Drill(WHAT[number % len(WHAT)], round(rng.uniform(seconds / 3, seconds), 1))
                 folder = home / f"drill-{number}"
-                line = one(cluster, folder, drill, f"{given.seed}/{number}")
+                line = one(cluster, folder, drill, f"{given.seed}/{number}", RUNS * seconds + SILENCE_S)
                 now = contents(folder) if not line["said"] else {}
                 equal = now == expected and (not now or memo(folder) == remembered)
                 stopped = drill.what != "stop" or line["ends"][0] in (0, 143)

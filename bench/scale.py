@@ -5,9 +5,10 @@
     python bench/scale.py check rates.json --pages 50000              # runs that, too, and compares
     python bench/scale.py table rates.json --gpu gpu.json             # 1e3 to 1e8 pages on 1 to 64 GPUs
 
-`measure` times `raypipe index` over pages of 2,000 characters with computing fakes in place of models and
-fits seconds = fixed + pages x each, and so bytes. `table` scales what was measured on CPUs to real pages by
-their characters, takes the models' rates of `bench/gpu.py`, and says which of them it was not given.
+`measure` times `raypipe index` over invented pages with computing fakes in place of models, and fits
+seconds = fixed + pages x each, and so bytes; it compares memory and CPU seconds between sizes. `table` scales
+what was measured on CPUs to real pages by their characters, takes the models' rates of `bench/gpu.py`, and
+says which of them it was not given.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import psutil
@@ -46,6 +48,7 @@ class Measured:
     pages: int  # distinct sources that were parsed: pages, and snippets where the recipe reads them
     seconds: float  # on the clock
     work_s: float  # of all workers together, inside the stages
+    cpu_s: float  # of driver and workers, their start included
     driver_bytes: int  # most resident memory
     worker_bytes: int  # of the largest worker
     store_bytes: int
@@ -62,7 +65,7 @@ class Rates:
     workers: int
 
 
-def prepare(questions: int, folder: Path, chars: int = PAGE_CHARS) -> None:
+def prepare(questions: int, folder: Path, chars: int) -> None:
     """Invents pages and reads them into a store. Raises CalledProcessError if that fails."""
     raypipe = [sys.executable, "-m", "raypipe"]
     data, store = str(folder / "data"), str(folder / "store")
@@ -71,10 +74,10 @@ def prepare(questions: int, folder: Path, chars: int = PAGE_CHARS) -> None:
     subprocess.run([*raypipe, "ingest", data, "--store", store], check=True, stdout=subprocess.DEVNULL)
 
 
-def timed(folder: Path) -> Measured:
+def timed(folder: Path, recipe: str) -> Measured:
     """The corpus half over a prepared store. Raises SystemExit if it fails."""
     store = str(folder / "store")
-    command = [sys.executable, "-m", "raypipe", "index", RECIPE, "--store", store, "--json"]
+    command = [sys.executable, "-m", "raypipe", "index", recipe, "--store", store, "--json"]
     start, peak = time.perf_counter(), Peak()
     with (folder / "said.json").open("w+") as said:
         index = subprocess.Popen(command, stdout=said)
@@ -90,19 +93,19 @@ def timed(folder: Path) -> Measured:
     size = sum(f.stat().st_size for f in Path(store).rglob("*") if f.is_file())
     pages = steps["parse"]["rows"]
     work = sum(s["seconds"] for s in steps.values())
-    return Measured(pages, seconds, work, peak.driver, peak.worker, size)
+    return Measured(pages, seconds, work, peak.cpu_s, peak.driver, peak.worker, size)
 
 
-def measure(questions: int) -> Measured:
+def measure(pages: int, recipe: str, chars: int) -> Measured:
     with tempfile.TemporaryDirectory() as folder:
-        prepare(questions, Path(folder))
-        return timed(Path(folder))
+        prepare(max(1, pages // PER_QUESTION), Path(folder), chars)
+        return timed(Path(folder), recipe)
 
 
 def fitted(runs: Sequence[Measured], workers: int) -> Rates:
     """The line through the smallest and the largest run. Raises ValueError for runs of one size.
 
-    >>> runs = [Measured(100, 12.0, 4.0, 0, 0, 1000), Measured(1100, 22.0, 24.0, 0, 0, 51000)]
+    >>> runs = [Measured(100, 12.0, 4.0, 9.0, 0, 0, 1000), Measured(1100, 22.0, 24.0, 33.0, 0, 0, 51000)]
     >>> fitted(runs, 2)
     Rates(fixed_s=11.0, page_s=0.01, work_s=0.02, page_bytes=50.0, workers=2)
     """
@@ -172,20 +175,32 @@ def forecast(rates: Rates, gpu: dict[str, float], pages: int, gpus: int) -> Fore
 def _measure(args: argparse.Namespace) -> None:
     runs = []
     for pages in args.pages:
-        runs.append(measure(max(1, pages // PER_QUESTION)))
+        runs.append(measure(pages, args.recipe, args.page_chars))
         print(json.dumps(asdict(runs[-1])), flush=True)
     cores = psutil.cpu_count() or 1
     args.out.write_text(json.dumps({"runs": [asdict(r) for r in runs], "workers": min(2, cores)}, indent=1))
     _compare(runs)
 
 
+def marginal(few: Measured, many: Measured) -> float:
+    """CPU seconds for one more page between two runs: both started once, so that falls out.
+
+    >>> marginal(Measured(100, 12.0, 4.0, 9.0, 0, 0, 0), Measured(1100, 22.0, 24.0, 33.0, 0, 0, 0))
+    0.024
+    """
+    return (many.cpu_s - few.cpu_s) / (many.pages - few.pages)
+
+
 def _compare(runs: Sequence[Measured]) -> None:
-    few, many = min(runs, key=lambda r: r.pages), max(runs, key=lambda r: r.pages)
-    rows = (("driver memory", few.driver_bytes, many.driver_bytes),
-            ("worker memory", few.worker_bytes, many.worker_bytes),
-            ("seconds a page", few.seconds / few.pages, many.seconds / many.pages))  # fmt: skip
-    for what, a, b in rows:
-        print(f"{what}, {many.pages} pages to {few.pages}: {b / a:.2f}")
+    """Each size against the next larger one."""
+    sizes = sorted(runs, key=lambda r: r.pages)
+    for few, many in pairwise(sizes):
+        rows = (("driver memory", few.driver_bytes, many.driver_bytes),
+                ("worker memory", few.worker_bytes, many.worker_bytes),
+                ("CPU seconds a page", few.cpu_s / few.pages, many.cpu_s / many.pages))  # fmt: skip
+        for what, a, b in rows:
+            print(f"{what}, {many.pages} pages to {few.pages}: {b / a:.2f}")
+        print(f"one more page, {few.pages} to {many.pages}: {marginal(few, many) * 1000:.2f} ms of CPU")
 
 
 def _read(file: Path) -> tuple[Rates, list[Measured]]:
@@ -196,7 +211,7 @@ def _read(file: Path) -> tuple[Rates, list[Measured]]:
 
 def _check(args: argparse.Namespace) -> None:
     rates, runs = _read(args.rates)
-    found = measure(max(1, args.pages // PER_QUESTION))
+    found = measure(args.pages, args.recipe, args.page_chars)
     said = predicted(rates, found.pages)
     off = said / found.seconds - 1
     print(json.dumps(asdict(found)))
@@ -220,6 +235,11 @@ def _table(args: argparse.Namespace) -> None:
             print(f"{row}  {f.bottleneck} ({f.share:.0%})")
 
 
+def _what(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--recipe", default=RECIPE, help=f"whose corpus half (default: {RECIPE})")
+    command.add_argument("--page-chars", type=int, default=PAGE_CHARS, help=f"default: {PAGE_CHARS}")
+
+
 def main() -> None:
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
@@ -227,10 +247,12 @@ def main() -> None:
     made = commands.add_parser("measure")
     made.add_argument("--pages", type=int, nargs="+", default=[500, 5000])
     made.add_argument("--out", type=Path, default=Path("rates.json"))
+    _what(made)
     made.set_defaults(run=_measure)
     made = commands.add_parser("check")
     made.add_argument("rates", type=Path)
     made.add_argument("--pages", type=int, default=50_000)
+    _what(made)
     made.set_defaults(run=_check)
     made = commands.add_parser("table")
     made.add_argument("rates", type=Path)

@@ -15,6 +15,21 @@ os.environ.setdefault("RAY_raylet_start_wait_time_s", "120")  # a busy machine t
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 
+def pytest_collection_modifyitems(config, items):
+    """Files with engines and Rays first, so that two processes end together. A file stays in one process, and
+    so do all engines: they look at each other's processes."""
+    first = {"engine": 0, "ray": 1}
+    rank = {}
+    for item in items:
+        found = (order for mark, order in first.items() if any(item.iter_markers(mark)))
+        rank[item.path] = min(rank.get(item.path, 2), *found, 2)
+    items.sort(key=lambda item: rank[item.path])
+    if config.pluginmanager.hasplugin("xdist"):
+        for item in items:
+            name = "engines" if rank[item.path] == 0 else str(item.path)
+            item.add_marker(pytest.mark.xdist_group(name))
+
+
 @pytest.fixture(scope="session")
 def data() -> Path:
     """The folder of shared real data."""

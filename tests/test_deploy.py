@@ -10,6 +10,7 @@ from dataclasses import replace
 import httpx
 import numpy as np
 import pytest
+from ray.exceptions import RayActorError
 
 from raypipe.deploy.calls import TRIES, Calls
 from raypipe.deploy.models import Call, together
@@ -43,6 +44,44 @@ class Fragile:
         for i in range(to):
             yield i
             await asyncio.sleep(0.05)
+
+
+class OneReplica:
+    """A handle to one replica that a 13 kills with all that is in it, and that is there again at once."""
+
+    deployment_name = "one"
+
+    def __init__(self):
+        self._inside = []
+
+    @property
+    def double(self):
+        return self
+
+    def remote(self, number):
+        call = asyncio.get_running_loop().create_future()
+        self._inside.append(call)
+        asyncio.get_running_loop().call_later(0.01, self._end, call, number)
+        return call
+
+    def _end(self, call, number):
+        lost, self._inside = (self._inside, []) if number == 13 else ([], self._inside)
+        for one in lost:
+            one.set_exception(RayActorError())
+        if not call.done():
+            call.set_result(number * 2)
+
+
+def test_who_is_in_each_replica_that_an_input_kills_is_answered():
+    async def asked():
+        calls = Calls(OneReplica(), "double")
+        poison = asyncio.ensure_future(calls.remote(13))
+        fine = [asyncio.ensure_future(calls.remote(i)) for i in range(1, 6)]
+        with pytest.raises(Unavailable, match=f"{TRIES} replicas died"):
+            await poison
+        return await asyncio.gather(*fine)
+
+    assert asyncio.run(asked()) == [2, 4, 6, 8, 10]
 
 
 @pytest.fixture(scope="module")

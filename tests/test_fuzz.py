@@ -10,6 +10,8 @@ from raypipe.kit import LocalKit
 from raypipe.online import Online
 
 schemathesis = pytest.importorskip("schemathesis", reason="schemathesis is not installed")
+# It loads this when first used, and pytest parses it then: beside other threads Python 3.11 may fail at that.
+pytest.importorskip("schemathesis.specs.openapi.schemas", reason="schemathesis is not installed")
 KEY = "a-key-to-be-fuzzed"
 AUTH = {"authorization": f"Bearer {KEY}"}
 # More is refused than a schema can say: keys that stand twice, NUL, integers of more than 64 bits, 1.0 for 1.

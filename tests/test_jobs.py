@@ -57,7 +57,7 @@ def head(tmp_path_factory):
     finally:
         os.killpg(process.pid, signal.SIGTERM)
         try:
-            process.wait(30)
+            process.wait(5)  # the head waits for its dashboard, which may take half a minute
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
         log.close()

@@ -1,23 +1,26 @@
-"""The Kubernetes manifests: against the schemas of Kubernetes and KubeRay, the policy in k8s_policy.py, and
-what they start here. Not on a live cluster: none can be had."""
+"""The Kubernetes manifests: against the schemas of Kubernetes and KubeRay, the rules of k8s_pods.py,
+k8s_network.py and k8s_policy.py, and what they start here. Not on a live cluster: none can be had."""
 
 import copy
 import gzip
 import json
 import re
 import shlex
-import shutil
-import subprocess
 import tomllib
 from pathlib import Path
 
 import jsonschema
+import k8s_network  # noqa: F401  # its rules
+import k8s_pods  # noqa: F401  # its rules
+import k8s_policy  # noqa: F401  # its rules
 import pytest
 import yaml
-from k8s_policy import RULES, cluster_of, containers, gpu_groups, of_kind, worker_groups
+from k8s_lines import flipped, free, leaves, problems, render, strict
+from k8s_trees import RULES, cluster_of, containers, gpu_groups, of_kind, worker_groups
 from serve_config import builder, unknown
 
 from raypipe import conf
+from raypipe.access import Face
 from raypipe.cli import parser
 from raypipe.cluster import rooms
 from raypipe.cluster.file import Cluster
@@ -26,19 +29,10 @@ from raypipe.conf import Where
 ROOT = Path(__file__).parents[1]
 K8S = ROOT / "k8s"
 IN_IMAGE = "/opt/raypipe/"  # where the checkout lies
+KEY = "what-the-Secret-holds"
 RAYS = ("RayCluster", "RayJob", "RayService")
 WATCHING = ("PodMonitor", "PrometheusRule")  # the Prometheus operator's; their schemas are not at hand
 OVERLAYS = ("base", "overlays/dev", "overlays/gpu", "overlays/ha")
-
-
-def render(folder):
-    """What `kubectl apply -k` would send, by kubectl's own kustomize."""
-    if not shutil.which("kubectl"):
-        pytest.skip("kubectl is not installed here")
-    command = ["kubectl", "kustomize", str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    return list(yaml.load_all(done.stdout, yaml.CSafeLoader))
 
 
 @pytest.fixture(scope="module")
@@ -52,23 +46,6 @@ def trees(request, rendered):
     return rendered[request.param]
 
 
-def strict(schema):
-    """A CRD's schema as the API server applies it, but with unknown fields refused instead of dropped."""
-    schema = dict(schema)
-    for key in ("properties", "patternProperties"):
-        if key in schema:
-            schema[key] = {name: strict(inner) for name, inner in schema[key].items()}
-    for key in ("items", "additionalProperties"):
-        if isinstance(schema.get(key), dict):
-            schema[key] = strict(schema[key])
-    if schema.get("x-kubernetes-int-or-string"):
-        schema = {"type": ["integer", "string"]}
-    keeps = schema.get("x-kubernetes-preserve-unknown-fields")
-    if "properties" in schema and "additionalProperties" not in schema and not keeps:
-        schema["additionalProperties"] = False
-    return schema
-
-
 @pytest.fixture(scope="module")
 def validators(data):
     """By kind, for the version that a manifest names."""
@@ -79,10 +56,6 @@ def validators(data):
         [version] = [v for v in crd["spec"]["versions"] if v["name"] == "v1"]
         found[kind] = jsonschema.Draft202012Validator(strict(version["schema"]["openAPIV3Schema"]))
     return found
-
-
-def problems(validator, tree):
-    return sorted(f"{e.json_path}: {e.message}" for e in validator.iter_errors(tree))
 
 
 def test_rays_manifests_fit_kuberays_schemas(trees, validators):
@@ -128,8 +101,8 @@ def test_a_rule_holds_and_notices_each_way_to_break_it(name, rendered):
         if rule.overlays and Path(overlay).name not in rule.overlays:
             continue
         assert list(rule.broken(trees)) == [], overlay
-        for n, flipped in enumerate(rule.flipped(trees)):
-            assert list(rule.broken(flipped)), f"{overlay}: break {n} of {name} goes unnoticed"
+        for n, wrong in enumerate(rule.flipped(trees)):
+            assert list(rule.broken(wrong)), f"{overlay}: break {n} of {name} goes unnoticed"
             broken += 1
     assert broken >= len(rule.breaks)
 
@@ -177,6 +150,7 @@ def test_the_entrypoints_are_here_their_flags_parse_and_their_paths_are_on_the_v
         args = parser().parse_args([file.stem, *words])
         for name in ("recipe", "cluster"):
             assert (ROOT / "conf" / f"{name}s" / f"{getattr(args, name)}.yaml").is_file()
+        assert args.data and any(w.startswith("--cluster") for w in words)
         assert all(str(p).startswith("/data/") for p in (*args.data, args.store, args.out))
 
 
@@ -207,6 +181,58 @@ def test_the_pools_of_a_jobs_cluster_file_fit_its_workers(trees):
             assert cluster_of(tree).get("enableInTreeAutoscaling")
 
 
+@pytest.fixture(scope="module")
+def refused(validators):
+    """Whether a schema has something against a tree."""
+    kubernetes = pytest.importorskip(
+        "kubernetes_validate", reason="kubernetes-validate is not installed here"
+    )
+
+    def refused(tree):
+        if tree["kind"] in RAYS:
+            return next(validators[tree["kind"]].iter_errors(tree), None) is not None
+        if tree["kind"] in WATCHING:
+            return False
+        try:
+            kubernetes.validate(tree, "1.32", strict=True)
+        except kubernetes.ValidationError:
+            return True
+        return False
+
+    return refused
+
+
+def noticed(overlay, trees, tree, refused):
+    """Whether a rule, a schema or a test has something against the trees, of which `tree` was changed."""
+    rules = [r for r in RULES.values() if not r.overlays or Path(overlay).name in r.overlays]
+    try:
+        if any(next(rule.broken(trees), None) is not None for rule in rules) or refused(tree):
+            return True
+        test_ray_is_the_pinned_one_everywhere(trees)
+        test_the_entrypoints_are_here_their_flags_parse_and_their_paths_are_on_the_volume(trees)
+        test_the_pools_of_a_jobs_cluster_file_fit_its_workers(trees)
+    except (Exception, SystemExit):  # what was to be looked at is gone, or is another thing
+        return True
+    return False
+
+
+def test_every_line_of_a_manifest_is_held_or_free(rendered, refused):
+    seen, loose = set(), set()
+    for overlay, trees in rendered.items():
+        assert not any(noticed(overlay, trees, tree, refused) for tree in trees), overlay
+        for i, tree in enumerate(trees):
+            for path, value in leaves(tree):
+                line = (tree["kind"], path, repr(value))  # twins of a kind are held alike
+                if line in seen or free(tree["kind"], path):
+                    continue
+                seen.add(line)
+                for changed in flipped(tree, path):
+                    if not noticed(overlay, [*trees[:i], changed, *trees[i + 1 :]], changed, refused):
+                        loose.add((overlay, tree["kind"], ".".join(map(str, path))))
+    assert sorted(loose) == []
+    assert len(seen) > 400
+
+
 @pytest.mark.filterwarnings("ignore::pydantic.PydanticDeprecatedSince20")
 def test_the_service_is_the_application_that_the_builder_makes_and_fits_its_workers(trees, monkeypatch):
     from ray.serve._private.build_app import build_app
@@ -218,10 +244,13 @@ def test_the_service_is_the_application_that_the_builder_makes_and_fits_its_work
     assert list(unknown(ServeDeploySchema, config)) == []
     [app] = config["applications"]
     assert app["import_path"] == "serve.app:build"
-    env = {e["name"]: e["value"] for c in containers([service]) for e in c["env"]}
+    env = {e["name"]: e.get("value", KEY) for c in containers([service]) for e in c["env"]}
     assert (ROOT / Path(env["PYTHONPATH"] + "/").relative_to(IN_IMAGE) / "serve/app.py").is_file()
     monkeypatch.setenv("RAYPIPE_CONF", str(ROOT / Path(env["RAYPIPE_CONF"]).relative_to(IN_IMAGE)))
+    monkeypatch.setenv("RAYPIPE_KEYS", env["RAYPIPE_KEYS"])
     built = build_app(builder()(app["args"]), name="raypipe")
+    [face] = [arg for d in built.deployments for arg in d.init_args if isinstance(arg, Face)]
+    assert face.keys.knows(KEY) and not face.keys.open
     deployments = app["deployments"]
     assert {d["name"] for d in deployments} == {d.name for d in built.deployments}
     have = most(service)

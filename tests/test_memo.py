@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from raypipe.memo import Count, MemoryMemo, MemoTable, Tally, remembering, scores_of, vectors_of
+from raypipe.memo import ENTRY_BYTES, Count, MemoryMemo, MemoTable, Tally, remembering, scores_of, vectors_of
 from raypipe.memo.disk import Folded, StoreMemo, fold_memo, memo_versions
 from raypipe.step import Model
 from raypipe.store import Store
@@ -170,7 +170,7 @@ def test_a_full_memory_forgets_what_came_first():
     table = MemoTable("scores-x", 0)
 
     async def fill():
-        memo = MemoryMemo(limit_bytes=12)
+        memo = MemoryMemo(limit_bytes=3 * (4 + ENTRY_BYTES))
         for key in "abcd":
             await memo.put_many(table, [key], np.array([ord(key)], np.float32))
         return await memo.get_many(table, list("abcd"))

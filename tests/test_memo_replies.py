@@ -6,7 +6,16 @@ from dataclasses import dataclass, replace
 import pytest
 
 from raypipe.chat import Choice, Generated, Message, Sampling
-from raypipe.memo import Count, MemoryMemo, Tally, Tokens, remembering, replies_of
+from raypipe.memo import (
+    ENTRY_BYTES,
+    REPLY_BYTES,
+    Count,
+    MemoryMemo,
+    Tally,
+    Tokens,
+    remembering,
+    replies_of,
+)
 from raypipe.memo.disk import Folded, StoreMemo, fold_memo, memo_versions
 from raypipe.models.scripted import Scripted
 from raypipe.records import Fault
@@ -117,7 +126,7 @@ def test_a_fault_is_given_and_not_remembered(scripted, memo):
 def test_replies_come_back_from_a_store_as_they_were_said(tmp_path, scripted):
     store = Store.create(str(tmp_path / "store"))
     replies = [
-        Generated("日本 \u2019 {}", "stop", 5, 4, 3, -1.25),
+        Generated("日本 \u2019 {} \0", "stop", 5, 4, 3, -1.25),
         Generated("cut", "length", 2**31 - 1, 0, 8, None),
     ]
 
@@ -148,7 +157,8 @@ def test_a_reply_that_no_table_can_hold_is_asked_again(memo):
 
 def test_a_memory_of_replies_forgets_what_came_first():
     async def fill():
-        memo, table = MemoryMemo(limit_bytes=899), replies_of(MODEL)
+        most = 3 * (ENTRY_BYTES + REPLY_BYTES + 100) - 1  # of two replies of 100 characters, nearly three
+        memo, table = MemoryMemo(most), replies_of(MODEL)
         for key in "abcd":
             rows = table.empty(1)
             rows[:] = [Generated(key * 100, "stop", 1, 0, 1)]

@@ -22,7 +22,9 @@ GPU = {"pages_per_gpu_s": 40.0, "pairs_per_gpu_s": 800.0, "prompt_tokens_per_gpu
 
 
 def measured(scale, pages):
-    return scale.Measured(pages, 12 + 0.01 * pages, 0.015 * pages, 1, 1, 10_000 + 3_000 * pages)
+    return scale.Measured(
+        pages, 12 + 0.01 * pages, 0.015 * pages, 20 + 0.02 * pages, 1, 1, 10_000 + 3_000 * pages
+    )
 
 
 def test_two_small_runs_foretell_a_large_one_where_cost_is_a_line(scale):

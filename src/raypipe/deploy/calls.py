@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import nullcontext
 from typing import Any
 
 from ray.exceptions import RayActorError, RayTaskError
@@ -14,7 +15,7 @@ from raypipe.errors import Overloaded, RaypipeError, Unavailable
 
 TRIES = 3
 """Of one call. Models are pure functions, so asking again is safe; an input that kills its replica kills no
-more than this many."""
+more than this many. Last tries go one by one, so whoever met such an input twice does not meet it again."""
 
 LOST = (RayActorError, ReplicaUnavailableError)
 
@@ -24,18 +25,16 @@ class Calls:
 
     def __init__(self, handle: DeploymentHandle, method: str, alone: str | None = None) -> None:
         self._handle, self._method, self._alone = handle, method, alone or method
+        self._last = asyncio.Lock()
 
     async def remote(self, *args: Any) -> Any:
         """The result. Raises Unavailable, Overloaded, and what the method raises."""
         for attempt in range(1, TRIES + 1):
             # Whoever was in the batch of a replica that died is a suspect: from here on each goes alone.
             name = self._method if attempt == 1 else self._alone
-            response = getattr(self._handle, name).remote(*args)
             try:
-                return await response
-            except asyncio.CancelledError:
-                response.cancel()  # else the model goes on for nobody
-                raise
+                async with self._last if attempt == TRIES else nullcontext():
+                    return await self._asked(name, args)
             except LOST as e:
                 if attempt == TRIES:
                     raise self._away(f"{TRIES} replicas died of it: {e}") from e
@@ -45,6 +44,14 @@ class Calls:
                     raise own from e
                 # The input of somebody else in the batch may be what broke it.
         raise AssertionError("the last try returns or raises")
+
+    async def _asked(self, name: str, args: tuple[Any, ...]) -> Any:
+        response = getattr(self._handle, name).remote(*args)
+        try:
+            return await response
+        except asyncio.CancelledError:
+            response.cancel()  # else the model goes on for nobody
+            raise
 
     async def stream(self, *args: Any) -> AsyncIterator[Any]:
         """What the method yields. Not asked again: what was heard cannot be taken back."""

@@ -26,8 +26,11 @@ from raypipe.step import Embed, Graph, GraphRef, Index, Kit, Model, Role, Score,
 Values: TypeAlias = np.ndarray
 """One value per key: (keys, dim) or (keys,) float32, or (keys,) of `chat.Generated` as objects."""
 
+ENTRY_BYTES = 300
+"""What a remembered value takes beside its numbers, about: its key, and its places in two tables."""
+
 REPLY_BYTES = 200
-"""What a remembered reply takes beside its text, about."""
+"""What a remembered reply takes beside its text and its entry, about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +49,9 @@ class MemoTable:
         return np.empty((keys, self.dim) if self.dim else keys, object if self.replies else np.float32)
 
     def nbytes(self, values: Values) -> int:
-        """What these values take in memory, about."""
-        return sum(len(v.text) + REPLY_BYTES for v in values) if self.replies else values.nbytes
+        """What these values take in memory with their keys, about."""
+        own = sum(len(v.text) + REPLY_BYTES for v in values) if self.replies else values.nbytes
+        return len(values) * ENTRY_BYTES + own
 
     def sound(self, values: Values) -> np.ndarray:
         """(keys,) bool: which may be remembered. A broken number or a fault is the caller's to report;
@@ -59,8 +63,8 @@ class MemoTable:
 
 
 def _storable(text: str) -> bool:
-    """False for a text with a lone surrogate or a NUL, which no table can hold."""
-    return "\0" not in text and text.encode("utf-8", "replace").decode() == text
+    """False for a text with a lone surrogate, which no table can hold."""
+    return text.encode("utf-8", "replace").decode() == text
 
 
 def vectors_of(model: Model) -> MemoTable:
@@ -168,7 +172,7 @@ class Tally:
 
 
 class MemoryMemo:
-    """A memo in this process. Past `limit_bytes` of values it forgets what was put first."""
+    """A memo in this process. Past `limit_bytes` of keys and values it forgets what was put first."""
 
     def __init__(self, limit_bytes: float = float("inf")) -> None:
         self._rows: dict[tuple[str, str], tuple[Values, int]] = {}  # -> values of one put, row

@@ -24,7 +24,9 @@ from raypipe.store.commit import append
 from raypipe.store.database import Store, forget, missing, rows
 from raypipe.store.tables import REPLIES, SCORES, checked, embeddings_schema, kind_of
 
-FRESH_BYTES = 256 << 20  # of values a process asked itself and keeps in memory
+# Of keys and values that a process asked itself and keeps in memory: 10,000 vectors of 768 numbers, those of
+# five questions with fifty real pages each. A text that comes back later than that is asked again.
+FRESH_BYTES = 32 << 20
 # Of values per commit of a fold. With 16 MiB folds of 32 and of 130 MiB both peak at 205 MB above the rest,
 # with 32 MiB at 235 and 290.
 FOLD_BYTES = 16 << 20

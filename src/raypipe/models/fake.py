@@ -21,7 +21,7 @@ _WORD = re.compile(r"\w+")
 _NO_WORDS = "\x00"  # stands for a text without words, so that its vector is a unit row too
 
 
-@lru_cache(maxsize=1 << 18)  # a vocabulary; about 30 MB when full
+@lru_cache(maxsize=1 << 16)  # a vocabulary; 12 MB when full
 def _hash(word: str) -> int:
     return int.from_bytes(
         hashlib.blake2b(word.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little"

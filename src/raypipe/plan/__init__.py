@@ -17,7 +17,7 @@ from typing import Any
 
 from raypipe import arrow
 from raypipe.manifest import Manifest, describe, differences, reason, recent
-from raypipe.memo import MemoTable, replies_of, vectors_of
+from raypipe.memo import ENTRY_BYTES, MemoTable, replies_of, vectors_of
 from raypipe.memo.disk import FRESH_BYTES
 from raypipe.memo.known import first_request, known, vector_key
 from raypipe.pipeline import Pipeline
@@ -26,7 +26,9 @@ from raypipe.plan.bounds import (
     asks_plainly,
     calls_at_most,
     chunks_at_most,
+    kept_bytes,
     may_fault,
+    models_of,
     passage_chars_at_most,
     reach_after,
     stored_bytes,
@@ -140,6 +142,7 @@ class _Planner:
         self._stages = {s.name: s for s in describe(pipeline.recipe)}
         self._own = differences(self._last.stages, list(self._stages.values())) if self._last else {}
         self._reach = Reach()
+        self._kept = False  # whether one process remembers all that it asks about the questions
 
     # --- the corpus half
 
@@ -221,7 +224,8 @@ class _Planner:
                 each[source] = len(some & new)
                 first[source] = len((some & new) - seen)
                 seen |= some & new
-        alone = self._pipeline.workers["embed"] == 1 and total * model.dim * 4 < FRESH_BYTES
+        kept = total * (ENTRY_BYTES + 4 * model.dim) <= FRESH_BYTES
+        alone = self._pipeline.workers["embed"] == 1 and kept
         same = first == each
         return (first if alone else each), alone or same
 
@@ -269,14 +273,24 @@ class _Planner:
         todo = [by_id[i] for i in ids if i in by_id]
         answered = Answered(self._store, {q.id: rows.get(q.id) or row_key(q, snapshot) for q in todo})
         last = answered.by(self._last.digest, any_fault=True) if self._last else set()
-        sure, reach = True, self._reach  # sure: no row is kept from the stages to come
-        for stage in pipe.recipe.question:
+        stages = list(self._reached())
+        held = sum(kept_bytes(s.step, calls_at_most(s.step, q, reach)) for s, reach in stages for q in todo)
+        self._kept = held <= FRESH_BYTES
+        sure = True  # no row is kept from the stages to come
+        for stage, reach in stages:
             asks = self._ask(stage, len(by_id), todo, answered, last, sure, reach)
             yield asks
+            sure = sure and not may_fault(stage.step, asks.may_ask)
+
+    def _reached(self) -> Iterable[tuple[Stage[Step], Reach]]:
+        """Each question stage, and how far a ranking can have grown before it."""
+        reach = self._reach
+        for stage in self._pipeline.recipe.question:
+            yield stage, reach
             after = reach_after(stage.step, reach)
             if stage.when:
                 after = Reach(max(after.hits, reach.hits), max(after.order, reach.order), reach.passage_chars)
-            sure, reach = sure and not may_fault(stage.step, asks.may_ask), after
+            reach = after
 
     def _ask(
         self, stage: Stage[Step], rows: int, todo: Sequence[Question], answered: Answered,
@@ -310,11 +324,11 @@ class _Planner:
         for i, k in keys.items():
             first[i] = 0 if k in seen else each[i]
             seen.add(k)
-        alone = self._pipeline.workers["answer"] == 1
+        alone = self._pipeline.workers["answer"] == 1 and self._kept
         plain = all(
             asks_plainly(s.step) and new.isdisjoint(self._requests(s.step, todo)[1].values())
             for s in self._before(stage)
-            if _asks(s, model)
+            if model in models_of(s.step)
         )
         return (first if alone else each), plain and (alone or first == each)
 
@@ -380,8 +394,3 @@ class _Planner:
             return 0, most
         low, high = (math.ceil(calls * t) for t in measured.tokens)
         return (low if exact else 0), min(high, most)
-
-
-def _asks(stage: Stage[Any], model: Model) -> bool:
-    values = [getattr(stage.step, name) for name in type(stage.step).__dataclass_fields__]
-    return model in [v for v in values if isinstance(v, Model)]

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from raypipe.knowledge import MOST_LINKED, MOST_NEAR, MOST_REQUESTS, MOST_SEARCHES
+from raypipe.memo import ENTRY_BYTES, REPLY_BYTES
 from raypipe.records import Question
-from raypipe.step import GraphRef
+from raypipe.step import GraphRef, Model
 from raypipe.steps.decide import Decide
 from raypipe.steps.demote import Demote
 from raypipe.steps.embed import Embed
@@ -34,6 +35,7 @@ from raypipe.text.template import query_reads
 
 KEY_BYTES = 40  # of a remembered value: its digest and its place; spans and source of a chunk take as much
 CHAR_BYTES = 4  # of a token of a reply, about
+TOKEN_CHARS = 128  # of a token of a reply, at most: vocabularies have runs of so many blanks
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +157,22 @@ def stored_bytes(step: Any, calls: int) -> int:
         case Generate():
             return calls * (KEY_BYTES + CHAR_BYTES * step.max_tokens)
     return calls * (KEY_BYTES + 4)
+
+
+def kept_bytes(step: Any, calls: int) -> float:
+    """Bytes that so many calls of a step take at most in the memory of the process that made them."""
+    match step:
+        case Lookup():
+            return math.inf if calls else 0  # a server's replies are as long as it likes
+        case Generate():
+            return calls * (ENTRY_BYTES + REPLY_BYTES + step.max_tokens * TOKEN_CHARS)
+    return calls * (ENTRY_BYTES + 4 * max((m.dim for m in models_of(step)), default=0) + 4)
+
+
+def models_of(step: Any) -> list[Model]:
+    """The models that a step names."""
+    values = [getattr(step, name) for name in type(step).__dataclass_fields__]
+    return [v for v in values if isinstance(v, Model)]
 
 
 def tokens_at_most(step: Any, calls: int) -> int:

@@ -27,9 +27,7 @@ STOP_WORDS = frozenset(_STOP_WORDS.split())
 
 _RUNS = re.compile("[a-z0-9]+")
 _VISIBLE = re.compile(r"\S+")
-_DISTINCT = (
-    1 << 18
-)  # words whose hashes are kept, about 40 MB: a page has 1,500, a collection 2e5 common ones
+_DISTINCT = 1 << 16  # words whose hashes are kept, 12 MB: a page has 1,500, and rare ones come back rarely
 
 
 @lru_cache(maxsize=_DISTINCT)
