@@ -162,16 +162,17 @@ def stored_bytes(step: Any, calls: int) -> int:
 def kept_bytes(step: Any, calls: int) -> float:
     """Bytes that so many calls of a step take at most in the memory of the process that made them."""
     match step:
-        case Lookup():
-            return math.inf if calls else 0  # a server's replies are as long as it likes
+        case Lookup() | Match() if step.graph.kind == "server":  # its replies are as long as it likes
+            return math.inf if calls else 0
         case Generate():
             return calls * (ENTRY_BYTES + REPLY_BYTES + step.max_tokens * TOKEN_CHARS)
     return calls * (ENTRY_BYTES + 4 * max((m.dim for m in models_of(step)), default=0) + 4)
 
 
 def models_of(step: Any) -> list[Model]:
-    """The models that a step names."""
+    """The models that a step names, itself or by its graph."""
     values = [getattr(step, name) for name in type(step).__dataclass_fields__]
+    values += [v.embedder for v in values if isinstance(v, GraphRef)]
     return [v for v in values if isinstance(v, Model)]
 
 
