@@ -2,6 +2,7 @@
 
 import importlib.util
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,8 @@ def test_two_small_runs_foretell_a_large_one_where_cost_is_a_line(scale):
     rates = scale.fitted([measured(scale, 500), measured(scale, 5000)], workers=2)
     assert scale.predicted(rates, 50_000) == pytest.approx(measured(scale, 50_000).seconds)
     assert (rates.fixed_s, rates.page_bytes) == (pytest.approx(12), pytest.approx(3_000))
+    slow = replace(measured(scale, 5000), seconds=900.0)
+    assert scale.fitted([slow, measured(scale, 5000), measured(scale, 500)], workers=2) == rates
     with pytest.raises(ValueError, match="at least two sizes"):
         scale.fitted([measured(scale, 500)], workers=2)
 
