@@ -67,7 +67,7 @@ def verdict(line: Mapping[str, Any], question: Question) -> str:
 
 async def answered(recipe: Recipe, questions: list[Question]) -> tuple[list[Question], int]:
     """The questions with their answers, and the requests that were made of a server."""
-    kit = LocalKit(None)
+    kit = LocalKit(None, "sorted")
     ask = Questions(recipe, kit, MemoryMemo())
     out = await ask(questions)
     await kit.close()
