@@ -28,8 +28,9 @@ eval: $(ready)   ## the main job: an invented dataset, answered and scored on a 
 test: $(ready)   ## every test, two files at a time (ARGS: those alone, one at a time)
 	@$(py) -m pytest $(or $(ARGS),--numprocesses 2 --dist loadgroup --no-loadscope-reorder)
 
-# Each kills something that a run depends on, prints JSON lines, and fails unless everything came back.
-DRILLS := bench/drill.py "bench/kills.py --kills 10" bench/mutants.py "bench/nodes.py --drills 20" \
+# Each kills something that a run depends on, or feeds it what is broken, prints JSON lines, and fails unless
+# everything came back.
+DRILLS := bench/drill.py "bench/kills.py --kills 10" bench/mutants.py bench/fuzz.py "bench/nodes.py --drills 20" \
 	"bench/serve_drill.py --requests 2000"
 
 drill: $(ready)  ## kill engines, drivers, workers, nodes and replicas while they work: an hour or more (docs/reliability.md)

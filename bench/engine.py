@@ -69,9 +69,11 @@ class Run:
 
 
 def chats(count: int, contexts: int, seed: int = 0) -> list[Chat]:
-    """Chat i asks its own question about context i modulo `contexts`; another seed gives other contexts."""
+    """Chat i asks its own question about context i modulo `contexts`; another seed gives other contexts.
+    Those that are shared have some 4,000 characters, as many as `crag-baseline` packs."""
     rng = random.Random(seed)
-    pages = [" ".join(sentence(rng) for _ in range(rng.randrange(5, 40))) for _ in range(contexts)]
+    least, most = (5, 40) if contexts == count else (80, 100)
+    pages = [" ".join(sentence(rng) for _ in range(rng.randrange(least, most))) for _ in range(contexts)]
     users = [f"{pages[i % contexts]}\nWho counted {i}?" for i in range(count)]
     return [(Message("system", "Answer in one line."), Message("user", user)) for user in users]
 

@@ -245,6 +245,28 @@ def test_rank_writes_a_trec_run_whose_score_ranking_reads(capsys, local_ray, tmp
     assert code == 2 and "gives such a score; known: fuse, keywords, recall, rerank, final" in err
 
 
+def test_a_recipe_with_a_graph_is_indexed_and_ranks_without_one_and_asks_for_it_to_answer(
+    capsys, local_ray, tmp_path
+):
+    lines = (HERE / "fakes.yaml").read_text().splitlines()
+    at = lines.index("question:") + 1
+    lines[at:at] = [
+        "  - match: {graph: world, bank: calls, embedder: hash-embedder, least: 0.9}",
+        "  - lookup: {graph: world, calls: calls, rule: rule, answer: kg}",
+    ]
+    lines = [line.replace("top: 30}", "top: 30, when: {kg: [abstained]}}") for line in lines]
+    recipe, store = tmp_path / "kg.yaml", ("--store", tmp_path / "s")
+    recipe.write_text("\n".join(lines).replace("prefer: [extract]", "prefer: [kg, extract]"))
+    run(capsys, "synth", tmp_path / "w", "--questions", 3, "--pages", 2, "--page-chars", 1000)
+    assert run(capsys, "ingest", tmp_path / "w", *store)[0] == 0
+    code, out, err = run(capsys, "index", recipe, *store, "--json")
+    assert code == 0 and json.loads(out)["steps"], err
+    code, _, err = run(capsys, "rank", recipe, *store, "--out", tmp_path / "r.trec")
+    assert code == 0, err
+    code, _, err = run(capsys, "answer", recipe, *store)
+    assert code == 2 and "--graph world=FOLDER" in err
+
+
 def test_synth_then_ingest_counts_what_was_written(capsys, tmp_path):
     args = ("synth", tmp_path / "w", "--questions", 3, "--pages", 4, "--page-chars", 1200, "--json")
     code, out, _ = run(capsys, *args)

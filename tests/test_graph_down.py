@@ -3,17 +3,23 @@
 import io
 import json
 import runpy
+import time
 from pathlib import Path
 
 import pytest
 
 from raypipe import arrow
+from raypipe.cli import main
 from raypipe.cli.opened import resolved
 from raypipe.conf import Conf
-from raypipe.evaluate.stale import forget_old
+from raypipe.evaluate import evaluate
+from raypipe.evaluate.stale import old_answers
 from raypipe.graph.server import serve
 from raypipe.ingest import ingest
+from raypipe.memo import graph_replies_of
+from raypipe.memo.disk import fold_memo
 from raypipe.pipeline import Pipeline, Sizes, inline
+from raypipe.release.prune import Removal, prune
 from raypipe.report.progress import Progress
 from raypipe.store import Store
 from raypipe.work import Place
@@ -45,10 +51,8 @@ def pipe(tmp_path):
 
     def made(graph):
         store = Store.create(str(tmp_path / "store"))
-        graphs = {"crag-mock": graph}
-        recipe = resolved(
-            str(tmp_path / "made.yaml"), str(HERE / "fake_models.yaml"), Conf((HERE.parent / "conf",)), graphs
-        )
+        graphs, files = {"crag-mock": graph}, Conf((tmp_path, HERE.parent / "conf"))
+        recipe = resolved(str(tmp_path / "made.yaml"), str(HERE / "fake_models.yaml"), files, graphs)
         progress = Progress(io.StringIO(), silent=True)
         place = Place(store.uri, "sorted", "cpu", 1)
         pipeline = Pipeline(store, recipe, place, Sizes(50, 4), inline, progress)
@@ -76,35 +80,115 @@ def test_a_row_answered_without_the_graph_stays_to_do_until_the_graph_is_back(pi
     assert done.replies["facts"].label == "answered"
 
 
-def test_refresh_makes_answers_to_do_whose_domain_changes_and_asks_what_is_too_old_alone(pipe, tmp_path):
-    requests = []
-    tables = runpy.run_path(str(HERE / "graph/smallgraph.py"))["build"]().tables
-    text = (tmp_path / "made.yaml").read_text()
-    with serve(tables) as url:
-        for domain, counted in (("open", 0), ("sports", 1)):
-            (tmp_path / "made.yaml").write_text(
-                text.replace("lookup: {", "lookup: {domain: domain, ").replace(
-                    "question:\n", f"question:\n{LABEL.format(domain)}"
-                )
-            )
-            pipeline, questions = pipe(url)
-            pipeline.answer(questions)
-            [done] = pipeline.answers(questions)
-            assert done.replies["domain"].label == domain
-            requests.append(forget_old(pipeline, questions))
-            assert len(requests[-1]) == counted
-            again = pipeline.answer(questions).counts
-            assert sum(c.tally.replies.asked for c in again.values()) == 0, "an entry of open is static"
-    assert requests == [[], ["q"]]
-
-
-LABEL = """\
-  - generate:
-      model: llama-3-8b
-      prompt: crag/vanilla
-      into: domain
-      reply: label
-      labels: [nowhere]
-      default: {}
-      max_tokens: 5
+CALLS = {
+    "open": 'get_open("Florida City")["mayor"]',
+    "movie": 'get_movie("The Maze Runner")["year"]',
+    "sports": 'get_nba_on_date("lakers", "2024-02-26")["opponent"]',
+}
+PERIOD = 10**9  # seconds: the present one lasts until 2033, so no test sees it end
+GRAPHS = f"""
+crag-mock:
+  kind: server
+  where: http://127.0.0.1:8000
+  version: crag-mock-api-v5
+  refresh: {{movie: {PERIOD}, sports: live}}
 """
+
+
+@pytest.fixture
+def answered(pipe, tmp_path):
+    """Domain -> a pipeline whose question was answered from that domain's replies, and the questions."""
+    (tmp_path / "graphs.yaml").write_text(GRAPHS)
+
+    def made(domain):
+        lines = json.dumps(
+            {"user": f"an example\n{CALLS[domain]}\n{{{{ text }}}}\nCalls:", "variables": ["text"]}
+        )
+        (tmp_path / "made.yaml").write_text(RECIPE.replace("db3/calls-open", lines))
+        pipeline, questions = pipe(url)
+        pipeline.answer(questions)
+        [done] = pipeline.answers(questions)
+        assert done.replies["calls"].text == CALLS[domain] and done.replies["facts"].label == "answered"
+        return pipeline, questions
+
+    with serve(runpy.run_path(str(HERE / "graph/smallgraph.py"))["build"]().tables) as url:
+        yield made
+
+
+def test_an_answer_is_old_once_a_reply_that_it_rests_on_no_longer_holds(answered):
+    old = {}
+    for domain in CALLS:
+        pipeline, questions = answered(domain)
+        fold_memo(pipeline.store)
+        for when, clock in (("now", time.time), ("later", lambda: time.time() + PERIOD)):
+            old[domain, when] = list(old_answers(pipeline, questions, clock))
+    assert {key for key, ids in old.items() if ids} == {
+        ("movie", "later"), ("sports", "now"), ("sports", "later")
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("domain", "stale"), [("movie", False), ("sports", True)])
+def test_a_refresh_plans_what_is_stale_with_that_reason_and_does_no_more(answered, tmp_path, domain, stale):
+    pipeline, _ = answered(domain)
+
+    def run(refresh):
+        plans = []
+        done = evaluate(
+            pipeline, [], "crag", None, "official", tmp_path / "out", show=plans.append, refresh=refresh
+        )
+        return {s.step: s for s in plans[0].steps}, {s.step: s.asked for s in done.report.steps}, done
+
+    plan, asked, done = run(refresh=False)
+    assert done.reused == 1 and not any(asked.values())
+    plan, asked, done = run(refresh=True)
+    assert done.reused == (0 if stale else 1)
+    assert {name: set(s.reasons) for name, s in plan.items() if s.may_ask} == (
+        {"lookup": {"stale"}} if stale else {}
+    )
+    assert (asked["lookup"] > 0) == stale and asked["generate:calls"] == asked["generate:llm"] == 0
+
+
+def test_replies_go_when_their_period_is_over_and_with_the_last_run_that_asked_their_version(
+    answered, tmp_path
+):
+    def run():
+        pipeline, _ = answered("movie")
+        evaluate(pipeline, [], "crag", None, "official", tmp_path / "out")
+        return pipeline.store
+
+    store, table = run(), graph_replies_of("crag-mock-api-v5").name
+    rows = store.count(table)
+    assert rows > 0 and prune(store, dry_run=False) == []
+    later = time.time() + PERIOD
+    for dry_run in (True, False):
+        assert prune(store, dry_run, lambda: later) == [Removal("replies", table, rows)]
+    assert store.count(table) == 0 and prune(store, False, lambda: later) == []
+    (tmp_path / "graphs.yaml").write_text(GRAPHS.replace("api-v5", "api-v6"))
+    run()
+    assert [(r.what, r.name) for r in prune(store, dry_run=False) if r.what == "table"] == [("table", table)]
+    assert not store.has(table) and store.count(graph_replies_of("crag-mock-api-v6").name) == rows
+
+
+def test_the_command_says_how_many_answers_are_old_and_plans_them_where_that_is_asked(
+    answered, tmp_path, capsys, monkeypatch
+):
+    pipeline, _ = answered("sports")
+    (tmp_path / "models.yaml").write_text((HERE / "fake_models.yaml").read_text())
+    monkeypatch.setenv("RAYPIPE_CONF", str(HERE.parent / "conf"))
+    graph = f"crag-mock={pipeline.recipe.graphs()[0].where}"
+    command = [
+        "plan",
+        str(tmp_path / "made.yaml"),
+        "--models",
+        str(tmp_path / "models.yaml"),
+        "--graph",
+        graph,
+    ]
+    command += ["--store", pipeline.store.uri, "--json"]
+    said = []
+    for more in ([], ["--refresh"]):
+        assert main([*command, *more]) == 0
+        said.append(json.loads(capsys.readouterr().out))
+    assert [s["old"] for s in said] == [1, 1]
+    reasons = [{k for step in s["steps"] for k in step["reasons"]} for s in said]
+    assert reasons == [set(), {"stale"}]

@@ -31,7 +31,7 @@ class Kit(LocalKit):
     """Models that compute from words; the language model says what a script says."""
 
     def __init__(self, script=echo):
-        super().__init__(None, "sorted")
+        super().__init__(None, "sorted", clock=lambda: 0.0)  # of traces
         self.llm = Scripted(script, context=9000)
 
     def generator(self, model):
@@ -136,6 +136,28 @@ def test_weknow_asks_the_graph_by_functions_and_answers_where_it_is_sure(
     assert {(q.outcome, q.answer, q.origin) for q in out} == {(outcome, answer, origin)}
     web = 3 if origin in ("web", "") else 0
     assert counts["generate:web"].rows - counts["generate:web"].skipped == web
+
+
+def test_weknow_keeps_a_pool_of_pages_and_one_of_snippets_and_looks_no_further(ten, server):
+    recipe = resolved("weknow", MODELS, CONF, {"crag-mock": server})
+    steps = {s.name: s.step for s in recipe.question}
+    pools = [steps[f"keywords:{n}"] for n in ("pages", "snippets")]
+    assert [p.top for p in pools] == [200, 200]
+    assert all(p.top >= steps["keywords"].top + steps["recall"].top for p in pools), "K is at least M + N"
+    out, _ = answered("weknow", ten, {"crag-mock": server}, Kit(weknow(calls=[])))
+    for q in out:
+        of = {
+            n: {h.chunk for h in q.hits if n in h.scores} for n in ("pages", "snippets", "keywords", "recall")
+        }
+        pages = {h.chunk for h in q.hits if h.source in {c.page for c in q.citations}}
+        assert of["pages"] <= pages and of["snippets"].isdisjoint(pages)
+        assert of["pages"] and of["snippets"] and max(map(len, (of["pages"], of["snippets"]))) <= 200
+        assert of["keywords"] | of["recall"] <= of["pages"] | of["snippets"]
+        assert (
+            len(of["keywords"]) <= 5
+            and 0 < len(of["recall"]) <= 20
+            and set(q.order) <= of["keywords"] | of["recall"]
+        )
 
 
 def test_a_function_reply_that_is_no_json_sends_the_row_to_the_web_with_its_fault(ten, server):

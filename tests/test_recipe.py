@@ -10,7 +10,7 @@ import yaml
 from raypipe.cli.opened import resolved
 from raypipe.conf import Conf, Where
 from raypipe.errors import ConfError
-from raypipe.recipe import from_tree, row_key
+from raypipe.recipe import from_tree, ranking_of, row_key
 from raypipe.records import Citation, Question
 
 HERE = Path(__file__).parent
@@ -115,6 +115,29 @@ def test_two_steps_of_one_verb_have_two_names():
     recipe = resolved("local", None, CONF)
     names = [s.name for s in recipe.question]
     assert {"fuse", "fuse:final"} < set(names) and len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize("name", ["local-kg", "db3-task3", "weknow"])
+def test_a_ranking_ranks_every_question_and_asks_no_graph_and_no_language_model(name):
+    ranking = ranking_of(resolved(name, None, CONF))
+    asked = replace(ranking, corpus=())
+    assert asked.graphs() == () and {m.kind for m in asked.models()} == {"embedder", "reranker"}
+    assert not any(s.when for s in ranking.question)
+    whole = {s.name for s in resolved(name, None, CONF).question}
+    assert {"recall", "fuse", "rerank"} < {s.name for s in ranking.question} < whole
+
+
+def test_a_ranking_keeps_the_reply_that_it_searches_by_and_the_gates_of_that_reply(tmp_path):
+    tree = copy.deepcopy(TREE)
+    said = {"model": "llama-3-8b", "prompt": "crag/vanilla", "max_tokens": 9}
+    rewrite = {"generate": {**said, "into": "rewrite", "when": {"kind": ["long"]}}}
+    tree["question"][1]["recall"] |= {"query": "{{ replies.rewrite }}", "when": {"rewrite": ["answered"]}}
+    kind = {"generate": {**said, "into": "kind", "reply": "label", "labels": ["long"], "default": "short"}}
+    tree["question"][:0] = [kind, {"generate": {**said, "into": "chat"}}, rewrite]
+    ranking = ranking_of(made(tree, tmp_path))
+    assert [s.name for s in ranking.question][:3] == ["generate:kind", "generate:rewrite", "shortlist"]
+    gates = {s.name: dict(s.when) for s in ranking.question if s.when}
+    assert gates == {"generate:rewrite": {"kind": ("long",)}, "recall": {"rewrite": ("answered",)}}
 
 
 def test_the_row_key_covers_text_time_and_evidence_in_order():

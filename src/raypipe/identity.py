@@ -12,9 +12,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from raypipe.knowledge import FactsRef, GraphRef
+from raypipe.knowledge import FactsRef
 from raypipe.records import digest
-from raypipe.step import Model
+from raypipe.step import GraphRef, Model
 
 NOT_IDENTITY = frozenset({"name", "path", "repo", "revision", "adapter_paths", "tokenizer_path"})
 """Fields of a Model that say what it is called and where it lies. `weights` names what is in it."""
@@ -52,7 +52,9 @@ def stable(value: object) -> str:
     if isinstance(value, Model):
         return f"Model({model_identity(value)})"
     if isinstance(value, GraphRef):
-        return f"Graph({stable(value.version)},{stable(value.grammar)},{stable(value.levels)})"
+        form = f"{stable(value.version)},{stable(value.grammar)},{stable(value.levels)}"
+        meaning = "" if value.embedder is None else f",{stable(value.embedder)},{stable(value.near)}"
+        return f"Graph({form}{meaning})"
     if isinstance(value, FactsRef):
         return f"Facts({stable(value.version)})"
     if dataclasses.is_dataclass(value) and not isinstance(value, type):

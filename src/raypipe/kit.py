@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -19,12 +20,12 @@ import numpy as np
 from raypipe.chat import STEP, Chat, Generate, Generated, Sampling
 from raypipe.cluster.routing import routed
 from raypipe.errors import ConfError
-from raypipe.identity import model_identity
-from raypipe.knowledge import Facts, FactsRef, Graph, GraphRef
+from raypipe.identity import model_identity, stable
+from raypipe.knowledge import Facts, FactsRef
 from raypipe.models import load
 from raypipe.models.load import Address, Engine, Room
 from raypipe.records import Fault
-from raypipe.step import Embed, Index, Model, ModelKind, Role, Score, Tokenize
+from raypipe.step import Embed, Graph, GraphRef, Index, Model, ModelKind, Role, Score, Tokenize
 
 T = TypeVar("T")
 
@@ -39,7 +40,8 @@ class LocalKit:
     `engines` are those that a job started: model identity -> names. With None this process starts an engine
     of its own for a vLLM model, in `room`, when it is first asked; use such a kit on one event loop, and
     `await close()` it. Calls to an engine that dies end in transient faults, and the next starts another.
-    `heard` is told each piece of a reply while it is written, where one is asked alone.
+    `heard` is told each piece of a reply while it is written, where one is asked alone. `clock` (seconds)
+    tells how long a graph takes.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class LocalKit:
         endpoints: Mapping[str, Address] | None = None,
         room: Room | None = None,
         heard: Callable[[str], None] | None = None,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._index = index
         self._engine = engine
@@ -62,6 +65,7 @@ class LocalKit:
         self._endpoints = endpoints or {}
         self._room = room or Room()
         self._heard = heard
+        self._clock = clock
         self._closing: list[Callable[[], Awaitable[None]]] = []
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="models")
         self._loaded: dict[Model, Any] = {}  # by what decides its numbers; filled by the worker alone
@@ -69,7 +73,7 @@ class LocalKit:
         self._tokenizers: dict[Model, Tokenize] = {}
         self._generators: dict[Model, Generate] = {}
         self._facts: dict[str, Facts] = {}
-        self._graphs: dict[tuple[str, str, str], Graph] = {}
+        self._graphs: dict[str, Graph] = {}
         self._own: dict[Model, _Own] = {}  # engines in this process
 
     def with_index(self, index: Index) -> LocalKit:
@@ -200,7 +204,7 @@ class LocalKit:
 
     def graph(self, ref: GraphRef) -> Graph:
         """Raises ConfError for a graph without a place, DataError for a folder that has no tables."""
-        key = (ref.kind, ref.where, ref.grammar)
+        key = stable(ref) + ref.where
         if key not in self._graphs:
             self._graphs[key] = self._open_graph(ref)
         return self._graphs[key]
@@ -218,10 +222,10 @@ class LocalKit:
 
         known.placed(ref)
         if ref.kind == "folder":
-            return known.open_tables(ref)
+            return known.open_tables(ref, self.embedder, self._clock)
         connection = client.Connection(ref.where)
         self._closing.append(connection.close)
-        return known.open_server(ref, connection.ask)
+        return known.open_server(ref, connection.ask, self.embedder, self._clock)
 
     def cut(self) -> dict[str, int]:
         """Inputs so far that were longer than their model's max_tokens, by model name."""

@@ -1,35 +1,19 @@
-"""What is asked of a knowledge graph and what comes back: plain values, and the contract of graphs.
+"""What is asked of a knowledge graph and of public data, and what comes back: plain values.
 
 Knows the records alone. Tables, a server and the language of calls are in `graph/` and `text/`; a step meets
-a graph only through this contract, and through its kit.
+a graph only through its kit (`step.Graph`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol, TypeAlias
 
 from raypipe.records import Fault, Span
 
 Level: TypeAlias = Literal["exact", "substring", "tokens", "embedding"]
 Value: TypeAlias = str | int | float | bool
-
-
-@dataclass(frozen=True, slots=True)
-class GraphRef:
-    """One entry of graphs.yaml, resolved. What decides its answers is its identity; where it lies is not."""
-
-    name: str  # in graphs.yaml; not identity
-    kind: Literal["folder", "server"]  # a folder of tables, or the CRAG mock API
-    where: str  # the folder, or http://HOST:PORT; not identity
-    version: str  # of a folder: a digest of its tables; of a server: what its entry declares
-    grammar: str  # of the calls that it is asked in: Lark's notation
-    levels: Mapping[str, tuple[Level, ...]] = field(default_factory=dict)
-    """Kind of name -> how a written name may be linked, in order; kinds not named: `graph.link.LEVELS`."""
-    refresh: Mapping[str, float] = field(default_factory=dict)
-    """Domain -> seconds that its replies hold; 0: none is remembered. A domain that is not named
-    never changes. Not identity: it decides what is asked again, not what an answer is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,30 +69,33 @@ class Result:
     links: tuple[Link, ...] = ()  # what its names were taken for
     unknown: tuple[str, ...] = ()  # names that the graph does not know
     subject: str = ""  # its first name as written; "": it names none
+    requests: tuple[str, ...] = ()  # to a server, each its path and body
     ms: float = 0.0  # that the line took
 
 
 MOST_REQUESTS: Final = 2_000
 """That one program may send to a server: an actor's 300 films, and then some lines more."""
 
+MOST_SEARCHES: Final = 18
+"""Requests to a server that finding the names in one text takes at most: six searches, the tickers of ten
+companies, two days of games (`graph.named`)."""
+
+MOST_NEAR: Final = 50_000
+"""Names of one kind among which one is looked for by its meaning: as vectors of 384 numbers they take 77
+MB."""
+
+MOST_LINKED: Final = 25_000
+"""Names that one program can have written: 20,000 characters hold 10,000, and 64 lines with a `*` 200
+each."""
+
 Request: TypeAlias = Callable[[str, Mapping[str, Any]], Awaitable[Any]]
 """Path and body of a request to a server -> its result, null included."""
 
 
-class Graph(Protocol):
-    """A knowledge graph, opened. Any number of programs may run at once."""
+def domain_of(path: str) -> str:
+    """The domain that a request is about, as refresh periods name it; "" where the path names none.
 
-    async def run(self, program: str, asked_at: str, domain: str = "") -> list[Result]:
-        """The result of every line at the moment of asking. `domain` decides what `get_person` means where
-        its key does not. What a program says, or a graph that is down, never raises: that is a line's fault.
-        Raises DataError for a moment that cannot be read."""
-        ...
-
-    async def mentions(self, texts: Sequence[str]) -> list[list[Mention]]:
-        """The graph's names in each text, longest first, not overlapping. Raises ConfError for a graph whose
-        names are not at hand (a server)."""
-        ...
-
-    def through(self, wrap: Callable[[Request], Request]) -> Graph:
-        """The same graph with its requests going through a wrapper, as a memo's; tables have none."""
-        ...
+    >>> domain_of("/sports/nba/get_games_on_date")
+    'sports'
+    """
+    return path[1:].partition("/")[0]

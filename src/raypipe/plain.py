@@ -16,6 +16,7 @@ from typing import Any
 
 from raypipe.errors import ConfError
 from raypipe.recipe import STEPS, Recipe, Stage
+from raypipe.step import GraphRef
 
 _CLASS, _TUPLE, _MAP = "is", "tuple", "map"
 
@@ -79,6 +80,16 @@ def _value(tree: Any) -> Any:
         return MappingProxyType({_value(k): _value(v) for k, v in tree[_MAP]})
     fields = {name: _value(v) for name, v in tree.items() if name != _CLASS}
     return classes()[tree[_CLASS]](**fields)
+
+
+def graph_versions(tree: Any) -> set[str]:
+    """The versions of the graphs that a recipe as `to_plain` wrote it asks, whichever raypipe wrote it."""
+    if isinstance(tree, list):
+        return set().union(*map(graph_versions, tree))
+    if not isinstance(tree, Mapping):
+        return set()
+    own = {tree["version"]} if tree.get(_CLASS) == GraphRef.__name__ else set()
+    return own.union(*map(graph_versions, tree.values()))
 
 
 @functools.cache

@@ -17,9 +17,8 @@ from raypipe import conf
 from raypipe.conf import Resolve, Where, did_you_mean
 from raypipe.errors import ConfError
 from raypipe.identity import stable
-from raypipe.knowledge import GraphRef
 from raypipe.records import Question, digest
-from raypipe.step import CorpusStep, Model, Step
+from raypipe.step import CorpusStep, GraphRef, Model, Step
 from raypipe.steps.decide import Decide
 from raypipe.steps.demote import Demote
 from raypipe.steps.embed import Embed
@@ -139,18 +138,38 @@ RANKING = ("order", "hits", "citations")
 
 
 def ranking_of(recipe: Recipe) -> Recipe:
-    """The recipe up to the last step that ranks: nobody is asked for answers that a ranking does not show.
+    """The steps that rank, and those whose replies they read: nobody is asked for answers that a ranking does
+    not show. Every question is ranked, also one that another reply would keep from the steps that rank.
     Raises ConfError for a recipe that ranks nothing."""
-    ranks = [i for i, s in enumerate(recipe.question) if any(w.startswith(RANKING) for w in s.step.writes())]
-    if not ranks:
+    needed: set[str] = set()
+    kept: list[Stage[Step]] = []
+    for stage in reversed(recipe.question):
+        writes = stage.step.writes()
+        ranks = any(w.startswith(RANKING) for w in writes)
+        if not ranks and needed.isdisjoint(writes):
+            continue
+        needed |= stage.step.reads()
+        if not ranks:
+            needed |= {f"replies.{r}" for r in stage.when}
+        kept.insert(0, stage)
+    if not any(w.startswith(RANKING) for s in kept for w in s.step.writes()):
         raise ConfError(f"recipe {recipe.name!r} has no step that ranks passages")
-    return replace(recipe, question=recipe.question[: ranks[-1] + 1])
+    said = {w for s in kept for w in s.step.writes()}
+    return replace(recipe, question=tuple(_ungated(s, said) for s in kept))
+
+
+def _ungated(stage: Stage[Step], said: set[str]) -> Stage[Step]:
+    """The stage with the gates alone whose replies are still made."""
+    when = {r: labels for r, labels in stage.when.items() if f"replies.{r}" in said}
+    return replace(stage, when=MappingProxyType(when))
 
 
 def _collect(value: Any, found: list[Model | GraphRef]) -> None:
     if isinstance(value, Model | GraphRef):
         if value not in found:
             found.append(value)
+        if isinstance(value, GraphRef):
+            _collect(value.embedder, found)
     elif dataclasses.is_dataclass(value):
         for f in dataclasses.fields(value):
             _collect(getattr(value, f.name), found)

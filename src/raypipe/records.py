@@ -17,6 +17,8 @@ SourceKind: TypeAlias = Literal["page", "snippet", "name", "document"]
 Label: TypeAlias = str
 """A reply's class: a class name of the recipe, or one of the five below."""
 ANSWERED, ABSTAINED, INVALID, SKIPPED, FAULT = "answered", "abstained", "invalid", "skipped", "fault"
+TRACE = "trace"
+"""Of a reply that tells what a step did and how long it took: no evidence, and another in every run."""
 
 Outcome: TypeAlias = Literal["", "answered", "abstained", "false_premise", "fault"]
 

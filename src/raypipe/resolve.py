@@ -10,7 +10,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, TypeVar
@@ -22,10 +22,10 @@ from raypipe.errors import ConfError, DataError
 from raypipe.graph.known import tables_version
 from raypipe.graph.link import LEVELS
 from raypipe.graph.public import facts_version
-from raypipe.knowledge import FactsRef, GraphRef
+from raypipe.knowledge import FactsRef, Level
 from raypipe.models.catalog import Catalog
 from raypipe.models.constraint import bounds
-from raypipe.step import Model
+from raypipe.step import GraphRef, Model
 from raypipe.steps.facts import Shelf
 from raypipe.text.bank import Bank
 from raypipe.text.evidence import Fitted
@@ -50,7 +50,7 @@ def resolvers(files: Conf, models: Catalog, graphs: Mapping[str, str] = MappingP
         ByLabel[tuple[str, ...]]: _by_label(_names, needs_else=True),
         Grammar: _grammar(files),
         JsonSchema: _schema(files),
-        GraphRef: _graph(files, graphs),
+        GraphRef: _graph(files, graphs, models),
         Bank: _bank(files),
         FactsRef: _facts(files, graphs),
     }
@@ -125,10 +125,16 @@ class GraphEntry:
     where: str = ""  # the folder, the address, or the file of facts; "": to be said when it is used
     version: str = ""  # of a server
     refresh: Mapping[str, str | int] = field(default_factory=dict)  # domain -> REFRESH, or seconds
-    levels: Mapping[str, tuple[Literal["exact", "substring", "tokens"], ...]] = field(default_factory=dict)
-    """Kind of name -> how it is linked. The level embedding needs a model, which an entry cannot name."""
+    levels: Mapping[str, tuple[Level, ...]] = field(default_factory=dict)  # kind of name -> how it is linked
+    embedder: str = ""  # of the level embedding: a model's name
+    near: float | None = None  # cosine from which on that level takes two names for one
 
     def __post_init__(self) -> None:
+        meant = any("embedding" in levels for levels in self.levels.values())
+        if not meant == bool(self.embedder) == (self.near is not None):
+            raise ValueError("embedder and near: expected both with the level embedding, and neither without")
+        if self.near is not None and not 0 < self.near <= 1:
+            raise ValueError(f"near: expected a cosine above 0, at most 1, found {self.near}")
         if (self.kind == "server") != bool(self.version):
             raise ValueError("version: expected for a server and for nothing else")
         if strange := sorted(self.levels.keys() - LEVELS.keys()):
@@ -145,7 +151,7 @@ REFRESH: Mapping[str, float] = MappingProxyType({"static": math.inf, "daily": 86
 """Words for how long a reply holds, in seconds."""
 
 
-def _graph(files: Conf, graphs: Mapping[str, str]) -> Read[GraphRef]:
+def _graph(files: Conf, graphs: Mapping[str, str], models: Catalog) -> Read[GraphRef]:
     def find(name: str) -> GraphRef:
         path = files.file("graphs.yaml")
         tree, where = conf.read_yaml(path), Where(str(path))
@@ -157,7 +163,13 @@ def _graph(files: Conf, graphs: Mapping[str, str]) -> Read[GraphRef]:
         address = graphs.get("", "").startswith(("http://", "https://"))
         general = graphs.get("", "") if address == (entry.kind == "server") else ""
         place = graphs.get(name) or general or entry.where
-        return _graph_ref(name, entry, place, _grammar_text(files, "calls"))
+        ref = _graph_ref(name, entry, place, _grammar_text(files, "calls"))
+        if entry.near is None:
+            return ref
+        embedder = _model(models)(entry.embedder, where.at(name).at("embedder"))
+        if embedder.kind != "embedder":
+            raise where.at(name).error(f"embedder: expected a model of kind embedder, found {embedder.kind}")
+        return replace(ref, embedder=embedder, near=entry.near)
 
     return lambda value, where: _named(value, where, "a graph of graphs.yaml", find)
 

@@ -10,16 +10,16 @@ Nothing here knows Ray, LanceDB or a model library.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal, Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
 from raypipe.chat import Generate
-from raypipe.knowledge import Facts, FactsRef, Graph, GraphRef
-from raypipe.records import Question, Span, chunk_id
+from raypipe.knowledge import Facts, FactsRef, Level, Mention, Request, Result
+from raypipe.records import Fault, Question, Span, chunk_id
 
 Role: TypeAlias = Literal["query", "passage"]
 ModelKind: TypeAlias = Literal["embedder", "reranker", "tokenizer", "generator"]
@@ -118,6 +118,44 @@ class Index(Protocol):
 
     async def words(self, analyzer: str, scope: tuple[str, ...] | None) -> Words:
         """The words that the corpus step `tokenise` kept, for every passage in the scope."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class GraphRef:
+    """One entry of graphs.yaml, resolved. What decides its answers is its identity; where it lies is not."""
+
+    name: str  # in graphs.yaml; not identity
+    kind: Literal["folder", "server"]  # a folder of tables, or the CRAG mock API
+    where: str  # the folder, or http://HOST:PORT; not identity
+    version: str  # of a folder: a digest of its tables; of a server: what its entry declares
+    grammar: str  # of the calls that it is asked in: Lark's notation
+    levels: Mapping[str, tuple[Level, ...]] = field(default_factory=dict)
+    """Kind of name -> how a written name may be linked, in order; kinds not named: `graph.link.LEVELS`."""
+    refresh: Mapping[str, float] = field(default_factory=dict)
+    """Domain -> seconds that its replies hold; 0: none is remembered. A domain that is not named
+    never changes. Not identity: it decides what is asked again, not what an answer is."""
+    embedder: Model | None = None  # of the level `embedding`; None: no kind of name has it
+    near: float = 0.0  # cosine from which on that level takes two names for one, -1..1
+
+
+class Graph(Protocol):
+    """A knowledge graph, opened. Any number of programs may run at once."""
+
+    async def run(self, program: str, asked_at: str, domain: str = "") -> list[Result]:
+        """The result of every line at the moment of asking. `domain` decides what `get_person` means where
+        its key does not. What a program says, or a graph that is down, never raises: that is a line's fault.
+        Raises DataError for a moment that cannot be read."""
+        ...
+
+    async def mentions(self, texts: Sequence[str], asked_at: Sequence[str]) -> list[list[Mention] | Fault]:
+        """The graph's names in each text, asked at its moment: in the text's order, the longest where they
+        overlap. A server that is down, or a moment that cannot be read there, is the text's fault."""
+        ...
+
+    def through(self, wrap: Callable[[Request], Request], embedder: Callable[[Model], Embed]) -> Graph:
+        """The same graph with its requests going through a wrapper, as a memo's, where it has any; and with
+        vectors of names from this function, where names are linked by meaning."""
         ...
 
 

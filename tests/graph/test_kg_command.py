@@ -43,7 +43,7 @@ def test_one_json_object_has_every_line_and_a_bad_line_its_fault(folder, capsys)
     code, out, _ = run(capsys, "--graph", str(folder), "--time", TIME, program, "--json")
     results = json.loads(out)["results"]
     assert code == 0
-    assert all(set(r) == {"call", "rows", "values", "sentences", "fault"} for r in results)
+    assert all(set(r) == {"call", "rows", "values", "sentences", "requests", "ms", "fault"} for r in results)
     assert [r["values"] for r in results] == [["2001-04-25"], [], ["Ann"], ["Tiber"]]
     assert results[0]["sentences"] == ["The release date of the movie Amélie is 2001-04-25."]
     assert results[0]["rows"][0]["title"] == "Amélie"
@@ -54,7 +54,9 @@ def test_the_same_works_against_a_server(capsys):
     with serve(build().tables) as url:
         program = 'get_movie("amélie")["length"]'
         code, out, _ = run(capsys, "--graph", url, "--time", TIME, program, "--json")
-    assert (code, json.loads(out)["results"][0]["values"]) == (0, [122])
+    [result] = json.loads(out)["results"]
+    assert (code, result["values"]) == (0, [122])
+    assert result["requests"] == ['/movie/get_movie_info {"query": "amélie"}'] and result["ms"] > 0
 
 
 def test_people_get_values_and_sentences(folder, capsys):
@@ -62,7 +64,7 @@ def test_people_get_values_and_sentences(folder, capsys):
         capsys, "--graph", str(folder), "--time", TIME, "get_movie(amelie)[year]\nget_song(zzz)"
     )
     assert code == 0
-    assert "values: 2001 (1 rows)" in out and "zzz: not in the graph" in out
+    assert "values: 2001 (1 rows, 0 requests, " in out and "zzz: not in the graph" in out
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,14 @@
 
 import asyncio
 
+import numpy as np
 import pytest
 
+from raypipe.errors import ConfError
 from raypipe.graph.fold import fold, typed
 from raypipe.graph.link import Linker, Strictness
 from raypipe.graph.tables import Tables
+from raypipe.knowledge import MOST_NEAR
 
 
 @pytest.fixture(scope="module")
@@ -106,14 +109,38 @@ def test_a_name_that_is_not_there_is_none_rather_than_another(link, written, kin
 
 
 def test_meaning_links_where_words_do_not_and_only_when_near_enough(tables):
-    async def nearest(written, names):
-        return [0.9 if n == "It" and written == "the clown film" else 0.1 for n in names]
+    asked = []
 
-    strict = Strictness(levels={"movie": ("exact", "embedding")})
-    linker = Linker(tables, strict, nearest)
-    assert asyncio.run(linker.link("the clown film", "movie")).level == "embedding"
-    assert asyncio.run(linker.link("another film", "movie")) is None
-    assert asyncio.run(Linker(tables, strict).link("the clown film", "movie")) is None, "no function, no link"
+    async def vectors(names):
+        asked.append(list(names))
+        clown = ("It", "the clown film")
+        return np.array([[1.0, 0.0] if n in clown else [0.6, 0.8] for n in names], np.float32)
+
+    strict = Strictness(levels={"movie": ("exact", "embedding")}, least_near=0.9)
+    linker = Linker(tables, strict, vectors)
+    found = asyncio.run(linker.link("the clown film", "movie"))
+    assert (found.name, found.level, found.score) == ("It", "embedding", 1.0)
+    far = Linker(tables, Strictness(levels={"movie": ("embedding",)}, least_near=0.9), vectors)
+    names = {n for some in asked for n in some}
+    assert asyncio.run(linker.link("It", "movie")).level == "exact" and "It" in names
+    asked.clear()
+    assert asyncio.run(linker.link("the clown film", "song")) is None, "a kind without the level"
+    assert asked == []
+    assert asyncio.run(Linker(tables, strict).link("the clown film", "movie")) is None, "no vectors, no link"
+    assert asyncio.run(far.link("amelie", "movie")).name != "It"
+
+
+def test_too_many_names_to_be_compared_by_meaning_are_refused_and_not_left_out():
+    many = Tables()
+    many.insert("song", [{"name": f"song {i}"} for i in range(MOST_NEAR + 1)])
+
+    async def vectors(names):
+        raise AssertionError("nobody is to be asked")
+
+    linker = Linker(many, Strictness(levels={"song": ("exact", "embedding")}), vectors)
+    assert asyncio.run(linker.link("song 7", "song")).level == "exact"
+    with pytest.raises(ConfError, match="expected at most 50000 names of a kind that is linked by embedding"):
+        asyncio.run(linker.link("another", "song"))
 
 
 def test_levels_are_the_recipes_to_choose(tables):

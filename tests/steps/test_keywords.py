@@ -4,6 +4,7 @@ import pytest
 from rank_bm25 import BM25Okapi
 from shelf import Shelf, asked, chunk, holds_laws, question
 
+from raypipe.records import Citation, Question
 from raypipe.steps.keywords import Keywords
 from raypipe.text.words import analyse
 
@@ -52,6 +53,56 @@ def test_no_words_no_passages_and_no_match_give_no_hits(variant):
     step = Keywords(top=5, variant=variant)
     for asking in (question("zebra", "a", "b"), question("?!", "a"), question("cat", "nowhere")):
         assert asked(step, THREE, asking)[0].hits == ()
+
+
+def cited(text, **fields):
+    """A question with one citation that brings a page, its snippet and its name."""
+    return Question("q", text, citations=(Citation("q", 0, "u", "", "page", "snippet", "name"),), **fields)
+
+
+KINDS = Shelf({"page": "a cat and a cat", "snippet": "a cat", "name": "the cat on a page", "other": "cat"})
+
+
+@pytest.mark.parametrize(
+    ("kinds", "found"),
+    [
+        ((), "page snippet name"),
+        (("page",), "page"),
+        (("snippet", "name"), "snippet name"),
+        (("name",), "name"),
+    ],
+)
+def test_kinds_narrow_what_is_found_and_leave_its_score(kinds, found):
+    everything = scores(asked(Keywords(top=9), KINDS, cited("cats"))[0])
+    some = scores(asked(Keywords(top=9, kinds=kinds), KINDS, cited("cats"))[0])
+    assert some == {s: everything[s] for s in found.split()}
+
+
+def test_top_counts_what_is_of_the_kind():
+    [q] = asked(Keywords(top=1, kinds=("name",)), KINDS, cited("cats"))
+    assert scores(q).keys() == {"name"}
+
+
+@pytest.mark.parametrize(("kinds", "found"), [(("page",), 3), (("snippet", "name"), 0)])
+def test_what_no_question_cites_is_a_page(kinds, found):
+    [q] = asked(Keywords(top=9, kinds=kinds), THREE, question("cat dog"))
+    assert len(q.hits) == found
+
+
+def test_among_finds_only_hits_that_an_earlier_step_scored():
+    pools = [Keywords(top=1, kinds=("page",), into="pages"), Keywords(top=1, kinds=("name",), into="names")]
+    [q] = [cited("cats")]
+    for step in (
+        *pools,
+        Keywords(top=1, among=("pages", "names")),
+        Keywords(top=9, among=("names",), into="of"),
+    ):
+        [q] = asked(step, KINDS, q)
+    assert [h.source for h in q.hits] == ["page", "name"]
+    assert {h.source for h in q.hits if "keywords" in h.scores} == {"page"}
+    assert {h.source for h in q.hits if "of" in h.scores} == {"name"}
+    assert q.hits[0].scores["keywords"] == q.hits[0].scores["pages"], "a passage has one score"
+    assert Keywords(top=1, among=("pages",)).reads() >= {"hits", "hits.pages"}
 
 
 def test_a_scope_is_fetched_once_per_batch():

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from dataclasses import replace
 
 import golden
@@ -21,12 +22,12 @@ TIME = "03/05/2024, 23:18:31 PT"
 class Stub(LocalKit):
     """A kit whose graph is a server that answers as told."""
 
-    def __init__(self, answer):
+    def __init__(self, answer, clock=time.perf_counter):
         super().__init__(None)
-        self.answer = answer
+        self.answer, self.clock = answer, clock
 
     def graph(self, ref):
-        return open_server(ref, self.answer)
+        return open_server(ref, self.answer, self.embedder, self.clock)
 
 
 def look(calls, rule="value", kit=None, asked_at=TIME, step=STEP):
@@ -94,7 +95,25 @@ def test_every_line_leaves_a_trace_of_what_it_did():
     assert first["links"] == [["lantern maker", "movie", "The Lantern Maker", "substring"]]
     assert (first["rows"], first["values"], first["sentences"]) == (1, [2001], 1)
     assert second["unknown"] == ["nobody"] and third["fault"][0] == "bad_call"
+    assert all(line["ms"] >= 0 and line["requests"] == 0 for line in (first, second, third))
+    assert out.replies["trace"].label == "trace"
     assert look("get_movie(velora)").replies.keys() == {"calls", "rule", "facts", "kg"}
+
+
+def test_a_trace_names_the_requests_to_a_server_and_the_time_that_a_line_took():
+    async def films(path, body):
+        return [{"id": 1, "title": "Velora", "release_date": "1994-01-01"}] if path == MOVIES else None
+
+    ticks = iter(range(100))
+    kit = Stub(films, clock=lambda: next(ticks) / 1000)
+    step = replace(STEP, trace="trace")
+    out = look('get_movie("velora")["year"]\nget_movie("velora")["length"]', kit=kit, step=step)
+    first, second = map(json.loads, out.replies["trace"].text.splitlines())
+    assert first["request"] == [f'{MOVIES} {{"query": "velora"}}'] and first["requests"] == 1
+    assert (first["values"], first["ms"], second["ms"]) == ([1994], 1.0, 1.0)
+
+
+MOVIES = "/movie/get_movie_info"
 
 
 @pytest.mark.parametrize("fields", [{"rule": None}, {"answer": None}, {"into": "kg"}, {"into": ""}])

@@ -51,6 +51,31 @@ def test_only_the_questions_own_sources_are_searched_unless_it_has_none():
     assert {h.source for h in whole.hits} == {"a", "b", "c"}
 
 
+def test_among_gives_the_nearest_of_a_pool_and_nothing_that_is_nearer_outside_it():
+    children = [((0, 7), (0, 16)), ((8, 16), (0, 16)), ((17, 24), (17, 24))]
+    shelf = Shelf({"a": "red fox blue sky red fox", "b": "green fox", "c": "red fox"}, {"a": children})
+    parent, other = (chunk_id("a", span) for span in ((0, 16), (17, 24)))
+    pool = tuple(
+        Hit(c, s, span, {name: 1.0})
+        for c, s, span, name in (
+            (parent, "a", (0, 16), "pages"),
+            (chunk(shelf, "b"), "b", (0, 9), "snippets"),
+            (chunk(shelf, "c"), "c", (0, 7), "something"),
+        )
+    )
+    step = Recall(model=HASH, top=3, among=("pages", "snippets"))
+    [q] = asked(step, shelf, question("red fox", "a", "b", "c", hits=pool))
+    near = {h.chunk: h.scores["recall"] for h in q.hits if "recall" in h.scores}
+    assert near.keys() == {parent, chunk(shelf, "b")} and other not in {h.chunk for h in q.hits}
+    assert near[parent] == pytest.approx(1.0), "as near as its best chunk"
+    [one] = asked(
+        Recall(model=HASH, top=1, among=("pages", "snippets")), shelf, question("fox", "a", hits=pool)
+    )
+    assert sum("recall" in h.scores for h in one.hits) == 1
+    [none] = asked(step, shelf, question("red fox", "a"))
+    assert none.hits == () and step.reads() >= {"hits", "hits.pages", "hits.snippets"}
+
+
 def test_recall_joins_the_hits_that_are_there_and_leaves_their_scores_and_the_order():
     shelf = Shelf({"a": "red fox", "b": "blue sky"})
     there = Hit(chunk(shelf, "b"), "b", (0, 8), {"keywords": 2.0})

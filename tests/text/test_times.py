@@ -37,7 +37,16 @@ def test_a_time_of_asking_has_its_moment_on_the_markets_clock(asked, eastern):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "soon", "13/45/2024, 10:00:00 PT", "03/05/2024, 23:18:31 XYZ", "03/05/2024 PT PT"]
+    "text",
+    [
+        "",
+        "soon",
+        "13/45/2024, 10:00:00 PT",
+        "03/05/2024, 23:18:31 XYZ",
+        "03/05/2024 PT PT",
+        "12/31/9999, 23:00:00 PT",
+        "01/01/0001, 00:00:00 PT",
+    ],
 )
 def test_what_is_no_time_of_asking_is_refused_with_the_form_that_is_expected(text):
     with pytest.raises(DataError, match="expected"):

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from raypipe import readers
 from raypipe.cli import options
-from raypipe.cli.opened import addresses, cluster_file, recipe_of
+from raypipe.cli.opened import addresses, asking, cluster_file, recipe_of
 from raypipe.cli.settings import Settings
 from raypipe.errors import ConfError, DataError
 from raypipe.kit import LocalKit
@@ -53,7 +53,7 @@ def _ask(args: argparse.Namespace, settings: Settings) -> int:
     if not args.question.strip():
         raise ConfError("expected a question, found an empty text")
     release = _live(args, settings) if args.recipe == "live" else None
-    recipe = recipe_of(args, settings) if release is None else from_plain(release.recipe)
+    recipe = asking(recipe_of(args, settings)) if release is None else from_plain(release.recipe)
     answered = asyncio.run(_answered(args, recipe, settings, release))
     if args.json:
         from raypipe.service import reply  # the web framework takes half a second to import

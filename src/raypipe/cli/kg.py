@@ -1,6 +1,6 @@
 """`raypipe kg`: runs knowledge-graph calls over a server or a folder of tables, and serves such a folder.
 
-Examples of calls are in `kg_examples`.
+Examples of calls are in `kg_examples`, periods of refresh in `kg_refresh`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
-from raypipe.cli import kg_examples, options
+from raypipe.cli import kg_examples, kg_refresh, options
 from raypipe.cli.settings import Settings
 from raypipe.errors import ConfError
 from raypipe.graph.client import connect
@@ -33,7 +33,7 @@ SHOWN_ROWS = 10  # on a terminal; --json has them all
 
 
 def add(commands: options.Commands) -> None:
-    """Declares `kg run`, `kg serve` and `kg examples`."""
+    """Declares `kg run`, `kg serve`, `kg examples` and `kg refresh`."""
     top = commands.add_parser("kg", help="ask a knowledge graph")
     kinds = top.add_subparsers(dest="kind", metavar="KIND", required=True)
     made = options.command(
@@ -61,6 +61,7 @@ def add(commands: options.Commands) -> None:
     made.add_argument("--graph", metavar="DIR", type=Path, required=True, help="a folder of tables")
     made.add_argument("--port", type=int, default=8000, help="on this machine only (8000); 0: a free one")
     kg_examples.add(kinds)
+    kg_refresh.add(kinds)
 
 
 def _run(args: argparse.Namespace, settings: Settings) -> int:
@@ -91,6 +92,8 @@ def _json(result: Result) -> dict[str, Any]:
         "rows": [dict(r) for r in result.rows],
         "values": list(result.values),
         "sentences": list(result.sentences),
+        "requests": list(result.requests),
+        "ms": round(result.ms, 3),
         "fault": None
         if fault is None
         else {"reason": fault.reason, "detail": fault.detail, "transient": fault.transient},
@@ -108,7 +111,8 @@ def _print(console: Console, results: list[Result]) -> None:
         for name in result.unknown:
             console.print(f"  {escape(name)}: not in the graph", highlight=False)
         values = ", ".join(str(v) for v in result.values[:SHOWN_ROWS])
-        console.print(f"  values: {escape(values) or 'none'} ({len(result.rows)} rows)", highlight=False)
+        took = f"{len(result.rows)} rows, {len(result.requests)} requests, {result.ms:.0f} ms"
+        console.print(f"  values: {escape(values) or 'none'} ({took})", highlight=False)
         for sentence in result.sentences:
             console.print(f"  {escape(sentence)}", highlight=False)
 

@@ -46,8 +46,12 @@ def catalog_of(models_file: str | None, files: Conf) -> Catalog:
 
 
 def recipe_of(args: argparse.Namespace, settings: Settings) -> Recipe:
-    """The recipe that a command names."""
-    recipe = resolved(args.recipe, args.models, settings.conf, options.graphs_of(args))
+    """The recipe that a command names. Where its graphs lie is checked by who asks them (`asking`)."""
+    return resolved(args.recipe, args.models, settings.conf, options.graphs_of(args))
+
+
+def asking(recipe: Recipe) -> Recipe:
+    """The same recipe. Raises ConfError for a graph that nobody said the place of."""
     for graph in recipe.graphs():
         placed(graph)
     return recipe
@@ -159,7 +163,7 @@ def on_named_paper(args: argparse.Namespace, settings: Settings, recipe: Recipe)
 
 def pipeline_here(args: argparse.Namespace, settings: Settings, store: Store) -> Pipeline:
     """The recipe over a store as the named cluster would run it, and no Ray: for a look, not for a run."""
-    recipe = recipe_of(args, settings)
+    recipe = asking(recipe_of(args, settings))
     opened = _opened(on_named_paper(args, settings, recipe), settings, store.uri, ())
     silent = Progress(sys.stderr, silent=True)
     return Pipeline(store, recipe, opened.place, opened.sizes, inline, silent, opened.workers)
@@ -179,6 +183,8 @@ def pipeline_of(
     Language models need not be here for what asks none: a ranking, or (`answers` False) the corpus half.
     `judge` is the kit of who will judge the answers."""
     recipe = part(recipe_of(args, settings))
+    if answers:
+        asking(recipe)
     where = cluster_of(args, settings, store.uri, recipe, answers, judge)
     with Progress(sys.stderr, silent=silent) as progress:
         yield Pipeline(store, recipe, where.place, where.sizes, where.runner, progress, where.workers)

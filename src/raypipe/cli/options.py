@@ -115,6 +115,14 @@ def retry(made: argparse.ArgumentParser) -> None:
     )
 
 
+def refresh(made: argparse.ArgumentParser) -> None:
+    made.add_argument(
+        "--refresh",
+        action="store_true",
+        help="answer again what rests on replies of a knowledge graph that no longer hold (graphs.yaml)",
+    )
+
+
 def format_of(made: argparse.ArgumentParser) -> None:
     made.add_argument(
         "--format",

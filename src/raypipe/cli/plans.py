@@ -15,6 +15,7 @@ from raypipe.cli.settings import Settings
 from raypipe.cluster.placement import asked_by, bottleneck, placement, refuse
 from raypipe.cluster.rooms import fitting, on_paper
 from raypipe.evaluate import questions_of
+from raypipe.evaluate.stale import old_answers
 from raypipe.manifest import read, to_json
 from raypipe.plan import Coming, plan
 from raypipe.plan.coming import read_questions
@@ -39,6 +40,7 @@ def add(commands: options.Commands) -> None:
     options.format_of(made)
     options.cluster(made)
     made.add_argument("--limit", metavar="N", type=options.at_least(1), help="only the first N questions")
+    options.refresh(made)
     options.as_json(made)
     story = options.command(
         commands,
@@ -82,12 +84,16 @@ def _planned(args: argparse.Namespace, settings: Settings, uri: str) -> int:
         questions = questions[: args.limit]
     else:
         questions, coming = list(questions_of(pipeline, None, args.limit)), Coming()
-    found = plan(pipeline, questions, coming).to_json()
+    old = old_answers(pipeline, questions)
+    found = plan(pipeline, questions, coming, old=old if args.refresh else ()).to_json()
+    found["old"] = len(old)
     found["placement"] = _placement(args, settings, pipeline.recipe, found["steps"])
     if args.json:
         options.print_json(found)
     else:
         print_plan(Console(), found)
+        if old and not args.refresh:
+            print(f"{len(old)} answers rest on a graph's replies that no longer hold: --refresh")
         print_placement(Console(), found["placement"])
     return 0
 

@@ -89,11 +89,7 @@ def _of_eval(made: argparse.ArgumentParser) -> None:
     options.fresh(made)
     made.add_argument("--dry-run", action="store_true", help="check everything, print the plan, run nothing")
     options.retry(made)
-    made.add_argument(
-        "--refresh",
-        action="store_true",
-        help="answer again what rests on a knowledge graph whose replies may have grown old (graphs.yaml)",
-    )
+    options.refresh(made)
     made.add_argument(
         "--out",
         metavar="DIR",

@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING, Literal
 from raypipe import conf
 from raypipe.access import Face, Keys, Limits
 from raypipe.cli import options
-from raypipe.cli.opened import addresses, resolved
+from raypipe.cli.opened import addresses, asking, resolved
 from raypipe.cli.settings import Settings
 from raypipe.cluster.file import Cluster
 from raypipe.cluster.rooms import on_paper, preflight, sized
 from raypipe.conf import Where
 from raypipe.degrade import Rules
 from raypipe.errors import ConfError
-from raypipe.graph.known import placed
 from raypipe.models import load
 from raypipe.models.load import Room
 from raypipe.plain import from_plain
@@ -125,10 +124,7 @@ class Endpoint:
         place nobody said."""
         if self.follows:
             return _released(store)
-        recipe = resolved(self.recipe, self.models, settings.conf, self.graphs)
-        for graph in recipe.graphs():
-            placed(graph)
-        return recipe
+        return asking(resolved(self.recipe, self.models, settings.conf, self.graphs))
 
     @property
     def follows(self) -> bool:

@@ -24,7 +24,7 @@ from raypipe.evaluate.account import account
 from raypipe.evaluate.gather import AT_ONCE, Gathered, gather
 from raypipe.evaluate.judge import Judge, Judged, judged
 from raypipe.evaluate.letters import Losses, losses, retry
-from raypipe.evaluate.stale import forget_old
+from raypipe.evaluate.stale import forget, old_answers
 from raypipe.ingest import Ingested, ingest
 from raypipe.kit import LocalKit
 from raypipe.manifest import Manifest, Origin
@@ -115,8 +115,8 @@ def evaluate(
     """Runs what is missing, scores every question, and writes the report. Without `data`: all that is stored.
 
     `judge` is who decides what the rule leaves open, and the kit that asks it; `fresh` asks every language
-    model again; `again` tries what was given up; `refresh` works out again what rests on a graph whose
-    replies may have grown old. `show` gets the plan before anything runs. The manifest is
+    model again; `again` tries what was given up; `refresh` works out again what rests on replies of a graph
+    that no longer hold. `show` gets the plan before anything runs. The manifest is
     written last.
 
     Raises DataError if there are no questions, and what ingest, index and answer raise.
@@ -130,13 +130,13 @@ def evaluate(
             raise DataError(f"{where}: no questions. `raypipe ingest PATH` reads some into a store")
         if again:
             retry(pipeline, questions)
-        if refresh:
-            forget_old(pipeline, questions)
         fold_memo(pipeline.store)
         memo = memo_versions(pipeline.store)
-        planned = plan(pipeline, list(questions), fresh=fresh)
+        old = old_answers(pipeline, questions) if refresh else {}
+        planned = plan(pipeline, list(questions), fresh=fresh, old=old)
         show(planned)
         need(pipeline.store, planned.bytes_at_least(), "what is planned")
+        forget(pipeline, old.values())
         todo = set(questions.ids if fresh else pipeline.unanswered(questions, pipeline.snapshot()))
         done = Done.kept(pipeline.store, pipeline.recipe.digest())
         pipeline.index(questions, done)

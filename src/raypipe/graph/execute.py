@@ -73,7 +73,7 @@ async def run(
     key does not. What a program says, or a graph that is down, never raises: that is a line's fault."""
     rows, state, out = graph.open(), _State(), list[Result]()
     for line in program.lines:
-        started = clock()
+        started, sent = clock(), len(rows.requests)
         state.links, state.unknown = [], []
         try:
             found = await _line(line, rows, now, domain, state)
@@ -92,6 +92,7 @@ async def run(
                 subject=_subject(line),
                 links=tuple(state.links),
                 unknown=tuple(state.unknown),
+                requests=tuple(rows.requests[sent:]),
                 ms=(clock() - started) * 1000,
             )
         )

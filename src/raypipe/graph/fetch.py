@@ -7,6 +7,7 @@ field of which may be absent. Does not know HTTP: it is handed `client.Ask`.
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -14,8 +15,8 @@ from typing import Any, Final
 
 from raypipe.graph.client import Ask
 from raypipe.graph.fold import fold
-from raypipe.graph.graph import GraphFault, Need, Rows
-from raypipe.graph.link import ALIASES, NBA_TEAMS, Linker, Nearest, Strictness
+from raypipe.graph.graph import GraphFault, Need
+from raypipe.graph.link import ALIASES, NBA_TEAMS, Linker, Strictness, Vectors
 from raypipe.graph.tables import Tables
 from raypipe.knowledge import MOST_REQUESTS
 from raypipe.text.times import Moment, When, month
@@ -32,27 +33,27 @@ class Remote:
 
     ask: Ask
     strictness: Strictness | None = None
-    nearest: Nearest | None = None
+    vectors: Vectors | None = None
 
-    def open(self) -> Rows:
-        tables, sent = Tables(), 0
+    def open(self) -> Fetched:
+        tables, sent = Tables(), list[str]()
 
-        async def counted(path: str, body: Object) -> Any:
-            nonlocal sent
-            sent += 1
-            if sent > MOST_REQUESTS:
+        async def noted(path: str, body: Object) -> Any:
+            if len(sent) == MOST_REQUESTS:
                 what = f"the program needs more than {MOST_REQUESTS} requests. Ask for less: name an entity"
                 raise GraphFault("too_many", what)
+            sent.append(f"{path} {json.dumps(dict(body), ensure_ascii=False)}")
             return await self.ask(path, body)
 
-        return _Fetched(tables, Linker(tables, self.strictness, self.nearest), counted)
+        return Fetched(tables, Linker(tables, self.strictness, self.vectors), noted, sent)
 
 
 @dataclass(slots=True)
-class _Fetched:
+class Fetched:
     tables: Tables
     linker: Linker
     ask: Ask
+    requests: list[str]
     done: set[tuple[str, str]] = field(default_factory=set)  # (what, id) already in the tables
 
     async def bring(self, need: Need) -> None:
@@ -99,7 +100,8 @@ def _object(found: Any, path: str) -> Object | None:
     return None if found is None else _objects([found], path)[0]
 
 
-def _strings(found: Any, path: str) -> list[str]:
+def strings(found: Any, path: str) -> list[str]:
+    """A list of names; null is none. Raises GraphFault for anything else."""
     if found is None:
         return []
     if not isinstance(found, list) or not all(isinstance(o, str) for o in found):
@@ -110,14 +112,15 @@ def _strings(found: Any, path: str) -> list[str]:
 # ---------------------------------------------------------------- movie
 
 
-async def _movies(rows: _Fetched, names: Iterable[str]) -> None:
+async def movies(rows: Fetched, names: Iterable[str]) -> None:
+    """Films that the search gives for each name, with their casts and crews."""
     path = "/movie/get_movie_info"
     for found in await rows.all((path, {"query": n}) for n in names):
         for film in _objects(found, path):
             _add_movie(rows, film)
 
 
-async def _by_id(rows: _Fetched, ids: Iterable[Any]) -> None:
+async def _by_id(rows: Fetched, ids: Iterable[Any]) -> None:
     path = "/movie/get_movie_info_by_id"
     wanted = [i for i in dict.fromkeys(ids) if ("movie", str(i)) not in rows.done][:MOST_FETCHED]
     for found in await rows.all((path, {"query": i}) for i in wanted):
@@ -126,7 +129,7 @@ async def _by_id(rows: _Fetched, ids: Iterable[Any]) -> None:
             _add_movie(rows, film)
 
 
-def _add_movie(rows: _Fetched, film: Object) -> None:
+def _add_movie(rows: Fetched, film: Object) -> None:
     if film.get("title") is None or not rows.new("movie", film.get("id", film["title"])):
         return
     day = str(film.get("release_date") or "")
@@ -138,29 +141,30 @@ def _add_movie(rows: _Fetched, film: Object) -> None:
     _add_oscars(rows, film.get("oscar_awards"))
 
 
-def _add_oscars(rows: _Fetched, awards: Any) -> None:
+def _add_oscars(rows: Fetched, awards: Any) -> None:
     for award in awards or ():
         identity = tuple(award.get(k) for k in ("year_ceremony", "category", "name", "film"))
         if rows.new("oscar", identity):
             rows.tables.insert("oscar", [{**award, "year": award.get("year_ceremony")}])
 
 
-async def _people(rows: _Fetched, names: Iterable[str], films: bool) -> None:
+async def people(rows: Fetched, names: Iterable[str], films: bool) -> None:
+    """Persons that the search gives for each name; `films`: with what those of that very name made."""
     path, ids = "/movie/get_person_info", list[Any]()
     wanted = list(names)
     for name, found in zip(wanted, await rows.all((path, {"query": n}) for n in wanted), strict=True):
-        people = _objects(found, path)
-        for p in people:
+        persons = _objects(found, path)
+        for p in persons:
             if rows.new("person", p.get("id", p.get("name"))):
                 rows.tables.insert("person", [p])
             _add_oscars(rows, p.get("oscar_awards"))
-        meant = [p for p in people if fold(p.get("name")) == fold(name)] or people[:1]
+        meant = [p for p in persons if fold(p.get("name")) == fold(name)] or persons[:1]
         ids += [i for p in meant for k in ("acted_movies", "directed_movies") for i in p.get(k) or ()]
     if films:
         await _by_id(rows, ids)
 
 
-async def _years(rows: _Fetched, years: Iterable[int], films: bool) -> None:
+async def _years(rows: Fetched, years: Iterable[int], films: bool) -> None:
     path = "/movie/get_year_info"  # years are strings there
     for found in await rows.all((path, {"query": str(y)}) for y in years):
         year = _object(found, path) or {}
@@ -169,23 +173,23 @@ async def _years(rows: _Fetched, years: Iterable[int], films: bool) -> None:
             await _by_id(rows, year.get("movie_list") or ())
 
 
-async def _person(rows: _Fetched, need: Need) -> None:
-    await _people(rows, need.names[0], films=False)
+async def _person(rows: Fetched, need: Need) -> None:
+    await people(rows, need.names[0], films=False)
 
 
-async def _movie(rows: _Fetched, need: Need) -> None:
-    await _movies(rows, need.names[0])
+async def _movie(rows: Fetched, need: Need) -> None:
+    await movies(rows, need.names[0])
     if not need.names[0]:
         await _years(rows, need.years, films=True)
 
 
-async def _ties(rows: _Fetched, need: Need) -> None:
-    films, people = need.names
+async def _ties(rows: Fetched, need: Need) -> None:
+    films, persons = need.names
     oscar = need.function.endswith("oscar")
-    await _movies(rows, films)
-    if people:  # of somebody in a named film it is enough to know the name: that tells a contradiction
-        await _people(rows, people, films=not oscar and not films)
-    if not films and not people:
+    await movies(rows, films)
+    if persons:  # of somebody in a named film it is enough to know the name: that tells a contradiction
+        await people(rows, persons, films=not oscar and not films)
+    if not films and not persons:
         await _years(rows, need.years, films=not oscar)
 
 
@@ -206,7 +210,7 @@ _HISTORIES: Final = {
 _TICKER = re.compile(r"[A-Za-z]{1,5}(?:[.-][A-Za-z]{1,2})?")
 
 
-async def _company(rows: _Fetched, need: Need) -> None:
+async def _company(rows: Fetched, need: Need) -> None:
     probe = _METRICS[need.function][1] if need.function in _METRICS else _HISTORIES[need.function][0][1]
     for name in need.names[0]:
         await _tickers(rows, name, probe)
@@ -223,21 +227,21 @@ async def _company(rows: _Fetched, need: Need) -> None:
                 _add_history(rows, table, ticker, await rows.ask(path, {"query": ticker}), path)
 
 
-async def _tickers(rows: _Fetched, name: str, probe: str) -> None:
+async def _tickers(rows: Fetched, name: str, probe: str) -> None:
     """The companies that a name or ticker may mean. A ticker is one if the endpoint in question knows it."""
     if _TICKER.fullmatch(name) and await rows.ask(probe, {"query": name.upper()}) is not None:
         if rows.new("company", name.upper()):
             rows.tables.insert("company", [{"ticker": name.upper()}])
         return
     path = "/finance/get_company_name"
-    names = _strings(await rows.ask(path, {"query": name}), path)
+    names = strings(await rows.ask(path, {"query": name}), path)
     tickers = await rows.all(("/finance/get_ticker_by_name", {"query": n}) for n in names)
     for full, ticker in zip(names, tickers, strict=True):
         if isinstance(ticker, str) and rows.new("company", ticker):
             rows.tables.insert("company", [{"ticker": ticker, "name": full}])
 
 
-async def _metric(rows: _Fetched, ticker: str, column: str, path: str) -> None:
+async def _metric(rows: Fetched, ticker: str, column: str, path: str) -> None:
     if not rows.new(column, ticker):
         return
     value = await rows.ask(path, {"query": ticker})
@@ -246,7 +250,7 @@ async def _metric(rows: _Fetched, ticker: str, column: str, path: str) -> None:
     rows.tables.change("company", column, value, "ticker", ticker)
 
 
-def _add_history(rows: _Fetched, table: str, ticker: str, found: Any, path: str) -> None:
+def _add_history(rows: Fetched, table: str, ticker: str, found: Any, path: str) -> None:
     """Rows of {"2024-02-28 00:00:00 EST": {"Open": ...} or a number}."""
     history = _object(found, path) or {}
     for stamp, value in history.items():
@@ -259,13 +263,13 @@ def _add_history(rows: _Fetched, table: str, ticker: str, found: Any, path: str)
 # ---------------------------------------------------------------- music, open
 
 
-async def _names(rows: _Fetched, path: str, name: str) -> list[str]:
+async def _names(rows: Fetched, path: str, name: str) -> list[str]:
     """The names a search gives: those that are the same but for case and signs, else the first few."""
-    found = _strings(await rows.ask(path, {"query": name}), path)
+    found = strings(await rows.ask(path, {"query": name}), path)
     return [n for n in found if fold(n) == fold(name)] or found[:MOST_NAMES]
 
 
-async def _artist(rows: _Fetched, need: Need) -> None:
+async def _artist(rows: Fetched, need: Need) -> None:
     for name in [
         n for w in need.names[0] for n in await _names(rows, "/music/search_artist_entity_by_name", w)
     ]:
@@ -284,7 +288,7 @@ async def _artist(rows: _Fetched, need: Need) -> None:
         )  # fmt: skip
 
 
-async def _song(rows: _Fetched, need: Need) -> None:
+async def _song(rows: Fetched, need: Need) -> None:
     for name in [
         n for w in need.names[0] for n in await _names(rows, "/music/search_song_entity_by_name", w)
     ]:
@@ -295,7 +299,7 @@ async def _song(rows: _Fetched, need: Need) -> None:
             rows.tables.insert("song", [song])
 
 
-async def _grammy_artist(rows: _Fetched, need: Need) -> None:
+async def _grammy_artist(rows: Fetched, need: Need) -> None:
     for name in [
         n for w in need.names[0] for n in await _names(rows, "/music/search_artist_entity_by_name", w)
     ]:
@@ -306,7 +310,7 @@ async def _grammy_artist(rows: _Fetched, need: Need) -> None:
             rows.tables.insert("grammy_artist", [{"name": name, "award_count": count, "award_date": seen}])
 
 
-async def _grammy_song(rows: _Fetched, need: Need) -> None:
+async def _grammy_song(rows: Fetched, need: Need) -> None:
     for name in [
         n for w in need.names[0] for n in await _names(rows, "/music/search_song_entity_by_name", w)
     ]:
@@ -315,7 +319,7 @@ async def _grammy_song(rows: _Fetched, need: Need) -> None:
             rows.tables.insert("grammy_song", [{"name": name, "award_count": count}])
 
 
-async def _grammy_year(rows: _Fetched, need: Need) -> None:
+async def _grammy_year(rows: Fetched, need: Need) -> None:
     for word in need.names[0]:
         if not re.fullmatch(r"\d{4}", word) or not rows.new("grammy_year", word):
             continue
@@ -327,7 +331,7 @@ async def _grammy_year(rows: _Fetched, need: Need) -> None:
             rows.tables.insert("grammy_year", [{"year": int(word), **best}])
 
 
-async def _open(rows: _Fetched, need: Need) -> None:
+async def _open(rows: Fetched, need: Need) -> None:
     for name in [n for w in need.names[0] for n in await _names(rows, "/open/search_entity_by_name", w)]:
         if rows.new("entity", name):
             found = _object(await rows.ask("/open/get_entity", {"query": name}), "/open/get_entity")
@@ -370,7 +374,7 @@ def _columns(found: Any, path: str) -> list[dict[str, Any]]:
 _SOCCER_KEY = re.compile(r"""\((['"])(.*?)\1, (['"])(.*?)\3, (['"])(.*?)\5, (['"])(.*)\7\)""")
 
 
-async def _soccer(rows: _Fetched, need: Need) -> None:
+async def _soccer(rows: Fetched, need: Need) -> None:
     path = "/sports/soccer/get_games_on_date"
     assert need.when is not None
     for day in asked_dates(need.when, need.now):
@@ -395,7 +399,7 @@ def _club_names(written: str) -> list[str]:
     return list(dict.fromkeys(n for n in (known, written, written.title()) if n))
 
 
-async def _nba(rows: _Fetched, need: Need) -> None:
+async def _nba(rows: Fetched, need: Need) -> None:
     path = "/sports/nba/get_games_on_date"
     assert need.when is not None
     for day in asked_dates(need.when, need.now):
@@ -416,7 +420,7 @@ def nba_team(written: str) -> str:
     return near[0] if len(near) == 1 else written.title()
 
 
-_BRING: Final[Mapping[str, Callable[[_Fetched, Need], Awaitable[None]]]] = {
+_BRING: Final[Mapping[str, Callable[[Fetched, Need], Awaitable[None]]]] = {
     "person": _person, "artist": _artist, "get_movie": _movie, "get_movie_person_cast": _ties,
     "get_movie_person_crew": _ties, "get_movie_person_oscar": _ties, "get_stock_price": _company,
     "get_stock_pe_ratio": _company, "get_stock_market_cap": _company, "get_stock_eps": _company,

@@ -5,11 +5,12 @@ Knows tables and time. Does not know how rows are fetched (`client`) nor what is
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from raypipe.graph.link import Linker, Nearest, Strictness
+from raypipe.graph.link import Linker, Strictness, Vectors
 from raypipe.graph.tables import Tables, load
 from raypipe.records import Fault
 from raypipe.text.times import Moment, When
@@ -40,6 +41,11 @@ class Rows(Protocol):
     tables: Tables
     linker: Linker
 
+    @property
+    def requests(self) -> Sequence[str]:
+        """What was asked of a server so far: path and body of each, in order."""
+        ...
+
     async def bring(self, need: Need) -> None:
         """Sees to it that the rows are in the tables. Raises GraphFault where they cannot be fetched."""
         ...
@@ -58,6 +64,10 @@ class Folder:
     tables: Tables
     linker: Linker
 
+    @property
+    def requests(self) -> Sequence[str]:
+        return ()
+
     def open(self) -> Rows:
         return self
 
@@ -65,7 +75,7 @@ class Folder:
         return None
 
 
-def open_folder(path: Path, strictness: Strictness | None = None, nearest: Nearest | None = None) -> Folder:
+def open_folder(path: Path, strictness: Strictness | None = None, vectors: Vectors | None = None) -> Folder:
     """The graph in a folder of Parquet, CSV or JSON tables. Raises DataError for what is none."""
     tables = load(path)
-    return Folder(tables, Linker(tables, strictness, nearest))
+    return Folder(tables, Linker(tables, strictness, vectors))

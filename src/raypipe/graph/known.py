@@ -1,49 +1,72 @@
-"""A graph as steps meet it (`knowledge.Graph`), and what the entry that names one stands for.
+"""A graph as steps meet it (`step.Graph`), and what the entry that names one stands for.
 
 Knows the two kinds of graphs and the parser. Does not know steps or stores.
 """
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import hashlib
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
-from raypipe.errors import ConfError
+from raypipe.errors import ConfError, DataError
 from raypipe.graph.execute import run
 from raypipe.graph.fetch import Remote
-from raypipe.graph.graph import Folder, open_folder
-from raypipe.graph.link import LEVELS, Strictness
+from raypipe.graph.graph import Folder, GraphFault, open_folder
+from raypipe.graph.link import LEVELS, Linker, Strictness, Vectors
+from raypipe.graph.named import named
 from raypipe.graph.tables import files_of
-from raypipe.knowledge import GraphRef, Mention, Request, Result
+from raypipe.knowledge import Mention, Request, Result
+from raypipe.records import Fault
+from raypipe.step import Embed, GraphRef, Model
 from raypipe.text.calls import Parse, parser
 from raypipe.text.times import moment
+
+Clock: TypeAlias = Callable[[], float]
+"""Seconds, from any beginning."""
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """`knowledge.Graph` over tables or a server."""
+    """`step.Graph` over tables or a server."""
 
+    ref: GraphRef
     graph: Folder | Remote
     parse: Parse
+    clock: Clock = time.perf_counter  # of how long a line takes
 
     async def run(self, program: str, asked_at: str, domain: str = "") -> list[Result]:
-        return await run(self.parse(program), self.graph, moment(asked_at), domain)
+        return await run(self.parse(program), self.graph, moment(asked_at), domain, self.clock)
 
-    async def mentions(self, texts: Sequence[str]) -> list[list[Mention]]:
-        if isinstance(self.graph, Remote):
-            raise ConfError(
-                "names in a text can be found in a graph of tables alone: a server tells no list of them. "
-                "Use a folder of tables, or a step that is told the names"
-            )
-        return [self.graph.linker.mentions(text) for text in texts]
-
-    def through(self, wrap: Callable[[Request], Request]) -> Known:
+    async def mentions(self, texts: Sequence[str], asked_at: Sequence[str]) -> list[list[Mention] | Fault]:
         if isinstance(self.graph, Folder):
+            return [self.graph.linker.mentions(text) for text in texts]
+        asked = zip(texts, asked_at, strict=True)
+        return list(await asyncio.gather(*(_mentions(self.graph, text, when) for text, when in asked)))
+
+    def through(self, wrap: Callable[[Request], Request], embedder: Callable[[Model], Embed]) -> Known:
+        vectors = _vectors(self.ref, embedder)
+        if isinstance(self.graph, Remote):
+            graph = dataclasses.replace(self.graph, ask=wrap(self.graph.ask), vectors=vectors)
+            return dataclasses.replace(self, graph=graph)
+        if vectors is None:
             return self
-        return Known(dataclasses.replace(self.graph, ask=wrap(self.graph.ask)), self.parse)
+        linker = Linker(self.graph.tables, _strictness(self.ref), vectors)
+        return dataclasses.replace(self, graph=Folder(self.graph.tables, linker))
+
+
+async def _mentions(graph: Remote, text: str, asked_at: str) -> list[Mention] | Fault:
+    try:
+        return await named(graph, text, moment(asked_at))
+    except GraphFault as e:
+        return dataclasses.replace(e.fault, step="match")
+    except DataError as e:
+        return Fault("match", "bad_time", str(e), False)
 
 
 def placed(ref: GraphRef) -> None:
@@ -55,18 +78,26 @@ def placed(ref: GraphRef) -> None:
         )
 
 
-def open_tables(ref: GraphRef) -> Known:
+def open_tables(ref: GraphRef, embedder: Callable[[Model], Embed], clock: Clock) -> Known:
     """The graph of kind folder that an entry names. Raises DataError for a folder that is none."""
-    return Known(open_folder(Path(ref.where), _strictness(ref)), parser(ref.grammar))
+    folder = open_folder(Path(ref.where), _strictness(ref), _vectors(ref, embedder))
+    return Known(ref, folder, parser(ref.grammar), clock)
 
 
-def open_server(ref: GraphRef, ask: Request) -> Known:
+def open_server(ref: GraphRef, ask: Request, embedder: Callable[[Model], Embed], clock: Clock) -> Known:
     """The graph of kind server that an entry names, asked by `ask`."""
-    return Known(Remote(ask, _strictness(ref)), parser(ref.grammar))
+    return Known(ref, Remote(ask, _strictness(ref), _vectors(ref, embedder)), parser(ref.grammar), clock)
 
 
 def _strictness(ref: GraphRef) -> Strictness:
-    return Strictness({**LEVELS, **ref.levels})
+    return Strictness({**LEVELS, **ref.levels}, least_near=ref.near)
+
+
+def _vectors(ref: GraphRef, embedder: Callable[[Model], Embed]) -> Vectors | None:
+    if ref.embedder is None:
+        return None
+    embed = embedder(ref.embedder)
+    return lambda names: embed(names, "passage")
 
 
 def tables_version(folder: Path) -> str:

@@ -2,7 +2,7 @@
 
 Levels, tried in order until one finds something: `exact` (equal when folded, nicknames, tickers and shortened
 company names included), `substring` (the words of one stand together in the other), `tokens` (enough words in
-common), `embedding` (near enough in meaning, by a function that is handed in). Which levels a kind of name
+common), `embedding` (near enough in meaning, by vectors that are handed in). Which levels a kind of name
 has is a table, as strictness differs: a wrong song is worse than none. db3, sections 2.3 and 2.6.
 
 Knows names. Does not know tables' other columns, nor calls.
@@ -15,15 +15,18 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
+import numpy as np
+
+from raypipe.errors import ConfError
 from raypipe.graph.fold import fold
 from raypipe.graph.schema import NAMES, NICKNAMES
 from raypipe.graph.tables import Tables, quoted
-from raypipe.knowledge import Level, Link, Mention
+from raypipe.knowledge import MOST_NEAR, Level, Link, Mention
 
 MOST_WORDS: Final = 16  # of a name that is looked for in a text; what stands between apostrophes counts
 _WORD: Final = re.compile(r"\w+")
-Nearest: TypeAlias = Callable[[str, Sequence[str]], Awaitable[Sequence[float]]]
-"""A name and candidate names -> their similarities, -1..1, in order."""
+Vectors: TypeAlias = Callable[[Sequence[str]], Awaitable[np.ndarray]]
+"""Names -> (names, dim) float32, unit rows."""
 
 LEVELS: Final[Mapping[str, tuple[Level, ...]]] = {
     "person": ("exact", "substring", "tokens"),
@@ -44,7 +47,7 @@ class Strictness:
     levels: Mapping[str, tuple[Level, ...]] = field(default_factory=lambda: LEVELS)  # kind of name -> levels
     least_shared: float = 0.5  # tokens: Jaccard of the two sets of words, 0..1
     least_inside: float = 0.5  # substring: of the written name's words, the share that the found one covers
-    least_similar: float = 0.85  # embedding: cosine, -1..1
+    least_near: float = 0.85  # embedding: cosine, -1..1
 
 
 # Clubs as newspapers write them and as the match tables do. Abbreviations that are words of the full name
@@ -143,11 +146,12 @@ class Linker:
     """The names of one graph, by kind. Read when a kind is first asked for; `forget` after an insert."""
 
     def __init__(
-        self, tables: Tables, strictness: Strictness | None = None, nearest: Nearest | None = None
+        self, tables: Tables, strictness: Strictness | None = None, vectors: Vectors | None = None
     ) -> None:
+        """`vectors`: of the level embedding; without them no name is found there."""
         self._tables = tables
         self._strict = strictness or Strictness()
-        self._nearest = nearest
+        self._vectors = vectors
         self._pools: dict[str, _Pool] = {}
 
     def forget(self) -> None:
@@ -206,15 +210,22 @@ class Linker:
             case "tokens":
                 return pool.shared(query, self._strict.least_shared)
             case "embedding":
-                return await self._similar(pool, written)
+                return await self._near(pool, written)
 
-    async def _similar(self, pool: _Pool, written: str) -> tuple[str, float] | None:
-        if self._nearest is None or not pool.names:
+    async def _near(self, pool: _Pool, written: str) -> tuple[str, float] | None:
+        if self._vectors is None or not pool.names:
             return None
-        keys = list(pool.names)
-        scores = await self._nearest(written, [pool.names[k] for k in keys])
-        score, key = max(zip(scores, keys, strict=True), key=lambda x: (x[0], x[1]))
-        return (key, float(score)) if score >= self._strict.least_similar else None
+        if len(pool.names) > MOST_NEAR:
+            raise ConfError(
+                f"graphs.yaml: levels: expected at most {MOST_NEAR} names of a kind that is linked by "
+                f"embedding, found {len(pool.names)} such as {next(iter(pool.names.values()))!r}. Leave "
+                "embedding out of its levels"
+            )
+        if pool.vectors is None:
+            pool.vectors = await self._vectors(list(pool.names.values()))
+        scores = pool.vectors @ (await self._vectors([written]))[0]
+        score, key = max(zip(scores.tolist(), pool.names, strict=True))
+        return (key, score) if score >= self._strict.least_near else None
 
 
 @dataclass(slots=True)
@@ -225,6 +236,9 @@ class _Pool:
         default_factory=dict
     )  # folded name -> key; the first to claim it keeps it
     by_word: dict[str, list[str]] = field(default_factory=dict)  # word -> aliases that have it
+    vectors: np.ndarray | None = (
+        None  # (names, dim) float32, unit rows, in their order; None: not asked for yet
+    )
 
     def add(self, alias: str, key: str) -> None:
         if alias and alias not in self.aliases:

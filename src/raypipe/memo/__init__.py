@@ -19,9 +19,9 @@ import numpy as np
 from raypipe.chat import Chat, Generate, Generated, Sampling
 from raypipe.flights import Flights
 from raypipe.identity import model_identity, stable
-from raypipe.knowledge import Facts, FactsRef, Graph, GraphRef, Request
+from raypipe.knowledge import Facts, FactsRef, Request, domain_of
 from raypipe.records import Fault, digest
-from raypipe.step import Embed, Index, Kit, Model, Role, Score, Tokenize
+from raypipe.step import Embed, Graph, GraphRef, Index, Kit, Model, Role, Score, Tokenize
 
 Values: TypeAlias = np.ndarray
 """One value per key: (keys, dim) or (keys,) float32, or (keys,) of `chat.Generated` as objects."""
@@ -82,9 +82,26 @@ def replies_of(model: Model) -> MemoTable:
     return MemoTable(f"replies-{model_identity(replace(model, adapters=()))}")
 
 
-def graph_replies_of(ref: GraphRef) -> MemoTable:
-    """The map that keeps what a graph's server replied: JSON texts."""
-    return MemoTable(f"replies-{digest('graph', ref.version)}")
+def graph_replies_of(version: str) -> MemoTable:
+    """The map that keeps what a graph's server of this version replied: JSON texts."""
+    return MemoTable(f"replies-{digest('graph', version)}")
+
+
+def _until(key: str, period: float | None, now: float) -> str:
+    """The key of a graph's reply, which names the period of so many seconds that it holds in, if any."""
+    return key if period is None else f"{key}@{period!r}*{int(now // period)}"
+
+
+def over(key: str, now: float) -> bool:
+    """Whether the period of a graph's reply has ended, so that no run asks for its key any more.
+
+    >>> [over(_until("key", period, 100.0), 130.0) for period in (None, 60.0, 120.0)]
+    [False, True, True]
+    >>> over(_until("key", 60.0, 130.0), 130.0)
+    False
+    """
+    period, _, number = key.partition("@")[2].partition("*")
+    return bool(period) and (int(number) + 1) * float(period) <= now
 
 
 class Memo(Protocol):
@@ -277,7 +294,7 @@ class _Remembering:
 
     def graph(self, ref: GraphRef) -> Graph:
         """Requests to a server are remembered one by one, for as long as their domain's replies hold."""
-        table = graph_replies_of(ref)
+        table = graph_replies_of(ref.version)
 
         def wrap(request: Request) -> Request:
             async def asked(path: str, body: Mapping[str, Any]) -> Any:
@@ -287,18 +304,18 @@ class _Remembering:
                     out[0] = Generated(text, "stop", 0, 0, 0)
                     return out
 
-                period = ref.refresh.get(path.split("/")[1])
+                period = ref.refresh.get(domain_of(path))
                 if period == 0:
                     self._tally.replies.asked += 1
                     return await request(path, body)
-                age = "" if period is None else str(int(self._clock() // period))
-                key = digest(ref.version, path, json.dumps(dict(body), sort_keys=True), age)
+                key = digest(ref.version, path, json.dumps(dict(body), sort_keys=True), "")
+                key = _until(key, period, self._clock())
                 [reply] = await self._through(table, [key], ask, self._tally.replies)
                 return json.loads(reply.text)
 
             return asked
 
-        return self._kit.graph(ref).through(wrap)
+        return self._kit.graph(ref).through(wrap, self.embedder)
 
     def facts(self, ref: FactsRef) -> Facts:
         return self._kit.facts(ref)

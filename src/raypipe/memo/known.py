@@ -14,10 +14,10 @@ import pyarrow as pa
 
 from raypipe.chat import Chat, Generate, Generated, Sampling
 from raypipe.identity import model_identity
-from raypipe.knowledge import Facts, FactsRef, Graph, GraphRef, Request
+from raypipe.knowledge import Facts, FactsRef, Request
 from raypipe.memo import Memo, MemoryMemo, MemoTable, Tally, Values, remembering
 from raypipe.records import Fault, Question, digest
-from raypipe.step import Embed, Index, Kit, Model, Role, Score, Step, Tokenize
+from raypipe.step import Embed, Graph, GraphRef, Index, Kit, Model, Role, Score, Step, Tokenize
 from raypipe.store.database import Store, missing
 
 _FOLDER = "_memo"  # of values that no table has yet
@@ -82,6 +82,14 @@ class NotRemembered(Exception):
     """A request whose value the memo does not hold (any more)."""
 
 
+class NoReply(NotRemembered):
+    """A request to a graph's server whose reply the memo does not hold, or that is too old."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.path = path
+
+
 class Silent:
     """A kit without models (`step.Kit`): whatever the memo does not know is not asked, and raises."""
 
@@ -119,11 +127,11 @@ class Silent:
 
         def silent(request: Request) -> Request:
             async def ask(path: str, body: Mapping[str, Any]) -> Any:
-                raise NotRemembered(ref.name)
+                raise NoReply(path)
 
             return ask
 
-        return self._kit.graph(ref).through(silent)
+        return self._kit.graph(ref).through(silent, self.embedder)
 
     def facts(self, ref: FactsRef) -> Facts:
         return self._kit.facts(ref)

@@ -15,9 +15,9 @@ import numpy as np
 from raypipe.chat import Chat, Generate, Generated, Sampling
 from raypipe.errors import ConfError, RaypipeError
 from raypipe.kit import LocalKit
-from raypipe.knowledge import Facts, FactsRef, Graph, GraphRef
+from raypipe.knowledge import Facts, FactsRef
 from raypipe.records import Fault
-from raypipe.step import Embed, Index, Model, Role, Score, Tokenize
+from raypipe.step import Embed, Graph, GraphRef, Index, Model, Role, Score, Tokenize
 
 HEALTH_S = 2.0
 """For a deployment to say that it is there: a call of nothing takes some milliseconds, and a replica that
@@ -136,7 +136,7 @@ class ServeKit:
         return self._here.index()
 
     def graph(self, ref: GraphRef) -> Graph:
-        return self._here.graph(ref)
+        return self._here.graph(ref).through(lambda request: request, self.embedder)
 
     def facts(self, ref: FactsRef) -> Facts:
         return self._here.facts(ref)

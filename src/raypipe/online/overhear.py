@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from raypipe.chat import Chat, Generate, Generated, Sampling
-from raypipe.knowledge import Facts, FactsRef, Graph, GraphRef
+from raypipe.knowledge import Facts, FactsRef
 from raypipe.online.request import SharedKit
 from raypipe.records import Fault
-from raypipe.step import Embed, Index, Model, Score, Tokenize
+from raypipe.step import Embed, Graph, GraphRef, Index, Model, Score, Tokenize
 
 
 class Overhearing:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,6 +36,7 @@ from raypipe.plan.bounds import (
 )
 from raypipe.plan.holdings import Answered, Chunks, left
 from raypipe.plan.rates import Rate, rate, seconds
+from raypipe.plan.renewed import behind
 from raypipe.recipe import Stage, row_key
 from raypipe.records import Question, digest
 from raypipe.step import Model, Step
@@ -62,7 +63,8 @@ class StepPlan:
     remembered: int  # rows for which nothing is asked
     may_ask: int  # calls; for parse and split: sources to work on
     exact: bool  # False: may_ask is an upper bound
-    reasons: Mapping[str, int]  # row, model, prompt, parameter, version, upstream -> calls; they add up
+    reasons: Mapping[str, int]
+    """row, model, prompt, parameter, version, upstream, stale -> calls; they add up"""
     seconds: tuple[float, float] | None  # of all processes together; None: no earlier run says
     tokens: tuple[int, int]  # of prompts and replies of language models
     nbytes: tuple[int, int]  # that the store grows by, about, before compression; texts not counted
@@ -112,22 +114,30 @@ class Coming:
 
 
 def plan(
-    pipeline: Pipeline, questions: Iterable[Question], coming: Coming | None = None, fresh: bool = False
+    pipeline: Pipeline,
+    questions: Iterable[Question],
+    coming: Coming | None = None,
+    fresh: bool = False,
+    old: Collection[str] = (),
 ) -> Plan:
     """What an eval of these questions may have to do on this store. `fresh`: every question is answered anew
-    and no reply counts as remembered."""
+    and no reply counts as remembered. `old`: ids of questions whose answers are to be worked out again, since
+    a graph's replies no longer hold (`evaluate.stale`)."""
     questions = list(questions)  # gone through several times
     runs = recent(pipeline.store, LOOKED_BACK)
-    planner = _Planner(pipeline, runs, coming or Coming(), fresh)
+    planner = _Planner(pipeline, runs, coming or Coming(), fresh, frozenset(old))
     return Plan((*planner.corpus(questions), *planner.questions(questions)))
 
 
 class _Planner:
     """One plan in the making."""
 
-    def __init__(self, pipeline: Pipeline, runs: Sequence[Manifest], coming: Coming, fresh: bool) -> None:
+    def __init__(
+        self, pipeline: Pipeline, runs: Sequence[Manifest], coming: Coming, fresh: bool, old: frozenset[str]
+    ) -> None:
         self._pipeline, self._store, self._coming = pipeline, pipeline.store, coming
         self._runs, self._fresh = runs, fresh
+        self._old, self._behind = old, behind(pipeline.recipe) if old else frozenset[str]()
         self._last = runs[0] if runs else None
         self._stages = {s.name: s for s in describe(pipeline.recipe)}
         self._own = differences(self._last.stages, list(self._stages.values())) if self._last else {}
@@ -175,7 +185,7 @@ class _Planner:
         """A stage that works on each source without asking a model."""
         every = len(set(wanted) | set(todo))
         before = self._known_sources(name, todo)
-        calls = [(1, s in before) for s in todo]
+        calls = [(1, self._why(name, s in before)) for s in todo]
         return self._step(name, every, every - len(todo), calls, len(todo), exact)
 
     def _embed(
@@ -192,7 +202,7 @@ class _Planner:
         split = next(s.step for s in self._pipeline.recipe.corpus if isinstance(s.step, Split))
         bounds = {s: chunks_at_most(split, chars.get(s, 0)) for s in unsplit}
         before = self._known_sources(name, [*lacking, *unsplit])
-        calls = [(n, s in before) for s, n in {**fresh, **bounds}.items() if n]
+        calls = [(n, self._why(name, s in before)) for s, n in {**fresh, **bounds}.items() if n]
         rows = sum(counts.of(s) for s in {*here, *lacking}) + sum(bounds.values())
         may_ask = sum(n for n, _ in calls)
         return self._step(name, rows, rows - may_ask, calls, may_ask, same and not unsplit)
@@ -257,6 +267,7 @@ class _Planner:
             recipe = pipe.recipe.digest()
             keys = {key_of_row(recipe, id, row): id for id, row in rows.items()}
             ids = left(self._store, what, "answers", pipe.unanswered_of(keys))
+            ids += [i for i in rows if i in self._old and i not in set(ids)]
         more = [i for i in ids if i not in by_id]
         by_id |= {q.id: q for q in arrow.question.records(self._store.rows("questions", "id", more))}
         todo = [by_id[i] for i in ids if i in by_id]
@@ -289,13 +300,15 @@ class _Planner:
         chain = self._stages[stage.name].chain
         same = {r.digest for r in self._runs if any(s.chain == chain for s in r.stages) and not self._fresh}
         settled = set().union(*(answered.by(d) for d in same))
+        old = self._old if stage.name in self._behind else frozenset[str]()
+        settled -= old
         calls = {q.id: calls_at_most(stage.step, q, reach) for q in todo if q.id not in settled}
         exact = not any(calls.values())
         if asks_plainly(stage.step) and not exact:
             calls, exact = self._told(stage, [q for q in todo if q.id not in settled])
             exact = exact and sure and not stage.when
         asking = {i: n for i, n in calls.items() if n}
-        listed = [(n, i in last) for i, n in asking.items()]
+        listed = [(n, "stale" if i in old else self._why(stage.name, i in last)) for i, n in asking.items()]
         return self._step(stage.name, rows, rows - len(asking), listed, len(todo), exact)
 
     def _told(self, stage: Stage[Any], todo: Sequence[Question]) -> tuple[dict[str, int], bool]:
@@ -345,21 +358,25 @@ class _Planner:
     # --- both
 
     def _step(
-        self, name: str, rows: int, remembered: int, calls: Sequence[tuple[int, bool]], todo: int,
+        self, name: str, rows: int, remembered: int, calls: Sequence[tuple[int, str]], todo: int,
         exact: bool,
     ) -> StepPlan:  # fmt: skip
-        """`calls`: how many, and whether the last finished run had the row. `todo`: rows to pass the step."""
+        """`calls`: how many, and why. `todo`: rows to pass the step."""
         stage = self._stages[name]
         may_ask = sum(n for n, _ in calls)
         reasons: Counter[str] = Counter()
-        for n, had in calls:
-            reasons[reason(self._last, stage, self._own) if had else "row"] += n
+        for n, why in calls:
+            reasons[why] += n
         place = self._pipeline.place
         measured = rate(stage, self._runs, place.engine, place.device)
         took = seconds(measured, todo, may_ask if exact else None)
         tokens = self._tokens(name, may_ask, exact, measured)
         nbytes = self._bytes(name, may_ask, exact)
         return StepPlan(name, rows, remembered, may_ask, exact, dict(reasons), took, tokens, nbytes)
+
+    def _why(self, name: str, had: bool) -> str:
+        """Why a step is to do a row; `had`: the last finished run had it."""
+        return reason(self._last, self._stages[name], self._own) if had else "row"
 
     def _bytes(self, name: str, calls: int, exact: bool) -> tuple[int, int]:
         recipe = self._pipeline.recipe

@@ -10,10 +10,10 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from raypipe.knowledge import MOST_REQUESTS
+from raypipe.knowledge import MOST_LINKED, MOST_NEAR, MOST_REQUESTS, MOST_SEARCHES
 from raypipe.memo import ENTRY_BYTES, REPLY_BYTES
 from raypipe.records import Question
-from raypipe.step import Model
+from raypipe.step import GraphRef, Model
 from raypipe.steps.decide import Decide
 from raypipe.steps.demote import Demote
 from raypipe.steps.embed import Embed
@@ -82,10 +82,10 @@ def calls_at_most(step: Any, question: Question, reach: Reach) -> int:
             return 0 if step.model is None else MOST
         case Similar():
             return len(step.bank.flat) + 1
-        case Match():
-            return len(step.bank.flat) + 1  # the vectors of the examples and of the question
+        case Match():  # the vectors of the examples and of the question
+            return len(step.bank.flat) + 1 + (0 if step.graph.kind == "folder" else MOST_SEARCHES)
         case Lookup():
-            return 0 if step.graph.kind == "folder" else MOST_REQUESTS
+            return (0 if step.graph.kind == "folder" else MOST_REQUESTS) + _linked_at_most(step.graph)
         case Recall() | Generate():
             return 1
         case Shortlist():
@@ -99,6 +99,13 @@ def calls_at_most(step: Any, question: Question, reach: Reach) -> int:
             sentences = min(reach.order, step.passages) * reach.passage_chars
             return 2 * sentences + 1  # each sentence's vector and MaxSim, and the question's vector
     raise TypeError(f"step {type(step).__name__} has no bound in bounds.py: give it one")
+
+
+def _linked_at_most(graph: GraphRef) -> int:
+    """Vectors of names that one program can need: of all names of the kinds that are linked by meaning, and
+    of those it has written."""
+    kinds = sum("embedding" in levels for levels in graph.levels.values())
+    return kinds * MOST_NEAR + MOST_LINKED if kinds else 0
 
 
 def reach_after(step: Any, reach: Reach) -> Reach:
@@ -155,16 +162,17 @@ def stored_bytes(step: Any, calls: int) -> int:
 def kept_bytes(step: Any, calls: int) -> float:
     """Bytes that so many calls of a step take at most in the memory of the process that made them."""
     match step:
-        case Lookup():
-            return math.inf if calls else 0  # a server's replies are as long as it likes
+        case Lookup() | Match() if step.graph.kind == "server":  # its replies are as long as it likes
+            return math.inf if calls else 0
         case Generate():
             return calls * (ENTRY_BYTES + REPLY_BYTES + step.max_tokens * TOKEN_CHARS)
     return calls * (ENTRY_BYTES + 4 * max((m.dim for m in models_of(step)), default=0) + 4)
 
 
 def models_of(step: Any) -> list[Model]:
-    """The models that a step names."""
+    """The models that a step names, itself or by its graph."""
     values = [getattr(step, name) for name in type(step).__dataclass_fields__]
+    values += [v.embedder for v in values if isinstance(v, GraphRef)]
     return [v for v in values if isinstance(v, Model)]
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from raypipe import arrow
 from raypipe.manifest import Difference, Key, Manifest, StageRecord, answer_keys, differences, recent
-from raypipe.records import Question
+from raypipe.records import TRACE, Question
 from raypipe.store import Store
 
 LOOKED_BACK = 50  # finished runs among which the one to compare with is looked for
@@ -122,7 +122,8 @@ def _made(q: Question, stage: StageRecord, orders: bool) -> dict[str, Any]:
         if kind == "hits" and part:
             out[name] = {h.chunk: h.scores[part] for h in q.hits if part in h.scores}
         elif kind == "replies":
-            out[name] = q.replies.get(part)
+            made = q.replies.get(part)
+            out[name] = None if made is not None and made.label == TRACE else made
         elif name == "citations":
             out[name] = q.citations
         elif name == "order" and orders:

@@ -2,19 +2,22 @@
 
 Kept: what the releases of the history name, what the last finished run of each recipe names, and whatever no
 finished run ever named, since an unfinished one may need it. Everything else that an older run made can be
-made again from the sources. Tagged versions stay readable whatever is removed.
+made again from the sources. Of what a graph's server replied, that goes whose period is over: nobody asks
+for it again. Tagged versions stay readable whatever is removed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow.compute as pc
 
 from raypipe.identity import model_identity
 from raypipe.manifest import Manifest, recent
-from raypipe.plain import from_plain
+from raypipe.memo import graph_replies_of, over
+from raypipe.plain import from_plain, graph_versions
 from raypipe.release import Release, forget, history, releases
 from raypipe.store import Store, StoreError
 from raypipe.store.keep import clean, compact, delete_rows, drop, tables, unfinished, untag
@@ -27,12 +30,12 @@ SOURCE_TABLES = ("texts-", "passages-", "vectors-")
 class Removal:
     """One thing that goes, or would go."""
 
-    what: str  # release, table, answers, sources
+    what: str  # release, table, answers, replies, sources
     name: str
     rows: int
 
 
-def prune(store: Store, dry_run: bool) -> list[Removal]:
+def prune(store: Store, dry_run: bool, clock: Callable[[], float] = time.time) -> list[Removal]:
     """Finds what nobody names any more and, unless `dry_run`, removes it; then old versions that no tag
     protects, and compacts what is left. Raises StoreError while another driver works on the store, or has
     left work unfinished."""
@@ -42,13 +45,14 @@ def prune(store: Store, dry_run: bool) -> list[Removal]:
                 f"{store.uri}: {len(left)} pieces of work are unfinished ({', '.join(left[:3])}), and may "
                 "need what would go. Run the same command again to its end, then prune"
             )
-        found = list(_found(store))
+        now = clock()
+        found = list(_found(store, now))
         if not dry_run:
-            _remove(store, found)
+            _remove(store, found, now)
     return found
 
 
-def _found(store: Store) -> Iterator[Removal]:
+def _found(store: Store, now: float) -> Iterator[Removal]:
     runs = recent(store, EVERY_RUN)
     kept_ids = history(store)
     every = releases(store)
@@ -56,6 +60,7 @@ def _found(store: Store) -> Iterator[Removal]:
     kept = _last_of_each(runs)
     released = [r for r in every if r.id in kept_ids]
     named, named_once = _names(kept, released), _names(runs, every)
+    graphs = _graph_tables(runs, every)
     for table in tables(store):
         if "-" in table and table in named_once and table not in named:
             yield Removal("table", table, store.count(table))
@@ -64,6 +69,11 @@ def _found(store: Store) -> Iterator[Removal]:
         rows = store.dataset("answers").count_rows(f"recipe = '{digest}'")
         if rows:
             yield Removal("answers", digest, rows)
+    for table in tables(store):
+        if table not in graphs or table in named_once - named:
+            continue
+        if ended := _ended(store, table, now):
+            yield Removal("replies", table, len(ended))
     if gone := uncited(store):
         yield Removal("sources", "cited by no question and no document", len(gone))
 
@@ -79,7 +89,21 @@ def _names(runs: Sequence[Manifest], released: Sequence[Release]) -> set[str]:
     identities = {m.identity for r in runs for m in r.models}
     identities |= {model_identity(m) for r in released for m in from_plain(r.recipe).models()}
     kinds = ("embeddings", "scores", "replies")
-    return found | {f"{kind}-{identity}" for kind in kinds for identity in identities}
+    found |= {f"{kind}-{identity}" for kind in kinds for identity in identities}
+    return found | _graph_tables(runs, released)
+
+
+def _graph_tables(runs: Sequence[Manifest], released: Sequence[Release]) -> set[str]:
+    """The memo of what servers of graphs replied to these runs and releases."""
+    recipes = [*(r.recipe for r in runs), *(r.recipe for r in released)]
+    versions = set().union(*map(graph_versions, recipes))
+    return {graph_replies_of(v).name for v in versions}
+
+
+def _ended(store: Store, table: str, now: float) -> list[str]:
+    """Keys of replies that hold no more, so that nobody asks for them."""
+    keys = store.dataset(table).to_table(columns=["key"], filter="key LIKE '%@%'")["key"].to_pylist()
+    return [k for k in keys if over(k, now)]
 
 
 def uncited(store: Store) -> list[str]:
@@ -95,7 +119,7 @@ def uncited(store: Store) -> list[str]:
     return [s for s in ids if s not in cited]
 
 
-def _remove(store: Store, found: Sequence[Removal]) -> None:
+def _remove(store: Store, found: Sequence[Removal], now: float) -> None:
     gone = uncited(store) if any(r.what == "sources" for r in found) else []
     for r in found:
         if r.what == "release":
@@ -107,6 +131,8 @@ def _remove(store: Store, found: Sequence[Removal]) -> None:
             drop(store, r.name)
         elif r.what == "answers":
             delete_rows(store, "answers", "recipe", [r.name])
+        elif r.what == "replies":
+            delete_rows(store, r.name, "key", _ended(store, r.name, now))
         elif r.what == "sources":
             delete_rows(store, "sources", "id", gone)
             for table in tables(store):

@@ -13,15 +13,15 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from raypipe.errors import DataError
-from raypipe.knowledge import Graph, GraphRef, Result
-from raypipe.records import ABSTAINED, ANSWERED, FAULT, IDK, SKIPPED_REPLY, Fault, Question, Reply
-from raypipe.step import Ask, Kit
+from raypipe.knowledge import Result
+from raypipe.records import ABSTAINED, ANSWERED, FAULT, IDK, SKIPPED_REPLY, TRACE, Fault, Question, Reply
+from raypipe.step import Ask, Graph, GraphRef, Kit
 from raypipe.text.conclude import RULES, conclude
 from raypipe.text.html import storable
 from raypipe.text.template import REPLY
 from raypipe.text.times import moment
 
-MOST_TRACED = 10  # values of a line that its trace repeats
+MOST_TRACED = 10  # values and requests of a line that its trace repeats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +32,7 @@ class Lookup:
     failed. With `rule` and `answer`: the label of the reply `rule` names one of `text.conclude.RULES`, and
     the reply `answer` is what it makes of the values: answered, abstained, or invalid for a false premise.
     `domain` names the reply whose label says what `get_person` means. `trace` has one line of JSON for each
-    line of the program.
+    line of the program, with the time that it took: the only thing here that another run may have otherwise.
 
     A fault of the moment (no server) stands in `degraded`, too: the row is answered without what it lacks, is
     not stored, and is asked again.
@@ -46,7 +46,7 @@ class Lookup:
     domain: str | None = None  # reply whose label is the domain
     trace: str | None = None  # reply that keeps what each line did
 
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
         if (self.rule is None) != (self.answer is None):
@@ -80,7 +80,7 @@ class Lookup:
             results = await graph.run(calls.text, question.asked_at, domain)
         except DataError as e:  # the question's time
             return self._said(question, _broken(Fault("lookup", "bad_time", str(e), False)), None)
-        facts, trace = self._facts(results), Reply("\n".join(_traced(r) for r in results), ANSWERED)
+        facts, trace = self._facts(results), Reply("\n".join(_traced(r) for r in results), TRACE)
         if any(r.fault is not None and r.fault.transient for r in results):
             question = replace(question, degraded=(*question.degraded, f"lookup:{self.into}"))
         if self.rule is None or facts.label == FAULT:
@@ -116,16 +116,19 @@ class Lookup:
 
 
 def _traced(result: Result) -> str:
-    """A line as JSON: its call, what its names were taken for, and what came of it. Not how long it took: a
-    row must not differ from run to run; seconds are counted by stage."""
+    """A line as JSON: its call, what its names were taken for, what was asked of a server (remembered or
+    not), what came of it, and how long it took."""
     kept = {
         "call": result.call,
         "links": [[k.written, k.kind, k.name, k.level] for k in result.links],
         "unknown": list(result.unknown),
+        "requests": len(result.requests),
+        "request": list(result.requests[:MOST_TRACED]),
         "rows": len(result.rows),
         "values": list(result.values[:MOST_TRACED]),
         "sentences": len(result.sentences),
         "fault": None if result.fault is None else [result.fault.reason, result.fault.detail],
+        "ms": round(result.ms, 3),
     }
     return storable(json.dumps(kept, ensure_ascii=False))
 

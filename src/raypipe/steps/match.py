@@ -12,9 +12,8 @@ from typing import ClassVar
 import numpy as np
 
 from raypipe.errors import DataError
-from raypipe.knowledge import GraphRef
 from raypipe.records import ABSTAINED, ANSWERED, FAULT, SKIPPED_REPLY, Fault, Question, Reply
-from raypipe.step import Ask, Kit, Model
+from raypipe.step import Ask, GraphRef, Kit, Model
 from raypipe.text.bank import NO_CALLS, Bank, Filled, Seen, masked, nearest, seen
 from raypipe.text.html import storable
 from raypipe.text.template import REPLY
@@ -30,9 +29,13 @@ class Match:
     compared without them, by the cosine of their vectors. The nearest example of at least `least` whose
     places they fill is taken; `into` is abstained where there is none, or where it says that the graph cannot
     tell. Its confidence is the cosine.
+
+    A graph's server that is down is a fault of the moment: it stands in `degraded`, too, and the row is
+    answered
+    without calls, is not stored, and is asked again.
     """
 
-    graph: GraphRef  # of kind folder: its names must be at hand
+    graph: GraphRef
     bank: Bank
     embedder: Model
     least: float  # cosine, 0..1
@@ -52,7 +55,7 @@ class Match:
         return frozenset({"text", "asked_at"})
 
     def writes(self) -> frozenset[str]:
-        return frozenset(REPLY + n for n in (self.into, self.rule, self.domain))
+        return frozenset(REPLY + n for n in (self.into, self.rule, self.domain)) | {"degraded"}
 
     def open(self, kit: Kit) -> Ask:
         graph, embed = kit.graph(self.graph), kit.embedder(self.embedder)
@@ -60,11 +63,18 @@ class Match:
 
         async def ask(questions: list[Question]) -> list[Question]:
             texts = [" ".join(q.text.split()).lower() for q in questions]
-            found = [seen(t, m, self.bank) for t, m in zip(texts, await graph.mentions(texts), strict=True)]
+            mentions = await graph.mentions(texts, [q.asked_at for q in questions])
+            found = [
+                m if isinstance(m, Fault) else seen(t, m, self.bank)
+                for t, m in zip(texts, mentions, strict=True)
+            ]
             known = await embed(examples, "passage")  # (examples, dim) float32, unit rows
-            asked = await embed([f.masked for f in found], "passage")
-            scores = asked @ known.T
-            return [self._matched(q, f, s) for q, f, s in zip(questions, found, scores, strict=True)]
+            asked = await embed([f.masked for f in found if isinstance(f, Seen)], "passage")
+            scores = iter(asked @ known.T)
+            return [
+                self._broken(q, f) if isinstance(f, Fault) else self._matched(q, f, next(scores))
+                for q, f in zip(questions, found, strict=True)
+            ]
 
         return ask
 
@@ -73,10 +83,14 @@ class Match:
         try:
             now = moment(question.asked_at)
         except DataError as e:
-            broken = Reply("", FAULT, fault=Fault("match", "bad_time", str(e), False))
-            return self._said(question, [broken, SKIPPED_REPLY, SKIPPED_REPLY])
+            return self._broken(question, Fault("match", "bad_time", str(e), False))
         filled = nearest(found, self.bank, scores.tolist(), self.least, now)
         return self._said(question, self._replies(filled))
+
+    def _broken(self, question: Question, fault: Fault) -> Question:
+        if fault.transient:
+            question = replace(question, degraded=(*question.degraded, f"match:{self.into}"))
+        return self._said(question, [Reply("", FAULT, fault=fault), SKIPPED_REPLY, SKIPPED_REPLY])
 
     def _replies(self, filled: Filled | None) -> list[Reply]:
         if filled is None:

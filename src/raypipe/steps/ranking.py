@@ -31,6 +31,11 @@ def add_hits(question: Question, found: Sequence[Hit]) -> Question:
     return replace(question, hits=tuple(hits.values()))
 
 
+def pool_of(question: Question, scores: Sequence[str]) -> frozenset[str]:
+    """Chunk ids of the hits that have one of these scores."""
+    return frozenset(h.chunk for h in question.hits if not h.scores.keys().isdisjoint(scores))
+
+
 def add_scores(question: Question, name: str, scores: Mapping[str, float]) -> Question:
     """The question with one more score on each hit that has an entry."""
     return replace(question, hits=tuple(_with_score(h, name, scores) for h in question.hits))

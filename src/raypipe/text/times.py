@@ -76,6 +76,8 @@ def moment(text: str) -> Moment:
             there = datetime.strptime(stamp, form)
         except ValueError:
             continue
+        if not 1000 <= there.year <= 9000:  # so that there are days before and after it
+            raise DataError(f"{text!r} is no time of asking: expected a year from 1000 to 9000")
         if zone not in _AHEAD:
             break
         return Moment(there, there + timedelta(hours=3 - _AHEAD[zone]))

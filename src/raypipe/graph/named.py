@@ -1,0 +1,71 @@
+"""The names of a server's graph that stand in a text.
+
+A server tells no list of its names, but its searches rank names by the words that they share with what is
+asked. So the whole text is asked of each search, and what they give is looked for in it as in embedded
+tables. Teams are known beforehand (NBA), or taken from the last weekend's games (soccer): clubs that did
+not play then are found by their aliases alone. A share is found by its company's name, not by its ticker.
+
+Knows the searches and the linker. Does not know what is asked about the names.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from raypipe.graph.fetch import Fetched, Remote, movies, people, strings
+from raypipe.graph.fold import fold
+from raypipe.graph.graph import Need
+from raypipe.graph.link import ALIASES, NBA_TEAMS, short_company
+from raypipe.knowledge import Mention
+from raypipe.text.times import Moment, When
+
+_SEARCHES = {
+    "artist": "/music/search_artist_entity_by_name",
+    "song": "/music/search_song_entity_by_name",
+    "entity": "/open/search_entity_by_name",
+}
+_COMPANIES, _TICKER = "/finance/get_company_name", "/finance/get_ticker_by_name"
+_GAMES = "get_soccer_on_date"
+
+
+async def named(graph: Remote, text: str, now: Moment) -> list[Mention]:
+    """In the text's order, the longest where they overlap. Sends `knowledge.MOST_SEARCHES` requests at most.
+    Raises GraphFault for a server that is down or talks garbage."""
+    rows = graph.open()
+    await movies(rows, [text])
+    await people(rows, [text], films=False)
+    paths = [*_SEARCHES.values(), _COMPANIES]
+    *found, companies = [
+        strings(names, path)
+        for path, names in zip(paths, await rows.all((p, {"query": text}) for p in paths), strict=True)
+    ]
+    for table, names in zip(_SEARCHES, found, strict=True):
+        rows.tables.insert(table, [{"name": n} for n in names])
+    await _companies(rows, text, companies)
+    await _teams(rows, now)
+    rows.linker.forget()
+    return rows.linker.mentions(text)
+
+
+async def _companies(rows: Fetched, text: str, names: list[str]) -> None:
+    """Those that the text names, with their tickers, which is what they are called by in calls."""
+    there = f" {fold(text)} "
+    meant = [n for n in names if any(f" {a} " in there for a in _spoken(n))]
+    tickers = await rows.all((_TICKER, {"query": n}) for n in meant)
+    known = [{"ticker": t, "name": n} for n, t in zip(meant, tickers, strict=True) if isinstance(t, str)]
+    rows.tables.insert("company", known)
+
+
+def _spoken(company: str) -> list[str]:
+    folded = fold(company) or ""
+    return [folded, short_company(folded)]
+
+
+async def _teams(rows: Fetched, now: Moment) -> None:
+    teams = [{"name": t, "sport": "nba", "alias": t.split()[-1]} for t in NBA_TEAMS]
+    rows.tables.insert("nba_game", [{"team_name_home": t} for t in NBA_TEAMS])
+    rows.tables.insert("team", teams)
+    sunday = now.day - timedelta(days=(now.day.weekday() + 1) % 7)
+    for day in (sunday - timedelta(days=1), sunday):
+        await rows.bring(Need(_GAMES, ((),), (), When("days", day, day), now))
+    rows.tables.insert("soccer_game", [{"team": n} for n in dict.fromkeys(ALIASES["soccer"].values())])
