@@ -33,6 +33,7 @@ from kills import MODELS, RECIPE, ROOT, contents, environment, memo, note
 
 NODES = 3
 QUESTIONS, PAGES = 8, 12  # some 60 sources: five parts of every table
+SOON_S = 20.0  # for the head to count a node that is up
 PATIENCE_S = 300.0  # for a node to come; an undisturbed run takes 10 - 30 s, on a busy machine ten times that
 RUNS = 5  # undisturbed ones, as long as a disturbed one may take: a driver without its head may never end
 SILENCE_S = 30.0  # of a node: longer than the health checks below take to give it up
@@ -45,6 +46,7 @@ SOON = {
     "RAY_health_check_failure_threshold": "4",
     "RAY_gcs_rpc_server_reconnect_timeout_s": "20",
     "RAY_raylet_start_wait_time_s": "120",
+    "RAY_agent_register_timeout_ms": "120000",
 }
 WHAT = ("worker", "node", "node for good", "silence", "driver", "stop", "head")
 
@@ -67,7 +69,10 @@ pools:
 JOINED = """
 import sys, time, ray
 ray.init(address=sys.argv[1], log_to_driver=False)
+deadline = time.monotonic() + float(sys.argv[3])
 while ray.cluster_resources().get("CPU", 0) < int(sys.argv[2]):
+    if time.monotonic() > deadline:
+        sys.exit(1)
     time.sleep(0.2)
 """
 
@@ -104,6 +109,9 @@ class Raylet:
 
     def lives(self) -> bool:
         return "raylet" in {_name(p) for p in self.processes()}
+
+    def ended(self) -> bool:
+        return self._process.poll() is not None
 
     def listens(self) -> bool:
         """Whether its socket is there. `ray start` takes the first name that is free, so of two that start at
@@ -162,21 +170,34 @@ class Cluster:
             self.address = f"127.0.0.1:{port}"
             self._head = Raylet("--head", f"--port={port}", "--num-cpus=0", "--include-dashboard=false")
             _wait_for(self._head.listens)
+        deadline = time.monotonic() + PATIENCE_S
+        self._whole()
+        while not self._joined():
+            if time.monotonic() > deadline:
+                raise SystemExit(
+                    f"{NODES} nodes did not join in {PATIENCE_S:g} s; their logs are in /tmp/ray"
+                )
+            self._whole()
+
+    def _whole(self) -> None:
+        """As many living nodes as there are to be. One may end by itself: a raylet waits so long for its own
+        agent, and no longer."""
         for node in [n for n in self.nodes if not n.lives()]:
             node.down()
             self.nodes.remove(node)
         while len(self.nodes) < NODES:
             self.add()
-        joined = subprocess.run(
-            [sys.executable, "-c", JOINED, self.address, str(NODES)],
-            env={**environment(), **SOON}, capture_output=True, text=True, timeout=PATIENCE_S,
-        )  # fmt: skip
-        if joined.returncode:
-            raise SystemExit(f"the nodes did not join: {joined.stderr}")
+
+    def _joined(self) -> bool:
+        """Whether the head counts them all, now or soon."""
+        words = [sys.executable, "-c", JOINED, self.address, str(NODES), str(SOON_S)]
+        done = subprocess.run(words, env={**environment(), **SOON}, capture_output=True, timeout=PATIENCE_S)
+        return done.returncode == 0
 
     def add(self) -> None:
-        self.nodes.append(Raylet(f"--address={self.address}", "--num-cpus=1"))
-        _wait_for(self.nodes[-1].listens)
+        node = Raylet(f"--address={self.address}", "--num-cpus=1")
+        self.nodes.append(node)
+        _wait_for(lambda: node.listens() or node.ended())
 
     def head(self) -> Raylet:
         assert self._head is not None

@@ -6,7 +6,6 @@ import asyncio
 import io
 import json
 import os
-import runpy
 import shutil
 import signal
 import socket
@@ -31,7 +30,6 @@ from raypipe.cluster import engines
 from raypipe.cluster.file import Cluster
 from raypipe.conf import Conf, Where
 from raypipe.evaluate import Evaluation, evaluate
-from raypipe.graph.server import serve as serve_graph
 from raypipe.identity import model_identity
 from raypipe.kit import LocalKit
 from raypipe.memo import Tally, remembering
@@ -246,44 +244,6 @@ def ten(models, job, data, tmp_path_factory):
 def test_the_ten_real_questions_each_get_an_answer_with_its_evidence(ten):
     assert len(ten.answers) == len({q.answer for q in ten.answers}) == 10
     assert all(q.outcome == "answered" and q.replies["web"].quotes for q in ten.answers)
-
-
-@pytest.fixture(scope="module")
-def graph():
-    """The address of a small knowledge graph."""
-    with serve_graph(runpy.run_path(str(ROOT / "tests/graph/smallgraph.py"))["build"]().tables) as url:
-        yield url
-
-
-@pytest.mark.parametrize("found", [False, True], ids=["any-calls", "calls-that-find"])
-def test_the_graph_is_asked_first_and_what_it_answered_skips_the_web(
-    models, job, ten, graph, data, tmp_path, found
-):
-    """A model with random weights writes calls that find nothing, and answers from whatever it is shown: so
-    the second time its grammar has one sentence, which finds something."""
-    text = (ROOT / "conf/recipes/db3-task3.yaml").read_text()
-    if found:
-        (tmp_path / "grammar").mkdir()
-        (tmp_path / "grammar/one.lark").write_text(f"start: {json.dumps(CALL)}\n")
-        text = text.replace("grammar: calls", "grammar: one")
-    (tmp_path / "made.yaml").write_text(text)
-    files = Conf((tmp_path, ROOT / "conf"))
-    recipe = resolved(str(tmp_path / "made.yaml"), str(models), files, {"crag-mock": graph})
-    pipeline, done = run(recipe, job, ten.store, data / "crag/dev_data.jsonl.bz2", tmp_path / "out")
-    asked = arrow.question.records(ten.store.dataset("questions").to_table())
-    answers, steps = list(pipeline.answers(asked)), {s.step: s for s in done.report.steps}
-    kg = [q for q in answers if q.origin == "kg"]
-    assert len(answers) == 10 and all(q.outcome in ("answered", "abstained") for q in answers)
-    assert all(q.replies["calls"].fault is None for q in answers), "what the grammar holds parses"
-    assert {s: steps[s].skipped for s in WEB} == dict.fromkeys(WEB, len(kg))
-    assert len(kg) == sum(q.replies["facts"].label == "answered" for q in answers)
-    if found:
-        assert len(kg) == 10 and not any(steps[s].asked for s in WEB)
-        assert steps["lookup:facts"].asked > 0 and answers[0].replies["facts"].text == MAYOR
-
-
-WEB = ("shortlist", "recall", "fuse", "rerank", "generate:web")
-CALL, MAYOR = 'get_open("Florida City")["mayor"]', "The mayor of the entity Florida City is Otis Wallace."
 
 
 def test_an_engine_killed_with_calls_in_flight_loses_no_row(job):
