@@ -17,6 +17,7 @@ os.environ.setdefault("RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S", "60")  # and Serv
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 
+@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in this hook, too
 def pytest_collection_modifyitems(config, items):
     """Files with engines and Rays first, so that two processes end together. A file stays in one process, and
     so do all engines: they look at each other's processes."""
