@@ -24,9 +24,8 @@ setup: $(ready)  ## .venv with everything (PROFILE=cpu or gpu)
 eval: $(ready)   ## the main job: an invented dataset, answered and scored on a local Ray; no model download
 	@RAY_ADDRESS=local $(py) jobs/eval.py $(ARGS)
 
-# Much of a test with Ray is waiting for processes to start: two files at a time take little more than half as long.
-test: $(ready)   ## every test, two files at a time (ARGS: those alone, one at a time)
-	@$(py) -m pytest $(or $(ARGS),--numprocesses 2 --dist loadgroup --no-loadscope-reorder)
+test: $(ready)   ## every test
+	@$(py) -m pytest $(ARGS)
 
 # Each kills something that a run depends on, or feeds it what is broken, prints JSON lines, and fails unless
 # everything came back.

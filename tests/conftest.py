@@ -17,22 +17,6 @@ os.environ.setdefault("RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S", "60")  # and Serv
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 
-@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in this hook, too
-def pytest_collection_modifyitems(config, items):
-    """Files with engines and Rays first, so that two processes end together. A file stays in one process, and
-    so do all engines: they look at each other's processes."""
-    first = {"engine": 0, "ray": 1}
-    rank = {}
-    for item in items:
-        found = (order for mark, order in first.items() if any(item.iter_markers(mark)))
-        rank[item.path] = min(rank.get(item.path, 2), *found, 2)
-    items.sort(key=lambda item: rank[item.path])
-    if config.pluginmanager.hasplugin("xdist"):
-        for item in items:
-            name = "engines" if rank[item.path] == 0 else str(item.path)
-            item.add_marker(pytest.mark.xdist_group(name))
-
-
 @pytest.fixture(scope="session")
 def data() -> Path:
     """The folder of shared real data."""
