@@ -9,6 +9,7 @@ minutes on two cores.
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import functools
 import json
@@ -94,6 +95,8 @@ def say(**counts: object) -> None:
 
 
 def main() -> int:
+    raw = argparse.RawDescriptionHelpFormatter
+    argparse.ArgumentParser(description=__doc__, formatter_class=raw).parse_args()
     before = {p.pid for p in titled(WORKER, CORE, GUARD)}
     with tempfile.TemporaryDirectory() as temporary:
         rng = random.Random(0)

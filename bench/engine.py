@@ -31,11 +31,12 @@ from typing import Any
 
 import psutil
 
-from raypipe.chat import Chat, Message, Sampling
+from raypipe.chat import Chat, Generated, Message, Sampling
 from raypipe.models import standins
 from raypipe.models.engine import Engine
 from raypipe.models.generator import Setup
 from raypipe.models.vllm_terms import arguments
+from raypipe.records import Fault
 
 CALLERS = 4
 WORDS = [
@@ -156,7 +157,7 @@ def actor(setup: Setup, sampling: Sampling) -> Iterator[Say]:
     async def ask(asked: list[Chat]) -> Run:
         spent = Spent()
         parts = await asyncio.gather(*(client.generate(block, sampling) for block in blocks(asked)))
-        times, replies = spent.so_far(), [r for part in parts for r in part]
+        times, replies = spent.so_far(), [_reply(r) for part in parts for r in part]
         prompt, cached = (sum(getattr(r, f"{x}_tokens") for r in replies) for x in ("prompt", "cached"))
         return Run(*times, [r.text for r in replies], cached / prompt)
 
@@ -226,12 +227,18 @@ class Way:
         self._process.wait(60)
 
 
+def _reply(reply: Generated | Fault) -> Generated:
+    if isinstance(reply, Fault):
+        raise SystemExit(f"a chat failed: {reply}")
+    return reply
+
+
 def report(ways: list[Way], folder: Path, args: argparse.Namespace) -> dict[str, Any]:
     base, said = ways[0], {w.name: [r for run in w.runs for r in run.said] for w in ways}
     words = {name: texts(folder, replies) for name, replies in said.items()}
 
     def total(way: Way, what: str) -> float:
-        return sum(getattr(run, what) for run in way.runs)
+        return float(sum(getattr(run, what) for run in way.runs))
 
     def same(found: dict[str, list[Any]]) -> dict[str, int]:
         first = found[base.name]

@@ -32,8 +32,8 @@ from engine import Run, chats, engine, peer, sentence
 from raypipe.chat import Message, Sampling
 from raypipe.models import folder, standins
 from raypipe.models.generator import Setup
-from raypipe.models.load import open_embedder, open_reranker
-from raypipe.step import Model
+from raypipe.models.load import Engine, open_embedder, open_reranker
+from raypipe.step import Model, ModelKind
 
 TRIES = 5  # of each timing; the best counts: what else runs on the machine only ever adds
 
@@ -115,11 +115,12 @@ def encoder(part: str, shape: Shape, place: Path, device: str) -> Model:
         num_attention_heads=shape.heads, intermediate_size=shape.inner, num_labels=1,
     )  # fmt: skip
     dtype = torch.float16 if device != "cpu" else torch.float32
-    kind = BertModel if part == "embed" else BertForSequenceClassification
-    kind(config).to(dtype).save_pretrained(path)
-    which = ("embedder", "flag") if part == "embed" else ("reranker", "flag-reranker")
+    network = BertModel if part == "embed" else BertForSequenceClassification
+    network(config).to(dtype).save_pretrained(path)
+    role: ModelKind
+    role, loader = ("embedder", "flag") if part == "embed" else ("reranker", "flag-reranker")
     return Model(
-        shape.name, *which, "", "", str(path), folder.identity(path, which[0]),
+        shape.name, role, loader, "", "", str(path), folder.identity(path, role),
         dtype=str(dtype).removeprefix("torch."), dim=shape.hidden if part == "embed" else 0,
         pooling="cls" if part == "embed" else "", max_tokens=512,
     )  # fmt: skip
@@ -136,7 +137,7 @@ def encode(part: str, shape: Shape, size: str, device: str) -> dict[str, Any]:
     half = device != "cpu"
     with tempfile.TemporaryDirectory() as place:
         model = encoder(part, shape, Path(place), device)
-        way = "flag" if half else "sorted"
+        way: Engine = "flag" if half else "sorted"
         lengths = [len(x) for x in AutoTokenizer.from_pretrained(model.path)(texts)["input_ids"]]
         if part == "embed":
             mine = open_embedder(model, way, device)

@@ -23,7 +23,7 @@ from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from raypipe import readers
 from raypipe.cli.opened import resolved
@@ -49,7 +49,7 @@ def graph_alone(recipe: Recipe, server: str | None) -> Recipe:
     kept = [s for s in recipe.question if isinstance(s.step, Match | Lookup)]
     if server is not None:
         graph = replace(recipe.graphs()[0], kind="server", where=server)
-        kept = [replace(s, step=replace(s.step, graph=graph)) for s in kept]
+        kept = [replace(s, step=replace(cast(Any, s.step), graph=graph)) for s in kept]
     last = recipe.question[-1]
     assert isinstance(last.step, Decide)
     return replace(recipe, question=(*kept, replace(last, step=replace(last.step, prefer=("kg",)))))

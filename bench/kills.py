@@ -31,7 +31,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias, cast
@@ -46,7 +46,7 @@ OURS = str(Path(raypipe.__file__).parent)
 RECIPE, MODELS = ROOT / "tests" / "fakes.yaml", ROOT / "conf" / "models.yaml"
 QUESTIONS, PAGES = 8, 12  # some 60 sources: five parts of every table
 ACTORS = 2
-Points: TypeAlias = Mapping[str, int]
+Points: TypeAlias = dict[str, int]
 """Point -> times that a run comes to it."""
 
 PATIENCE_S = 600.0  # for any run: one takes 10 s on an idle machine, minutes on a crowded one
@@ -114,10 +114,10 @@ class Armed:
                 die_once(diary, point)
 
         async def armed(part: Part) -> PartDone:
-            note(diary, f"begun {table} {self.fill.run} {part.name}")
+            note(diary, f"begun {table} {cast(Any, self.fill).run} {part.name}")
             watch(WORKER, reached)
             try:
-                return await do(part)
+                return cast(PartDone, await do(part))
             finally:
                 sys.setprofile(None)
 
@@ -143,6 +143,7 @@ def drive(address: str, session: int, folder: Path, kills: Sequence[Kill]) -> No
     os.dup2(said, 2)
     from raypipe.cli.opened import resolved
     from raypipe.cluster import pools
+    from raypipe.cluster.file import Pool
     from raypipe.conf import Conf
     from raypipe.evaluate import evaluate
     from raypipe.pipeline import Pipeline, Sizes
@@ -173,7 +174,7 @@ def drive(address: str, session: int, folder: Path, kills: Sequence[Kill]) -> No
 
     def runner(verb: Verb, fill: Fill, parts: Sequence[Part]) -> Iterator[PartDone]:
         armed = Armed(fill, verb, str(diary), at_a_point, cast(Any, fill).place)
-        return pools.run_parts(armed, parts, pools.Pool(actors=ACTORS, cpus=0.5))
+        return pools.run_parts(armed, parts, Pool(actors=ACTORS, cpus=0.5))
 
     recipe = resolved(str(RECIPE), str(MODELS), Conf((ROOT / "conf",)))
     store = Store.create(str(folder / "store"))
@@ -264,12 +265,16 @@ class Head:
         self._process = None
 
 
+def environment() -> dict[str, str]:
+    """What the processes of a drill find: this checkout's raypipe, and a Ray that asks nobody for a token."""
+    # 15 s, after which a raylet gives up its agents and ends, are short on a crowded machine.
+    patient = {"RAY_agent_register_timeout_ms": "120000", "PYTHONPATH": str(Path(OURS).parent)}
+    return {**os.environ, "RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0", **patient}
+
+
 def prepare() -> Any:
     """Where drivers come from: a process that has imported what each of them needs, and forks."""
-    # 15 s, after which a raylet gives up its agents and ends, are short on a crowded machine.
-    patient = {"RAY_agent_register_timeout_ms": "120000"}
-    os.environ |= {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0", **patient}
-    os.environ["PYTHONPATH"] = str(Path(OURS).parent)
+    os.environ |= environment()
     # Every worker is a new process: it reads compiled modules instead of compiling them each time.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     drivers = multiprocessing.get_context("forkserver")
@@ -331,13 +336,12 @@ def points(folder: Path) -> dict[str, Points]:
     found: dict[str, Points] = {"driver": {}, "worker": {}}
     for line, times in seen.items():
         who, point = line.split()
-        found[who][point] = (
-            times if who == "driver" else 1
-        )  # of the workers, nobody knows which comes how far
+        # Of the workers, nobody knows which comes how far.
+        found[who][point] = times if who == "driver" else 1
     return found
 
 
-def drawn(trial: int, attempt: int, seed: int, found: Mapping[str, Points], seconds: float) -> list[Kill]:
+def drawn(trial: int, attempt: int, seed: int, found: dict[str, Points], seconds: float) -> list[Kill]:
     """Who is to die in an attempt: by its numbers and the seed alone. Later attempts have less to do, so they
     are killed at the first time that a point is reached, or at a time."""
     rng = random.Random(f"{seed}/{trial}/{attempt}")

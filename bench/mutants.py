@@ -67,13 +67,13 @@ def _flip(rng: random.Random, html: str) -> str:
 
 
 def _nest(rng: random.Random, html: str) -> str:
-    at, tag, times = rng.randrange(len(html) + 1), rng.choice(TAGS), 10 ** rng.randrange(1, 5)
+    at, tag, times = rng.randrange(len(html) + 1), rng.choice(TAGS), int(10 ** rng.randrange(1, 5))
     return html[:at] + f"<{tag}>" * times + html[at:]
 
 
 def _poison(rng: random.Random, html: str) -> str:
     at = rng.randrange(len(html) + 1)
-    return html[:at] + rng.choice(POISON) * 10 ** rng.randrange(0, 3) + html[at:]
+    return html[:at] + rng.choice(POISON) * int(10 ** rng.randrange(0, 3)) + html[at:]
 
 
 def _shuffle(rng: random.Random, html: str) -> str:
@@ -94,7 +94,7 @@ MUTATIONS: tuple[Mutate, ...] = (_cut, _gap, _double, _flip, _nest, _poison, _sh
 
 def mutants(pages: Sequence[str], count: int, seed: int) -> Iterator[str]:
     """So many distinct broken pages, by the seed alone."""
-    rng, seen = random.Random(seed), set()
+    rng, seen = random.Random(seed), set[str]()
     while len(seen) < count:
         html = rng.choice(pages)
         for _ in range(rng.randrange(1, 5)):

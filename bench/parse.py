@@ -9,6 +9,7 @@ Exits with 7 where a text differs from BeautifulSoup's or the text alone comes l
 
 from __future__ import annotations
 
+import argparse
 import bz2
 import json
 import os
@@ -50,6 +51,8 @@ def limited(child: Limited) -> Callable[[list[str]], list[str | None]]:
 
 
 def main() -> int:
+    raw = argparse.RawDescriptionHelpFormatter
+    argparse.ArgumentParser(description=__doc__, formatter_class=raw).parse_args()
     if not (folder := os.environ.get("RAYPIPE_DATA")):
         print("bench/parse.py: set RAYPIPE_DATA to the folder of shared data", file=sys.stderr)
         return 2

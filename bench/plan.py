@@ -8,8 +8,8 @@ tables are then filled with one chunk a source.
 
 from __future__ import annotations
 
+import argparse
 import io
-import sys
 import tempfile
 import time
 import uuid
@@ -25,7 +25,7 @@ from raypipe.evaluate import questions_of
 from raypipe.pipeline import Pipeline, Sizes, inline
 from raypipe.plan import plan
 from raypipe.recipe import row_key
-from raypipe.records import Citation, Question, Source, source_id
+from raypipe.records import Citation, Question, Source, SourceKind, source_id
 from raypipe.report.progress import Progress
 from raypipe.store import PASSAGES, Store, commit, put, vectors_schema, write_part
 from raypipe.store.sizes import write_sizes
@@ -48,7 +48,7 @@ def fill_questions(store: Store) -> list[str]:
     for i in range(QUESTIONS):
         cited = []
         for rank in range(PAGES):
-            texts = {
+            texts: dict[SourceKind, str] = {
                 "page": f"<p>page {i} {rank}</p>",
                 "snippet": f"snippet {i} {rank}",
                 "name": f"name {rank}",
@@ -106,6 +106,8 @@ def timed(what: str, pipe: Pipeline) -> None:
 
 
 def main() -> None:
+    raw = argparse.RawDescriptionHelpFormatter
+    argparse.ArgumentParser(description=__doc__, formatter_class=raw).parse_args()
     with tempfile.TemporaryDirectory(prefix="raypipe-plan-") as folder:
         store = Store.create(folder)
         recipe = resolved(str(ROOT / "tests" / "fakes.yaml"), None, Conf((ROOT / "conf",)))
@@ -120,4 +122,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -18,7 +18,6 @@ import logging
 import os
 import socket
 import statistics
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -156,4 +155,4 @@ def _say(told: dict[str, Any]) -> None:
 
 if __name__ == "__main__":
     logging.getLogger("ray.serve").setLevel(logging.WARNING)
-    sys.exit(main())
+    main()

@@ -3,11 +3,6 @@
 import contextlib
 import io
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 from dataclasses import asdict
 from pathlib import Path
 
@@ -161,27 +156,6 @@ def test_a_run_that_died_between_parts_goes_on_where_it_was(world, tmp_path, pro
     assert not list((tmp_path / "broken" / "_attempts").iterdir())
     again = evaluated(broken, world, tmp_path / "out").report
     assert again.resumed == 0 and not any(s.rows for s in again.steps)
-
-
-@pytest.mark.ray
-def test_an_eval_killed_with_sigkill_ends_like_an_undisturbed_one(world, tmp_path):
-    env = {**os.environ, "RAYPIPE_CONF": str(HERE.parent / "conf"), "RAY_ADDRESS": "local"}
-    args = [sys.executable, "-m", "raypipe", "eval", str(FAKES), "--data", str(world)]
-    args += ["--store", str(tmp_path / "store"), "--out", str(tmp_path / "out"), "--json"]
-    process = subprocess.Popen(args, env=env, stdout=subprocess.DEVNULL, start_new_session=True)
-    parts = tmp_path / "store" / "_parts"
-    for _ in range(600):  # until the first part of any corpus table is done
-        if any(parts.glob("*-*/*/*.json")) or process.poll() is not None:
-            break
-        time.sleep(0.05)
-    os.killpg(process.pid, signal.SIGKILL)  # the driver and the Ray that it started
-    process.wait()
-    again = subprocess.run(args, env=env, capture_output=True, text=True, timeout=240)
-    assert again.returncode == 0, again.stderr
-    with Progress(io.StringIO(), silent=True) as progress:
-        whole = pipeline(tmp_path / "whole", progress)
-        evaluated(whole, world, tmp_path / "two")
-        assert contents(pipeline(tmp_path / "store", progress)) == contents(whole)
 
 
 def test_bad_lines_and_pages_are_counted_faults_and_nothing_else_is_lost(world, tmp_path, progress):
