@@ -8,13 +8,13 @@ import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import httpx
 import psutil
 import pytest
 import yaml
-from chat_server import ChatServer
 
 from raypipe.access import Face, Keys, Limits
 from raypipe.cli.opened import resolved
@@ -33,25 +33,49 @@ DEADLINE_S = 60.0  # of a request that says nothing: longer than a replica takes
 PAGE = {"page_result": "<p>Ada Lovelace wrote the first program.</p>", "page_url": "https://a.example/"}
 
 
-class Upstream(ChatServer):
+class Upstream:
     """A chat endpoint that answers, keeps silent, or kills who asks, by what stands in the question."""
 
     def __init__(self):
-        self.kept = threading.Semaphore(0)  # released by each question that is kept waiting
+        self.asked = threading.Semaphore(0)  # released by each question that is kept waiting
         self.left = threading.Semaphore(0)  # by each of these whose asker went
         self.ending = threading.Event()
-        self.killed = []
-        super().__init__(self.treat)
+        self.paths, self.killed = [], []
+        outer = self
 
-    def treat(self, request, body):
-        said = json.dumps(body)
-        if "silence" in said:
-            self.kept.release()
-            self.keep_waiting(request.connection)
-        elif "poison" in said:
-            self.kill(request.client_address[1])
-        else:
-            request.reply("Ada Lovelace")
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self):
+                outer.paths.append(self.path)
+                self.send_error(404)
+
+            def do_POST(self):
+                outer.paths.append(self.path)
+                body = self.rfile.read(int(self.headers["Content-Length"])).decode()
+                if "silence" in body:
+                    outer.asked.release()
+                    outer.keep_waiting(self.connection)
+                elif "poison" in body:
+                    outer.kill(self.client_address[1])
+                else:
+                    self.reply()
+
+            def reply(self):
+                message = {"role": "assistant", "content": "Ada Lovelace"}
+                choice = {"index": 0, "message": message, "finish_reason": "stop"}
+                usage = {"prompt_tokens": 9, "completion_tokens": 2}
+                raw = json.dumps({"choices": [choice], "usage": usage}).encode()
+                self.send_response(200)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(raw)))
+                self.end_headers()
+                self.wfile.write(raw)
+
+            def log_message(self, *args):
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.port = self._server.server_address[1]
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
     def keep_waiting(self, connection):
         """Says nothing until who asked closes the connection."""
@@ -64,13 +88,14 @@ class Upstream(ChatServer):
     def kill(self, port):
         """SIGKILL to the process that has this port."""
         for found in psutil.net_connections("tcp"):
-            if found.laddr.port == port and found.raddr and found.raddr.port == self.server_port:
+            if found.laddr.port == port and found.raddr and found.raddr.port == self.port:
                 self.killed.append(found.pid)
                 psutil.Process(found.pid).kill()
 
     def end(self):
         self.ending.set()
-        super().end()
+        self._server.shutdown()
+        self._server.server_close()
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +119,7 @@ def url(local_ray, upstream, tmp_path_factory):
     }  # fmt: skip
     (folder / "models.yaml").write_text(yaml.safe_dump(tree))
     recipe = resolved("crag-baseline", str(folder / "models.yaml"), CONF)
-    at = {"here": Address(upstream.url, timeout_s=300, tries=1)}
+    at = {"here": Address(f"http://127.0.0.1:{upstream.port}/v1", timeout_s=300, tries=1)}
     place = Place(str(folder / "none"), "sorted", "cpu", 1, endpoints=at)
     face = Face(Keys(open=True), Limits(deadline_s=DEADLINE_S))
     with socket.socket() as s:
@@ -117,7 +142,7 @@ def answered(url):
 
 
 def test_a_question_is_answered_and_no_url_in_it_or_its_page_is_fetched(url, upstream):
-    here = f"http://127.0.0.1:{upstream.server_port}"
+    here = f"http://127.0.0.1:{upstream.port}"
     html = f'<p>Ada wrote it.</p><img src="{here}/image"><script src="{here}/script"></script>'
     html += f'<link rel="stylesheet" href="{here}/style"><iframe src="{here}/frame"></iframe>'
     page = {"page_result": html, "page_url": f"{here}/page", "page_snippet": f"see {here}/snippet"}
@@ -139,7 +164,7 @@ def test_a_client_that_goes_ends_the_work_down_to_the_model(url, upstream, strea
     head = f"POST /v1/answer HTTP/1.1\r\nhost: {host}\r\ncontent-type: application/json\r\n"
     with socket.create_connection((host, int(port))) as client:
         client.sendall(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
-        assert upstream.kept.acquire(timeout=60), "the model was never asked"
+        assert upstream.asked.acquire(timeout=60), "the model was never asked"
     assert upstream.left.acquire(timeout=30), "the model works on for nobody"
     assert answered(url)
 
@@ -150,7 +175,7 @@ def test_a_deadline_that_passes_is_i_dont_know_in_time_and_names_the_stage(url, 
     assert time.monotonic() - start < 30, "the model would have kept silent for ever"
     assert (said["answer"], said["outcome"]) == ("i don't know", "abstained")
     assert said["degraded"] == [STAGE]
-    assert upstream.kept.acquire(timeout=1) and upstream.left.acquire(timeout=30)
+    assert upstream.asked.acquire(timeout=1) and upstream.left.acquire(timeout=30)
 
 
 def test_a_question_that_kills_who_works_on_it_kills_three_at_most_and_the_others_are_served(url, upstream):
