@@ -104,7 +104,15 @@ CORPUS: Mapping[str, Any] = {
 QUESTION: Mapping[str, Any] = {
     "match": Match(graph=GRAPH, bank=BANK, embedder=HASH, least=0.3),
     "functions": Functions(reply="web", into="calls2", rule="rule2"),
-    "lookup": Lookup(graph=GRAPH, calls="calls", rule="rule", answer="kg", domain="domain", trace="trace"),
+    "lookup": Lookup(
+        graph=GRAPH,
+        calls="calls",
+        rule="rule",
+        answer="kg",
+        certain=ByLabel(("exact",), "domain"),
+        domain="domain",
+        trace="trace",
+    ),
     "demote": Demote(reply="kg", facts="facts"),
     "facts": Facts(
         table=ByLabel(

@@ -62,7 +62,10 @@ def ten(data):
 
 @pytest.fixture(scope="module")
 def server():
-    with serve(runpy.run_path(str(HERE / "graph/smallgraph.py"))["build"]().tables) as url:
+    tables = runpy.run_path(str(HERE / "graph/smallgraph.py"))["build"]().tables
+    # Among two companies no word is rare enough to be found.
+    tables.insert("company", [{"ticker": t, "name": f"{t} Inc."} for t in ("AAA", "BBB", "CCC", "DDD")])
+    with serve(tables) as url:
         yield url
 
 
@@ -115,6 +118,9 @@ MAYOR = [
     {"function": "entity", "name": "florida city", "attribute": "mayor"},
     {"function": "entity", "name": "$1", "attribute": "birth_place"},
 ]
+STEEL = [{"function": "market_cap", "name": "united steel"}]
+TICKER = [{"function": "market_cap", "name": "$x"}]
+GAME = [{"function": "nba", "name": "lakers", "time": "2024-02-26", "attribute": "opponent"}]
 ROLE = [{"function": "cast", "name": "amélie", "other": "brenda crichlow", "attribute": "character"}]
 
 
@@ -123,6 +129,10 @@ ROLE = [{"function": "cast", "name": "amélie", "other": "brenda crichlow", "att
     [
         (weknow(calls=MAYOR), "answered", "homestead", "kg"),  # two hops
         (weknow("movie", calls=ROLE, operation="premise"), "false_premise", "invalid question", "kg"),
+        (weknow("open", calls=STEEL), "answered", "11", "kg"),
+        (weknow("finance", calls=STEEL), "answered", "from the web", "web"),  # only like a company's name
+        (weknow("finance", calls=TICKER), "answered", "11", "kg"),
+        (weknow("sports", calls=GAME), "answered", "chicago bulls", "kg"),
         (weknow(invalid=True), "false_premise", "invalid question", "domain"),
         (weknow(calls=[]), "answered", "from the web", "web"),
         (weknow(calls=[], confidence="medium"), "abstained", "i don't know", ""),

@@ -76,9 +76,9 @@ class Result:
 MOST_REQUESTS: Final = 2_000
 """That one program may send to a server: an actor's 300 films, and then some lines more."""
 
-MOST_SEARCHES: Final = 18
+MOST_SEARCHES: Final = 23
 """Requests to a server that finding the names in one text takes at most: six searches, the tickers of ten
-companies, two days of games (`graph.named`)."""
+companies, five words that may be tickers, two days of games (`graph.named`)."""
 
 MOST_NEAR: Final = 50_000
 """Names of one kind among which one is looked for by its meaning: as vectors of 384 numbers they take 77

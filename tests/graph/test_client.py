@@ -13,7 +13,7 @@ from smallgraph import ASKED, GRAMMAR, build
 
 from raypipe.graph.client import Limits, connect
 from raypipe.graph.execute import run
-from raypipe.graph.fetch import Remote, asked_dates, nba_team
+from raypipe.graph.fetch import Remote, asked_dates
 from raypipe.graph.graph import Folder, GraphFault
 from raypipe.graph.link import Linker
 from raypipe.graph.server import serve
@@ -49,6 +49,7 @@ PROGRAMS = (
     "get_movie_person_crew(amélie, None, eq(job, director))[name]\nget_person(*)[birthday]",
     "get_stock_market_cap(microsoft)\nget_stock_pe_ratio(MSFT)\nget_stock_eps(us steel)",
     "ALL get_stock_price(msft, '2024-02-01', today)\nsort(ge(close, open), time)[time]",
+    "get_stock_market_cap('$msft')\nget_stock_market_cap('ticker MSFT')\nget_stock_pe_ratio('NYSE: X')",
     "get_stock_price(x, latest)[open]\nget_stock_price(x, yesterday)[close]",
     "AVG(get_stock_price(x, 2024-02)[close])",
     "ALL get_stock_dividend(microsoft)\nsort(ge(date, 2024), -date)[date]",
@@ -94,6 +95,20 @@ def test_a_program_gives_the_same_behind_http_as_on_embedded_tables(served, prog
     there = remote(url, program)
     assert [r.fault for r in there] == [r.fault for r in here] == [None] * len(here)
     assert [r.values for r in there] == [r.values for r in here]
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "get_stock_dividend(x)[value]",
+        "get_stock_eps('$x')",
+        "get_nba_on_date(lakers, 2024-01-01)[result]",
+        "get_soccer_on_date(gunners, 2024-01-01)[result]",
+    ],
+)
+def test_a_company_or_a_team_of_which_there_is_nothing_is_known_nevertheless(served, program):
+    [result] = remote(served[1], program)
+    assert (result.fault, result.unknown, result.values) == (None, (), ())
 
 
 def test_an_entity_is_fetched_once_a_program(served):
@@ -220,15 +235,6 @@ def test_requests_go_out_side_by_side_but_not_more_than_allowed():
 def test_games_are_asked_for_in_few_requests(words, expected):
     now = moment(ASKED)
     assert asked_dates(when(words, now), now) == expected
-
-
-@pytest.mark.parametrize(
-    ("written", "name"),
-    [("lakers", "Los Angeles Lakers"), ("Sixers", "Philadelphia 76ers"), ("boston", "Boston Celtics"),
-     ("golden state warriors", "Golden State Warriors"), ("zedaby blizzards", "Zedaby Blizzards")],
-)  # fmt: skip
-def test_nicknames_become_the_names_that_games_are_kept_by(written, name):
-    assert nba_team(written) == name
 
 
 @pytest.mark.skipif("RAYPIPE_DATA" not in os.environ, reason="RAYPIPE_DATA is not set: no small real graph")

@@ -9,6 +9,7 @@ CROSSED = 'get_movie_person_crew(None, "walt becker", eq(job, "Director"))'
     ("program", "expected"),
     [
         ('get_movie("greater meaning of water")["release_date"]', ["2010-11-14"]),
+        ('get_movie("small town ecstasy")["release_date"]', ["2002-01-12"]),
         (
             'get_movie_person_oscar(None,None,[eq(year,2012),eq(category,"best actor"),eq(winner,"true")])'
             '["name"]',

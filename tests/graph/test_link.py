@@ -39,6 +39,7 @@ def tables():
     )
     t.insert("nba_game", [{"team_name_home": "Los Angeles Lakers", "team_name_away": "Philadelphia 76ers"}])
     t.insert("team", [{"name": "Los Angeles Lakers", "sport": "nba", "alias": "Purple and Gold"}])
+    t.insert("team", [{"name": "Arsenal", "sport": "soccer"}])  # it has no game
     clubs = ("Manchester Utd", "Manchester City", "Paris S-G", "Nott'ham Forest", "M'Gladbach", "Alavés")
     t.insert("soccer_game", [{"team": c} for c in clubs])
     return t
@@ -76,6 +77,10 @@ def link(tables):
         ("apple inc", "company", "AAPL", "exact"),
         ("google", "company", "GOOGL", "exact"),
         ("AT&T", "company", "T", "exact"),
+        ("$AAPL", "company", "AAPL", "exact"),
+        ("ticker gm", "company", "GM", "exact"),
+        ("NASDAQ: AAPL", "company", "AAPL", "exact"),
+        ("gm stock", "company", "GM", "exact"),
         ("hospitality apple", "company", "APLE", "tokens"),
         ("the general motors corporation", "company", "GM", "exact"),
         ("lakers", "nba", "Los Angeles Lakers", "substring"),
@@ -86,6 +91,8 @@ def link(tables):
         ("nottingham forest", "soccer", "Nott'ham Forest", "exact"),
         ("Borussia Mönchengladbach", "soccer", "M'Gladbach", "exact"),
         ("alaves", "soccer", "Alavés", "exact"),
+        ("the gunners", "soccer", "Arsenal", "substring"),
+        ("Arsenal FC", "soccer", "Arsenal", "substring"),
     ],
 )
 def test_a_name_is_found_at_its_level(link, written, kind, name, level):
@@ -106,6 +113,21 @@ def test_a_name_is_found_at_its_level(link, written, kind, name, level):
 )
 def test_a_name_that_is_not_there_is_none_rather_than_another(link, written, kind):
     assert link(written, kind) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "seen", "name"),
+    [
+        ("what did AAPL close at?", "AAPL", "AAPL"),
+        ("what did $aapl close at?", "$aapl", "AAPL"),
+        ("what did ticker GM close at?", "ticker GM", "GM"),
+        ("what did nyse: gm close at?", "nyse: gm", "GM"),
+        ("what did the stock symbol GM close at?", "stock symbol GM", "GM"),
+    ],
+)
+def test_what_marks_a_ticker_in_a_text_is_part_of_the_name(tables, text, seen, name):
+    [mention] = Linker(tables).mentions(text)
+    assert (text[slice(*mention.span)], mention.names) == (seen, {"company": name})
 
 
 def test_meaning_links_where_words_do_not_and_only_when_near_enough(tables):

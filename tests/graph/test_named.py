@@ -59,6 +59,13 @@ def seen():
         ("who did the lakers play yesterday?", {("nba", "Los Angeles Lakers")}),
         ("did nott'ham forest win last week?", {("soccer", "Nott'ham Forest")}),
         ("did nottingham forest win last week?", {("soccer", "Nott'ham Forest")}),
+        ("did the gunners win last week?", {("soccer", "Arsenal")}),
+        ("when does sevilla play next?", {("soccer", "Sevilla")}),
+        ("What did MSFT close at?", {("company", "MSFT")}),
+        ("how did $bbb do yesterday?", {("company", "BBB")}),
+        ("who runs the company with the ticker DDD?", {("company", "DDD")}),
+        ("which has the larger market cap, aaa or ccc?", {("company", "AAA"), ("company", "CCC")}),
+        ("which ZZZ is quite another?", set()),
         ("is it raining?", set()),
     ],
 )

@@ -13,6 +13,7 @@ from raypipe.graph.known import open_server
 from raypipe.kit import LocalKit
 from raypipe.records import SKIPPED_REPLY, Question, Reply
 from raypipe.steps.lookup import Lookup
+from raypipe.text.prompt import ByLabel
 
 STEP = Lookup(graph=golden.GRAPH, calls="calls", rule="rule", answer="kg")
 EDITOR = 'get_movie_person_crew("velora", None, eq(job, "Editor"))["name"]'
@@ -88,6 +89,26 @@ def test_a_graph_that_fails_is_a_fault_of_its_reply_and_of_the_moment_if_it_is_d
     assert out.degraded == degraded and out.faults == ()
 
 
+EXACT = ByLabel(("exact", "substring"), "domain", {"movie": ("exact",)})
+
+
+@pytest.mark.parametrize(
+    ("name", "domain", "label"),
+    [
+        ("velora", "movie", "answered"),
+        ("lantern maker", "movie", "abstained"),  # "The Lantern Maker", by a part of it
+        ("lantern maker", "open", "answered"),
+    ],
+)
+def test_where_it_must_be_certain_a_name_that_is_only_like_the_graphs_is_no_ground(name, domain, label):
+    step = replace(STEP, certain=EXACT)
+    calls = Reply(f'get_movie("{name}")["year"]', "answered")
+    replies = {"calls": calls, "rule": Reply("value", "value"), "domain": Reply(domain, domain)}
+    [out] = asyncio.run(step.open(LocalKit(None))([Question("q", "?", asked_at=TIME, replies=replies)]))
+    assert out.replies["kg"].label == label
+    assert out.replies["facts"].label == "answered", "what was found can still be read"
+
+
 def test_every_line_leaves_a_trace_of_what_it_did():
     step = replace(STEP, trace="trace")
     out = look('get_movie("lantern maker")["year"]\nget_movie("nobody")\nget_nothing(', step=step)
@@ -116,7 +137,17 @@ def test_a_trace_names_the_requests_to_a_server_and_the_time_that_a_line_took():
 MOVIES = "/movie/get_movie_info"
 
 
-@pytest.mark.parametrize("fields", [{"rule": None}, {"answer": None}, {"into": "kg"}, {"into": ""}])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"rule": None},
+        {"answer": None},
+        {"into": "kg"},
+        {"into": ""},
+        {"certain": ByLabel(("nearly",))},
+        {"certain": EXACT, "rule": None, "answer": None},
+    ],
+)
 def test_names_that_cannot_be_are_refused(fields):
     with pytest.raises(ValueError, match=r"expected"):
         replace(STEP, **fields)

@@ -16,7 +16,8 @@ from typing import Any, Final
 from raypipe.graph.client import Ask
 from raypipe.graph.fold import fold
 from raypipe.graph.graph import GraphFault, Need
-from raypipe.graph.link import ALIASES, NBA_TEAMS, Linker, Strictness, Vectors
+from raypipe.graph.link import Linker, Strictness, Vectors
+from raypipe.graph.spellings import team, ticker
 from raypipe.graph.tables import Tables
 from raypipe.knowledge import MOST_REQUESTS
 from raypipe.text.times import Moment, When, month
@@ -96,7 +97,8 @@ def _objects(found: Any, path: str) -> list[Object]:
     return found
 
 
-def _object(found: Any, path: str) -> Object | None:
+def mapping(found: Any, path: str) -> Object | None:
+    """An object or null. Raises GraphFault for anything else."""
     return None if found is None else _objects([found], path)[0]
 
 
@@ -124,7 +126,7 @@ async def _by_id(rows: Fetched, ids: Iterable[Any]) -> None:
     path = "/movie/get_movie_info_by_id"
     wanted = [i for i in dict.fromkeys(ids) if ("movie", str(i)) not in rows.done][:MOST_FETCHED]
     for found in await rows.all((path, {"query": i}) for i in wanted):
-        film = _object(found, path)
+        film = mapping(found, path)
         if film is not None:
             _add_movie(rows, film)
 
@@ -167,7 +169,7 @@ async def people(rows: Fetched, names: Iterable[str], films: bool) -> None:
 async def _years(rows: Fetched, years: Iterable[int], films: bool) -> None:
     path = "/movie/get_year_info"  # years are strings there
     for found in await rows.all((path, {"query": str(y)}) for y in years):
-        year = _object(found, path) or {}
+        year = mapping(found, path) or {}
         _add_oscars(rows, year.get("oscar_awards"))
         if films:
             await _by_id(rows, year.get("movie_list") or ())
@@ -207,7 +209,6 @@ _HISTORIES: Final = {
     ),
     "get_stock_dividend": (("dividend", "/finance/get_dividends_history"),),
 }
-_TICKER = re.compile(r"[A-Za-z]{1,5}(?:[.-][A-Za-z]{1,2})?")
 
 
 async def _company(rows: Fetched, need: Need) -> None:
@@ -228,17 +229,27 @@ async def _company(rows: Fetched, need: Need) -> None:
 
 
 async def _tickers(rows: Fetched, name: str, probe: str) -> None:
-    """The companies that a name or ticker may mean. A ticker is one if the endpoint in question knows it."""
-    if _TICKER.fullmatch(name) and await rows.ask(probe, {"query": name.upper()}) is not None:
-        if rows.new("company", name.upper()):
-            rows.tables.insert("company", [{"ticker": name.upper()}])
+    """The companies that a name or ticker may mean. A ticker is one if the endpoint in question knows it, or
+    that of all companies: one that has nothing to say there is a company nevertheless."""
+    symbol = ticker(name)
+    if symbol is not None and await is_ticker(rows, symbol, probe, "/finance/get_info"):
+        if rows.new("company", symbol):
+            rows.tables.insert("company", [{"ticker": symbol}])
         return
     path = "/finance/get_company_name"
     names = strings(await rows.ask(path, {"query": name}), path)
     tickers = await rows.all(("/finance/get_ticker_by_name", {"query": n}) for n in names)
-    for full, ticker in zip(names, tickers, strict=True):
-        if isinstance(ticker, str) and rows.new("company", ticker):
-            rows.tables.insert("company", [{"ticker": ticker, "name": full}])
+    for full, found in zip(names, tickers, strict=True):
+        if isinstance(found, str) and rows.new("company", found):
+            rows.tables.insert("company", [{"ticker": found, "name": full}])
+
+
+async def is_ticker(rows: Fetched, symbol: str, *paths: str) -> bool:
+    """Whether one of the endpoints has something of it; the next is asked where one has nothing."""
+    for path in paths:
+        if await rows.ask(path, {"query": symbol}) is not None:
+            return True
+    return False
 
 
 async def _metric(rows: Fetched, ticker: str, column: str, path: str) -> None:
@@ -252,7 +263,7 @@ async def _metric(rows: Fetched, ticker: str, column: str, path: str) -> None:
 
 def _add_history(rows: Fetched, table: str, ticker: str, found: Any, path: str) -> None:
     """Rows of {"2024-02-28 00:00:00 EST": {"Open": ...} or a number}."""
-    history = _object(found, path) or {}
+    history = mapping(found, path) or {}
     for stamp, value in history.items():
         if not re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d", stamp):
             raise GraphFault("garbage", f"{path}: expected a time, found {stamp[:40]!r}", True)
@@ -334,7 +345,7 @@ async def _grammy_year(rows: Fetched, need: Need) -> None:
 async def _open(rows: Fetched, need: Need) -> None:
     for name in [n for w in need.names[0] for n in await _names(rows, "/open/search_entity_by_name", w)]:
         if rows.new("entity", name):
-            found = _object(await rows.ask("/open/get_entity", {"query": name}), "/open/get_entity")
+            found = mapping(await rows.ask("/open/get_entity", {"query": name}), "/open/get_entity")
             if found is not None:
                 facts = found.get("summary_structured") or {}
                 text = found.get("summary_text")
@@ -363,10 +374,10 @@ def asked_dates(when: When, now: Moment) -> list[str]:
 
 def _columns(found: Any, path: str) -> list[dict[str, Any]]:
     """Rows of {column: {key: value}}; the key of a soccer row is kept as `_key`."""
-    table = _object(found, path) or {}
+    table = mapping(found, path) or {}
     rows: dict[str, dict[str, Any]] = {}
     for column, cells in table.items():
-        for key, value in (_object(cells, path) or {}).items():
+        for key, value in (mapping(cells, path) or {}).items():
             rows.setdefault(key, {"_key": key})[column] = value
     return list(rows.values())
 
@@ -377,10 +388,11 @@ _SOCCER_KEY = re.compile(r"""\((['"])(.*?)\1, (['"])(.*?)\3, (['"])(.*?)\5, (['"
 async def _soccer(rows: Fetched, need: Need) -> None:
     path = "/sports/soccer/get_games_on_date"
     assert need.when is not None
+    _add_teams(rows, need.names[0], "soccer")
     for day in asked_dates(need.when, need.now):
         for name in need.names[0] or (None,):
-            for team in (None,) if name is None else _club_names(name):
-                games = _columns(await rows.ask(path, {"date": day, "team_name": team}), path)
+            for club in (None,) if name is None else _club_names(name):
+                games = _columns(await rows.ask(path, {"date": day, "team_name": club}), path)
                 for game in games:
                     key = _SOCCER_KEY.fullmatch(game["_key"])
                     if key is not None and rows.new("soccer", game["_key"]):
@@ -395,29 +407,27 @@ async def _soccer(rows: Fetched, need: Need) -> None:
 
 def _club_names(written: str) -> list[str]:
     """How the match tables may spell a club, best first."""
-    known = ALIASES["soccer"].get(fold(written) or "")
-    return list(dict.fromkeys(n for n in (known, written, written.title()) if n))
+    return list(dict.fromkeys(n for n in (team(written, "soccer"), written, written.title()) if n))
 
 
 async def _nba(rows: Fetched, need: Need) -> None:
     path = "/sports/nba/get_games_on_date"
     assert need.when is not None
+    _add_teams(rows, need.names[0], "nba")
     for day in asked_dates(need.when, need.now):
         for name in need.names[0] or (None,):
-            team = None if name is None else nba_team(name)
-            for game in _columns(await rows.ask(path, {"date": day, "team_name": team}), path):
+            wanted = None if name is None else team(name, "nba") or name.title()
+            for game in _columns(await rows.ask(path, {"date": day, "team_name": wanted}), path):
                 if rows.new("nba", game.get("game_id", game)):
                     rows.tables.insert("nba_game", [{**game, "date": str(game.get("game_date"))[:10]}])
 
 
-def nba_team(written: str) -> str:
-    """The full name of a team by its name, city or nickname; as written if it is none of the thirty."""
-    query = fold(written) or ""
-    known = ALIASES["nba"].get(query)
-    if known is not None:
-        return known
-    near = [t for t in NBA_TEAMS if f" {query} " in f" {fold(t)} "]
-    return near[0] if len(near) == 1 else written.title()
+def _add_teams(rows: Fetched, names: Iterable[str], sport: str) -> None:
+    """Teams that are known by these names: one without a game in that time is no unknown name."""
+    for name in names:
+        known = team(name, sport)
+        if known is not None and rows.new(sport, known):
+            rows.tables.insert("team", [{"name": known, "sport": sport, "alias": name}])
 
 
 _BRING: Final[Mapping[str, Callable[[Fetched, Need], Awaitable[None]]]] = {

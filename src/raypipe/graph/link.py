@@ -1,9 +1,10 @@
 """Linking: which names of the graph a written name means.
 
-Levels, tried in order until one finds something: `exact` (equal when folded, nicknames, tickers and shortened
-company names included), `substring` (the words of one stand together in the other), `tokens` (enough words in
-common), `embedding` (near enough in meaning, by vectors that are handed in). Which levels a kind of name
-has is a table, as strictness differs: a wrong song is worse than none. db3, sections 2.3 and 2.6.
+Levels, tried in order until one finds something: `exact` (equal when folded, nicknames, tickers however they
+are marked, and shortened company names included), `substring` (the words of one stand together in the other),
+`tokens` (enough words in common), `embedding` (near enough in meaning, by vectors that are handed in). Which
+levels a kind of name has is a table, as strictness differs: a wrong song is worse than none. db3, sections
+2.3 and 2.6.
 
 Knows names. Does not know tables' other columns, nor calls.
 """
@@ -20,6 +21,7 @@ import numpy as np
 from raypipe.errors import ConfError
 from raypipe.graph.fold import fold
 from raypipe.graph.schema import NAMES, NICKNAMES
+from raypipe.graph.spellings import ALIASES, mark_before, short_company, ticker
 from raypipe.graph.tables import Tables, quoted
 from raypipe.knowledge import MOST_NEAR, Level, Link, Mention
 
@@ -48,98 +50,6 @@ class Strictness:
     least_shared: float = 0.5  # tokens: Jaccard of the two sets of words, 0..1
     least_inside: float = 0.5  # substring: of the written name's words, the share that the found one covers
     least_near: float = 0.85  # embedding: cosine, -1..1
-
-
-# Clubs as newspapers write them and as the match tables do. Abbreviations that are words of the full name
-# need no entry: they are found as substrings or by shared words.
-ALIASES: Final[Mapping[str, Mapping[str, str]]] = {
-    "soccer": {
-        "manchester united": "Manchester Utd", "man united": "Manchester Utd", "man utd": "Manchester Utd",
-        "man city": "Manchester City", "newcastle united": "Newcastle Utd", "newcastle": "Newcastle Utd",
-        "nottingham forest": "Nott'ham Forest", "sheffield united": "Sheffield Utd",
-        "paris saint germain": "Paris S-G", "psg": "Paris S-G", "paris sg": "Paris S-G",
-        "tottenham hotspur": "Tottenham", "spurs": "Tottenham", "wolverhampton wanderers": "Wolves",
-        "west ham united": "West Ham", "leicester": "Leicester City", "brighton and hove albion": "Brighton",
-        "bayern": "Bayern Munich", "borussia dortmund": "Dortmund", "bvb": "Dortmund",
-        "borussia monchengladbach": "M'Gladbach", "gladbach": "M'Gladbach", "bayer leverkusen": "Leverkusen",
-        "eintracht frankfurt": "Eint Frankfurt", "inter milan": "Inter", "internazionale": "Inter",
-        "ac milan": "Milan", "juve": "Juventus", "as roma": "Roma", "hellas verona": "Hellas Verona",
-        "athletic bilbao": "Athletic Club", "atletico de madrid": "Atlético Madrid",
-        "atleti": "Atlético Madrid", "real betis": "Betis", "barca": "Barcelona", "fc barcelona": "Barcelona",
-        "celta de vigo": "Celta Vigo",
-        "deportivo alaves": "Alavés", "olympique lyonnais": "Lyon", "olympique de marseille": "Marseille",
-    },
-    "nba": {
-        "sixers": "Philadelphia 76ers", "cavs": "Cleveland Cavaliers", "mavs": "Dallas Mavericks",
-        "wolves": "Minnesota Timberwolves", "blazers": "Portland Trail Blazers",
-        "dubs": "Golden State Warriors",
-        "la clippers": "LA Clippers", "los angeles clippers": "LA Clippers",
-        "la lakers": "Los Angeles Lakers",
-        "okc": "Oklahoma City Thunder", "nola": "New Orleans Pelicans",
-    },
-    "company": {"google": "GOOGL", "alphabet": "GOOGL", "facebook": "META", "berkshire hathaway": "BRK-B"},
-}  # fmt: skip
-NBA_TEAMS: Final = (
-    "Atlanta Hawks", "Boston Celtics", "Brooklyn Nets", "Charlotte Hornets", "Chicago Bulls",
-    "Cleveland Cavaliers", "Dallas Mavericks", "Denver Nuggets", "Detroit Pistons", "Golden State Warriors",
-    "Houston Rockets", "Indiana Pacers", "LA Clippers", "Los Angeles Lakers", "Memphis Grizzlies",
-    "Miami Heat", "Milwaukee Bucks", "Minnesota Timberwolves", "New Orleans Pelicans", "New York Knicks",
-    "Oklahoma City Thunder", "Orlando Magic", "Philadelphia 76ers", "Phoenix Suns", "Portland Trail Blazers",
-    "Sacramento Kings", "San Antonio Spurs", "Toronto Raptors", "Utah Jazz", "Washington Wizards",
-)  # fmt: skip
-"""The names by which games are asked for; embedded tables bring their own."""
-_SUFFIXES: Final = frozenset(
-    [
-        "inc",
-        "incorporated",
-        "corp",
-        "corporation",
-        "co",
-        "company",
-        "ltd",
-        "limited",
-        "plc",
-        "llc",
-        "lp",
-        "sa",
-        "se",
-        "ag",
-        "nv",
-        "holdings",
-        "holding",
-        "group",
-        "the",
-        "common",
-        "stock",
-        "ordinary",
-        "share",
-        "shares",
-        "class",
-        "a",
-        "b",
-        "c",
-        "depositary",
-        "american",
-        "ads",
-        "adr",
-        "unit",
-        "units",
-    ]
-)
-
-
-def short_company(folded: str) -> str:
-    """A company's name without its legal form: "Apple Inc. Common Stock" is "apple". Never empty.
-
-    >>> short_company("apple inc common stock")
-    'apple'
-    """
-    words = folded.split()
-    while len(words) > 1 and words[-1] in _SUFFIXES:
-        words.pop()
-    while len(words) > 1 and words[0] == "the":
-        words.pop(0)
-    return " ".join(words)
 
 
 class Linker:
@@ -185,7 +95,8 @@ class Linker:
                     if key in pool.aliases
                 }
                 if names:
-                    found.append(Mention((start, end), names))
+                    marked = mark_before(text[:start]) if "company" in names else 0
+                    found.append(Mention((start - marked, end), names))
         found.sort(key=lambda m: (m.span[0] - m.span[1], m.span[0]))
         kept: list[Mention] = []
         for m in found:
@@ -201,9 +112,10 @@ class Linker:
     async def _at(self, level: Level, pool: _Pool, query: str, written: str) -> tuple[str, float] | None:
         match level:
             case "exact":
-                key = pool.aliases.get(query) or (
-                    pool.aliases.get(short_company(query)) if pool.company else None
-                )
+                same = [query]
+                if pool.company:
+                    same += [short_company(query), fold(ticker(written)) or ""]
+                key = next((pool.aliases[s] for s in same if s in pool.aliases), None)
                 return None if key is None else (key, 1.0)
             case "substring":
                 return pool.inside(query, self._strict.least_inside)
@@ -298,8 +210,14 @@ def _read_pool(tables: Tables, kind: str) -> _Pool:
             if pool.company and column != "ticker":
                 later.append((short_company(alias), key))
     if kind in NICKNAMES:
-        rows = tables.query("SELECT alias, name FROM team WHERE sport = ? ORDER BY 2", (NICKNAMES[kind],))
-        later += [(fold(a) or "", fold(n) or "") for a, n in rows if a and n]
+        rows = tables.query(
+            "SELECT name, alias FROM team WHERE sport = ? AND name IS NOT NULL ORDER BY 1", (NICKNAMES[kind],)
+        )
+        for name, alias in rows:  # a team is known, whether or not it has played
+            key = fold(name) or ""
+            pool.names.setdefault(key, str(name))
+            pool.add(key, key)
+            later.append((fold(alias) or "", key))
     later += [(a, fold(n) or "") for a, n in ALIASES.get(kind, {}).items()]
     for alias, key in later:
         if key in pool.names:

@@ -2,8 +2,8 @@
 
 A server tells no list of its names, but its searches rank names by the words that they share with what is
 asked. So the whole text is asked of each search, and what they give is looked for in it as in embedded
-tables. Teams are known beforehand (NBA), or taken from the last weekend's games (soccer): clubs that did
-not play then are found by their aliases alone. A share is found by its company's name, not by its ticker.
+tables. Teams and clubs are known beforehand (`graph.spellings`), clubs of other leagues from the last
+weekend's games. A share is found by its company's name, or by its ticker: what may be one is asked for.
 
 Knows the searches and the linker. Does not know what is asked about the names.
 """
@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from raypipe.graph.fetch import Fetched, Remote, movies, people, strings
+from raypipe.graph.fetch import Fetched, Remote, mapping, movies, people, strings
 from raypipe.graph.fold import fold
 from raypipe.graph.graph import Need
-from raypipe.graph.link import ALIASES, NBA_TEAMS, short_company
+from raypipe.graph.spellings import TEAMS, short_company, tickers_in
 from raypipe.knowledge import Mention
 from raypipe.text.times import Moment, When
 
@@ -25,12 +25,14 @@ _SEARCHES = {
     "entity": "/open/search_entity_by_name",
 }
 _COMPANIES, _TICKER = "/finance/get_company_name", "/finance/get_ticker_by_name"
+_INFO = "/finance/get_info"
 _GAMES = "get_soccer_on_date"
 
 
 async def named(graph: Remote, text: str, now: Moment) -> list[Mention]:
-    """In the text's order, the longest where they overlap. Sends `knowledge.MOST_SEARCHES` requests at most.
-    Raises GraphFault for a server that is down or talks garbage."""
+    """In the text's order, the longest where they overlap; capitals tell a ticker from a word. Sends
+    `knowledge.MOST_SEARCHES` requests at most. Raises GraphFault for a server that is down or talks
+    garbage."""
     rows = graph.open()
     await movies(rows, [text])
     await people(rows, [text], films=False)
@@ -54,6 +56,10 @@ async def _companies(rows: Fetched, text: str, names: list[str]) -> None:
     tickers = await rows.all((_TICKER, {"query": n}) for n in meant)
     known = [{"ticker": t, "name": n} for n, t in zip(meant, tickers, strict=True) if isinstance(t, str)]
     rows.tables.insert("company", known)
+    symbols = [s for s in tickers_in(text) if s not in {k["ticker"] for k in known}]
+    infos = await rows.all((_INFO, {"query": s}) for s in symbols)
+    there_are = [s for s, info in zip(symbols, infos, strict=True) if mapping(info, _INFO) is not None]
+    rows.tables.insert("company", [{"ticker": s} for s in there_are])
 
 
 def _spoken(company: str) -> list[str]:
@@ -62,10 +68,9 @@ def _spoken(company: str) -> list[str]:
 
 
 async def _teams(rows: Fetched, now: Moment) -> None:
-    teams = [{"name": t, "sport": "nba", "alias": t.split()[-1]} for t in NBA_TEAMS]
-    rows.tables.insert("nba_game", [{"team_name_home": t} for t in NBA_TEAMS])
-    rows.tables.insert("team", teams)
+    teams = [{"name": t, "sport": sport} for sport, names in TEAMS.items() for t in names]
+    nicknames = [{"name": t, "sport": "nba", "alias": t.split()[-1]} for t in TEAMS["nba"]]
+    rows.tables.insert("team", [*teams, *nicknames])
     sunday = now.day - timedelta(days=(now.day.weekday() + 1) % 7)
     for day in (sunday - timedelta(days=1), sunday):
         await rows.bring(Need(_GAMES, ((),), (), When("days", day, day), now))
-    rows.tables.insert("soccer_game", [{"team": n} for n in dict.fromkeys(ALIASES["soccer"].values())])

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 
 from raypipe.errors import ConfError, DataError
 from raypipe.graph.fold import fold
-from raypipe.graph.link import short_company
+from raypipe.graph.spellings import short_company
 from raypipe.knowledge import FactsRef
 
 Kind: TypeAlias = Literal["oscar", "grammy", "movielens", "stocks"]

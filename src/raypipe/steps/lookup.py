@@ -10,14 +10,15 @@ import asyncio
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, get_args
 
 from raypipe.errors import DataError
-from raypipe.knowledge import Result
+from raypipe.knowledge import Level, Result
 from raypipe.records import ABSTAINED, ANSWERED, FAULT, IDK, SKIPPED_REPLY, TRACE, Fault, Question, Reply
 from raypipe.step import Ask, Graph, GraphRef, Kit
 from raypipe.text.conclude import RULES, conclude
 from raypipe.text.html import storable
+from raypipe.text.prompt import ByLabel
 from raypipe.text.template import REPLY
 from raypipe.text.times import moment
 
@@ -31,8 +32,10 @@ class Lookup:
     `into` is answered where there is a sentence, abstained where there is none, and a fault where every line
     failed. With `rule` and `answer`: the label of the reply `rule` names one of `text.conclude.RULES`, and
     the reply `answer` is what it makes of the values: answered, abstained, or invalid for a false premise.
-    `domain` names the reply whose label says what `get_person` means. `trace` has one line of JSON for each
-    line of the program, with the time that it took: the only thing here that another run may have otherwise.
+    `certain` says, for each domain if need be, at which levels names may have been linked for an answer to
+    rest on them: with any other, `answer` is abstained. `domain` names the reply whose label says what
+    `get_person` means. `trace` has one line of JSON for each line of the program, with the time that it took:
+    the only thing here that another run may have otherwise.
 
     A fault of the moment (no server) stands in `degraded`, too: the row is answered without what it lacks, is
     not stored, and is asked again.
@@ -43,12 +46,20 @@ class Lookup:
     into: str = "facts"
     rule: str | None = None  # reply whose label names the rule
     answer: str | None = None  # reply that the rule makes
+    certain: ByLabel[tuple[str, ...]] | None = None  # of knowledge.Level; None: all of them
     domain: str | None = None  # reply whose label is the domain
     trace: str | None = None  # reply that keeps what each line did
 
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
 
     def __post_init__(self) -> None:
+        if self.certain is not None:
+            if self.answer is None:
+                raise ValueError("certain: expected with an answer, found none")
+            for level in (x for levels in self.certain.values() for x in levels):
+                if level not in get_args(Level):
+                    known = ", ".join(get_args(Level))
+                    raise ValueError(f"certain: expected one of {known}, found {level!r}")
         if (self.rule is None) != (self.answer is None):
             raise ValueError("rule and answer: expected both or neither, found one")
         names = [n for n in (self.into, self.answer, self.trace) if n is not None]
@@ -57,7 +68,8 @@ class Lookup:
 
     def reads(self) -> frozenset[str]:
         names = [n for n in (self.calls, self.rule, self.domain) if n is not None]
-        return frozenset({"asked_at", *(REPLY + n for n in names)})
+        by = frozenset() if self.certain is None else self.certain.reads()
+        return by | {"asked_at", *(REPLY + n for n in names)}
 
     def writes(self) -> frozenset[str]:
         names = (self.into, self.answer, self.trace)
@@ -85,8 +97,14 @@ class Lookup:
             question = replace(question, degraded=(*question.degraded, f"lookup:{self.into}"))
         if self.rule is None or facts.label == FAULT:
             return self._said(question, facts, None, trace)
+        if not self._certain(question, results):
+            return self._said(question, facts, None, trace)
         answer = self._answer(question.replies[self.rule], results, question.asked_at)
         return self._said(question, facts, answer, trace)
+
+    def _certain(self, question: Question, results: Sequence[Result]) -> bool:
+        levels = get_args(Level) if self.certain is None else self.certain.of(question)
+        return all(link.level in levels for r in results for link in r.links)
 
     def _facts(self, results: Sequence[Result]) -> Reply:
         found = [storable(s) for r in results for s in r.sentences]

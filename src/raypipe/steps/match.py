@@ -43,7 +43,7 @@ class Match:
     rule: str = "rule"
     domain: str = "domain"
 
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
         if not 0 <= self.least <= 1:
@@ -62,7 +62,7 @@ class Match:
         examples = [masked(q) for _, q in self.bank.flat]
 
         async def ask(questions: list[Question]) -> list[Question]:
-            texts = [" ".join(q.text.split()).lower() for q in questions]
+            texts = [" ".join(q.text.split()) for q in questions]
             mentions = await graph.mentions(texts, [q.asked_at for q in questions])
             found = [
                 m if isinstance(m, Fault) else seen(t, m, self.bank)

@@ -122,8 +122,9 @@ def masked(example: str) -> str:
 
 
 def seen(text: str, mentions: Sequence[Mention], bank: Bank) -> Seen:
-    """A question's places: names that the graph has, times, years and numbers."""
-    text = " ".join(text.split()).lower()
+    """A question's places: names that the graph has, times, years and numbers. The mentions are of the
+    text with single spaces."""
+    text = _lowered(" ".join(text.split()))
     names = [
         Slot(m.span, "name", m.names, text[slice(*m.span)])
         for m in mentions
@@ -131,6 +132,11 @@ def seen(text: str, mentions: Sequence[Mention], bank: Bank) -> Seen:
     ]
     slots = sorted([*names, *_timed(text, [n.span for n in names])], key=lambda s: s.span)
     return Seen(text, _without(text, slots), tuple(slots))
+
+
+def _lowered(text: str) -> str:
+    """In lower case, every character in its place: mentions say where names stand."""
+    return "".join(low if len(low := c.lower()) == 1 else c for c in text)
 
 
 def nearest(question: Seen, bank: Bank, scores: Sequence[float], least: float, now: Moment) -> Filled | None:
