@@ -12,6 +12,7 @@ from reruns import FAKES
 
 from raypipe.kit import LocalKit
 from raypipe.manifest import read
+from raypipe.online import NotReady
 from raypipe.online.live import FOLLOW_S, Live
 from raypipe.release import live, promote, rollback
 from raypipe.store import Store
@@ -89,6 +90,29 @@ def test_a_release_that_cannot_be_opened_is_not_followed_and_the_log_says_why(tw
     time.sleep(FOLLOW_S)
     assert ask(app, {"query": "x"}).json()["versions"]["recipe"] == first.digest
     assert any(release.id in r.getMessage() for r in caplog.records if r.levelname == "ERROR")
+
+
+def test_a_pointer_or_a_release_that_is_damaged_or_gone_stops_no_answers(two, caplog):
+    store, (first, second) = two
+    promote(store, first, [])
+    followed = Live(LocalKit(None, "sorted"), store.uri)
+
+    def current():
+        followed._looked = -FOLLOW_S  # the next look is due
+        return asyncio.run(followed.current()).recipe.digest()
+
+    assert current() == first.digest
+    pointer = store.files.read("_releases/live.json")
+    for bad in (b'{"live": "r0001', b"[]", b'{"live": "r0009-x", "history": ["r0009-x"]}'):
+        caplog.clear()
+        store.files.write("_releases/live.json", bad)
+        assert current() == first.digest
+        assert any("cannot be read" in r.getMessage() for r in caplog.records)
+        with pytest.raises(NotReady):
+            asyncio.run(Live(LocalKit(None, "sorted"), store.uri).current())
+    store.files.write("_releases/live.json", pointer)
+    promote(store, second, [])
+    assert current() == second.digest
 
 
 def test_a_request_that_began_with_one_release_ends_with_it(two):
