@@ -6,8 +6,8 @@ invented data set.
 
 A turn has its share of `--seconds`, the longer the more clients it has, and counts what was answered in it:
 `answers`, of these `left_out` with a stage missing, and `unfinished` at its end. `overhead` is what a request
-takes beyond answering: client, proxy, gateway, reading and writing JSON, at one client. Prints one JSON
-object per turn, and per number of clients the ratio of A to B.
+takes beyond answering, at one client: client, proxy, gateway, reading and writing JSON; for the app in this
+process the last alone. Prints one JSON object per turn, and per number of clients the ratio of A to B.
 
     python bench/serve.py [--recipe local] [--models FILE] [--questions 32] [--clients 1,8,32] [--seconds 280]
 """
@@ -25,6 +25,7 @@ import socket
 import statistics
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -40,11 +41,13 @@ from raypipe.conf import Conf
 from raypipe.index import LanceIndex
 from raypipe.ingest import ingest
 from raypipe.kit import LocalKit
+from raypipe.online import Online
 from raypipe.pipeline import Pipeline, Sizes, inline, searched
 from raypipe.recipe import Recipe
 from raypipe.records import Question
 from raypipe.report.progress import Progress
 from raypipe.run import Questions
+from raypipe.service import application
 from raypipe.store import Store
 from raypipe.work import Place
 
@@ -69,26 +72,29 @@ def main() -> None:
     try:
         with tempfile.TemporaryDirectory() as folder:
             questions, store = filled(Path(folder), recipe, args.questions, args.pages)
-            url = _served(recipe, store)
-            asyncio.run(_turn(url, questions, 2, WARM_S))  # models are loaded, tables opened
-            _measure(recipe, store, url, questions, args.clients, end)
+            served = {"base_url": _served(recipe, store)}
+            asyncio.run(_turn(served, questions, 2, WARM_S))  # models are loaded, tables opened
+            _measure(recipe, store, served, questions, args.clients, end)
     finally:
         serve.shutdown()
         ray.shutdown()
 
 
 def _measure(
-    recipe: Recipe, store: Store, url: str, questions: list[Question], clients: list[int], end: float
-) -> None:
+    recipe: Recipe, store: Store, served: Mapping[str, Any], questions: list[Question], clients: list[int],
+    end: float,
+) -> None:  # fmt: skip
     turns = {n: TURNS if n > 1 else TURNS[:1] for n in clients}
-    unit = (end - time.perf_counter()) / (ALONE + sum(max(n, ALONE) * len(turns[n]) for n in clients))
+    unit = (end - time.perf_counter()) / (2 * ALONE + sum(max(n, ALONE) * len(turns[n]) for n in clients))
     bare = asyncio.run(_bare(recipe, store, questions, ALONE * unit))
     _say({"way": "bare loop", **bare})
+    here = asyncio.run(_turn(_in_process(recipe, store), questions, 1, ALONE * unit))
+    _say({"way": "the app in this process", **here})
     for n in clients:
         found: dict[bool, list[float]] = {True: [], False: []}
         for together in turns[n]:
             _compute_together(deploy.TOGETHER if together else 1)
-            numbers = asyncio.run(_turn(url, questions, n, max(n, ALONE) * unit))
+            numbers = asyncio.run(_turn(served, questions, n, max(n, ALONE) * unit))
             found[together].append(numbers["per_second"])
             _say({"way": "endpoint", "clients": n, "together": together, **numbers})
         if all(found.values()):
@@ -149,6 +155,13 @@ def _served(recipe: Recipe, store: Store) -> str:
     return f"http://127.0.0.1:{port}"
 
 
+def _in_process(recipe: Recipe, store: Store) -> dict[str, Any]:
+    """The app with its models in this process: no socket, no Serve."""
+    online = Online(recipe, LocalKit(None, "sorted", threads=1), store.uri)
+    app = application(online, Face(Keys(open=True), Limits(deadline_s=DEADLINE_S)))
+    return {"transport": httpx.ASGITransport(app=app), "base_url": "http://here"}
+
+
 DEADLINE_S = 120.0
 """Of a question: none is cut because many wait."""
 
@@ -160,12 +173,14 @@ def _compute_together(calls: int) -> None:
         handle.compute_together.remote(calls).result(timeout_s=DEADLINE_S)
 
 
-async def _turn(url: str, questions: list[Question], clients: int, seconds: float) -> dict[str, Any]:
-    """What so many clients got in so many seconds."""
+async def _turn(
+    where: Mapping[str, Any], questions: list[Question], clients: int, seconds: float
+) -> dict[str, Any]:
+    """What so many clients got in so many seconds. `where`: what makes an httpx client ask the app."""
     took, beyond, left_out, sent = list[float](), list[float](), 0, 0
     order = itertools.cycle(questions)
     limits = httpx.Limits(max_connections=clients)
-    async with httpx.AsyncClient(base_url=url, timeout=DEADLINE_S + 30, limits=limits) as http:
+    async with httpx.AsyncClient(**where, timeout=DEADLINE_S + 30, limits=limits) as http:
 
         async def client() -> None:
             nonlocal left_out, sent
