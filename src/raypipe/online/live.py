@@ -7,7 +7,7 @@ import logging
 import time
 
 from raypipe.degrade import Rules
-from raypipe.errors import RaypipeError
+from raypipe.errors import Overloaded, RaypipeError, Unavailable
 from raypipe.online import NotReady, Online
 from raypipe.online.request import SharedKit
 from raypipe.plain import from_plain
@@ -65,7 +65,9 @@ class Live:
             online = Online(from_plain(release.recipe), self._kit, self._uri, None, release, self._rules)
             await online.check()
         except RaypipeError as e:
-            self._refused = release.id
+            # Tables that are gone do not come back. A model that is away does: the next look asks again.
+            if isinstance(e, NotReady) or not isinstance(e, Unavailable | Overloaded):
+                self._refused = release.id
             log.error("release %s is not followed: %s", release.id, e)
             return
         except OSError as e:  # of the moment: the next look tries it again

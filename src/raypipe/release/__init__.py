@@ -26,6 +26,7 @@ from raypipe.plain import from_plain
 from raypipe.recipe import Recipe
 from raypipe.store import Store, StoreError
 from raypipe.store.keep import tag
+from raypipe.store.tables import check_run
 
 T = TypeVar("T")
 
@@ -129,7 +130,7 @@ def promote(store: Store, manifest: Manifest, gates: Sequence[Gate]) -> Release:
             return before
         history = _history(store)
         number = max((int(n[1:].partition("-")[0]) for n in _ids(store)), default=0) + 1
-        id = f"r{number:04d}-{manifest.run[:8]}"
+        id = check_run(f"r{number:04d}-{manifest.run[:8]}")
         release = Release(
             FORMAT, id, manifest.run, manifest.recipe["name"], manifest.digest, manifest.recipe,
             manifest.tables, manifest.score, tuple(g.text for g in gates), time.time(),
@@ -188,7 +189,7 @@ def _point(store: Store, history: list[str]) -> None:
 
 
 def _release(store: Store, id: str) -> Release:
-    name = f"{_FOLDER}/{id}.json"
+    name = f"{_FOLDER}/{check_run(id)}.json"
     raw = store.files.read(name)
     if raw is None:
         raise ConfError(f"{store.uri}/{name} is gone: promote a run again")
