@@ -7,6 +7,7 @@ import runpy
 from dataclasses import replace
 from pathlib import Path
 
+import publicdata
 import pytest
 
 from raypipe import arrow, readers
@@ -186,43 +187,10 @@ def test_a_server_that_is_down_leaves_the_web_path_and_a_row_that_is_not_whole(t
     assert q.degraded == ("lookup:facts",) and q.origin == "web" and q.outcome == "answered"
 
 
-CSVS = {
-    "oscar": (
-        "year_film,year_ceremony,ceremony,category,name,film,winner\n"
-        "2011,2012,84,ACTOR IN A LEADING ROLE,Demián Bichir,A Better Life,False\n"
-        "2011,2012,84,ACTOR IN A LEADING ROLE,Jean Dujardin,The Artist,True\n"
-    ),
-    "grammy": (
-        "year,title,published_at,updated_at,category,nominee,artist,workers,img,winner\n"
-        "2012,54th Annual GRAMMY Awards  (2011),2017-11-28T00:03:45-08:00,2017-11-28T00:03:45-08:00,"
-        'Song Of The Year,Rolling In The Deep,,"Adele Adkins & Paul Epworth, songwriters (Adele)",,True\n'
-    ),
-    "stocks": (
-        "Symbol,Name,Last Sale,Market Cap,EPS,PE Ratio\n"
-        "TRNH,Tarn Holdings Inc. Common Stock,$41.2,4120000000,2.06,20\n"
-    ),
-    "movielens": (
-        "adult,budget,genres,id,original_title,overview,release_date,runtime,title\n"
-        "False,30000000,\"[{'id': 16, 'name': 'Animation'}]\",862,Toy Story,Toys.,1995-10-30,81.0,Toy Story\n"
-    ),
-}
-CREDITS = (
-    "cast,crew,id\n"
-    "\"[{'character': 'Woody', 'name': 'Tom Hanks'}]\",\"[{'job': 'Director', 'name': 'J. Lasseter'}]\",862\n"
-)
-
-
 @pytest.fixture(scope="module")
 def public(tmp_path_factory):
     """Tables of public data, by the command, from files as they are published."""
-    folder = tmp_path_factory.mktemp("public")
-    for kind, text in CSVS.items():
-        (folder / f"{kind}.csv").write_text(text)
-        more = ["--credits", str(folder / "credits.csv")] if kind == "movielens" else []
-        (folder / "credits.csv").write_text(CREDITS)
-        out = str(folder / f"{kind}.parquet")
-        assert main(["facts", "build", str(folder / f"{kind}.csv"), "--kind", kind, "--out", out, *more]) == 0
-    return {kind: str(folder / f"{kind}.parquet") for kind in CSVS}
+    return publicdata.tables(tmp_path_factory.mktemp("public"))
 
 
 def reader(domain, names=""):
