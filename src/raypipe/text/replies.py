@@ -61,6 +61,7 @@ INVALID_QUESTION = "invalid question"
 _APOSTROPHES = str.maketrans({"\u2019": "'", "\u2018": "'", "\u02bc": "'"})
 _OBJECT = re.compile(r"\{.*\}", re.DOTALL)
 _CALL = re.compile(r"\bget_\w+\s*\(", re.IGNORECASE)
+_NO_CALL = re.compile(r"(none[\s,;]*)+", re.IGNORECASE)  # the grammar lets a model say it on every line
 
 
 class Unreadable(Exception):
@@ -166,11 +167,11 @@ def read_calls(text: str) -> Read:
     """A program of knowledge-graph calls, for the step that runs it; `None` says that no call fits. The
     program itself is not parsed here.
 
-    >>> read_calls('get_movie("velora")["year"]').label, read_calls("None").label
-    ('answered', 'abstained')
+    >>> [read_calls(said).label for said in ('get_movie("velora")["year"]', "None", "None\\nNone; none")]
+    ['answered', 'abstained', 'abstained']
     """
     said = text.strip().removeprefix("```").removesuffix("```").strip()
-    if said.lower() == "none":
+    if _NO_CALL.fullmatch(said):
         return Read(said, ABSTAINED)
     if not _CALL.search(said):
         raise Unreadable("expected lines of get_X(...) calls, or None")
