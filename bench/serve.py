@@ -1,11 +1,15 @@
-"""What the endpoint costs and what it gains: the same questions to `run.answer` in a bare loop, one after the
-other in one process, and over HTTP to Ray Serve with 1, 8 and 32 clients, with and without computing the
-calls of several requests together. One machine, one run, an invented data set.
+"""What the endpoint costs and gains: the same questions to `run.answer` in a bare loop, one after the other
+in one process, and over HTTP to Ray Serve with 1, 8 and 32 clients, each of which asks the next question
+when it has an answer. With several clients the calls of requests are computed together (A) and each alone (B)
+by turns, A B A B, in the same replicas: what differs is that, and not the hour. One machine, one run, an
+invented data set.
 
-`overhead` is what a request takes beyond answering: client, proxy, gateway, reading and writing JSON, at one
-client. Prints one JSON object per way.
+A turn has its share of `--seconds`, the longer the more clients it has, and counts what was answered in it:
+`answers`, of these `left_out` with a stage missing, and `unfinished` at its end. `overhead` is what a request
+takes beyond answering, at one client: client, proxy, gateway, reading and writing JSON; for the app in this
+process the last alone. Prints one JSON object per turn, and per number of clients the ratio of A to B.
 
-    python bench/serve.py [--recipe local] [--models FILE] [--questions 32] [--clients 1,8,32]
+    python bench/serve.py [--recipe local] [--models FILE] [--questions 32] [--clients 1,8,32] [--seconds 280]
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import io
+import itertools
 import json
 import logging
 import os
@@ -20,6 +25,7 @@ import socket
 import statistics
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,36 +36,76 @@ from ray import serve
 from raypipe import arrow, deploy, synth
 from raypipe.access import Face, Keys, Limits
 from raypipe.cli.opened import resolved
+from raypipe.cli.serve import NICENESS
 from raypipe.conf import Conf
 from raypipe.index import LanceIndex
 from raypipe.ingest import ingest
 from raypipe.kit import LocalKit
+from raypipe.online import Online
 from raypipe.pipeline import Pipeline, Sizes, inline, searched
 from raypipe.recipe import Recipe
 from raypipe.records import Question
 from raypipe.report.progress import Progress
 from raypipe.run import Questions
+from raypipe.service import application
 from raypipe.store import Store
 from raypipe.work import Place
 
 ROOT = Path(__file__).parents[1]
 
 
+TURNS = (True, False, True, False)
+"""Whether calls are computed together."""
+
+LAST_S = 20.0
+"""Of the whole run, for ending Serve and Ray."""
+
+
 def main() -> None:
     args = _arguments()
+    end = time.perf_counter() + args.seconds - LAST_S
     recipe = resolved(args.recipe, args.models, Conf((ROOT / "conf",)))
     os.environ.setdefault("RAY_AUTH_MODE", "disabled")  # else Ray writes a token into the home folder
+    os.environ.setdefault(*NICENESS)
     # Before a table is opened: Lance is not to be forked.
     ray.init(address="local", num_cpus=2, log_to_driver=False, include_dashboard=False)
     try:
         with tempfile.TemporaryDirectory() as folder:
             questions, store = filled(Path(folder), recipe, args.questions, args.pages)
-            _say({"way": "bare loop", **asyncio.run(_bare(recipe, store, questions))})
-            for together in (deploy.TOGETHER, 1):
-                _serve(recipe, store, together, questions, args)
+            served = {"base_url": _served(recipe, store)}
+            asyncio.run(_turn(served, questions, 2, WARM_S))  # models are loaded, tables opened
+            _measure(recipe, store, served, questions, args.clients, end)
     finally:
         serve.shutdown()
         ray.shutdown()
+
+
+def _measure(
+    recipe: Recipe, store: Store, served: Mapping[str, Any], questions: list[Question], clients: list[int],
+    end: float,
+) -> None:  # fmt: skip
+    turns = {n: TURNS if n > 1 else TURNS[:1] for n in clients}
+    unit = (end - time.perf_counter()) / (2 * ALONE + sum(max(n, ALONE) * len(turns[n]) for n in clients))
+    bare = asyncio.run(_bare(recipe, store, questions, ALONE * unit))
+    _say({"way": "bare loop", **bare})
+    here = asyncio.run(_turn(_in_process(recipe, store), questions, 1, ALONE * unit))
+    _say({"way": "the app in this process", **here})
+    for n in clients:
+        found: dict[bool, list[float]] = {True: [], False: []}
+        for together in turns[n]:
+            _compute_together(deploy.TOGETHER if together else 1)
+            numbers = asyncio.run(_turn(served, questions, n, max(n, ALONE) * unit))
+            found[together].append(numbers["per_second"])
+            _say({"way": "endpoint", "clients": n, "together": together, **numbers})
+        if all(found.values()):
+            a, b = (statistics.mean(found[together]) for together in (True, False))
+            _say({"clients": n, "together to alone": round(a / b, 2) if b else None})
+
+
+ALONE = 4
+"""A turn of one client, and the bare loop, have the time of so many clients: enough for a median."""
+
+WARM_S = 10.0
 
 
 def _arguments() -> argparse.Namespace:
@@ -68,7 +114,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--models")
     parser.add_argument("--questions", type=int, default=32)
     parser.add_argument("--pages", type=int, default=5, help="of each question")
-    parser.add_argument("--clients", default="1,8,32")
+    parser.add_argument("--clients", type=lambda text: [int(n) for n in text.split(",")], default=[1, 8, 32])
+    parser.add_argument("--seconds", type=float, default=280, help="of the whole run, preparing it included")
     return parser.parse_args()
 
 
@@ -85,67 +132,85 @@ def filled(folder: Path, recipe: Recipe, count: int, pages: int) -> tuple[list[Q
     return questions, store
 
 
-async def _bare(recipe: Recipe, store: Store, questions: list[Question]) -> dict[str, Any]:
+async def _bare(recipe: Recipe, store: Store, questions: list[Question], seconds: float) -> dict[str, Any]:
     ask = Questions(recipe, LocalKit(LanceIndex(searched(store, recipe)), "sorted", threads=1))
     await ask(questions[:2])  # models are loaded
-    took, start = [], time.perf_counter()
-    for question in questions:
+    took, start = list[float](), time.perf_counter()
+    for question in itertools.cycle(questions):
         began = time.perf_counter()
         await ask([question])
         took.append(time.perf_counter() - began)
-    return _numbers(took, time.perf_counter() - start)
+        if time.perf_counter() - start > seconds:
+            return _numbers(took, time.perf_counter() - start)
+    raise AssertionError("a cycle has no end")
 
 
-def _serve(
-    recipe: Recipe, store: Store, together: int, questions: list[Question], args: argparse.Namespace
-) -> None:
+def _served(recipe: Recipe, store: Store) -> str:
+    """The address of the endpoint, which is ready."""
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
-    face = Face(Keys(open=True), Limits(ongoing=64, deadline_s=120))
-    place = Place(store.uri, "sorted", "cpu", 1)
-    deploy.run(deploy.deployed(recipe, place, 0, face, together=together), "127.0.0.1", port)
-    url = f"http://127.0.0.1:{port}"
-    asyncio.run(_fired(url, questions[:8], 2))  # tables are opened
-    for clients in map(int, args.clients.split(",")):
-        start = time.perf_counter()
-        replies = asyncio.run(_fired(url, questions, clients))
-        seconds = time.perf_counter() - start
-        told = {"way": "endpoint", "together": together, "clients": clients}
-        numbers = _numbers([took for took, _ in replies], seconds)
-        if clients == 1:
-            beyond = [took * 1000 - said["timings_ms"]["total"] for took, said in replies]
-            numbers["overhead_ms"] = {"p50": _at(beyond, 0.5), "p99": _at(beyond, 0.99)}
-        _say({**told, **numbers})
-    serve.shutdown()
+    face = Face(Keys(open=True), Limits(ongoing=64, deadline_s=DEADLINE_S))
+    deploy.run(deploy.deployed(recipe, Place(store.uri, "sorted", "cpu", 1), 0, face), "127.0.0.1", port)
+    return f"http://127.0.0.1:{port}"
 
 
-async def _fired(url: str, questions: list[Question], clients: int) -> list[tuple[float, dict[str, Any]]]:
-    """Seconds and reply of each question, `clients` at a time. A question without an answer ends the run."""
-    turns = asyncio.Semaphore(clients)
-    async with httpx.AsyncClient(
-        base_url=url, timeout=150, limits=httpx.Limits(max_connections=clients)
-    ) as http:
+def _in_process(recipe: Recipe, store: Store) -> dict[str, Any]:
+    """The app with its models in this process: no socket, no Serve."""
+    online = Online(recipe, LocalKit(None, "sorted", threads=1), store.uri)
+    app = application(online, Face(Keys(open=True), Limits(deadline_s=DEADLINE_S)))
+    return {"transport": httpx.ASGITransport(app=app), "base_url": "http://here"}
 
-        async def one(question: Question) -> tuple[float, dict[str, Any]]:
-            async with turns:
-                began = time.perf_counter()
-                reply = await http.post("/v1/answer", json={"query": question.id, "deadline_s": 120})
-                took = time.perf_counter() - began
+
+DEADLINE_S = 120.0
+"""Of a question: none is cut because many wait."""
+
+
+def _compute_together(calls: int) -> None:
+    """So many calls are computed as one from now on."""
+    for name in ("embed", "rerank"):
+        handle = serve.get_deployment_handle(name, deploy.NAME)
+        handle.compute_together.remote(calls).result(timeout_s=DEADLINE_S)
+
+
+async def _turn(
+    where: Mapping[str, Any], questions: list[Question], clients: int, seconds: float
+) -> dict[str, Any]:
+    """What so many clients got in so many seconds. `where`: what makes an httpx client ask the app."""
+    took, beyond, left_out, sent = list[float](), list[float](), 0, 0
+    order = itertools.cycle(questions)
+    limits = httpx.Limits(max_connections=clients)
+    async with httpx.AsyncClient(**where, timeout=DEADLINE_S + 30, limits=limits) as http:
+
+        async def client() -> None:
+            nonlocal left_out, sent
+            for question in order:
+                began, sent = time.perf_counter(), sent + 1
+                reply = await http.post("/v1/answer", json={"query": question.id})
+                took.append(time.perf_counter() - began)
                 said = reply.raise_for_status().json()
-                if said["degraded"]:
-                    raise AssertionError(f"left out: {said['degraded']}")
-                return took, said
+                left_out += bool(said["degraded"])
+                beyond.append(took[-1] * 1000 - said["timings_ms"]["total"])
 
-        return await asyncio.gather(*(one(q) for q in questions))
+        async with asyncio.TaskGroup() as group:  # a question without an answer ends the run
+            asking = [group.create_task(client()) for _ in range(clients)]
+            await asyncio.sleep(seconds)
+            for task in asking:
+                task.cancel()  # which ends the work, too
+    numbers = {**_numbers(took, seconds), "left_out": left_out, "unfinished": sent - len(took)}
+    if clients == 1:
+        numbers["overhead_ms"] = {"p50": _at(beyond, 0.5), "p99": _at(beyond, 0.99)}
+    return numbers
 
 
 def _numbers(took: list[float], seconds: float) -> dict[str, Any]:
-    ms = [t * 1000 for t in took]
-    return {"per_second": round(len(took) / seconds, 2), "p50_ms": _at(ms, 0.5), "p99_ms": _at(ms, 0.99)}
+    ms, per_second = [t * 1000 for t in took], round(len(took) / seconds, 2)
+    return {"answers": len(took), "per_second": per_second, "p50_ms": _at(ms, 0.5), "p99_ms": _at(ms, 0.99)}
 
 
-def _at(values: list[float], share: float) -> float:
+def _at(values: list[float], share: float) -> float | None:
+    if len(values) < 2:
+        return None
     return round(statistics.quantiles(values, n=100, method="inclusive")[int(share * 100) - 1], 1)
 
 

@@ -13,6 +13,7 @@ os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("RAY_AUTH_MODE", "disabled")  # Ray would write a token file into the home folder
 os.environ.setdefault("RAY_raylet_start_wait_time_s", "120")  # a busy machine takes longer than the default
 os.environ.setdefault("RAY_agent_register_timeout_ms", "120000")  # the same: else a raylet ends after 15 s
+os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's 15 means a thirtieth of a core beside other work
 os.environ.setdefault("RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S", "60")  # and Serve its proxy after 5 s
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 

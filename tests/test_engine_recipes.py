@@ -16,7 +16,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import httpx
@@ -32,6 +32,7 @@ from raypipe.cli.opened import resolved
 from raypipe.cluster import engines
 from raypipe.cluster.file import Cluster
 from raypipe.conf import Conf, Where
+from raypipe.degrade import Rules
 from raypipe.evaluate import Evaluation, evaluate
 from raypipe.graph.server import serve as serve_graph
 from raypipe.identity import model_identity
@@ -41,6 +42,7 @@ from raypipe.memo.disk import StoreMemo, memo_versions
 from raypipe.models.load import Address
 from raypipe.pipeline import Pipeline, Sizes, inline
 from raypipe.report.progress import Progress
+from raypipe.steps.extract import Extract
 from raypipe.steps.generate import Generate
 from raypipe.store import Store
 from raypipe.work import Place
@@ -370,9 +372,17 @@ class Nobody(LocalKit):
         return refuse
 
 
+def fallback():
+    """An extract step that asks models of words alone, and always answers."""
+    recipe = resolved(str(ROOT / "tests/fakes.yaml"), None, CONF)
+    [extract] = [s.step for s in recipe.question if isinstance(s.step, Extract)]
+    return replace(extract, threshold=0.0)
+
+
 @pytest.fixture(scope="module")
 def endpoint(job, ten, server):
-    """A client of the endpoint over the job's store; its engine is its own, and all others are gone."""
+    """A client of the endpoint over the job's store; its engine is its own, and all others are gone. While it
+    is away, the best sentence answers."""
     from ray import serve
 
     from raypipe import deploy
@@ -383,7 +393,7 @@ def endpoint(job, ten, server):
     before, port = set(living(VLLM, GUARD)), free_port()
     place = Place(ten.store.uri, "sorted", "cpu", 1)
     try:
-        deploy.run(deploy.deployed(ten.recipe, place, 0), "127.0.0.1", port)
+        deploy.run(deploy.deployed(ten.recipe, place, 0, rules=Rules(fallback())), "127.0.0.1", port)
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=120) as client:
             yield client
     finally:
@@ -423,3 +433,62 @@ def test_the_ten_real_questions_through_http_have_equal_hits_prompts_and_answers
     print(f"answers that flipped between job and endpoint: {flips} of {len(replies)}")
     assert tally.replies.remembered == 10
     assert flips == 0, "on a CPU a reply does not depend on its neighbours in the batch"
+
+
+def core():
+    """The process in which the endpoint's engine computes."""
+    ours = {p.pid for p in psutil.Process().children(recursive=True)}
+    [found] = [p for pid, p in living("VLLM::EngineCore").items() if pid in ours]
+    return found
+
+
+def until_unfinished(chats):
+    """Waits until the endpoint's engine counts so many chats that it has not ended."""
+    from ray import serve
+
+    from raypipe import deploy
+
+    asked = serve.get_deployment_handle("generate", deploy.NAME).unfinished
+    end = time.monotonic() + 60
+    while (found := asked.remote().result(timeout_s=60)) != chats:
+        assert time.monotonic() < end, f"{found} chats, not {chats}"
+        time.sleep(0.1)
+
+
+@pytest.mark.parametrize("streams", [False, True])
+def test_a_client_that_goes_takes_its_chat_out_of_the_engine(endpoint, ten, streams):
+    [job, *_] = ten.answers
+    body = {"query": job.text, "time": job.asked_at, "deadline_s": 120}
+    raw = json.dumps({**body, "stream": streams}).encode()
+    head = "POST /v1/answer HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+    engine = core()
+    engine.suspend()  # so that it cannot be done before the client goes
+    try:
+        with socket.create_connection((endpoint.base_url.host, endpoint.base_url.port)) as client:
+            client.sendall(f"{head}content-length: {len(raw)}\r\n\r\n".encode() + raw)
+            until_unfinished(1)
+        until_unfinished(0)
+    finally:
+        engine.resume()
+    assert endpoint.post("/v1/answer", json=body).json()["answer"] == job.answer
+
+
+def test_an_engine_killed_amid_an_answer_is_named_in_it_and_the_next_is_answered_by_another(endpoint, ten):
+    """The last of all: it ends the engine."""
+    [job, *_] = ten.answers
+    body = {"query": job.text, "time": job.asked_at, "deadline_s": 120}
+    engine = core()
+    engine.suspend()  # so that it has the question in hand when it dies
+    with ThreadPoolExecutor(1) as thread:
+        asking = thread.submit(endpoint.post, "/v1/answer", json=body)
+        until_unfinished(1)
+        engine.kill()
+        said = asking.result(timeout=120).json()
+    assert (said["outcome"], said["degraded"]) == ("answered", ["generate:web"])
+    [citation] = said["citations"]
+    assert said["answer"] in citation["quote"] != "", "the fallback quotes the best sentence"
+    end = time.monotonic() + 240
+    while (said := endpoint.post("/v1/answer", json=body).json())["degraded"]:
+        assert time.monotonic() < end, said
+    assert (said["answer"], said["outcome"]) == (job.answer, job.outcome)
+    assert endpoint.get("/readyz").json() == {"status": "ready", "away": []}

@@ -78,10 +78,48 @@ def test_a_manifest_says_what_the_run_was_made_of_and_gives_the_next_plan_its_ra
     keys = answer_keys(bench.pipeline().store, made.run)
     assert len(keys) == 6 and not any(k.before for k in keys.values())
     again = plan(bench.pipeline(), questions_of(bench.pipeline(), None, None))
-    assert all(s.seconds == (0.0, 0.0) for s in again.steps)
+    assert all(s.cost.seconds == (0.0, 0.0) for s in again.steps)
     third = bench.pipeline(FAKES.replace("candidates: 20, top: 10", "candidates: 9, top: 4"))
-    estimates = {s.step: s.seconds for s in plan(third, questions_of(third, None, None)).steps}
+    estimates = {s.step: s.cost.seconds for s in plan(third, questions_of(third, None, None)).steps}
     assert estimates["keywords"][1] > 0 and estimates["rerank"][1] > 0
+
+
+def test_beside_a_bound_stands_what_earlier_runs_asked_and_how_many_runs_say_so(ran, bench):
+    _, steps = ran.first
+    assert all(s.likely is None and s.estimate()["runs"] == 0 for s in steps.values())  # nobody has run yet
+    assert steps["embed"].estimate()["calls"] is None and not steps["embed"].exact
+
+    other = FAKES.replace("rerank: {model: overlap-reranker", "rerank: {model: other-reranker")
+    pipe = bench.pipeline(other)
+    planned = plan(pipe, questions_of(pipe, None, None))
+    rerank, extract = ({s.step: s for s in planned.steps}[name] for name in ("rerank", "extract"))
+    [before] = recent(pipe.store, 5)
+    lines = {line.step: line for line in before.steps}
+    for step in (rerank, extract):
+        line = lines[step.step]
+        assert step.likely.calls == (line.asked, line.asked + line.remembered) and step.likely.runs == 1
+        assert 0 < step.likely.calls[1] < step.may_ask and step.cost.nbytes[1] < step.may_ask * 600
+    assert planned.bytes_at_least() == 0, "a full disk is refused for what is sure, never for what is likely"
+    asked, _ = bench.run(other)
+    assert asked["rerank"][1] == rerank.likely.calls[1] == 90
+
+    fewer = bench.pipeline(FAKES.replace("candidates: 20, top: 10", "candidates: 12, top: 6"))
+    found = {s.step: s for s in plan(fewer, questions_of(fewer, None, None)).steps}
+    assert found["rerank"].likely is None, "other parameters ask another number of times"
+    assert found["extract"].likely.runs == 2
+
+
+def test_sources_that_are_not_split_yet_are_expected_to_have_as_many_texts_as_others_had(bench):
+    lines = bench.lines()[:2]
+    for line in lines:
+        line["interaction_id"] += "-new"
+        for page in line["search_results"]:
+            page["page_result"] = page["page_result"].replace("the", "teh")
+    counts, steps = bench.run(data=bench.data(lines))
+    embed = steps["embed"]
+    assert not embed.exact and embed.likely.runs == 1
+    assert embed.likely.calls[0] / 2 < counts["embed"][1] < embed.likely.calls[1] * 2 < embed.may_ask / 2
+    assert embed.cost.seconds[1] > 0
 
 
 def test_a_chain_changes_with_what_a_stage_reads_and_with_nothing_else(bench):

@@ -3,6 +3,8 @@
 import asyncio
 import ctypes
 import io
+import os
+import signal
 import sys
 import time
 from dataclasses import dataclass, fields, replace
@@ -46,6 +48,8 @@ class Poisoned:
                     ctypes.string_at(0)
                 elif self.how == "hang":
                     time.sleep(60)
+                elif self.how == "memory":
+                    os.kill(os.getpid(), signal.SIGKILL)  # what a kernel does that is out of memory
                 elif self.how == "wrong setup":
                     raise ConfError("the setup is wrong")
             return await do(part)
@@ -75,8 +79,8 @@ def stored_faults(pipe):
     return [(r["id"], r["reason"], r["attempts"], r["transient"]) for r in rows]
 
 
-@pytest.mark.parametrize("how", ["segfault", "hang"])
-def test_one_row_in_a_thousand_that_kills_or_stops_its_worker_costs_one_row(
+@pytest.mark.parametrize("how", ["segfault", "hang", "memory"])
+def test_one_row_in_a_thousand_that_kills_stops_or_fills_its_worker_costs_one_row(
     sources, how, tmp_path, local_ray
 ):
     from raypipe.cluster import pools
@@ -93,7 +97,7 @@ def test_one_row_in_a_thousand_that_kills_or_stops_its_worker_costs_one_row(
     pipe = replace(pipe, runner=runner)
     pipe._texts(ids, _done())
     assert pipe.store.missing(pipe.texts_table, "source", ids) == [poison]
-    reason = {"segfault": "crash", "hang": "timeout"}[how]
+    reason = {"segfault": "crash", "hang": "timeout", "memory": "crash"}[how]
     assert stored_faults(pipe) == [(poison, reason, 3, False)]
     tries = diary.read_text().split()
     assert len(tries) <= 3 and tries[-1] == "1", "in its part, twice, then alone"

@@ -150,3 +150,32 @@ def test_sources_that_no_question_cites_any_more_go_and_released_answers_stay(be
     assert ask(store, questions) == before
     counts, _ = bench.run(SURE, data=bench.data(lines))
     assert all(c == (0, 0) for c in counts.values())
+
+
+def test_a_damaged_pointer_or_manifest_is_an_error_that_names_the_file_and_what_to_do(bench, store, capsys):
+    bench.run(SURE)
+    folder, uri = str(bench.folder / "out"), ["--store", store.uri]
+    assert main(["promote", folder]) == 0
+    for bad in ("", "[1]", '{"live": 1, "history": [1]}', "\ufffd"):
+        store.files.write("_releases/live.json", bad.encode())
+        for command in (["promote", folder], ["rollback", *uri], ["releases", *uri]):
+            assert main(command) == 2
+            said = capsys.readouterr().err
+            assert "_releases/live.json" in said and "remove the file" in said
+    (bench.folder / "out/manifest.json").write_text('{"format": ')
+    assert main(["promote", folder]) == 3 and "manifest.json" in capsys.readouterr().err
+
+
+def test_releases_are_listed_in_the_order_of_their_promotion_whatever_was_pruned(bench, store):
+    runs = []
+    for n, threshold in enumerate(("0.1", "0.2", "0.3")):
+        made = FAKES.replace("fitted: local-extract}", f"fitted: local-extract, threshold: {threshold}}}")
+        bench.run(made, out=f"run{n}")
+        runs.append(read(bench.folder / f"run{n}"))
+    first, _, _ = (promote(store, run, []) for run in runs)
+    rollback(store)
+    rollback(store)
+    fourth = promote(store, runs[2], [])
+    prune(store, dry_run=False)  # takes the second and the third away
+    fifth = promote(store, runs[1], [])
+    assert [r.id for r in releases(store)] == [first.id, fourth.id, fifth.id]

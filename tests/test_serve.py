@@ -5,17 +5,20 @@ One start of `raypipe serve live` for all of it: two gateways, an embedder and a
 """
 
 import asyncio
+import gzip
 import io
 import json
 import os
+import pickle
 import signal
 import socket
 import subprocess
 import sys
+import tarfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import httpx
@@ -24,17 +27,19 @@ import pytest
 import yaml
 from face import events
 from load import fire
+from reruns import CONF, MODELS, Bench
 from reruns import FAKES as RECIPE
-from reruns import Bench
 from serve_config import builder, unknown
 
 from raypipe import arrow
 from raypipe.access import Keys
 from raypipe.cli import main
+from raypipe.cli.opened import resolved
 from raypipe.cli.serve import Endpoint, check_host
 from raypipe.errors import ConfError
 from raypipe.manifest import read
-from raypipe.release import promote, rollback
+from raypipe.plain import to_plain
+from raypipe.release import live, promote, rollback
 from raypipe.store import Store
 
 HERE = Path(__file__).parent
@@ -45,6 +50,7 @@ AUTH = {"authorization": f"Bearer {KEY}"}
 pytestmark = pytest.mark.filterwarnings("ignore::pydantic.PydanticDeprecatedSince20")  # Ray's own classes
 QUESTIONS = 100
 SURE = RECIPE.replace("fitted: local-extract}", "fitted: local-extract, threshold: 0.0}")
+AUTO_MAP = {"auto_map": {"AutoModel": "own.Own"}}
 OTHER = SURE.replace("hash-embedder", "other-embedder").replace("top: 10}", "top: 3}")
 
 
@@ -73,6 +79,27 @@ class Running:
             except psutil.Error:
                 continue
         return found
+
+    def logs(self):
+        """What the endpoint and all of its processes have written."""
+        texts = [self.log.read_text()]
+        for child in psutil.Process(self.process.pid).children(recursive=True):
+            try:
+                files = [Path(f.path) for f in child.open_files() if "/logs/" in f.path]
+                texts += [f.read_text(errors="replace") for f in files]
+            except (psutil.Error, OSError):
+                continue
+        return "\n".join(texts)
+
+    def refuses(self, words, digest):
+        """Waits until the log has these words, while every question is answered by the recipe."""
+
+        def said():
+            for c in self.fire(8, 4):
+                assert (c.status, c.body["versions"]["recipe"]) == (200, digest), c.body
+            return words in self.logs()
+
+        until(said, 60)
 
     def fire(self, count, at_once, **options):
         """`count` questions of the job, some at a time; on a thread, so that something can happen
@@ -129,7 +156,9 @@ def running(tmp_path_factory):
     pages = {line["interaction_id"]: line["search_results"] for line in bench.lines()}
     with ExitStack() as ends:
         url, process, log = ends.enter_context(started(bench, tmp_path_factory.mktemp("log") / "serve.log"))
-        yield Running(url, store, jobs, pages, runs, process, log)
+        made = Running(url, store, jobs, pages, runs, process, log)
+        until(lambda: made.fire(8, 8) and made.logs().count("answers, before it None") >= 2, 60)
+        yield made  # both gateways have opened the release
 
 
 class started:
@@ -224,6 +253,7 @@ def test_stages_arrive_one_by_one_and_chats_and_batches_are_answered(running):
 @pytest.mark.ray
 def test_what_is_wrong_with_a_request_is_said_without_repeating_it(running):
     json_type = {"content-type": "application/json"}
+    packed = {**json_type, "content-encoding": "gzip"}
     with running.client() as client:
         replies = [
             (400, client.post("/v1/answer", content=b'{"query": "s3cr3t', headers=json_type)),
@@ -232,6 +262,7 @@ def test_what_is_wrong_with_a_request_is_said_without_repeating_it(running):
             (405, client.get("/v1/answer")),
             (413, client.post("/v1/answer", content=b" " * 50_000_000, headers=json_type)),
             (415, client.post("/v1/answer", data={"query": "s3cr3t"})),
+            (415, client.post("/v1/answer", content=gzip.compress(b'{"query": "s3cr3t"}'), headers=packed)),
             (401, httpx.post(f"{running.url}/v1/answer", json={"query": "s3cr3t"})),
         ]
         for status, reply in replies:
@@ -241,16 +272,46 @@ def test_what_is_wrong_with_a_request_is_said_without_repeating_it(running):
 
 
 @pytest.mark.ray
+def test_an_archive_is_never_unpacked_and_a_name_that_climbs_opens_nothing(running, tmp_path):
+    climbs = "../" * 20 + str(tmp_path / "s3cr3t").lstrip("/")
+    with io.BytesIO() as made:
+        with tarfile.open(fileobj=made, mode="w") as tar:
+            tar.add(__file__, arcname=climbs)
+        archive = made.getvalue()
+    host, port = running.url.removeprefix("http://").split(":")
+    with running.client() as client:
+        for kind, status in (("application/x-tar", 415), ("application/json", 400)):
+            reply = client.post("/v1/answer", content=archive, headers={"content-type": kind})
+            assert reply.status_code == status and "s3cr3t" not in reply.text
+        page = {
+            "page_result": archive.decode("latin-1"),
+            "page_url": f"file:///{climbs}",
+            "page_name": climbs,
+        }
+        reply = client.post("/v1/answer", json={"query": climbs, "documents": [page]})
+        assert reply.status_code == 200 and reply.json()["outcome"] in ("answered", "abstained")
+        body = {"query": "x", "filters": {"sources": ["../../etc/passwd", "' OR 1=1 --"]}}
+        assert client.post("/v1/retrieve", json=body).json()["passages"] == []
+    for path in ("/v1/../../../../etc/passwd", "/%2e%2e/%2e%2e/etc/passwd", "/..\\..\\etc\\passwd"):
+        with socket.create_connection((host, int(port))) as s:  # a client would make the path short itself
+            s.sendall(f"GET {path} HTTP/1.0\r\nhost: {host}\r\n\r\n".encode())
+            assert s.makefile("rb").readline().split()[1] == b"404"
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.ray
 def test_fifty_clients_that_dawdle_keep_nobody_waiting(running):
     host, port = running.url.removeprefix("http://").split(":")
     head = (
         f"POST /v1/answer HTTP/1.1\r\nhost: {host}\r\nauthorization: Bearer {KEY}\r\n"
         "content-type: application/json\r\ncontent-length: 1000\r\n\r\n{"
     ).encode()
+    body = json.dumps({"query": "x", "stream": True}).ljust(1000).removeprefix("{").encode()
     with ExitStack() as open_ones:
-        for i in range(50):
+        for i in range(51):
             s = open_ones.enter_context(socket.create_connection((host, int(port))))
-            s.sendall(head if i % 2 else head[:40])  # half of them not even a whole head
+            # Some send not even a whole head, some no whole body, and some never read their stream.
+            s.sendall((head[:40], head, head + body)[i % 3])
         came = running.fire(20, 4)
     assert {c.status for c in came} == {200}
     assert max(c.seconds for c in came) < 10
@@ -281,6 +342,60 @@ def test_promote_and_roll_back_under_load_lose_nothing_and_mix_nothing(running):
     came = running.under_load(150, 8, lambda: rollback(running.store))
     assert {c.status for c in came} == {200}
     until(lambda: {c.body["versions"]["recipe"] for c in running.fire(8, 4)} == {first.digest}, 10)
+
+
+class Bomb:
+    """Leaves a file behind when it is unpickled."""
+
+    def __init__(self, mark):
+        self.mark = mark
+
+    def __reduce__(self):
+        return (Path.touch, (self.mark,))
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize(
+    ("weights", "config", "says"),
+    [("pytorch_model.bin", {}, "pickled weights only"), ("model.safetensors", AUTO_MAP, "code of its own")],
+    ids=["pickles", "code"],
+)
+def test_a_release_with_a_model_that_must_not_be_opened_is_not_followed_and_nothing_of_it_runs(
+    running, tmp_path, weights, config, says
+):
+    mark, folder = tmp_path / "ran", tmp_path / "model"
+    folder.mkdir()
+    (folder / weights).write_bytes(pickle.dumps(Bomb(mark)))
+    (folder / "own.py").write_text(f"open({str(mark)!r}, 'w')")
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "tokenizer.json").write_text("{}")
+    entry = f"evil: {{kind: reranker, loader: flag-reranker, max_tokens: 64, path: {folder}}}\n"
+    (tmp_path / "models.yaml").write_text(MODELS + entry)
+    (tmp_path / "evil.yaml").write_text(
+        SURE.replace("rerank: {model: overlap-reranker", "rerank: {model: evil")
+    )
+    recipe = resolved(str(tmp_path / "evil.yaml"), str(tmp_path / "models.yaml"), CONF)
+    first, _ = running.runs
+    evil = replace(first, run=f"evil{weights[0]}", recipe=to_plain(recipe), digest=recipe.digest())
+    release = promote(running.store, evil, [])
+    try:
+        running.refuses(f"release {release.id} is not followed", first.digest)
+        assert says in running.logs() and not mark.exists()
+    finally:
+        rollback(running.store)
+
+
+@pytest.mark.ray
+def test_a_release_whose_name_climbs_out_of_the_store_is_not_followed(running):
+    files, (first, _) = running.store.files, running.runs
+    pointer = files.read("_releases/live.json")
+    files.write("../climbed.json", files.read(f"_releases/{live(running.store).id}.json"))
+    try:
+        climbs = {"live": "../../climbed", "history": ["../../climbed"]}
+        files.write("_releases/live.json", json.dumps(climbs).encode())
+        running.refuses("'../../climbed' cannot name a run", first.digest)
+    finally:
+        files.write("_releases/live.json", pointer)
 
 
 @pytest.mark.ray
@@ -316,14 +431,7 @@ def test_with_every_gateway_killed_it_says_so_and_comes_back(running):
 @pytest.mark.ray
 def test_no_key_and_no_question_is_in_any_log(running):
     """After all others: the logs of all that happened here."""
-    texts = [running.log.read_text()]
-    for child in psutil.Process(running.process.pid).children(recursive=True):
-        try:
-            files = [Path(f.path) for f in child.open_files() if "/logs/" in f.path]
-            texts += [f.read_text(errors="replace") for f in files]
-        except (psutil.Error, OSError):
-            continue
-    whole = "\n".join(texts)
+    whole = running.logs()
     assert '"route": "/v1/answer"' in whole, "the lines of the requests are not here"
     assert KEY not in whole
     assert not [q.text for q in running.jobs if q.text in whole]

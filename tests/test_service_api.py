@@ -4,6 +4,7 @@ Ray."""
 import asyncio
 import json
 import logging
+import socket
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from raypipe.conf import Conf
 from raypipe.errors import ConfError
 from raypipe.harness import Participant
 from raypipe.kit import LocalKit
-from raypipe.online import Online
+from raypipe.online import NotReady, Online
 from raypipe.online.kit import ServeKit
 from raypipe.service.watch import JsonLines
 
@@ -183,6 +184,26 @@ def test_more_than_it_takes_on_is_429_with_a_time_to_come_again_and_the_rest_is_
     assert ask(app, {"query": job.text}).is_success  # the places are free again
 
 
+class Flooding(Counting):
+    """An answerer that says more than any connection holds."""
+
+    async def answer(self, asked, heard=None):
+        for _ in range(1000):
+            heard.draft("x" * 10_000)
+        raise NotReady("it has nothing to answer with")
+
+
+def test_a_client_that_never_reads_its_stream_keeps_no_place(filled):
+    limits, body = Limits(ongoing=1), b'{"query": "x", "stream": true}'
+    head = "POST /v1/answer HTTP/1.1\r\nhost: here\r\ncontent-type: application/json\r\n"
+    head += f"content-length: {len(body)}\r\n\r\n"
+    app = served(Flooding(filled.recipe, 0), replace(OPEN, limits=limits))
+    with listening(app) as url, socket.create_connection(("127.0.0.1", httpx.URL(url).port)) as client:
+        client.sendall(head.encode() + body)
+        assert client.recv(12) == b"HTTP/1.1 200", "it has the place"
+        until(lambda: httpx.post(f"{url}/v1/answer", json={"query": "x"}).status_code == 503)
+
+
 def test_a_body_that_dawdles_costs_no_place_and_is_cut(filled):
     limits = Limits(ongoing=1, body_s=0.5)
     counting = Counting(filled.recipe, 0)
@@ -333,6 +354,16 @@ def test_the_openai_client_reads_a_stream(with_key, job):
     assert "".join(c.choices[0].delta.content or "" for c in chunks if c.choices) == job.answer
     assert [c.choices[0].finish_reason for c in chunks if c.choices][-1] == "stop"
     assert chunks[-1].usage is not None
+
+
+def test_what_a_client_says_of_itself_has_no_effect_and_stands_in_no_error(app, job):
+    chat = {"model": "raypipe", "messages": [{"role": "user", "content": job.text}]}
+    for metadata in ({"s3cr3t": "x"}, {"s3cr3t": 1}, {"s3cr3t": [[{}] * 500]}):
+        reply = ask(app, {**chat, "metadata": metadata}, "/v1/chat/completions")
+        assert reply.json()["choices"][0]["message"]["content"] == job.answer
+    for wrong in ({"metadata": "s3cr3t"}, {"stop": {"s3cr3t": 1}}, {"raypipe": {"s3cr3t": 1}}):
+        reply = ask(app, {**chat, **wrong}, "/v1/chat/completions")
+        assert reply.status_code == 400 and "s3cr3t" not in reply.text
 
 
 def test_the_openai_client_sees_errors_as_its_own(with_key):

@@ -4,13 +4,12 @@ counted with its reason, and once the trouble is over the next run answers all o
 import contextlib
 import io
 import json
-import threading
 import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 import yaml
+from chat_server import serving
 
 from raypipe.cli.opened import resolved
 from raypipe.conf import Conf
@@ -44,26 +43,13 @@ class Mood:
 def endpoint():
     mood = Mood()
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self):
-            self.rfile.read(int(self.headers["Content-Length"]))
-            time.sleep(mood.wait_s)
-            raw = mood.body.encode()
-            self.send_response(mood.status)
-            self.send_header("Content-Type", mood.kind)
-            self.send_header("Content-Length", str(len(raw)))
-            self.end_headers()
-            with contextlib.suppress(OSError):  # whoever asked may have stopped waiting
-                self.wfile.write(raw)
+    def asked(request, body):
+        time.sleep(mood.wait_s)
+        with contextlib.suppress(OSError):  # whoever asked may have stopped waiting
+            request.send(mood.body, mood.status, {"Content-Type": mood.kind})
 
-        def log_message(self, *args):
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_address[1]}/v1", mood
-    server.shutdown()
-    server.server_close()
+    with serving(asked) as server:
+        yield server.url, mood
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -19,13 +19,13 @@ import numpy as np
 
 from raypipe.chat import STEP, Chat, Generate, Generated, Sampling
 from raypipe.cluster.routing import routed
-from raypipe.errors import ConfError
+from raypipe.errors import ConfError, Unavailable
 from raypipe.identity import model_identity, stable
 from raypipe.knowledge import Facts, FactsRef
 from raypipe.models import load
 from raypipe.models.load import Address, Engine, Room
 from raypipe.records import Fault
-from raypipe.step import Embed, Graph, GraphRef, Index, Model, ModelKind, Role, Score, Tokenize
+from raypipe.step import Embed, Graph, GraphRef, Index, Kit, Model, ModelKind, Role, Score, Tokenize
 
 T = TypeVar("T")
 
@@ -183,10 +183,21 @@ class LocalKit:
         return []
 
     async def healthy(self) -> None:
-        """Returns while the engines that this kit started are alive. Raises what they raise."""
-        for own in list(self._own.values()):
-            for engine in own.started:
+        """Returns while the engines that this kit started are alive. Raises Unavailable."""
+        for engine in self._engines_here():
+            from raypipe.models.engine import EngineDied
+
+            try:
                 await engine.healthy()
+            except EngineDied as e:
+                raise Unavailable(f"an engine of this process: {e}") from e
+
+    def unfinished(self) -> int:
+        """Chats that the engines that this kit started are writing, or have waiting."""
+        return sum(engine.unfinished() for engine in self._engines_here())
+
+    def _engines_here(self) -> list[Any]:
+        return [engine for own in list(self._own.values()) for engine in own.started]
 
     def tokenizer(self, model: Model) -> Tokenize:
         """A tokenizer entry, or another model's own."""
@@ -244,6 +255,19 @@ class LocalKit:
             return call(self._loaded[key])
 
         return await asyncio.get_running_loop().run_in_executor(self._worker, work)
+
+
+async def held(kit: Kit, models: Iterable[Model]) -> None:
+    """Returns once each of these models has computed, or its engine can. Raises what opening one raises."""
+    for model in models:
+        if model.kind == "embedder":
+            await kit.embedder(model)(["ready"], "query")
+        elif model.kind == "reranker":
+            await kit.reranker(model)([("ready", "ready")])
+        elif model.kind == "generator":
+            await kit.generator(model)((), Sampling(max_tokens=1))
+        else:
+            kit.tokenizer(model)
 
 
 class _Own:

@@ -281,9 +281,13 @@ def answer_keys(store: Store, run: str) -> dict[str, Key]:
 
 
 def _parsed(text: str, file: str) -> Manifest:
-    tree = json.loads(text)
-    if tree.get("format") != FORMAT:
-        raise DataError(f"{file}: manifest of format {tree.get('format')}, this raypipe reads {FORMAT}")
+    try:
+        tree = json.loads(text)
+    except ValueError as e:
+        raise DataError(f"{file}: expected a manifest, found {text[:60]!r} ({e}). Run the eval again") from e
+    found = tree.get("format") if isinstance(tree, dict) else tree
+    if found != FORMAT:
+        raise DataError(f"{file}: manifest of format {found}, this raypipe reads {FORMAT}")
     return conf.build(Manifest, tree, Where(file))
 
 

@@ -2,13 +2,12 @@
 
 import asyncio
 import io
-import json
 import threading
 from contextlib import ExitStack, contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from chat_server import serving
 
 from raypipe.chat import STEP
 from raypipe.cli.opened import JudgeKit, resolved
@@ -112,30 +111,14 @@ def endpoint():
     """A loopback endpoint that calls every second prediction right, and counts."""
     bodies, lock = [], threading.Lock()
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self):
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            with lock:
-                bodies.append((body, self.headers["Authorization"]))
-                said = RIGHT if len(bodies) % 2 else WRONG
-            choice = {"index": 0, "message": {"role": "assistant", "content": said}, "finish_reason": "stop"}
-            usage = {"prompt_tokens": 100, "completion_tokens": 9}
-            raw = json.dumps({"choices": [choice], "usage": usage}).encode()
-            self.send_response(200)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(raw)))
-            self.end_headers()
-            self.wfile.write(raw)
+    def asked(request, body):
+        with lock:
+            bodies.append((body, request.headers["Authorization"]))
+            said = RIGHT if len(bodies) % 2 else WRONG
+        request.reply(said)
 
-        def log_message(self, *args):
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_address[1]}/v1", bodies
-    server.shutdown()
-    server.server_close()
+    with serving(asked) as server:
+        yield server.url, bodies
 
 
 class OneTeam:
@@ -188,7 +171,7 @@ def test_an_endpoint_judges_a_run_and_the_second_run_asks_nothing(tmp_path, worl
     first = run("one")
     line = first.judge
     assert line is not None and line.asked == len(bodies) > 0 and line.pairs > 0
-    assert line.prompt_tokens == 100 * len(bodies) and line.no_reply == line.unreadable == 0
+    assert line.prompt_tokens == 9 * len(bodies) and line.no_reply == line.unreadable == 0
     assert first.marks.score.n_unscored == 0 and first.marks.score.n_correct > 0
     assert {key for _, key in bodies} == {"Bearer the-key"}
     assert {body["temperature"] for body, _ in bodies} == {0.0}

@@ -7,14 +7,14 @@ import json
 import logging
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from email.utils import formatdate
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from time import time
 from typing import Any
 
 import pytest
+from chat_server import ChatServer, Request, completion
 
 from raypipe.chat import Chat, Choice, Generated, Grammar, JsonSchema, Message, Regex, Sampling
 from raypipe.errors import ConfError
@@ -40,67 +40,46 @@ class Answer:
 
 
 def reply(text: Any, finish: str = "stop", **more: Any) -> Answer:
-    usage = {"prompt_tokens": 9, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 4}}
-    choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": finish, **more}
-    return Answer(json.dumps({"choices": [choice], "usage": usage}))
+    return Answer(completion(text, finish, **more))
 
 
 HTML = Answer("<html><title>Sign in</title></html>", headers={"Content-Type": "text/html"})
 Script = Callable[[dict[str, Any], int], Answer]  # request body, how many came before -> answer
 
 
-class Server:
+class Server(ChatServer):
     """An endpoint that runs a script, and remembers what it was sent."""
 
     def __init__(self, script: Script) -> None:
+        self.script, self.lock = script, threading.Lock()
         self.bodies: list[dict[str, Any]] = []
         self.keys: list[str | None] = []
         self.inside = self.most = 0
-        lock, server = threading.Lock(), self
+        super().__init__(self.run)
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                with lock:
-                    number = len(server.bodies)
-                    server.bodies.append(body)
-                    server.keys.append(self.headers["Authorization"])
-                    server.inside += 1
-                    server.most = max(server.most, server.inside)
-                answer = script(body, number)
-                if answer.delay_s:
-                    threading.Event().wait(answer.delay_s)
-                raw = answer.body if isinstance(answer.body, bytes) else answer.body.encode()
-                with lock:
-                    server.inside -= 1
-                try:
-                    self.send_response(answer.status)
-                    for name, value in answer.headers.items():
-                        self.send_header(name, value)
-                    self.send_header("Content-Length", str(answer.promised or len(raw)))
-                    self.end_headers()
-                    self.wfile.write(raw)
-                except OSError:
-                    pass  # the client gave up, as a test wants it to
-
-            def log_message(self, *args: Any) -> None:
-                pass
-
-        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.http.server_address[1]}/v1"
+    def run(self, request: Request, body: dict[str, Any]) -> None:
+        with self.lock:
+            number = len(self.bodies)
+            self.bodies.append(body)
+            self.keys.append(request.headers["Authorization"])
+            self.inside += 1
+            self.most = max(self.most, self.inside)
+        answer = self.script(body, number)
+        if answer.delay_s:
+            threading.Event().wait(answer.delay_s)
+        with self.lock:
+            self.inside -= 1
+        with suppress(OSError):  # the client gave up, as a test wants it to
+            request.send(answer.body, answer.status, answer.headers, answer.promised)
 
 
 @contextmanager
 def serving(script: Script) -> Iterator[Server]:
     server = Server(script)
-    thread = threading.Thread(target=server.http.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
     try:
         yield server
     finally:
-        server.http.shutdown()
-        server.http.server_close()
-        thread.join()
+        server.end()
 
 
 class Time:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import time
+from typing import ClassVar
 
 import httpx
 import pytest
@@ -10,8 +11,10 @@ from face import ask, listening, served
 from load import fire
 from reruns import FAKES
 
+from raypipe.errors import Unavailable
 from raypipe.kit import LocalKit
 from raypipe.manifest import read
+from raypipe.online import NotReady
 from raypipe.online.live import FOLLOW_S, Live
 from raypipe.release import live, promote, rollback
 from raypipe.store import Store
@@ -89,6 +92,59 @@ def test_a_release_that_cannot_be_opened_is_not_followed_and_the_log_says_why(tw
     time.sleep(FOLLOW_S)
     assert ask(app, {"query": "x"}).json()["versions"]["recipe"] == first.digest
     assert any(release.id in r.getMessage() for r in caplog.records if r.levelname == "ERROR")
+
+
+class Elsewhere(LocalKit):
+    """Models of which one is away for a while."""
+
+    here: ClassVar[set[str]] = set()
+
+    def embedder(self, model):
+        embed = super().embedder(model)
+
+        async def asked(texts, role):
+            if model.name == "other-embedder" and model.name not in self.here:
+                raise Unavailable("it is starting")
+            return await embed(texts, role)
+
+        return asked
+
+
+def test_a_release_whose_model_is_away_is_followed_when_that_is_there(two):
+    store, (first, second) = two
+    promote(store, first, [])
+    app = served(Live(Elsewhere(None, "sorted"), store.uri))
+    assert ask(app, {"query": "x"}).json()["versions"]["recipe"] == first.digest
+    promote(store, second, [])
+    time.sleep(FOLLOW_S)
+    said = ask(app, {"query": "x"}).json()
+    assert (said["versions"]["recipe"], said["degraded"]) == (first.digest, [])
+    Elsewhere.here.add("other-embedder")
+    time.sleep(FOLLOW_S)
+    assert ask(app, {"query": "x"}).json()["versions"]["recipe"] == second.digest
+
+
+def test_a_pointer_or_a_release_that_is_damaged_or_gone_stops_no_answers(two, caplog):
+    store, (first, second) = two
+    promote(store, first, [])
+    followed = Live(LocalKit(None, "sorted"), store.uri)
+
+    def current():
+        followed._looked = -FOLLOW_S  # the next look is due
+        return asyncio.run(followed.current()).recipe.digest()
+
+    assert current() == first.digest
+    pointer = store.files.read("_releases/live.json")
+    for bad in (b'{"live": "r0001', b"[]", b'{"live": "r0009-x", "history": ["r0009-x"]}'):
+        caplog.clear()
+        store.files.write("_releases/live.json", bad)
+        assert current() == first.digest
+        assert any("cannot be read" in r.getMessage() for r in caplog.records)
+        with pytest.raises(NotReady):
+            asyncio.run(Live(LocalKit(None, "sorted"), store.uri).current())
+    store.files.write("_releases/live.json", pointer)
+    promote(store, second, [])
+    assert current() == second.digest
 
 
 def test_a_request_that_began_with_one_release_ends_with_it(two):

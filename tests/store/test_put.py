@@ -1,9 +1,11 @@
 """What is ingested, and who may drive."""
 
+import errno
 import json
 import socket
 import subprocess
 import sys
+import threading
 import time
 
 import psutil
@@ -14,7 +16,8 @@ from storerows import hex_id
 from raypipe import arrow
 from raypipe.errors import DataError
 from raypipe.records import Citation, Fault, Gold, Hit, Question, Quote, Reply, Source, source_id
-from raypipe.store import Put, Store, StoreError, put
+from raypipe.store import Put, Store, StoreError, lease, put
+from raypipe.store.files import Files
 from raypipe.store.lease import STALE_S
 
 
@@ -167,6 +170,31 @@ def test_who_lost_the_lease_does_not_take_it_from_the_next(store):
     with lease:
         sign(store)
     assert store.files.names("_lease") == ["drive.json"]
+
+
+class FullForAWhile(Files):
+    """Files on a disk that has no room for a renewed sign until `room` is set."""
+
+    def __init__(self, uri):
+        super().__init__(uri)
+        self.room, self.refused, self.renewed = threading.Event(), threading.Event(), threading.Event()
+
+    def write(self, name, content):
+        if not self.room.is_set():
+            self.refused.set()
+            raise OSError(errno.ENOSPC, "No space left on device")
+        super().write(name, content)
+        self.renewed.set()
+
+
+def test_a_lease_that_could_not_be_renewed_is_renewed_when_that_is_possible_again(store, monkeypatch):
+    monkeypatch.setattr(lease, "BEAT_S", 0.01)
+    files = FullForAWhile(store.uri)
+    with lease.Lease(files, "drive", "me"):
+        assert files.refused.wait(60)
+        files.room.set()
+        assert files.renewed.wait(60), "the lease has no more beats: other hosts take its driver for dead"
+    assert store.files.names("_lease") == []
 
 
 def test_a_store_can_be_opened_by_uri(store, tmp_path):

@@ -9,7 +9,7 @@ searches and decides; it needs no accelerator. Knows Ray Serve; what is computed
 asked for over HTTP in `service`.
 """
 
-from raypipe.deploy.app import deployed, run, stop
+from raypipe.deploy.app import NAME, deployed, run, stop
 from raypipe.deploy.models import TOGETHER, Models
 
-__all__ = ["TOGETHER", "Models", "deployed", "run", "stop"]
+__all__ = ["NAME", "TOGETHER", "Models", "deployed", "run", "stop"]

@@ -12,7 +12,7 @@ from ray.serve.schema import LoggingConfig
 from raypipe.access import Face
 from raypipe.degrade import Rules
 from raypipe.deploy.gateway import Gateway
-from raypipe.deploy.models import TOGETHER, Models
+from raypipe.deploy.models import Models
 from raypipe.recipe import Recipe
 from raypipe.service.problems import RETRY_S
 from raypipe.step import Model
@@ -47,12 +47,11 @@ def deployed(
     follows: bool = False,
     engine_gpus: float = 0,
     gateways: int = 1,
-    together: int = TOGETHER,
 ) -> Application:
     """The application. `follows`: the live release answers, which is `recipe` now. `place` says where the
     store is and what models compute on, `gpus` what each replica with embedders or rerankers holds of them,
     `engine_gpus` one with engines, and `gateways` how many of those there are, unless a Serve config says
-    otherwise. `together`: calls that a replica computes as one, at most."""
+    otherwise."""
     face, rules = face or Face(), rules or Rules()
     wanted = dict.fromkeys((*recipe.models(), *_of_fallback(rules)))
 
@@ -68,7 +67,7 @@ def deployed(
             graceful_shutdown_timeout_s=LAST_S,
             health_check_period_s=HEALTH_S,
         )
-        return made.bind(place, chosen, together)
+        return made.bind(place, chosen)
 
     gateway = serve.deployment(
         serve.ingress()(Gateway),

@@ -8,9 +8,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 from ray import serve
+from ray.util.metrics import Gauge
 
 from raypipe.chat import Chat, Generated, Sampling
-from raypipe.kit import LocalKit
+from raypipe.kit import LocalKit, held
 from raypipe.records import Fault
 from raypipe.step import Model, Role
 from raypipe.work import Place
@@ -40,19 +41,12 @@ class Models:
     """The models of one deployment, loaded before the first request."""
 
     async def __init__(  # type: ignore[misc]
-        self, place: Place, models: Sequence[Model], together: int = TOGETHER
+        self, place: Place, models: Sequence[Model]
     ) -> None:
-        for batched in (self._embed_together, self._score_together):
-            batched.set_max_batch_size(together)
+        self._chats = Gauge("raypipe_engine_chats", "that the engines of this process have not ended yet")
         # engines None: this replica is the one that holds the engine of a vLLM model.
         self._kit: LocalKit = replace(place, engines=None).kit(None)
-        for model in models:
-            if model.kind == "embedder":
-                await self.embed_alone(model, ["ready"], "query")
-            elif model.kind == "reranker":
-                await self.score_alone(model, [("ready", "ready")])
-            else:
-                await self.generate(model, (), Sampling(max_tokens=1), None)
+        await held(self._kit, models)
 
     async def embed(self, model: Model, texts: list[str], role: Role) -> np.ndarray:
         """(texts, dim) float32, unit rows."""
@@ -85,13 +79,23 @@ class Models:
         async for piece in self._kit.stream(model, chat, sampling, adapter):
             yield piece
 
+    async def compute_together(self, calls: int) -> None:
+        """From now on at most so many calls are computed as one."""
+        for batched in (self._embed_together, self._score_together):
+            batched.set_max_batch_size(calls)
+
     async def ready(self) -> None:
         """Returns while models can compute."""
         await self._kit.healthy()
 
+    async def unfinished(self) -> int:
+        """Chats that the engines of this replica are writing, or have waiting."""
+        return self._kit.unfinished()
+
     async def check_health(self) -> None:
         """Asked by Serve every few seconds; a replica whose engine is dead is replaced."""
         await self._kit.healthy()
+        self._chats.set(self._kit.unfinished())
 
     @serve.batch(max_batch_size=TOGETHER, batch_wait_timeout_s=0)  # type: ignore[untyped-decorator]
     async def _embed_together(self, calls: list[Call]) -> list[np.ndarray]:

@@ -30,7 +30,7 @@ from raypipe.kit import LocalKit
 from raypipe.manifest import Manifest, Origin
 from raypipe.memo import Tally, remembering
 from raypipe.memo.disk import StoreMemo, fold_memo, memo_versions
-from raypipe.metrics.crag import Rule, Scored, mark
+from raypipe.metrics.crag import Marks, Rule, Scored, mark
 from raypipe.metrics.textfile import replaced
 from raypipe.pipeline import Pipeline, batches
 from raypipe.plan import Plan, plan
@@ -132,11 +132,7 @@ def evaluate(
             retry(pipeline, questions)
         fold_memo(pipeline.store)
         memo = memo_versions(pipeline.store)
-        old = old_answers(pipeline, questions) if refresh else {}
-        planned = plan(pipeline, list(questions), fresh=fresh, old=old)
-        show(planned)
-        need(pipeline.store, planned.bytes_at_least(), "what is planned")
-        forget(pipeline, old.values())
+        planned = _planned(pipeline, questions, fresh, refresh, show)
         todo = set(questions.ids if fresh else pipeline.unanswered(questions, pipeline.snapshot()))
         done = Done.kept(pipeline.store, pipeline.recipe.digest())
         pipeline.index(questions, done)
@@ -149,23 +145,9 @@ def evaluate(
         if judge is not None:
             said, verdict = _judge(pipeline, *judge, rows, answers.texts, fresh)
             rows = [replace(r, judge_response=said.get(r.question)) for r in rows]
-        report = EvalReport(
-            run=uuid.uuid4().hex,
-            recipe=pipeline.recipe.name,
-            digest=pipeline.recipe.digest(),
-            seconds=time.perf_counter() - start,
-            resumed=done.resumed,
-            questions=len(questions),
-            without_truth=answers.without_truth,
-            normalised=_normalised(read),
-            faults=_faults(pipeline, answers, read),
-            steps=_steps(pipeline, planned.planned(), done),
-            marks=mark(rows, rule),
-            judge=verdict,
-            answer_cut=_answer_cut(pipeline),
-            planted=answers.planted,
-            **_corpus(pipeline, answers),
-        )
+        seconds = time.perf_counter() - start
+        marks = mark(rows, rule)
+        report = _report(pipeline, len(questions), read, answers, marks, verdict, planned, done, seconds)
         write_report(outputs, report, answers.shown, {r.question: r.truths for r in rows})
         for table in tables(pipeline.store):
             compact(pipeline.store, table)
@@ -175,6 +157,43 @@ def evaluate(
         done.reported()
         lost = losses(pipeline, questions, read.counts if read else {})
         return Evaluation(report, outputs, len(questions) - len(todo), manifest, lost)
+
+
+def _planned(
+    pipeline: Pipeline, questions: Stored, fresh: bool, refresh: bool, show: Callable[[Plan], None]
+) -> Plan:
+    """The plan, shown before anything is done. Then what is to be worked out again is forgotten, so that it
+    is missing. Raises DiskFull where there is no room for what is planned."""
+    old = old_answers(pipeline, questions) if refresh else {}
+    planned = plan(pipeline, list(questions), fresh=fresh, old=old)
+    show(planned)
+    need(pipeline.store, planned.bytes_at_least(), "what is planned")
+    forget(pipeline, old.values())
+    return planned
+
+
+def _report(
+    pipeline: Pipeline, questions: int, read: Ingested | None, answers: Gathered, marks: Marks,
+    judge: JudgeLine | None, planned: Plan, done: Done, seconds: float,
+) -> EvalReport:  # fmt: skip
+    """`seconds`: wall time of the run till now."""
+    return EvalReport(
+        run=uuid.uuid4().hex,
+        recipe=pipeline.recipe.name,
+        digest=pipeline.recipe.digest(),
+        seconds=seconds,
+        resumed=done.resumed,
+        questions=questions,
+        without_truth=answers.without_truth,
+        normalised=_normalised(read),
+        faults=_faults(pipeline, answers, read),
+        steps=_steps(pipeline, planned.planned(), done),
+        marks=marks,
+        judge=judge,
+        answer_cut=_answer_cut(pipeline),
+        planted=answers.planted,
+        **_corpus(pipeline, answers),
+    )
 
 
 def _answer_cut(pipeline: Pipeline) -> AnswerCut | None:

@@ -19,6 +19,7 @@ from raypipe.chat import Chat
 from raypipe.degrade import Rules
 from raypipe.errors import Unavailable
 from raypipe.index import LanceIndex
+from raypipe.kit import held
 from raypipe.memo import Memo, Tally
 from raypipe.online.catalogue import Catalogue, Filters, narrowed
 from raypipe.online.overhear import Overhearing
@@ -148,8 +149,11 @@ class Online:
         return await self._kit.away()
 
     async def check(self) -> None:
-        """Raises NotReady, or ConfError or ModelMissing for a step that the models here cannot do."""
-        Questions(self.recipe, self._kit.with_index((await self.opened()).index), rules=self._rules)
+        """Returns once its models are loaded. Raises NotReady, Unavailable or Overloaded where one is away
+        now, and ConfError or ModelMissing for a step that the models here cannot do."""
+        kit = self._kit.with_index((await self.opened()).index)
+        Questions(self.recipe, kit, rules=self._rules)
+        await held(kit, self.recipe.models())
 
     async def answer(self, asked: Asked, heard: Heard = NOBODY) -> Answered:
         """The question, answered in its time. Raises NotReady, Unavailable where nothing can be left out,

@@ -110,8 +110,6 @@ class ServeKit:
         async def generate(
             chats: Sequence[Chat], sampling: Sampling, adapter: str | None = None
         ) -> list[Generated | Fault]:
-            if not chats:
-                return []
             if self._sink is not None and self._stream is not None and len(chats) == 1:
                 return [await self._heard(self._stream, self._sink, model, chats[0], sampling, adapter)]
             replies: list[Generated | Fault] = await remote.remote(model, tuple(chats), sampling, adapter)

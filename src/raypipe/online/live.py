@@ -7,12 +7,12 @@ import logging
 import time
 
 from raypipe.degrade import Rules
-from raypipe.errors import RaypipeError
+from raypipe.errors import Overloaded, RaypipeError, Unavailable
 from raypipe.online import NotReady, Online
 from raypipe.online.request import SharedKit
 from raypipe.plain import from_plain
 from raypipe.release import live
-from raypipe.store import Store, StoreError
+from raypipe.store import Store
 
 FOLLOW_S = 1.0
 """Between two looks at the pointer to the live release: a small file, some milliseconds."""
@@ -52,7 +52,7 @@ class Live:
     async def _look(self) -> None:
         try:
             release = await asyncio.to_thread(lambda: live(Store.open(self._uri)))
-        except StoreError as e:
+        except (RaypipeError, OSError) as e:  # a file that is damaged or gone; a network that is away
             if self._now is None:
                 raise NotReady(str(e)) from e
             log.error("the pointer to the live release cannot be read, %s goes on: %s", self._now.release, e)
@@ -65,8 +65,15 @@ class Live:
             online = Online(from_plain(release.recipe), self._kit, self._uri, None, release, self._rules)
             await online.check()
         except RaypipeError as e:
-            self._refused = release.id
+            # Tables that are gone do not come back. A model that is away does: the next look asks again.
+            if isinstance(e, NotReady) or not isinstance(e, Unavailable | Overloaded):
+                self._refused = release.id
             log.error("release %s is not followed: %s", release.id, e)
+            return
+        except OSError as e:  # of the moment: the next look tries it again
+            if self._now is None:
+                raise NotReady(str(e)) from e
+            log.error("release %s cannot be read, %s goes on: %s", release.id, self._now.release, e)
             return
         before, self._now = self._now, online
         log.info("release %s answers, before it %s", online.release, before and before.release)

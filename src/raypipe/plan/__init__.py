@@ -9,7 +9,6 @@ finished run answered with the same chain is not asked about again.
 from __future__ import annotations
 
 import asyncio
-import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,11 +30,10 @@ from raypipe.plan.bounds import (
     models_of,
     passage_chars_at_most,
     reach_after,
-    stored_bytes,
-    tokens_at_most,
 )
+from raypipe.plan.costs import Cost, Likely, cost, likely
 from raypipe.plan.holdings import Answered, Chunks, left
-from raypipe.plan.rates import Rate, rate, seconds
+from raypipe.plan.rates import asked, embedded, rate
 from raypipe.plan.renewed import behind
 from raypipe.recipe import Stage, row_key
 from raypipe.records import Question, digest
@@ -44,7 +42,6 @@ from raypipe.steps.embed import Embed
 from raypipe.steps.generate import Generate
 from raypipe.steps.parse import Parse
 from raypipe.steps.split import Split
-from raypipe.steps.tokenise import Tokenise
 from raypipe.store.sizes import sizes
 from raypipe.text.template import query_renderer
 from raypipe.work import chunks_of, key_of_row
@@ -65,9 +62,21 @@ class StepPlan:
     exact: bool  # False: may_ask is an upper bound
     reasons: Mapping[str, int]
     """row, model, prompt, parameter, version, upstream, stale -> calls; they add up"""
-    seconds: tuple[float, float] | None  # of all processes together; None: no earlier run says
-    tokens: tuple[int, int]  # of prompts and replies of language models
-    nbytes: tuple[int, int]  # that the store grows by, about, before compression; texts not counted
+    likely: Likely | None  # calls by what earlier runs asked; None: `exact`, or no earlier run says
+    cost: Cost
+
+    def estimate(self) -> dict[str, Any]:
+        """What is likely, as JSON: each a range, or null where no earlier run says. `runs`: how many say how
+        many calls; 0 where that is exact or nobody says."""
+        exact = [self.may_ask, self.may_ask] if self.exact else None
+        took = self.cost.seconds
+        return {
+            "calls": list(self.likely.calls) if self.likely else exact,
+            "runs": self.likely.runs if self.likely else 0,
+            "seconds": None if took is None else [round(x, 3) for x in took],
+            "tokens": list(self.cost.tokens),
+            "bytes": list(self.cost.nbytes),
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +90,8 @@ class Plan:
         return {s.step: s.may_ask for s in self.steps}
 
     def bytes_at_least(self) -> int:
-        """That the store will grow by."""
-        return sum(s.nbytes[0] for s in self.steps)
+        """That the store will grow by, whatever the texts are: nothing that is only likely."""
+        return sum(s.cost.nbytes[0] for s in self.steps if s.exact)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -94,11 +103,7 @@ class Plan:
                     "may_ask": s.may_ask,
                     "exact": s.exact,
                     "reasons": dict(s.reasons),
-                    "estimate": {
-                        "seconds": None if s.seconds is None else [round(x, 3) for x in s.seconds],
-                        "tokens": list(s.tokens),
-                        "bytes": list(s.nbytes),
-                    },
+                    "estimate": s.estimate(),
                 }
                 for s in self.steps
             ]
@@ -140,6 +145,7 @@ class _Planner:
         self._old, self._behind = old, behind(pipeline.recipe) if old else frozenset[str]()
         self._last = runs[0] if runs else None
         self._stages = {s.name: s for s in describe(pipeline.recipe)}
+        self._steps = {s.name: s.step for s in (*pipeline.recipe.corpus, *pipeline.recipe.question)}
         self._own = differences(self._last.stages, list(self._stages.values())) if self._last else {}
         self._reach = Reach()
         self._kept = False  # whether one process remembers all that it asks about the questions
@@ -186,7 +192,8 @@ class _Planner:
         every = len(set(wanted) | set(todo))
         before = self._known_sources(name, todo)
         calls = [(1, self._why(name, s in before)) for s in todo]
-        return self._step(name, every, every - len(todo), calls, len(todo), exact)
+        guess = None if exact else likely(asked(self._stages[name], self._runs), len(todo), len(todo))
+        return self._step(name, every, every - len(todo), calls, len(todo), exact, guess)
 
     def _embed(
         self, name: str, model: Model, wanted: Sequence[str], unsplit: Sequence[str],
@@ -199,13 +206,21 @@ class _Planner:
         lacking = self._left(table, self._pipeline.missing(table, here))
         lacking = [s for s in lacking if s not in todo]
         fresh, same = self._texts_to_embed(model, lacking, counts)
-        split = next(s.step for s in self._pipeline.recipe.corpus if isinstance(s.step, Split))
+        split, split_name = next(
+            (s.step, s.name) for s in self._pipeline.recipe.corpus if isinstance(s.step, Split)
+        )
         bounds = {s: chunks_at_most(split, chars.get(s, 0)) for s in unsplit}
         before = self._known_sources(name, [*lacking, *unsplit])
         calls = [(n, self._why(name, s in before)) for s, n in {**fresh, **bounds}.items() if n]
         rows = sum(counts.of(s) for s in {*here, *lacking}) + sum(bounds.values())
         may_ask = sum(n for n, _ in calls)
-        return self._step(name, rows, rows - may_ask, calls, may_ask, same and not unsplit)
+        exact, guess = same and not unsplit, None
+        if not exact:
+            others = embedded(self._stages[name], self._stages[split_name], self._runs)
+            unknown = len(unsplit) + (0 if same else len(lacking))
+            guess = likely(others, unknown, may_ask, sum(fresh.values()) if same else 0)
+        texts = guess.calls[1] if guess else may_ask
+        return self._step(name, rows, rows - may_ask, calls, texts, exact, guess)
 
     def _texts_to_embed(
         self, model: Model, todo: Sequence[str], counts: Chunks
@@ -309,7 +324,10 @@ class _Planner:
             exact = exact and sure and not stage.when
         asking = {i: n for i, n in calls.items() if n}
         listed = [(n, "stale" if i in old else self._why(stage.name, i in last)) for i, n in asking.items()]
-        return self._step(stage.name, rows, rows - len(asking), listed, len(todo), exact)
+        guess = None
+        if not exact:
+            guess = likely(asked(self._stages[stage.name], self._runs), len(asking), sum(asking.values()))
+        return self._step(stage.name, rows, rows - len(asking), listed, len(todo), exact, guess)
 
     def _told(self, stage: Stage[Any], todo: Sequence[Question]) -> tuple[dict[str, int], bool]:
         """Question id -> 1 where what the stage asks about it was never asked, and whether that is exactly
@@ -359,9 +377,9 @@ class _Planner:
 
     def _step(
         self, name: str, rows: int, remembered: int, calls: Sequence[tuple[int, str]], todo: int,
-        exact: bool,
+        exact: bool, guess: Likely | None = None,
     ) -> StepPlan:  # fmt: skip
-        """`calls`: how many, and why. `todo`: rows to pass the step."""
+        """`calls`: how many, and why. `todo`: rows to pass the step, as many as is likely."""
         stage = self._stages[name]
         may_ask = sum(n for n, _ in calls)
         reasons: Counter[str] = Counter()
@@ -369,28 +387,9 @@ class _Planner:
             reasons[why] += n
         place = self._pipeline.place
         measured = rate(stage, self._runs, place.engine, place.device)
-        took = seconds(measured, todo, may_ask if exact else None)
-        tokens = self._tokens(name, may_ask, exact, measured)
-        nbytes = self._bytes(name, may_ask, exact)
-        return StepPlan(name, rows, remembered, may_ask, exact, dict(reasons), took, tokens, nbytes)
+        costs = cost(self._steps[name], measured, todo, may_ask, exact, guess)
+        return StepPlan(name, rows, remembered, may_ask, exact, dict(reasons), guess, costs)
 
     def _why(self, name: str, had: bool) -> str:
         """Why a step is to do a row; `had`: the last finished run had it."""
         return reason(self._last, self._stages[name], self._own) if had else "row"
-
-    def _bytes(self, name: str, calls: int, exact: bool) -> tuple[int, int]:
-        recipe = self._pipeline.recipe
-        step = next(s.step for s in (*recipe.corpus, *recipe.question) if s.name == name)
-        if isinstance(step, Parse | Split | Tokenise):
-            return 0, 0
-        most = stored_bytes(step, calls)
-        return (most if exact else 0), most
-
-    def _tokens(self, name: str, calls: int, exact: bool, measured: Rate) -> tuple[int, int]:
-        """Tokens of language models: by earlier runs' where there were any, and never more than fit."""
-        step = next((s.step for s in self._pipeline.recipe.question if s.name == name), None)
-        most = tokens_at_most(step, calls)
-        if measured.tokens is None:
-            return 0, most
-        low, high = (math.ceil(calls * t) for t in measured.tokens)
-        return (low if exact else 0), min(high, most)

@@ -13,7 +13,7 @@ import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from raypipe import conf
 from raypipe.conf import Where
@@ -24,8 +24,11 @@ from raypipe.manifest import Manifest, to_json
 from raypipe.pipeline import passages_table, texts_table, vectors_table
 from raypipe.plain import from_plain
 from raypipe.recipe import Recipe
-from raypipe.store import Store
+from raypipe.store import Store, StoreError
 from raypipe.store.keep import tag
+from raypipe.store.tables import check_run
+
+T = TypeVar("T")
 
 FORMAT = 1
 _FOLDER, _LIVE = "_releases", "_releases/live.json"
@@ -63,6 +66,14 @@ class Release:
         searched = [(model_identity(m), at(vectors_table(recipe, m))) for m in recipe.embedders()]
         texts, passages = at(texts_table(recipe)), at(passages_table(recipe))
         return recipe, IndexSpec(store.uri, texts, passages, tuple(sorted(searched)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Pointer:
+    """Which release is live."""
+
+    live: str  # id
+    history: tuple[str, ...]  # ids that `rollback` goes back through, `live` last
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +129,8 @@ def promote(store: Store, manifest: Manifest, gates: Sequence[Gate]) -> Release:
         if before is not None and before.run == manifest.run:
             return before
         history = _history(store)
-        number = len([n for n in store.files.names(_FOLDER) if n != "live.json"]) + 1
-        id = f"r{number:04d}-{manifest.run[:8]}"
+        number = max((int(n[1:].partition("-")[0]) for n in _ids(store)), default=0) + 1
+        id = check_run(f"r{number:04d}-{manifest.run[:8]}")
         release = Release(
             FORMAT, id, manifest.run, manifest.recipe["name"], manifest.digest, manifest.recipe,
             manifest.tables, manifest.score, tuple(g.text for g in gates), time.time(),
@@ -150,8 +161,7 @@ def live(store: Store) -> Release | None:
 
 def releases(store: Store) -> list[Release]:
     """Every release that is kept, oldest first, those that were rolled back included."""
-    names = [n.removesuffix(".json") for n in store.files.names(_FOLDER) if n != "live.json"]
-    return [_release(store, n) for n in names]
+    return [_release(store, id) for id in _ids(store)]
 
 
 def history(store: Store) -> tuple[str, ...]:
@@ -164,21 +174,37 @@ def forget(store: Store, id: str) -> None:
     store.files.remove(f"{_FOLDER}/{id}.json")
 
 
+def _ids(store: Store) -> list[str]:
+    return [n.removesuffix(".json") for n in store.files.names(_FOLDER) if n != "live.json"]
+
+
 def _history(store: Store) -> list[str]:
     raw = store.files.read(_LIVE)
-    return [] if raw is None else list(json.loads(raw)["history"])
+    return [] if raw is None else list(_read(store, _LIVE, raw, _Pointer).history)
 
 
 def _point(store: Store, history: list[str]) -> None:
-    store.files.write(_LIVE, json.dumps({"live": history[-1], "history": history}).encode())
+    pointer = _Pointer(history[-1], tuple(history))
+    store.files.write(_LIVE, json.dumps(to_json(pointer)).encode())
 
 
 def _release(store: Store, id: str) -> Release:
-    name = f"{_FOLDER}/{id}.json"
+    name = f"{_FOLDER}/{check_run(id)}.json"
     raw = store.files.read(name)
     if raw is None:
         raise ConfError(f"{store.uri}/{name} is gone: promote a run again")
-    return conf.build(Release, json.loads(raw), Where(f"{store.uri}/{name}"))
+    return _read(store, name, raw, Release)
+
+
+def _read(store: Store, name: str, raw: bytes, record: type[T]) -> T:
+    """A small file of this module. Raises StoreError for one that it did not write."""
+    try:
+        return conf.build(record, json.loads(raw), Where(f"{store.uri}/{name}"))
+    except (ValueError, ConfError) as e:
+        raise StoreError(
+            f"{store.uri}/{name}: expected a {record.__name__.strip('_').lower()} that raypipe wrote, found "
+            f"{raw[:60]!r} ({e}). Put back what stood there, or remove the file and promote a run"
+        ) from e
 
 
 def summary(release: Release, now: str) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -14,23 +14,48 @@ from raypipe.report.page import seconds
 
 def print_plan(console: Console, plan: Mapping[str, Any]) -> None:
     """What an eval may have to ask, and why. Seconds are those of all processes together."""
-    tokens = any(s["estimate"]["tokens"][1] for s in plan["steps"])
-    shown = grid("step", "rows", "remembered", "may ask", "time", *(["tokens"] if tokens else []), "because")
-    for s in plan["steps"]:
-        most = "" if s["exact"] or not s["may_ask"] else "at most "
-        reasons = ", ".join(f"{why} {n}" for why, n in s["reasons"].items())
-        cells = (str(s["rows"]), str(s["remembered"]), f"{most}{s['may_ask']}")
-        cost = [_range(s["estimate"]["seconds"]), *([_tokens(s["estimate"]["tokens"])] if tokens else [])]
-        shown.add_row(Text(s["step"]), *cells, *cost, Text(reasons))
+    steps = plan["steps"]
+    guessed = not all(_sure(s) for s in steps)
+    tokens = any(s["estimate"]["tokens"][1] for s in steps)
+    columns = [*(["likely (runs)"] if guessed else []), "time", *(["tokens"] if tokens else []), "because"]
+    shown = grid("step", "rows", "remembered", "may ask", *columns)
+    for s in steps:
+        several = len(s["reasons"]) > 1
+        reasons = ", ".join(f"{why} {n:,}" if several else why for why, n in s["reasons"].items())
+        cells = [f"{s['rows']:,}", f"{s['remembered']:,}", _bound(s["may_ask"], _sure(s))]
+        cells += [_guess(s)] if guessed else []
+        cells += [_range(s["estimate"]["seconds"]), *([_counts(s["estimate"]["tokens"])] if tokens else [])]
+        shown.add_row(Text(s["step"]), *cells, Text(reasons))
     console.print(shown)
-    calls = sum(s["may_ask"] for s in plan["steps"])
-    exact = all(s["exact"] for s in plan["steps"])
-    most = "" if exact or not calls else "at most "
-    console.print(Text(f"{most}{calls} calls, and {most}{_megabytes(plan)} more in the store beside texts"))
+    said = f"{_bound(sum(s['may_ask'] for s in steps), not guessed)} calls"
+    if guessed and all(s["estimate"]["calls"] is not None for s in steps):
+        calls = [sum(s["estimate"]["calls"][i] for s in steps) for i in (0, 1)]
+        said += f", {_counts(calls)} by what earlier runs asked"
+    console.print(Text(f"{said}; {_megabytes(plan)} more in the store beside texts"), soft_wrap=True)
+
+
+def _sure(step: Mapping[str, Any]) -> bool:
+    """Whether the calls that a step may make are those that it will make."""
+    return step["exact"] or not step["may_ask"]
+
+
+def _bound(calls: int, sure: bool) -> str:
+    return f"{'' if sure else 'at most '}{calls:,}"
+
+
+def _guess(step: Mapping[str, Any]) -> str:
+    """Calls by what earlier runs asked, and how many runs these were; nothing where they are known."""
+    calls, runs = step["estimate"]["calls"], step["estimate"]["runs"]
+    if _sure(step):
+        return ""
+    if calls is None:
+        return "no earlier run"
+    return f"{_counts(calls)} ({runs})"
 
 
 def _megabytes(plan: Mapping[str, Any]) -> str:
-    return f"{sum(s['estimate']['bytes'][1] for s in plan['steps']) / 1e6:,.1f} MB"
+    low, high = (f"{sum(s['estimate']['bytes'][i] for s in plan['steps']) / 1e6:,.1f}" for i in (0, 1))
+    return f"{high} MB" if low == high else f"{low} - {high} MB"
 
 
 def print_placement(console: Console, placement: Mapping[str, Any]) -> None:
@@ -116,9 +141,9 @@ def _difference(d: Mapping[str, Any]) -> str:
     return f"{d['stage']}.{d['what']} was {before or 'not there'}, is {after or 'gone'}"
 
 
-def _tokens(estimate: list[int]) -> str:
+def _counts(estimate: Sequence[int]) -> str:
     low, high = estimate
-    return str(high) if low == high else f"{low} - {high}"
+    return f"{high:,}" if low == high else f"{low:,}-{high:,}"
 
 
 def _range(estimate: list[float] | None) -> str:

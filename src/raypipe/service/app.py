@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from contextlib import AsyncExitStack
 from functools import partial
 from http import HTTPStatus
 from typing import Any, Protocol
@@ -131,14 +132,16 @@ class Service:
         said: Callable[[Heard, Request], Awaitable[Said]],
         written: Callable[[AsyncIterator[stream.Event | None]], AsyncIterator[str]],
     ) -> Response:
-        """One question as a stream. Its slot is taken here, so that a refusal is still a status."""
-        slot = self._slots.one()
-        await slot.__aenter__()
+        """One question as a stream. Its slot is taken here, so that a refusal is still a status, and given
+        back with the answer: a client that does not read it keeps nobody else from one."""
+        slot = AsyncExitStack()
+        await slot.enter_async_context(self._slots.one())
 
-        async def done() -> None:
-            await slot.__aexit__(None, None, None)
+        async def work(heard: Heard) -> Said:
+            async with slot:
+                return await said(heard, request)
 
-        return stream.Held(written(stream.events(request, lambda heard: said(heard, request))), done)
+        return stream.Held(written(stream.events(request, work)), slot.aclose)
 
     async def index(self, request: Request) -> Response:
         oracle = await self._answerer.current()

@@ -70,7 +70,7 @@ class ChatBody(Strict):
     seed: int | None = None
     stop: str | list[str] | None = None
     user: str | None = None
-    metadata: dict[str, str] | None = None
+    metadata: dict[str, Any] | None = None  # of any form: its keys are the client's, and stand in no error
     store: bool | None = None
 
     def query(self) -> str:

@@ -82,8 +82,13 @@ class Lease:
         return holder is not None and holder.token == self._token
 
     def _beat(self) -> None:
-        while not self._left.wait(BEAT_S) and self._mine():
-            self._files.write(self._name, self._sign())
+        while not self._left.wait(BEAT_S):
+            try:
+                if not self._mine():
+                    return  # another took it for a dead driver's
+                self._files.write(self._name, self._sign())
+            except OSError as e:  # a full disk, a network that is away: the next beat may come through
+                log.warning("the lease of %s could not be renewed: %s", self._owner, e)
 
 
 class Reading:

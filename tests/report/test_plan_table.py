@@ -1,0 +1,48 @@
+"""A plan as people see it: bounds, and beside them what earlier runs asked."""
+
+import io
+
+from rich.console import Console
+
+from raypipe.report.plans import print_plan
+
+
+def step(name, may_ask, exact, calls, runs, reasons):
+    estimate = {
+        "calls": calls, "runs": runs, "seconds": [0.0, 3.0], "tokens": [0, 0], "bytes": [100_000, 300_000],
+    }  # fmt: skip
+    return {
+        "step": name, "rows": 20, "remembered": 0, "may_ask": may_ask, "exact": exact, "reasons": reasons,
+        "estimate": estimate,
+    }  # fmt: skip
+
+
+def printed(*steps):
+    out = io.StringIO()
+    print_plan(Console(file=out, width=110), {"steps": steps})
+    return out.getvalue().splitlines()
+
+
+RECALL = step("recall", 20, True, [20, 20], 0, {"row": 20})
+EXTRACT = step("extract", 140_020, False, [925, 951], 3, {"upstream": 140_000, "row": 20})
+RERANK = step("rerank", 1000, False, None, 0, {"model": 1000})
+
+
+def test_beside_a_bound_stand_the_likely_calls_and_how_many_runs_say_so():
+    _, recall, extract, whole = printed(RECALL, EXTRACT)
+    assert recall.split() == ["recall", "20", "0", "20", "0.0", "s", "-", "3.0", "s", "row"]
+    assert "at most 140,020 925-951 (3)" in " ".join(extract.split())
+    calls, stored = whole.split("; ")
+    assert calls == "at most 140,040 calls, 945-971 by what earlier runs asked"
+    assert stored == "0.2 - 0.6 MB more in the store beside texts"
+
+
+def test_a_step_without_an_earlier_run_says_so_and_no_sum_is_made_up_of_the_others():
+    _, _, rerank, whole = printed(EXTRACT, RERANK)
+    assert "at most 1,000 no earlier run" in " ".join(rerank.split()) and rerank.endswith("model")
+    assert whole.startswith("at most 141,020 calls; ")
+
+
+def test_an_exact_plan_has_no_column_for_what_is_likely():
+    head, _, whole = printed(RECALL)
+    assert "likely" not in head and whole.startswith("20 calls; ")
