@@ -85,7 +85,10 @@ def _measure(
     end: float,
 ) -> None:  # fmt: skip
     turns = {n: TURNS if n > 1 else TURNS[:1] for n in clients}
-    unit = (end - time.perf_counter()) / (2 * ALONE + sum(max(n, ALONE) * len(turns[n]) for n in clients))
+    left = end - time.perf_counter()
+    if left < LEAST_S:
+        raise SystemExit(f"--seconds: preparing left {left:.0f} s, expected {LEAST_S:.0f}: give more")
+    unit = left / (2 * ALONE + sum(max(n, ALONE) * len(turns[n]) for n in clients))
     bare = asyncio.run(_bare(recipe, store, questions, ALONE * unit))
     _say({"way": "bare loop", **bare})
     here = asyncio.run(_turn(_in_process(recipe, store), questions, 1, ALONE * unit))
@@ -106,6 +109,8 @@ ALONE = 4
 """A turn of one client, and the bare loop, have the time of so many clients: enough for a median."""
 
 WARM_S = 10.0
+LEAST_S = 30.0
+"""For all turns: with less, a turn of one client would not have a second."""
 
 
 def _arguments() -> argparse.Namespace:

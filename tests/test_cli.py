@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from raypipe.cli import main, parser
+from raypipe.store import Store
 
 HERE = Path(__file__).parent
 FAKES = str(HERE / "fakes.yaml")
@@ -77,6 +78,17 @@ def test_missing_and_truncated_data_are_exit_code_3(capsys, local_ray, world, tm
     cut.write_bytes(bz2.compress(next(world.glob("questions*.jsonl")).read_bytes())[:-30])
     code, _, err = run(capsys, "ingest", cut, "--store", tmp_path / "s")
     assert code == 3 and "cut.jsonl.bz2" in err
+
+
+def test_a_place_that_cannot_be_written_is_exit_code_2_before_anything_starts(capsys, world, tmp_path):
+    file = tmp_path / "file"
+    file.write_text("no folder")
+    evaluated = ["eval", FAKES, "--data", str(world), "--store", str(tmp_path / "store"), "--out"]
+    for command in ([*evaluated, str(file / "out")], ["synth", str(file / "world"), "--questions", "1"]):
+        code, out, err = run(capsys, *command)
+        assert code == 2 and f"{command[-1] if command[0] == 'eval' else command[1]} cannot be written" in err
+        assert not out
+    assert Store.open(str(tmp_path / "store")).count("questions") == 0, "nothing was read"
 
 
 def test_a_model_that_is_not_here_is_exit_code_4_with_the_way_to_get_it(capsys, world, tmp_path):

@@ -37,6 +37,8 @@ def test_a_written_name_is_a_ticker_or_none(written, symbol):
         ("which company have larger market cap, rbc or rng?", ["RBC", "RNG"]),
         ("what were the low and high prices of leco on the most recent trading day?", ["LECO"]),
         ("can you tell me the p/e ratio of brk.b?", ["BRK-B"]),
+        ("by how much did the high of sbie exceed its low on october 16, 2023?", ["SBIE"]),
+        ("list the days on which mac gained from open to close.", ["LIST", "MAC"]),
         ("what is the symbol of the constellation that includes altair?", []),
         ("what is the ex-dividend date of microsoft?", []),
         ("who was the first actor to play a villain?", []),

@@ -88,6 +88,7 @@ def _add_download(commands: options.Commands) -> None:
 
 
 def _synth(args: argparse.Namespace, settings: Settings) -> int:
+    options.writable(args.folder, "DIR")
     with Progress(sys.stderr, silent=args.json) as progress:
         task = progress.task("wrote", "questions", args.questions)
         made = write(

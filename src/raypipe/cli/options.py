@@ -5,15 +5,18 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from raypipe.cli.settings import Settings
+from raypipe.errors import ConfError
 from raypipe.manifest import NAME as MANIFEST
 from raypipe.readers import Format
 from raypipe.records import digest
 from raypipe.remote import fetched, is_remote, sent
+from raypipe.store.room import is_full
 
 Commands = Any  # argparse's own class for sub-commands is private
 Run = Callable[[argparse.Namespace, Settings], int]
@@ -83,6 +86,19 @@ def output(given: str, settings: Settings) -> Path:
     `delivered` takes there."""
     place = settings.place(given, "--out")
     return settings.home / "sent" / digest(place)[:16] if is_remote(place) else Path(place)
+
+
+def writable(folder: Path, name: str) -> None:
+    """Makes the folder that the argument `name` says is to be written to, before any work for it starts.
+    Raises ConfError if it cannot be made, or nothing can be put into it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return
+    except OSError as e:
+        if is_full(e):
+            raise
+        raise ConfError(f"{name}: {folder} cannot be written: {e}. Name another place, or make it so") from e
 
 
 def delivered(given: str | None, folder: Path) -> None:

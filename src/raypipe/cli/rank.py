@@ -61,6 +61,7 @@ def _rank(args: argparse.Namespace, settings: Settings) -> int:
         store = Store.create(str(settings.stores / f"rank-{fingerprint(files, 'beir')[:12]}"))
     else:
         store = Store.open(settings.store_to_use(args.store))
+    options.writable(args.out.parent, "--out")
     with pipeline_of(args, settings, store, silent=False, part=ranking_of) as pipeline:
         read = ingest(store, files, "beir", pipeline.progress) if files else None
         questions = questions_of(pipeline, read.questions if read else None, None)

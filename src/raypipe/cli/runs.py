@@ -184,6 +184,7 @@ def _evaluated(args: argparse.Namespace, settings: Settings, store: str | None) 
     if data:
         readers.files_of(data, format)  # what is not there is said before anything is started
     filled = Store.create(uri)
+    options.writable(out, "--out")
     with (
         judging(args, settings) as judge,
         pipeline_of(args, settings, filled, args.json, judge=judge and judge[1]) as pipeline,

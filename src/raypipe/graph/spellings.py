@@ -141,7 +141,8 @@ _MARK_BEFORE: Final = re.compile(rf"{_MARK}$", re.IGNORECASE)
 _BARE: Final = re.compile(rf"(?<![\w$.'-]){_SYMBOL}(?![\w-])")
 _OF_SHARES: Final = re.compile(
     r"\b(?:stocks?|shares?|tickers?|dividends?|eps|earnings|p/?e|market cap\w*|traded?|trading|price|"
-    r"(?:open|clos)(?:e|ed|ing) (?:at|higher|lower))\b",
+    r"(?:open|clos)(?:e|ed|ing) (?:at|higher|lower)|"
+    r"(?:high|low|open|close)\b.*\b(?:high|low|open|close))\b",
     re.IGNORECASE,
 )
 # Short words of questions about shares that are no ticker there, though some of them are one elsewhere.
