@@ -3,9 +3,11 @@ once, through an OpenAI server, and through the endpoint. Each starts its engine
 """
 
 import asyncio
+import bz2
 import io
 import json
 import os
+import runpy
 import shutil
 import signal
 import socket
@@ -19,6 +21,7 @@ from pathlib import Path
 
 import httpx
 import psutil
+import publicdata
 import pytest
 import yaml
 
@@ -31,6 +34,7 @@ from raypipe.cluster.file import Cluster
 from raypipe.conf import Conf, Where
 from raypipe.degrade import Rules
 from raypipe.evaluate import Evaluation, evaluate
+from raypipe.graph.server import serve as serve_graph
 from raypipe.identity import model_identity
 from raypipe.kit import LocalKit
 from raypipe.memo import Tally, remembering
@@ -172,14 +176,14 @@ def store(tmp_path_factory):
     return Store.create(str(tmp_path_factory.mktemp("engine") / "store"))
 
 
-def run(recipe, job, store, data, out, fresh=False, **place) -> tuple[Pipeline, Evaluation]:
-    """An eval whose answers are made on Ray, beside the job's engine. The corpus half, which is tested
-    elsewhere, is done in this process."""
+def run(recipe, job, store, data, out, fresh=False, on_ray=True, **place) -> tuple[Pipeline, Evaluation]:
+    """An eval whose answers are made on Ray, beside the job's engine, or in this process by the same engine.
+    The corpus half, which is tested elsewhere, is done in this process."""
     from raypipe.cluster import pools
 
     def runner(verb, fill, parts):
-        there = job.team.engines.answer
-        return pools.run_parts(fill, parts, there) if verb == "answer" else inline(verb, fill, parts)
+        there = job.team.engines.answer if on_ray and verb == "answer" else None
+        return pools.run_parts(fill, parts, there) if there else inline(verb, fill, parts)
 
     where = Place(store.uri, "sorted", "cpu", 2, job.team.names, **place)
     with Progress(io.StringIO(), silent=True) as progress:
@@ -210,7 +214,7 @@ def test_a_recipe_answers_every_question_asks_nothing_twice_and_fresh_asks_again
     assert first.report.answer_cut.tokens == 75 and first.report.answer_cut.tokenizer == "llama-2-tokens"
     second = run(recipe, job, store, world, outs[1])[1]
     assert second.reused == 6 and not any(s.asked for s in second.report.steps)
-    again = run(recipe, job, store, world, outs[2], fresh=True)[1]
+    again = run(recipe, job, store, world, outs[2], fresh=True, on_ray=False)[1]
     assert generated(again).asked == 6
     assert sum(s.asked for s in again.report.steps) == 6, "vectors and scores are remembered"
     assert said(outs[0]) == said(outs[1]) == said(outs[2])
@@ -235,17 +239,84 @@ class Done:
 
 
 @pytest.fixture(scope="module")
-def ten(models, job, data, tmp_path_factory):
+def pages(data, tmp_path_factory):
+    """The ten real questions, each with the first two of its pages."""
+    file = tmp_path_factory.mktemp("pages") / "ten.jsonl"
+    with bz2.open(data / "crag/dev_data.jsonl.bz2", "rt", encoding="utf-8") as lines:
+        rows = [json.loads(line) for line in lines]
+    short = [{**row, "search_results": row["search_results"][:2]} for row in rows]
+    file.write_text("".join(json.dumps(row) + "\n" for row in short), encoding="utf-8")
+    return file
+
+
+def answers_of(pipeline, store):
+    return list(pipeline.answers(arrow.question.records(store.dataset("questions").to_table())))
+
+
+@pytest.fixture(scope="module")
+def ten(models, job, pages, tmp_path_factory):
     folder = tmp_path_factory.mktemp("ten")
     recipe, store = resolved(WHOLE, str(models), CONF), Store.create(str(folder / "store"))
-    pipeline, _ = run(recipe, job, store, data / "crag/dev_data.jsonl.bz2", folder / "out")
-    asked = arrow.question.records(store.dataset("questions").to_table())
-    return Done(recipe, store, list(pipeline.answers(asked)), said(folder / "out"))
+    pipeline, _ = run(recipe, job, store, pages, folder / "out")
+    return Done(recipe, store, answers_of(pipeline, store), said(folder / "out"))
 
 
 def test_the_ten_real_questions_each_get_an_answer_with_its_evidence(ten):
     assert len(ten.answers) == len({q.answer for q in ten.answers}) == 10
     assert all(q.outcome == "answered" and q.replies["web"].quotes for q in ten.answers)
+
+
+@pytest.fixture(scope="module")
+def graphs(tmp_path_factory):
+    """A small knowledge graph behind the mock API, and tables of public data: name -> where it is."""
+    public = publicdata.tables(tmp_path_factory.mktemp("public"))
+    with serve_graph(runpy.run_path(str(ROOT / "tests/graph/smallgraph.py"))["build"]().tables) as url:
+        yield {"crag-mock": url, **public}
+
+
+CITY = [{"function": "entity", "name": "Florida City", "attribute": "mayor"}]
+HELD = {
+    "grammar/one.lark": r'start: "get_open(\"Florida City\")[\"mayor\"]" | "None"',
+    "schemas/one.yaml": json.dumps(
+        {"anyOf": [{"const": {"calls": calls, "operation": "value"}} for calls in (CITY, [])]}
+    ),
+}
+"""A model with random weights finds nothing: here what it writes is one of two, of which one does."""
+EDITS = {
+    "db3-task1": [("default: open", "default: movie"), ("[oscar, academy, best]", "[office]")],
+    "db3": [("grammar: calls", "grammar: one")],
+    "weknow": [("schema: functions", "schema: one")],
+}
+WEB = ("shortlist", "recall", "fuse", "rerank", "generate:web")
+
+
+@pytest.mark.parametrize(
+    "name", ["db3-task1-700-public", "db3-task1-2000-public", "db3-task2", "db3-task3", "weknow"]
+)
+def test_what_the_graph_or_public_data_answered_asks_nothing_of_the_web(
+    models, job, ten, graphs, pages, tmp_path, name
+):
+    text = (ROOT / f"conf/recipes/{name}.yaml").read_text()
+    for old, new in next(edits for start, edits in EDITS.items() if name.startswith(start)):
+        assert old in text
+        text = text.replace(old, new)
+    for file, held in {**HELD, "made.yaml": text}.items():
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).write_text(held)
+    files = Conf((tmp_path, ROOT / "conf"))
+    recipe = resolved(str(tmp_path / "made.yaml"), str(models), files, graphs)
+    pipeline, done = run(recipe, job, ten.store, pages, tmp_path / "out", on_ray=False)
+    answers, steps = answers_of(pipeline, ten.store), {s.step: s for s in done.report.steps}
+    assert len(answers) == 10 and not any(
+        r.fault for q in answers for n, r in q.replies.items() if n != "web"
+    )
+    known, first = ("known", "public") if "public" in name else ("kg", "facts")
+    found = [q for q in answers if q.replies[first].label == "answered"]
+    assert 0 < len(found) < 10 and [q for q in answers if q.origin == known] == found
+    assert all(q.outcome == "answered" for q in found)
+    web = [s for s in WEB if s in steps]
+    assert len(web) >= 4 and {s: steps[s].skipped for s in web} == dict.fromkeys(web, len(found))
+    assert steps["generate:web"].asked == 10 - len(found)
 
 
 def test_an_engine_killed_with_calls_in_flight_loses_no_row(job):
@@ -275,7 +346,7 @@ def test_an_engine_killed_with_calls_in_flight_loses_no_row(job):
 
 
 def test_the_same_recipe_through_an_openai_server_gives_equal_answers(
-    models, job, server, ten, data, tmp_path
+    models, job, server, ten, pages, tmp_path
 ):
     tree = yaml.safe_load(Path(models).read_text())
     tree["llama-3-8b"] = {
@@ -286,7 +357,7 @@ def test_the_same_recipe_through_an_openai_server_gives_equal_answers(
     file.write_text(yaml.safe_dump(tree))
     recipe = resolved(WHOLE, str(file), CONF)
     at = {"here": Address(server.ready(), dialect="vllm")}
-    _, done = run(recipe, job, ten.store, data / "crag/dev_data.jsonl.bz2", tmp_path, endpoints=at)
+    _, done = run(recipe, job, ten.store, pages, tmp_path, endpoints=at)
     assert generated(done).asked == 10 and generated(done).prompt_tokens > 10_000
     assert said(tmp_path) == ten.said
 
