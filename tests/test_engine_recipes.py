@@ -312,11 +312,12 @@ def test_what_the_graph_or_public_data_answered_asks_nothing_of_the_web(
     )
     known, first = ("known", "public") if "public" in name else ("kg", "facts")
     found = [q for q in answers if q.replies[first].label == "answered"]
-    assert 0 < len(found) < 10 and [q for q in answers if q.origin == known] == found
+    assert found and [q for q in answers if q.origin == known] == found
     assert all(q.outcome == "answered" for q in found)
     web = [s for s in WEB if s in steps]
     assert len(web) >= 4 and {s: steps[s].skipped for s in web} == dict.fromkeys(web, len(found))
-    assert steps["generate:web"].asked == 10 - len(found)
+    asked = steps["generate:web"]
+    assert asked.asked + asked.remembered == 10 - len(found), "the recipe of before may have asked the same"
 
 
 def test_an_engine_killed_with_calls_in_flight_loses_no_row(job):
