@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,6 @@ from raypipe.manifest import NAME as MANIFEST
 from raypipe.readers import Format
 from raypipe.records import digest
 from raypipe.remote import fetched, is_remote, sent
-from raypipe.store.room import is_full
 
 Commands = Any  # argparse's own class for sub-commands is private
 Run = Callable[[argparse.Namespace, Settings], int]
@@ -89,16 +88,13 @@ def output(given: str, settings: Settings) -> Path:
 
 
 def writable(folder: Path, name: str) -> None:
-    """Makes the folder that the argument `name` says is to be written to, before any work for it starts.
-    Raises ConfError if it cannot be made, or nothing can be put into it."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            return
-    except OSError as e:
-        if is_full(e):
-            raise
-        raise ConfError(f"{name}: {folder} cannot be written: {e}. Name another place, or make it so") from e
+    """Raises ConfError where the folder that the argument `name` says is to be written to cannot be made or
+    written, before any work for it starts. Makes nothing."""
+    there = next(f for f in (folder.absolute(), *folder.absolute().parents) if f.exists())
+    if not there.is_dir():
+        raise ConfError(f"{name}: {folder} cannot be written: {there} is a file. Name another place")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise ConfError(f"{name}: {folder} cannot be written: {there} may not be. Name another place")
 
 
 def delivered(given: str | None, folder: Path) -> None:
