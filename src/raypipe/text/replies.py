@@ -60,7 +60,7 @@ INVALID_QUESTION = "invalid question"
 
 _APOSTROPHES = str.maketrans({"\u2019": "'", "\u2018": "'", "\u02bc": "'"})
 _OBJECT = re.compile(r"\{.*\}", re.DOTALL)
-_CALL = re.compile(r"\bget_\w+\s*\(", re.IGNORECASE)
+_CALL = re.compile(r"(?<![a-z_])get_\w+\s*\(", re.IGNORECASE)  # behind a number, too: 3get_X( is a call
 _NO_CALL = re.compile(r"(none[\s,;]*)+", re.IGNORECASE)  # the grammar lets a model say it on every line
 
 
@@ -169,6 +169,8 @@ def read_calls(text: str) -> Read:
 
     >>> [read_calls(said).label for said in ('get_movie("velora")["year"]', "None", "None\\nNone; none")]
     ['answered', 'abstained', 'abstained']
+    >>> read_calls('ALL 3get_movie_person("hale")["name"]').label
+    'answered'
     """
     said = text.strip().removeprefix("```").removesuffix("```").strip()
     if _NO_CALL.fullmatch(said):
