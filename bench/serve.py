@@ -7,7 +7,10 @@ invented data set.
 A turn has its share of `--seconds`, the longer the more clients it has, and counts what was answered in it:
 `answers`, of these `left_out` with a stage missing, and `unfinished` at its end. `overhead` is what a request
 takes beyond answering, at one client: client, proxy, gateway, reading and writing JSON; for the app in this
-process the last alone. Prints one JSON object per turn, and per number of clients the ratio of A to B.
+process the last alone. The endpoint's turns with one client alternate with turns of a Serve application that
+does nothing: it reads the same body and sends a reply of the same length. What the endpoint takes beyond that
+one is its own (`own_overhead_ms`), the rest is the client's and Ray Serve's. Prints one JSON object per turn,
+and per number of clients the ratio of A to B.
 
     python bench/serve.py [--recipe local] [--models FILE] [--questions 32] [--clients 1,8,32] [--seconds 280]
 """
@@ -31,6 +34,7 @@ from typing import Any
 
 import httpx
 import ray
+from fastapi import FastAPI, Request, Response
 from ray import serve
 
 from raypipe import arrow, deploy, synth
@@ -55,7 +59,9 @@ ROOT = Path(__file__).parents[1]
 
 
 TURNS = (True, False, True, False)
-"""Whether calls are computed together."""
+"""Whether calls are computed together; with one client, whether the endpoint is asked or the empty one."""
+
+EMPTY = "empty"
 
 LAST_S = 20.0
 """Of the whole run, for ending Serve and Ray."""
@@ -84,18 +90,20 @@ def _measure(
     recipe: Recipe, store: Store, served: Mapping[str, Any], questions: list[Question], clients: list[int],
     end: float,
 ) -> None:  # fmt: skip
-    turns = {n: TURNS if n > 1 else TURNS[:1] for n in clients}
     left = end - time.perf_counter()
     if left < LEAST_S:
         raise SystemExit(f"--seconds: preparing left {left:.0f} s, expected {LEAST_S:.0f}: give more")
-    unit = left / (2 * ALONE + sum(max(n, ALONE) * len(turns[n]) for n in clients))
+    unit = left / (2 * ALONE + len(TURNS) * sum(max(n, ALONE) for n in clients))
     bare = asyncio.run(_bare(recipe, store, questions, ALONE * unit))
     _say({"way": "bare loop", **bare})
     here = asyncio.run(_turn(_in_process(recipe, store), questions, 1, ALONE * unit))
     _say({"way": "the app in this process", **here})
     for n in clients:
+        if n == 1:
+            _against_empty(served, questions, ALONE * unit)
+            continue
         found: dict[bool, list[float]] = {True: [], False: []}
-        for together in turns[n]:
+        for together in TURNS:
             _compute_together(deploy.TOGETHER if together else 1)
             numbers = asyncio.run(_turn(served, questions, n, max(n, ALONE) * unit))
             found[together].append(numbers["per_second"])
@@ -103,6 +111,39 @@ def _measure(
         if all(found.values()):
             a, b = (statistics.mean(found[together]) for together in (True, False))
             _say({"clients": n, "together to alone": round(a / b, 2) if b else None})
+
+
+def _against_empty(served: Mapping[str, Any], questions: list[Question], seconds: float) -> None:
+    """One client asks the endpoint and the application that does nothing, by turns."""
+    reply = httpx.post(f"{served['base_url']}/v1/answer", json={"query": questions[0].id}, timeout=DEADLINE_S)
+    said = reply.raise_for_status().json()
+    said["timings_ms"]["total"] = 0
+    serve.run(_empty(json.dumps(said)), name=EMPTY, route_prefix=f"/{EMPTY}")
+    beyond: dict[bool, list[float]] = {True: [], False: []}
+    for asked in TURNS:
+        where = served if asked else {"base_url": f"{served['base_url']}/{EMPTY}"}
+        numbers = asyncio.run(_turn(where, questions, 1, seconds))
+        beyond[asked].append(numbers["overhead_ms"]["p50"])
+        _say({"way": "endpoint" if asked else "an application that does nothing", "clients": 1, **numbers})
+    serve.delete(EMPTY)
+    endpoint, empty = (statistics.mean(beyond[asked]) for asked in (True, False))
+    _say({"clients": 1, "own_overhead_ms": round(endpoint - empty, 1)})
+
+
+def _empty(reply: str) -> serve.Application:
+    """An application that reads a body as JSON and sends this reply."""
+    app = FastAPI()
+
+    @app.post("/v1/answer")
+    async def answer(request: Request) -> Response:
+        await request.json()
+        return Response(reply, media_type="application/json")
+
+    return serve.deployment(serve.ingress(app)(_Empty)).options(ray_actor_options={"num_cpus": 0}).bind()
+
+
+class _Empty:
+    """Nothing of its own."""
 
 
 ALONE = 4
