@@ -8,13 +8,13 @@ import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import httpx
 import psutil
 import pytest
 import yaml
+from chat_server import ChatServer
 
 from raypipe.access import Face, Keys, Limits
 from raypipe.cli.opened import resolved
@@ -40,42 +40,19 @@ class Upstream:
         self.asked = threading.Semaphore(0)  # released by each question that is kept waiting
         self.left = threading.Semaphore(0)  # by each of these whose asker went
         self.ending = threading.Event()
-        self.paths, self.killed = [], []
-        outer = self
+        self.killed = []
+        self._server = ChatServer(self._answer)
+        self.port, self.paths = self._server.server_port, self._server.paths
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self):
-                outer.paths.append(self.path)
-                self.send_error(404)
-
-            def do_POST(self):
-                outer.paths.append(self.path)
-                body = self.rfile.read(int(self.headers["Content-Length"])).decode()
-                if "silence" in body:
-                    outer.asked.release()
-                    outer.keep_waiting(self.connection)
-                elif "poison" in body:
-                    outer.kill(self.client_address[1])
-                else:
-                    self.reply()
-
-            def reply(self):
-                message = {"role": "assistant", "content": "Ada Lovelace"}
-                choice = {"index": 0, "message": message, "finish_reason": "stop"}
-                usage = {"prompt_tokens": 9, "completion_tokens": 2}
-                raw = json.dumps({"choices": [choice], "usage": usage}).encode()
-                self.send_response(200)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(raw)))
-                self.end_headers()
-                self.wfile.write(raw)
-
-            def log_message(self, *args):
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.port = self._server.server_address[1]
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+    def _answer(self, request, body):
+        text = json.dumps(body)
+        if "silence" in text:
+            self.asked.release()
+            self.keep_waiting(request.connection)
+        elif "poison" in text:
+            self.kill(request.client_address[1])
+        else:
+            request.reply("Ada Lovelace")
 
     def keep_waiting(self, connection):
         """Says nothing until who asked closes the connection."""
@@ -94,8 +71,7 @@ class Upstream:
 
     def end(self):
         self.ending.set()
-        self._server.shutdown()
-        self._server.server_close()
+        self._server.end()
 
 
 @pytest.fixture(scope="module")
