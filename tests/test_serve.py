@@ -529,6 +529,17 @@ def test_keys_come_from_the_environment_and_a_file_and_a_wrong_one_is_not_repeat
         assert "s3cr3t" not in str(e.value) and KEY not in str(e.value)
 
 
+def test_a_fallback_whose_model_is_not_here_is_said_before_anything_starts(config, capsys, tmp_path):
+    local = Path(__file__).parents[1] / "conf/recipes/local.yaml"
+    extract = "extract: {embedder: all-MiniLM-L6-v2"
+    text = local.read_text()
+    assert extract in text
+    file = tmp_path / "fallback.yaml"
+    file.write_text(text.replace(extract, "extract: {embedder: bge-base-en-v1.5"))
+    assert main(["serve", "local", "--store", str(tmp_path / "store"), "--fallback", str(file)]) == 4
+    assert "bge-base-en-v1.5" in capsys.readouterr().err
+
+
 def test_the_fallback_is_the_extract_step_of_a_recipe_and_its_models_are_served_too(config):
     from ray.serve._private.build_app import build_app
 

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import httpx
 import openai
+import pyarrow as pa
+import pyarrow.dataset
 import pytest
 from face import OPEN, ask, events, listening, send, served
 
@@ -21,6 +23,7 @@ from raypipe.errors import ConfError
 from raypipe.harness import Participant
 from raypipe.kit import LocalKit
 from raypipe.online import NotReady, Online
+from raypipe.online.catalogue import Catalogue, Filters
 from raypipe.online.kit import ServeKit
 from raypipe.service.watch import JsonLines
 
@@ -221,6 +224,48 @@ def test_a_body_that_dawdles_costs_no_place_and_is_cut(filled):
             assert time.perf_counter() - start < 4
             assert client.get("/healthz").is_success
     assert counting.begun == 0
+
+
+def test_a_client_that_goes_in_the_middle_of_its_body_is_no_defect(filled, caplog):
+    head = "POST /v1/answer HTTP/1.1\r\nhost: here\r\n"
+    head += "content-type: application/json\r\ncontent-length: 90\r\n\r\n"
+
+    def told():
+        lines = [r for r in caplog.records if r.name == "raypipe.requests"]
+        return [r.fields["status"] for r in lines]
+
+    with (
+        caplog.at_level(logging.INFO, logger="raypipe"),
+        listening(served(Counting(filled.recipe, 0))) as url,
+    ):
+        with socket.create_connection(("127.0.0.1", httpx.URL(url).port)) as client:
+            client.sendall(head.encode() + b'{"query": ')
+            time.sleep(0.2)
+        until(lambda: told() == [499])
+    assert not [r for r in caplog.records if r.levelname == "ERROR"]
+
+
+def test_a_source_that_was_cited_from_several_hosts_is_found_by_each():
+    def cited(rank, page, url):
+        return {"rank": rank, "page": page, "snippet": None, "name": None, "url": url}
+
+    here, there = "https://a.example/1", "https://b.example/2"
+    rows = [{"id": "q1", "citations": [cited(0, "s1", here), cited(1, "s1", there), cited(2, "s2", here)]}]
+
+    class Stored:
+        def dataset(self, name):
+            return pyarrow.dataset.dataset(pa.Table.from_pylist(rows))
+
+    catalogue = Catalogue(Stored())
+    for hosts, found in (
+        (("a.example",), [("s1", here), ("s2", here)]),
+        (("b.example",), [("s1", there)]),
+        (("c.example",), []),
+        ((), [("s1", here), ("s2", here)]),
+    ):
+        citations = catalogue.citations("q", Filters(hosts))
+        assert [(c.snippet or c.page or c.name, c.url) for c in citations] == found
+    assert catalogue.urls({"s1"}) == {"s1": here}
 
 
 def test_without_its_key_nobody_asks_and_keys_are_changed_one_by_one(filled, job):

@@ -20,7 +20,7 @@ from typing import TypeAlias
 from raypipe.errors import Unavailable
 from raypipe.recipe import Stage
 from raypipe.records import ANSWERED, FAULT, IDK, Fault, Question, Reply
-from raypipe.step import Ask, Kit, Step
+from raypipe.step import Ask, Kit, Model, Step
 from raypipe.steps.extract import Extract
 
 SHARE = 0.75
@@ -41,6 +41,10 @@ class Rules:
     """What an endpoint does beyond leaving stages out. A job has no such rules: it asks the row again."""
 
     fallback: Extract | None = None  # answers from the ranking where a reply that could be the answer is owed
+
+    def models(self) -> tuple[Model, ...]:
+        """What must be loaded for it."""
+        return () if self.fallback is None else (self.fallback.embedder, self.fallback.maxsim)
 
 
 def limited(stage: Stage[Step], ask: Ask, last: bool, rules: Rules | None, clock: Clock = time.time) -> Ask:

@@ -15,7 +15,7 @@ from raypipe.errors import Unavailable
 from raypipe.kit import LocalKit
 from raypipe.manifest import read
 from raypipe.online import NotReady
-from raypipe.online.live import FOLLOW_S, Live
+from raypipe.online.live import FOLLOW_S, REFUSED_S, Live
 from raypipe.release import live, promote, rollback
 from raypipe.store import Store
 
@@ -122,6 +122,62 @@ def test_a_release_whose_model_is_away_is_followed_when_that_is_there(two):
     Elsewhere.here.add("other-embedder")
     time.sleep(FOLLOW_S)
     assert ask(app, {"query": "x"}).json()["versions"]["recipe"] == second.digest
+
+
+class Broken(LocalKit):
+    """Models of which one cannot be loaded, or only slowly, as a library has it."""
+
+    load: ClassVar[list[float | Exception]] = []  # what the next loads come to: so many seconds, or that
+
+    def embedder(self, model):
+        embed = super().embedder(model)
+
+        async def asked(texts, role):
+            if model.name == "other-embedder" and self.load:
+                how = self.load.pop()
+                if isinstance(how, Exception):
+                    raise how
+                await asyncio.sleep(how)
+            return await embed(texts, role)
+
+        return asked
+
+
+def test_a_release_whose_model_a_library_cannot_load_is_tried_again_after_a_while(two, caplog, monkeypatch):
+    store, (first, second) = two
+    promote(store, first, [])
+    app = served(Live(Broken(None, "sorted"), store.uri))
+    assert ask(app, {"query": "x"}).json()["versions"]["recipe"] == first.digest
+    release = promote(store, second, [])
+    Broken.load[:] = [RuntimeError("out of memory")]
+    time.sleep(FOLLOW_S)
+    assert ask(app, {"query": "x"}).json()["versions"]["recipe"] == first.digest
+    said = [r for r in caplog.records if r.levelname == "ERROR"]
+    assert [release.id in r.getMessage() and "out of memory" in str(r.exc_info[1]) for r in said] == [True]
+    time.sleep(FOLLOW_S)
+    assert ask(app, {"query": "x"}).json()["versions"]["recipe"] == first.digest, "not so soon"
+    now = time.monotonic
+    monkeypatch.setattr("raypipe.online.live.time.monotonic", lambda: now() + REFUSED_S)
+    assert ask(app, {"query": "x"}).json()["versions"]["recipe"] == second.digest
+
+
+def test_a_request_waits_for_a_release_that_is_being_opened_and_not_for_long(two, monkeypatch):
+    store, (first, second) = two
+    promote(store, first, [])
+    followed = Live(Broken(None, "sorted"), store.uri)
+    monkeypatch.setattr("raypipe.online.live.OPENING_S", 0.1)
+    monkeypatch.setattr("raypipe.online.live.FOLLOW_S", 0.0)
+
+    async def scene():
+        assert (await followed.current()).recipe.digest() == first.digest
+        await asyncio.to_thread(promote, store, second, [])
+        Broken.load[:] = [2.0]
+        assert (await followed.current()).recipe.digest() == first.digest
+        async with asyncio.timeout(60):
+            while (await followed.current()).recipe.digest() != second.digest:
+                await asyncio.sleep(0.05)
+
+    asyncio.run(scene())
 
 
 def test_a_pointer_or_a_release_that_is_damaged_or_gone_stops_no_answers(two, caplog):

@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from raypipe.text.html import ParsedPage, to_text
-from raypipe.text.limits import Job, Limited, Limits, Refused
+from raypipe.text.limits import Job, Limited, Limits, Refused, Stopped
 
 GOOD = [Job(b"<p>one"), Job(b"<p>two<p hidden>x"), Job("<p>dreißig 😀".encode())]
 SLOW = Job(b"<div>x" * 100_000, "lxml", "bs4")  # over two seconds of CPU for BeautifulSoup
@@ -99,6 +99,18 @@ def test_threads_share_one_child(quick):
         t.join()
     assert found == [["one", "two x", "dreißig 😀"]] * 4
     assert len(children()) == 1
+
+
+def test_pages_that_nobody_waits_for_are_not_read_and_the_next_are(quick):
+    stop = threading.Event()
+    later = threading.Timer(0.2, stop.set)
+    later.start()
+    with pytest.raises(Stopped):
+        quick.run([SLOW] * 50, stop)
+    later.join()
+    with pytest.raises(Stopped):
+        quick.run(GOOD, stop)  # had waited for its turn
+    assert texts(quick.run(GOOD)) == ["one", "two x", "dreißig 😀"]
 
 
 def test_no_child_outlives_the_last_reference():

@@ -118,7 +118,7 @@ class Endpoint:
 
         store = settings.store_to_use(self.store)
         models = self.asked(settings, store).models()
-        for model in models:
+        for model in (*models, *self.rules(settings).models()):
             load.present(model)
         pools.startable(self.file(settings), models)
 

@@ -15,7 +15,6 @@ from raypipe.deploy.gateway import Gateway
 from raypipe.deploy.models import Models
 from raypipe.recipe import Recipe
 from raypipe.service.problems import RETRY_S
-from raypipe.step import Model
 from raypipe.work import Place
 
 NAME = "raypipe"
@@ -53,7 +52,7 @@ def deployed(
     `engine_gpus` one with engines, and `gateways` how many of those there are, unless a Serve config says
     otherwise."""
     face, rules = face or Face(), rules or Rules()
-    wanted = dict.fromkeys((*recipe.models(), *_of_fallback(rules)))
+    wanted = dict.fromkeys((*recipe.models(), *rules.models()))
 
     def models(name: str, kind: str) -> Application:
         chosen = [m for m in wanted if m.kind == kind]
@@ -91,10 +90,6 @@ def deployed(
         models("rerank", "reranker"),
         models("generate", "generator") if asks else None,
     )
-
-
-def _of_fallback(rules: Rules) -> tuple[Model, ...]:
-    return () if rules.fallback is None else (rules.fallback.embedder, rules.fallback.maxsim)
 
 
 def run(app: Application, host: str, port: int) -> None:

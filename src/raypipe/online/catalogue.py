@@ -66,12 +66,12 @@ class Catalogue:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._reading = threading.Lock()
-        self._urls: dict[str, str] | None = None
+        self._urls: dict[str, tuple[str, ...]] | None = None
 
     def urls(self, sources: Collection[str]) -> dict[str, str]:
-        """The url of each source that some question cites."""
+        """The url of each source that some question cites; of several, the first's."""
         known = self._known()
-        return {s: known[s] for s in sources if s in known}
+        return {s: known[s][0] for s in sources if s in known}
 
     def citations(self, question: str, filters: Filters) -> tuple[Citation, ...]:
         """Citations of a question about the whole store: one for each source that fits, by source id."""
@@ -82,20 +82,20 @@ class Catalogue:
     def _fit(self, filters: Filters) -> Iterator[tuple[str, str]]:
         known = self._known()
         for source in sorted(set(filters.sources) or known):
-            url = known.get(source, "")
-            if within(url, filters.hosts):
+            fit = (url for url in known.get(source, ("",)) if within(url, filters.hosts))
+            if (url := next(fit, None)) is not None:
                 yield source, url
 
-    def _known(self) -> dict[str, str]:
-        """Source id -> url of its first citation, by question id and rank."""
+    def _known(self) -> dict[str, tuple[str, ...]]:
+        """Source id -> the urls that it was cited from, by question id and rank."""
         with self._reading:
             if self._urls is None:
-                found: dict[str, str] = {}
+                found: dict[str, dict[str, None]] = {}  # urls as keys: each once, in order
                 table = self._store.dataset("questions").to_table(columns=["id", "citations"]).sort_by("id")
                 for cited in table["citations"].to_pylist():
                     for c in sorted(cited or (), key=lambda c: c["rank"]):
                         for source in (c["page"], c["snippet"], c["name"]):
                             if source is not None:
-                                found.setdefault(source, c["url"])
-                self._urls = found
+                                found.setdefault(source, {})[c["url"]] = None
+                self._urls = {source: tuple(urls) for source, urls in found.items()}
             return self._urls

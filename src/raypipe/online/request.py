@@ -7,7 +7,9 @@ run over snippets alone. Knows how a recipe is run and searched; knows no store 
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
@@ -98,8 +100,25 @@ async def _split(corpora: Corpora, sources: Sequence[Source]) -> tuple[pa.Table,
 
 async def _beside(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """Work that computes and awaits little, on a thread with a loop of its own: splitting fifty pages takes a
-    second, and other requests go on meanwhile."""
-    return await asyncio.to_thread(lambda: asyncio.run(work()))
+    second, and other requests go on meanwhile. Whoever stops waiting ends the work, too."""
+    doing: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[T]]] = []
+    unwanted = threading.Event()
+
+    async def there() -> T:
+        task = asyncio.ensure_future(work())
+        doing.append((asyncio.get_running_loop(), task))
+        if unwanted.is_set():
+            task.cancel()
+        return await task
+
+    try:
+        return await asyncio.to_thread(lambda: asyncio.run(there()))
+    except asyncio.CancelledError:
+        unwanted.set()
+        for loop, task in doing:
+            with suppress(RuntimeError):  # it ended meanwhile, and its loop with it
+                loop.call_soon_threadsafe(task.cancel)
+        raise
 
 
 def _faults(table: pa.Table) -> dict[str, Fault]:

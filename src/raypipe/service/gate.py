@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from fastapi import Request
 from starlette.datastructures import Headers
+from starlette.requests import ClientDisconnect
 
 from raypipe.access import Keys, Limits
 from raypipe.errors import Overloaded
@@ -90,6 +91,8 @@ async def body(request: Request, limits: Limits) -> bytes:
                 found += chunk
                 if len(found) > limits.body_bytes:
                     raise large
+    except ClientDisconnect:
+        raise Gone from None
     except TimeoutError:
         detail = f"expected the whole body within {limits.body_s:g} s"
         raise Refused(HTTPStatus.REQUEST_TIMEOUT, detail, (), _CLOSE) from None

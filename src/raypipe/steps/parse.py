@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -73,10 +74,19 @@ class Parse:
                 for r in rows
                 if r["kind"] == "page" and r["fault"] is None and r["content"] is not None
             ]
-            pages = iter(await asyncio.to_thread(limited.run, jobs) if jobs else ())
+            pages = iter(await _parsed(limited, jobs) if jobs else ())
             return _table([_row(r, pages) for r in rows])
 
         return build
+
+
+async def _parsed(limited: Limited, jobs: list[Job]) -> list[ParsedPage | Refused]:
+    """The pages, read on a thread. Whoever stops waiting ends the reading, too."""
+    stop = threading.Event()
+    try:
+        return await asyncio.to_thread(limited.run, jobs, stop)
+    finally:
+        stop.set()
 
 
 def _chosen(source: str) -> bool:

@@ -71,6 +71,10 @@ class Refused:
         return Fault("parse", self.reason, self.detail, self.transient)
 
 
+class Stopped(Exception):
+    """Nobody waits for these pages any more."""
+
+
 class Limited:
     """Parses pages in a child process that it starts with the first page. Safe to share between threads."""
 
@@ -79,13 +83,19 @@ class Limited:
         self._child: _Child | None = None
         self._lock = threading.Lock()
 
-    def run(self, jobs: Sequence[Job]) -> list[ParsedPage | Refused]:
-        """Each page's text or refusal, in order. One page's trouble is never another's."""
+    def run(self, jobs: Sequence[Job], stop: threading.Event | None = None) -> list[ParsedPage | Refused]:
+        """Each page's text or refusal, in order. One page's trouble is never another's.
+
+        Raises Stopped once `stop` is set, which is looked at between pages: what is left is not parsed.
+        """
         out: list[ParsedPage | Refused | None] = [self._refused(j.html) for j in jobs]
         todo = deque((i, j) for i, (j, r) in enumerate(zip(jobs, out, strict=True)) if r is None)
         second_try = False  # a child can also be killed by someone else, and then the page is innocent
         with self._lock:
             while todo:
+                if stop is not None and stop.is_set():
+                    self.close()  # it may be reading what nobody wants
+                    raise Stopped
                 child = self._child or _Child(self._limits)
                 self._child = child
                 exhausted = False
@@ -94,11 +104,15 @@ class Limited:
                     second_try = False
                     if exhausted := isinstance(answer, Refused) and answer.reason == "memory":
                         break
+                    if stop is not None and stop.is_set():
+                        break
                 if exhausted:  # what is left of its memory is in pieces
                     self.close()
                     continue
                 if not todo:
                     break
+                if stop is not None and stop.is_set():
+                    continue
                 self.close()
                 why = child.end()
                 i, job = todo[0]
