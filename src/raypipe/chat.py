@@ -7,7 +7,7 @@ records alone; an engine, an endpoint and a scripted fake keep the same contract
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias
 
@@ -29,6 +29,9 @@ class Message:
 
 
 Chat: TypeAlias = tuple[Message, ...]
+
+Alone: TypeAlias = Callable[[], None]
+"""Called by an engine when a call begins that nothing else runs beside."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 import ray
 
-from raypipe.chat import Chat, Generated, Message, Sampling
+from raypipe.chat import Alone, Chat, Generated, Message, Sampling
 from raypipe.cluster import engines
 from raypipe.cluster.engines import Client, Place
 from raypipe.errors import ConfError, ModelMissing
+from raypipe.models.gate import Gate
 from raypipe.records import Fault
 
 pytestmark = pytest.mark.ray
@@ -33,7 +34,7 @@ class Echo:
             raise ModelMissing("no weights here: fetch them")
         self._diary = Path(diary)
         self._note("born")
-        self._inside = 0
+        self._gate = Gate()
 
     def _note(self, what: str) -> None:
         with self._diary.open("a") as f:
@@ -43,24 +44,24 @@ class Echo:
     async def healthy(self) -> None: ...
 
     async def generate(
-        self, chats: Sequence[Chat], sampling: Sampling, adapter: str | None, alone: bool
+        self, chats: Sequence[Chat], sampling: Sampling, adapter: str | None, alone: Alone | None
     ) -> list[Generated | Fault]:
         if adapter:
             raise ConfError(f"no adapter named {adapter!r}")
-        return list(await asyncio.gather(*(self._one(chat[-1].content, alone) for chat in chats)))
+        async with self._gate.turn(object() if alone else "together"):
+            if alone:
+                alone()
+            return list(await asyncio.gather(*(self._one(chat[-1].content) for chat in chats)))
 
-    async def _one(self, text: str, alone: bool) -> Generated | Fault:
-        self._inside += 1
-        assert not alone or self._inside == 1
+    async def _one(self, text: str) -> Generated | Fault:
         self._note(f"asked {text}")
         try:
             await asyncio.sleep(60 if text == "for ever" else 0.05)
         except asyncio.CancelledError:
             self._note("cancelled")
             raise
-        if text == "poison":
+        if text.startswith("poison"):
             os._exit(1)
-        self._inside -= 1
         if text == "bad":
             return Fault("generate", "prompt_too_long", "", transient=False)
         return Generated(text[::-1], "stop", len(text), 0, len(text))
@@ -160,6 +161,16 @@ def test_a_poison_chat_costs_its_row_and_three_attempts_and_all_others_are_answe
     assert ask(client, texts) == [t[::-1] if t != "poison" else "kills_engine" for t in texts]
     assert lines(diary, "asked poison") == 3
     assert ask(client, ["after"]) == ["retfa"]
+
+
+def test_chats_that_wait_while_another_kills_their_engine_are_asked_again_and_answered(client, diary):
+    async def run() -> list[list[Generated | Fault]]:
+        calls = [["poison", "a0", "b0"], ["a1", "b1", "c1"], ["a2", "b2", "poison too"]]
+        return await asyncio.gather(*(client.generate([chat(t) for t in c], SAMPLING) for c in calls))
+
+    replies: list[Any] = asyncio.run(run())
+    said = [[r.text if isinstance(r, Generated) else r.reason for r in some] for some in replies]
+    assert said == [["kills_engine", "0a", "0b"], ["1a", "1b", "1c"], ["2a", "2b", "kills_engine"]]
 
 
 def test_an_engine_killed_from_outside_is_restarted_and_what_was_in_flight_asked_again(client, diary):

@@ -25,7 +25,7 @@ from ray.experimental.internal_kv import _internal_kv_get, _internal_kv_put
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from raypipe.chat import STEP, Chat, Generated, Sampling
+from raypipe.chat import STEP, Alone, Chat, Generated, Sampling
 from raypipe.errors import ClusterTooSmall, ConfError, RaypipeError
 from raypipe.flights import Flights
 from raypipe.records import Fault
@@ -44,7 +44,7 @@ class Asked(Protocol):
     async def ready(self) -> None: ...
     async def healthy(self) -> None: ...
     async def generate(
-        self, chats: Sequence[Chat], sampling: Sampling, adapter: str | None, alone: bool
+        self, chats: Sequence[Chat], sampling: Sampling, adapter: str | None, alone: Alone | None
     ) -> list[Generated | Fault]: ...
     def stream(
         self, chat: Chat, sampling: Sampling, adapter: str | None, name: str
@@ -87,13 +87,28 @@ def _born(name: str) -> float:
     return pause_s(births, now)
 
 
+def _suspect(name: str, call: str) -> None:
+    """Notes in the cluster that from now on the engine of a name does this call and nothing else."""
+    _internal_kv_put(f"raypipe-suspect-{name}", call, overwrite=True)
+
+
+def _suspected(name: str) -> str:
+    """The call that an engine did last with nothing else; "" for none."""
+    return (_internal_kv_get(f"raypipe-suspect-{name}") or b"").decode()
+
+
 class EngineActor:
     """One engine in an actor of its own. The class is plain, so that a deployment can hold it as well."""
 
-    def __init__(self, make: Make, pause: Callable[[], float] = lambda: 0.0) -> None:
+    def __init__(
+        self,
+        make: Make,
+        pause: Callable[[], float] = lambda: 0.0,
+        suspect: Callable[[str], None] = lambda call: None,
+    ) -> None:
         """The first call makes the engine: what a constructor raises, Ray reports as a death. `pause`: s to
-        wait before that."""
-        self._make, self._pause = make, pause
+        wait before that. `suspect`: told of a call that begins with nothing else in the engine."""
+        self._make, self._pause, self._suspect = make, pause, suspect
         self._engine: Asked | None = None
         self._making = asyncio.Lock()
         self._flights: Flights[tuple[Chat, Sampling, str | None], Generated | Fault] = Flights()
@@ -119,16 +134,17 @@ class EngineActor:
             await self._engine.healthy()
 
     async def generate(
-        self, chats: Sequence[Chat], sampling: Sampling, adapter: str | None = None, alone: bool = False
+        self, chats: Sequence[Chat], sampling: Sampling, adapter: str | None = None, alone: str = ""
     ) -> list[Generated | Fault]:
-        """As `Asked.generate`. Equal requests of any callers are asked once while in flight."""
+        """As `Asked.generate`. Equal requests of any callers are asked once while in flight. `alone`: a name
+        for a call that nothing else runs beside."""
         engine = await self._open()
         if alone:
-            return await engine.generate(chats, sampling, adapter, alone)
+            return await engine.generate(chats, sampling, adapter, functools.partial(self._suspect, alone))
         keys = [(chat, sampling, adapter) for chat in dict.fromkeys(chats)]
 
         async def ask(places: list[int]) -> list[Generated | Fault]:
-            return await engine.generate([keys[i][0] for i in places], sampling, adapter, False)
+            return await engine.generate([keys[i][0] for i in places], sampling, adapter, None)
 
         found = dict(zip(keys, await self._flights.of(keys, ask), strict=True))
         return [found[chat, sampling, adapter] for chat in chats]
@@ -195,7 +211,8 @@ def begin(name: str, make: Make, place: Place, group: Group | None = None) -> Cl
         max_restarts=RESTARTS,
         max_task_retries=1,
     )
-    return Client(actor.remote(make, functools.partial(_born, name)))
+    hands = functools.partial(_born, name), functools.partial(_suspect, name)
+    return Client(actor.remote(make, *hands), name)
 
 
 def start(name: str, make: Make, place: Place) -> Client:
@@ -208,7 +225,7 @@ def start(name: str, make: Make, place: Place) -> Client:
 def find(name: str) -> Client:
     """The engine of that name. Raises ConfError if the job started none."""
     try:
-        return Client(ray.get_actor(name, namespace=NAMESPACE))
+        return Client(ray.get_actor(name, namespace=NAMESPACE), name)
     except ValueError as e:
         raise ConfError(
             f"no engine named {name} in this cluster: the job starts engines before blocks"
@@ -218,8 +235,8 @@ def find(name: str) -> Client:
 class Client:
     """An engine as a caller sees it. May be sent to other processes of the job."""
 
-    def __init__(self, handle: Any) -> None:
-        self._handle = handle
+    def __init__(self, handle: Any, name: str) -> None:
+        self._handle, self._name = handle, name
 
     def ready(self) -> None:
         """Waits till the engine is up, which takes as long as loading does. Raises ConfError or ModelMissing
@@ -280,16 +297,21 @@ class Client:
             return [await self._alone(chat, sampling, adapter) for chat in chats]
 
     async def _alone(self, chat: Chat, sampling: Sampling, adapter: str | None) -> Generated | Fault:
-        """A third and last attempt, with nothing else in the engine: if it dies now, this chat did it."""
-        try:
-            await self._handle.ready.options(max_task_retries=-1).remote()
-        except RayActorError as e:
-            return Fault(STEP, "engine_lost", f"the engine died {RESTARTS} times: {e}", transient=True)
+        """A third and last attempt, with nothing else in the engine: if it dies in that, this chat did it. If
+        it dies before, another did, and this one has its attempt still."""
         once = self._handle.generate.options(max_task_retries=0)
-        try:
-            return (await self._asked(once, [chat], sampling, adapter, True))[0]
-        except RayActorError:
-            return Fault(STEP, "kills_engine", "the engine died of this chat, three times", transient=False)
+        while True:
+            try:
+                await self._handle.ready.options(max_task_retries=-1).remote()
+            except RayActorError as e:
+                return Fault(STEP, "engine_lost", f"the engine died {RESTARTS} times: {e}", transient=True)
+            call = uuid.uuid4().hex
+            try:
+                return (await self._asked(once, [chat], sampling, adapter, call))[0]
+            except RayActorError:
+                if _suspected(self._name) == call:
+                    why = "the engine died of this chat, three times"
+                    return Fault(STEP, "kills_engine", why, transient=False)
 
     async def _asked(self, method: Any, *args: Any) -> list[Generated | Fault]:
         ref = method.remote(*args)

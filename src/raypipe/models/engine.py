@@ -17,7 +17,7 @@ import re
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, NoReturn
 
-from raypipe.chat import Chat, Generated, Sampling
+from raypipe.chat import Alone, Chat, Generated, Sampling
 from raypipe.errors import ConfError
 from raypipe.models import generator, vllm_terms
 from raypipe.models.gate import Gate
@@ -69,20 +69,31 @@ class Engine:
                 raise ConfError(f"adapter {name!r}: it does not fit {self.setup.folder}: {e}") from e
 
     async def generate(
-        self, chats: Sequence[Chat], sampling: Sampling, adapter: str | None = None, alone: bool = False
+        self,
+        chats: Sequence[Chat],
+        sampling: Sampling,
+        adapter: str | None = None,
+        alone: Alone | None = None,
     ) -> list[Generated | Fault]:
-        """As `chat.Generate`. `alone`: nothing else runs meanwhile, so that a death has one suspect."""
+        """As `chat.Generate`. With `alone` nothing else runs meanwhile, so that a death has one suspect, and
+        it is called when that begins."""
         outputs = await self.outputs(chats, sampling, adapter, alone)
         return [o if isinstance(o, Fault) else reply(o, sampling) for o in outputs]
 
     async def outputs(
-        self, chats: Sequence[Chat], sampling: Sampling, adapter: str | None = None, alone: bool = False
+        self,
+        chats: Sequence[Chat],
+        sampling: Sampling,
+        adapter: str | None = None,
+        alone: Alone | None = None,
     ) -> list[Any]:
         """vLLM's RequestOutput of each chat, with its tokens, or a Fault."""
         params = self._params(sampling, "FINAL_ONLY")
         lora = self._adapter(adapter)
         prompts = await asyncio.gather(*(self._prompt(chat, sampling) for chat in chats))
         async with self._gate.turn(object() if alone else self._kind(adapter)):
+            if alone:
+                alone()
             return await asyncio.gather(*(self._one(prompt, params, lora) for prompt in prompts))
 
     async def stream(
