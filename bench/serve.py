@@ -126,6 +126,8 @@ def _against_empty(served: Mapping[str, Any], questions: list[Question], seconds
         beyond[asked].append(numbers["overhead_ms"]["p50"])
         _say({"way": "endpoint" if asked else "an application that does nothing", "clients": 1, **numbers})
     serve.delete(EMPTY)
+    if None in beyond[True] + beyond[False]:
+        raise SystemExit("--seconds: a turn of one client had fewer than two answers: give more")
     endpoint, empty = (statistics.mean(beyond[asked]) for asked in (True, False))
     _say({"clients": 1, "own_overhead_ms": round(endpoint - empty, 1)})
 

@@ -27,8 +27,8 @@ from raypipe.store.tables import REPLIES, SCORES, checked, embeddings_schema, ki
 # Of keys and values that a process asked itself and keeps in memory: 10,000 vectors of 768 numbers, those of
 # five questions with fifty real pages each. A text that comes back later than that is asked again.
 FRESH_BYTES = 32 << 20
-# Of values per commit of a fold. A driver over 7,176 sources peaks 97 MB above one over 704 with 16 MiB, 79 MB
-# with 8 and 40 MB with 4; each commit reads the keys that no index has yet, so fewer are faster.
+# Of values per commit of a fold. A driver over 7,176 sources peaks 97 MB above one over 704 with 16 MiB, 79
+# with 8 and 40 with 4; each commit reads the keys that no index has yet, so fewer are faster.
 FOLD_BYTES = 8 << 20
 _FOLDER = "_memo"
 

@@ -60,13 +60,13 @@ def within(url: str, hosts: Collection[str]) -> bool:
 
 
 class Catalogue:
-    """The citations of every stored question, read when they are first needed: some seconds and 60 MB for
+    """The citations of every stored question, read when they are first needed: some seconds and 70 MB for
     CRAG's 135,000."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._reading = threading.Lock()
-        self._urls: dict[str, tuple[str, ...]] | None = None
+        self._urls: dict[str, list[str]] | None = None
 
     def urls(self, sources: Collection[str]) -> dict[str, str]:
         """The url of each source that some question cites; of several, the first's."""
@@ -86,16 +86,16 @@ class Catalogue:
             if (url := next(fit, None)) is not None:
                 yield source, url
 
-    def _known(self) -> dict[str, tuple[str, ...]]:
-        """Source id -> the urls that it was cited from, by question id and rank."""
+    def _known(self) -> dict[str, list[str]]:
+        """Source id -> the urls that it was cited from, each once, by question id and rank."""
         with self._reading:
             if self._urls is None:
-                found: dict[str, dict[str, None]] = {}  # urls as keys: each once, in order
+                found: dict[str, list[str]] = {}
                 table = self._store.dataset("questions").to_table(columns=["id", "citations"]).sort_by("id")
                 for cited in table["citations"].to_pylist():
                     for c in sorted(cited or (), key=lambda c: c["rank"]):
                         for source in (c["page"], c["snippet"], c["name"]):
-                            if source is not None:
-                                found.setdefault(source, {})[c["url"]] = None
-                self._urls = {source: tuple(urls) for source, urls in found.items()}
+                            if source is not None and c["url"] not in (urls := found.setdefault(source, [])):
+                                urls.append(c["url"])
+                self._urls = found
             return self._urls

@@ -48,7 +48,7 @@ class Live:
         """What answers now. Raises NotReady before the first release."""
         if self._now is None:
             await self._look_once()
-        elif self._stale() and not self._looking.locked():
+        elif self._stale() and (self._look_beside is None or self._look_beside.done()):
             self._look_beside = asyncio.ensure_future(self._look_once())
             await asyncio.wait({self._look_beside}, timeout=OPENING_S)
         if self._now is None:
@@ -58,10 +58,8 @@ class Live:
     async def _look_once(self) -> None:
         async with self._looking:
             if self._stale():
-                try:
-                    await self._look()
-                finally:
-                    self._looked = time.monotonic()
+                await self._look()
+                self._looked = time.monotonic()
 
     def _stale(self) -> bool:
         return time.monotonic() - self._looked >= FOLLOW_S

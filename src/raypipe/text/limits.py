@@ -94,7 +94,6 @@ class Limited:
         with self._lock:
             while todo:
                 if stop is not None and stop.is_set():
-                    self.close()  # it may be reading what nobody wants
                     raise Stopped
                 child = self._child or _Child(self._limits)
                 self._child = child
@@ -105,14 +104,13 @@ class Limited:
                     if exhausted := isinstance(answer, Refused) and answer.reason == "memory":
                         break
                     if stop is not None and stop.is_set():
-                        break
+                        self.close()  # it reads on
+                        raise Stopped
                 if exhausted:  # what is left of its memory is in pieces
                     self.close()
                     continue
                 if not todo:
                     break
-                if stop is not None and stop.is_set():
-                    continue
                 self.close()
                 why = child.end()
                 i, job = todo[0]
