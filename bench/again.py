@@ -20,8 +20,8 @@ from pathlib import Path
 from raypipe.cli.opened import resolved
 from raypipe.core.config import Conf
 from raypipe.evaluation.evaluate import evaluate
-from raypipe.pipeline.driver import Pipeline, Sizes, inline
-from raypipe.pipeline.tasks import Place
+from raypipe.pipeline.driver import Pipeline, TaskSizes, inline
+from raypipe.pipeline.tasks import WorkerConfig
 from raypipe.report.progress import Progress
 from raypipe.store import Store
 from raypipe.synth import write
@@ -40,8 +40,8 @@ def main() -> int:
         write(folder / "world", given.questions, pages=50, seed=1, page_chars=2000)
         store = Store.create(str(folder / "store"))
         recipe = resolved(given.recipe, None, Conf((ROOT / "conf",)))
-        place, silent = Place(store.uri, "sorted", "cpu", 1), Progress(io.StringIO(), silent=True)
-        pipe = Pipeline(store, recipe, place, Sizes(100, 10), inline, silent)
+        place, silent = WorkerConfig(store.uri, "sorted", "cpu", 1), Progress(io.StringIO(), silent=True)
+        pipe = Pipeline(store, recipe, place, TaskSizes(100, 10), inline, silent)
         took, cpu, calls = [], [], []
         for _ in range(2):
             start, worked = time.perf_counter(), time.process_time()

@@ -26,15 +26,15 @@ import ray
 sys.path.insert(0, str(Path(__file__).parent))
 from engine import chats, sentence
 
-from raypipe.core.llm import Generate, Generated, Sampling
+from raypipe.core.llm import Generated, Generator, Sampling
 from raypipe.core.protocols import Model
 from raypipe.models import actors, catalog, load, standins
 from raypipe.models.engine import Engine
 from raypipe.models.kit import LocalKit
-from raypipe.models.load import Room
+from raypipe.models.load import EngineLimits
 
 ROWS = 60
-ROOM = Room()
+ROOM = EngineLimits()
 WORKER, CORE, GUARD = "VLLM::Worker", "VLLM::EngineCore", "models/guard.py"
 
 
@@ -60,12 +60,12 @@ def victim(what: str, before: set[int]) -> psutil.Process:
     return parent
 
 
-async def ask(generate: Generate) -> list[str]:
+async def ask(generate: Generator) -> list[str]:
     replies = await generate(chats(ROWS, ROWS), Sampling(max_tokens=200))
     return [r.text if isinstance(r, Generated) else f"FAULT {r.reason}" for r in replies]
 
 
-async def disturbed(generate: Generate, what: str, before: set[int]) -> list[str]:
+async def disturbed(generate: Generator, what: str, before: set[int]) -> list[str]:
     call = asyncio.create_task(ask(generate))
     await asyncio.sleep(1.0)
     assert not call.done(), "too fast to be disturbed"
@@ -105,7 +105,7 @@ def main() -> int:
         os.environ.update(RAY_AUTH_MODE="disabled", RAY_USAGE_STATS_ENABLED="0")
         ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False)
         make = functools.partial(Engine, load.engine_setup(model, ROOM), True)
-        client = actors.start("engine-drill", make, actors.Place(cpus=0.5))
+        client = actors.start("engine-drill", make, actors.Resources(cpus=0.5))
         calm = asyncio.run(ask(client.generate))
         sound = len(set(calm)) == ROWS and not any(row.startswith("FAULT") for row in calm)
         for what in ("worker", "core", "actor"):

@@ -35,7 +35,7 @@ from raypipe.core.llm import Chat, Generated, Message, Sampling
 from raypipe.core.records import Fault
 from raypipe.models import standins
 from raypipe.models.engine import Engine
-from raypipe.models.generator import Setup
+from raypipe.models.generator import EngineSetup
 from raypipe.models.vllm_terms import arguments
 
 CALLERS = 4
@@ -106,7 +106,7 @@ Say = Callable[[list[Chat]], Run]
 
 
 @contextmanager
-def peer(setup: Setup, sampling: Sampling) -> Iterator[Say]:
+def peer(setup: EngineSetup, sampling: Sampling) -> Iterator[Say]:
     from vllm import LLM, SamplingParams
 
     plain = arguments(setup)
@@ -125,7 +125,7 @@ def peer(setup: Setup, sampling: Sampling) -> Iterator[Say]:
 
 
 @contextmanager
-def engine(setup: Setup, sampling: Sampling) -> Iterator[Say]:
+def engine(setup: EngineSetup, sampling: Sampling) -> Iterator[Say]:
     with asyncio.Runner() as loop:
 
         async def start() -> Engine:
@@ -146,13 +146,15 @@ def engine(setup: Setup, sampling: Sampling) -> Iterator[Say]:
 
 
 @contextmanager
-def actor(setup: Setup, sampling: Sampling) -> Iterator[Say]:
+def actor(setup: EngineSetup, sampling: Sampling) -> Iterator[Say]:
     import ray
 
     from raypipe.models import actors
 
     ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False)
-    client = actors.start("engine-bench-0", functools.partial(Engine, setup, True), actors.Place(cpus=0.5))
+    client = actors.start(
+        "engine-bench-0", functools.partial(Engine, setup, True), actors.Resources(cpus=0.5)
+    )
 
     async def ask(asked: list[Chat]) -> Run:
         spent = Spent()
@@ -184,7 +186,7 @@ def texts(folder: Path, said: list[Any]) -> list[str]:
 
 def one_way(way: str, args: argparse.Namespace) -> None:
     """Answers each round that is named on stdin with a line on stdout."""
-    setup, sampling = Setup(args.folder, 4096, "float32"), Sampling(max_tokens=args.tokens)
+    setup, sampling = EngineSetup(args.folder, 4096, "float32"), Sampling(max_tokens=args.tokens)
     with {"peer": peer, "engine": engine, "actor": actor}[way](setup, sampling) as say:
         say(chats(4, 4, seed=-1))
         print("READY", flush=True)

@@ -39,7 +39,7 @@ from raypipe.core.protocols import Role
 from raypipe.core.records import digest
 from raypipe.models import catalog
 from raypipe.models.kit import LocalKit
-from raypipe.steps.extract import ANALYZER, Choice, choose
+from raypipe.steps.extract import ANALYZER, BestSentence, choose
 from raypipe.text import bm25, evidence
 from raypipe.text.evidence import Fitted, FittedOn
 from raypipe.text.words import analyse
@@ -140,7 +140,9 @@ class Models:
         if by_sentence:
             await self._blocks(f"{what}: MaxSim", list(by_sentence), call)
 
-    async def choices(self, what: str, asked: Sequence[Asked], found: Sequence[list[str]]) -> list[Choice]:
+    async def choices(
+        self, what: str, asked: Sequence[Asked], found: Sequence[list[str]]
+    ) -> list[BestSentence]:
         """What `extract` would say to each question, given its candidate sentences."""
         queries = await self.vectors(f"{what} questions", [a.question for a in asked], "query")
         await self.vectors(f"{what} sentences", [s for c in found for s in c], "passage")
@@ -156,7 +158,7 @@ class Models:
         """The best passages of the whole pool for each question."""
         pool = sorted({a.passage for a in asked})
         words = [analyse(p, ANALYZER)[0] for p in pool]
-        flat = bm25.Pool(np.cumsum([0, *map(len, words)]).astype(np.int64), np.concatenate(words))
+        flat = bm25.Bm25Corpus(np.cumsum([0, *map(len, words)]).astype(np.int64), np.concatenate(words))
         known = await self.vectors("NQ passages", pool, "passage")
         queries = await self.vectors("NQ questions", [a.question for a in asked], "query")
         best = []
@@ -217,7 +219,7 @@ class Given:
     name: str
     asked: Sequence[Asked]
     found: Sequence[list[str]]  # candidate sentences
-    choices: Sequence[Choice]
+    choices: Sequence[BestSentence]
 
     def cited(self) -> float:
         """Share of questions whose cited sentence holds an answer."""

@@ -26,8 +26,8 @@ from typing import Any
 
 from raypipe.kg.client import ABSENT_ON_500
 from raypipe.kg.execute import run
-from raypipe.kg.fetch import Remote
-from raypipe.kg.graph import Folder, GraphFault
+from raypipe.kg.fetch import ServerBackend
+from raypipe.kg.graph import FolderBackend, GraphFault
 from raypipe.kg.language.parser import parser
 from raypipe.kg.language.program import FUNCTIONS, Bad, Program, print_program
 from raypipe.kg.language.time_words import moment
@@ -114,7 +114,7 @@ def _tail(rng: random.Random) -> str:
     return key + rng.choice(("", "", "[len]", '["len"]', f"[:{rng.randint(0, 3)}]"))
 
 
-def behind_a_server(graph: Folder) -> Remote:
+def behind_a_server(graph: FolderBackend) -> ServerBackend:
     """The same graph as the mock API's endpoints give it, without HTTP."""
     api = MockApi(graph.tables)
 
@@ -126,14 +126,14 @@ def behind_a_server(graph: Folder) -> Remote:
             return None
         raise GraphFault("bad_request", f"{path}: status {status}")
 
-    return Remote(ask)
+    return ServerBackend(ask)
 
 
 class Wrong(Exception):
     """A program that came to what none may come to."""
 
 
-def through(texts: Iterable[str], graph: Folder, seed: int = 1) -> dict[str, Any]:
+def through(texts: Iterable[str], graph: FolderBackend, seed: int = 1) -> dict[str, Any]:
     """What became of these programs on this graph, every tenth on what a server gives of it. Raises Wrong,
     with the program, for the first that breaks a promise."""
     server = behind_a_server(graph)

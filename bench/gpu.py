@@ -32,7 +32,7 @@ from engine import Run, chats, engine, peer, sentence
 from raypipe.core.llm import Message, Sampling
 from raypipe.core.protocols import Model, ModelKind
 from raypipe.models import folder, standins
-from raypipe.models.generator import Setup
+from raypipe.models.generator import EngineSetup
 from raypipe.models.load import Engine, open_embedder, open_reranker
 
 TRIES = 5  # of each timing; the best counts: what else runs on the machine only ever adds
@@ -180,7 +180,7 @@ def generate(shape: Shape, size: str, device: str, way: str) -> dict[str, Any]:
     words, reply = TOKENS[size]
     with tempfile.TemporaryDirectory() as place:
         path = decoder(shape, Path(place), dtype)
-        setup = Setup(str(path), 8192, dtype, device="cuda" if device != "cpu" else "cpu")  # type: ignore[arg-type]
+        setup = EngineSetup(str(path), 8192, dtype, device="cuda" if device != "cpu" else "cpu")  # type: ignore[arg-type]
         asked = chats(CHATS[size], CHATS[size])
         rng = random.Random(1)
         filler = [" ".join(sentence(rng) for _ in range(words // 8)) for _ in asked]

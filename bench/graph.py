@@ -33,11 +33,11 @@ from raypipe.kg.server import serve
 from raypipe.kg.tables import load
 from raypipe.memo.memo import MemoryMemo
 from raypipe.models.kit import LocalKit
-from raypipe.recipes.executor import Questions
+from raypipe.recipes.executor import QuestionExecutor
 from raypipe.recipes.recipe import Recipe
 from raypipe.steps.decide import Decide
-from raypipe.steps.kg_query import Lookup
-from raypipe.steps.match_calls import Match
+from raypipe.steps.kg_query import KgQuery
+from raypipe.steps.match_calls import MatchCalls
 from raypipe.synth import write
 
 CONF = Conf((Path(__file__).parents[1] / "conf",))
@@ -46,7 +46,7 @@ HELD = "/3"  # ends the name of a template's held-out wording
 
 def graph_alone(recipe: Recipe, server: str | None) -> Recipe:
     """The recipe without its web path; with an address, asking there."""
-    kept = [s for s in recipe.question if isinstance(s.step, Match | Lookup)]
+    kept = [s for s in recipe.question if isinstance(s.step, MatchCalls | KgQuery)]
     if server is not None:
         graph = replace(recipe.graphs()[0], kind="server", where=server)
         kept = [replace(s, step=replace(cast(Any, s.step), graph=graph)) for s in kept]
@@ -68,7 +68,7 @@ def verdict(line: Mapping[str, Any], question: Question) -> str:
 async def answered(recipe: Recipe, questions: list[Question]) -> tuple[list[Question], int]:
     """The questions with their answers, and the requests that were made of a server."""
     kit = LocalKit(None, "sorted")
-    ask = Questions(recipe, kit, MemoryMemo())
+    ask = QuestionExecutor(recipe, kit, MemoryMemo())
     out = await ask(questions)
     await kit.close()
     return out, sum(c.tally.replies.asked for c in ask.counts.values())
@@ -78,7 +78,9 @@ def measured(folder: Path, questions: int, seed: int, behind: bool) -> dict[str,
     """What became of the questions of one invented world."""
     write(folder, questions, pages=1, seed=seed, page_chars=1000)
     lines = [json.loads(x) for x in (folder / "questions-00000.jsonl").read_text("utf-8").splitlines()]
-    rows = [r.question for r in readers.open([folder], "synth", readers.Counts()) if r.question is not None]
+    rows = [
+        r.question for r in readers.open([folder], "synth", readers.ReadCounts()) if r.question is not None
+    ]
     recipe = resolved("local-kg", None, CONF, {"": str(folder)})
     start = time.perf_counter()
     with serve(load(folder)) if behind else nullcontext() as url:

@@ -39,7 +39,7 @@ from typing import Any, TypeAlias, cast
 import psutil
 
 import raypipe
-from raypipe.pipeline.tasks import Do, Fill, Part, PartDone, Place, Verb
+from raypipe.pipeline.tasks import Do, TableTask, Task, TaskResult, Verb, WorkerConfig
 
 ROOT = Path(__file__).parents[1]
 OURS = str(Path(raypipe.__file__).parent)
@@ -55,7 +55,7 @@ LAST_S = 15.0  # for a driver whose raylet is gone, which may never end: then it
 DRIVER = (
     "return:begin", "call:commit", "call:_check_staged", "call:append", "return:append", "call:_settle",
     "return:_settle", "call:index", "call:drop_records", "return:drop_records", "call:end", "return:end",
-    "call:fold_memo", "call:_fold", "return:_fold", "return:ensure", "call:account", "return:account",
+    "call:merge_memo", "call:_fold", "return:_fold", "return:ensure", "call:write_manifest", "return:write_manifest",
 )  # fmt: skip
 WORKER = (
     "call:rows", "call:_write", "return:_write", "call:write_part", "call:sync", "return:sync",
@@ -96,11 +96,11 @@ def note(diary: Path, line: str) -> None:
 class Armed:
     """Work whose worker writes a diary of parts and points, and dies at one of them, once per trial."""
 
-    fill: Fill
+    fill: TableTask
     verb: str
     diary: str
     kill: Kill | None  # of a worker, at a point
-    place: Place
+    place: WorkerConfig
 
     def open(self) -> Do:
         do = replace(cast(Any, self.fill), place=self.place).open()
@@ -113,11 +113,11 @@ class Armed:
             if self.kill and (self.kill.point, self.kill.nth) == (point, seen[point]):
                 die_once(diary, point)
 
-        async def armed(part: Part) -> PartDone:
+        async def armed(part: Task) -> TaskResult:
             note(diary, f"begun {table} {cast(Any, self.fill).run} {part.name}")
             watch(WORKER, reached)
             try:
-                return cast(PartDone, await do(part))
+                return cast(TaskResult, await do(part))
             finally:
                 sys.setprofile(None)
 
@@ -146,7 +146,7 @@ def drive(address: str, session: int, folder: Path, kills: Sequence[Kill]) -> No
     from raypipe.cluster.file import Pool
     from raypipe.core.config import Conf
     from raypipe.evaluation.evaluate import evaluate
-    from raypipe.pipeline.driver import Pipeline, Sizes
+    from raypipe.pipeline.driver import Pipeline, TaskSizes
     from raypipe.report.progress import Progress
     from raypipe.store import Store
 
@@ -172,14 +172,14 @@ def drive(address: str, session: int, folder: Path, kills: Sequence[Kill]) -> No
             timer.start()
     at_a_point = next((k for k in kills if k.who == "worker" and k.point), None)
 
-    def runner(verb: Verb, fill: Fill, parts: Sequence[Part]) -> Iterator[PartDone]:
+    def runner(verb: Verb, fill: TableTask, parts: Sequence[Task]) -> Iterator[TaskResult]:
         armed = Armed(fill, verb, str(diary), at_a_point, cast(Any, fill).place)
-        return pools.run_parts(armed, parts, Pool(actors=ACTORS, cpus=0.5))
+        return pools.run_tasks(armed, parts, Pool(actors=ACTORS, cpus=0.5))
 
     recipe = resolved(str(RECIPE), str(MODELS), Conf((ROOT / "conf",)))
     store = Store.create(str(folder / "store"))
-    place, silent = Place(store.uri, "sorted", "cpu", 1), Progress(io.StringIO(), silent=True)
-    pipe = Pipeline(store, recipe, place, Sizes(15, 2), runner, silent)
+    place, silent = WorkerConfig(store.uri, "sorted", "cpu", 1), Progress(io.StringIO(), silent=True)
+    pipe = Pipeline(store, recipe, place, TaskSizes(15, 2), runner, silent)
     evaluate(pipe, [folder.parent / "world"], "synth", None, "official", folder / "out")
 
 

@@ -26,13 +26,13 @@ from raypipe.cli.opened import resolved
 from raypipe.core import arrow
 from raypipe.core.config import Conf
 from raypipe.core.records import Question, Source, source_id
-from raypipe.evaluation.dead_letters import losses
-from raypipe.pipeline.driver import Pipeline, Sizes, inline
-from raypipe.pipeline.tasks import Place
+from raypipe.evaluation.dead_letters import dead_letters
+from raypipe.pipeline.driver import Pipeline, TaskSizes, inline
+from raypipe.pipeline.tasks import WorkerConfig
 from raypipe.report.progress import Progress
 from raypipe.store import Store, put
 from raypipe.text.html import storable
-from raypipe.text.limits import Limits
+from raypipe.text.limits import PageLimits
 
 ROOT = Path(__file__).parents[1]
 TAGS = ("div", "table", "td", "font", "a", "p", "script", "style", "svg", "template", "select", "b", "!--")
@@ -111,9 +111,9 @@ def originals(folder: Path, data: str | None) -> list[str]:
     from raypipe.synth import write
 
     write(folder, 20, pages=30, seed=5, page_chars=3000)
-    found = list(readers.open([folder], "synth", readers.Counts()))
+    found = list(readers.open([folder], "synth", readers.ReadCounts()))
     for file in sorted(Path(data).glob("crag/*.jsonl*")) if data else ():
-        found += list(readers.open([file], "crag", readers.Counts()))
+        found += list(readers.open([file], "crag", readers.ReadCounts()))
     return sorted({s.content for row in found for s in row.sources if s.kind == "page"})
 
 
@@ -133,11 +133,13 @@ def run(pages: Sequence[str], folder: Path) -> dict[str, Any]:
             yield done
             start = time.perf_counter()
 
-    pipe = Pipeline(store, recipe, Place(store.uri, "sorted", "cpu", 1), Sizes(20, 1), timed, silent)
+    pipe = Pipeline(
+        store, recipe, WorkerConfig(store.uri, "sorted", "cpu", 1), TaskSizes(20, 1), timed, silent
+    )
     start = time.perf_counter()
     pipe.index(None)
     whole = Question("all", "of everything", citations=None)
-    lost = losses(pipe, [whole], {})
+    lost = dead_letters(pipe, [whole], {})
     of = next(t for t in lost.tallies if t.what == "sources")
     return {
         "pages": len(pages),
@@ -164,7 +166,7 @@ def main() -> int:
         found = run(pages, folder)
     print(json.dumps(found))
     whole = found["done"] + found["dead"] + found["to_do"] == given.pages
-    return 0 if whole and found["slowest_part_s"] < 20 * Limits().wall_s else 1
+    return 0 if whole and found["slowest_part_s"] < 20 * PageLimits().wall_s else 1
 
 
 if __name__ == "__main__":

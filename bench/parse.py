@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 from raypipe.text.html import ParsedPage, fast_text, fold, to_text
-from raypipe.text.limits import Job, Limited
+from raypipe.text.limits import ParseJob, SandboxedParser
 
 PAGES = "crag/dev_data.jsonl.bz2"
 ROUNDS = 6
@@ -42,9 +42,9 @@ def reference(pages: list[str]) -> list[str]:
     return [fold(BeautifulSoup(p, "lxml").get_text(" ", strip=True)) for p in pages]
 
 
-def limited(child: Limited) -> Callable[[list[str]], list[str | None]]:
+def limited(child: SandboxedParser) -> Callable[[list[str]], list[str | None]]:
     def run(pages: list[str]) -> list[str | None]:
-        answers = child.run([Job(p.encode()) for p in pages])
+        answers = child.run([ParseJob(p.encode()) for p in pages])
         return [a.text if isinstance(a, ParsedPage) else None for a in answers]
 
     return run
@@ -58,7 +58,7 @@ def main() -> int:
         return 2
     warnings.simplefilter("ignore")
     pages = read_pages(Path(folder) / PAGES)
-    with Limited() as child:
+    with SandboxedParser() as child:
         ways: dict[str, Callable[[list[str]], list[str] | list[str | None]]] = {
             "BeautifulSoup, lxml": reference,
             "text alone": lambda ps: [fast_text(p) for p in ps],

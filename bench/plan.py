@@ -23,8 +23,8 @@ from raypipe.core import arrow
 from raypipe.core.config import Conf
 from raypipe.core.records import Citation, Question, Source, SourceKind, source_id
 from raypipe.evaluation.evaluate import questions_of
-from raypipe.pipeline.driver import Pipeline, Sizes, inline
-from raypipe.pipeline.tasks import Place, answer_key, answers_table
+from raypipe.pipeline.driver import Pipeline, TaskSizes, inline
+from raypipe.pipeline.tasks import WorkerConfig, answer_key, answers_table
 from raypipe.recipes.recipe import row_key
 from raypipe.report.progress import Progress
 from raypipe.runs.plan.planner import plan
@@ -111,8 +111,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="raypipe-plan-") as folder:
         store = Store.create(folder)
         recipe = resolved(str(ROOT / "tests" / "fakes.yaml"), None, Conf((ROOT / "conf",)))
-        place = Place(store.uri, "sorted", "cpu", 1)
-        pipe = Pipeline(store, recipe, place, Sizes(100, 10), inline, Progress(io.StringIO(), silent=True))
+        place = WorkerConfig(store.uri, "sorted", "cpu", 1)
+        pipe = Pipeline(
+            store, recipe, place, TaskSizes(100, 10), inline, Progress(io.StringIO(), silent=True)
+        )
         sources = fill_questions(store)
         timed(f"{QUESTIONS} questions x {PAGES} pages, nothing parsed", pipe)
         fill_corpus(pipe, sources)

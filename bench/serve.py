@@ -44,15 +44,15 @@ from raypipe.core import arrow
 from raypipe.core.config import Conf
 from raypipe.core.records import Question
 from raypipe.models.kit import LocalKit
-from raypipe.pipeline.driver import Pipeline, Sizes, inline, searched
+from raypipe.pipeline.driver import Pipeline, TaskSizes, inline, searched
 from raypipe.pipeline.ingest import ingest
-from raypipe.pipeline.tasks import Place
-from raypipe.recipes.executor import Questions
+from raypipe.pipeline.tasks import WorkerConfig
+from raypipe.recipes.executor import QuestionExecutor
 from raypipe.recipes.recipe import Recipe
 from raypipe.report.progress import Progress
 from raypipe.serving import ray as deploy
-from raypipe.serving.access import Face, Keys, Limits
-from raypipe.serving.answerer import Online
+from raypipe.serving.access import ApiKeys, RequestLimits, ServerConfig
+from raypipe.serving.answerer import Answerer
 from raypipe.serving.http import application
 from raypipe.store import Store
 from raypipe.store.index import LanceIndex
@@ -106,7 +106,7 @@ def _measure(
             continue
         found: dict[bool, list[float]] = {True: [], False: []}
         for together in TURNS:
-            _compute_together(deploy.TOGETHER if together else 1)
+            _compute_together(deploy.MICRO_BATCH if together else 1)
             numbers = asyncio.run(_turn(served, questions, n, max(n, ALONE) * unit))
             found[together].append(numbers["per_second"])
             _say({"way": "endpoint", "clients": n, "together": together, **numbers})
@@ -175,15 +175,15 @@ def filled(folder: Path, recipe: Recipe, count: int, pages: int) -> tuple[list[Q
     store = Store.create(str(folder / "store"))
     with Progress(io.StringIO(), silent=True) as progress:
         ingest(store, [folder / "world"], "synth", progress)
-        place = Place(store.uri, "sorted", "cpu", 2)
-        pipeline = Pipeline(store, recipe, place, Sizes(200, 50), inline, progress)
+        place = WorkerConfig(store.uri, "sorted", "cpu", 2)
+        pipeline = Pipeline(store, recipe, place, TaskSizes(200, 50), inline, progress)
         questions = arrow.question.records(store.dataset("questions").to_table())
         pipeline.index(questions)
     return questions, store
 
 
 async def _bare(recipe: Recipe, store: Store, questions: list[Question], seconds: float) -> dict[str, Any]:
-    ask = Questions(recipe, LocalKit(LanceIndex(searched(store, recipe)), "sorted", threads=1))
+    ask = QuestionExecutor(recipe, LocalKit(LanceIndex(searched(store, recipe)), "sorted", threads=1))
     await ask(questions[:2])  # models are loaded
     took, start = list[float](), time.perf_counter()
     for question in itertools.cycle(questions):
@@ -200,15 +200,17 @@ def _served(recipe: Recipe, store: Store) -> str:
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
-    face = Face(Keys(open=True), Limits(ongoing=64, deadline_s=DEADLINE_S))
-    deploy.run(deploy.deployed(recipe, Place(store.uri, "sorted", "cpu", 1), 0, face), "127.0.0.1", port)
+    face = ServerConfig(ApiKeys(open=True), RequestLimits(ongoing=64, deadline_s=DEADLINE_S))
+    deploy.run(
+        deploy.deployed(recipe, WorkerConfig(store.uri, "sorted", "cpu", 1), 0, face), "127.0.0.1", port
+    )
     return f"http://127.0.0.1:{port}"
 
 
 def _in_process(recipe: Recipe, store: Store) -> dict[str, Any]:
     """The app with its models in this process: no socket, no Serve."""
-    online = Online(recipe, LocalKit(None, "sorted", threads=1), store.uri)
-    app = application(online, Face(Keys(open=True), Limits(deadline_s=DEADLINE_S)))
+    online = Answerer(recipe, LocalKit(None, "sorted", threads=1), store.uri)
+    app = application(online, ServerConfig(ApiKeys(open=True), RequestLimits(deadline_s=DEADLINE_S)))
     return {"transport": httpx.ASGITransport(app=app), "base_url": "http://here"}
 
 

@@ -1,7 +1,7 @@
 """The endpoint's builder, for Ray Serve's own commands: `serve run serve/local.yaml`.
 
 Reads arguments and the environment, as a command does; what they name is made in `raypipe.serving.ray`.
-Arguments: the fields of `raypipe.cli.serve.Endpoint`.
+Arguments: the fields of `raypipe.cli.serve.ServeArgs`.
 """
 
 import os
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ray.serve import Application
 
-from raypipe.cli.serve import Endpoint
+from raypipe.cli.serve import ServeArgs
 from raypipe.cli.settings import from_environment
 from raypipe.core import config
 from raypipe.core.config import Where
@@ -18,5 +18,5 @@ from raypipe.core.config import Where
 # No `from __future__ import annotations` here: Serve looks at the type of `args`, and must not find a string.
 def build(args: dict) -> Application:  # type: ignore[type-arg]
     """The application. Raises ConfError for arguments that nobody knows: Serve itself takes any."""
-    endpoint = config.build(Endpoint, args, Where("serve", "args"))
+    endpoint = config.build(ServeArgs, args, Where("serve", "args"))
     return endpoint.application(from_environment(os.environ, Path.cwd()))

@@ -88,9 +88,9 @@ def filled(world, tmp_path_factory) -> Filled:
     from raypipe.cli.opened import resolved
     from raypipe.core import arrow
     from raypipe.core.config import Conf
-    from raypipe.pipeline.driver import Pipeline, Sizes, inline
+    from raypipe.pipeline.driver import Pipeline, TaskSizes, inline
     from raypipe.pipeline.ingest import ingest
-    from raypipe.pipeline.tasks import Place
+    from raypipe.pipeline.tasks import WorkerConfig
     from raypipe.report.progress import Progress
     from raypipe.store import Store
 
@@ -99,7 +99,9 @@ def filled(world, tmp_path_factory) -> Filled:
     uri = str(tmp_path_factory.mktemp("filled") / "store")
     store = Store.create(uri)
     with Progress(io.StringIO(), silent=True) as progress:
-        pipeline = Pipeline(store, recipe, Place(uri, "sorted", "cpu", 1), Sizes(50, 3), inline, progress)
+        pipeline = Pipeline(
+            store, recipe, WorkerConfig(uri, "sorted", "cpu", 1), TaskSizes(50, 3), inline, progress
+        )
         ids = ingest(store, [world], "synth", progress).questions
         asked = arrow.question.records(store.rows("questions", "id", ids))
         pipeline.index(asked)

@@ -9,10 +9,10 @@ from contextlib import contextmanager
 import httpx
 import uvicorn
 
-from raypipe.serving.access import Face, Keys, Limits
+from raypipe.serving.access import ApiKeys, RequestLimits, ServerConfig
 from raypipe.serving.http import application
 
-OPEN = Face(Keys(open=True), Limits(body_bytes=1 << 20))
+OPEN = ServerConfig(ApiKeys(open=True), RequestLimits(body_bytes=1 << 20))
 JSON = {"content-type": "application/json"}
 
 

@@ -23,28 +23,28 @@ from raypipe.core.digests import model_identity
 from raypipe.core.kg import FactsRef
 from raypipe.core.protocols import GraphRef, Model
 from raypipe.core.records import Citation, Question, Source, digest, source_id
-from raypipe.kg.language.example_bank import Bank, Group
+from raypipe.kg.language.example_bank import ExampleBank, ExampleGroup
 from raypipe.models.kit import LocalKit
 from raypipe.recipes.executor import fine
 from raypipe.recipes.recipe import CORPUS_STEPS, QUESTION_STEPS, STEPS
-from raypipe.steps.bm25 import Keywords
+from raypipe.steps.bm25 import Bm25
 from raypipe.steps.decide import Decide
 from raypipe.steps.demote import Demote
-from raypipe.steps.dense import Recall
+from raypipe.steps.dense import Dense
 from raypipe.steps.embed import Embed
-from raypipe.steps.examples import Similar
+from raypipe.steps.examples import Examples
 from raypipe.steps.extract import Extract
-from raypipe.steps.facts import Facts, Shelf
-from raypipe.steps.function_calls import Functions
+from raypipe.steps.facts import Facts, FactsRule
+from raypipe.steps.function_calls import FunctionCalls
 from raypipe.steps.fuse import Fuse
 from raypipe.steps.generate import Generate
-from raypipe.steps.kg_query import Lookup
-from raypipe.steps.match_calls import Match
+from raypipe.steps.kg_query import KgQuery
+from raypipe.steps.match_calls import MatchCalls
 from raypipe.steps.parse import Parse
 from raypipe.steps.rerank import Rerank
 from raypipe.steps.shortlist import Shortlist
 from raypipe.steps.split import Split
-from raypipe.steps.tokenize import Tokenise
+from raypipe.steps.tokenize import Tokenize
 from raypipe.store.index import MemoryIndex
 from raypipe.text.evidence import Fitted, FittedOn
 from raypipe.text.prompt import ByLabel, Prompt
@@ -62,11 +62,13 @@ GRAMMAR = (Path(__file__).parents[1] / "conf/grammar/calls.lark").read_text(enco
 GRAPH = GraphRef("golden", "folder", str(Path(__file__).parent / "goldgraph"), "golden@1", GRAMMAR)
 PUBLIC = FactsRef("golden", str(Path(__file__).parent / "goldgraph/public.parquet"), "golden@1")
 DIRECTED = 'get_movie_person_crew({movie}, None, eq(job, "Director"))["name"]'
-BANK = Bank(
+BANK = ExampleBank(
     (
-        Group("movie", DIRECTED, ("who directed {movie}?", "who was the director of {movie}?")),
-        Group("finance", 'get_stock_price({company}, monday)[close]', ("the price of {company} on monday?",)),
-        Group("open", "None", ("how many games did they win in {year}?",)),
+        ExampleGroup("movie", DIRECTED, ("who directed {movie}?", "who was the director of {movie}?")),
+        ExampleGroup(
+            "finance", 'get_stock_price({company}, monday)[close]', ("the price of {company} on monday?",)
+        ),
+        ExampleGroup("open", "None", ("how many games did they win in {year}?",)),
     )
 )  # fmt: skip
 
@@ -97,14 +99,14 @@ ABSTAINED_READS = ("context", "replies.extract", "text")
 
 CORPUS: Mapping[str, Any] = {
     "parse": Parse(kinds=("page", "snippet")),
-    "tokenise": Tokenise(words="stems"),
+    "tokenize": Tokenize(words="stems"),
     "split": Split(child_chars=80, child_overlap=20, parent_chars=200, parent_overlap=40),
     "embed": Embed(model=HASH),
 }
 QUESTION: Mapping[str, Any] = {
-    "match": Match(graph=GRAPH, bank=BANK, embedder=HASH, least=0.3),
-    "functions": Functions(reply="web", into="calls2", rule="rule2"),
-    "lookup": Lookup(
+    "match_calls": MatchCalls(graph=GRAPH, bank=BANK, embedder=HASH, least=0.3),
+    "function_calls": FunctionCalls(reply="web", into="calls2", rule="rule2"),
+    "kg_query": KgQuery(
         graph=GRAPH,
         calls="calls",
         rule="rule",
@@ -116,20 +118,20 @@ QUESTION: Mapping[str, Any] = {
     "demote": Demote(reply="kg", facts="facts"),
     "facts": Facts(
         table=ByLabel(
-            Shelf(table=PUBLIC, by="year", triggers=("won", "win")),
+            FactsRule(table=PUBLIC, by="year", triggers=("won", "win")),
             "domain",
-            {"movie": Shelf(table=PUBLIC, by="name")},
+            {"movie": FactsRule(table=PUBLIC, by="name")},
         ),
         into="public",
         entities="kg",
         model=OVERLAP,
         top=2,
     ),
-    "similar": Similar(bank=BANK, embedder=HASH, top=2),
+    "examples": Examples(bank=BANK, embedder=HASH, top=2),
     "shortlist": Shortlist(model=OVERLAP, pages=2),
-    "recall": Recall(model=HASH, top=20),
-    "keywords": Keywords(words="stems", variant="okapi", top=10),
-    "fuse": Fuse(weights={"recall": 0.5, "keywords": 0.5}, missing="min", top=8),
+    "dense": Dense(model=HASH, top=20),
+    "bm25": Bm25(words="stems", variant="okapi", top=10),
+    "fuse": Fuse(weights={"dense": 0.5, "bm25": 0.5}, missing="min", top=8),
     "rerank": Rerank(model=OVERLAP, candidates=6, top=4),
     "extract": Extract(
         embedder=HASH,
@@ -205,7 +207,7 @@ def chain() -> dict[str, Link]:
         links[verb] = Link(CORPUS[verb], kit, table, run(CORPUS[verb], kit, table))
         table = links[verb].out
     index = MemoryIndex(
-        fine(links["tokenise"].out),
+        fine(links["tokenize"].out),
         fine(links["split"].out),
         {model_identity(HASH): fine(links["embed"].out)},
     )

@@ -8,8 +8,8 @@ from pathlib import Path
 from raypipe.cli.opened import resolved
 from raypipe.core.config import Conf
 from raypipe.evaluation.evaluate import evaluate
-from raypipe.pipeline.driver import Pipeline, Sizes, inline
-from raypipe.pipeline.tasks import Place
+from raypipe.pipeline.driver import Pipeline, TaskSizes, inline
+from raypipe.pipeline.tasks import WorkerConfig
 from raypipe.report.progress import Progress
 from raypipe.store import Store
 
@@ -25,7 +25,7 @@ other-reranker: {kind: reranker, loader: overlap, dtype: bfloat16}
 )
 
 
-SIZES = Sizes(50, 4)
+SIZES = TaskSizes(50, 4)
 
 
 @dataclass
@@ -42,7 +42,7 @@ class Bench:
         recipe = resolved(str(self.folder / "fakes.yaml"), str(self.folder / "models.yaml"), CONF)
         store = Store.create(str(self.folder / "store"))
         silent = Progress(io.StringIO(), silent=True)
-        return Pipeline(store, recipe, Place(store.uri, "sorted", "cpu", 1), sizes, runner, silent)
+        return Pipeline(store, recipe, WorkerConfig(store.uri, "sorted", "cpu", 1), sizes, runner, silent)
 
     def run(self, text=FAKES, data=None, pipe=None, out="out"):
         """Step -> (planned, asked), step -> plan; after holding every run to its plan. What an attempt that

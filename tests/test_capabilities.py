@@ -12,9 +12,9 @@ from raypipe.core import arrow
 from raypipe.core.config import Conf
 from raypipe.core.records import parse_chunk_id
 from raypipe.models.kit import LocalKit
-from raypipe.pipeline.driver import Pipeline, Sizes, inline, searched
+from raypipe.pipeline.driver import Pipeline, TaskSizes, inline, searched
 from raypipe.pipeline.ingest import ingest
-from raypipe.pipeline.tasks import Place
+from raypipe.pipeline.tasks import WorkerConfig
 from raypipe.report.progress import Progress
 from raypipe.serving.request import answer_over
 from raypipe.store import Store
@@ -63,7 +63,7 @@ def filled(tmp_path):
         recipe = resolved(str(recipe_file), None, CONF)
         with Progress(io.StringIO(), silent=True) as progress:
             pipe = Pipeline(
-                store, recipe, Place(store.uri, "sorted", "cpu", 1), Sizes(50, 4), inline, progress
+                store, recipe, WorkerConfig(store.uri, "sorted", "cpu", 1), TaskSizes(50, 4), inline, progress
             )
             ids = ingest(store, [data], "crag", progress).questions
             stored = {q.id: q for q in arrow.question.records(store.rows("questions", "id", ids))}
@@ -117,11 +117,11 @@ def test_a_new_embedder_makes_a_new_table_and_leaves_the_old_one_readable(filled
 
 def test_a_planted_sentence_is_found_and_its_parents_are_distinct_in_best_child_order(filled):
     pipe, _, [answered] = filled([line("q", PLANTED, PAGES)])
-    recalled = [h for h in answered.hits if "recall" in h.scores]
+    recalled = [h for h in answered.hits if "dense" in h.scores]
     chunks = [h.chunk for h in recalled]
     assert len(chunks) == len(set(chunks))
-    assert [h.scores["recall"] for h in recalled] == sorted(
-        (h.scores["recall"] for h in recalled), reverse=True
+    assert [h.scores["dense"] for h in recalled] == sorted(
+        (h.scores["dense"] for h in recalled), reverse=True
     )
     best = asyncio.run(LanceIndex(searched(pipe.store, pipe.recipe)).texts([answered.order[0]]))
     assert PLANTED in best[0]

@@ -223,7 +223,7 @@ def test_rank_writes_a_trec_run_whose_score_ranking_reads(capsys, local_ray, tmp
     corpus.write_text("\n".join(json.dumps({"_id": i, "title": i, "text": t}) for i, t in texts.items()))
     queries.write_text(json.dumps({"_id": "q1", "text": "which river has salmon"}))
     qrels.write_text("q1 0 c 1\n")
-    for by in ("keywords", "recall", "final"):
+    for by in ("bm25", "dense", "final"):
         out = tmp_path / f"{by}.trec"
         code, _, err = run(
             capsys,
@@ -266,8 +266,8 @@ def test_a_recipe_with_a_graph_is_indexed_and_ranks_without_one_and_asks_for_it_
     lines = (HERE / "fakes.yaml").read_text().splitlines()
     at = lines.index("question:") + 1
     lines[at:at] = [
-        "  - match: {graph: world, bank: calls, embedder: hash-embedder, least: 0.9}",
-        "  - lookup: {graph: world, calls: calls, rule: rule, answer: kg}",
+        "  - match_calls: {graph: world, bank: calls, embedder: hash-embedder, least: 0.9}",
+        "  - kg_query: {graph: world, calls: calls, rule: rule, answer: kg}",
     ]
     lines = [line.replace("top: 30}", "top: 30, when: {kg: [abstained]}}") for line in lines]
     recipe, store = tmp_path / "kg.yaml", ("--store", tmp_path / "s")

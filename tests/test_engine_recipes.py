@@ -35,13 +35,13 @@ from raypipe.core.llm import Generated, Message, Sampling
 from raypipe.evaluation.evaluate import Evaluation, evaluate
 from raypipe.kg.server import serve as serve_graph
 from raypipe.memo.disk import StoreMemo, memo_versions
-from raypipe.memo.memo import Tally, remembering
+from raypipe.memo.memo import CallCounts, cached
 from raypipe.models import actors as engines
 from raypipe.models.kit import LocalKit
-from raypipe.models.load import Address
-from raypipe.pipeline.driver import Pipeline, Sizes, inline
-from raypipe.pipeline.tasks import Place
-from raypipe.recipes.deadlines import Rules
+from raypipe.models.load import EndpointAddress
+from raypipe.pipeline.driver import Pipeline, TaskSizes, inline
+from raypipe.pipeline.tasks import WorkerConfig
+from raypipe.recipes.deadlines import DegradePolicy
 from raypipe.report.progress import Progress
 from raypipe.steps.extract import Extract
 from raypipe.steps.generate import Generate
@@ -162,7 +162,7 @@ def job(local_ray, models, server):
     path = CONF.find("clusters", "laptop")
     file = config.build(Cluster, config.read_yaml(path), Where(str(path)))
     wanted = [m for name in (SMALL, WHOLE) for m in resolved(name, str(models), CONF).models()]
-    made = pools.Team.of(file, wanted)
+    made = pools.EngineGroup.of(file, wanted)
     assert made is not None and len(made.models) == 1, "both recipes name one model"
     made.preflight(pools.nodes())
     before = set(living(VLLM, GUARD))
@@ -183,11 +183,11 @@ def run(recipe, job, store, data, out, fresh=False, on_ray=True, **place) -> tup
 
     def runner(verb, fill, parts):
         there = job.team.engines.answer if on_ray and verb == "answer" else None
-        return pools.run_parts(fill, parts, there) if there else inline(verb, fill, parts)
+        return pools.run_tasks(fill, parts, there) if there else inline(verb, fill, parts)
 
-    where = Place(store.uri, "sorted", "cpu", 2, job.team.names, **place)
+    where = WorkerConfig(store.uri, "sorted", "cpu", 2, job.team.names, **place)
     with Progress(io.StringIO(), silent=True) as progress:
-        pipeline = Pipeline(store, recipe, where, Sizes(100, 5), runner, progress)
+        pipeline = Pipeline(store, recipe, where, TaskSizes(100, 5), runner, progress)
         done = evaluate(pipeline, [data], "crag", 10, "official", out, fresh=fresh)
     return pipeline, done
 
@@ -287,7 +287,7 @@ EDITS = {
     "db3": [("grammar: calls", "grammar: one")],
     "weknow": [("schema: functions", "schema: one")],
 }
-WEB = ("shortlist", "recall", "fuse", "rerank", "generate:web")
+WEB = ("shortlist", "dense", "fuse", "rerank", "generate:web")
 
 
 @pytest.mark.parametrize(
@@ -357,7 +357,7 @@ def test_the_same_recipe_through_an_openai_server_gives_equal_answers(
     file = Path(models).with_name("models.openai.yaml")
     file.write_text(yaml.safe_dump(tree))
     recipe = resolved(WHOLE, str(file), CONF)
-    at = {"here": Address(server.ready(), dialect="vllm")}
+    at = {"here": EndpointAddress(server.ready(), dialect="vllm")}
     _, done = run(recipe, job, ten.store, pages, tmp_path, endpoints=at)
     assert generated(done).asked == 10 and generated(done).prompt_tokens > 10_000
     assert said(tmp_path) == ten.said
@@ -392,9 +392,9 @@ def endpoint(job, ten, server):
     job.ends.close()
     assert engines_end(job.before), "an engine outlived the job or the server"
     before, port = set(living(VLLM, GUARD)), free_port()
-    place = Place(ten.store.uri, "sorted", "cpu", 1)
+    place = WorkerConfig(ten.store.uri, "sorted", "cpu", 1)
     try:
-        ray.run(ray.deployed(ten.recipe, place, 0, rules=Rules(fallback())), "127.0.0.1", port)
+        ray.run(ray.deployed(ten.recipe, place, 0, rules=DegradePolicy(fallback())), "127.0.0.1", port)
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=120) as client:
             yield client
     finally:
@@ -412,8 +412,8 @@ def test_the_ten_real_questions_through_http_have_equal_hits_prompts_and_answers
     with ThreadPoolExecutor(10) as threads:
         replies = list(threads.map(ask, ten.answers))
     step = next(s.step for s in ten.recipe.question if isinstance(s.step, Generate))
-    tally, memo = Tally(), StoreMemo(ten.store.uri, memo_versions(ten.store))
-    known = remembering(Nobody(None), memo, tally).generator(step.model)
+    tally, memo = CallCounts(), StoreMemo(ten.store.uri, memo_versions(ten.store))
+    known = cached(Nobody(None), memo, tally).generator(step.model)
     parsed = ten.store.dataset(f"texts-{ten.recipe.texts_digest()}").to_table(["source", "text"]).to_pylist()
     texts = {row["source"]: row["text"] for row in parsed}
     flips = 0

@@ -6,8 +6,8 @@ from face import served
 from hypothesis import HealthCheck, given, settings
 
 from raypipe.models.kit import LocalKit
-from raypipe.serving.access import Face, Keys
-from raypipe.serving.answerer import Online
+from raypipe.serving.access import ApiKeys, ServerConfig
+from raypipe.serving.answerer import Answerer
 
 schemathesis = pytest.importorskip("schemathesis", reason="schemathesis is not installed")
 # It loads this when first used, and pytest parses it then: beside other threads Python 3.11 may fail at that.
@@ -29,8 +29,8 @@ ROUTES = [
 
 @pytest.fixture(scope="module")
 def described(filled):
-    face = Face(Keys.of([KEY]))
-    app = served(Online(filled.recipe, LocalKit(None, "sorted"), filled.store.uri), face)
+    face = ServerConfig(ApiKeys.of([KEY]))
+    app = served(Answerer(filled.recipe, LocalKit(None, "sorted"), filled.store.uri), face)
     return schemathesis.openapi.from_asgi("/openapi.json", app, headers=AUTH)
 
 

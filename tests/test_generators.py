@@ -13,7 +13,7 @@ from raypipe.cli.opened import addresses, resolved
 from raypipe.cli.settings import from_environment
 from raypipe.cluster.capacity import preflight
 from raypipe.cluster.file import Cluster, Engines, Pool
-from raypipe.cluster.pools import Team, run_beside
+from raypipe.cluster.pools import EngineGroup, run_with_engines
 from raypipe.core import config
 from raypipe.core.config import Conf, Where
 from raypipe.core.digests import model_identity
@@ -22,9 +22,9 @@ from raypipe.core.llm import Message, Sampling
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.models import catalog
 from raypipe.models.kit import LocalKit
-from raypipe.models.load import Address
-from raypipe.pipeline.driver import Pipeline, Sizes, inline
-from raypipe.pipeline.tasks import FillTexts, Place, with_threads
+from raypipe.models.load import EndpointAddress
+from raypipe.pipeline.driver import Pipeline, TaskSizes, inline
+from raypipe.pipeline.tasks import TextsTask, WorkerConfig, with_threads
 from raypipe.report.progress import Progress
 from raypipe.store import Store
 
@@ -75,7 +75,7 @@ def test_an_endpoint_is_the_cluster_files_and_its_key_the_environments_and_shown
         addresses(file, [model], {})
     found = addresses(file, [model], {"SOME_KEY": KEY})
     assert found["here"].key == KEY
-    place = Place("store", "sorted", "cpu", 1, endpoints=found)
+    place = WorkerConfig("store", "sorted", "cpu", 1, endpoints=found)
     settings = from_environment({"SOME_KEY": KEY}, tmp_path)
     for thing in (found, place, place.kit(None), settings, file):
         assert KEY not in repr(thing)
@@ -84,7 +84,9 @@ def test_an_endpoint_is_the_cluster_files_and_its_key_the_environments_and_shown
 
 def test_a_kit_says_what_is_missing_for_a_generator(tmp_path):
     with pytest.raises(ConfError, match=r"no endpoint named 'here'; the cluster file has there"):
-        LocalKit(None, endpoints={"there": Address("http://x/v1")}).generator(entry(tmp_path, **REMOTE))
+        LocalKit(None, endpoints={"there": EndpointAddress("http://x/v1")}).generator(
+            entry(tmp_path, **REMOTE)
+        )
     local = replace(entry(tmp_path, **REMOTE), loader="vllm", path=str(tmp_path / "none"), repo="")
     with pytest.raises(ConfError, match="no engine was started for it"):
         LocalKit(None, engines={}).generator(local)
@@ -124,7 +126,7 @@ def test_a_scripted_generator_needs_neither_engine_nor_endpoint(tmp_path):
 
 def team(file, tmp_path, **change):
     model = replace(entry(tmp_path, kind="generator", loader="scripted"), loader="vllm", **change)
-    return Team(file.engines, file.device, (model,), {model_identity(model): ("engine-x-0",)})
+    return EngineGroup(file.engines, file.device, (model,), {model_identity(model): ("engine-x-0",)})
 
 
 def test_a_laptop_of_two_cores_has_room_for_an_engine_and_the_workers_beside_it(tmp_path):
@@ -144,15 +146,15 @@ def test_a_model_over_several_gpus_takes_them_whole(tmp_path):
 
 
 def test_recipes_without_a_language_model_start_no_engine_and_a_cluster_without_room_says_so(tmp_path):
-    assert Team.of(LAPTOP, resolved("local", None, CONF).models()) is None
+    assert EngineGroup.of(LAPTOP, resolved("local", None, CONF).models()) is None
     bare = replace(LAPTOP, engines=None)
     model = replace(entry(tmp_path, kind="generator", loader="scripted"), loader="vllm")
     with pytest.raises(ConfError, match="has no `engines`"):
-        Team.of(bare, [model])
+        EngineGroup.of(bare, [model])
 
 
 def test_nothing_is_started_where_nothing_is_left_to_do(tmp_path):
-    assert list(run_beside(team(LAPTOP, tmp_path), None, [])) == []
+    assert list(run_with_engines(team(LAPTOP, tmp_path), None, [])) == []
 
 
 def test_an_engine_pool_needs_actors():
@@ -164,8 +166,8 @@ def evaluated(tmp_path, world, out, fresh=False, recipe="db3-task1-700"):
     store = Store.create(str(tmp_path / "store"))
     with Progress(io.StringIO(), silent=True) as progress:
         made = resolved(recipe, FAKES, CONF)
-        place = Place(store.uri, "sorted", "cpu", 1)
-        pipeline = Pipeline(store, made, place, Sizes(50, 3), inline, progress)
+        place = WorkerConfig(store.uri, "sorted", "cpu", 1)
+        pipeline = Pipeline(store, made, place, TaskSizes(50, 3), inline, progress)
         return evaluate(pipeline, [world], "crag", None, "official", tmp_path / out, fresh=fresh)
 
 
@@ -281,6 +283,6 @@ def test_an_engine_that_no_node_can_hold_is_refused(tmp_path):
 
 
 def test_each_pool_gives_its_workers_its_own_threads():
-    place = Place("store", "sorted", "cpu", 1)
-    placed = with_threads(FillTexts(place, resolved("local", None, CONF), "texts", "run"), 3)
-    assert placed.place == replace(place, threads=3) and isinstance(placed, FillTexts)
+    place = WorkerConfig("store", "sorted", "cpu", 1)
+    placed = with_threads(TextsTask(place, resolved("local", None, CONF), "texts", "run"), 3)
+    assert placed.place == replace(place, threads=3) and isinstance(placed, TextsTask)

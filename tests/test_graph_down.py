@@ -13,13 +13,13 @@ from raypipe.cli.opened import resolved
 from raypipe.core import arrow
 from raypipe.core.config import Conf
 from raypipe.evaluation.evaluate import evaluate
-from raypipe.evaluation.expiry import old_answers
+from raypipe.evaluation.expiry import expired_answers
 from raypipe.kg.server import serve
-from raypipe.memo.disk import fold_memo
+from raypipe.memo.disk import merge_memo
 from raypipe.memo.memo import graph_replies_of
-from raypipe.pipeline.driver import Pipeline, Sizes, inline
+from raypipe.pipeline.driver import Pipeline, TaskSizes, inline
 from raypipe.pipeline.ingest import ingest
-from raypipe.pipeline.tasks import Place
+from raypipe.pipeline.tasks import WorkerConfig
 from raypipe.report.progress import Progress
 from raypipe.runs.prune import Removal, prune
 from raypipe.store import Store
@@ -30,7 +30,7 @@ corpus: [{parse: {kinds: [name]}}, {split: {child_chars: 200}}]
 question:
   - generate:
       {model: llama-3-8b, prompt: db3/calls-open, reply: calls, grammar: calls, into: calls, max_tokens: 300}
-  - lookup: {graph: crag-mock, calls: calls}
+  - kg_query: {graph: crag-mock, calls: calls}
   - generate: {model: llama-3-8b, prompt: crag/vanilla, into: llm, max_tokens: 50}
   - decide: {prefer: [llm]}
 """
@@ -54,8 +54,8 @@ def pipe(tmp_path):
         graphs, files = {"crag-mock": graph}, Conf((tmp_path, HERE.parent / "conf"))
         recipe = resolved(str(tmp_path / "made.yaml"), str(HERE / "fake_models.yaml"), files, graphs)
         progress = Progress(io.StringIO(), silent=True)
-        place = Place(store.uri, "sorted", "cpu", 1)
-        pipeline = Pipeline(store, recipe, place, Sizes(50, 4), inline, progress)
+        place = WorkerConfig(store.uri, "sorted", "cpu", 1)
+        pipeline = Pipeline(store, recipe, place, TaskSizes(50, 4), inline, progress)
         ids = ingest(store, [tmp_path / "q.jsonl"], "crag", progress).questions
         questions = list(arrow.question.records(store.rows("questions", "id", ids)))
         pipeline.index(questions)
@@ -70,7 +70,7 @@ def test_a_row_answered_without_the_graph_stays_to_do_until_the_graph_is_back(pi
     assert pipeline.store.count("answers") == 0
     [fault] = pipeline.store.dataset("faults").to_table().to_pylist()
     assert (fault["id"], fault["reason"], fault["transient"]) == ("q", "unreachable", True)
-    tables = runpy.run_path(str(HERE / "graph/smallgraph.py"))["build"]().tables
+    tables = runpy.run_path(str(HERE / "kg/smallgraph.py"))["build"]().tables
     with serve(tables) as url:
         again, questions = pipe(url)
         assert again.recipe.digest() == pipeline.recipe.digest(), "where a graph lies is no identity"
@@ -111,7 +111,7 @@ def answered(pipe, tmp_path):
         assert done.replies["calls"].text == CALLS[domain] and done.replies["facts"].label == "answered"
         return pipeline, questions
 
-    with serve(runpy.run_path(str(HERE / "graph/smallgraph.py"))["build"]().tables) as url:
+    with serve(runpy.run_path(str(HERE / "kg/smallgraph.py"))["build"]().tables) as url:
         yield made
 
 
@@ -119,9 +119,9 @@ def test_an_answer_is_old_once_a_reply_that_it_rests_on_no_longer_holds(answered
     old = {}
     for domain in CALLS:
         pipeline, questions = answered(domain)
-        fold_memo(pipeline.store)
+        merge_memo(pipeline.store)
         for when, clock in (("now", time.time), ("later", lambda: time.time() + PERIOD)):
-            old[domain, when] = list(old_answers(pipeline, questions, clock))
+            old[domain, when] = list(expired_answers(pipeline, questions, clock))
     assert {key for key, ids in old.items() if ids} == {
         ("movie", "later"), ("sports", "now"), ("sports", "later")
     }  # fmt: skip
@@ -143,9 +143,9 @@ def test_a_refresh_plans_what_is_stale_with_that_reason_and_does_no_more(answere
     plan, asked, done = run(refresh=True)
     assert done.reused == (0 if stale else 1)
     assert {name: set(s.reasons) for name, s in plan.items() if s.may_ask} == (
-        {"lookup": {"stale"}} if stale else {}
+        {"kg_query": {"stale"}} if stale else {}
     )
-    assert (asked["lookup"] > 0) == stale and asked["generate:calls"] == asked["generate:llm"] == 0
+    assert (asked["kg_query"] > 0) == stale and asked["generate:calls"] == asked["generate:llm"] == 0
 
 
 def test_replies_go_when_their_period_is_over_and_with_the_last_run_that_asked_their_version(

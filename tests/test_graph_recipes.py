@@ -20,13 +20,13 @@ from raypipe.kg.server import serve
 from raypipe.memo.memo import MemoryMemo
 from raypipe.models.kit import LocalKit
 from raypipe.models.scripted import Scripted, echo
-from raypipe.recipes.executor import Questions, build
+from raypipe.recipes.executor import QuestionExecutor, build
 from raypipe.store.index import MemoryIndex
 
 HERE = Path(__file__).parent
 CONF = Conf((HERE.parent / "conf",))
 MODELS = str(HERE / "fake_models.yaml")
-WEB = ("recall", "fuse", "rerank", "generate:web")
+WEB = ("dense", "fuse", "rerank", "generate:web")
 
 
 class Kit(LocalKit):
@@ -48,7 +48,9 @@ def answered(name, rows, graphs, kit, memo=None, batch=50):
     async def run():
         corpus = await build(recipe, kit, arrow.corpus_table(sources))
         vectors = {model_identity(m): corpus.vectors[m.name] for m in recipe.embedders()}
-        ask = Questions(recipe, kit.with_index(MemoryIndex(corpus.texts, corpus.passages, vectors)), memo)
+        ask = QuestionExecutor(
+            recipe, kit.with_index(MemoryIndex(corpus.texts, corpus.passages, vectors)), memo
+        )
         questions = [r.question for r in rows]
         out = [q for i in range(0, len(rows), batch) for q in await ask(questions[i : i + batch])]
         await kit.close()
@@ -59,12 +61,12 @@ def answered(name, rows, graphs, kit, memo=None, batch=50):
 
 @pytest.fixture(scope="module")
 def ten(data):
-    return list(readers.open([data / "crag/dev_data.jsonl.bz2"], "crag", readers.Counts()))
+    return list(readers.open([data / "crag/dev_data.jsonl.bz2"], "crag", readers.ReadCounts()))
 
 
 @pytest.fixture(scope="module")
 def server():
-    tables = runpy.run_path(str(HERE / "graph/smallgraph.py"))["build"]().tables
+    tables = runpy.run_path(str(HERE / "kg/smallgraph.py"))["build"]().tables
     # Among two companies no word is rare enough to be found.
     tables.insert("company", [{"ticker": t, "name": f"{t} Inc."} for t in ("AAA", "BBB", "CCC", "DDD")])
     with serve(tables) as url:
@@ -79,7 +81,7 @@ def test_db3_answers_the_ten_questions_and_what_the_graph_answered_skips_the_web
     kg = [q for q in together if q.origin == "kg"]
     assert kg and all(q.replies["facts"].label == "answered" for q in kg)
     assert all(counts[stage].skipped == len(kg) for stage in WEB)
-    assert counts["lookup:facts"].tally.replies.asked > 0
+    assert counts["kg_query:facts"].tally.replies.asked > 0
     apart, counts = answered(name, ten, {"crag-mock": server}, Kit(), memo, batch=1)
     assert apart == together
     asked = {s: c.tally.replies.asked for s, c in counts.items() if s.startswith("generate")}
@@ -99,7 +101,7 @@ def test_static_replies_of_the_graph_are_remembered_and_live_ones_are_asked_agai
 
         for _ in range(2):
             _, counts = answered("db3-task2", rows, {"crag-mock": server}, Kit(script), memo)
-        assert (counts["lookup:facts"].tally.replies.asked > 0) == again
+        assert (counts["kg_query:facts"].tally.replies.asked > 0) == again
 
 
 def weknow(domain="open", certainty=99, invalid=False, calls=(), operation="value", confidence="high"):
@@ -153,22 +155,18 @@ def test_weknow_asks_the_graph_by_functions_and_answers_where_it_is_sure(
 def test_weknow_keeps_a_pool_of_pages_and_one_of_snippets_and_looks_no_further(ten, server):
     recipe = resolved("weknow", MODELS, CONF, {"crag-mock": server})
     steps = {s.name: s.step for s in recipe.question}
-    pools = [steps[f"keywords:{n}"] for n in ("pages", "snippets")]
+    pools = [steps[f"bm25:{n}"] for n in ("pages", "snippets")]
     assert [p.top for p in pools] == [200, 200]
-    assert all(p.top >= steps["keywords"].top + steps["recall"].top for p in pools), "K is at least M + N"
+    assert all(p.top >= steps["bm25"].top + steps["dense"].top for p in pools), "K is at least M + N"
     out, _ = answered("weknow", ten, {"crag-mock": server}, Kit(weknow(calls=[])))
     for q in out:
-        of = {
-            n: {h.chunk for h in q.hits if n in h.scores} for n in ("pages", "snippets", "keywords", "recall")
-        }
+        of = {n: {h.chunk for h in q.hits if n in h.scores} for n in ("pages", "snippets", "bm25", "dense")}
         pages = {h.chunk for h in q.hits if h.source in {c.page for c in q.citations}}
         assert of["pages"] <= pages and of["snippets"].isdisjoint(pages)
         assert of["pages"] and of["snippets"] and max(map(len, (of["pages"], of["snippets"]))) <= 200
-        assert of["keywords"] | of["recall"] <= of["pages"] | of["snippets"]
+        assert of["bm25"] | of["dense"] <= of["pages"] | of["snippets"]
         assert (
-            len(of["keywords"]) <= 5
-            and 0 < len(of["recall"]) <= 20
-            and set(q.order) <= of["keywords"] | of["recall"]
+            len(of["bm25"]) <= 5 and 0 < len(of["dense"]) <= 20 and set(q.order) <= of["bm25"] | of["dense"]
         )
 
 
@@ -185,7 +183,7 @@ def test_a_function_reply_that_is_no_json_sends_the_row_to_the_web_with_its_faul
 def test_a_server_that_is_down_leaves_the_web_path_and_a_row_that_is_not_whole(ten):
     [q], _ = answered("db3-task2", ten[:1], {"crag-mock": "http://127.0.0.1:9"}, Kit())
     assert q.replies["facts"].fault.reason == "unreachable"
-    assert q.degraded == ("lookup:facts",) and q.origin == "web" and q.outcome == "answered"
+    assert q.degraded == ("kg_query:facts",) and q.origin == "web" and q.outcome == "answered"
 
 
 @pytest.fixture(scope="module")

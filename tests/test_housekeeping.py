@@ -13,7 +13,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from reruns import FAKES, Bench, Sizes
+from reruns import FAKES, Bench, TaskSizes
 
 from raypipe.cli.main import main
 from raypipe.core import arrow
@@ -23,7 +23,7 @@ from raypipe.pipeline.driver import inline
 from raypipe.runs.manifest import read
 from raypipe.runs.prune import prune
 from raypipe.runs.release import promote
-from raypipe.serving.answerer import Asked, Online
+from raypipe.serving.answerer import Answerer, QueryRequest
 from raypipe.store import Store, StoreError, begin, end, read_now, sweep
 from raypipe.store.disk_space import DiskFull, is_full, need
 from raypipe.store.keep import clean, compact, tables, unfinished
@@ -47,7 +47,7 @@ def store(bench):
 
 
 def test_compaction_keeps_every_row_every_old_version_and_the_work_of_the_next_run(bench, store):
-    bench.run(SURE, pipe=bench.pipeline(SURE, sizes=Sizes(5, 1)), out="one")
+    bench.run(SURE, pipe=bench.pipeline(SURE, sizes=TaskSizes(5, 1)), out="one")
     release = promote(store, read(bench.folder / "one"), [])
     before, versions = contents(store), {t: store.version(t) for t in tables(store)}
     done = [t for t in tables(store) if compact(store, t, most=2)]
@@ -65,7 +65,7 @@ def test_compaction_while_parts_are_written_loses_and_doubles_nothing(world, tmp
     whole, disturbed = Bench(tmp_path / "whole", world), Bench(tmp_path / "disturbed", world)
     for bench in (whole, disturbed):
         bench.folder.mkdir()
-    whole.run(pipe=whole.pipeline(sizes=Sizes(5, 1)))
+    whole.run(pipe=whole.pipeline(sizes=TaskSizes(5, 1)))
     store = Store.create(str(disturbed.folder / "store"))
     stop = threading.Event()
 
@@ -82,7 +82,7 @@ def test_compaction_while_parts_are_written_loses_and_doubles_nothing(world, tmp
     thread = threading.Thread(target=compacts)
     thread.start()
     try:
-        disturbed.run(pipe=disturbed.pipeline(sizes=Sizes(5, 1)))
+        disturbed.run(pipe=disturbed.pipeline(sizes=TaskSizes(5, 1)))
     finally:
         stop.set()
         thread.join()
@@ -143,8 +143,8 @@ def test_prune_is_refused_while_another_driver_holds_the_store(bench, store):
 
 def test_what_an_endpoint_without_a_release_reads_stays_until_it_ends(bench, store):
     bench.run(SURE, out="one")
-    asked = [Asked(Question("new", f"{q['text']} (asked of everything)")) for q in questions_in(store)]
-    online = Online(bench.pipeline(SURE).recipe, LocalKit(None, "sorted"), store.uri)
+    asked = [QueryRequest(Question("new", f"{q['text']} (asked of everything)")) for q in questions_in(store)]
+    online = Answerer(bench.pipeline(SURE).recipe, LocalKit(None, "sorted"), store.uri)
 
     def answers(online):
         done = [asyncio.run(online.answer(a)).question for a in asked]
@@ -209,7 +209,7 @@ def test_a_reader_on_another_host_counts_while_it_shows_life_and_its_sign_stays_
 def test_a_store_that_may_not_be_written_is_read_without_a_lease(bench, store, caplog):
     shutil.rmtree(bench.folder / "store" / "_lease")
     (bench.folder / "store" / "_lease").write_text("no folder: nothing can be put into it")
-    online = Online(bench.pipeline().recipe, LocalKit(None, "sorted"), store.uri)
+    online = Answerer(bench.pipeline().recipe, LocalKit(None, "sorted"), store.uri)
     assert asyncio.run(online.ready()) == []
     assert "no lease on what is read" in caplog.text
 
@@ -272,7 +272,7 @@ def _fill_and_free(world, mount, tmp_path):
 
     for left in (0, 4096, 40_000, 150_000, 400_000, 1_000_000):
         try:
-            small.run(pipe=small.pipeline(other, sizes=Sizes(15, 2), runner=fills(left)), out="two")
+            small.run(pipe=small.pipeline(other, sizes=TaskSizes(15, 2), runner=fills(left)), out="two")
         except (OSError, StoreError) as e:
             assert is_full(e) or isinstance(e, DiskFull), e
             stopped.append(left)

@@ -24,7 +24,7 @@ from raypipe.cluster import capacity
 from raypipe.cluster.file import Cluster
 from raypipe.core import config as conf
 from raypipe.core.config import Where
-from raypipe.serving.access import Face
+from raypipe.serving.access import ServerConfig
 
 ROOT = Path(__file__).parents[1]
 K8S = ROOT / "k8s"
@@ -177,7 +177,7 @@ def test_the_pools_of_a_jobs_cluster_file_fit_its_workers(trees):
         capacity.preflight(capacity.sized(written, (), nodes).pools, nodes)
         if written.grows:
             here = sorted((n["CPU"], n["GPU"]) for n in nodes)
-            assert sorted((n["CPU"], n["GPU"]) for n in capacity.on_paper(written)) == here
+            assert sorted((n["CPU"], n["GPU"]) for n in capacity.declared_nodes(written)) == here
             assert cluster_of(tree).get("enableInTreeAutoscaling")
 
 
@@ -249,7 +249,7 @@ def test_the_service_is_the_application_that_the_builder_makes_and_fits_its_work
     monkeypatch.setenv("RAYPIPE_CONF", str(ROOT / Path(env["RAYPIPE_CONF"]).relative_to(IN_IMAGE)))
     monkeypatch.setenv("RAYPIPE_KEYS", env["RAYPIPE_KEYS"])
     built = build_app(builder()(app["args"]), name="raypipe")
-    [face] = [arg for d in built.deployments for arg in d.init_args if isinstance(arg, Face)]
+    [face] = [arg for d in built.deployments for arg in d.init_args if isinstance(arg, ServerConfig)]
     assert face.keys.knows(KEY) and not face.keys.open
     deployments = app["deployments"]
     assert {d["name"] for d in deployments} == {d.name for d in built.deployments}

@@ -14,7 +14,7 @@ from raypipe.core.digests import model_identity
 from raypipe.core.errors import ConfError
 from raypipe.memo.memo import MemoryMemo
 from raypipe.models.kit import LocalKit
-from raypipe.recipes.executor import Questions, build
+from raypipe.recipes.executor import QuestionExecutor, build
 from raypipe.recipes.recipe import from_tree
 from raypipe.recipes.resolve import prompt_file, resolvers
 from raypipe.store.index import MemoryIndex
@@ -49,8 +49,8 @@ DB3 = [  # stage, field, value, where REFERENCE.md says so
     ("embed", "lower", True, "2.2 exact call: lower-cased"),
     ("shortlist", "pages", 5, "2.2 pages read: first 5 only"),
     ("shortlist", "model", None, "2.2 pages read: first 5 only"),
-    ("recall", "model.name", "bge-base-en-v1.5", "2.2 retriever"),
-    ("recall", "top", 50, "2.2 recall_k"),
+    ("dense", "model.name", "bge-base-en-v1.5", "2.2 retriever"),
+    ("dense", "top", 50, "2.2 recall_k"),
     ("fuse", "top", 50, "2.2 recall_k"),
     ("rerank", "model.name", "bge-reranker-v2-m3", "2.2 reranker"),
     ("rerank", "shortcut", True, "2.2 shortcut"),
@@ -74,7 +74,7 @@ BASELINE = [
     ("split", "by", "sentence", "1 baseline 2"),
     ("split", "sentence_chars", 1000, "1 baseline 2"),
     ("embed", "model.name", "all-MiniLM-L6-v2", "1 baseline 2"),
-    ("recall", "model.name", "all-MiniLM-L6-v2", "1 baseline 2"),
+    ("dense", "model.name", "all-MiniLM-L6-v2", "1 baseline 2"),
     ("generate:web", "passages", 20, "1 baseline 2: top 20 sentences, deduplicated"),
     ("generate:web", "context_chars", 4000, "1 baseline 2"),
     ("generate:web", "layout", "list", "1 baseline 2"),
@@ -183,7 +183,7 @@ def test_the_prompts_that_the_published_systems_need_are_here():
 
 def answered(name, world, batch, memo=None):
     """Answers without a store, `batch` questions at a time, and what was counted."""
-    rows = list(readers.open([world], "synth", readers.Counts()))
+    rows = list(readers.open([world], "synth", readers.ReadCounts()))
     seen: set[str] = set()
     sources = [s for r in rows for s in readers.unseen(r.sources, seen)]
     found, kit = recipe(name), LocalKit(None, "sorted")
@@ -192,7 +192,7 @@ def answered(name, world, batch, memo=None):
         corpus = await build(found, kit, arrow.corpus_table(sources))
         vectors = {model_identity(m): corpus.vectors[m.name] for m in found.embedders()}
         index = MemoryIndex(corpus.texts, corpus.passages, vectors)
-        ask = Questions(found, kit.with_index(index), memo)
+        ask = QuestionExecutor(found, kit.with_index(index), memo)
         questions = [r.question for r in rows]
         out = [q for i in range(0, len(rows), batch) for q in await ask(questions[i : i + batch])]
         return out, ask.counts

@@ -14,7 +14,7 @@ from raypipe.core.config import Conf, read_yaml
 from raypipe.core.digests import model_identity
 from raypipe.kg.language.example_bank import masked
 from raypipe.models.kit import LocalKit
-from raypipe.recipes.executor import Questions, build
+from raypipe.recipes.executor import QuestionExecutor, build
 from raypipe.store.index import MemoryIndex
 from raypipe.synth import write
 from raypipe.synth.ask.phrasings import PHRASINGS
@@ -31,7 +31,7 @@ def done(tmp_path_factory):
     write(folder, 240, pages=1, seed=31, page_chars=1000)
     lines = [json.loads(x) for x in (folder / "questions-00000.jsonl").read_text("utf-8").splitlines()]
     recipe = resolved("local-kg", None, CONF, {"": str(folder)})
-    rows = list(readers.open([folder], "synth", readers.Counts()))
+    rows = list(readers.open([folder], "synth", readers.ReadCounts()))
     seen: set[str] = set()
     sources = [s for r in rows for s in readers.unseen(r.sources, seen)]
     kit = LocalKit(None, "sorted")
@@ -39,7 +39,7 @@ def done(tmp_path_factory):
     async def run():
         corpus = await build(recipe, kit, arrow.corpus_table(sources))
         vectors = {model_identity(m): corpus.vectors[m.name] for m in recipe.embedders()}
-        ask = Questions(recipe, kit.with_index(MemoryIndex(corpus.texts, corpus.passages, vectors)))
+        ask = QuestionExecutor(recipe, kit.with_index(MemoryIndex(corpus.texts, corpus.passages, vectors)))
         return await ask([r.question for r in rows]), ask.counts
 
     answered, counts = asyncio.run(run())
@@ -96,7 +96,7 @@ def test_what_the_graph_answered_skips_the_web_path(done):
     rows, counts = done
     kg = sum(q.origin == "kg" for _, q in rows)
     assert kg > 150
-    for stage in ("recall", "keywords", "rerank", "extract"):
+    for stage in ("dense", "bm25", "rerank", "extract"):
         assert counts[stage].skipped == kg, stage
     assert counts["rerank"].tally.scores.asked > 0, "the others went on to the web"
 

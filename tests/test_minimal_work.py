@@ -10,17 +10,17 @@ from collections import Counter
 from dataclasses import dataclass, fields, replace
 
 import pytest
-from reruns import SIZES, Bench, Sizes
+from reruns import SIZES, Bench, TaskSizes
 
 from raypipe.core import arrow
 from raypipe.pipeline.driver import inline
-from raypipe.pipeline.tasks import Place
+from raypipe.pipeline.tasks import WorkerConfig
 from raypipe.steps.rerank import Rerank
 
 BRANCHES = """
 corpus:
   - parse: {html: lxml, via: fast, kinds: [page, snippet]}
-  - tokenise: {words: stems}
+  - tokenize: {words: stems}
   - split: {child_chars: 200, child_overlap: 50, parent_chars: 700, parent_overlap: 150}
   - embed: {model: hash-embedder}
 question:
@@ -38,9 +38,9 @@ question:
       prompt: {variables: [text], system: From memory., user: "Answer this.\\nQuestion: {{ text }}"}
       into: closed
       max_tokens: 20
-  - recall: {model: hash-embedder, top: 30, when: {kind: [what, which, who]}}
-  - keywords: {words: stems, variant: okapi, top: 30, when: {kind: [what, which, who]}}
-  - fuse: {weights: {recall: 1.0, keywords: 1.0}, missing: min, top: 20}
+  - dense: {model: hash-embedder, top: 30, when: {kind: [what, which, who]}}
+  - bm25: {words: stems, variant: okapi, top: 30, when: {kind: [what, which, who]}}
+  - fuse: {weights: {dense: 1.0, bm25: 1.0}, missing: min, top: 20}
   - rerank: {model: overlap-reranker, candidates: 20, top: 10}
   - generate:
       model: scripted
@@ -55,8 +55,8 @@ question:
       when: {kind: [what, which, who]}
   - decide: {prefer: [web, closed]}
 """
-CORPUS = ("parse", "tokenise", "split", "embed")
-RANKING = ("recall", "rerank")
+CORPUS = ("parse", "tokenize", "split", "embed")
+RANKING = ("dense", "rerank")
 STEPS = (*CORPUS, "generate:kind", "generate:closed", *RANKING, "generate:web")
 
 
@@ -95,13 +95,13 @@ class Counting:
 
 
 @dataclass(frozen=True)
-class Counted(Place):
+class Counted(WorkerConfig):
     """A place whose models are counted."""
 
     calls: list = None
 
     def kit(self, index):
-        return Counting(Place.kit(self, index), self.calls)
+        return Counting(WorkerConfig.kit(self, index), self.calls)
 
 
 class Reruns(Bench):
@@ -122,7 +122,7 @@ class Reruns(Bench):
         """Step -> calls asked, step -> plan; after holding counters, report, plan and memo to one another."""
         before = len(self.calls)
         counts, plans = super().run(data=data, pipe=pipe or self.pipeline(text), out=out)
-        models = {s: asked for s, (_, asked) in counts.items() if s not in ("parse", "tokenise", "split")}
+        models = {s: asked for s, (_, asked) in counts.items() if s not in ("parse", "tokenize", "split")}
         assert sum(models.values()) == len(self.calls) - before, "the report says what the models were asked"
         twice = [c for c, n in Counter(self.calls).items() if n > 1]
         assert not twice, f"{len(twice)} requests were asked again, such as {twice[0]}"
@@ -194,7 +194,7 @@ def test_a_reranking_that_shows_the_same_passages_asks_for_no_reply(bench):
 
 def test_another_embedder_parses_nothing(bench):
     asked, plans = bench.run(changed(("hash-embedder", "other-embedder")))
-    assert not any(asked[s] for s in ("parse", "tokenise", "split", "generate:kind", "generate:closed"))
+    assert not any(asked[s] for s in ("parse", "tokenize", "split", "generate:kind", "generate:closed"))
     assert plans["embed"].exact and asked["embed"] == plans["embed"].may_ask > 0
 
 
@@ -220,7 +220,7 @@ def test_another_split_embeds_only_new_texts(bench):
     asked, _ = bench.run(changed(("child_chars: 200", "child_chars: 190")))
     new = {c for c in bench.calls if c[0] == "embed" and c[2] == "passage"} - old
     assert 0 < asked["embed"] == len(new), "every text that was asked is new, as the counters hold"
-    assert not asked["parse"] and not asked["recall"] and asked["split"] > 0
+    assert not asked["parse"] and not asked["dense"] and asked["split"] > 0
 
 
 def test_an_edited_prompt_asks_that_generates_replies_alone(bench):
@@ -255,7 +255,7 @@ def test_an_edited_page_costs_that_page_and_the_questions_that_cite_it(bench):
                 citing.add(line["query"])
     before = len(bench.calls)
     asked, _ = bench.run(data=bench.data(lines))
-    assert asked["parse"] == asked["split"] == 1 and not asked["generate:kind"] and not asked["recall"]
+    assert asked["parse"] == asked["split"] == 1 and not asked["generate:kind"] and not asked["dense"]
     scored = {c[2] for c in bench.calls[before:] if c[0] == "score"}
     assert scored <= citing, "only questions that cite the page were scored again"
 
@@ -264,7 +264,7 @@ def test_one_question_more_is_one_question_more(bench):
     lines = bench.lines()
     more = {**lines[0], "interaction_id": "more", "query": "what owl sleeps on mount brenn?"}
     asked, plans = bench.run(data=bench.data([*lines, more]))
-    assert asked["generate:kind"] == asked["generate:closed"] == asked["recall"] == 1
+    assert asked["generate:kind"] == asked["generate:closed"] == asked["dense"] == 1
     assert not any(asked[s] for s in CORPUS) and plans["rerank"].remembered == 6
 
 
@@ -300,7 +300,7 @@ def test_another_place_other_parts_and_more_workers_ask_nothing(bench):
         for part in reversed(parts):
             yield from inline(verb, fill, [part])  # each part in a worker of its own
 
-    pipe = bench.pipeline(sizes=Sizes(3, 1), runner=backwards)
+    pipe = bench.pipeline(sizes=TaskSizes(3, 1), runner=backwards)
     place = replace(pipe.place, engine="flag", device="cuda", threads=7)
     only(bench.run(pipe=replace(pipe, place=place, workers={"parse": 9, "embed": 9, "answer": 9}))[0])
     asked, _ = bench.run(pipe=replace(pipe, recipe=bench.pipeline(changed(("top: 30,", "top: 9,"))).recipe))

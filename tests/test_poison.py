@@ -18,9 +18,9 @@ from raypipe.cluster.budget import Budget
 from raypipe.core import arrow
 from raypipe.core.errors import ConfError, DataError, FaultBudgetExceeded
 from raypipe.core.records import Source, source_id
-from raypipe.evaluation.dead_letters import check, losses, retry
-from raypipe.pipeline.driver import Pipeline, Sizes, inline
-from raypipe.pipeline.tasks import Place, bisected
+from raypipe.evaluation.dead_letters import check, dead_letters, retry
+from raypipe.pipeline.driver import Pipeline, TaskSizes, inline
+from raypipe.pipeline.tasks import WorkerConfig, bisected
 from raypipe.report.progress import Progress
 from raypipe.store import Store, put
 
@@ -35,7 +35,7 @@ class Poisoned:
     row: str
     how: str
     diary: str
-    place: Place
+    place: WorkerConfig
 
     def open(self):
         do = replace(self.fill, place=self.place).open()
@@ -65,8 +65,8 @@ def sources(tmp_path):
     put(store, "sources", arrow.source.table(made))
     recipe = resolved(_fakes(tmp_path), None, CONF)
     silent = Progress(io.StringIO(), silent=True)
-    place = Place(store.uri, "sorted", "cpu", 1)
-    return Pipeline(store, recipe, place, Sizes(100, 10), inline, silent), [s.id for s in made]
+    place = WorkerConfig(store.uri, "sorted", "cpu", 1)
+    return Pipeline(store, recipe, place, TaskSizes(100, 10), inline, silent), [s.id for s in made]
 
 
 def _fakes(folder):
@@ -92,7 +92,7 @@ def test_one_row_in_a_thousand_that_kills_stops_or_fills_its_worker_costs_one_ro
 
     def runner(verb, fill, parts):
         pool = pools.Pool(actors=2, cpus=0.5)
-        return pools.run_parts(Poisoned(fill, poison, how, str(diary), fill.place), parts, pool, limits)
+        return pools.run_tasks(Poisoned(fill, poison, how, str(diary), fill.place), parts, pool, limits)
 
     pipe = replace(pipe, runner=runner)
     pipe._texts(ids, _done())
@@ -118,7 +118,7 @@ def test_what_a_caller_can_mend_ends_the_run_at_once_with_its_own_type(sources, 
 
     def runner(verb, fill, parts):
         wrong = Poisoned(fill, ids[5], "wrong setup", str(tmp_path / "diary"), fill.place)
-        return pools.run_parts(wrong, parts, pools.Pool(actors=1, cpus=0.5))
+        return pools.run_tasks(wrong, parts, pools.Pool(actors=1, cpus=0.5))
 
     with pytest.raises(ConfError, match="the setup is wrong"):
         replace(pipe, runner=runner)._texts(ids, _done())
@@ -129,9 +129,9 @@ class Counts(dict):
     """Stage counts that a bisection adds its faults to."""
 
     def __missing__(self, name):
-        from raypipe.recipes.executor import StageCount
+        from raypipe.recipes.executor import StageCounters
 
-        return self.setdefault(name, StageCount())
+        return self.setdefault(name, StageCounters())
 
 
 def bisect(ids, poison, error):
@@ -184,7 +184,7 @@ def evaluated(bench, pipe):
 
     bench.run(pipe=pipe)
     questions = list(questions_of(pipe, None, None))
-    lost = losses(pipe, questions, {})
+    lost = dead_letters(pipe, questions, {})
     return questions, lost, {t.what: t for t in lost.tallies}
 
 

@@ -17,10 +17,10 @@ from raypipe.core import arrow
 from raypipe.core.config import Conf
 from raypipe.core.digests import model_identity
 from raypipe.models.kit import LocalKit
-from raypipe.pipeline.driver import Pipeline, Sizes, inline
+from raypipe.pipeline.driver import Pipeline, TaskSizes, inline
 from raypipe.pipeline.ingest import ingest
-from raypipe.pipeline.tasks import Place
-from raypipe.recipes.executor import Questions, build
+from raypipe.pipeline.tasks import WorkerConfig
+from raypipe.recipes.executor import QuestionExecutor, build
 from raypipe.report.progress import Progress
 from raypipe.store import Store
 from raypipe.store.index import MemoryIndex
@@ -33,7 +33,7 @@ FAKES = str(HERE / "fakes.yaml")
 
 def read(world):
     """Questions, and sources each once, straight from the files."""
-    rows = list(readers.open([world], "synth", readers.Counts()))
+    rows = list(readers.open([world], "synth", readers.ReadCounts()))
     seen: set[str] = set()
     sources = [s for r in rows for s in readers.unseen(r.sources, seen)]
     return [r.question for r in rows], sources
@@ -47,7 +47,7 @@ def in_memory(recipe, world, batch):
     async def answers():
         corpus = await build(recipe, kit, arrow.corpus_table(sources))
         vectors = {model_identity(m): corpus.vectors[m.name] for m in recipe.embedders()}
-        ask = Questions(recipe, kit.with_index(MemoryIndex(corpus.texts, corpus.passages, vectors)))
+        ask = QuestionExecutor(recipe, kit.with_index(MemoryIndex(corpus.texts, corpus.passages, vectors)))
         return [q for i in range(0, len(questions), batch) for q in await ask(questions[i : i + batch])]
 
     return asyncio.run(answers())
@@ -56,7 +56,9 @@ def in_memory(recipe, world, batch):
 def stored(recipe, world, uri, runner, progress):
     """The answers out of a fresh store, filled by a runner: at least four parts of the corpus."""
     store = Store.create(str(uri))
-    pipeline = Pipeline(store, recipe, Place(store.uri, "sorted", "cpu", 1), Sizes(20, 2), runner, progress)
+    pipeline = Pipeline(
+        store, recipe, WorkerConfig(store.uri, "sorted", "cpu", 1), TaskSizes(20, 2), runner, progress
+    )
     ids = ingest(store, [world], "synth", progress).questions
     questions = {q.id: q for q in arrow.question.records(store.rows("questions", "id", ids))}
     asked = [questions[i] for i in ids]
@@ -66,7 +68,7 @@ def stored(recipe, world, uri, runner, progress):
 
 
 def on_ray(verb, fill, parts):
-    return pools.run_parts(fill, parts, pools.Pool(actors=2, cpus=1))
+    return pools.run_tasks(fill, parts, pools.Pool(actors=2, cpus=1))
 
 
 @pytest.fixture

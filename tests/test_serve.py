@@ -33,13 +33,13 @@ from serve_config import builder, unknown
 
 from raypipe.cli.main import main
 from raypipe.cli.opened import resolved
-from raypipe.cli.serve import Endpoint, check_host
+from raypipe.cli.serve import ServeArgs, check_host
 from raypipe.core import arrow
 from raypipe.core.errors import ConfError
 from raypipe.recipes.serialize import to_plain
 from raypipe.runs.manifest import read
 from raypipe.runs.release import live, promote, rollback
-from raypipe.serving.access import Keys
+from raypipe.serving.access import ApiKeys
 from raypipe.store import Store
 
 HERE = Path(__file__).parent
@@ -497,7 +497,7 @@ def test_the_builder_refuses_arguments_that_nobody_knows(config):
         builder()({"recipee": "local"})
     with pytest.raises(ConfError, match="did you mean 'local'"):
         builder()({"recipe": "locall"})
-    assert Endpoint().recipe == "local"
+    assert ServeArgs().recipe == "local"
 
 
 def test_it_does_not_listen_to_others_without_keys_unless_it_is_told_to(config, capsys, tmp_path):
@@ -505,24 +505,24 @@ def test_it_does_not_listen_to_others_without_keys_unless_it_is_told_to(config, 
     for host in ("0.0.0.0", "192.0.2.7", "::", "example.org"):
         assert main(["serve", "local", *store, "--host", host]) == 2
         assert "--auth none" in capsys.readouterr().err
-    check_host("0.0.0.0", Keys(open=True))
-    check_host("0.0.0.0", Keys.of([KEY]))
+    check_host("0.0.0.0", ApiKeys(open=True))
+    check_host("0.0.0.0", ApiKeys.of([KEY]))
     for host in ("127.0.0.1", "localhost", "::1"):
-        check_host(host, Keys())
+        check_host(host, ApiKeys())
 
 
 def test_keys_come_from_the_environment_and_a_file_and_a_wrong_one_is_not_repeated(tmp_path):
     file = tmp_path / "keys"
     file.write_text(f"# for the team\n{KEY}\n\nanother-key-of-length\n")
-    keys = Endpoint(keys=str(file)).face({"RAYPIPE_KEYS": "a-third-key-of-length, "}).keys
+    keys = ServeArgs(keys=str(file)).face({"RAYPIPE_KEYS": "a-third-key-of-length, "}).keys
     assert all(keys.knows(k) for k in (KEY, "another-key-of-length", "a-third-key-of-length"))
     assert not keys.knows("") and not keys.knows("# for the team")
     file.write_text("# none\n")
     for endpoint, environ, says in (
-        (Endpoint(keys=str(file)), {}, "expected a key a line"),
-        (Endpoint(keys=str(tmp_path / "absent")), {}, "cannot be read"),
-        (Endpoint(), {"RAYPIPE_KEYS": "s3cr3t"}, "key 1: expected at least 16"),
-        (Endpoint(auth="none"), {"RAYPIPE_KEYS": KEY}, "found both"),
+        (ServeArgs(keys=str(file)), {}, "expected a key a line"),
+        (ServeArgs(keys=str(tmp_path / "absent")), {}, "cannot be read"),
+        (ServeArgs(), {"RAYPIPE_KEYS": "s3cr3t"}, "key 1: expected at least 16"),
+        (ServeArgs(auth="none"), {"RAYPIPE_KEYS": KEY}, "found both"),
     ):
         with pytest.raises(ConfError, match=says) as e:
             endpoint.face(environ)

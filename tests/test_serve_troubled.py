@@ -18,9 +18,9 @@ from chat_server import ChatServer
 
 from raypipe.cli.opened import resolved
 from raypipe.core.config import Conf
-from raypipe.models.load import Address
-from raypipe.pipeline.tasks import Place
-from raypipe.serving.access import Face, Keys, Limits
+from raypipe.models.load import EndpointAddress
+from raypipe.pipeline.tasks import WorkerConfig
+from raypipe.serving.access import ApiKeys, RequestLimits, ServerConfig
 
 pytestmark = [
     pytest.mark.ray,
@@ -95,9 +95,9 @@ def url(local_ray, upstream, tmp_path_factory):
     }  # fmt: skip
     (folder / "models.yaml").write_text(yaml.safe_dump(tree))
     recipe = resolved("crag-baseline", str(folder / "models.yaml"), CONF)
-    at = {"here": Address(f"http://127.0.0.1:{upstream.port}/v1", timeout_s=300, tries=1)}
-    place = Place(str(folder / "none"), "sorted", "cpu", 1, endpoints=at)
-    face = Face(Keys(open=True), Limits(deadline_s=DEADLINE_S))
+    at = {"here": EndpointAddress(f"http://127.0.0.1:{upstream.port}/v1", timeout_s=300, tries=1)}
+    place = WorkerConfig(str(folder / "none"), "sorted", "cpu", 1, endpoints=at)
+    face = ServerConfig(ApiKeys(open=True), RequestLimits(deadline_s=DEADLINE_S))
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]

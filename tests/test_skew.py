@@ -6,7 +6,7 @@ import json
 from reruns import SIZES, Bench
 
 from raypipe.evaluation.evaluate import evaluate
-from raypipe.pipeline.driver import Sizes
+from raypipe.pipeline.driver import TaskSizes
 
 
 def test_a_huge_page_is_a_fault_and_a_question_with_500_citations_is_answered(world, tmp_path):
@@ -22,7 +22,7 @@ def test_a_huge_page_is_a_fault_and_a_question_with_500_citations_is_answered(wo
         dict(r, page_url=f"https://many.example/{n}", page_result=f"{r['page_result']}<p>copy {n}</p>")
         for n, r in enumerate((every * 10)[:500])
     ]
-    pipe = bench.pipeline(sizes=Sizes(SIZES.sources, 100))  # all questions in one part
+    pipe = bench.pipeline(sizes=TaskSizes(SIZES.sources, 100))  # all questions in one part
     done = evaluate(pipe, [bench.data(lines)], "crag", None, "official", tmp_path / "skewed")
     report = done.report
     assert (report.questions, report.citations) == (6, 12 * 5 + 1 + 500)

@@ -14,9 +14,9 @@ from chat_server import serving
 from raypipe.cli.opened import resolved
 from raypipe.core.config import Conf
 from raypipe.evaluation.evaluate import evaluate
-from raypipe.models.load import Address
-from raypipe.pipeline.driver import Pipeline, Sizes, inline
-from raypipe.pipeline.tasks import Place
+from raypipe.models.load import EndpointAddress
+from raypipe.pipeline.driver import Pipeline, TaskSizes, inline
+from raypipe.pipeline.tasks import WorkerConfig
 from raypipe.report.progress import Progress
 from raypipe.store import Store
 
@@ -61,10 +61,10 @@ def recipe(tmp_path):
 
 
 def run(recipe, store, url, world, out):
-    at = {"here": Address(url, timeout_s=0.5, tries=1)}
+    at = {"here": EndpointAddress(url, timeout_s=0.5, tries=1)}
     with Progress(io.StringIO(), silent=True) as progress:
-        place = Place(store.uri, "sorted", "cpu", 1, endpoints=at)
-        pipeline = Pipeline(store, recipe, place, Sizes(50, 6), inline, progress)
+        place = WorkerConfig(store.uri, "sorted", "cpu", 1, endpoints=at)
+        pipeline = Pipeline(store, recipe, place, TaskSizes(50, 6), inline, progress)
         report = evaluate(pipeline, [world], "crag", None, "official", out).report
     return report, [json.loads(line) for line in (out / "predictions.jsonl").read_text().splitlines()]
 

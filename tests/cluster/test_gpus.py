@@ -21,15 +21,15 @@ from raypipe.cluster.file import Pool
 from raypipe.core.errors import ClusterTooSmall
 from raypipe.core.llm import Generated, Message, Sampling
 from raypipe.models import actors
-from raypipe.models.actors import Place
+from raypipe.models.actors import Resources
 from raypipe.models.routing import routed
-from raypipe.pipeline.tasks import Part, PartDone
-from raypipe.pipeline.tasks import Place as Where
+from raypipe.pipeline.tasks import Task, TaskResult
+from raypipe.pipeline.tasks import WorkerConfig as Where
 
 pytestmark = pytest.mark.ray
 GPUS = 4
 BLOCK = 16  # tokens, as vLLM's
-ONE = Place(cpus=0.05, gpus=1)
+ONE = Resources(cpus=0.05, gpus=1)
 SAMPLING = Sampling(max_tokens=5)
 
 
@@ -57,9 +57,9 @@ class Noting:
             assert time.monotonic() < late, "a pool of four gave parts to fewer"
             time.sleep(0.01)
 
-        async def do(part: Part) -> PartDone:
+        async def do(part: Task) -> TaskResult:
             await asyncio.sleep(0.1)
-            return PartDone(part.name, len(part.ids), len(part.ids), 0)
+            return TaskResult(part.name, len(part.ids), len(part.ids), 0)
 
         return do
 
@@ -75,8 +75,8 @@ def notes(diary):
 
 def test_a_pool_of_four_holds_four_gpus_and_shares_the_rows(tmp_path):
     diary = str(tmp_path / "diary")
-    parts = [Part(f"{n:06d}", tuple(f"{n}-{i}" for i in range(10))) for n in range(120)]
-    done = list(pools.run_parts(Noting(diary), parts, Pool(actors=GPUS, cpus=0.2, gpus=1)))
+    parts = [Task(f"{n:06d}", tuple(f"{n}-{i}" for i in range(10))) for n in range(120)]
+    done = list(pools.run_tasks(Noting(diary), parts, Pool(actors=GPUS, cpus=0.2, gpus=1)))
     assert sorted(d.name for d in done) == [p.name for p in parts]
     opened = sorted(n["open"] for n in notes(diary))
     assert opened == ["0", "1", "2", "3"], "CUDA_VISIBLE_DEVICES of each actor is its own"
@@ -126,7 +126,7 @@ def four(diary, request):
     make = functools.partial(Prefixed, diary)
     names = [actors.name_of(request.node.name, n) for n in range(GPUS)]
     with actors.reserved([ONE] * GPUS, wait_s=60) as groups:
-        clients = [actors.begin(n, make, ONE, g) for n, g in zip(names, groups, strict=True)]
+        clients = [actors.start_actor(n, make, ONE, g) for n, g in zip(names, groups, strict=True)]
         for client in clients:
             client.ready()
         yield clients
@@ -196,5 +196,5 @@ def test_engines_get_all_their_places_or_none(diary):
         assert time.monotonic() - start < 10
         with actors.reserved([replace(ONE, gpus=1)], wait_s=30) as [group]:
             assert group is not None
-    with actors.reserved([Place(cpus=0, gpus=0)], wait_s=1) as [group]:
+    with actors.reserved([Resources(cpus=0, gpus=0)], wait_s=1) as [group]:
         assert group is None

@@ -15,14 +15,14 @@ from safetensors.numpy import save_file
 
 from raypipe.cli.main import main
 from raypipe.cli.opened import resolved
-from raypipe.cluster.capacity import on_paper, preflight, preflight_engines, reachable, sized, without
+from raypipe.cluster.capacity import declared_nodes, preflight, preflight_engines, reachable, sized, without
 from raypipe.cluster.file import Cluster, Engines, Machines, Pool
 from raypipe.cluster.placement import asked_by, bottleneck, placement, refuse
 from raypipe.core import config as conf
 from raypipe.core.config import Conf, Where
 from raypipe.core.errors import ClusterTooSmall, ConfError
 from raypipe.core.protocols import Model
-from raypipe.models.memory import GIB, Weight, weight
+from raypipe.models.memory import GIB, ModelSize, model_size
 
 ROOT = Path(__file__).parents[2]
 CONF = Conf((ROOT / "conf",))
@@ -52,7 +52,7 @@ def model(tmp_path):
 @pytest.mark.parametrize("name", FILES)
 def test_every_cluster_file_fits_the_machines_that_it_is_written_for(name):
     written = file(name)
-    nodes = on_paper(written)
+    nodes = declared_nodes(written)
     made = sized(written, [LLAMA], nodes)
     preflight(made.pools, nodes)
     if made.engines:
@@ -62,14 +62,14 @@ def test_every_cluster_file_fits_the_machines_that_it_is_written_for(name):
 
 
 def test_fit_becomes_as_many_as_there_is_room_for_engines_first():
-    two = sized(file("two-gpus"), [LLAMA], on_paper(file("two-gpus")))
+    two = sized(file("two-gpus"), [LLAMA], declared_nodes(file("two-gpus")))
     assert (two.engines.count, two.engines.answer.size) == (2, 4)
     assert (two.pools["parse"].size, two.pools["embed"].size) == (16, 2)
-    eight = sized(file("eight-gpus"), [LLAMA], on_paper(file("eight-gpus")))
+    eight = sized(file("eight-gpus"), [LLAMA], declared_nodes(file("eight-gpus")))
     assert (eight.engines.count, eight.engines.answer.size) == (7, 8)
-    halves = sized(file("eight-gpus"), [LLAMA, replace(LLAMA, name="b")], on_paper(file("eight-gpus")))
+    halves = sized(file("eight-gpus"), [LLAMA, replace(LLAMA, name="b")], declared_nodes(file("eight-gpus")))
     assert halves.engines.count == 3, "two models share seven GPUs"
-    wide = sized(file("eight-gpus"), [replace(LLAMA, tensor_parallel=4)], on_paper(file("eight-gpus")))
+    wide = sized(file("eight-gpus"), [replace(LLAMA, tensor_parallel=4)], declared_nodes(file("eight-gpus")))
     assert wide.engines.count == 1, "a group of four GPUs, and workers on a fifth"
     alone = Engines(answer=Pool("fit", 1), cpus=1, each="fit")
     many = sized(file("laptop", engines=None), [LLAMA], [{"CPU": 2.0}])
@@ -93,7 +93,7 @@ def test_where_nothing_fits_one_is_asked_for_and_refused_with_numbers():
 
 def test_a_cluster_that_grows_is_held_to_what_it_may_become():
     growing, fixed = file("autoscaling"), file("laptop")
-    assert reachable(growing, [{"CPU": 0.0}]) == on_paper(growing)
+    assert reachable(growing, [{"CPU": 0.0}]) == declared_nodes(growing)
     assert reachable(fixed, [{"CPU": 1.0}]) == [{"CPU": 1.0}]
 
 
@@ -112,13 +112,13 @@ def test_engines_of_four_gpus_are_not_spread_over_two_machines_of_two():
 
 
 def test_the_size_of_a_model_is_read_from_its_files(model):
-    assert weight(model) == Weight(1_500_000, 3_000_000, 2 * 4 * 4 * 64 * 2)
-    assert weight(replace(model, dtype="float32")).bytes == 6_000_000
-    assert weight(replace(model, path="/nowhere")) is None
-    assert weight(replace(model, kind="embedder", loader="flag")).per_token == 0
+    assert model_size(model) == ModelSize(1_500_000, 3_000_000, 2 * 4 * 4 * 64 * 2)
+    assert model_size(replace(model, dtype="float32")).bytes == 6_000_000
+    assert model_size(replace(model, path="/nowhere")) is None
+    assert model_size(replace(model, kind="embedder", loader="flag")).per_token == 0
     (Path(model.path) / "model-2.safetensors").write_bytes(b"cut")
     with pytest.raises(ConfError, match="cannot be read"):
-        weight(model)
+        model_size(model)
 
 
 def test_a_model_that_does_not_fit_a_gpu_is_refused_with_the_arithmetic(model):
@@ -145,7 +145,7 @@ def test_embedders_that_share_a_gpu_are_counted_once_for_each_actor():
     )
     *_, answers = placement(shared, [encoder], [encoder])
     assert answers.device == "0.25 GPU, 4 on one"
-    assert answers.takes_gib == pytest.approx(4 * (weight(encoder).bytes / GIB + 1.5))
+    assert answers.takes_gib == pytest.approx(4 * (model_size(encoder).bytes / GIB + 1.5))
 
 
 def test_workers_beside_an_engine_share_what_it_leaves_of_the_gpu(model):
@@ -153,14 +153,14 @@ def test_workers_beside_an_engine_share_what_it_leaves_of_the_gpu(model):
     *_, engine, answers = placement(file("one-gpu"), [encoder], [encoder, model])
     assert (engine.device, engine.has_gib) == ("0.8 GPU", 60.0)
     assert (answers.device, answers.has_gib) == ("0.1 GPU, 2 on one", 20.0)
-    eight = sized(file("eight-gpus"), [model], on_paper(file("eight-gpus")))
+    eight = sized(file("eight-gpus"), [model], declared_nodes(file("eight-gpus")))
     *_, engine, answers = placement(eight, [encoder], [encoder, model])
     assert (engine.actors, answers.device, answers.has_gib) == (7, "0.125 GPU, 8 on one", 80.0)
 
 
 def test_the_longest_stage_is_the_one_with_most_seconds_an_actor():
     recipe = resolved("local", None, CONF)
-    made = sized(file("laptop"), [], on_paper(file("laptop")))
+    made = sized(file("laptop"), [], declared_nodes(file("laptop")))
     placed = placement(made, recipe.embedders(), asked_by(recipe))
     found = bottleneck(recipe, placed, {"embed": 60.0, "rerank": 20.0, "parse": 0.0})
     assert (found.stage, found.seconds, found.share) == ("embed", 30.0, 0.75)

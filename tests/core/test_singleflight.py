@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from raypipe.core.protocols import Model
-from raypipe.core.singleflight import Flights
-from raypipe.memo.memo import MemoryMemo, Tally, remembering
+from raypipe.core.singleflight import SingleFlight
+from raypipe.memo.memo import CallCounts, MemoryMemo, cached
 
 MINI = Model("mini", "embedder", "hash", "", "", "", "sha256:1", dim=4)
 
@@ -30,7 +30,7 @@ class Slow:
 
 def together(slow, *requests):
     async def main():
-        flights = Flights()
+        flights = SingleFlight()
         calls = [flights.of(keys, lambda places, keys=keys: slow(keys, places)) for keys in requests]
         return await asyncio.gather(*calls, return_exceptions=True)
 
@@ -53,7 +53,7 @@ def test_where_the_asker_fails_one_who_waits_asks_and_only_the_asker_sees_the_er
 
 def test_who_stops_waiting_stops_nobody_else():
     async def main():
-        flights, slow = Flights(), Slow()
+        flights, slow = SingleFlight(), Slow()
         calls = [asyncio.create_task(flights.of(["a"], lambda p: slow(["a"], p))) for _ in range(3)]
         await asyncio.sleep(0)
         calls[1].cancel()
@@ -77,8 +77,8 @@ def test_stages_that_share_what_is_in_flight_ask_a_model_once_and_count_the_rest
             return embed
 
     async def main():
-        asking, tallies = Flights(), [Tally(), Tally()]
-        kits = [remembering(Kit(), memo, t, asking) for t in tallies]
+        asking, tallies = SingleFlight(), [CallCounts(), CallCounts()]
+        kits = [cached(Kit(), memo, t, asking) for t in tallies]
         calls = [k.embedder(MINI)(texts, "query") for k, texts in zip(kits, (["a", "b"], ["b"]), strict=True)]
         await asyncio.gather(*calls)
         return asked, [(t.vectors.asked, t.vectors.remembered) for t in tallies]

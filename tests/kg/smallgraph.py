@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from raypipe.kg.graph import Folder
+from raypipe.kg.graph import FolderBackend
 from raypipe.kg.link import Linker
 from raypipe.kg.tables import Tables
 
@@ -109,7 +109,7 @@ DAYS = {
 }
 
 
-def build() -> Folder:
+def build() -> FolderBackend:
     tables = Tables()
     film = {m["id"]: m for m in MOVIES}
 
@@ -330,4 +330,4 @@ def build() -> Folder:
             },
         ],
     )
-    return Folder(tables, Linker(tables))
+    return FolderBackend(tables, Linker(tables))

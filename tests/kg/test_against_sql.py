@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raypipe.kg.execute import run
-from raypipe.kg.graph import Folder
+from raypipe.kg.graph import FolderBackend
 from raypipe.kg.language.time_words import moment
 from raypipe.kg.link import Linker
 from raypipe.kg.tables import Tables
@@ -45,7 +45,7 @@ CONDS = st.lists(
 )
 
 
-def make(movies, crew) -> tuple[Folder, sqlite3.Connection]:
+def make(movies, crew) -> tuple[FolderBackend, sqlite3.Connection]:
     """The same rows as a graph and as a database of one's own."""
     tables, db = Tables(), sqlite3.connect(":memory:")
     db.execute("CREATE TABLE movie (title, year, budget, revenue, rating)")
@@ -54,7 +54,7 @@ def make(movies, crew) -> tuple[Folder, sqlite3.Connection]:
     db.executemany("INSERT INTO crew VALUES (:movie_name, :name, :job, :year)", crew)
     tables.insert("movie", movies)
     tables.insert("crew", crew)
-    return Folder(tables, Linker(tables)), db
+    return FolderBackend(tables, Linker(tables)), db
 
 
 def last(graph, parse, program):

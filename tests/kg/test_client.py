@@ -11,17 +11,17 @@ import minikg
 import pytest
 from smallgraph import ASKED, GRAMMAR, build
 
-from raypipe.kg.client import Limits, connect
+from raypipe.kg.client import HttpLimits, connect
 from raypipe.kg.execute import run
-from raypipe.kg.fetch import Remote, asked_dates
-from raypipe.kg.graph import Folder, GraphFault
+from raypipe.kg.fetch import ServerBackend, asked_dates
+from raypipe.kg.graph import FolderBackend, GraphFault
 from raypipe.kg.language.parser import parser
 from raypipe.kg.language.time_words import moment, when
 from raypipe.kg.link import Linker
 from raypipe.kg.server import serve
 
 parse = parser(GRAMMAR)
-QUICK = Limits(timeout_s=0.5, tries=3, wait_s=0.001, most_bytes=1000, at_once=4)
+QUICK = HttpLimits(timeout_s=0.5, tries=3, wait_s=0.001, most_bytes=1000, at_once=4)
 
 
 def remote(url, program, asked=ASKED, limits=None, transport=None, count=None):
@@ -33,7 +33,7 @@ def remote(url, program, asked=ASKED, limits=None, transport=None, count=None):
                     count.append(path)
                 return await ask(path, body)
 
-            return await run(parse(program), Remote(counted), moment(asked))
+            return await run(parse(program), ServerBackend(counted), moment(asked))
 
     return asyncio.run(go())
 
@@ -176,7 +176,7 @@ def test_a_server_that_never_answers_ends_with_its_time_limit():
         await asyncio.sleep(30)
 
     started = time.perf_counter()
-    result = fault_of(httpx.MockTransport(handle), Limits(timeout_s=0.1, tries=2, wait_s=0.01))
+    result = fault_of(httpx.MockTransport(handle), HttpLimits(timeout_s=0.1, tries=2, wait_s=0.01))
     assert (result.fault.reason, result.fault.transient) == ("unreachable", True)
     assert time.perf_counter() - started < 2
 
@@ -240,7 +240,7 @@ def test_games_are_asked_for_in_few_requests(words, expected):
 @pytest.mark.skipif("RAYPIPE_DATA" not in os.environ, reason="RAYPIPE_DATA is not set: no small real graph")
 def test_real_entities_answer_behind_http_and_embedded_alike():
     tables = minikg.read(Path(os.environ["RAYPIPE_DATA"]) / "crag_mock_api" / "cragkg_mini.tar.gz")
-    folder = Folder(tables, Linker(tables))
+    folder = FolderBackend(tables, Linker(tables))
     program = "\n".join([
         'get_movie("Rings")["release_date"]',
         'get_stock_price("meta", "2024-02-21", "2024-02-21")["close"]',

@@ -9,7 +9,7 @@ import pytest
 from raypipe.cli.opened import resolved
 from raypipe.core.config import Conf
 from raypipe.core.errors import ConfError
-from raypipe.memo.memo import MemoryMemo, Tally, remembering
+from raypipe.memo.memo import CallCounts, MemoryMemo, cached
 from raypipe.models.kit import LocalKit
 
 ROOT = Path(__file__).parents[2]
@@ -61,8 +61,8 @@ def test_an_entry_can_name_an_embedder_by_which_names_are_linked(made):
     memo, counts = MemoryMemo(), []
 
     def linked(written):
-        tally = Tally()
-        graph = remembering(LocalKit(None), memo, tally).graph(ref)
+        tally = CallCounts()
+        graph = cached(LocalKit(None), memo, tally).graph(ref)
         [result] = asyncio.run(graph.run(f'get_movie("{written}")["year"]', TIME))
         counts.append((tally.vectors.asked, tally.vectors.remembered))
         return [(link.name, link.level) for link in result.links]

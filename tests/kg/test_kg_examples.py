@@ -7,7 +7,7 @@ import pytest
 
 from raypipe.cli.main import main
 from raypipe.core.config import Where, build, read_yaml
-from raypipe.kg.language.example_bank import Bank
+from raypipe.kg.language.example_bank import ExampleBank
 from raypipe.synth import write
 
 ROOT = Path(__file__).parents[2]
@@ -52,7 +52,7 @@ def test_corrected_drafts_become_examples_with_places(tmp_path):
     for _ in range(2):  # a second round adds to the first
         made = ["kg", "examples", "import", str(tmp_path / "d.jsonl"), "--domain", "movie"]
         assert main([*made, "--into", str(into)]) == 0
-    bank = build(Bank, read_yaml(into), Where(str(into)))
+    bank = build(ExampleBank, read_yaml(into), Where(str(into)))
     assert [g.calls for g in bank.examples[:2]] == [
         'get_movie({movie})["length"]',
         'get_movie({movie:a})["year"]\nget_movie({movie:b})["year"]',

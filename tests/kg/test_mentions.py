@@ -10,10 +10,10 @@ from raypipe.core.protocols import GraphRef
 from raypipe.core.records import Fault
 from raypipe.kg.adapter import open_server
 from raypipe.kg.client import connect
-from raypipe.kg.fetch import Remote
+from raypipe.kg.fetch import ServerBackend
 from raypipe.kg.graph import GraphFault
 from raypipe.kg.language.time_words import moment
-from raypipe.kg.mentions import named
+from raypipe.kg.mentions import find_mentions
 from raypipe.kg.server import serve
 from raypipe.models.kit import LocalKit
 
@@ -34,7 +34,7 @@ def seen():
                     sent.append(path)
                     return await ask(path, body)
 
-                return await named(Remote(counted), text, moment(ASKED))
+                return await find_mentions(ServerBackend(counted), text, moment(ASKED))
 
         found = asyncio.run(go())
         assert [text[slice(*m.span)] for m in found] == sorted(
@@ -87,5 +87,5 @@ def test_a_server_that_is_down_and_a_moment_that_is_none_are_faults_of_their_tex
 
     graph = open_server(REF, down, LocalKit(None).embedder, lambda: 0.0)
     first, second = asyncio.run(graph.mentions(["who?", "when?"], [ASKED, "soon"]))
-    assert first == Fault("match", "unreachable", "no server", True)
+    assert first == Fault("match_calls", "unreachable", "no server", True)
     assert (second.reason, second.transient) == ("bad_time", False)

@@ -10,7 +10,7 @@ from smallgraph import GRAMMAR
 
 from raypipe.kg.client import connect
 from raypipe.kg.execute import run
-from raypipe.kg.fetch import Remote
+from raypipe.kg.fetch import ServerBackend
 from raypipe.kg.graph import open_folder
 from raypipe.kg.language.parser import parser
 from raypipe.kg.language.time_words import moment
@@ -60,7 +60,7 @@ def test_what_a_server_gives_equals_the_tables_it_serves(world):
         async with connect(url) as ask:
             for q in [q for q in questions if q["kg_program"]][:40]:
                 program, now = parse(q["kg_program"]), moment(q["query_time"])
-                here, there = await run(program, graph, now), await run(program, Remote(ask), now)
+                here, there = await run(program, graph, now), await run(program, ServerBackend(ask), now)
                 assert [r.values for r in there] == [r.values for r in here], q["kg_program"]
 
     with serve(graph.tables) as url:

@@ -11,14 +11,14 @@ import pyarrow as pa
 import pytest
 
 from raypipe.core.protocols import Model
-from raypipe.memo.disk import Folded, StoreMemo, fold_memo, memo_versions
+from raypipe.memo.disk import MergeSummary, StoreMemo, memo_versions, merge_memo
 from raypipe.memo.memo import (
     ENTRY_BYTES,
-    Count,
+    CallCount,
+    CallCounts,
     MemoryMemo,
     MemoTable,
-    Tally,
-    remembering,
+    cached,
     scores_of,
     vectors_of,
 )
@@ -82,7 +82,7 @@ PAIRS = [("q", "a"), ("q", "b"), ("q", "a"), ("qa", ""), ("", "qa")]
 
 
 def test_the_answers_are_those_of_the_kit_bit_for_bit(memo):
-    kit, plain = remembering(HashKit(), memo, Tally()), HashKit()
+    kit, plain = cached(HashKit(), memo, CallCounts()), HashKit()
     for _ in range(2):
         for role in ("query", "passage"):
             np.testing.assert_array_equal(
@@ -94,24 +94,24 @@ def test_the_answers_are_those_of_the_kit_bit_for_bit(memo):
 
 
 def test_equal_requests_are_asked_once_and_counted(memo):
-    inner, tally = HashKit(), Tally()
-    kit = remembering(inner, memo, tally)
+    inner, tally = HashKit(), CallCounts()
+    kit = cached(inner, memo, tally)
     run(kit.embedder(MINI)(TEXTS, "passage"))
     assert inner.asked == [["a", "b", "", "c", "日本"]]
-    assert tally == Tally(vectors=Count(5, 0))
+    assert tally == CallCounts(vectors=CallCount(5, 0))
     run(kit.embedder(MINI)(["c", "d", "a"], "passage"))
     assert inner.asked[1:] == [["d"]]
-    assert tally == Tally(vectors=Count(6, 2))
+    assert tally == CallCounts(vectors=CallCount(6, 2))
     run(kit.reranker(RANK)(PAIRS))
-    assert tally.scores == Count(4, 0)
+    assert tally.scores == CallCount(4, 0)
     assert (tally.asked, tally.remembered) == (10, 2)
-    tally.add(Tally(Count(1, 2), Count(3, 4)))
-    assert tally == Tally(Count(7, 4), Count(7, 4))
+    tally.add(CallCounts(CallCount(1, 2), CallCount(3, 4)))
+    assert tally == CallCounts(CallCount(7, 4), CallCount(7, 4))
 
 
 def test_another_role_or_model_is_another_request(memo):
     inner = HashKit()
-    kit = remembering(inner, memo, Tally())
+    kit = cached(inner, memo, CallCounts())
     run(kit.embedder(MINI)(["a"], "passage"))
     run(kit.embedder(MINI)(["a"], "query"))
     run(kit.embedder(replace(MINI, weights="sha256:3"))(["a"], "query"))
@@ -121,25 +121,25 @@ def test_another_role_or_model_is_another_request(memo):
 
 
 def test_without_a_memo_equal_requests_of_one_call_are_still_asked_once():
-    inner, tally = HashKit(), Tally()
-    embed = remembering(inner, None, tally).embedder(MINI)
+    inner, tally = HashKit(), CallCounts()
+    embed = cached(inner, None, tally).embedder(MINI)
     run(embed(["a", "a"], "query"))
     run(embed(["a"], "query"))
     assert inner.asked == [["a"], ["a"]]
-    assert tally.vectors == Count(2, 0)
+    assert tally.vectors == CallCount(2, 0)
 
 
 def test_a_model_is_loaded_by_the_first_request_that_nobody_remembers(memo):
     first, second = HashKit(), HashKit()
-    run(remembering(first, memo, Tally()).embedder(MINI)(["a"], "query"))
-    embed = remembering(second, memo, Tally()).embedder(MINI)
+    run(cached(first, memo, CallCounts()).embedder(MINI)(["a"], "query"))
+    embed = cached(second, memo, CallCounts()).embedder(MINI)
     run(embed(["a"], "query"))
     assert run(embed([], "query")).shape == (0, 8)
     assert (first.loaded, second.loaded) == (["mini"], [])
 
 
 def test_no_requests_have_no_answers(memo):
-    kit = remembering(HashKit(), memo, Tally())
+    kit = cached(HashKit(), memo, CallCounts())
     assert run(kit.embedder(MINI)([], "query")).shape == (0, 8)
     assert run(kit.reranker(RANK)([])).shape == (0,)
 
@@ -164,7 +164,7 @@ class BrokenKit(HashKit):
 
 def test_a_broken_number_reaches_the_caller_and_is_not_remembered(memo):
     inner = BrokenKit()
-    embed = remembering(inner, memo, Tally()).embedder(MINI)
+    embed = cached(inner, memo, CallCounts()).embedder(MINI)
     assert np.isnan(run(embed(["a", "bad"], "query"))).any(axis=1).tolist() == [False, True]
     run(embed(["a", "bad"], "query"))
     assert inner.asked == [["a", "bad"], ["bad"]]
@@ -172,7 +172,7 @@ def test_a_broken_number_reaches_the_caller_and_is_not_remembered(memo):
 
 def test_a_model_that_gives_another_shape_than_it_should_is_found_out():
     with pytest.raises(ValueError, match=r"expected values of shape \(1,\), got \(1, 1\)"):
-        run(remembering(BrokenKit(), None, Tally()).reranker(RANK)([("a", "b")]))
+        run(cached(BrokenKit(), None, CallCounts()).reranker(RANK)([("a", "b")]))
 
 
 def test_a_full_memory_forgets_what_came_first():
@@ -220,7 +220,7 @@ def test_what_was_folded_comes_back_bit_for_bit(store):
     put(store, VECTORS, KEYS, matrix)
     put(store, SCORES, KEYS, ODD)
     assert get(store, SCORES, KEYS) == {}
-    assert fold_memo(store) == Folded(files=2, values=12, damaged=0)
+    assert merge_memo(store) == MergeSummary(files=2, values=12, damaged=0)
     found = get(store, VECTORS, [*KEYS[::-1], "none"])
     assert np.stack([found[k] for k in KEYS]).tobytes() == matrix.tobytes()
     found = get(store, SCORES, KEYS)
@@ -231,30 +231,30 @@ def test_what_was_folded_comes_back_bit_for_bit(store):
 
 def test_the_first_value_wins_within_files_and_against_the_table(store):
     put(store, SCORES, ["a", "b", "a"], [1, 2, 3])
-    fold_memo(store)
+    merge_memo(store)
     put(store, SCORES, ["b", "c"], [4, 5])
-    assert fold_memo(store) == Folded(files=1, values=1, damaged=0)
+    assert merge_memo(store) == MergeSummary(files=1, values=1, damaged=0)
     assert get(store, SCORES, list("abc")) == {"a": 1, "b": 2, "c": 5}
-    assert fold_memo(store) == Folded(0, 0, 0)
+    assert merge_memo(store) == MergeSummary(0, 0, 0)
 
 
 def test_a_key_that_two_folds_added_is_read_once(store):
     put(store, SCORES, ["a"], [1])
     (name,) = store.files.names(f"_memo/{SCORES.name}")
     content = store.files.read(f"_memo/{SCORES.name}/{name}")
-    fold_memo(store)
+    merge_memo(store)
     dataset = store.dataset(SCORES.name)
     dataset.insert(dataset.to_table())
     assert store.count(SCORES.name) == 2
     assert get(store, SCORES, ["a", "b"]) == {"a": 1}
     store.files.write(f"_memo/{SCORES.name}/{name}", content)
-    assert fold_memo(store) == Folded(files=1, values=0, damaged=0)
+    assert merge_memo(store) == MergeSummary(files=1, values=0, damaged=0)
 
 
 def test_compaction_drops_what_two_folds_added_and_keeps_the_first(store):
     for value in (1, 2):
         put(store, SCORES, ["a", f"only {value}"], [value, value])
-        fold_memo(store)
+        merge_memo(store)
     dataset = store.dataset(SCORES.name)
     rows = dataset.to_table()
     dataset.insert(rows.set_column(1, "score", pa.array([7.0] * rows.num_rows, pa.float32())))
@@ -271,16 +271,16 @@ def test_a_damaged_file_is_dropped_and_counted(store):
     raw[len(raw) // 2] ^= 1
     store.files.write(f"_memo/{SCORES.name}/{name}", bytes(raw))
     put(store, SCORES, ["b"], [2])
-    assert fold_memo(store) == Folded(files=1, values=1, damaged=1)
+    assert merge_memo(store) == MergeSummary(files=1, values=1, damaged=1)
     assert get(store, SCORES, ["a", "b"]) == {"b": 2}
 
 
 def test_what_is_folded_meanwhile_does_not_show_in_a_pinned_memo(store):
     put(store, SCORES, ["a"], [1])
-    fold_memo(store)
+    merge_memo(store)
     pinned = fresh(store)
     put(store, SCORES, ["b"], [2])
-    fold_memo(store)
+    merge_memo(store)
     known, values = run(pinned.get_many(SCORES, ["b", "a"]))
     assert (known.tolist(), values.tolist()) == ([False, True], [1.0])
 
@@ -296,7 +296,7 @@ def watch(frame, happened, _):
         os.kill(os.getpid(), signal.SIGKILL)
 
 sys.setprofile(watch)
-disk.fold_memo(Store.open(sys.argv[1]))
+disk.merge_memo(Store.open(sys.argv[1]))
 """
 
 
@@ -304,6 +304,6 @@ def test_a_fold_killed_before_it_removes_its_files_leaves_no_value_twice(store):
     put(store, SCORES, KEYS, ODD)
     assert subprocess.run([sys.executable, "-c", KILLED, store.uri]).returncode == -9
     assert store.count(SCORES.name) == 6
-    assert fold_memo(store) == Folded(files=1, values=0, damaged=0)
+    assert merge_memo(store) == MergeSummary(files=1, values=0, damaged=0)
     assert store.count(SCORES.name) == 6
     assert store.files.names(f"_memo/{SCORES.name}") == []

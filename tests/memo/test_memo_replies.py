@@ -8,15 +8,15 @@ import pytest
 from raypipe.core.llm import Choice, Generated, Message, Sampling
 from raypipe.core.protocols import Model
 from raypipe.core.records import Fault
-from raypipe.memo.disk import Folded, StoreMemo, fold_memo, memo_versions
+from raypipe.memo.disk import MergeSummary, StoreMemo, memo_versions, merge_memo
 from raypipe.memo.memo import (
     ENTRY_BYTES,
     REPLY_BYTES,
-    Count,
+    CallCount,
+    CallCounts,
     MemoryMemo,
-    Tally,
     Tokens,
-    remembering,
+    cached,
     replies_of,
 )
 from raypipe.models.scripted import Scripted
@@ -67,23 +67,23 @@ def ask(kit, chats, sampling=GREEDY, adapter=None, model=MODEL):
 
 
 def test_a_rerun_asks_nothing_and_gets_the_same_replies(scripted, memo):
-    tally = Tally()
-    kit = remembering(TalkingKit(scripted), memo, tally)
+    tally = CallCounts()
+    kit = cached(TalkingKit(scripted), memo, tally)
     chats = [chat("a"), chat("b"), chat("a"), chat("a", "b")]
     first = ask(kit, chats)
     assert first == asyncio.run(Scripted(said).generate(chats, GREEDY))
     assert [a.chat for a in scripted.asked] == [chat("a"), chat("b"), chat("a", "b")]
-    assert tally.replies == Count(3, 0)
+    assert tally.replies == CallCount(3, 0)
     spent = replace(tally.tokens)
     assert (spent.prompt, spent.generated) == (2 + 2 + 4, 12)
     assert ask(kit, chats) == first
     assert len(scripted.asked) == 3
-    assert (tally.replies, tally.tokens) == (Count(3, 3), spent)
+    assert (tally.replies, tally.tokens) == (CallCount(3, 3), spent)
     assert ask(kit, []) == []
 
 
 def test_chat_sampling_adapter_and_model_are_each_part_of_what_is_remembered(scripted, memo):
-    kit = remembering(TalkingKit(scripted), memo, Tally())
+    kit = cached(TalkingKit(scripted), memo, CallCounts())
     requests = [
         (chat("a"), GREEDY, None, MODEL),
         (chat("a"), GREEDY, "calls", MODEL),
@@ -102,7 +102,7 @@ def test_chat_sampling_adapter_and_model_are_each_part_of_what_is_remembered(scr
 
 
 def test_another_adapter_beside_it_asks_nothing_again_and_other_weights_under_its_name_do(scripted, memo):
-    kit = remembering(TalkingKit(scripted), memo, Tally())
+    kit = cached(TalkingKit(scripted), memo, CallCounts())
     ask(kit, [chat("a")])
     ask(kit, [chat("a")], adapter="calls")
     more = replace(MODEL, adapters=(*MODEL.adapters, ("third", "sha256:3")))
@@ -114,13 +114,13 @@ def test_another_adapter_beside_it_asks_nothing_again_and_other_weights_under_it
 
 
 def test_a_fault_is_given_and_not_remembered(scripted, memo):
-    tally = Tally()
-    kit = remembering(TalkingKit(scripted), memo, tally)
+    tally = CallCounts()
+    kit = cached(TalkingKit(scripted), memo, tally)
     one, two = ask(kit, [chat("down"), chat("up")])
     assert isinstance(one, Fault) and isinstance(two, Generated)
     ask(kit, [chat("down"), chat("up")])
     assert [a.chat[0].content for a in scripted.asked] == ["down", "up", "down"]
-    assert tally.replies == Count(3, 1)
+    assert tally.replies == CallCount(3, 1)
 
 
 def test_replies_come_back_from_a_store_as_they_were_said(tmp_path, scripted):
@@ -138,7 +138,7 @@ def test_replies_come_back_from_a_store_as_they_were_said(tmp_path, scripted):
 
     put(["a", "b"], replies)
     put(["a"], replies[1:])
-    assert fold_memo(store) == Folded(files=2, values=2, damaged=0)
+    assert merge_memo(store) == MergeSummary(files=2, values=2, damaged=0)
     memo = StoreMemo(store.uri, memo_versions(store))
     known, values = asyncio.run(memo.get_many(replies_of(MODEL), ["b", "none", "a"]))
     assert known.tolist() == [True, False, True]
@@ -148,7 +148,7 @@ def test_replies_come_back_from_a_store_as_they_were_said(tmp_path, scripted):
 
 def test_a_reply_that_no_table_can_hold_is_asked_again(memo):
     scripted = Scripted(lambda *_: "half \ud83d a pair")
-    kit = remembering(TalkingKit(scripted), memo, Tally())
+    kit = cached(TalkingKit(scripted), memo, CallCounts())
     for _ in range(2):
         [reply] = ask(kit, [chat("a")])
         assert reply.text == "half \ud83d a pair"
@@ -171,11 +171,11 @@ def test_a_memory_of_replies_forgets_what_came_first():
 
 
 def test_counts_of_workers_add_up_and_begin_anew():
-    tally = Tally(replies=Count(1, 2), tokens=Tokens(3, 2, 1))
-    tally.add(Tally(replies=Count(4, 5), tokens=Tokens(30, 20, 10)))
+    tally = CallCounts(replies=CallCount(1, 2), tokens=Tokens(3, 2, 1))
+    tally.add(CallCounts(replies=CallCount(4, 5), tokens=Tokens(30, 20, 10)))
     assert (tally.replies, tally.tokens, tally.asked, tally.remembered) == (
-        Count(5, 7), Tokens(33, 22, 11), 5, 7,
+        CallCount(5, 7), Tokens(33, 22, 11), 5, 7,
     )  # fmt: skip
     held = tally.tokens
     tally.clear()
-    assert tally == Tally() and held == Tokens()
+    assert tally == CallCounts() and held == Tokens()

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from raypipe.core.records import Gold, Question
 from raypipe.metrics import crag
-from raypipe.metrics.crag import RULES, Rule, Scored, Verdict, judge, mark, score, slices, total
+from raypipe.metrics.crag import RULES, Prediction, Rule, Verdict, judge, mark, score, slices, total
 from raypipe.metrics.files import score_crag_file
-from raypipe.text.replies import UNREADABLE, Judgement, parse_response
+from raypipe.text.replies import UNREADABLE, JudgeReply, parse_response
 
 YES, NO = '{"score": 1, "explanation": "ok"}', '{"score": 0, "explanation": "b"}'
 GOOSE = '{"score": 0, "explanation": "the truth is nick "goose" bradshaw, not iceman"}'
@@ -23,8 +23,8 @@ IDK, INVALID = "i don't know", "invalid question"
 needs_data = pytest.mark.skipif("RAYPIPE_DATA" not in os.environ, reason="RAYPIPE_DATA is not set")
 
 
-def row(prediction: str | None, *truths: str, judged: str | None = None, **labels: str) -> Scored:
-    return Scored("q", prediction, truths, judged, labels)
+def row(prediction: str | None, *truths: str, judged: str | None = None, **labels: str) -> Prediction:
+    return Prediction("q", prediction, truths, judged, labels)
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def row(prediction: str | None, *truths: str, judged: str | None = None, **label
 def test_a_judge_reply_is_read_as_the_published_evaluator_reads_it(
     response: str, explanation: str, value: int
 ) -> None:
-    assert parse_response(response) == Judgement(explanation, value)  # type: ignore[arg-type]
+    assert parse_response(response) == JudgeReply(explanation, value)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_a_judge_reply_is_read_as_the_published_evaluator_reads_it(
         (row(None, "paris", judged=YES), "unscored", "no_prediction"),
     ],
 )
-def test_the_official_rule_decides_each_kind_of_row(scored: Scored, outcome: str, reason: str) -> None:
+def test_the_official_rule_decides_each_kind_of_row(scored: Prediction, outcome: str, reason: str) -> None:
     assert judge(scored, "official") == Verdict("q", outcome, reason)  # type: ignore[arg-type]
 
 
@@ -88,7 +88,7 @@ def test_the_official_rule_decides_each_kind_of_row(scored: Scored, outcome: str
     ],
 )
 def test_the_accuracy_rule_knows_equality_and_true_and_nothing_of_invalid(
-    scored: Scored, outcome: str
+    scored: Prediction, outcome: str
 ) -> None:
     assert judge(scored, "accuracy").outcome == outcome
 

@@ -18,12 +18,12 @@ from raypipe.core.errors import ConfError, ModelMissing
 from raypipe.core.llm import Alone, Chat, Generated, Message, Sampling
 from raypipe.core.records import Fault
 from raypipe.models import actors
-from raypipe.models.actors import Client, Place
-from raypipe.models.adapter_batching import Gate
+from raypipe.models.actors import Client, Resources
+from raypipe.models.adapter_batching import AdapterGate
 
 pytestmark = pytest.mark.ray
 SAMPLING = Sampling(max_tokens=5)
-PLACE = Place(cpus=0.1)
+PLACE = Resources(cpus=0.1)
 
 
 class Echo:
@@ -34,7 +34,7 @@ class Echo:
             raise ModelMissing("no weights here: fetch them")
         self._diary = Path(diary)
         self._note("born")
-        self._gate = Gate()
+        self._gate = AdapterGate()
 
     def _note(self, what: str) -> None:
         with self._diary.open("a") as f:

@@ -8,7 +8,7 @@ import pytest
 
 from raypipe.core.errors import ConfError
 from raypipe.core.llm import Choice, Grammar, JsonSchema, Regex
-from raypipe.models.constraint import Bounds, bounds, schema_text
+from raypipe.models.constraint import ReplyLength, bounds, schema_text
 
 CALLS = """
 start: call (";" call)~0..2
@@ -45,7 +45,7 @@ def schema(**properties: object) -> JsonSchema:
     ids=str,
 )
 def test_a_bounded_constraint_says_how_short_and_how_long_a_reply_gets(constraint, shortest, longest):
-    assert bounds(constraint) == Bounds(shortest, longest)
+    assert bounds(constraint) == ReplyLength(shortest, longest)
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from raypipe.kg.language.program import Bad
 from raypipe.models import standins
 from raypipe.models.constraint import bounds
 from raypipe.models.engine import Engine, EngineDied
-from raypipe.models.generator import Adapter, Setup
+from raypipe.models.generator import Adapter, EngineSetup
 
 pytestmark = pytest.mark.engine
 
@@ -68,14 +68,14 @@ class Running:
 
 
 @pytest.fixture(scope="module")
-def setup(tmp_path_factory: pytest.TempPathFactory) -> Setup:
+def setup(tmp_path_factory: pytest.TempPathFactory) -> EngineSetup:
     built = standins.build(tmp_path_factory.mktemp("standins"), sentences(800))
     adapters = tuple(Adapter(name, str(folder)) for name, folder in built.adapters)
-    return Setup(str(built.chat), CONTEXT, "float32", adapters=adapters, cache_gib=1.0)
+    return EngineSetup(str(built.chat), CONTEXT, "float32", adapters=adapters, cache_gib=1.0)
 
 
 @pytest.fixture(scope="module")
-def running(setup: Setup) -> Iterator[Running]:
+def running(setup: EngineSetup) -> Iterator[Running]:
     before = set(psutil.Process().children(recursive=True))
     with asyncio.Runner() as loop:
 
@@ -325,7 +325,7 @@ def test_four_questions_over_one_context_take_two_thirds_of_their_tokens_from_th
 def test_a_folder_that_must_not_be_started_starts_no_process(tmp_path: Path, setup):
     before = len(psutil.Process().children(recursive=True))
     with pytest.raises(Exception, match="no-such-model"):
-        Engine(Setup(str(tmp_path / "no-such-model"), 4096, "float32"))
+        Engine(EngineSetup(str(tmp_path / "no-such-model"), 4096, "float32"))
     assert len(psutil.Process().children(recursive=True)) == before
 
 

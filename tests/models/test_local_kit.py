@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from raypipe.core.errors import ConfError, ModelMissing
-from raypipe.core.protocols import Found, Model, Words
+from raypipe.core.protocols import Model, PassageWords, VectorHit
 from raypipe.models import catalog
 from raypipe.models.catalog import Catalog
 from raypipe.models.kit import LocalKit
@@ -30,8 +30,8 @@ class OneText:
 
     async def search(
         self, model: Model, vectors: np.ndarray, scopes: Sequence[tuple[str, ...] | None], top: int
-    ) -> list[list[Found]]:
-        return [[Found("s", (0, 3), (0, 3), 1.0)][:top] for _ in scopes]
+    ) -> list[list[VectorHit]]:
+        return [[VectorHit("s", (0, 3), (0, 3), 1.0)][:top] for _ in scopes]
 
     async def texts(self, chunks: Sequence[str]) -> list[str]:
         return ["one" for _ in chunks]
@@ -39,8 +39,8 @@ class OneText:
     async def source_texts(self, sources: Sequence[str]) -> list[str | None]:
         return ["one" if s == "s" else None for s in sources]
 
-    async def words(self, analyzer: str, scope: tuple[str, ...] | None) -> Words:
-        return Words((), np.zeros(1, np.int64), np.zeros(0, np.uint64))
+    async def words(self, analyzer: str, scope: tuple[str, ...] | None) -> PassageWords:
+        return PassageWords((), np.zeros(1, np.int64), np.zeros(0, np.uint64))
 
 
 def tiny_models(entries: Entries, tiny: Tiny) -> Catalog:

@@ -16,7 +16,7 @@ from invented import sentences
 from raypipe.core.errors import DataError
 from raypipe.models import generator, standins
 from raypipe.models.folder import identity
-from raypipe.models.generator import Adapter, Setup
+from raypipe.models.generator import Adapter, EngineSetup
 
 BUILD = """
 import sys
@@ -66,7 +66,7 @@ def test_the_two_adapters_differ(built):
 
 def test_the_chat_model_passes_the_check_before_a_start(built):
     adapters = tuple(Adapter(name, str(folder)) for name, folder in built.adapters)
-    setup = Setup(str(built.chat), standins.CONTEXT, "float32", adapters=adapters)
+    setup = EngineSetup(str(built.chat), standins.CONTEXT, "float32", adapters=adapters)
     generator.check(setup)
     assert generator.rank(setup) == standins.ADAPTER_RANK
 
@@ -124,7 +124,7 @@ def edit(path: Path, **change: object) -> None:
 
 
 def check(folder: Path, context: int = 4096, adapters: tuple[Adapter, ...] = ()) -> None:
-    generator.check(Setup(str(folder), context, "float32", adapters=adapters))
+    generator.check(EngineSetup(str(folder), context, "float32", adapters=adapters))
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ guard = Guard()
 child = "import subprocess, sys, signal, time; {deaf}; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(99)']); time.sleep(99)"
 subprocess.Popen([sys.executable, "-c", child.format(deaf=sys.argv[1])])
 time.sleep(0.5)
-guard.born()
+guard.arm()
 subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3)"])  # born later: none of its business
 print("ready", flush=True)
 if sys.argv[2] == "close":

@@ -14,9 +14,9 @@ from raypipe.core.config import Conf
 from raypipe.core.errors import DataError
 from raypipe.core.records import Fault, Question
 from raypipe.evaluation.evaluate import evaluate, questions_of
-from raypipe.pipeline.driver import ANSWERS_AT_ONCE, Pipeline, Sizes, inline
+from raypipe.pipeline.driver import ANSWERS_AT_ONCE, Pipeline, TaskSizes, inline
 from raypipe.pipeline.ingest import ingest
-from raypipe.pipeline.tasks import Place, faults_table
+from raypipe.pipeline.tasks import WorkerConfig, faults_table
 from raypipe.report.progress import Progress
 from raypipe.store import Store, commit, write_part
 
@@ -34,7 +34,9 @@ def progress():
 def pipeline(uri, progress, recipe=FAKES, runner=inline):
     store = Store.create(str(uri))
     made = resolved(str(recipe), None, CONF)
-    return Pipeline(store, made, Place(store.uri, "sorted", "cpu", 1), Sizes(15, 2), runner, progress)
+    return Pipeline(
+        store, made, WorkerConfig(store.uri, "sorted", "cpu", 1), TaskSizes(15, 2), runner, progress
+    )
 
 
 def evaluated(pipe, world, out):
@@ -78,7 +80,7 @@ def contents(pipe):
 def test_a_second_run_asks_nothing_and_says_the_same(world, tmp_path, progress):
     pipe = pipeline(tmp_path / "store", progress)
     first, second = (evaluated(pipe, world, tmp_path / name) for name in ("one", "two"))
-    assert min(asked(first)[s] for s in ("parse", "embed", "recall", "rerank", "extract")) > 0
+    assert min(asked(first)[s] for s in ("parse", "embed", "dense", "rerank", "extract")) > 0
     assert set(asked(second).values()) == {0} and second.reused == first.report.questions == 6
     predictions = [(tmp_path / name / "predictions.jsonl").read_bytes() for name in ("one", "two")]
     assert predictions[0] == predictions[1]
@@ -126,7 +128,7 @@ def test_another_recipe_on_the_same_store_computes_only_what_differs(world, tmp_
     other.write_text(FAKES.read_text().replace("candidates: 20, top: 10", "candidates: 12, top: 6"))
     done = evaluated(pipeline(tmp_path / "store", progress, other), world, tmp_path / "two")
     calls = asked(done)
-    assert calls["parse"] == calls["split"] == calls["embed"] == calls["recall"] == calls["rerank"] == 0
+    assert calls["parse"] == calls["split"] == calls["embed"] == calls["dense"] == calls["rerank"] == 0
     assert done.reused == 0
 
 
@@ -175,7 +177,7 @@ def test_bad_lines_and_pages_are_counted_faults_and_nothing_else_is_lost(world, 
     assert done.report.questions == 5 and done.report.empty_pages >= 1
     steps = {s.step: s for s in done.report.steps}
     assert steps["parse"].asked == steps["parse"].rows
-    assert steps["tokenise"].skipped == 2 and steps["tokenise"].asked == steps["parse"].asked - 2
+    assert steps["tokenize"].skipped == 2 and steps["tokenize"].asked == steps["parse"].asked - 2
     assert len((tmp_path / "out" / "predictions.jsonl").read_text().splitlines()) == 5
     again = evaluated(pipeline(tmp_path / "store", progress), file, tmp_path / "out")
     assert set(asked(again).values()) == {0}, "a page that cannot be done is not tried on every run"

@@ -11,7 +11,7 @@ import pytest
 from raypipe import readers
 from raypipe.core.errors import DataError
 from raypipe.core.records import Document, Question, source_id
-from raypipe.readers import Counts
+from raypipe.readers import ReadCounts
 
 DOCUMENT = {"_id": "d1", "title": "A title", "text": "A text.", "metadata": {}}
 QUERY = {"_id": "1", "text": "a claim"}
@@ -24,7 +24,7 @@ def write(folder: Path, name: str, *values: dict[str, Any]) -> Path:
 
 
 def test_a_document_and_its_source_hold_title_and_text(tmp_path):
-    (row,) = readers.open([write(tmp_path, "corpus.jsonl.gz", DOCUMENT)], "beir", Counts())
+    (row,) = readers.open([write(tmp_path, "corpus.jsonl.gz", DOCUMENT)], "beir", ReadCounts())
     (source,) = row.sources
     assert (source.kind, source.content) == ("document", "A title\nA text.")
     assert source.id == source_id("document", source.content)
@@ -33,13 +33,13 @@ def test_a_document_and_its_source_hold_title_and_text(tmp_path):
 
 
 def test_a_query_may_search_everything(tmp_path):
-    (row,) = readers.open([write(tmp_path, "queries.jsonl.gz", QUERY)], "beir", Counts())
+    (row,) = readers.open([write(tmp_path, "queries.jsonl.gz", QUERY)], "beir", ReadCounts())
     assert row.question == Question(id="1", text="a claim", citations=None)
 
 
 def test_equal_texts_share_a_source_and_are_listed_under_each_id(tmp_path):
     path = write(tmp_path, "corpus.jsonl.gz", DOCUMENT, DOCUMENT | {"_id": "d2"}, DOCUMENT)
-    counts = Counts()
+    counts = ReadCounts()
     rows = list(readers.open([path], "beir", counts))
     assert [r.document.id for r in rows] == ["d1", "d2"]
     assert len({r.document.source for r in rows}) == 1
@@ -50,7 +50,7 @@ def test_a_folder_gives_the_corpus_before_the_queries_and_leaves_the_judgements(
     write(tmp_path, "queries.jsonl.gz", QUERY, DOCUMENT | {"_id": "2"})
     write(tmp_path, "corpus.jsonl.gz", DOCUMENT | {"_id": "1"})
     (tmp_path / "qrels.trec").write_text("1 0 d1 1\n")
-    counts = Counts()
+    counts = ReadCounts()
     rows = list(readers.open([tmp_path], "beir", counts))
     assert [(r.document or r.question).id for r in rows] == ["1", "1", "2"]
     assert (counts.rows, counts.other_files) == (3, 1)
@@ -69,7 +69,7 @@ def test_a_folder_gives_the_corpus_before_the_queries_and_leaves_the_judgements(
 )
 def test_a_bad_document_is_a_fault_and_the_others_are_read(tmp_path, bad, reason):
     path = write(tmp_path, "corpus.jsonl.gz", DOCUMENT, DOCUMENT | bad, DOCUMENT | {"_id": "d3"})
-    counts = Counts()
+    counts = ReadCounts()
     rows = list(readers.open([path], "beir", counts))
     assert [[f.reason for f in r.faults] for r in rows] == [[], [reason], []]
     assert (counts.rows, counts.faults) == (2, 1)
@@ -79,7 +79,7 @@ def test_a_document_without_text_or_title_field_or_both(tmp_path):
     missing_text = {"_id": "d2", "title": "A title"}
     blank = {"_id": "d3", "title": "", "text": " "}
     untitled = {"_id": "d4", "text": "words"}
-    counts = Counts()
+    counts = ReadCounts()
     path = write(tmp_path, "corpus.jsonl.gz", missing_text, blank, untitled)
     rows = list(readers.open([path], "beir", counts))
     assert [f.reason for f in rows[0].faults] == ["missing_field"]
@@ -88,13 +88,13 @@ def test_a_document_without_text_or_title_field_or_both(tmp_path):
 
 
 def test_a_blank_query_is_a_fault(tmp_path):
-    (row,) = readers.open([write(tmp_path, "queries.jsonl.gz", QUERY | {"text": " "})], "beir", Counts())
+    (row,) = readers.open([write(tmp_path, "queries.jsonl.gz", QUERY | {"text": " "})], "beir", ReadCounts())
     assert row.question is None and row.faults[0].reason == "missing_field"
 
 
 def test_a_file_whose_name_does_not_say_what_it_is_is_refused(tmp_path):
     with pytest.raises(DataError, match="starts with corpus or queries"):
-        readers.open([write(tmp_path, "docs.jsonl.gz", DOCUMENT)], "beir", Counts())
+        readers.open([write(tmp_path, "docs.jsonl.gz", DOCUMENT)], "beir", ReadCounts())
 
 
 DATA = os.environ.get("RAYPIPE_DATA")
@@ -102,7 +102,7 @@ DATA = os.environ.get("RAYPIPE_DATA")
 
 @pytest.mark.skipif(not DATA, reason="RAYPIPE_DATA is not set: no real data here")
 def test_scifact_has_5183_documents_and_150_queries():
-    counts = Counts()
+    counts = ReadCounts()
     rows = list(readers.open([Path(DATA or "", "scifact")], "beir", counts))
     assert sum(r.document is not None for r in rows) == 5183
     assert sum(r.question is not None for r in rows) == 150

@@ -12,7 +12,7 @@ import pytest
 from raypipe import readers
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.records import Citation, Source, source_id
-from raypipe.readers import Counts, Row
+from raypipe.readers import ReadCounts, Row
 
 PAGE = {
     "page_name": "A page",
@@ -37,7 +37,7 @@ QUESTION = {
 def read(folder: Path, values: Iterable[dict[str, Any] | str], format: readers.Format = "crag"):
     path = folder / "questions.jsonl"
     path.write_text("\n".join(v if isinstance(v, str) else json.dumps(v) for v in values), encoding="utf-8")
-    counts = Counts()
+    counts = ReadCounts()
     rows = list(readers.open([path], format, counts))
     accounted = (
         counts.blank_lines + counts.rows + counts.faults + counts.repeated_rows + counts.empty_documents
@@ -235,7 +235,7 @@ def test_a_folder_of_an_invented_world_is_read_without_its_graph(tmp_path):
     for n in (0, 1):
         line = json.dumps(QUESTION | {"interaction_id": f"q{n}"}).encode()
         (tmp_path / f"questions-{n}.jsonl.bz2").write_bytes(bz2.compress(line))
-    counts = Counts()
+    counts = ReadCounts()
     rows = list(readers.open([tmp_path], "synth", counts))
     assert [r.question.id for r in rows] == ["q0", "q1"]
     assert counts.other_files == 1
@@ -250,7 +250,7 @@ def test_a_source_is_unseen_once(tmp_path):
 def test_rows_come_before_the_file_ends(tmp_path):
     path = tmp_path / "x.jsonl"
     path.write_text("\n".join(json.dumps(QUESTION | {"interaction_id": f"q{n}"}) for n in range(5000)))
-    counts = Counts()
+    counts = ReadCounts()
     rows = readers.open([path], "crag", counts)
     next(rows)
     assert counts.lines == 1
@@ -259,11 +259,11 @@ def test_rows_come_before_the_file_ends(tmp_path):
 
 def test_a_missing_file_and_an_unknown_format_are_said_at_once(tmp_path):
     with pytest.raises(DataError, match="no such file"):
-        readers.open([tmp_path / "x.jsonl"], "crag", Counts())
+        readers.open([tmp_path / "x.jsonl"], "crag", ReadCounts())
     with pytest.raises(ConfError, match="'xml' is no format: expected one of crag, beir, synth"):
-        readers.open([tmp_path], "xml", Counts())  # type: ignore[arg-type]
+        readers.open([tmp_path], "xml", ReadCounts())  # type: ignore[arg-type]
     with pytest.raises(ConfError, match="No path"):
-        readers.open([], "crag", Counts())
+        readers.open([], "crag", ReadCounts())
 
 
 DATA = os.environ.get("RAYPIPE_DATA")
@@ -272,7 +272,7 @@ real = pytest.mark.skipif(not DATA, reason="RAYPIPE_DATA is not set: no real dat
 
 @real
 def test_the_ten_real_rows_have_36_distinct_pages():
-    counts = Counts()
+    counts = ReadCounts()
     rows = list(readers.open([Path(DATA or "", "crag/dev_data.jsonl.bz2")], "crag", counts))
     distinct = [len({c.page for c in r.question.citations} - {None}) for r in rows]
     assert distinct == [4, 4, 4, 4, 3, 5, 3, 4, 2, 3]
@@ -285,7 +285,7 @@ def test_the_ten_real_rows_have_36_distinct_pages():
 
 @real
 def test_all_1371_real_questions_without_pages_load():
-    counts = Counts()
+    counts = ReadCounts()
     rows = list(readers.open([Path(DATA or "", "crag/questions_split0.jsonl.gz")], "crag", counts))
     assert (len(rows), counts.faults, counts.questions_without_pages) == (1371, 0, 1371)
     assert len({r.question.id for r in rows}) == 1371

@@ -11,11 +11,11 @@ import pytest
 
 from raypipe.core.errors import ConfError, DataError
 from raypipe.readers import download
-from raypipe.readers.download import Remote
+from raypipe.readers.download import RemoteFile
 
 CUT = 15 * download.BLOCK
 CONTENT = random.Random(1).randbytes(3_000_000)
-GOOD = Remote("data.bin", len(CONTENT), hashlib.sha256(CONTENT).hexdigest())
+GOOD = RemoteFile("data.bin", len(CONTENT), hashlib.sha256(CONTENT).hexdigest())
 
 
 class Server(ThreadingHTTPServer):
@@ -97,7 +97,9 @@ class Told:
         self.bytes.append(done)
 
 
-def fetch(server: Server, folder: Path, file: Remote = GOOD, told: Told | None = None, **more) -> list[Path]:
+def fetch(
+    server: Server, folder: Path, file: RemoteFile = GOOD, told: Told | None = None, **more
+) -> list[Path]:
     told = told or Told()
     return download.fetch([file], folder, server.url, told.progress, pause=told.pauses.append, **more)
 
@@ -229,7 +231,7 @@ def test_something_else_under_the_name_is_left_alone(server, tmp_path):
 
 
 def test_a_disk_too_small_is_said_before_anything_is_asked(server, tmp_path):
-    huge = Remote("huge.bin", 1 << 60, "0" * 64)
+    huge = RemoteFile("huge.bin", 1 << 60, "0" * 64)
     with pytest.raises(
         DataError, match=r"1,152,921,504,606,846,976 bytes are still to come and [\d,]+ are free"
     ):

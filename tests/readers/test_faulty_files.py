@@ -11,16 +11,16 @@ import pytest
 
 from raypipe import readers
 from raypipe.core.errors import DataError
-from raypipe.readers import Counts, Limits, files, lines
+from raypipe.readers import ReadCounts, ReaderLimits, files, lines
 
 LINES = b'{"a": 1}\n{"a": 2}\n{"a": 3}\n'
 VALUES = [{"a": 1}, {"a": 2}, {"a": 3}]
-SMALL = Limits(line_bytes=1 << 20, inflated_bytes=8 << 20, ratio=50, ratio_free_bytes=1 << 20)
+SMALL = ReaderLimits(line_bytes=1 << 20, inflated_bytes=8 << 20, ratio=50, ratio_free_bytes=1 << 20)
 
 
-def values(*paths: Path, counts: Counts | None = None, limits: Limits = SMALL) -> list[object]:
+def values(*paths: Path, counts: ReadCounts | None = None, limits: ReaderLimits = SMALL) -> list[object]:
     found = files.find(paths, lambda name: True)
-    return [line.value for line in lines.read(found, counts or Counts(), limits)]
+    return [line.value for line in lines.read(found, counts or ReadCounts(), limits)]
 
 
 def write(folder: Path, name: str, content: bytes) -> Path:
@@ -160,7 +160,7 @@ def test_many_bz2_streams_in_one_file_are_read_as_one(tmp_path):
     ],
 )
 def test_an_empty_file_has_no_rows(tmp_path, name, content):
-    counts = Counts()
+    counts = ReadCounts()
     assert values(write(tmp_path, name, content), counts=counts) == []
     assert counts.empty_files == (not content)
 
@@ -175,7 +175,7 @@ def test_a_tar_gives_the_lines_of_its_members_in_order(tmp_path, format):
         "c.jsonl": LINES[18:],
         "LIES": b"no",
     }
-    counts = Counts()
+    counts = ReadCounts()
     path = write(tmp_path, "x.tar.bz2", bz2.compress(tar_of(members, format)))
     found = list(lines.read(files.find([path], lambda name: True), counts, SMALL))
     assert [line.value for line in found] == VALUES
@@ -234,7 +234,7 @@ def test_split_parts_are_put_together_in_numeric_order_whichever_is_named(tmp_pa
     ]
     whole = values(write(tmp_path, "y.tar.bz2", packed))
     assert whole[-3:] == VALUES
-    counts = Counts()
+    counts = ReadCounts()
     assert values(parts[7], counts=counts) == whole
     assert (counts.files, counts.bytes_read) == (1, len(packed))
     assert readers.files_of([parts[7]], "crag") == parts
@@ -285,6 +285,6 @@ def test_what_is_not_there_or_not_readable_is_said(tmp_path):
 def test_bytes_read_reach_the_size_said_before(tmp_path):
     write(tmp_path, "a.jsonl", b"\n" * 900)
     write(tmp_path, "b.jsonl.gz", gzip.compress(b"\n"))
-    counts = Counts()
+    counts = ReadCounts()
     assert list(readers.open([tmp_path], "crag", counts)) == []
     assert counts.bytes_read == readers.size([tmp_path], "crag") > 900

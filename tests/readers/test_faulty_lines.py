@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from raypipe.readers import LIMITS, Counts, Limits, files, lines
-from raypipe.readers.lines import Line
+from raypipe.readers import LIMITS, ReadCounts, ReaderLimits, files, lines
+from raypipe.readers.lines import JsonLine
 
 GOOD = b'{"a": "first"}\n'
 LAST = b'{"a": "last"}'
 
 
-def read(folder: Path, content: bytes, limits: Limits = LIMITS) -> tuple[list[Line], Counts]:
+def read(folder: Path, content: bytes, limits: ReaderLimits = LIMITS) -> tuple[list[JsonLine], ReadCounts]:
     path = folder / "x.jsonl"
     path.write_bytes(content)
-    counts = Counts()
+    counts = ReadCounts()
     return list(lines.read(files.find([path], lambda name: True), counts, limits)), counts
 
 
@@ -66,7 +66,9 @@ def test_a_line_over_the_cap_is_a_fault_and_is_not_held(tmp_path):
             out.write(b"x" * (1 << 18))
         out.write(b"\n" + LAST)
     tracemalloc.start()
-    found = list(lines.read(files.find([path], lambda name: True), Counts(), Limits(line_bytes=1 << 20)))
+    found = list(
+        lines.read(files.find([path], lambda name: True), ReadCounts(), ReaderLimits(line_bytes=1 << 20))
+    )
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert [line.value for line in found] == [{"a": "first"}, None, {"a": "last"}]
@@ -76,9 +78,9 @@ def test_a_line_over_the_cap_is_a_fault_and_is_not_held(tmp_path):
 
 
 def test_a_line_of_exactly_the_cap_is_read(tmp_path):
-    found, _ = read(tmp_path, GOOD + LAST, Limits(line_bytes=len(GOOD) - 1))
+    found, _ = read(tmp_path, GOOD + LAST, ReaderLimits(line_bytes=len(GOOD) - 1))
     assert [line.fault for line in found] == [None, None]
-    found, _ = read(tmp_path, GOOD + LAST, Limits(line_bytes=len(GOOD) - 2))
+    found, _ = read(tmp_path, GOOD + LAST, ReaderLimits(line_bytes=len(GOOD) - 2))
     assert [line.fault is None for line in found] == [False, True]
 
 

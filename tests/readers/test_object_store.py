@@ -14,7 +14,7 @@ from raypipe.cli.main import main
 from raypipe.core.errors import DataError
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.pipeline.driver import Pipeline, inline
-from raypipe.pipeline.tasks import Place
+from raypipe.pipeline.tasks import WorkerConfig
 from raypipe.readers.object_store import fetched, sent
 from raypipe.report.progress import Progress
 from raypipe.runs.release import live, promote
@@ -68,7 +68,9 @@ def filled(bucket, world, tmp_path_factory):
     here = Bench(folder, world).pipeline()
     store = Store.create(f"{bucket.uri}/stores/one")
     silent = Progress(io.StringIO(), silent=True)
-    pipeline = Pipeline(store, here.recipe, Place(store.uri, "sorted", "cpu", 1), SIZES, inline, silent)
+    pipeline = Pipeline(
+        store, here.recipe, WorkerConfig(store.uri, "sorted", "cpu", 1), SIZES, inline, silent
+    )
     sent(world, f"{bucket.uri}/data")
     data = fetched(f"{bucket.uri}/data", folder / "cache")
     return pipeline, data, evaluate(pipeline, [data], "crag", None, "official", folder / "out")

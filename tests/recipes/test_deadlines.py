@@ -12,8 +12,8 @@ from raypipe.core.config import Conf
 from raypipe.core.errors import Unavailable
 from raypipe.core.records import ANSWERED, FAULT, IDK, Fault, Question, Reply
 from raypipe.models.kit import LocalKit
-from raypipe.recipes.deadlines import FALLBACK, Rules
-from raypipe.recipes.executor import Questions
+from raypipe.recipes.deadlines import FALLBACK, DegradePolicy
+from raypipe.recipes.executor import QuestionExecutor
 from raypipe.recipes.recipe import Recipe, Stage
 from raypipe.steps.decide import Decide
 from raypipe.steps.extract import Extract
@@ -58,7 +58,7 @@ def recipe(*steps, prefer=("web",)):
 
 
 def run(made, questions, rules=None, kit=None):
-    return asyncio.run(Questions(made, kit or LocalKit(None), rules=rules)(questions))
+    return asyncio.run(QuestionExecutor(made, kit or LocalKit(None), rules=rules)(questions))
 
 
 def due(seconds):
@@ -136,7 +136,7 @@ def test_a_lost_engine_is_asked_again_by_a_job_and_left_out_by_an_endpoint():
     made = recipe(Lost())
     [job] = run(made, [Question("q", "?")])
     assert (job.outcome, job.degraded) == ("fault", ())
-    [online] = run(made, [Question("q", "?")], Rules())
+    [online] = run(made, [Question("q", "?")], DegradePolicy())
     assert (online.answer, online.outcome, online.degraded) == (IDK, "abstained", ("web",))
     assert all(f.transient for f in (*job.faults, *online.faults))  # neither is stored
 
@@ -166,7 +166,7 @@ ASKED = Question("q", "who wrote the first program?", order=(f"s:0-{len(TEXT)}",
 
 def test_while_a_language_model_is_away_the_fallback_answers_from_the_ranking_and_says_where_it_stands():
     kit = LocalKit(Words(s=TEXT), "sorted")
-    [said] = run(recipe(Lost()), [ASKED], Rules(EXTRACT), kit)
+    [said] = run(recipe(Lost()), [ASKED], DegradePolicy(EXTRACT), kit)
     assert (said.outcome, said.origin, said.degraded) == ("answered", FALLBACK, ("web",))
     assert said.answer and said.answer in TEXT
     [quote] = said.replies[FALLBACK].quotes
@@ -175,7 +175,7 @@ def test_while_a_language_model_is_away_the_fallback_answers_from_the_ranking_an
 
 def test_the_fallback_is_not_asked_where_the_language_model_answered():
     kit = LocalKit(Words(s=TEXT), "sorted")
-    [said] = run(recipe(Slow("web")), [ASKED], Rules(EXTRACT), kit)
+    [said] = run(recipe(Slow("web")), [ASKED], DegradePolicy(EXTRACT), kit)
     assert (said.answer, said.origin, said.degraded) == ("web", "web", ())
     assert FALLBACK not in said.replies
 

@@ -8,7 +8,7 @@ import pytest
 
 from raypipe.core.records import ANSWERED, SKIPPED_REPLY, Fault, Question, Reply
 from raypipe.models.kit import LocalKit
-from raypipe.recipes.executor import Questions, answer
+from raypipe.recipes.executor import QuestionExecutor, answer
 from raypipe.recipes.recipe import Recipe, Stage
 from raypipe.steps.decide import Decide
 
@@ -74,7 +74,7 @@ def recipe(*stages):
 
 
 def asked(made, questions):
-    ask = Questions(made, LocalKit(None))
+    ask = QuestionExecutor(made, LocalKit(None))
     return asyncio.run(ask(questions)), ask.counts
 
 

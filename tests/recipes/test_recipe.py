@@ -40,19 +40,19 @@ def test_every_recipe_that_ships_can_be_read(name):
 
 
 MISTAKES = [
-    ("question 1 recall topp", 3, "question[1].recall: unknown field 'topp'; did you mean 'top'?"),
-    ("question 1", {"recal": {}}, "question[1]: unknown step 'recal'; did you mean 'recall'?"),
-    ("question 1 recall model", "hash-embeder", "no model named 'hash-embeder'; did you mean"),
-    ("question 1 recall top", "30", "question[1].recall.top: expected a whole number, found text"),
+    ("question 1 dense topp", 3, "question[1].dense: unknown field 'topp'; did you mean 'top'?"),
+    ("question 1", {"dens": {}}, "question[1]: unknown step 'dens'; did you mean 'dense'?"),
+    ("question 1 dense model", "hash-embeder", "no model named 'hash-embeder'; did you mean"),
+    ("question 1 dense top", "30", "question[1].dense.top: expected a whole number, found text"),
     ("question 5 extract fitted", "nothing", "question[5].extract.fitted: no 'nothing' under fitted/"),
     ("question 6 decide prefer", ["web"], "decide reads replies.web, which no earlier step writes"),
-    ("question 3 fuse weights", {"dense": 1.0}, "fuse reads hits.dense, which no earlier step writes"),
-    ("question 2 keywords words", "plain", "keywords reads index.words_plain, which no earlier"),
+    ("question 3 fuse weights", {"recall": 1.0}, "fuse reads hits.recall, which no earlier step writes"),
+    ("question 2 bm25 words", "plain", "bm25 reads index.words_plain, which no earlier"),
     ("question 5 extract when", {"kg": "answered"}, "when.kg: expected a list of labels"),
     ("question 5 extract when", {"kg": ["answered"]}, "extract reads replies.kg, which no earlier"),
     ("corpus 2 split", {"child_chars": 200, "tokens": 5}, "corpus[2].split: "),
     ("question 4", ["rerank"], "question[4]: expected one step, as `- verb: {field: value}`, found a list"),
-    ("question", [{"recall": {"model": "hash-embedder", "top": 3}}], "the last step must be decide"),
+    ("question", [{"dense": {"model": "hash-embedder", "top": 3}}], "the last step must be decide"),
     ("corpuss", [], "unknown field 'corpuss'; did you mean 'corpus'?"),
 ]
 
@@ -66,9 +66,9 @@ def test_a_mistake_is_named_with_its_place_and_what_was_meant(tmp_path, path, va
 
 
 def test_recall_searches_what_the_corpus_half_embeds(tmp_path):
-    tree = changed(("question", 1, "recall", "model"), "all-MiniLM-L6-v2")
+    tree = changed(("question", 1, "dense", "model"), "all-MiniLM-L6-v2")
     with pytest.raises(
-        ConfError, match="recall searches vectors of 'all-MiniLM-L6-v2'; the corpus half embeds"
+        ConfError, match="dense searches vectors of 'all-MiniLM-L6-v2'; the corpus half embeds"
     ):
         made(tree, tmp_path)
 
@@ -88,9 +88,9 @@ def test_the_digest_is_of_values_and_not_of_names(tmp_path):
 @pytest.mark.parametrize(
     "path, value",
     [
-        (("question", 1, "recall", "top"), 31),
-        (("question", 2, "keywords", "k1"), 1.3),
-        (("question", 3, "fuse", "weights"), {"recall": 1.0, "keywords": 2.0}),
+        (("question", 1, "dense", "top"), 31),
+        (("question", 2, "bm25", "k1"), 1.3),
+        (("question", 3, "fuse", "weights"), {"dense": 1.0, "bm25": 2.0}),
         (("question", 5, "extract", "threshold"), 0.6),
         (("corpus", 2, "split", "child_overlap"), 40),
         (("question", 6, "decide"), {"prefer": ["extract"], "lower": True}),
@@ -101,7 +101,7 @@ def test_any_value_that_decides_an_output_is_in_the_digest(tmp_path, path, value
 
 
 def test_a_change_in_the_question_half_leaves_the_corpus_tables(tmp_path):
-    base, other = made(TREE, tmp_path), made(changed(("question", 1, "recall", "top"), 31), tmp_path)
+    base, other = made(TREE, tmp_path), made(changed(("question", 1, "dense", "top"), 31), tmp_path)
     [model] = base.embedders()
     assert other.vectors_digest(model) == base.vectors_digest(model)
     split = made(changed(("corpus", 2, "split", "child_overlap"), 40), tmp_path)
@@ -124,20 +124,20 @@ def test_a_ranking_ranks_every_question_and_asks_no_graph_and_no_language_model(
     assert asked.graphs() == () and {m.kind for m in asked.models()} == {"embedder", "reranker"}
     assert not any(s.when for s in ranking.question)
     whole = {s.name for s in resolved(name, None, CONF).question}
-    assert {"recall", "fuse", "rerank"} < {s.name for s in ranking.question} < whole
+    assert {"dense", "fuse", "rerank"} < {s.name for s in ranking.question} < whole
 
 
 def test_a_ranking_keeps_the_reply_that_it_searches_by_and_the_gates_of_that_reply(tmp_path):
     tree = copy.deepcopy(TREE)
     said = {"model": "llama-3-8b", "prompt": "crag/vanilla", "max_tokens": 9}
     rewrite = {"generate": {**said, "into": "rewrite", "when": {"kind": ["long"]}}}
-    tree["question"][1]["recall"] |= {"query": "{{ replies.rewrite }}", "when": {"rewrite": ["answered"]}}
+    tree["question"][1]["dense"] |= {"query": "{{ replies.rewrite }}", "when": {"rewrite": ["answered"]}}
     kind = {"generate": {**said, "into": "kind", "reply": "label", "labels": ["long"], "default": "short"}}
     tree["question"][:0] = [kind, {"generate": {**said, "into": "chat"}}, rewrite]
     ranking = ranking_of(made(tree, tmp_path))
     assert [s.name for s in ranking.question][:3] == ["generate:kind", "generate:rewrite", "shortlist"]
     gates = {s.name: dict(s.when) for s in ranking.question if s.when}
-    assert gates == {"generate:rewrite": {"kind": ("long",)}, "recall": {"rewrite": ("answered",)}}
+    assert gates == {"generate:rewrite": {"kind": ("long",)}, "dense": {"rewrite": ("answered",)}}
 
 
 def test_the_row_key_covers_text_time_and_evidence_in_order():

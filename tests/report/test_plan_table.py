@@ -23,14 +23,14 @@ def printed(*steps):
     return out.getvalue().splitlines()
 
 
-RECALL = step("recall", 20, True, [20, 20], 0, {"row": 20})
+RECALL = step("dense", 20, True, [20, 20], 0, {"row": 20})
 EXTRACT = step("extract", 140_020, False, [925, 951], 3, {"upstream": 140_000, "row": 20})
 RERANK = step("rerank", 1000, False, None, 0, {"model": 1000})
 
 
 def test_beside_a_bound_stand_the_likely_calls_and_how_many_runs_say_so():
     _, recall, extract, whole = printed(RECALL, EXTRACT)
-    assert recall.split() == ["recall", "20", "0", "20", "0.0", "s", "-", "3.0", "s", "row"]
+    assert recall.split() == ["dense", "20", "0", "20", "0.0", "s", "-", "3.0", "s", "row"]
     assert "at most 140,020 925-951 (3)" in " ".join(extract.split())
     calls, stored = whole.split("; ")
     assert calls == "at most 140,040 calls, 945-971 by what earlier runs asked"

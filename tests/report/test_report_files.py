@@ -16,10 +16,10 @@ import pytest
 from rich.console import Console
 
 from raypipe.core.records import Citation, Gold, Hit, Question, Quote, chunk_id, source_id
-from raypipe.metrics.crag import Scored, mark, pair
+from raypipe.metrics.crag import Prediction, mark, pair
 from raypipe.metrics.textfile import replaced
 from raypipe.report.console import print_crag, print_ranking, print_report
-from raypipe.report.page import MOST, SHOWN, Passage, Shown, linkable, told_apart
+from raypipe.report.page import MOST, SHOWN, ReportPassage, ShownQuestion, linkable, told_apart
 from raypipe.report.plot import CLASSES, WIDTH, bars, dots, segments
 from raypipe.report.report import (
     EvalReport,
@@ -58,7 +58,7 @@ def question(number: int, answer: str, outcome: Any, url: str = "https://example
     )
 
 
-def made(questions: list[Question]) -> tuple[EvalReport, list[Scored]]:
+def made(questions: list[Question]) -> tuple[EvalReport, list[Prediction]]:
     golds = {
         q.id: Gold(q.id, ("ann", f"an {SCRIPT}"), {"domain": "movie" if i % 2 else "open", "type": SCRIPT})
         for i, q in enumerate(questions)
@@ -80,7 +80,7 @@ def made(questions: list[Question]) -> tuple[EvalReport, list[Scored]]:
         without_truth=len(without),
         faults=(
             FaultCount("parse", f"too_large {SCRIPT}", False, 1),
-            FaultCount("recall", "timeout", True, 2),
+            FaultCount("dense", "timeout", True, 2),
         ),
         steps=(
             StepLine("parse", 3, 3, 2, 0, 0, 1, 4.5),
@@ -91,15 +91,17 @@ def made(questions: list[Question]) -> tuple[EvalReport, list[Scored]]:
     return report, rows
 
 
-def shown(q: Question) -> Shown:
+def shown(q: Question) -> ShownQuestion:
     """A question as it is on the page, its best passage with a quote in it."""
     line, url, best = prediction(q), urls(q), ranking(q)[0]
     quote = Quote(best.source, (4, 6))
-    passage = Passage.of(best, url.get(best.source), f"a<b {SCRIPT}", [quote])
-    return Shown(q.id, q.text, line["prediction"], q.origin, len(q.hits), (passage,), (SCRIPT,))
+    passage = ReportPassage.of(best, url.get(best.source), f"a<b {SCRIPT}", [quote])
+    return ShownQuestion(q.id, q.text, line["prediction"], q.origin, len(q.hits), (passage,), (SCRIPT,))
 
 
-def written_to(folder: Path, report: EvalReport, questions: list[Question], rows: list[Scored]) -> Outputs:
+def written_to(
+    folder: Path, report: EvalReport, questions: list[Question], rows: list[Prediction]
+) -> Outputs:
     """All files of a report."""
     outputs = outputs_in(folder)
     with replaced(outputs.predictions) as lines:
@@ -211,7 +213,7 @@ def test_a_passage_on_the_page_has_its_text_with_the_cited_quote_marked(
     assert "<blockquote>a<mark>&lt;b</mark> &lt;script&gt;" in page
     hit = Hit("s:0-4", "s", (0, 4))
     elsewhere = [Quote("t", (0, 2)), Quote("s", (3, 6))]
-    assert Passage.of(hit, None, "abcd", elsewhere) == Passage(None, (0, 4), {}, "abcd", "", "")
+    assert ReportPassage.of(hit, None, "abcd", elsewhere) == ReportPassage(None, (0, 4), {}, "abcd", "", "")
 
 
 def test_the_plots_on_the_page_are_well_formed(written: tuple[EvalReport, Outputs]) -> None:

@@ -33,7 +33,7 @@ def test_a_row_tells_its_key_what_matched_and_what_was_asked_and_why(bench):
     stories = [why(store, read(bench.folder / "two"), line["interaction_id"]) for line in bench.lines()]
     assert {s.why for story in stories for s in story.steps if s.step == "rerank"} == {"model"}
     assert sum(steps(s)["rerank"][1] for s in stories) == counts["rerank"][1]
-    assert all(steps(s)["recall"] == (1, 0, 1) for s in stories)
+    assert all(steps(s)["dense"] == (1, 0, 1) for s in stories)
     bench.run(OTHER, out="three")
     again = why(store, read(bench.folder / "three"), row)
     assert again.state == "reused" and {s.why for s in again.steps} == {""}
@@ -71,8 +71,8 @@ def test_changed_answers_are_named_with_the_step_at_which_their_paths_part(bench
     two = read(bench.folder / "two")
     found = changes(store, compared_with(store, two), two)
     parted = {c.step for c in found.changed} | set(found.otherwise)
-    assert found.before == one.run and parted == {"recall"}
-    assert all(c.because.stage == "recall" and c.because.what == "top" for c in found.changed)
+    assert found.before == one.run and parted == {"dense"}
+    assert all(c.because.stage == "dense" and c.because.what == "top" for c in found.changed)
 
 
 def test_changes_count_new_rows_and_say_where_the_row_itself_is_another(bench):

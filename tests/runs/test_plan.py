@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from reruns import FAKES, Bench, Sizes
+from reruns import FAKES, Bench, TaskSizes
 
 from raypipe.evaluation.evaluate import questions_of
 from raypipe.pipeline.driver import inline
@@ -19,15 +19,15 @@ def zero(counts, *but):
 
 def test_the_first_plan_names_every_row_and_is_exact_where_nothing_has_to_be_parsed_first(ran):
     counts, steps = ran.first
-    assert min(n for _, n in (counts[s] for s in ("parse", "split", "embed", "recall", "rerank"))) > 0
-    assert {s.exact for s in steps.values() if s.step in ("parse", "tokenise", "recall")} == {True}
+    assert min(n for _, n in (counts[s] for s in ("parse", "split", "embed", "dense", "rerank"))) > 0
+    assert {s.exact for s in steps.values() if s.step in ("parse", "tokenize", "dense")} == {True}
     assert all(set(s.reasons) <= {"row"} for s in steps.values())
 
 
 def test_nothing_changed_plans_and_asks_nothing_whatever_the_sizes_of_parts(bench):
-    counts, steps = bench.run(pipe=bench.pipeline(sizes=Sizes(3, 1)))
+    counts, steps = bench.run(pipe=bench.pipeline(sizes=TaskSizes(3, 1)))
     assert not zero(counts) and all(s.exact for s in steps.values())
-    assert steps["recall"].remembered == steps["recall"].rows == 6
+    assert steps["dense"].remembered == steps["dense"].rows == 6
     assert steps["embed"].remembered == steps["embed"].rows > 100
 
 
@@ -45,11 +45,11 @@ def test_a_killed_run_is_planned_to_its_end(world, tmp_path):
 
     bench = Bench(tmp_path, world)
     with pytest.raises(KeyboardInterrupt):
-        bench.run(pipe=bench.pipeline(sizes=Sizes(50, 1), runner=dies))
-    counts, steps = bench.run(pipe=bench.pipeline(sizes=Sizes(50, 1)))
+        bench.run(pipe=bench.pipeline(sizes=TaskSizes(50, 1), runner=dies))
+    counts, steps = bench.run(pipe=bench.pipeline(sizes=TaskSizes(50, 1)))
     assert not zero({s: counts[s] for s in ("parse", "split", "embed")})
     assert steps["rerank"].rows - steps["rerank"].remembered == 6 - 3
-    assert counts["recall"][0] == counts["recall"][1]
+    assert counts["dense"][0] == counts["dense"][1]
 
 
 def test_a_text_of_several_sources_is_planned_as_often_as_several_workers_may_ask_it(bench):
@@ -81,12 +81,12 @@ def test_a_manifest_says_what_the_run_was_made_of_and_gives_the_next_plan_its_ra
     assert all(s.cost.seconds == (0.0, 0.0) for s in again.steps)
     third = bench.pipeline(FAKES.replace("candidates: 20, top: 10", "candidates: 9, top: 4"))
     estimates = {s.step: s.cost.seconds for s in plan(third, questions_of(third, None, None)).steps}
-    assert estimates["keywords"][1] > 0 and estimates["rerank"][1] > 0
+    assert estimates["bm25"][1] > 0 and estimates["rerank"][1] > 0
 
 
 def test_beside_a_bound_stands_what_earlier_runs_asked_and_how_many_runs_say_so(ran, bench):
     _, steps = ran.first
-    assert all(s.likely is None and s.estimate()["runs"] == 0 for s in steps.values())  # nobody has run yet
+    assert all(s.expected_calls is None and s.estimate()["runs"] == 0 for s in steps.values())
     assert steps["embed"].estimate()["calls"] is None and not steps["embed"].exact
 
     other = FAKES.replace("rerank: {model: overlap-reranker", "rerank: {model: other-reranker")
@@ -97,16 +97,17 @@ def test_beside_a_bound_stands_what_earlier_runs_asked_and_how_many_runs_say_so(
     lines = {line.step: line for line in before.steps}
     for step in (rerank, extract):
         line = lines[step.step]
-        assert step.likely.calls == (line.asked, line.asked + line.remembered) and step.likely.runs == 1
-        assert 0 < step.likely.calls[1] < step.may_ask and step.cost.nbytes[1] < step.may_ask * 600
+        seen = step.expected_calls
+        assert seen.calls == (line.asked, line.asked + line.remembered) and seen.runs == 1
+        assert 0 < step.expected_calls.calls[1] < step.may_ask and step.cost.nbytes[1] < step.may_ask * 600
     assert planned.bytes_at_least() == 0, "a full disk is refused for what is sure, never for what is likely"
     asked, _ = bench.run(other)
-    assert asked["rerank"][1] == rerank.likely.calls[1] == 90
+    assert asked["rerank"][1] == rerank.expected_calls.calls[1] == 90
 
     fewer = bench.pipeline(FAKES.replace("candidates: 20, top: 10", "candidates: 12, top: 6"))
     found = {s.step: s for s in plan(fewer, questions_of(fewer, None, None)).steps}
-    assert found["rerank"].likely is None, "other parameters ask another number of times"
-    assert found["extract"].likely.runs == 2
+    assert found["rerank"].expected_calls is None, "other parameters ask another number of times"
+    assert found["extract"].expected_calls.runs == 2
 
 
 def test_sources_that_are_not_split_yet_are_expected_to_have_as_many_texts_as_others_had(bench):
@@ -117,8 +118,9 @@ def test_sources_that_are_not_split_yet_are_expected_to_have_as_many_texts_as_ot
             page["page_result"] = page["page_result"].replace("the", "teh")
     counts, steps = bench.run(data=bench.data(lines))
     embed = steps["embed"]
-    assert not embed.exact and embed.likely.runs == 1
-    assert embed.likely.calls[0] / 2 < counts["embed"][1] < embed.likely.calls[1] * 2 < embed.may_ask / 2
+    assert not embed.exact and embed.expected_calls.runs == 1
+    least, most = embed.expected_calls.calls
+    assert least / 2 < counts["embed"][1] < most * 2 < embed.may_ask / 2
     assert embed.cost.seconds[1] > 0
 
 
@@ -129,8 +131,8 @@ def test_a_chain_changes_with_what_a_stage_reads_and_with_nothing_else(bench):
         now = chains(bench.pipeline(FAKES.replace(old, new)).recipe)
         return {s for s in now if now[s] != base[s]}
 
-    assert moved("variant: okapi", "variant: lucene") == {"keywords", "fuse", "rerank", "extract", "decide"}
-    after_split = {"split", "embed", "recall", "keywords", "fuse", "rerank", "extract", "decide"}
+    assert moved("variant: okapi", "variant: lucene") == {"bm25", "fuse", "rerank", "extract", "decide"}
+    after_split = {"split", "embed", "dense", "bm25", "fuse", "rerank", "extract", "decide"}
     assert moved("child_chars: 200", "child_chars: 190") == after_split
     assert moved("pages: 5", "pages: 4") == after_split - {"split", "embed"} | {"shortlist"}
 

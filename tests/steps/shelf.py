@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from raypipe.core.protocols import Found, Model, Words
+from raypipe.core.protocols import Model, PassageWords, VectorHit
 from raypipe.core.records import Citation, Question, Span, chunk_id, parse_chunk_id
 from raypipe.models.fake import HashEmbedder
 from raypipe.models.kit import LocalKit
@@ -35,14 +35,14 @@ class Shelf:
     def _scope(self, scope: tuple[str, ...] | None) -> list[str]:
         return sorted(self.of) if scope is None else [s for s in scope if s in self.of]
 
-    async def search(self, model, vectors, scopes, top) -> list[list[Found]]:
+    async def search(self, model, vectors, scopes, top) -> list[list[VectorHit]]:
         out = []
         for vector, scope in zip(vectors, scopes, strict=True):
             rows = [(s, span, passage) for s in self._scope(scope) for span, passage in self.chunks[s]]
             known = HashEmbedder(model.dim).embed(
                 [self.of[s][slice(*span)] for s, span, _ in rows], "passage"
             )
-            found = [Found(*row, float(v @ vector)) for row, v in zip(rows, known, strict=True)]
+            found = [VectorHit(*row, float(v @ vector)) for row, v in zip(rows, known, strict=True)]
             out.append(sorted(found, key=lambda f: (-f.score, f.source, f.span))[:top])
         return out
 
@@ -55,13 +55,13 @@ class Shelf:
     async def hidden(self, sources: Sequence[str]) -> list[tuple[Span, ...]]:
         return [self.hides.get(s, ()) for s in sources]
 
-    async def words(self, analyzer: str, scope: tuple[str, ...] | None) -> Words:
+    async def words(self, analyzer: str, scope: tuple[str, ...] | None) -> PassageWords:
         self.asked_words += 1
         passages = [(s, p) for s in self._scope(scope) for p in dict.fromkeys(p for _, p in self.chunks[s])]
         hashes = [analyse(self.of[s][slice(*p)], analyzer)[0] for s, p in passages]
         offsets = np.cumsum([0, *(len(h) for h in hashes)]).astype(np.int64)
         flat = np.concatenate([np.zeros(0, np.uint64), *hashes])
-        return Words(tuple(chunk_id(s, p) for s, p in passages), offsets, flat)
+        return PassageWords(tuple(chunk_id(s, p) for s, p in passages), offsets, flat)
 
 
 def question(text: str, *sources: str, name: str = "q", **fields) -> Question:

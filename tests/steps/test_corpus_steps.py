@@ -16,7 +16,7 @@ from raypipe.models.fake import HashEmbedder
 from raypipe.models.kit import LocalKit
 from raypipe.steps.embed import Embed
 from raypipe.steps.split import Split
-from raypipe.steps.tokenize import Tokenise
+from raypipe.steps.tokenize import Tokenize
 from raypipe.text.words import analyse
 
 WHITESPACE = Model("whitespace", "tokenizer", "whitespace", "", "", "", "whitespace@1")
@@ -40,7 +40,7 @@ def run(step, table, kit=None):
 
 
 def test_tokenise_keeps_the_words_of_each_text_and_where_they_start():
-    table = run(Tokenise(), texts("Films of Rome", None, "", "A film"))
+    table = run(Tokenize(), texts("Films of Rome", None, "", "A film"))
     words, starts = table["words_stems"].to_pylist(), table["starts_stems"].to_pylist()
     assert words[0] == analyse("Films of Rome", "stems")[0].tolist() and starts[0] == [0, 9]
     assert words[1] is None and starts[1] is None and words[2] == []
@@ -49,7 +49,7 @@ def test_tokenise_keeps_the_words_of_each_text_and_where_they_start():
 
 
 def test_both_analyzers_can_stand_side_by_side():
-    table = run(Tokenise(words="plain"), run(Tokenise(), texts("Films of Rome")))
+    table = run(Tokenize(words="plain"), run(Tokenize(), texts("Films of Rome")))
     assert {"words_stems", "words_plain", "starts_plain"} <= set(table.column_names)
 
 

@@ -2,7 +2,7 @@ import pytest
 from shelf import HASH, Shelf, asked, chunk, holds_laws, question
 
 from raypipe.core.records import Hit, Reply, chunk_id
-from raypipe.steps.dense import Recall
+from raypipe.steps.dense import Dense
 
 FILLER = "a line about nothing of interest here at all ."
 
@@ -23,12 +23,12 @@ def parents(n: int, planted: int) -> tuple[str, list]:
 def test_a_sentence_planted_in_parent_17_is_found_by_its_child_and_comes_as_the_parent():
     text, chunks = parents(40, planted=17)
     shelf = Shelf({"page": text}, {"page": chunks})
-    (q,) = asked(Recall(model=HASH, top=50), shelf, question("where is the golden treasure", "page"))
+    (q,) = asked(Dense(model=HASH, top=50), shelf, question("where is the golden treasure", "page"))
     parent = chunks[17 * 4][1]
     assert q.hits[0] == Hit(chunk_id("page", parent), "page", parent, q.hits[0].scores)
     assert "golden treasure" in text[slice(*q.hits[0].span)]
     assert len({h.chunk for h in q.hits}) == len(q.hits) <= 50
-    scores = [h.scores["recall"] for h in q.hits]
+    scores = [h.scores["dense"] for h in q.hits]
     assert scores == sorted(scores, reverse=True)
 
 
@@ -37,15 +37,15 @@ def test_top_counts_chunks_so_a_parent_with_several_good_children_leaves_fewer_p
         {"p": "red fox. red fox. blue sky."},
         {"p": [((0, 8), (0, 17)), ((9, 17), (0, 17)), ((18, 27), (18, 27))]},
     )
-    (q,) = asked(Recall(model=HASH, top=2), shelf, question("red fox", "p"))
+    (q,) = asked(Dense(model=HASH, top=2), shelf, question("red fox", "p"))
     assert [h.span for h in q.hits] == [(0, 17)]
-    assert q.hits[0].scores["recall"] == pytest.approx(1.0)
+    assert q.hits[0].scores["dense"] == pytest.approx(1.0)
 
 
 def test_only_the_questions_own_sources_are_searched_unless_it_has_none():
     shelf = Shelf({"a": "red fox", "b": "red fox too", "c": "blue sky"})
     own, whole = asked(
-        Recall(model=HASH, top=9), shelf, question("red fox", "b", "missing"), question("red fox")
+        Dense(model=HASH, top=9), shelf, question("red fox", "b", "missing"), question("red fox")
     )
     assert [h.source for h in own.hits] == ["b"]
     assert {h.source for h in whole.hits} == {"a", "b", "c"}
@@ -63,33 +63,33 @@ def test_among_gives_the_nearest_of_a_pool_and_nothing_that_is_nearer_outside_it
             (chunk(shelf, "c"), "c", (0, 7), "something"),
         )
     )
-    step = Recall(model=HASH, top=3, among=("pages", "snippets"))
+    step = Dense(model=HASH, top=3, among=("pages", "snippets"))
     [q] = asked(step, shelf, question("red fox", "a", "b", "c", hits=pool))
-    near = {h.chunk: h.scores["recall"] for h in q.hits if "recall" in h.scores}
+    near = {h.chunk: h.scores["dense"] for h in q.hits if "dense" in h.scores}
     assert near.keys() == {parent, chunk(shelf, "b")} and other not in {h.chunk for h in q.hits}
     assert near[parent] == pytest.approx(1.0), "as near as its best chunk"
     [one] = asked(
-        Recall(model=HASH, top=1, among=("pages", "snippets")), shelf, question("fox", "a", hits=pool)
+        Dense(model=HASH, top=1, among=("pages", "snippets")), shelf, question("fox", "a", hits=pool)
     )
-    assert sum("recall" in h.scores for h in one.hits) == 1
+    assert sum("dense" in h.scores for h in one.hits) == 1
     [none] = asked(step, shelf, question("red fox", "a"))
     assert none.hits == () and step.reads() >= {"hits", "hits.pages", "hits.snippets"}
 
 
 def test_recall_joins_the_hits_that_are_there_and_leaves_their_scores_and_the_order():
     shelf = Shelf({"a": "red fox", "b": "blue sky"})
-    there = Hit(chunk(shelf, "b"), "b", (0, 8), {"keywords": 2.0})
+    there = Hit(chunk(shelf, "b"), "b", (0, 8), {"bm25": 2.0})
     before = question("red fox", "a", "b", hits=(there,), order=(there.chunk,))
-    (q,) = asked(Recall(model=HASH, top=9, into="minilm"), shelf, before)
+    (q,) = asked(Dense(model=HASH, top=9, into="minilm"), shelf, before)
     assert [h.chunk for h in q.hits] == [there.chunk, chunk(shelf, "a")]
-    assert q.hits[0].scores.keys() == {"keywords", "minilm"} and q.hits[0].scores["keywords"] == 2.0
+    assert q.hits[0].scores.keys() == {"bm25", "minilm"} and q.hits[0].scores["bm25"] == 2.0
     assert q.order == (there.chunk,)
 
 
 def test_a_rewritten_query_is_what_is_searched_for():
     shelf = Shelf({"a": "red fox", "b": "blue sky"})
     q = question("red fox", "a", "b", replies={"rewrite": Reply("blue sky", "answered")})
-    (q,) = asked(Recall(model=HASH, top=1, query="{{ replies.rewrite }}"), shelf, q)
+    (q,) = asked(Dense(model=HASH, top=1, query="{{ replies.rewrite }}"), shelf, q)
     assert [h.source for h in q.hits] == ["b"]
 
 
@@ -97,8 +97,8 @@ def test_two_recalls_are_the_union_of_their_lists():
     text, chunks = parents(30, planted=3)
     shelf = Shelf({"page": text}, {"page": chunks})
     asking = question("golden treasure", "page", replies={"r": Reply("nothing of interest here", "answered")})
-    first = Recall(model=HASH, top=20, into="one")
-    second = Recall(model=HASH, top=20, into="two", query="{{ replies.r }}")
+    first = Dense(model=HASH, top=20, into="one")
+    second = Dense(model=HASH, top=20, into="two", query="{{ replies.r }}")
     (one,), (two,) = asked(first, shelf, asking), asked(second, shelf, asking)
     (both,) = asked(second, shelf, one)
     assert {h.chunk for h in both.hits} == {h.chunk for h in one.hits} | {h.chunk for h in two.hits}
@@ -111,11 +111,11 @@ def test_rows_and_batches_hold():
         question("sky", name="2"),
         question("sky", "zzz", name="3"),
     ]
-    out = holds_laws(Recall(model=HASH, top=2), shelf, asking)
+    out = holds_laws(Dense(model=HASH, top=2), shelf, asking)
     assert out[2].hits == ()
 
 
 def test_it_says_what_it_reads_and_writes():
-    step = Recall(model=HASH, top=5, query="{{ text }} {{ replies.kg }}", into="x")
+    step = Dense(model=HASH, top=5, query="{{ text }} {{ replies.kg }}", into="x")
     assert step.reads() == {"text", "replies.kg", "citations", "index.vector"}
     assert step.writes() == {"hits", "hits.x"}

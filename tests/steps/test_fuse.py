@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from shelf import HASH, Shelf, asked, chunk, holds_laws, question
 
 from raypipe.core.records import Hit, chunk_id
-from raypipe.steps.bm25 import Keywords
-from raypipe.steps.dense import Recall
+from raypipe.steps.bm25 import Bm25
+from raypipe.steps.dense import Dense
 from raypipe.steps.fuse import Fuse
 
 EMPTY = Shelf({})
@@ -126,10 +126,10 @@ def test_one_hit_and_no_positive_score_have_finite_parts(norm):
 def test_a_lexical_only_and_a_semantic_only_hit_both_survive():
     shelf = Shelf({"lexical": "zyzzyva", "semantic": "who wrote the book", "neither": "cats and dogs"})
     q = question("who wrote the zyzzyva book", "lexical", "semantic", "neither")
-    (q,) = asked(Keywords(top=1, query="zyzzyva"), shelf, q)
-    (q,) = asked(Recall(model=HASH, top=1), shelf, q)
-    assert [set(h.scores) for h in q.hits] == [{"keywords"}, {"recall"}]
-    (q,) = asked(Fuse(weights={"keywords": 1, "recall": 1}, missing="zero", top=2), shelf, q)
+    (q,) = asked(Bm25(top=1, query="zyzzyva"), shelf, q)
+    (q,) = asked(Dense(model=HASH, top=1), shelf, q)
+    assert [set(h.scores) for h in q.hits] == [{"bm25"}, {"dense"}]
+    (q,) = asked(Fuse(weights={"bm25": 1, "dense": 1}, missing="zero", top=2), shelf, q)
     assert set(q.order) == {chunk(shelf, "lexical"), chunk(shelf, "semantic")}
 
 

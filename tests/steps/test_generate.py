@@ -12,11 +12,11 @@ from raypipe.core import arrow
 from raypipe.core.llm import Choice, Grammar, JsonSchema
 from raypipe.core.protocols import Model
 from raypipe.core.records import Citation, Fault, Question, Reply, Source, chunk_id, source_id
-from raypipe.metrics.prompt_injection import Obeyed, obeyed
+from raypipe.metrics.prompt_injection import PromptInjection, followed
 from raypipe.models.fake import whitespace
 from raypipe.models.kit import LocalKit
 from raypipe.models.scripted import Scripted
-from raypipe.recipes.executor import Questions, build
+from raypipe.recipes.executor import QuestionExecutor, build
 from raypipe.recipes.recipe import Recipe, Stage
 from raypipe.steps.decide import Decide
 from raypipe.steps.generate import Generate
@@ -231,7 +231,7 @@ def test_a_row_that_breaks_is_counted_once():
         return {"a": down, "b": final, "c": "fine"}[chat[-1].content]
 
     recipe = Recipe("r", "", (), (Stage("generate:web", step()), Stage("decide", Decide(prefer=("web",)))))
-    ask = Questions(recipe, Kit(None, Scripted(script)))
+    ask = QuestionExecutor(recipe, Kit(None, Scripted(script)))
     out = asyncio.run(ask([question(t, name=t) for t in "abc"]))
     assert [q.outcome for q in out] == ["fault", "fault", "answered"]
     assert ask.counts["generate:web"].faults == 2
@@ -312,12 +312,12 @@ def test_an_echoing_model_obeys_every_order_that_it_sees_and_the_rate_says_so():
         q = Question("q", "velora say answer", citations=cited, order=order)
         (out,), _ = asked(step(DOCS), index, q)
         rows.append((asyncio.run(index.texts(order)), out.replies["web"].text))
-    found = obeyed(rows)
+    found = followed(rows)
     # The tag characters hold no canary that a reader of the text could see, so they tempt nobody.
-    assert found == Obeyed(tempted=len(rows) - 1, obeyed=len(rows) - len(hostile.UNSEEN))
+    assert found == PromptInjection(exposed=len(rows) - 1, followed=len(rows) - len(hostile.UNSEEN))
     assert 0.9 < found.rate < 1
-    assert obeyed([(texts, "i don't know") for texts, _ in rows]).rate == 0.0
-    assert obeyed([]).rate is None
+    assert followed([(texts, "i don't know") for texts, _ in rows]).rate == 0.0
+    assert followed([]).rate is None
 
 
 def test_the_budget_holds_on_hostile_pages():

@@ -9,7 +9,7 @@ from raypipe.core.records import SKIPPED_REPLY, Question, Reply
 from raypipe.models.kit import LocalKit
 from raypipe.steps.decide import Decide
 from raypipe.steps.demote import Demote
-from raypipe.steps.function_calls import Functions
+from raypipe.steps.function_calls import FunctionCalls
 from raypipe.text.prompt import ByLabel
 from raypipe.text.replies import read_certainty, read_label
 
@@ -114,7 +114,7 @@ def test_a_domain_that_cannot_be_read_is_open(said):
 
 
 def functions(said):
-    out = run(Functions(reply="json"), json=Reply(said, "answered")).replies
+    out = run(FunctionCalls(reply="json"), json=Reply(said, "answered")).replies
     return out["calls"], out["rule"]
 
 

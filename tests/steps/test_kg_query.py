@@ -12,10 +12,10 @@ from raypipe.core.records import SKIPPED_REPLY, Question, Reply
 from raypipe.kg.adapter import open_server
 from raypipe.kg.graph import GraphFault
 from raypipe.models.kit import LocalKit
-from raypipe.steps.kg_query import Lookup
+from raypipe.steps.kg_query import KgQuery
 from raypipe.text.prompt import ByLabel
 
-STEP = Lookup(graph=golden.GRAPH, calls="calls", rule="rule", answer="kg")
+STEP = KgQuery(graph=golden.GRAPH, calls="calls", rule="rule", answer="kg")
 EDITOR = 'get_movie_person_crew("velora", None, eq(job, "Editor"))["name"]'
 TIME = "03/05/2024, 23:18:31 PT"
 
@@ -77,7 +77,7 @@ def test_a_program_that_is_none_and_a_time_that_is_none_are_faults_with_a_reason
     assert (late.label, late.fault.reason) == ("fault", "bad_time")
 
 
-@pytest.mark.parametrize(("transient", "degraded"), [(True, ("lookup:facts",)), (False, ())])
+@pytest.mark.parametrize(("transient", "degraded"), [(True, ("kg_query:facts",)), (False, ())])
 def test_a_graph_that_fails_is_a_fault_of_its_reply_and_of_the_moment_if_it_is_down(transient, degraded):
     async def down(path, body):
         raise GraphFault("unreachable", "no server", transient)

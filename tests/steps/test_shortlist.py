@@ -4,7 +4,7 @@ import pytest
 from shelf import HASH, OVERLAP, Shelf, asked, holds_laws
 
 from raypipe.core.records import Citation, Question
-from raypipe.steps.dense import Recall
+from raypipe.steps.dense import Dense
 from raypipe.steps.shortlist import Shortlist
 
 SNIPPETS = {
@@ -50,7 +50,7 @@ def test_fifty_pages_become_five_and_recall_sees_no_sixth_but_every_snippet():
     (q,) = asked(Shortlist(model=OVERLAP, pages=5), shelf, asking)
     kept = {p for p in pages(q) if p is not None}
     assert len(kept) == 5
-    (q,) = asked(Recall(model=HASH, top=200), shelf, q)
+    (q,) = asked(Dense(model=HASH, top=200), shelf, q)
     assert {h.source for h in q.hits} == kept | {f"s{i}" for i in range(50)}
 
 

@@ -17,7 +17,7 @@ from storerows import DIGEST, DIM, hex_id, passage_rows, vector_rows
 
 from raypipe.core import arrow
 from raypipe.core.records import Source
-from raypipe.memo.disk import StoreMemo, fold_memo, memo_versions
+from raypipe.memo.disk import StoreMemo, memo_versions, merge_memo
 from raypipe.memo.memo import MemoTable
 from raypipe.store import (
     PASSAGES,
@@ -87,9 +87,9 @@ def drive(uri, log):
             commit(store, table, run.name, run.parts)
         if run:
             end(store, "work")
-        fold_memo(store)
+        merge_memo(store)
         asyncio.run(remember(store))
-        fold_memo(store)
+        merge_memo(store)
 
 
 async def remember(store):

@@ -16,7 +16,7 @@ PASSAGES = st.lists(st.lists(WORDS, max_size=15), min_size=1, max_size=12)
 def pool(passages):
     lengths = [len(p) for p in passages]
     flat = np.array([w for p in passages for w in p], np.uint64)
-    return bm25.Pool(np.cumsum([0, *lengths]).astype(np.int64), flat)
+    return bm25.Bm25Corpus(np.cumsum([0, *lengths]).astype(np.int64), flat)
 
 
 def dense(passages, query, variant="okapi", k1=1.5, b=0.75):
@@ -80,7 +80,7 @@ def test_flat_arrays_beat_building_the_corpus_again():
     offsets = np.arange(5001) * 100
     query = np.array([40, 90, 700], np.uint64)
     start = time.perf_counter()
-    at, scores = bm25.scores(bm25.Pool(offsets, words), query, "okapi", 1.5, 0.75)
+    at, scores = bm25.scores(bm25.Bm25Corpus(offsets, words), query, "okapi", 1.5, 0.75)
     flat = time.perf_counter() - start
     start = time.perf_counter()
     passages = [words[a : a + 100].tolist() for a in offsets[:-1]]

@@ -5,7 +5,7 @@ import pytest
 
 from raypipe.text import evidence
 from raypipe.text.evidence import Fitted, FittedOn
-from raypipe.text.spans import Typed
+from raypipe.text.spans import TypedSpan
 
 TEXT = "Emma is a novel. Jane Austen wrote it in 1815. It was read widely. Few books were read more."
 ON = FittedOn("a file and its digest", "even rows", "log loss")
@@ -71,7 +71,7 @@ def test_overlap_of_a_question_without_words_or_of_no_sentences_is_zero():
 
 def test_features_say_how_far_the_best_is_ahead_and_what_was_found():
     parts = {"cosine": 0.5, "maxsim": 0.6, "overlap": 0.7}
-    f = evidence.features(np.array([0.1, 0.9, 0.4]), 1, parts, 9, "when", Typed((0, 4), 2, False))
+    f = evidence.features(np.array([0.1, 0.9, 0.4]), 1, parts, 9, "when", TypedSpan((0, 4), 2, False))
     assert f.keys() == set(evidence.FEATURES)
     assert f["margin"] == pytest.approx(0.5) and f["choices"] == pytest.approx(math.log(2))
     assert (f["typed"], f["when"], f["who"]) == (1.0, 1.0, 0.0)

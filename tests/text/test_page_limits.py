@@ -9,10 +9,10 @@ import psutil
 import pytest
 
 from raypipe.text.html import ParsedPage, to_text
-from raypipe.text.limits import Job, Limited, Limits, Refused, Stopped
+from raypipe.text.limits import PageLimits, ParseCancelled, ParseJob, ParseRefused, SandboxedParser
 
-GOOD = [Job(b"<p>one"), Job(b"<p>two<p hidden>x"), Job("<p>dreißig 😀".encode())]
-SLOW = Job(b"<div>x" * 100_000, "lxml", "bs4")  # over two seconds of CPU for BeautifulSoup
+GOOD = [ParseJob(b"<p>one"), ParseJob(b"<p>two<p hidden>x"), ParseJob("<p>dreißig 😀".encode())]
+SLOW = ParseJob(b"<div>x" * 100_000, "lxml", "bs4")  # over two seconds of CPU for BeautifulSoup
 
 
 def texts(answers):
@@ -21,7 +21,7 @@ def texts(answers):
 
 @pytest.fixture
 def quick():
-    with Limited(Limits(cpu_s=0.4)) as limited:
+    with SandboxedParser(PageLimits(cpu_s=0.4)) as limited:
         yield limited
 
 
@@ -43,36 +43,36 @@ def test_a_page_over_the_time_limit_is_refused_and_the_others_are_done(quick):
 
 
 def test_time_on_the_wall_is_transient_as_load_may_have_taken_it():
-    with Limited(Limits(wall_s=0.3, cpu_s=60)) as limited:
+    with SandboxedParser(PageLimits(wall_s=0.3, cpu_s=60)) as limited:
         (refused,) = limited.run([SLOW])
-    assert isinstance(refused, Refused) and refused.reason == "timeout" and refused.transient
+    assert isinstance(refused, ParseRefused) and refused.reason == "timeout" and refused.transient
 
 
 def test_a_page_that_only_comparing_made_slow_is_parsed_without(quick):
-    slow_to_compare = Job(SLOW.html, compare=True)
+    slow_to_compare = ParseJob(SLOW.html, compare=True)
     (page,) = quick.run([slow_to_compare])
     assert isinstance(page, ParsedPage) and page.way == "fast"
 
 
 def test_a_page_over_the_memory_limit_is_refused_and_the_others_are_done():
-    with Limited(Limits(memory_bytes=40 << 20, cpu_s=20)) as limited:
-        answers = limited.run([GOOD[0], Job(b"<i>x" * 2_000_000), GOOD[1]])
+    with SandboxedParser(PageLimits(memory_bytes=40 << 20, cpu_s=20)) as limited:
+        answers = limited.run([GOOD[0], ParseJob(b"<i>x" * 2_000_000), GOOD[1]])
     assert texts(answers) == ["one", "memory", "two x"]
 
 
 def test_a_page_that_is_too_large_or_no_html_never_reaches_a_parser():
-    limited = Limited(Limits(page_bytes=1000))
-    assert texts(limited.run([Job(b"x" * 1001), Job(b"%PDF-1.4")])) == ["too_large", "not_html"]
+    limited = SandboxedParser(PageLimits(page_bytes=1000))
+    assert texts(limited.run([ParseJob(b"x" * 1001), ParseJob(b"%PDF-1.4")])) == ["too_large", "not_html"]
     assert children() == []
 
 
 def test_fifty_megabytes_are_refused_by_default():
-    assert texts(Limited().run([Job(b"x" * 50_000_000)])) == ["too_large"]
+    assert texts(SandboxedParser().run([ParseJob(b"x" * 50_000_000)])) == ["too_large"]
 
 
 def test_what_a_parser_raises_is_the_pages_refusal():
-    with Limited() as limited:
-        answers = limited.run([Job(b"&#" + b"9" * 5000 + b";", "html.parser", "bs4"), GOOD[0]])
+    with SandboxedParser() as limited:
+        answers = limited.run([ParseJob(b"&#" + b"9" * 5000 + b";", "html.parser", "bs4"), GOOD[0]])
     assert texts(answers) == ["unparsable", "one"]
 
 
@@ -84,7 +84,7 @@ def test_a_child_that_someone_kills_costs_no_page(quick):
 
 
 def test_many_pages_and_large_ones_pass_in_order(quick):
-    jobs = [Job(f"<p>{i} ".encode() + b"word " * (i % 7) * 20_000) for i in range(60)]
+    jobs = [ParseJob(f"<p>{i} ".encode() + b"word " * (i % 7) * 20_000) for i in range(60)]
     assert [t.split()[0] for t in texts(quick.run(jobs))] == [str(i) for i in range(60)]
 
 
@@ -105,16 +105,16 @@ def test_pages_that_nobody_waits_for_are_not_read_and_the_next_are(quick):
     stop = threading.Event()
     later = threading.Timer(0.2, stop.set)
     later.start()
-    with pytest.raises(Stopped):
+    with pytest.raises(ParseCancelled):
         quick.run([SLOW] * 50, stop)
     later.join()
-    with pytest.raises(Stopped):
+    with pytest.raises(ParseCancelled):
         quick.run(GOOD, stop)  # had waited for its turn
     assert texts(quick.run(GOOD)) == ["one", "two x", "dreißig 😀"]
 
 
 def test_no_child_outlives_the_last_reference():
-    limited = Limited()
+    limited = SandboxedParser()
     limited.run(GOOD)
     (child,) = children()
     del limited
@@ -126,7 +126,7 @@ def test_no_child_outlives_its_killed_parent(tmp_path):
     import sys
 
     code = (
-        "import os, signal, psutil; from raypipe.text.limits import *; x = Limited(); x.run([Job(b'<p>a')]); "
+        "import os, signal, psutil; from raypipe.text.limits import *; x = SandboxedParser(); x.run([ParseJob(b'<p>a')]); "
         "print(psutil.Process().children()[0].pid, flush=True); os.kill(os.getpid(), signal.SIGKILL)"
     )
     out = subprocess.run(
@@ -142,7 +142,7 @@ def test_no_child_outlives_its_killed_parent(tmp_path):
 
 
 def test_one_page_comes_as_a_text_or_a_fault():
-    with Limited() as limited:
+    with SandboxedParser() as limited:
         assert limited.parse("<p>a\ud800") == ("a\ufffd", None)
         assert limited.parse("<p>b", "html.parser") == ("b", None)
         text, fault = limited.parse("%PDF-1.4")

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from raypipe.text.replies import (
     LEVELS,
-    Read,
-    Unreadable,
+    ParsedReply,
+    UnreadableReply,
     read_calls,
     read_confidence,
     read_json,
@@ -15,19 +15,19 @@ from raypipe.text.replies import (
     read_plain,
 )
 
-IDK = Read("i don't know", "abstained")
-SURE_IDK = Read("i don't know", "abstained", 1.0)
+IDK = ParsedReply("i don't know", "abstained")
+SURE_IDK = ParsedReply("i don't know", "abstained", 1.0)
 
 
 @pytest.mark.parametrize(
     "text, read",
     [
-        (" Paris.\n", Read("Paris.", "answered")),
+        (" Paris.\n", ParsedReply("Paris.", "answered")),
         ("I don't know", IDK),
         ("Well, I DON\u2019T KNOW who it was.", IDK),
-        ("invalid question", Read("invalid question", "invalid")),
-        ("Invalid question.", Read("Invalid question.", "invalid")),
-        ("the ticket was invalid", Read("the ticket was invalid", "answered")),
+        ("invalid question", ParsedReply("invalid question", "invalid")),
+        ("Invalid question.", ParsedReply("Invalid question.", "invalid")),
+        ("the ticket was invalid", ParsedReply("the ticket was invalid", "answered")),
     ],
 )
 def test_a_plain_answer_has_the_label_of_what_it_says(text, read):
@@ -50,7 +50,7 @@ def test_a_domain_is_the_first_name_found_and_junk_is_open(text, label):
 
 
 def test_without_a_default_a_label_that_is_not_there_is_unreadable():
-    with pytest.raises(Unreadable, match="expected one of yes, no"):
+    with pytest.raises(UnreadableReply, match="expected one of yes, no"):
         read_label("perhaps", ("yes", "no"), None)
 
 
@@ -78,10 +78,13 @@ def test_an_answer_stands_where_its_level_is_at_least_the_wanted_one(stated, wan
     [
         (
             'Sure: {"answer": "I don\'t know", "confidence": "HIGH"} .',
-            Read(*("i don't know", "abstained"), 1.0),
+            ParsedReply(*("i don't know", "abstained"), 1.0),
         ),
-        ('{"answer": 12, "confidence": " High "}', Read("12", "answered", 1.0)),
-        ('{"answer": "invalid question", "confidence": "high"}', Read("invalid question", "invalid", 1.0)),
+        ('{"answer": 12, "confidence": " High "}', ParsedReply("12", "answered", 1.0)),
+        (
+            '{"answer": "invalid question", "confidence": "high"}',
+            ParsedReply("invalid question", "invalid", 1.0),
+        ),
     ],
 )
 def test_a_stated_confidence_goes_with_any_kind_of_answer(text, read):
@@ -93,14 +96,14 @@ def test_a_stated_confidence_goes_with_any_kind_of_answer(text, read):
     ["", "1999", '{"answer": }', '{"confidence": "high"}', '{"answer": ["a"]}', '{"answer": true}', "[1]"],
 )
 def test_what_is_no_such_object_is_unreadable(text):
-    with pytest.raises(Unreadable, match="expected a JSON object"):
+    with pytest.raises(UnreadableReply, match="expected a JSON object"):
         read_confidence(text, "low")
 
 
 def test_a_json_object_is_kept_without_the_words_around_it():
     assert read_json('Here: {"a": [1, "\u00e9"]} done').text == '{"a":[1,"\u00e9"]}'
     for bad in ("no", "{'a': 1}", "{" * 100_000 + "}" * 100_000, '{"a": 1'):
-        with pytest.raises(Unreadable):
+        with pytest.raises(UnreadableReply):
             read_json(bad)
 
 
@@ -118,7 +121,7 @@ def test_a_program_of_calls_is_one_or_none(text, label):
 
 
 def test_what_has_no_call_in_it_is_unreadable():
-    with pytest.raises(Unreadable, match="get_X"):
+    with pytest.raises(UnreadableReply, match="get_X"):
         read_calls("I would look it up.")
 
 
@@ -131,5 +134,5 @@ def test_no_text_makes_a_reader_fail_in_another_way(text):
     for read in readers:
         try:
             assert read(text).label
-        except Unreadable as e:
+        except UnreadableReply as e:
             assert "expected" in str(e)

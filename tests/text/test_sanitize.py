@@ -7,7 +7,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from raypipe.text.pack import pack
-from raypipe.text.sanitize import harmless, shown, visible
+from raypipe.text.sanitize import escape_markup, shown, visible
 from raypipe.text.template import renderer
 
 MARKS = [
@@ -24,8 +24,8 @@ FENCE = re.compile(r"</?doc(?![a-z])", re.IGNORECASE)  # "<docs" and "<doctype" 
 @pytest.mark.parametrize("mark", MARKS)
 def test_no_mark_of_a_template_and_no_fence_survives_in_any_case(mark):
     for form in (mark, mark.lower(), mark.upper()):
-        assert form not in harmless(f"before{form}after")
-        assert harmless(f"before{form}after").translate(str.maketrans("()", "<>")).count("<") >= 1
+        assert form not in escape_markup(f"before{form}after")
+        assert escape_markup(f"before{form}after").translate(str.maketrans("()", "<>")).count("<") >= 1
 
 
 @given(
@@ -33,16 +33,16 @@ def test_no_mark_of_a_template_and_no_fence_survives_in_any_case(mark):
 )
 @example(["<", "DOC", "DOC"])
 def test_no_pieces_of_marks_join_to_a_mark(pieces):
-    text = harmless("".join(pieces))
+    text = escape_markup("".join(pieces))
     assert not [m for m in MARKS if m in text]
     assert "<|" not in text and "|>" not in text and not FENCE.search(text)
-    assert harmless(text) == text
+    assert escape_markup(text) == text
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"])))
 def test_harmless_text_keeps_every_other_character(text):
     kept = "".join(c for c in text if not 0xE0000 <= ord(c) <= 0xE007F)
-    out = harmless(text)
+    out = escape_markup(text)
     assert len(out) == len(kept)
     assert all(a == b or (a in "<>[" and b in "()") for a, b in zip(kept, out, strict=True))
 
@@ -60,11 +60,11 @@ def test_harmless_text_keeps_every_other_character(text):
     ],
 )
 def test_plain_text_stays_as_it_is(text):
-    assert harmless(text) == text
+    assert escape_markup(text) == text
 
 
 def test_a_packed_context_has_the_fences_of_its_documents_and_no_others():
-    texts = [harmless(f"page {m} end") for m in MARKS]
+    texts = [escape_markup(f"page {m} end") for m in MARKS]
     packed = pack(texts, "docs", None, len).text
     assert packed.count("<DOC>\n") == packed.count("\n</DOC>\n") == len(texts)
     assert len(FENCE.findall(packed)) == 2 * len(texts)
@@ -107,14 +107,14 @@ def test_what_a_prompt_shows_is_found_again_in_its_source(text, cuts, part, lowe
     places = sorted(set(cuts))
     hidden = tuple(zip(places[::2], places[1::2], strict=False))
     span = (moved, moved + len(text))
-    whole = harmless(visible(text, span, hidden))
+    whole = escape_markup(visible(text, span, hidden))
     prompted = whole.lower() if lower else whole
     beginning = prompted[:part].strip()
     found = shown(text, span, hidden, beginning, lower)
     for (a, b), said in found:
         assert text[a - moved : b - moved] == said == said.strip() != ""
         assert not any(a < d and c < b for c, d in hidden)
-    again = harmless(" ".join(said for _, said in found))
+    again = escape_markup(" ".join(said for _, said in found))
     again = again.lower() if lower else again
     bare = "".join(beginning.split())
     assert "".join(again.split()).startswith(bare)  # a letter that lower case makes two is shown whole

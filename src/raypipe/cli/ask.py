@@ -22,7 +22,7 @@ from raypipe.models.kit import LocalKit
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.serialize import from_plain
 from raypipe.runs.release import Release, live
-from raypipe.serving.answerer import Answered, Asked, NotReady, Online
+from raypipe.serving.answerer import Answerer, NotReady, QueryRequest, QueryResult
 from raypipe.store import Store, StoreError
 
 SHOWN, SHOWN_CHARS = 3, 160  # quotes of a reply and characters of each on a terminal; `--json` has all
@@ -75,17 +75,17 @@ def _live(args: argparse.Namespace, settings: Settings) -> Release:
 
 async def _answered(
     args: argparse.Namespace, recipe: Recipe, settings: Settings, release: Release | None
-) -> Answered:
+) -> QueryResult:
     kit = _kit(args, recipe, settings)
     try:
         if args.pages:
-            online = Online(recipe, kit, "", release=release)
+            online = Answerer(recipe, kit, "", release=release)
             return await online.answer(replace(_from_file(args), passages=not args.json))
         uri = settings.store_to_use(args.store)
         memo = StoreMemo(uri, memo_versions(Store.open(uri)))
         question = Question(digest("ask", args.question), args.question, asked_at=args.time)
-        online = Online(recipe, kit, uri, memo, release)
-        return await online.answer(Asked(question, passages=not args.json))
+        online = Answerer(recipe, kit, uri, memo, release)
+        return await online.answer(QueryRequest(question, passages=not args.json))
     except NotReady as e:
         raise StoreError(str(e)) from e
     finally:
@@ -113,18 +113,18 @@ def _hear(piece: str) -> None:
     print(piece, end="", file=sys.stderr, flush=True)
 
 
-def _from_file(args: argparse.Namespace) -> Asked:
+def _from_file(args: argparse.Namespace) -> QueryRequest:
     """The question with the search results of the one line in a file, as CRAG writes them."""
-    rows = list(readers.open([args.pages], "crag", readers.Counts()))
+    rows = list(readers.open([args.pages], "crag", readers.ReadCounts()))
     if len(rows) != 1 or rows[0].question is None:
         why = "; ".join(f.detail for r in rows for f in r.faults) or f"found {len(rows)}"
         raise DataError(f"{args.pages}: expected one CRAG line with search_results, {why}")
     question = rows[0].question
     asked = replace(question, text=args.question, asked_at=args.time or question.asked_at)
-    return Asked(asked, tuple(rows[0].sources), rows[0].faults)
+    return QueryRequest(asked, tuple(rows[0].sources), rows[0].faults)
 
 
-def _show(answered: Answered) -> None:
+def _show(answered: QueryResult) -> None:
     out, question = Console(), answered.question
     out.print(Text(question.answer or "(no answer)", "bold"), Text(f"  [{question.outcome}]"))
     for fault in (*answered.faults, *question.faults):

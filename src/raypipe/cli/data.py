@@ -13,10 +13,10 @@ from raypipe.cli.settings import Settings
 from raypipe.core.errors import DataError
 from raypipe.pipeline.ingest import ingest
 from raypipe.readers import download
-from raypipe.report.progress import Progress, Task
+from raypipe.report.progress import Progress, ProgressTask
 from raypipe.store import Store
 from raypipe.synth import write
-from raypipe.text.limits import Limited
+from raypipe.text.limits import SandboxedParser
 
 
 def add(commands: options.Commands) -> None:
@@ -116,7 +116,7 @@ def _download(args: argparse.Namespace, settings: Settings) -> int:
 
 
 def _megabytes(progress: Progress) -> Callable[[str, int, int], None]:
-    tasks: dict[str, Task] = {}
+    tasks: dict[str, ProgressTask] = {}
 
     def show(name: str, done: int, size: int) -> None:
         if name not in tasks:
@@ -149,7 +149,7 @@ def _ingest(args: argparse.Namespace, settings: Settings) -> int:
 
 def _parse(args: argparse.Namespace, settings: Settings) -> int:
     found = 0
-    with Limited() as limited:
+    with SandboxedParser() as limited:
         for file in args.files:
             html = _read(file).decode("utf-8", "replace")
             text, fault = limited.parse(html, args.html)

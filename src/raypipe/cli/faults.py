@@ -11,10 +11,10 @@ from rich.console import Console
 
 from raypipe.cli import options
 from raypipe.cli.settings import Settings
-from raypipe.evaluation.dead_letters import losses
+from raypipe.evaluation.dead_letters import dead_letters
 from raypipe.evaluation.evaluate import questions_of
-from raypipe.pipeline.driver import Pipeline, Sizes, inline
-from raypipe.pipeline.tasks import Place
+from raypipe.pipeline.driver import Pipeline, TaskSizes, inline
+from raypipe.pipeline.tasks import WorkerConfig
 from raypipe.recipes.serialize import from_plain
 from raypipe.report.console import print_losses
 from raypipe.report.progress import Progress
@@ -39,9 +39,9 @@ def _faults(args: argparse.Namespace, settings: Settings) -> int:
     manifest = read(args.run_folder)
     store = Store.open(manifest.store)
     # Nothing is run: where it would be does not matter.
-    place, silent = Place(store.uri, "sorted", manifest.device, 1), Progress(sys.stderr, silent=True)
-    pipeline = Pipeline(store, from_plain(manifest.recipe), place, Sizes(1, 1), inline, silent)
-    found = losses(pipeline, questions_of(pipeline, sorted(answer_keys(store, manifest.run)), None), {})
+    place, silent = WorkerConfig(store.uri, "sorted", manifest.device, 1), Progress(sys.stderr, silent=True)
+    pipeline = Pipeline(store, from_plain(manifest.recipe), place, TaskSizes(1, 1), inline, silent)
+    found = dead_letters(pipeline, questions_of(pipeline, sorted(answer_keys(store, manifest.run)), None), {})
     tree = {
         "run": manifest.run,
         "rows": [asdict(t) for t in found.tallies],

@@ -18,10 +18,10 @@ from rich.markup import escape
 from raypipe.cli import kg_examples, kg_refresh, options
 from raypipe.cli.settings import Settings
 from raypipe.core.errors import ConfError
-from raypipe.core.kg import Result
+from raypipe.core.kg import CallResult
 from raypipe.kg.client import connect
 from raypipe.kg.execute import run
-from raypipe.kg.fetch import Remote
+from raypipe.kg.fetch import ServerBackend
 from raypipe.kg.graph import open_folder
 from raypipe.kg.language.parser import parser
 from raypipe.kg.language.program import Program
@@ -76,16 +76,16 @@ def _run(args: argparse.Namespace, settings: Settings) -> int:
     return 0
 
 
-async def _results(graph: str, program: Program, now: Moment) -> list[Result]:
+async def _results(graph: str, program: Program, now: Moment) -> list[CallResult]:
     if "://" not in graph:
         return await run(program, open_folder(Path(graph)), now)
     if not graph.startswith(("http://", "https://")):
         raise ConfError(f"--graph {graph}: expected http://HOST:PORT or a folder of tables")
     async with connect(graph) as ask:
-        return await run(program, Remote(ask), now)
+        return await run(program, ServerBackend(ask), now)
 
 
-def _json(result: Result) -> dict[str, Any]:
+def _json(result: CallResult) -> dict[str, Any]:
     fault = result.fault
     return {
         "call": result.call,
@@ -100,7 +100,7 @@ def _json(result: Result) -> dict[str, Any]:
     }
 
 
-def _print(console: Console, results: list[Result]) -> None:
+def _print(console: Console, results: list[CallResult]) -> None:
     for result in results:
         console.print(f"[bold]{escape(result.call)}[/bold]", highlight=False)
         if result.fault is not None:

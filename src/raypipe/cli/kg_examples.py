@@ -26,7 +26,7 @@ from raypipe.core.llm import Generated, Grammar, Sampling
 from raypipe.core.records import Fault, Question
 from raypipe.kg.execute import run
 from raypipe.kg.graph import open_folder
-from raypipe.kg.language.example_bank import Domain, Group
+from raypipe.kg.language.example_bank import Domain, ExampleGroup
 from raypipe.kg.language.parser import Parse, parser
 from raypipe.kg.language.program import Bad
 from raypipe.kg.language.templatize import example
@@ -77,7 +77,7 @@ def _parser(settings: Settings) -> tuple[Grammar, Parse]:
 def _draft(args: argparse.Namespace, settings: Settings) -> int:
     grammar, parse = _parser(settings)
     format = options.format_for(args.format, args.data)
-    rows = readers.open(args.data, format, readers.Counts())
+    rows = readers.open(args.data, format, readers.ReadCounts())
     questions = [r.question for r in rows if r.question is not None][: args.number]
     said = asyncio.run(_said(args, settings, questions, grammar))
     graph = open_folder(args.graph)
@@ -167,7 +167,7 @@ def _object(path: Path, n: int, text: str) -> Mapping[str, Any]:
     return tree
 
 
-def _append(path: Path, groups: Sequence[Group]) -> None:
+def _append(path: Path, groups: Sequence[ExampleGroup]) -> None:
     """Adds to a bank's file, whose comments and order stay."""
     plain = [
         {"domain": g.domain, "calls": g.calls, "rule": g.rule, "questions": list(g.questions)} for g in groups

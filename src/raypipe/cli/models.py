@@ -28,7 +28,7 @@ SENTENCES = 2000  # of invented prose that the stand-ins' tokenizers are trained
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
+class ModelNeed:
     """One model that a recipe names."""
 
     name: str  # in the models file
@@ -101,12 +101,12 @@ def _models(args: argparse.Namespace, settings: Settings) -> int:
     return 0
 
 
-def _need(model: Model, catalog: _All) -> Need:
+def _need(model: Model, catalog: _All) -> ModelNeed:
     if model.loader in WEIGHTLESS:
-        return Need(model.name, model.kind, model.loader, "computed", "", 0, "")
+        return ModelNeed(model.name, model.kind, model.loader, "computed", "", 0, "")
     if model.loader in REMOTE:
         where = f"{model.repo} at endpoint {model.path}"
-        return Need(model.name, model.kind, model.loader, "remote", where, None, "")
+        return ModelNeed(model.name, model.kind, model.loader, "remote", where, None, "")
     wrong = catalog.wrong.get(model.name, "")
     if not wrong:
         try:
@@ -115,15 +115,15 @@ def _need(model: Model, catalog: _All) -> Need:
             wrong = str(e)
     if not wrong:
         size = folder.size(Path(model.path), model.kind)
-        return Need(model.name, model.kind, model.loader, "here", model.path, size, "")
+        return ModelNeed(model.name, model.kind, model.loader, "here", model.path, size, "")
     entry = catalog.entries[model.name]
     pinned = bool(entry.repo and entry.revision)
     absent = not Path(model.path).is_dir()
     get = folder.download_command(entry.repo, entry.revision or "") if pinned and absent else entry.get
-    return Need(model.name, model.kind, model.loader, "missing", "", None, get or wrong)
+    return ModelNeed(model.name, model.kind, model.loader, "missing", "", None, get or wrong)
 
 
-def _print(needs: list[Need]) -> None:
+def _print(needs: list[ModelNeed]) -> None:
     out = Console()
     table = Table(box=None, pad_edge=False)
     for name in ("", "model", "kind", "size", "where"):

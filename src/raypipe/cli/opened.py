@@ -13,30 +13,30 @@ from typing import TYPE_CHECKING
 
 from raypipe.cli import options
 from raypipe.cli.settings import Settings
-from raypipe.cluster.capacity import fitting, on_paper, reachable, sized, this_machine
+from raypipe.cluster.capacity import declared_nodes, fitting, reachable, sized, this_machine
 from raypipe.cluster.file import Cluster
 from raypipe.cluster.placement import asked_by, refuse
 from raypipe.core import config
 from raypipe.core.config import Conf, Where
 from raypipe.core.errors import ConfError
-from raypipe.core.llm import Generate
+from raypipe.core.llm import Generator
 from raypipe.core.protocols import Model
 from raypipe.evaluation.judge import PROMPTS, Judge
-from raypipe.kg.adapter import placed
+from raypipe.kg.adapter import require_location
 from raypipe.metrics.crag import Rule
 from raypipe.models import catalog
 from raypipe.models.catalog import Catalog
 from raypipe.models.kit import LocalKit
-from raypipe.models.load import Address
-from raypipe.pipeline.driver import Pipeline, Runner, Sizes, inline
-from raypipe.pipeline.tasks import Fill, Part, PartDone, Place, Verb
+from raypipe.models.load import EndpointAddress
+from raypipe.pipeline.driver import Pipeline, Runner, TaskSizes, inline
+from raypipe.pipeline.tasks import TableTask, Task, TaskResult, Verb, WorkerConfig
 from raypipe.recipes.recipe import Recipe, load
 from raypipe.recipes.resolve import prompt_file, resolvers
 from raypipe.report.progress import Progress
 from raypipe.store import Store
 
 if TYPE_CHECKING:
-    from raypipe.cluster.pools import Team
+    from raypipe.cluster.pools import EngineGroup
 
 
 def catalog_of(models_file: str | None, files: Conf) -> Catalog:
@@ -53,7 +53,7 @@ def recipe_of(args: argparse.Namespace, settings: Settings) -> Recipe:
 def asking(recipe: Recipe) -> Recipe:
     """The same recipe. Raises ConfError for a graph that nobody said the place of."""
     for graph in recipe.graphs():
-        placed(graph)
+        require_location(graph)
     return recipe
 
 
@@ -81,7 +81,7 @@ def cluster_file(args: argparse.Namespace, settings: Settings) -> Cluster:
     return config.build(Cluster, config.read_yaml(path), Where(str(path)))
 
 
-def addresses(file: Cluster, models: Sequence[Model], keys: Mapping[str, str]) -> dict[str, Address]:
+def addresses(file: Cluster, models: Sequence[Model], keys: Mapping[str, str]) -> dict[str, EndpointAddress]:
     """The endpoints that these models are asked at, with their keys. Raises ConfError for a key that the
     environment has not."""
     wanted = {m.path for m in models if m.loader == "openai"}
@@ -95,14 +95,16 @@ def addresses(file: Cluster, models: Sequence[Model], keys: Mapping[str, str]) -
                 f"Set it, or remove key_env from the cluster file if the endpoint takes no key"
             )
         key = keys[at.key_env] if at.key_env else ""
-        found[name] = Address(at.url, key, at.dialect, at.concurrency, at.per_minute, at.timeout_s, at.tries)
+        found[name] = EndpointAddress(
+            at.url, key, at.dialect, at.concurrency, at.per_minute, at.timeout_s, at.tries
+        )
     return found
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    place: Place
-    sizes: Sizes
+    place: WorkerConfig
+    sizes: TaskSizes
     runner: Runner
     workers: Mapping[Verb, int]
 
@@ -124,22 +126,24 @@ def cluster_of(
     wanted = pools.startable(written, models)
     # What is too large on the machines that the file is written for is refused before Ray is joined.
     asked = asked_by(recipe) if answers else ()
-    refuse(sized(written, wanted, on_paper(written)), recipe.embedders(), asked)
-    if settings.ray == "local" and not pools.joined():  # said before a Ray is started, which takes seconds
+    refuse(sized(written, wanted, declared_nodes(written)), recipe.embedders(), asked)
+    if (
+        settings.ray == "local" and not pools.is_connected()
+    ):  # said before a Ray is started, which takes seconds
         fitting(written, wanted, reachable(written, [this_machine()]))
     pools.connect(settings.ray)
     file = fitting(written, wanted, reachable(written, pools.nodes()))
-    team = pools.Team.of(file, models)
+    team = pools.EngineGroup.of(file, models)
     shared = judge is not None and team is not None and judge.share(team)
 
-    def runner(verb: Verb, fill: Fill, parts: Sequence[Part]) -> Iterator[PartDone]:
+    def runner(verb: Verb, fill: TableTask, parts: Sequence[Task]) -> Iterator[TaskResult]:
         if team and verb == "answer":
             if not (shared and judge):
-                return pools.run_beside(team, fill, parts, file.limits)
+                return pools.run_with_engines(team, fill, parts, file.limits)
             if parts:
                 judge.start()
-            return pools.run_parts(fill, parts, team.engines.answer, file.limits)
-        return pools.run_parts(fill, parts, file.pools[verb], file.limits)
+            return pools.run_tasks(fill, parts, team.engines.answer, file.limits)
+        return pools.run_tasks(fill, parts, file.pools[verb], file.limits)
 
     opened = _opened(file, settings, uri, models)
     place = replace(opened.place, engines=team.names if team else {})
@@ -150,15 +154,15 @@ def _opened(file: Cluster, settings: Settings, uri: str, models: Sequence[Model]
     """What a sized cluster file says, with everything done in this process."""
     threads = max(1, int(file.pools["embed"].cpus))
     asked = addresses(file, models, settings.keys)
-    place = Place(uri, file.engine, file.device, threads, {}, asked, question_s=file.limits.question_s)
-    sizes = Sizes(file.sources_per_part, file.questions_per_part)
+    place = WorkerConfig(uri, file.engine, file.device, threads, {}, asked, question_s=file.limits.question_s)
+    sizes = TaskSizes(file.sources_per_part, file.questions_per_part)
     return Opened(place, sizes, inline, {verb: pool.size for verb, pool in file.pools.items()})
 
 
 def on_named_paper(args: argparse.Namespace, settings: Settings, recipe: Recipe) -> Cluster:
     """The named cluster file, sized for the machines that it is written for."""
     file = cluster_file(args, settings)
-    return sized(file, [m for m in recipe.models() if m.loader == "vllm"], on_paper(file))
+    return sized(file, [m for m in recipe.models() if m.loader == "vllm"], declared_nodes(file))
 
 
 def pipeline_here(args: argparse.Namespace, settings: Settings, store: Store) -> Pipeline:
@@ -194,12 +198,14 @@ class JudgeKit(LocalKit):
     """The kit of a driver that judges: an engine is started when the judge is first asked, and no sooner,
     unless the recipe that is judged asks the same model: then both share what was started first."""
 
-    def __init__(self, team: Team | None, endpoints: Mapping[str, Address], ends: ExitStack) -> None:
+    def __init__(
+        self, team: EngineGroup | None, endpoints: Mapping[str, EndpointAddress], ends: ExitStack
+    ) -> None:
         super().__init__(None, engines=team.names if team else {}, endpoints=endpoints)
         self._team, self._ends = team, ends
         self._up = False
 
-    def share(self, team: Team) -> bool:
+    def share(self, team: EngineGroup) -> bool:
         """Takes the engines of a recipe's team for its own, if the judge's model is among them."""
         if self._team is None or not self._team.names.keys() <= team.names.keys():
             return False
@@ -215,7 +221,7 @@ class JudgeKit(LocalKit):
             self._ends.enter_context(self._team.at_work())
             self._up = True
 
-    def generator(self, model: Model) -> Generate:
+    def generator(self, model: Model) -> Generator:
         self.start()
         return super().generator(model)
 
@@ -230,8 +236,8 @@ def judging(args: argparse.Namespace, settings: Settings) -> Iterator[tuple[Judg
     from raypipe.cluster import pools
 
     written = cluster_file(args, settings)
-    file = sized(written, pools.startable(written, [judge.model]), on_paper(written))
-    team = pools.Team.of(file, [judge.model])
+    file = sized(written, pools.startable(written, [judge.model]), declared_nodes(written))
+    team = pools.EngineGroup.of(file, [judge.model])
     endpoints = addresses(file, [judge.model], settings.keys)
     with ExitStack() as ends:
         yield judge, JudgeKit(team, endpoints, ends)

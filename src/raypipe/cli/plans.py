@@ -12,16 +12,16 @@ from rich.console import Console
 from raypipe.cli import options
 from raypipe.cli.opened import cluster_file, pipeline_here, pipeline_of
 from raypipe.cli.settings import Settings
-from raypipe.cluster.capacity import fitting, on_paper
+from raypipe.cluster.capacity import declared_nodes, fitting
 from raypipe.cluster.placement import asked_by, bottleneck, placement, refuse
 from raypipe.evaluation.evaluate import questions_of
-from raypipe.evaluation.expiry import old_answers
+from raypipe.evaluation.expiry import expired_answers
 from raypipe.recipes.recipe import Recipe
 from raypipe.report.plans import print_placement, print_plan, print_story
 from raypipe.runs.explain import why
 from raypipe.runs.manifest import read, to_json
 from raypipe.runs.plan.new_files import read_questions
-from raypipe.runs.plan.planner import Coming, plan
+from raypipe.runs.plan.planner import NewSources, plan
 from raypipe.store import Store
 
 
@@ -83,8 +83,8 @@ def _planned(args: argparse.Namespace, settings: Settings, uri: str) -> int:
         questions, coming = read_questions(store, data, options.format_for(args.format, data))
         questions = questions[: args.limit]
     else:
-        questions, coming = list(questions_of(pipeline, None, args.limit)), Coming()
-    old = old_answers(pipeline, questions)
+        questions, coming = list(questions_of(pipeline, None, args.limit)), NewSources()
+    old = expired_answers(pipeline, questions)
     found = plan(pipeline, questions, coming, old=old if args.refresh else ()).to_json()
     found["old"] = len(old)
     found["placement"] = _placement(args, settings, pipeline.recipe, found["steps"])
@@ -104,7 +104,7 @@ def _placement(
     """Where the named cluster file would run it, on the machines that the file is written for. Raises
     ClusterTooSmall for what would not fit there."""
     written, asked = cluster_file(args, settings), asked_by(recipe)
-    cluster = fitting(written, [m for m in asked if m.loader == "vllm"], on_paper(written))
+    cluster = fitting(written, [m for m in asked if m.loader == "vllm"], declared_nodes(written))
     refuse(cluster, recipe.embedders(), asked)
     placed = placement(cluster, recipe.embedders(), asked)
     took = {s["step"]: s["estimate"]["seconds"] for s in steps}

@@ -147,7 +147,7 @@ def _eval(args: argparse.Namespace, settings: Settings) -> int:
         print_report(Console(), report, done.outputs)
         took = time.perf_counter() - start
         print(f"{done.reused} of {done.report.questions} answers were there before; took {took:.1f} s")
-    check(cluster_file(args, settings).faults, done.losses)
+    check(cluster_file(args, settings).faults, done.dead_letters)
     return 0
 
 
@@ -170,7 +170,7 @@ def _reprocess(args: argparse.Namespace, settings: Settings) -> int:
             print("no finished run of this data was there before: nothing to compare with")
         else:
             print_changes(Console(), tree)
-    check(cluster_file(args, settings).faults, done.losses)
+    check(cluster_file(args, settings).faults, done.dead_letters)
     return 0
 
 

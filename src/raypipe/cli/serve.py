@@ -15,20 +15,20 @@ from typing import TYPE_CHECKING, Literal
 from raypipe.cli import options
 from raypipe.cli.opened import addresses, asking, resolved
 from raypipe.cli.settings import Settings
-from raypipe.cluster.capacity import on_paper, preflight, sized
+from raypipe.cluster.capacity import declared_nodes, preflight, sized
 from raypipe.cluster.file import Cluster
 from raypipe.core import config
 from raypipe.core.config import Where
 from raypipe.core.errors import ConfError
 from raypipe.core.protocols import Model
 from raypipe.models import load
-from raypipe.models.load import Room
-from raypipe.pipeline.tasks import Place
-from raypipe.recipes.deadlines import Rules
+from raypipe.models.load import EngineLimits
+from raypipe.pipeline.tasks import WorkerConfig
+from raypipe.recipes.deadlines import DegradePolicy
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.serialize import from_plain
 from raypipe.runs.release import live
-from raypipe.serving.access import Face, Keys, Limits
+from raypipe.serving.access import ApiKeys, RequestLimits, ServerConfig
 from raypipe.steps.extract import Extract
 from raypipe.store import Store
 
@@ -76,7 +76,7 @@ def add(commands: options.Commands) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
+class ServeArgs:
     """What an endpoint is made of, by name, as on the command line."""
 
     recipe: str = "local"  # a name under conf/recipes, or a path; live: the release that is live, followed
@@ -90,7 +90,7 @@ class Endpoint:
     gateways: int = 1  # processes that speak HTTP and run the recipe; with two, one may die
     traces: str | None = None  # collector of traces, as OTLP over HTTP: http://collector:4318/v1/traces
     graphs: Mapping[str, str] = field(default_factory=dict)  # name -> where it lies; "": all others
-    limits: Limits = field(default_factory=Limits)
+    limits: RequestLimits = field(default_factory=RequestLimits)
 
     def application(self, settings: Settings) -> Application:
         """The application for Ray Serve. The store need not be there yet."""
@@ -101,10 +101,10 @@ class Endpoint:
         recipe = self.asked(settings, store)
         face, rules = self.face(settings.keys), self.rules(settings)
         asked = addresses(file, recipe.models(), settings.keys)
-        room = file.engines.room(file.device) if file.engines else Room()
+        room = file.engines.room(file.device) if file.engines else EngineLimits()
         pool, engine_gpus = file.pools["embed"], 0.0
         threads = max(1, int(pool.cpus))
-        place = Place(store, file.engine, file.device, threads, endpoints=asked, room=room)
+        place = WorkerConfig(store, file.engine, file.device, threads, endpoints=asked, room=room)
         # Embedders and rerankers share one accelerator.
         gpus = min(pool.gpus, 1.0) / 2
         if (engines := file.engines) is not None and (vllm := _engines(recipe)):
@@ -134,7 +134,7 @@ class Endpoint:
         """True if the live release answers, whichever it is."""
         return self.recipe == "live"
 
-    def face(self, environ: Mapping[str, str]) -> Face:
+    def face(self, environ: Mapping[str, str]) -> ServerConfig:
         """How the endpoint meets the world. Raises ConfError for keys that are none."""
 
         given = [k.strip() for k in environ.get(KEYS, "").split(",") if k.strip()]
@@ -142,24 +142,24 @@ class Endpoint:
             given += _in_file(Path(self.keys))
         if given and self.auth == "none":
             raise ConfError("auth none and keys: expected one of them, found both")
-        keys = Keys(open=True) if self.auth == "none" else Keys.of(given)
-        return Face(keys, self.limits, self.page, self.traces)
+        keys = ApiKeys(open=True) if self.auth == "none" else ApiKeys.of(given)
+        return ServerConfig(keys, self.limits, self.page, self.traces)
 
-    def rules(self, settings: Settings) -> Rules:
+    def rules(self, settings: Settings) -> DegradePolicy:
         """What is done about what is away."""
         if self.fallback is None:
-            return Rules()
+            return DegradePolicy()
         recipe = resolved(self.fallback, self.models, settings.conf)
         steps = [s.step for s in recipe.question if isinstance(s.step, Extract)]
         if not steps:
             raise ConfError(f"fallback {self.fallback!r}: expected a recipe with an extract step, found none")
-        return Rules(steps[-1])
+        return DegradePolicy(steps[-1])
 
     def file(self, settings: Settings) -> Cluster:
         """The cluster file."""
         path = settings.conf.find("clusters", self.cluster)
         file = config.build(Cluster, config.read_yaml(path), Where(str(path)))
-        return sized(file, (), on_paper(file))
+        return sized(file, (), declared_nodes(file))
 
 
 def _engines(recipe: Recipe) -> list[Model]:
@@ -187,7 +187,7 @@ def _in_file(path: Path) -> list[str]:
     return found
 
 
-def check_host(host: str, keys: Keys) -> None:
+def check_host(host: str, keys: ApiKeys) -> None:
     """Raises ConfError for an address that others reach, where anyone could ask and nobody said so."""
     try:
         alone = host == "localhost" or ipaddress.ip_address(host).is_loopback
@@ -204,7 +204,7 @@ def _serve(args: argparse.Namespace, settings: Settings) -> int:
     from raypipe.cluster import pools
     from raypipe.serving.ray import run, stop
 
-    endpoint = Endpoint(
+    endpoint = ServeArgs(
         args.recipe,
         args.models,
         args.store,

@@ -113,14 +113,14 @@ def without(nodes: Sequence[Node], needs: Mapping[str, float]) -> list[Node]:
     return [taken if i == best else node for i, node in enumerate(nodes)]
 
 
-def on_paper(cluster: Cluster) -> list[Node]:
+def declared_nodes(cluster: Cluster) -> list[Node]:
     """The machines that a cluster file is written for."""
     return [{"CPU": m.cpus, "GPU": m.gpus} for m in cluster.machines for _ in range(m.nodes)]
 
 
 def reachable(cluster: Cluster, nodes: Sequence[Node]) -> list[Node]:
     """The nodes that there are; with an autoscaler, those that there will be when work waits."""
-    return on_paper(cluster) if cluster.grows else list(nodes)
+    return declared_nodes(cluster) if cluster.grows else list(nodes)
 
 
 def sized(cluster: Cluster, models: Sequence[Model], nodes: Sequence[Node]) -> Cluster:

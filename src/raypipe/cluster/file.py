@@ -12,7 +12,7 @@ from typing import Literal
 
 from raypipe.cluster.budget import Budget
 from raypipe.core.protocols import Model
-from raypipe.models.load import Room
+from raypipe.models.load import EngineLimits
 
 FIT = "fit"  # as many as the cluster has room for
 
@@ -91,13 +91,13 @@ class Engines:
         whole = model.tensor_parallel > 1
         return {"CPU": self.cpus, "GPU": float(model.tensor_parallel) if whole else self.gpus}
 
-    def room(self, device: str) -> Room:
+    def room(self, device: str) -> EngineLimits:
         kind: Literal["cpu", "cuda"] = "cuda" if device.startswith("cuda") else "cpu"
-        return Room(kind, self.cache_gib, self.gpu_share, self.sequences)
+        return EngineLimits(kind, self.cache_gib, self.gpu_share, self.sequences)
 
 
 @dataclass(frozen=True, slots=True)
-class EndpointAt:
+class EndpointEntry:
     """An endpoint that speaks the OpenAI chat protocol."""
 
     url: str  # up to and with /v1
@@ -110,7 +110,7 @@ class EndpointAt:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class Timeouts:
     """What one row may take outside the child process that pages are parsed in (text/limits.py)."""
 
     row_s: float = 120.0  # wall time; a part may take as often that as it has rows
@@ -127,7 +127,7 @@ class Limits:
         return self.open_s + self.row_s * rows
 
 
-LIMITS = Limits()  # unless a file says otherwise
+LIMITS = Timeouts()  # unless a file says otherwise
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,8 +143,8 @@ class Cluster:
     machines: tuple[Machines, ...]  # that the file is written for: a plan is made for these
     grows: bool = False  # whether an autoscaler starts machines when work waits, up to these
     engines: Engines | None = None  # None: recipes with vLLM models are refused
-    endpoints: Mapping[str, EndpointAt] = field(default_factory=dict)  # by the names that models.yaml uses
-    limits: Limits = field(default_factory=Limits)
+    endpoints: Mapping[str, EndpointEntry] = field(default_factory=dict)  # by the names that models.yaml uses
+    limits: Timeouts = field(default_factory=Timeouts)
     faults: Budget = field(default_factory=Budget)  # rows that a run may leave undone
 
     def __post_init__(self) -> None:

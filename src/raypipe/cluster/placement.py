@@ -13,7 +13,7 @@ from raypipe.cluster.file import Cluster, Engines, Pool
 from raypipe.core.errors import ClusterTooSmall
 from raypipe.core.protocols import Model
 from raypipe.models.catalog import WEIGHTLESS
-from raypipe.models.memory import GIB, Weight, weight
+from raypipe.models.memory import GIB, ModelSize, model_size
 from raypipe.recipes.recipe import Recipe
 from raypipe.steps.embed import Embed
 
@@ -26,7 +26,7 @@ ENCODER_GIB = 1.5
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class MemoryUse:
     """One thing that takes memory of a device."""
 
     what: str
@@ -34,7 +34,7 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class Placement:
     """One pool, or the engines of one model, and where it runs."""
 
     who: str  # pool parse, engines llama-3-8b, ...
@@ -43,7 +43,7 @@ class Placed:
     gpus: float  # of each
     device: str  # cpu, or which share of a GPU
     models: tuple[str, ...]
-    memory: tuple[Held, ...]  # of one device, or of one process on a CPU
+    memory: tuple[MemoryUse, ...]  # of one device, or of one process on a CPU
     has_gib: float | None  # memory that it may take there; None: not known
     note: str = ""
 
@@ -54,7 +54,8 @@ class Placed:
     def arithmetic(self) -> str:
         """The sum, in words.
 
-        >>> Placed("x", 1, 1, 1, "1 GPU", (), (Held("a", 1.0), Held("b", 0.25)), 8.0).arithmetic()
+        >>> held = (MemoryUse("a", 1.0), MemoryUse("b", 0.25))
+        >>> Placement("x", 1, 1, 1, "1 GPU", (), held, 8.0).arithmetic()
         'a 1.00 + b 0.25 = 1.25 of 8.00 GiB'
         """
         if not self.memory:
@@ -63,7 +64,7 @@ class Placed:
         return " + ".join(f"{h.what} {h.gib:.2f}" for h in self.memory) + f" = {self.takes_gib:.2f}{of} GiB"
 
 
-def placement(cluster: Cluster, embedders: Sequence[Model], asked: Sequence[Model]) -> list[Placed]:
+def placement(cluster: Cluster, embedders: Sequence[Model], asked: Sequence[Model]) -> list[Placement]:
     """Every pool and every engine of a run on a sized cluster. `embedders`: of the corpus half; `asked`: by
     the question half. Models whose files are not here count as nothing, and are noted."""
     own = list({m.name: m for m in asked if m.loader == "vllm"}.values())
@@ -83,21 +84,21 @@ def placement(cluster: Cluster, embedders: Sequence[Model], asked: Sequence[Mode
 
 def _pool(
     who: str, pool: Pool, models: Sequence[Model], cluster: Cluster, taken: float = 0.0, share: float = 0.0
-) -> Placed:
+) -> Placement:
     """`taken` and `share`: what engines have of the GPU that these actors are on, as Ray counts and of its
     memory."""
-    weights = [(m, weight(m)) for m in models]
+    weights = [(m, model_size(m)) for m in models]
     absent = [m.name for m, w in weights if w is None and m.loader not in WEIGHTLESS]
-    held = [Held(m.name, w.bytes / GIB) for m, w in weights if w is not None]
+    held = [MemoryUse(m.name, w.bytes / GIB) for m, w in weights if w is not None]
     device = "cpu"
     if pool.gpus:
-        held.append(Held("room to compute", ENCODER_GIB))
+        held.append(MemoryUse("room to compute", ENCODER_GIB))
         most = max(1, int((1 - taken) / pool.gpus + 1e-6))
         together = min(pool.size, most)
         device = f"{pool.gpus:g} GPU" + (f", {together} on one" if together > 1 else "")
         if together > 1:
-            held = [Held(f"{together} x {h.what}", together * h.gib) for h in held]
-    return Placed(
+            held = [MemoryUse(f"{together} x {h.what}", together * h.gib) for h in held]
+    return Placement(
         who=f"pool {who}",
         actors=pool.size,
         cpus=pool.cpus,
@@ -110,35 +111,35 @@ def _pool(
     )
 
 
-def _engine(model: Model, engines: Engines, cluster: Cluster) -> Placed:
-    needs, size = engines.needs(model), weight(model)
+def _engine(model: Model, engines: Engines, cluster: Cluster) -> Placement:
+    needs, size = engines.needs(model), model_size(model)
     ways = model.tensor_parallel
     on_gpu = cluster.device.startswith("cuda")
     has = engines.gpu_share * cluster.gpu_gib if on_gpu else None
-    held: list[Held] = []
+    held: list[MemoryUse] = []
     note = ""
     if size is None:
         note = f"not here, not counted: {model.name}"
     elif has is not None:
         share = f" / {ways}" if ways > 1 else ""
         held = [
-            Held(f"weights{share}", size.bytes / ways / GIB),
-            Held("graphs and activations", ENGINE_GIB),
-            Held(f"one context of {model.max_tokens}{share}", _context_gib(model, size) / ways),
+            MemoryUse(f"weights{share}", size.bytes / ways / GIB),
+            MemoryUse("graphs and activations", ENGINE_GIB),
+            MemoryUse(f"one context of {model.max_tokens}{share}", _context_gib(model, size) / ways),
         ]
         free = has - size.bytes / ways / GIB - ENGINE_GIB
         note = f"room for {max(0.0, free) * ways / _context_gib(model, size):.0f} whole contexts at a time"
     else:
-        held = [Held("weights", size.bytes / GIB), Held("keys and values", engines.cache_gib)]
+        held = [MemoryUse("weights", size.bytes / GIB), MemoryUse("keys and values", engines.cache_gib)]
         note = f"room for {engines.cache_gib / _context_gib(model, size):.1f} whole contexts at a time"
     device = f"{needs['GPU']:g} GPU" if on_gpu else "cpu"
-    return Placed(
+    return Placement(
         f"engines {model.name}", engines.count, needs["CPU"], needs["GPU"], device, (model.name,),
         tuple(held), has, note,
     )  # fmt: skip
 
 
-def _context_gib(model: Model, size: Weight) -> float:
+def _context_gib(model: Model, size: ModelSize) -> float:
     return size.per_token * model.max_tokens / GIB
 
 
@@ -155,7 +156,7 @@ def refuse(cluster: Cluster, embedders: Sequence[Model], asked: Sequence[Model])
     if engines is None or cluster.device.startswith("cuda"):
         return
     for model in asked:
-        size = weight(model) if model.loader == "vllm" else None
+        size = model_size(model) if model.loader == "vllm" else None
         if size is not None and _context_gib(model, size) > engines.cache_gib:
             raise ClusterTooSmall(
                 f"engines {model.name}: one context of {model.max_tokens} tokens x {size.per_token} bytes of "
@@ -174,7 +175,9 @@ class Bottleneck:
     share: float  # 0..1, of all stages' seconds on the clock
 
 
-def bottleneck(recipe: Recipe, placed: Sequence[Placed], seconds: Mapping[str, float]) -> Bottleneck | None:
+def bottleneck(
+    recipe: Recipe, placed: Sequence[Placement], seconds: Mapping[str, float]
+) -> Bottleneck | None:
     """`seconds`: stage -> of all processes together, from rates that earlier runs measured; None without any.
     Stages of one pool come one after the other, so each is as long as its seconds over the pool's actors."""
     actors = {p.who: p.actors for p in placed}

@@ -32,8 +32,8 @@ from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
 from ray.util.annotations import RayDeprecationWarning
 
 from raypipe.cluster.alarm import Alarm
-from raypipe.cluster.capacity import Node, on_paper, preflight_engines
-from raypipe.cluster.file import LIMITS, Cluster, Engines, Limits, Pool
+from raypipe.cluster.capacity import Node, declared_nodes, preflight_engines
+from raypipe.cluster.file import LIMITS, Cluster, Engines, Pool, Timeouts
 from raypipe.core.digests import model_identity
 from raypipe.core.errors import ConfError, RaypipeError
 from raypipe.core.protocols import Model
@@ -41,8 +41,8 @@ from raypipe.core.records import Fault
 from raypipe.models import actors as engines
 from raypipe.models import load
 from raypipe.models.engine import Engine
-from raypipe.pipeline.tasks import Do, Fill, Lost, Part, PartDone, with_threads
-from raypipe.recipes.executor import StageCount
+from raypipe.pipeline.tasks import Do, FailedRow, TableTask, Task, TaskResult, with_threads
+from raypipe.recipes.executor import StageCounters
 
 TRIES = 2  # of a part whose actor dies: Ray's own default is without end. A row alone has one more
 
@@ -63,14 +63,14 @@ def startable(cluster: Cluster, models: Sequence[Model]) -> list[Model]:
     return wanted
 
 
-def place_of(some: Engines, model: Model) -> engines.Place:
+def resources_of(some: Engines, model: Model) -> engines.Resources:
     """What Ray sets aside for one engine of a model."""
     needs = some.needs(model)
-    return engines.Place(needs["CPU"], needs["GPU"])
+    return engines.Resources(needs["CPU"], needs["GPU"])
 
 
 @dataclass(frozen=True, slots=True)
-class Team:
+class EngineGroup:
     """The engines that a job may start, by name. They are the job's own: it ends them."""
 
     engines: Engines
@@ -80,7 +80,7 @@ class Team:
     paper: tuple[Node, ...] = ()  # nodes that an autoscaler may make of the cluster; none: it does not grow
 
     @classmethod
-    def of(cls, cluster: Cluster, models: Sequence[Model]) -> Team | None:
+    def of(cls, cluster: Cluster, models: Sequence[Model]) -> EngineGroup | None:
         """The team for the vLLM models among these on a sized cluster; None if there are none. Raises as
         `startable`."""
         wanted = {model_identity(m): m for m in startable(cluster, models)}
@@ -88,7 +88,7 @@ class Team:
             return None
         job = uuid.uuid4().hex  # two jobs at a time have engines of their own: each ends its own
         names = {i: tuple(engines.name_of(f"{job}/{i}", n) for n in range(some.count)) for i in wanted}
-        paper = tuple(on_paper(cluster)) if cluster.grows else ()
+        paper = tuple(declared_nodes(cluster)) if cluster.grows else ()
         return cls(some, cluster.device, tuple(wanted.values()), names, paper)
 
     def preflight(self, nodes: Sequence[Node]) -> None:
@@ -99,10 +99,10 @@ class Team:
     def at_work(self) -> Iterator[None]:
         """Starts all engines, at the same time, and ends them however the block ends."""
         wanted = [(model, name) for model in self.models for name in self.names[model_identity(model)]]
-        places = [place_of(self.engines, model) for model, _ in wanted]
+        places = [resources_of(self.engines, model) for model, _ in wanted]
         with engines.reserved(places, self.engines.wait_s) as groups, ExitStack() as stack:
             starting = [
-                engines.begin(name, self._make(model), place, group)
+                engines.start_actor(name, self._make(model), place, group)
                 for (model, name), place, group in zip(wanted, places, groups, strict=True)
             ]
             for client in starting:
@@ -116,14 +116,14 @@ class Team:
         return functools.partial(Engine, setup, exit_when_dead=True)
 
 
-def joined() -> bool:
+def is_connected() -> bool:
     """Whether this process has joined a Ray."""
     return bool(ray.is_initialized())
 
 
 def connect(address: str) -> None:
     """Joins the Ray at `address` ("local" starts one), unless this process has joined one already."""
-    if not joined():
+    if not is_connected():
         # Ray's core prints at level E that actors cannot restart without this process; they end with it.
         os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
         # Its progress lines, for ours are in report/, and dead workers, which are tried again or raised.
@@ -167,7 +167,7 @@ class WorkerDied(RaypipeError):
 class _Worker:
     """One actor: opens its work once, then does part after part under a limit."""
 
-    def __init__(self, fill: Fill, limits: Limits) -> None:
+    def __init__(self, fill: TableTask, limits: Timeouts) -> None:
         self._fill, self._limits = fill, limits
         self._alarm = Alarm()
         self._do: Do | None = None
@@ -179,13 +179,13 @@ class _Worker:
     async def __call__(self, batch: dict[str, Any]) -> AsyncIterator[dict[str, list[str]]]:
         for name, ids in zip(batch["part"], batch["ids"], strict=True):
             try:
-                done = await self.do(Part(str(name), tuple(json.loads(ids))))
+                done = await self.do(Task(str(name), tuple(json.loads(ids))))
             except Exception as e:  # as a value: an exception would count as one more dead worker
                 yield {"done": [""], "error": [_packed(e)]}
             else:
                 yield {"done": [done.to_json()], "error": [""]}
 
-    async def do(self, part: Part) -> PartDone:
+    async def do(self, part: Task) -> TaskResult:
         await self.open()
         assert self._do is not None
         with self._alarm.limit(self._limits.part_s(len(part.ids))):
@@ -206,14 +206,18 @@ def _packed(e: Exception) -> str:
     return base64.b64encode(data).decode()
 
 
-def run_beside(team: Team, fill: Fill, parts: Sequence[Part], limits: Limits = LIMITS) -> Iterator[PartDone]:
-    """As `run_parts`, with the team's engines up as long as it takes. Without parts nothing is started."""
+def run_with_engines(
+    team: EngineGroup, fill: TableTask, parts: Sequence[Task], limits: Timeouts = LIMITS
+) -> Iterator[TaskResult]:
+    """As `run_tasks`, with the team's engines up as long as it takes. Without parts nothing is started."""
     if parts:
         with team.at_work():
-            yield from run_parts(fill, parts, team.engines.answer, limits)
+            yield from run_tasks(fill, parts, team.engines.answer, limits)
 
 
-def run_parts(fill: Fill, parts: Sequence[Part], pool: Pool, limits: Limits = LIMITS) -> Iterator[PartDone]:
+def run_tasks(
+    fill: TableTask, parts: Sequence[Task], pool: Pool, limits: Timeouts = LIMITS
+) -> Iterator[TaskResult]:
     """Does every part on a pool of actors and yields what each became, in any order.
 
     A part whose actor dies is tried again, TRIES times in all. Then each of its rows is tried alone, once:
@@ -236,14 +240,14 @@ def run_parts(fill: Fill, parts: Sequence[Part], pool: Pool, limits: Limits = LI
     for row in pooled.iter_rows():
         if row["error"]:
             raise pickle.loads(base64.b64decode(row["error"]))  # what our own worker packed
-        done = PartDone.from_json(row["done"])
+        done = TaskResult.from_json(row["done"])
         if left.pop(done.name, None) is not None:  # Ray may hand on a part twice whose worker died after it
             yield done
     for part in left.values():
         yield _row_by_row(fill, part, pool, limits)
 
 
-def _pooled(fill: Fill, rows: list[dict[str, str]], pool: Pool, limits: Limits) -> ray.data.Dataset:
+def _pooled(fill: TableTask, rows: list[dict[str, str]], pool: Pool, limits: Timeouts) -> ray.data.Dataset:
     """The parts through a pool of actors, lazily: one row for each that is done."""
     return ray.data.from_items(rows, override_num_blocks=len(rows)).map_batches(
         _Worker,
@@ -257,12 +261,12 @@ def _pooled(fill: Fill, rows: list[dict[str, str]], pool: Pool, limits: Limits) 
     )
 
 
-def _row_by_row(fill: Fill, part: Part, pool: Pool, limits: Limits) -> PartDone:
+def _row_by_row(fill: TableTask, part: Task, pool: Pool, limits: Timeouts) -> TaskResult:
     """A part of which workers died: each row alone, then all that can be done. Raises what a worker raises,
     and WorkerDied."""
     worker = ray.remote(_Worker).options(num_cpus=pool.cpus, num_gpus=pool.gpus or None, max_restarts=0)
-    lost: dict[str, Lost] = {}
-    asked: dict[str, StageCount] = {}
+    lost: dict[str, FailedRow] = {}
+    asked: dict[str, StageCounters] = {}
     actor = worker.remote(fill, limits)
     try:
         for id in part.ids:
@@ -271,17 +275,17 @@ def _row_by_row(fill: Fill, part: Part, pool: Pool, limits: Limits) -> PartDone:
             except RayActorError:  # it died between two rows: of something else
                 actor = worker.remote(fill, limits)
                 ray.get(actor.open.remote())
-            tried = _tried(actor, Part(part.name, (id,), trial=True), limits)
+            tried = _tried(actor, Task(part.name, (id,), trial=True), limits)
             if isinstance(tried, Fault):
-                lost[id] = Lost(tried, TRIES + 1)
+                lost[id] = FailedRow(tried, TRIES + 1)
                 ray.kill(actor)
                 actor = worker.remote(fill, limits)
                 continue
             for name, count in tried.counts.items():
-                asked.setdefault(name, StageCount()).tally.add(count.tally)
-        done: PartDone = ray.get(actor.do.remote(replace(part, lost=lost)))
+                asked.setdefault(name, StageCounters()).tally.add(count.tally)
+        done: TaskResult = ray.get(actor.do.remote(replace(part, lost=lost)))
         for name, count in done.counts.items():  # what the trials asked is remembered now, and was asked
-            count.tally.add(asked.get(name, StageCount()).tally)
+            count.tally.add(asked.get(name, StageCounters()).tally)
         return done
     except RayTaskError as e:
         raise e.cause if isinstance(e.cause, Exception) else e from e
@@ -295,12 +299,12 @@ def _row_by_row(fill: Fill, part: Part, pool: Pool, limits: Limits) -> PartDone:
         ray.kill(actor)
 
 
-def _tried(actor: Any, part: Part, limits: Limits) -> PartDone | Fault:
+def _tried(actor: Any, part: Task, limits: Timeouts) -> TaskResult | Fault:
     """What a row alone comes to; or why it cannot be done: its worker died of it, or it takes too long."""
     start = time.monotonic()
     late = Fault("worker", "timeout", f"expected at most {limits.row_s:g} s, it took more", transient=False)
     try:
-        done: PartDone = ray.get(actor.do.remote(part), timeout=limits.part_s(1))
+        done: TaskResult = ray.get(actor.do.remote(part), timeout=limits.part_s(1))
     except GetTimeoutError:
         return late
     except RayActorError:

@@ -4,7 +4,7 @@ Corpus columns, in the order in which the corpus steps add them (one row per sou
 
     source, kind, content, fault      what comes in
     text, hidden                      parse
-    words_NAME, starts_NAME           tokenise (NAME is the analyzer)
+    words_NAME, starts_NAME           tokenize (NAME is the analyzer)
     start, end, parent_start, parent_end, chunk_text      split (one row per chunk; text ... starts_NAME end)
     vector                            embed
 """

@@ -25,7 +25,7 @@ class FactsRef:
     version: str  # digest of the file
 
 
-class Facts(Protocol):
+class PublicFacts(Protocol):
     """Public data, opened: sentences by year, or by the names of what they are about."""
 
     def of_year(self, year: int) -> tuple[str, ...]:
@@ -58,7 +58,7 @@ class Mention:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class CallResult:
     """What one line of a program gave."""
 
     call: str  # its canonical text

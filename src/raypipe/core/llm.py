@@ -117,7 +117,7 @@ class Generated:
     logprob: float | None = None  # sum over the reply's tokens, after constraint, temperature and top_p
 
 
-class Generate(Protocol):
+class Generator(Protocol):
     """Replies to chats, in their order; each row has a reply or a fault of its own.
 
     `adapter` names LoRA weights that ride on the model; None is the model itself. Any number of calls may run

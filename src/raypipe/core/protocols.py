@@ -17,8 +17,8 @@ from typing import ClassVar, Literal, Protocol, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from raypipe.core.kg import Facts, FactsRef, Level, Mention, Request, Result
-from raypipe.core.llm import Generate
+from raypipe.core.kg import CallResult, FactsRef, Level, Mention, PublicFacts, Request
+from raypipe.core.llm import Generator
 from raypipe.core.records import Fault, Question, Span, chunk_id
 
 Role: TypeAlias = Literal["query", "passage"]
@@ -64,7 +64,7 @@ Tokenize: TypeAlias = Callable[[str], Sequence[Span]]
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class VectorHit:
     """One chunk that a vector search found."""
 
     source: str  # source id
@@ -79,7 +79,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Words:
+class PassageWords:
     """The words of the passages in a scope, as flat arrays: what BM25 needs and nothing else.
 
     A word belongs to the passage in which it starts. Passages are ordered by source (in the scope's order;
@@ -98,7 +98,7 @@ class Index(Protocol):
 
     async def search(
         self, model: Model, vectors: np.ndarray, scopes: Sequence[tuple[str, ...] | None], top: int
-    ) -> list[list[Found]]:
+    ) -> list[list[VectorHit]]:
         """The `top` best chunks for each row of vectors ((n, dim) float32, unit rows) within its scope, best
         first; ties by (source, span). Exact. Raises ConfError if no vectors of this model are here."""
         ...
@@ -116,8 +116,8 @@ class Index(Protocol):
         apart, in order; () where the index does not hold the source."""
         ...
 
-    async def words(self, analyzer: str, scope: tuple[str, ...] | None) -> Words:
-        """The words that the corpus step `tokenise` kept, for every passage in the scope."""
+    async def words(self, analyzer: str, scope: tuple[str, ...] | None) -> PassageWords:
+        """The words that the corpus step `tokenize` kept, for every passage in the scope."""
         ...
 
 
@@ -142,7 +142,7 @@ class GraphRef:
 class Graph(Protocol):
     """A knowledge graph, opened. Any number of programs may run at once."""
 
-    async def run(self, program: str, asked_at: str, domain: str = "") -> list[Result]:
+    async def run(self, program: str, asked_at: str, domain: str = "") -> list[CallResult]:
         """The result of every line at the moment of asking. `domain` decides what `get_person` means where
         its key does not. What a program says, or a graph that is down, never raises: that is a line's fault.
         Raises DataError for a moment that cannot be read."""
@@ -165,11 +165,11 @@ class Kit(Protocol):
 
     def embedder(self, model: Model) -> Embed: ...
     def reranker(self, model: Model) -> Score: ...
-    def generator(self, model: Model) -> Generate: ...
+    def generator(self, model: Model) -> Generator: ...
     def tokenizer(self, model: Model) -> Tokenize: ...
     def index(self) -> Index: ...
     def graph(self, ref: GraphRef) -> Graph: ...
-    def facts(self, ref: FactsRef) -> Facts: ...
+    def facts(self, ref: FactsRef) -> PublicFacts: ...
 
 
 Ask: TypeAlias = Callable[[list[Question]], Awaitable[list[Question]]]

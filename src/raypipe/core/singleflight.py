@@ -10,7 +10,7 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 
-class Flights(Generic[K, V]):
+class SingleFlight(Generic[K, V]):
     """What is being found out at the moment, by key. One event loop's; callers share one object."""
 
     def __init__(self) -> None:

@@ -24,7 +24,7 @@ SHOWN = 3  # letters that an error names
 
 
 @dataclass(frozen=True, slots=True)
-class Letter:
+class DeadLetter:
     """One row that could not be done."""
 
     what: What
@@ -37,7 +37,7 @@ class Letter:
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
+class RowCounts:
     """What became of the rows of one kind."""
 
     what: What
@@ -52,14 +52,14 @@ class Tally:
 
 
 @dataclass(frozen=True, slots=True)
-class Losses:
+class DeadLetters:
     """What some questions, the sources that they may search and the lines that were read have come to."""
 
-    letters: tuple[Letter, ...]  # by kind, step, reason and id
-    tallies: tuple[Tally, ...]
+    letters: tuple[DeadLetter, ...]  # by kind, step, reason and id
+    tallies: tuple[RowCounts, ...]
 
 
-def check(budget: Budget, losses: Losses) -> None:
+def check(budget: Budget, losses: DeadLetters) -> None:
     """Raises FaultBudgetExceeded, with numbers and the first letters, for more lost rows than are allowed."""
     for t in losses.tallies:
         if t.lost > (allowed := budget.allowed(t.rows)):
@@ -72,7 +72,7 @@ def check(budget: Budget, losses: Losses) -> None:
             )
 
 
-def losses(pipeline: Pipeline, questions: Iterable[Question], lines: Mapping[str, int]) -> Losses:
+def dead_letters(pipeline: Pipeline, questions: Iterable[Question], lines: Mapping[str, int]) -> DeadLetters:
     """What could not be done. `lines`: what was read (`readers.Counts`), nothing where no file was; then the
     lines of all files that the store ever read are listed and not counted. A row without a letter that is
     not done is still to do."""
@@ -80,7 +80,7 @@ def losses(pipeline: Pipeline, questions: Iterable[Question], lines: Mapping[str
     wanted = pipeline.sources(questions)
     sources = _lacking(pipeline, wanted)
     left = {keys[k] for k in pipeline.store.missing("answers", "key", list(keys))}
-    found: dict[tuple[str, str], Letter] = {}
+    found: dict[tuple[str, str], DeadLetter] = {}
     for row in pipeline.store.dataset("faults").to_table().to_pylist():
         what: What
         if row["run"] == "ingest":
@@ -92,7 +92,7 @@ def losses(pipeline: Pipeline, questions: Iterable[Question], lines: Mapping[str
         else:
             continue  # of other rows, or done since
         old = found.get((row["digest"], row["id"]))
-        found[row["digest"], row["id"]] = Letter(
+        found[row["digest"], row["id"]] = DeadLetter(
             what, row["id"], row["step"], row["reason"], row["detail"],
             row["transient"] and (old is None or old.transient),
             row["attempts"] + (old.attempts if old else 0),
@@ -101,13 +101,15 @@ def losses(pipeline: Pipeline, questions: Iterable[Question], lines: Mapping[str
     counted = [_tally("sources", wanted, sources, letters), _tally("questions", keys, left, letters)]
     if lines:
         used, bad = lines["lines"] - lines["blank_lines"], lines["faults"]
-        counted.insert(0, Tally("lines", used, used - bad, bad, 0))
-    return Losses(tuple(letters), tuple(counted))
+        counted.insert(0, RowCounts("lines", used, used - bad, bad, 0))
+    return DeadLetters(tuple(letters), tuple(counted))
 
 
-def _tally(what: What, rows: Collection[str], undone: Collection[str], letters: Sequence[Letter]) -> Tally:
+def _tally(
+    what: What, rows: Collection[str], undone: Collection[str], letters: Sequence[DeadLetter]
+) -> RowCounts:
     dead = len({x.id for x in letters if x.what == what and not x.transient})
-    return Tally(what, len(rows), len(rows) - len(undone), dead, len(undone) - dead)
+    return RowCounts(what, len(rows), len(rows) - len(undone), dead, len(undone) - dead)
 
 
 def retry(pipeline: Pipeline, questions: Iterable[Question]) -> int:

@@ -1,6 +1,6 @@
 """A data set through a recipe to a score: ingest, index, answer, score, and the report of it all.
 
-Knows the pipeline and the metrics. With `gather`, which passes the answers, the only reader of golds and
+Knows the pipeline and the metrics. With `collect`, which passes the answers, the only reader of golds and
 labels after ingest.
 """
 
@@ -20,21 +20,21 @@ import pyarrow.compute as pc
 from raypipe.core import arrow
 from raypipe.core.errors import DataError
 from raypipe.core.records import Question
-from raypipe.evaluation.collect import AT_ONCE, Gathered, gather
-from raypipe.evaluation.dead_letters import Losses, losses, retry
-from raypipe.evaluation.expiry import forget, old_answers
-from raypipe.evaluation.judge import Judge, Judged, judged
-from raypipe.evaluation.write_manifest import account
-from raypipe.memo.disk import StoreMemo, fold_memo, memo_versions
-from raypipe.memo.memo import Tally, remembering
-from raypipe.metrics.crag import Marks, Rule, Scored, mark
+from raypipe.evaluation.collect import AT_ONCE, Collected, collect
+from raypipe.evaluation.dead_letters import DeadLetters, dead_letters, retry
+from raypipe.evaluation.expiry import expired_answers, forget
+from raypipe.evaluation.judge import Judge, JudgeResult, judged
+from raypipe.evaluation.write_manifest import write_manifest
+from raypipe.memo.disk import StoreMemo, memo_versions, merge_memo
+from raypipe.memo.memo import CallCounts, cached
+from raypipe.metrics.crag import Marks, Prediction, Rule, mark
 from raypipe.metrics.textfile import replaced
 from raypipe.models.kit import LocalKit
-from raypipe.pipeline.counters import Done
+from raypipe.pipeline.counters import RunCounters
 from raypipe.pipeline.driver import Pipeline, batches
-from raypipe.pipeline.ingest import Ingested, ingest
+from raypipe.pipeline.ingest import IngestSummary, ingest
 from raypipe.readers import Format
-from raypipe.recipes.executor import StageCount
+from raypipe.recipes.executor import StageCounters
 from raypipe.report.report import (
     AnswerCut,
     EvalReport,
@@ -71,11 +71,11 @@ class Evaluation:
     outputs: Outputs
     reused: int  # questions whose answers were there before this run
     manifest: Manifest
-    losses: Losses
+    dead_letters: DeadLetters
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredQuestions:
     """Stored questions, in order: read a batch at a time, as often as they are gone through."""
 
     store: Store
@@ -91,11 +91,11 @@ class Stored:
             yield from (by_id[id] for id in some)
 
 
-def questions_of(pipeline: Pipeline, ids: Sequence[str] | None, limit: int | None) -> Stored:
+def questions_of(pipeline: Pipeline, ids: Sequence[str] | None, limit: int | None) -> StoredQuestions:
     """Stored questions by id, in that order; None: all of them, by id. Only the first `limit`."""
     if ids is None:
         ids = sorted(pipeline.store.dataset("questions").to_table(["id"])["id"].to_pylist())
-    return Stored(pipeline.store, tuple(ids[:limit]))
+    return StoredQuestions(pipeline.store, tuple(ids[:limit]))
 
 
 def evaluate(
@@ -130,17 +130,17 @@ def evaluate(
             raise DataError(f"{where}: no questions. `raypipe ingest PATH` reads some into a store")
         if again:
             retry(pipeline, questions)
-        fold_memo(pipeline.store)
+        merge_memo(pipeline.store)
         memo = memo_versions(pipeline.store)
         planned = _planned(pipeline, questions, fresh, refresh, show)
         todo = set(questions.ids if fresh else pipeline.unanswered(questions, pipeline.snapshot()))
-        done = Done.kept(pipeline.store, pipeline.recipe.digest())
+        done = RunCounters.kept(pipeline.store, pipeline.recipe.digest())
         pipeline.index(questions, done)
         pipeline.answer(questions, fresh, done)
         outputs = outputs_in(out)
         orders = any(isinstance(s.step, Generate) for s in pipeline.recipe.question)
         with replaced(outputs.predictions) as lines:
-            answers = gather(pipeline, questions, lines, orders)
+            answers = collect(pipeline, questions, lines, orders)
         rows, verdict = answers.rows, None
         if judge is not None:
             said, verdict = _judge(pipeline, *judge, rows, answers.texts, fresh)
@@ -151,20 +151,20 @@ def evaluate(
         write_report(outputs, report, answers.shown, {r.question: r.truths for r in rows})
         for table in tables(pipeline.store):
             compact(pipeline.store, table)
-        manifest = account(
+        manifest = write_manifest(
             pipeline, questions, todo, report, planned, memo, started, origin, done.places, out
         )
         done.reported()
-        lost = losses(pipeline, questions, read.counts if read else {})
+        lost = dead_letters(pipeline, questions, read.counts if read else {})
         return Evaluation(report, outputs, len(questions) - len(todo), manifest, lost)
 
 
 def _planned(
-    pipeline: Pipeline, questions: Stored, fresh: bool, refresh: bool, show: Callable[[Plan], None]
+    pipeline: Pipeline, questions: StoredQuestions, fresh: bool, refresh: bool, show: Callable[[Plan], None]
 ) -> Plan:
     """The plan, shown before anything is done. Then what is to be worked out again is forgotten, so that it
     is missing. Raises DiskFull where there is no room for what is planned."""
-    old = old_answers(pipeline, questions) if refresh else {}
+    old = expired_answers(pipeline, questions) if refresh else {}
     planned = plan(pipeline, list(questions), fresh=fresh, old=old)
     show(planned)
     need(pipeline.store, planned.bytes_at_least(), "what is planned")
@@ -173,8 +173,8 @@ def _planned(
 
 
 def _report(
-    pipeline: Pipeline, questions: int, read: Ingested | None, answers: Gathered, marks: Marks,
-    judge: JudgeLine | None, planned: Plan, done: Done, seconds: float,
+    pipeline: Pipeline, questions: int, read: IngestSummary | None, answers: Collected, marks: Marks,
+    judge: JudgeLine | None, planned: Plan, done: RunCounters, seconds: float,
 ) -> EvalReport:  # fmt: skip
     """`seconds`: wall time of the run till now."""
     return EvalReport(
@@ -209,23 +209,23 @@ def _judge(
     pipeline: Pipeline,
     judge: Judge,
     kit: LocalKit,
-    rows: Sequence[Scored],
+    rows: Sequence[Prediction],
     texts: Mapping[str, str],
     fresh: bool,
 ) -> tuple[Mapping[str, str], JudgeLine]:
     """The judge's replies by question id, remembered like any others, and what they took."""
-    store, tally = pipeline.store, Tally()
+    store, tally = pipeline.store, CallCounts()
     known = {n: v for n, v in memo_versions(store).items() if not (fresh and n.startswith("replies-"))}
-    generate = remembering(kit, StoreMemo(store.uri, known), tally).generator(judge.model)
+    generate = cached(kit, StoreMemo(store.uri, known), tally).generator(judge.model)
 
-    async def ask() -> Judged:
+    async def ask() -> JudgeResult:
         try:
             return await judged(judge, generate, rows, texts)
         finally:
             await kit.close()
 
     done = asyncio.run(ask())
-    fold_memo(store, fresh)
+    merge_memo(store, fresh)
     line = JudgeLine(
         model=judge.model.name,
         pairs=done.pairs,
@@ -241,12 +241,12 @@ def _judge(
     return done.replies, line
 
 
-def _normalised(read: Ingested | None) -> dict[str, int]:
+def _normalised(read: IngestSummary | None) -> dict[str, int]:
     counts = read.counts if read else {}
     return {name: counts[name] for name in NORMALISED if counts.get(name)}
 
 
-def _corpus(pipeline: Pipeline, answers: Gathered) -> dict[str, Any]:
+def _corpus(pipeline: Pipeline, answers: Collected) -> dict[str, Any]:
     """What these questions may search, counted in the stored tables."""
     sources = sorted(answers.sources)
     if answers.whole:
@@ -267,7 +267,7 @@ def _corpus(pipeline: Pipeline, answers: Gathered) -> dict[str, Any]:
     }
 
 
-def _faults(pipeline: Pipeline, answers: Gathered, read: Ingested | None) -> tuple[FaultCount, ...]:
+def _faults(pipeline: Pipeline, answers: Collected, read: IngestSummary | None) -> tuple[FaultCount, ...]:
     """Everything that could not be done, by step and reason: lines of the files read, sources, questions."""
     rows = pipeline.lost_sources(None if answers.whole else answers.sources)
     if read is not None:
@@ -276,21 +276,23 @@ def _faults(pipeline: Pipeline, answers: Gathered, read: Ingested | None) -> tup
     return tuple(FaultCount(step, why, again, n) for (step, why, again), n in sorted(found.items()))
 
 
-def _steps(pipeline: Pipeline, planned: Mapping[str, int], done: Done) -> tuple[StepLine, ...]:
+def _steps(pipeline: Pipeline, planned: Mapping[str, int], done: RunCounters) -> tuple[StepLine, ...]:
     recipe, counts = pipeline.recipe, done.counts
     stages = [(s.name, not isinstance(s.step, Embed)) for s in recipe.corpus]
     stages += [(s.name, False) for s in recipe.question]
     return tuple(
-        _line(name, works, planned[name], *(c.get(name, StageCount()) for c in (counts, done.earlier.counts)))
+        _line(
+            name, works, planned[name], *(c.get(name, StageCounters()) for c in (counts, done.earlier.counts))
+        )
         for name, works in stages
     )
 
 
-def _line(name: str, works: bool, planned: int, count: StageCount, earlier: StageCount) -> StepLine:
+def _line(name: str, works: bool, planned: int, count: StageCounters, earlier: StageCounters) -> StepLine:
     """`works`: the stage asks no model; what it did is its rows. What earlier attempts asked stood in their
     own plans, and is added to this one's."""
 
-    def asked(c: StageCount) -> int:
+    def asked(c: StageCounters) -> int:
         return c.rows - c.skipped if works else c.tally.asked
 
     tokens = count.tally.tokens

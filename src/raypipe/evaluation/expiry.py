@@ -16,8 +16,8 @@ from raypipe.core.kg import domain_of
 from raypipe.core.protocols import Ask, GraphRef, Step
 from raypipe.core.records import Question
 from raypipe.memo.disk import StoreMemo, memo_versions
-from raypipe.memo.lookup import NoReply, NotRemembered, Silent
-from raypipe.memo.memo import Tally, remembering
+from raypipe.memo.lookup import CacheOnlyKit, NoReply, NotCached
+from raypipe.memo.memo import CallCounts, cached
 from raypipe.pipeline.driver import Pipeline, batches
 from raypipe.pipeline.tasks import answer_key
 from raypipe.recipes.recipe import Stage
@@ -26,7 +26,7 @@ from raypipe.runs.plan.expiring import asking
 AT_ONCE = 100  # answers whose calls are followed at once
 
 
-def old_answers(
+def expired_answers(
     pipeline: Pipeline, questions: Iterable[Question], clock: Callable[[], float] = time.time
 ) -> dict[str, str]:
     """Question id -> key of its stored answer, where that rests on a reply which no longer holds."""
@@ -55,7 +55,7 @@ async def _old(
     """Ids of the answers whose calls, followed with what is remembered alone, come to a reply that is not."""
     here = pipeline.place.kit(None)
     memo = StoreMemo(pipeline.store.uri, memo_versions(pipeline.store))
-    kit = remembering(Silent(here), memo, Tally(), clock=clock)
+    kit = cached(CacheOnlyKit(here), memo, CallCounts(), clock=clock)
     found: set[str] = set()
     for stage, graph in stages:
         ask = stage.step.open(kit)
@@ -72,6 +72,6 @@ async def _lacking(ask: Ask, question: Question) -> str:
         await ask([question])
     except NoReply as e:
         return e.path
-    except NotRemembered:  # a model's: the graph is not what has changed
+    except NotCached:  # a model's: the graph is not what has changed
         pass
     return ""

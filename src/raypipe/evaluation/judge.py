@@ -11,13 +11,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from raypipe.core.llm import Chat, Generate, Generated, Sampling
+from raypipe.core.llm import Chat, Generated, Generator, Sampling
 from raypipe.core.protocols import Model
 from raypipe.core.records import Fault
-from raypipe.metrics.crag import Rule, Scored, open_truths
+from raypipe.metrics.crag import Prediction, Rule, open_truths
 from raypipe.text.prompt import Prompt
 from raypipe.text.replies import parse_response
-from raypipe.text.sanitize import harmless
+from raypipe.text.sanitize import escape_markup
 
 PROMPTS: Mapping[Rule, str] = {"official": "judge/official", "accuracy": "db3/p_check_gt"}
 """Each rule's prompt under prompts/. The first is shown one truth at a time, the second all of them."""
@@ -35,7 +35,7 @@ class Judge:
 
 
 @dataclass(slots=True)
-class Judged:
+class JudgeResult:
     """What a judge said about predictions."""
 
     replies: dict[str, str] = field(default_factory=dict)  # question id -> the reply that decides
@@ -46,14 +46,14 @@ class Judged:
 
 
 async def judged(
-    judge: Judge, generate: Generate, rows: Sequence[Scored], texts: Mapping[str, str]
-) -> Judged:
+    judge: Judge, generate: Generator, rows: Sequence[Prediction], texts: Mapping[str, str]
+) -> JudgeResult:
     """Asks about every prediction that the rule leaves open. `texts`: question id -> question.
 
     A prediction that a truth is found to agree with is right. Of others the reply that cannot be read is
     kept before one that says wrong; where a call got no reply none is kept, since it may have said right.
     """
-    done = Judged()
+    done = JudgeResult()
     asks = {r.question: _asks(judge, r, texts[r.question]) for r in rows}
     asks = {id: chats for id, chats in asks.items() if chats}
     done.pairs = len(asks)
@@ -69,15 +69,15 @@ async def judged(
     return done
 
 
-def _asks(judge: Judge, row: Scored, text: str) -> list[Chat]:
+def _asks(judge: Judge, row: Prediction, text: str) -> list[Chat]:
     """The chats that may be needed for one prediction, in order."""
     if not (truths := open_truths(row, judge.rule)):
         return []
     render = judge.prompt.renderer()
-    values = {"text": harmless(text), "prediction": harmless(row.prediction or "")}
+    values = {"text": escape_markup(text), "prediction": escape_markup(row.prediction or "")}
     if judge.rule == "accuracy":
-        return [render({**values, "truths": harmless(json.dumps(truths, ensure_ascii=False))})]
-    return [render({**values, "truth": harmless(truth)}) for truth in truths]
+        return [render({**values, "truths": escape_markup(json.dumps(truths, ensure_ascii=False))})]
+    return [render({**values, "truth": escape_markup(truth)}) for truth in truths]
 
 
 def _right(rule: Rule, said: Sequence[str | Fault]) -> bool:
@@ -92,7 +92,7 @@ def _score(rule: Rule, reply: str) -> int:
     return parse_response(reply).score
 
 
-def _settle(rule: Rule, id: str, said: Sequence[str | Fault], done: Judged) -> None:
+def _settle(rule: Rule, id: str, said: Sequence[str | Fault], done: JudgeResult) -> None:
     replies = [s for s in said if isinstance(s, str)]
     faults = [s for s in said if isinstance(s, Fault)]
     done.faults.update(f.reason for f in faults)

@@ -20,7 +20,7 @@ from raypipe.runs.manifest import FORMAT, Key, Manifest, Origin, describe, model
 from raypipe.runs.plan.planner import Plan
 
 
-def account(
+def write_manifest(
     pipeline: Pipeline, questions: Iterable[Question], todo: set[str], report: EvalReport, planned: Plan,
     memo: Mapping[str, int], started: float, origin: Origin, places: Mapping[str, Mapping[str, int]],
     out: Path,

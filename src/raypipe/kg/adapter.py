@@ -15,16 +15,16 @@ from pathlib import Path
 from typing import TypeAlias
 
 from raypipe.core.errors import ConfError, DataError
-from raypipe.core.kg import Mention, Request, Result
+from raypipe.core.kg import CallResult, Mention, Request
 from raypipe.core.protocols import Embed, GraphRef, Model
 from raypipe.core.records import Fault
 from raypipe.kg.execute import run
-from raypipe.kg.fetch import Remote
-from raypipe.kg.graph import Folder, GraphFault, open_folder
+from raypipe.kg.fetch import ServerBackend
+from raypipe.kg.graph import FolderBackend, GraphFault, open_folder
 from raypipe.kg.language.parser import Parse, parser
 from raypipe.kg.language.time_words import moment
 from raypipe.kg.link import LEVELS, Linker, Strictness, Vectors
-from raypipe.kg.mentions import named
+from raypipe.kg.mentions import find_mentions
 from raypipe.kg.tables import files_of
 
 Clock: TypeAlias = Callable[[], float]
@@ -32,44 +32,44 @@ Clock: TypeAlias = Callable[[], float]
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class GraphAdapter:
     """`step.Graph` over tables or a server."""
 
     ref: GraphRef
-    graph: Folder | Remote
+    graph: FolderBackend | ServerBackend
     parse: Parse
     clock: Clock = time.perf_counter  # of how long a line takes
 
-    async def run(self, program: str, asked_at: str, domain: str = "") -> list[Result]:
+    async def run(self, program: str, asked_at: str, domain: str = "") -> list[CallResult]:
         return await run(self.parse(program), self.graph, moment(asked_at), domain, self.clock)
 
     async def mentions(self, texts: Sequence[str], asked_at: Sequence[str]) -> list[list[Mention] | Fault]:
-        if isinstance(self.graph, Folder):
+        if isinstance(self.graph, FolderBackend):
             return [self.graph.linker.mentions(text) for text in texts]
         asked = zip(texts, asked_at, strict=True)
         return list(await asyncio.gather(*(_mentions(self.graph, text, when) for text, when in asked)))
 
-    def through(self, wrap: Callable[[Request], Request], embedder: Callable[[Model], Embed]) -> Known:
+    def through(self, wrap: Callable[[Request], Request], embedder: Callable[[Model], Embed]) -> GraphAdapter:
         vectors = _vectors(self.ref, embedder)
-        if isinstance(self.graph, Remote):
+        if isinstance(self.graph, ServerBackend):
             graph = dataclasses.replace(self.graph, ask=wrap(self.graph.ask), vectors=vectors)
             return dataclasses.replace(self, graph=graph)
         if vectors is None:
             return self
         linker = Linker(self.graph.tables, _strictness(self.ref), vectors)
-        return dataclasses.replace(self, graph=Folder(self.graph.tables, linker))
+        return dataclasses.replace(self, graph=FolderBackend(self.graph.tables, linker))
 
 
-async def _mentions(graph: Remote, text: str, asked_at: str) -> list[Mention] | Fault:
+async def _mentions(graph: ServerBackend, text: str, asked_at: str) -> list[Mention] | Fault:
     try:
-        return await named(graph, text, moment(asked_at))
+        return await find_mentions(graph, text, moment(asked_at))
     except GraphFault as e:
-        return dataclasses.replace(e.fault, step="match")
+        return dataclasses.replace(e.fault, step="match_calls")
     except DataError as e:
-        return Fault("match", "bad_time", str(e), False)
+        return Fault("match_calls", "bad_time", str(e), False)
 
 
-def placed(ref: GraphRef) -> None:
+def require_location(ref: GraphRef) -> None:
     """Raises ConfError for an entry that nobody said the place of."""
     if not ref.where:
         raise ConfError(
@@ -78,15 +78,19 @@ def placed(ref: GraphRef) -> None:
         )
 
 
-def open_tables(ref: GraphRef, embedder: Callable[[Model], Embed], clock: Clock) -> Known:
+def open_tables(ref: GraphRef, embedder: Callable[[Model], Embed], clock: Clock) -> GraphAdapter:
     """The graph of kind folder that an entry names. Raises DataError for a folder that is none."""
     folder = open_folder(Path(ref.where), _strictness(ref), _vectors(ref, embedder))
-    return Known(ref, folder, parser(ref.grammar), clock)
+    return GraphAdapter(ref, folder, parser(ref.grammar), clock)
 
 
-def open_server(ref: GraphRef, ask: Request, embedder: Callable[[Model], Embed], clock: Clock) -> Known:
+def open_server(
+    ref: GraphRef, ask: Request, embedder: Callable[[Model], Embed], clock: Clock
+) -> GraphAdapter:
     """The graph of kind server that an entry names, asked by `ask`."""
-    return Known(ref, Remote(ask, _strictness(ref), _vectors(ref, embedder)), parser(ref.grammar), clock)
+    return GraphAdapter(
+        ref, ServerBackend(ask, _strictness(ref), _vectors(ref, embedder)), parser(ref.grammar), clock
+    )
 
 
 def _strictness(ref: GraphRef) -> Strictness:

@@ -30,7 +30,7 @@ _AGAIN: Final = frozenset({429, 500, 502, 503, 504})
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class HttpLimits:
     """What one request may take."""
 
     timeout_s: float = 10.0  # of one try, connecting included
@@ -42,10 +42,10 @@ class Limits:
 
 @asynccontextmanager
 async def connect(
-    url: str, limits: Limits | None = None, transport: httpx.AsyncBaseTransport | None = None
+    url: str, limits: HttpLimits | None = None, transport: httpx.AsyncBaseTransport | None = None
 ) -> AsyncIterator[Ask]:
     """A pool of connections to the server, for the time of the block. `transport` is for tests."""
-    limits = limits or Limits()
+    limits = limits or HttpLimits()
     gate = asyncio.Semaphore(limits.at_once)
     pool = httpx.Limits(max_connections=limits.at_once, max_keepalive_connections=limits.at_once)
     async with httpx.AsyncClient(
@@ -59,11 +59,11 @@ async def connect(
         yield ask
 
 
-class Connection:
+class ServerConnection:
     """A server's pool of connections, opened by the first request on an event loop and kept until `close`.
     A loop that takes over from an ended one gets a pool of its own."""
 
-    def __init__(self, url: str, limits: Limits | None = None) -> None:
+    def __init__(self, url: str, limits: HttpLimits | None = None) -> None:
         self._url, self._limits = url, limits
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stack = AsyncExitStack()
@@ -83,7 +83,7 @@ class Connection:
         self._asking = None
 
 
-async def _asked(client: httpx.AsyncClient, path: str, body: Mapping[str, Any], limits: Limits) -> Any:
+async def _asked(client: httpx.AsyncClient, path: str, body: Mapping[str, Any], limits: HttpLimits) -> Any:
     trouble = ""
     for attempt in range(limits.tries):
         if attempt:

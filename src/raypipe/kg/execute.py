@@ -6,7 +6,7 @@ line before and takes that line's ALL. ["len"] counts the rows, or the values of
 one. AVG is the mean of all values of its line. `*` is what the line before put out. Nothing after the moment
 of asking is seen. A line that fails carries a fault, and the next lines are still run.
 
-Knows programs, tables and links. Does not know where rows come from (`graph.Rows`), nor models.
+Knows programs, tables and links. Does not know where rows come from (`graph.ProgramTables`), nor models.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from dataclasses import dataclass, field, replace
 from datetime import date
 from typing import Final
 
-from raypipe.core.kg import Link, Result, Value
+from raypipe.core.kg import CallResult, Link, Value
 from raypipe.core.records import Fault
-from raypipe.kg.calls.registry import FUNCTIONS, Asked, Place
-from raypipe.kg.graph import Graph, GraphFault, Need, Rows
+from raypipe.kg.calls.registry import FUNCTIONS, LinkedCall, LinkedName
+from raypipe.kg.graph import GraphBackend, GraphFault, ProgramTables, RowRequest
 from raypipe.kg.language.program import (
     Arg,
     Bad,
@@ -44,7 +44,7 @@ from raypipe.kg.language.time_words import MONDAY, SUNDAY, Moment, When, when
 from raypipe.kg.normalize import typed
 from raypipe.kg.projection import MOST_ROWS, column_values, counted, first_rows
 from raypipe.kg.relation import Relation
-from raypipe.kg.sentences import Said, sentences
+from raypipe.kg.sentences import LineResult, sentences
 
 MOST_AVERAGED: Final = 1_000_000
 MOST_STARS: Final = 200  # values that one `*` stands for
@@ -64,26 +64,26 @@ class _State:
 
 async def run(
     program: Program,
-    graph: Graph,
+    graph: GraphBackend,
     now: Moment,
     domain: str = "",
     clock: Callable[[], float] = time.perf_counter,
-) -> list[Result]:
+) -> list[CallResult]:
     """The result of every line, in order. `domain` ("movie", "music") decides what get_person means where its
     key does not. What a program says, or a graph that is down, never raises: that is a line's fault."""
-    rows, state, out = graph.open(), _State(), list[Result]()
+    rows, state, out = graph.open(), _State(), list[CallResult]()
     for line in program.lines:
         started, sent = clock(), len(rows.requests)
         state.links, state.unknown = [], []
         try:
             found = await _line(line, rows, now, domain, state)
         except GraphFault as e:
-            found = Result(print_line(line), fault=e.fault)
+            found = CallResult(print_line(line), fault=e.fault)
         except sqlite3.OperationalError as e:
             if "interrupted" not in str(e):
                 raise
             detail = "the query took longer than it may. Ask for less: name an entity or a year."
-            found = Result(print_line(line), fault=Fault("lookup", "too_slow", detail, True))
+            found = CallResult(print_line(line), fault=Fault("kg_query", "too_slow", detail, True))
         if found.fault is not None:
             state.relation, state.values, state.keyed = None, (), False
         out.append(
@@ -110,14 +110,14 @@ def _subject(line: Line) -> str:
             return ""
 
 
-async def _line(line: Line, rows: Rows, now: Moment, domain: str, state: _State) -> Result:
+async def _line(line: Line, rows: ProgramTables, now: Moment, domain: str, state: _State) -> CallResult:
     text = print_line(line)
     match line:
         case Empty():
             state.relation, state.values, state.keyed = None, (), False
-            return Result(text)
+            return CallResult(text)
         case Bad(why=why):
-            return Result(text, fault=Fault("lookup", "bad_call", why, False))
+            return CallResult(text, fault=Fault("kg_query", "bad_call", why, False))
         case Query():
             state.relation = await _call(line, rows, now, domain, state)
             state.everything = line.everything
@@ -157,7 +157,7 @@ _ARTIST_KEYS: Final = {
 _PERSON_KEYS: Final = {"birthday", "gender"}
 
 
-async def _call(line: Query, rows: Rows, now: Moment, domain: str, state: _State) -> Relation:
+async def _call(line: Query, rows: ProgramTables, now: Moment, domain: str, state: _State) -> Relation:
     if line.name != "get_person":
         return await _build(line.name, line, rows, now, state)
     key = (line.tail.key or "").lower()
@@ -177,27 +177,27 @@ async def _call(line: Query, rows: Rows, now: Moment, domain: str, state: _State
     return first
 
 
-async def _build(name: str, line: Query, rows: Rows, now: Moment, state: _State) -> Relation:
+async def _build(name: str, line: Query, rows: ProgramTables, now: Moment, state: _State) -> Relation:
     function = FUNCTIONS[name]
     names, times = line.args[: len(function.kinds)], line.args[len(function.kinds) :]
     written = [_written(a, kind, rows, state) for a, kind in zip(names, function.kinds, strict=True)]
     there = _time(function.time, times, now, rows, state)
     years = tuple(int(c.value.value) for c in line.where if c.key == "year" and isinstance(c.value, Number))
-    await rows.bring(Need(name, tuple(w or () for w in written), years, there, now))
+    await rows.bring(RowRequest(name, tuple(w or () for w in written), years, there, now))
     places, before = [], len(state.links)
     for arg, kind, given in zip(names, function.kinds, written, strict=True):
         keys = None if given is None else await _linked(given, kind, rows, state, now)
-        places.append(Place(keys, every=isinstance(arg, Names)))
+        places.append(LinkedName(keys, every=isinstance(arg, Names)))
     if function.time == "arguments" and function.kinds == ("company",):
         there = _on_sessions(times, there, places[0], now, rows, state)
     about = [link.name for link in state.links[before:]][:3]
     if there is not None and there.kind == "days":
         about.append(str(there.first) if there.first == there.last else f"{there.first} to {there.last}")
-    asked = Asked(rows.tables, tuple(places), line.where, state.values, there, now, ", ".join(about))
+    asked = LinkedCall(rows.tables, tuple(places), line.where, state.values, there, now, ", ".join(about))
     return function.build(asked)
 
 
-def _written(arg: Arg, kind: str, rows: Rows, state: _State) -> tuple[str, ...] | None:
+def _written(arg: Arg, kind: str, rows: ProgramTables, state: _State) -> tuple[str, ...] | None:
     """The names in a place, as written; None where it is free."""
     match arg:
         case Nothing():
@@ -217,7 +217,7 @@ def _written(arg: Arg, kind: str, rows: Rows, state: _State) -> tuple[str, ...] 
 
 
 async def _linked(
-    given: tuple[str, ...], kind: str, rows: Rows, state: _State, now: Moment
+    given: tuple[str, ...], kind: str, rows: ProgramTables, state: _State, now: Moment
 ) -> tuple[str, ...]:
     """The keys of the names. A name that is not known is noted; nothing folds to the key it gets."""
     keys = []
@@ -243,7 +243,7 @@ def _time(
     how: str,
     args: tuple[Arg, ...],
     now: Moment,
-    rows: Rows,
+    rows: ProgramTables,
     state: _State,
     sessions: list[date] | None = None,
 ) -> When | None:
@@ -267,7 +267,12 @@ def _time(
 
 
 def _on_sessions(
-    args: tuple[Arg, ...], there: When | None, place: Place, now: Moment, rows: Rows, state: _State
+    args: tuple[Arg, ...],
+    there: When | None,
+    place: LinkedName,
+    now: Moment,
+    rows: ProgramTables,
+    state: _State,
 ) -> When | None:
     """The same days, where trading days are those of the company's own prices."""
     key = place.keys[0] if place.keys else None
@@ -280,7 +285,7 @@ def _on_sessions(
 # ---------------------------------------------------------------- what is taken
 
 
-def _taken(text: str, rows: Rows, state: _State, tail: Tail, lead: int | None) -> Result:
+def _taken(text: str, rows: ProgramTables, state: _State, tail: Tail, lead: int | None) -> CallResult:
     """Rows, values and words of a line whose relation is built."""
     relation = state.relation
     assert relation is not None
@@ -294,17 +299,17 @@ def _taken(text: str, rows: Rows, state: _State, tail: Tail, lead: int | None) -
         many = counted(relation, column if tail.key else None, rows.tables)
         many = many if limit is None else min(many, limit)
         state.values, state.keyed = (many,), True
-        return Result(text, shown, (many,), sentences(Said(relation, shown, tail.key, count=many)))
+        return CallResult(text, shown, (many,), sentences(LineResult(relation, shown, tail.key, count=many)))
     state.values = (
         ()
         if column is None
         else tuple(column_values(relation, column, rows.tables, MOST_ROWS if limit is None else limit))
     )
-    said = Said(relation, shown, tail.key or relation.default, missing=column is None)
-    return Result(text, shown, state.values, sentences(said))
+    said = LineResult(relation, shown, tail.key or relation.default, missing=column is None)
+    return CallResult(text, shown, state.values, sentences(said))
 
 
-def _mean(text: str, rows: Rows, state: _State, tail: Tail, lead: int | None) -> Result:
+def _mean(text: str, rows: ProgramTables, state: _State, tail: Tail, lead: int | None) -> CallResult:
     relation = state.relation
     assert relation is not None
     key = tail.key or relation.default
@@ -323,4 +328,6 @@ def _mean(text: str, rows: Rows, state: _State, tail: Tail, lead: int | None) ->
     mean = (math.fsum(numbers) / len(numbers),) if numbers else ()
     shown = first_rows(relation, rows.tables, MOST_ROWS)
     state.values, state.keyed = mean, True
-    return Result(text, shown, mean, sentences(Said(relation, shown, key, mean=mean[0] if mean else None)))
+    return CallResult(
+        text, shown, mean, sentences(LineResult(relation, shown, key, mean=mean[0] if mean else None))
+    )

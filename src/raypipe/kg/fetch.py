@@ -16,7 +16,7 @@ from typing import Any, Final
 from raypipe.core.kg import MOST_REQUESTS
 from raypipe.kg.aliases import team, ticker
 from raypipe.kg.client import Ask
-from raypipe.kg.graph import GraphFault, Need
+from raypipe.kg.graph import GraphFault, RowRequest
 from raypipe.kg.language.time_words import Moment, When, month
 from raypipe.kg.link import Linker, Strictness, Vectors
 from raypipe.kg.normalize import fold
@@ -29,14 +29,14 @@ Object = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Remote:
+class ServerBackend:
     """The graph of a server. Each program has tables of its own, filled as it goes."""
 
     ask: Ask
     strictness: Strictness | None = None
     vectors: Vectors | None = None
 
-    def open(self) -> Fetched:
+    def open(self) -> FetchedTables:
         tables, sent = Tables(), list[str]()
 
         async def noted(path: str, body: Object) -> Any:
@@ -46,18 +46,18 @@ class Remote:
             sent.append(f"{path} {json.dumps(dict(body), ensure_ascii=False)}")
             return await self.ask(path, body)
 
-        return Fetched(tables, Linker(tables, self.strictness, self.vectors), noted, sent)
+        return FetchedTables(tables, Linker(tables, self.strictness, self.vectors), noted, sent)
 
 
 @dataclass(slots=True)
-class Fetched:
+class FetchedTables:
     tables: Tables
     linker: Linker
     ask: Ask
     requests: list[str]
     done: set[tuple[str, str]] = field(default_factory=set)  # (what, id) already in the tables
 
-    async def bring(self, need: Need) -> None:
+    async def bring(self, need: RowRequest) -> None:
         await _BRING[need.function](self, need)
         self.linker.forget()
 
@@ -114,7 +114,7 @@ def strings(found: Any, path: str) -> list[str]:
 # ---------------------------------------------------------------- movie
 
 
-async def movies(rows: Fetched, names: Iterable[str]) -> None:
+async def movies(rows: FetchedTables, names: Iterable[str]) -> None:
     """Films that the search gives for each name, with their casts and crews."""
     path = "/movie/get_movie_info"
     for found in await rows.all((path, {"query": n}) for n in names):
@@ -122,7 +122,7 @@ async def movies(rows: Fetched, names: Iterable[str]) -> None:
             _add_movie(rows, film)
 
 
-async def _by_id(rows: Fetched, ids: Iterable[Any]) -> None:
+async def _by_id(rows: FetchedTables, ids: Iterable[Any]) -> None:
     path = "/movie/get_movie_info_by_id"
     wanted = [i for i in dict.fromkeys(ids) if ("movie", str(i)) not in rows.done][:MOST_FETCHED]
     for found in await rows.all((path, {"query": i}) for i in wanted):
@@ -131,7 +131,7 @@ async def _by_id(rows: Fetched, ids: Iterable[Any]) -> None:
             _add_movie(rows, film)
 
 
-def _add_movie(rows: Fetched, film: Object) -> None:
+def _add_movie(rows: FetchedTables, film: Object) -> None:
     if film.get("title") is None or not rows.new("movie", film.get("id", film["title"])):
         return
     day = str(film.get("release_date") or "")
@@ -143,14 +143,14 @@ def _add_movie(rows: Fetched, film: Object) -> None:
     _add_oscars(rows, film.get("oscar_awards"))
 
 
-def _add_oscars(rows: Fetched, awards: Any) -> None:
+def _add_oscars(rows: FetchedTables, awards: Any) -> None:
     for award in awards or ():
         identity = tuple(award.get(k) for k in ("year_ceremony", "category", "name", "film"))
         if rows.new("oscar", identity):
             rows.tables.insert("oscar", [{**award, "year": award.get("year_ceremony")}])
 
 
-async def people(rows: Fetched, names: Iterable[str], films: bool) -> None:
+async def people(rows: FetchedTables, names: Iterable[str], films: bool) -> None:
     """Persons that the search gives for each name; `films`: with what those of that very name made."""
     path, ids = "/movie/get_person_info", list[Any]()
     wanted = list(names)
@@ -166,7 +166,7 @@ async def people(rows: Fetched, names: Iterable[str], films: bool) -> None:
         await _by_id(rows, ids)
 
 
-async def _years(rows: Fetched, years: Iterable[int], films: bool) -> None:
+async def _years(rows: FetchedTables, years: Iterable[int], films: bool) -> None:
     path = "/movie/get_year_info"  # years are strings there
     for found in await rows.all((path, {"query": str(y)}) for y in years):
         year = mapping(found, path) or {}
@@ -175,17 +175,17 @@ async def _years(rows: Fetched, years: Iterable[int], films: bool) -> None:
             await _by_id(rows, year.get("movie_list") or ())
 
 
-async def _person(rows: Fetched, need: Need) -> None:
+async def _person(rows: FetchedTables, need: RowRequest) -> None:
     await people(rows, need.names[0], films=False)
 
 
-async def _movie(rows: Fetched, need: Need) -> None:
+async def _movie(rows: FetchedTables, need: RowRequest) -> None:
     await movies(rows, need.names[0])
     if not need.names[0]:
         await _years(rows, need.years, films=True)
 
 
-async def _ties(rows: Fetched, need: Need) -> None:
+async def _ties(rows: FetchedTables, need: RowRequest) -> None:
     films, persons = need.names
     oscar = need.function.endswith("oscar")
     await movies(rows, films)
@@ -211,7 +211,7 @@ _HISTORIES: Final = {
 }
 
 
-async def _company(rows: Fetched, need: Need) -> None:
+async def _company(rows: FetchedTables, need: RowRequest) -> None:
     probe = _METRICS[need.function][1] if need.function in _METRICS else _HISTORIES[need.function][0][1]
     for name in need.names[0]:
         await _tickers(rows, name, probe)
@@ -228,7 +228,7 @@ async def _company(rows: Fetched, need: Need) -> None:
                 _add_history(rows, table, ticker, await rows.ask(path, {"query": ticker}), path)
 
 
-async def _tickers(rows: Fetched, name: str, probe: str) -> None:
+async def _tickers(rows: FetchedTables, name: str, probe: str) -> None:
     """The companies that a name or ticker may mean. A ticker is one if the endpoint in question knows it, or
     that of all companies: one that has nothing to say there is a company nevertheless."""
     symbol = ticker(name)
@@ -244,7 +244,7 @@ async def _tickers(rows: Fetched, name: str, probe: str) -> None:
             rows.tables.insert("company", [{"ticker": found, "name": full}])
 
 
-async def is_ticker(rows: Fetched, symbol: str, *paths: str) -> bool:
+async def is_ticker(rows: FetchedTables, symbol: str, *paths: str) -> bool:
     """Whether one of the endpoints has something of it; the next is asked where one has nothing."""
     for path in paths:
         if await rows.ask(path, {"query": symbol}) is not None:
@@ -252,7 +252,7 @@ async def is_ticker(rows: Fetched, symbol: str, *paths: str) -> bool:
     return False
 
 
-async def _metric(rows: Fetched, ticker: str, column: str, path: str) -> None:
+async def _metric(rows: FetchedTables, ticker: str, column: str, path: str) -> None:
     if not rows.new(column, ticker):
         return
     value = await rows.ask(path, {"query": ticker})
@@ -261,7 +261,7 @@ async def _metric(rows: Fetched, ticker: str, column: str, path: str) -> None:
     rows.tables.change("company", column, value, "ticker", ticker)
 
 
-def _add_history(rows: Fetched, table: str, ticker: str, found: Any, path: str) -> None:
+def _add_history(rows: FetchedTables, table: str, ticker: str, found: Any, path: str) -> None:
     """Rows of {"2024-02-28 00:00:00 EST": {"Open": ...} or a number}."""
     history = mapping(found, path) or {}
     for stamp, value in history.items():
@@ -274,13 +274,13 @@ def _add_history(rows: Fetched, table: str, ticker: str, found: Any, path: str) 
 # ---------------------------------------------------------------- music, open
 
 
-async def _names(rows: Fetched, path: str, name: str) -> list[str]:
+async def _names(rows: FetchedTables, path: str, name: str) -> list[str]:
     """The names a search gives: those that are the same but for case and signs, else the first few."""
     found = strings(await rows.ask(path, {"query": name}), path)
     return [n for n in found if fold(n) == fold(name)] or found[:MOST_NAMES]
 
 
-async def _artist(rows: Fetched, need: Need) -> None:
+async def _artist(rows: FetchedTables, need: RowRequest) -> None:
     for name in [
         n for w in need.names[0] for n in await _names(rows, "/music/search_artist_entity_by_name", w)
     ]:
@@ -299,7 +299,7 @@ async def _artist(rows: Fetched, need: Need) -> None:
         )  # fmt: skip
 
 
-async def _song(rows: Fetched, need: Need) -> None:
+async def _song(rows: FetchedTables, need: RowRequest) -> None:
     for name in [
         n for w in need.names[0] for n in await _names(rows, "/music/search_song_entity_by_name", w)
     ]:
@@ -310,7 +310,7 @@ async def _song(rows: Fetched, need: Need) -> None:
             rows.tables.insert("song", [song])
 
 
-async def _grammy_artist(rows: Fetched, need: Need) -> None:
+async def _grammy_artist(rows: FetchedTables, need: RowRequest) -> None:
     for name in [
         n for w in need.names[0] for n in await _names(rows, "/music/search_artist_entity_by_name", w)
     ]:
@@ -321,7 +321,7 @@ async def _grammy_artist(rows: Fetched, need: Need) -> None:
             rows.tables.insert("grammy_artist", [{"name": name, "award_count": count, "award_date": seen}])
 
 
-async def _grammy_song(rows: Fetched, need: Need) -> None:
+async def _grammy_song(rows: FetchedTables, need: RowRequest) -> None:
     for name in [
         n for w in need.names[0] for n in await _names(rows, "/music/search_song_entity_by_name", w)
     ]:
@@ -330,7 +330,7 @@ async def _grammy_song(rows: Fetched, need: Need) -> None:
             rows.tables.insert("grammy_song", [{"name": name, "award_count": count}])
 
 
-async def _grammy_year(rows: Fetched, need: Need) -> None:
+async def _grammy_year(rows: FetchedTables, need: RowRequest) -> None:
     for word in need.names[0]:
         if not re.fullmatch(r"\d{4}", word) or not rows.new("grammy_year", word):
             continue
@@ -342,7 +342,7 @@ async def _grammy_year(rows: Fetched, need: Need) -> None:
             rows.tables.insert("grammy_year", [{"year": int(word), **best}])
 
 
-async def _open(rows: Fetched, need: Need) -> None:
+async def _open(rows: FetchedTables, need: RowRequest) -> None:
     for name in [n for w in need.names[0] for n in await _names(rows, "/open/search_entity_by_name", w)]:
         if rows.new("entity", name):
             found = mapping(await rows.ask("/open/get_entity", {"query": name}), "/open/get_entity")
@@ -385,7 +385,7 @@ def _columns(found: Any, path: str) -> list[dict[str, Any]]:
 _SOCCER_KEY = re.compile(r"""\((['"])(.*?)\1, (['"])(.*?)\3, (['"])(.*?)\5, (['"])(.*)\7\)""")
 
 
-async def _soccer(rows: Fetched, need: Need) -> None:
+async def _soccer(rows: FetchedTables, need: RowRequest) -> None:
     path = "/sports/soccer/get_games_on_date"
     assert need.when is not None
     _add_teams(rows, need.names[0], "soccer")
@@ -410,7 +410,7 @@ def _club_names(written: str) -> list[str]:
     return list(dict.fromkeys(n for n in (team(written, "soccer"), written, written.title()) if n))
 
 
-async def _nba(rows: Fetched, need: Need) -> None:
+async def _nba(rows: FetchedTables, need: RowRequest) -> None:
     path = "/sports/nba/get_games_on_date"
     assert need.when is not None
     _add_teams(rows, need.names[0], "nba")
@@ -422,7 +422,7 @@ async def _nba(rows: Fetched, need: Need) -> None:
                     rows.tables.insert("nba_game", [{**game, "date": str(game.get("game_date"))[:10]}])
 
 
-def _add_teams(rows: Fetched, names: Iterable[str], sport: str) -> None:
+def _add_teams(rows: FetchedTables, names: Iterable[str], sport: str) -> None:
     """Teams that are known by these names: one without a game in that time is no unknown name."""
     for name in names:
         known = team(name, sport)
@@ -430,7 +430,7 @@ def _add_teams(rows: Fetched, names: Iterable[str], sport: str) -> None:
             rows.tables.insert("team", [{"name": known, "sport": sport, "alias": name}])
 
 
-_BRING: Final[Mapping[str, Callable[[Fetched, Need], Awaitable[None]]]] = {
+_BRING: Final[Mapping[str, Callable[[FetchedTables, RowRequest], Awaitable[None]]]] = {
     "person": _person, "artist": _artist, "get_movie": _movie, "get_movie_person_cast": _ties,
     "get_movie_person_crew": _ties, "get_movie_person_oscar": _ties, "get_stock_price": _company,
     "get_stock_pe_ratio": _company, "get_stock_market_cap": _company, "get_stock_eps": _company,

@@ -21,11 +21,11 @@ class GraphFault(Exception):
 
     def __init__(self, reason: str, detail: str, transient: bool = False):
         super().__init__(detail)
-        self.fault = Fault("lookup", reason, detail, transient)
+        self.fault = Fault("kg_query", reason, detail, transient)
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
+class RowRequest:
     """The rows that a call is about."""
 
     function: str  # "get_movie"; get_person is split into "person" and "artist"
@@ -35,7 +35,7 @@ class Need:
     now: Moment
 
 
-class Rows(Protocol):
+class ProgramTables(Protocol):
     """The tables of one program, filled as it goes."""
 
     tables: Tables
@@ -46,19 +46,19 @@ class Rows(Protocol):
         """What was asked of a server so far: path and body of each, in order."""
         ...
 
-    async def bring(self, need: Need) -> None:
+    async def bring(self, need: RowRequest) -> None:
         """Sees to it that the rows are in the tables. Raises GraphFault where they cannot be fetched."""
         ...
 
 
-class Graph(Protocol):
+class GraphBackend(Protocol):
     """A knowledge graph. `open` gives the tables for one program; programs may run side by side."""
 
-    def open(self) -> Rows: ...
+    def open(self) -> ProgramTables: ...
 
 
 @dataclass(slots=True)
-class Folder:
+class FolderBackend:
     """Embedded tables: all rows are there from the start, for every program alike."""
 
     tables: Tables
@@ -68,14 +68,16 @@ class Folder:
     def requests(self) -> Sequence[str]:
         return ()
 
-    def open(self) -> Rows:
+    def open(self) -> ProgramTables:
         return self
 
-    async def bring(self, need: Need) -> None:
+    async def bring(self, need: RowRequest) -> None:
         return None
 
 
-def open_folder(path: Path, strictness: Strictness | None = None, vectors: Vectors | None = None) -> Folder:
+def open_folder(
+    path: Path, strictness: Strictness | None = None, vectors: Vectors | None = None
+) -> FolderBackend:
     """The graph in a folder of Parquet, CSV or JSON tables. Raises DataError for what is none."""
     tables = load(path)
-    return Folder(tables, Linker(tables, strictness, vectors))
+    return FolderBackend(tables, Linker(tables, strictness, vectors))

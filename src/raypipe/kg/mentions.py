@@ -14,8 +14,8 @@ from datetime import timedelta
 
 from raypipe.core.kg import Mention
 from raypipe.kg.aliases import TEAMS, short_company, tickers_in
-from raypipe.kg.fetch import Fetched, Remote, mapping, movies, people, strings
-from raypipe.kg.graph import Need
+from raypipe.kg.fetch import FetchedTables, ServerBackend, mapping, movies, people, strings
+from raypipe.kg.graph import RowRequest
 from raypipe.kg.language.time_words import Moment, When
 from raypipe.kg.normalize import fold
 
@@ -29,7 +29,7 @@ _INFO = "/finance/get_info"
 _GAMES = "get_soccer_on_date"
 
 
-async def named(graph: Remote, text: str, now: Moment) -> list[Mention]:
+async def find_mentions(graph: ServerBackend, text: str, now: Moment) -> list[Mention]:
     """In the text's order, the longest where they overlap; capitals tell a ticker from a word. Sends
     `knowledge.MOST_SEARCHES` requests at most. Raises GraphFault for a server that is down or talks
     garbage."""
@@ -49,7 +49,7 @@ async def named(graph: Remote, text: str, now: Moment) -> list[Mention]:
     return rows.linker.mentions(text)
 
 
-async def _companies(rows: Fetched, text: str, names: list[str]) -> None:
+async def _companies(rows: FetchedTables, text: str, names: list[str]) -> None:
     """Those that the text names, with their tickers, which is what they are called by in calls."""
     there = f" {fold(text)} "
     meant = [n for n in names if any(f" {a} " in there for a in _spoken(n))]
@@ -67,10 +67,10 @@ def _spoken(company: str) -> list[str]:
     return [folded, short_company(folded)]
 
 
-async def _teams(rows: Fetched, now: Moment) -> None:
+async def _teams(rows: FetchedTables, now: Moment) -> None:
     teams = [{"name": t, "sport": sport} for sport, names in TEAMS.items() for t in names]
     nicknames = [{"name": t, "sport": "nba", "alias": t.split()[-1]} for t in TEAMS["nba"]]
     rows.tables.insert("team", [*teams, *nicknames])
     sunday = now.day - timedelta(days=(now.day.weekday() + 1) % 7)
     for day in (sunday - timedelta(days=1), sunday):
-        await rows.bring(Need(_GAMES, ((),), (), When("days", day, day), now))
+        await rows.bring(RowRequest(_GAMES, ((),), (), When("days", day, day), now))

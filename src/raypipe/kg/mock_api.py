@@ -42,7 +42,7 @@ class OutsideRange(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
+class MockEndpoint:
     fields: Mapping[str, Type]
     answer: Callable[[MockApi, Body], Any]
 
@@ -318,42 +318,48 @@ def _play_by_play(api: MockApi, body: Body) -> Any:
     return out or None
 
 
-ENDPOINTS: Final[Mapping[str, Endpoint]] = {
-    "/open/search_entity_by_name": Endpoint(_QUERY, lambda a, b: a.search("entity", "name", b["query"])),
-    "/open/get_entity": Endpoint(_QUERY, _entity),
-    "/movie/get_person_info": Endpoint(_QUERY, lambda a, b: _found(a, "person", "name", b["query"], _human)),
-    "/movie/get_movie_info": Endpoint(_QUERY, lambda a, b: _found(a, "movie", "title", b["query"], _film)),
-    "/movie/get_year_info": Endpoint(_QUERY, _year_info),
-    "/movie/get_movie_info_by_id": Endpoint(_NUMBER, _by_id("movie", _film)),
-    "/movie/get_person_info_by_id": Endpoint(_NUMBER, _by_id("person", _human)),
-    "/finance/get_company_name": Endpoint(_QUERY, lambda a, b: a.search("company", "name", b["query"])),
-    "/finance/get_ticker_by_name": Endpoint(_QUERY, _ticker),
-    "/finance/get_price_history": Endpoint(_QUERY, _history),
-    "/finance/get_detailed_price_history": Endpoint(_QUERY, _minutes),
-    "/finance/get_dividends_history": Endpoint(_QUERY, _dividends),
-    "/finance/get_market_capitalization": Endpoint(_QUERY, _company("market_cap")),
-    "/finance/get_eps": Endpoint(_QUERY, _company("eps")),
-    "/finance/get_pe_ratio": Endpoint(_QUERY, _company("pe_ratio")),
-    "/finance/get_info": Endpoint(_QUERY, _company_info),
-    "/music/search_artist_entity_by_name": Endpoint(
+ENDPOINTS: Final[Mapping[str, MockEndpoint]] = {
+    "/open/search_entity_by_name": MockEndpoint(_QUERY, lambda a, b: a.search("entity", "name", b["query"])),
+    "/open/get_entity": MockEndpoint(_QUERY, _entity),
+    "/movie/get_person_info": MockEndpoint(
+        _QUERY, lambda a, b: _found(a, "person", "name", b["query"], _human)
+    ),
+    "/movie/get_movie_info": MockEndpoint(
+        _QUERY, lambda a, b: _found(a, "movie", "title", b["query"], _film)
+    ),
+    "/movie/get_year_info": MockEndpoint(_QUERY, _year_info),
+    "/movie/get_movie_info_by_id": MockEndpoint(_NUMBER, _by_id("movie", _film)),
+    "/movie/get_person_info_by_id": MockEndpoint(_NUMBER, _by_id("person", _human)),
+    "/finance/get_company_name": MockEndpoint(_QUERY, lambda a, b: a.search("company", "name", b["query"])),
+    "/finance/get_ticker_by_name": MockEndpoint(_QUERY, _ticker),
+    "/finance/get_price_history": MockEndpoint(_QUERY, _history),
+    "/finance/get_detailed_price_history": MockEndpoint(_QUERY, _minutes),
+    "/finance/get_dividends_history": MockEndpoint(_QUERY, _dividends),
+    "/finance/get_market_capitalization": MockEndpoint(_QUERY, _company("market_cap")),
+    "/finance/get_eps": MockEndpoint(_QUERY, _company("eps")),
+    "/finance/get_pe_ratio": MockEndpoint(_QUERY, _company("pe_ratio")),
+    "/finance/get_info": MockEndpoint(_QUERY, _company_info),
+    "/music/search_artist_entity_by_name": MockEndpoint(
         _QUERY, lambda a, b: a.search("artist", "name", b["query"], RARE)
     ),
-    "/music/search_song_entity_by_name": Endpoint(
+    "/music/search_song_entity_by_name": MockEndpoint(
         _QUERY, lambda a, b: a.search("song", "name", b["query"], RARE)
     ),
-    "/music/get_billboard_rank_date": Endpoint({"rank": "int", "date": "string?"}, _billboard),
-    "/music/get_billboard_attributes": Endpoint(
+    "/music/get_billboard_rank_date": MockEndpoint({"rank": "int", "date": "string?"}, _billboard),
+    "/music/get_billboard_attributes": MockEndpoint(
         {"date": "string", "attribute": "string", "song_name": "string"}, _billboard_attribute
     ),
-    "/music/grammy_get_best_artist_by_year": Endpoint(_NUMBER, _best("best new artist")),
-    "/music/grammy_get_award_count_by_artist": Endpoint(_QUERY, lambda a, b: len(_awards("artist", b, a))),
-    "/music/grammy_get_award_count_by_song": Endpoint(_QUERY, lambda a, b: len(_awards("nominee", b, a))),
-    "/music/grammy_get_best_song_by_year": Endpoint(_NUMBER, _best("song of the year")),
-    "/music/grammy_get_award_date_by_artist": Endpoint(
+    "/music/grammy_get_best_artist_by_year": MockEndpoint(_NUMBER, _best("best new artist")),
+    "/music/grammy_get_award_count_by_artist": MockEndpoint(
+        _QUERY, lambda a, b: len(_awards("artist", b, a))
+    ),
+    "/music/grammy_get_award_count_by_song": MockEndpoint(_QUERY, lambda a, b: len(_awards("nominee", b, a))),
+    "/music/grammy_get_best_song_by_year": MockEndpoint(_NUMBER, _best("song of the year")),
+    "/music/grammy_get_award_date_by_artist": MockEndpoint(
         _QUERY, lambda a, b: list(dict.fromkeys(r["year"] for r in _awards("artist", b, a)))
     ),
-    "/music/grammy_get_best_album_by_year": Endpoint(_NUMBER, _best("album of the year")),
-    "/music/grammy_get_all_awarded_artists": Endpoint(
+    "/music/grammy_get_best_album_by_year": MockEndpoint(_NUMBER, _best("album of the year")),
+    "/music/grammy_get_all_awarded_artists": MockEndpoint(
         {},
         lambda a, b: list(
             dict.fromkeys(
@@ -361,15 +367,15 @@ ENDPOINTS: Final[Mapping[str, Endpoint]] = {
             )
         ),
     ),
-    "/music/get_artist_birth_place": Endpoint(_QUERY, _field("artist", "birth_place")),
-    "/music/get_artist_birth_date": Endpoint(_QUERY, _field("artist", "birth_date")),
-    "/music/get_members": Endpoint(_QUERY, _field("artist", "members")),
-    "/music/get_lifespan": Endpoint(_QUERY, _lifespan),
-    "/music/get_song_author": Endpoint(_QUERY, _field("song", "author")),
-    "/music/get_song_release_country": Endpoint(_QUERY, _field("song", "release_country")),
-    "/music/get_song_release_date": Endpoint(_QUERY, _field("song", "release_date")),
-    "/music/get_artist_all_works": Endpoint(_QUERY, _field("artist", "music")),
-    "/sports/soccer/get_games_on_date": Endpoint(_GAMES, _soccer),
-    "/sports/nba/get_games_on_date": Endpoint(_GAMES, _nba),
-    "/sports/nba/get_play_by_play_data_by_game_ids": Endpoint({"game_ids": "strings"}, _play_by_play),
+    "/music/get_artist_birth_place": MockEndpoint(_QUERY, _field("artist", "birth_place")),
+    "/music/get_artist_birth_date": MockEndpoint(_QUERY, _field("artist", "birth_date")),
+    "/music/get_members": MockEndpoint(_QUERY, _field("artist", "members")),
+    "/music/get_lifespan": MockEndpoint(_QUERY, _lifespan),
+    "/music/get_song_author": MockEndpoint(_QUERY, _field("song", "author")),
+    "/music/get_song_release_country": MockEndpoint(_QUERY, _field("song", "release_country")),
+    "/music/get_song_release_date": MockEndpoint(_QUERY, _field("song", "release_date")),
+    "/music/get_artist_all_works": MockEndpoint(_QUERY, _field("artist", "music")),
+    "/sports/soccer/get_games_on_date": MockEndpoint(_GAMES, _soccer),
+    "/sports/nba/get_games_on_date": MockEndpoint(_GAMES, _nba),
+    "/sports/nba/get_play_by_play_data_by_game_ids": MockEndpoint({"game_ids": "strings"}, _play_by_play),
 }

@@ -44,7 +44,7 @@ class Fact:
 
 
 @dataclass(frozen=True, slots=True)
-class Built:
+class BuildSummary:
     """What building came to."""
 
     facts: int
@@ -52,7 +52,7 @@ class Built:
     skipped: int  # lines without what their kind needs
 
 
-def build(source: Path, kind: Kind, out: Path, credits: Path | None = None) -> Built:
+def build(source: Path, kind: Kind, out: Path, credits: Path | None = None) -> BuildSummary:
     """Writes the table of a CSV file. `credits` is MovieLens' other file, with casts and crews.
 
     Raises DataError for a file that is no such CSV.
@@ -71,7 +71,7 @@ def build(source: Path, kind: Kind, out: Path, credits: Path | None = None) -> B
     }
     out.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(pa.table(columns, schema=SCHEMA), out, compression="zstd")
-    return Built(len(facts), len(rows), skipped)
+    return BuildSummary(len(facts), len(rows), skipped)
 
 
 def _clean(text: str) -> str:

@@ -25,7 +25,7 @@ Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class LineResult:
     """What a line gave, to be put in words."""
 
     relation: Relation
@@ -36,7 +36,7 @@ class Said:
     missing: bool = False  # the key is none of the relation's
 
 
-def sentences(said: Said) -> tuple[str, ...]:
+def sentences(said: LineResult) -> tuple[str, ...]:
     """One sentence a row, at most ten, then how many more there are."""
     relation, rows = said.relation, said.rows
     about = f" of {relation.about}" if relation.about else ""

@@ -118,7 +118,7 @@ def _read(dataset: lance.LanceDataset, table: MemoTable, keys: Sequence[str]) ->
 
 
 @dataclass(frozen=True, slots=True)
-class Folded:
+class MergeSummary:
     """What a fold did."""
 
     files: int  # folded and removed
@@ -126,10 +126,10 @@ class Folded:
     damaged: int  # files that were not what their name says; their values will be asked again
 
 
-def fold_memo(store: Store, fresh: bool = False) -> Folded:
+def merge_memo(store: Store, fresh: bool = False) -> MergeSummary:
     """Brings what workers remembered into the memo tables: before a run pins them, and after a run. `fresh`:
     replies that were asked for again take the place of older ones."""
-    done = Folded(0, 0, 0)
+    done = MergeSummary(0, 0, 0)
     for table in store.files.names(_FOLDER):
         kind_of(table)
         waiting: list[tuple[str, pa.Table]] = []  # file, its content
@@ -154,7 +154,9 @@ def fold_memo(store: Store, fresh: bool = False) -> Folded:
     return done
 
 
-def _fold(store: Store, table: str, waiting: list[tuple[str, pa.Table]], done: Folded, again: bool) -> Folded:
+def _fold(
+    store: Store, table: str, waiting: list[tuple[str, pa.Table]], done: MergeSummary, again: bool
+) -> MergeSummary:
     """Adds the values that the table has not, and only then removes their files."""
     content = pa.concat_tables([t for _, t in waiting])
     store.ensure(table, content.schema)

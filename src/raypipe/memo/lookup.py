@@ -1,6 +1,6 @@
 """What the memo of a store knows, asked without asking any model: for plans, and for the story of one row.
 
-Knows how keys are made (`memo.remembering`) and where values lie (`memo.disk`); changes nothing.
+Knows how keys are made (`memo.cached`) and where values lie (`memo.disk`); changes nothing.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import numpy as np
 import pyarrow as pa
 
 from raypipe.core.digests import model_identity
-from raypipe.core.kg import Facts, FactsRef, Request
-from raypipe.core.llm import Chat, Generate, Generated, Sampling
+from raypipe.core.kg import FactsRef, PublicFacts, Request
+from raypipe.core.llm import Chat, Generated, Generator, Sampling
 from raypipe.core.protocols import Embed, Graph, GraphRef, Index, Kit, Model, Role, Score, Step, Tokenize
 from raypipe.core.records import Fault, Question, digest
-from raypipe.memo.memo import Memo, MemoryMemo, MemoTable, Tally, Values, remembering
+from raypipe.memo.memo import CallCounts, Memo, MemoryMemo, MemoTable, Values, cached
 from raypipe.store.database import Store, missing
 
 _FOLDER = "_memo"  # of values that no table has yet
@@ -28,7 +28,7 @@ def vector_key(model: Model, role: Role, text: str) -> str:
     return digest(model_identity(model), role, text)
 
 
-def known(store: Store, table: MemoTable, keys: Sequence[str], version: int | None = None) -> set[str]:
+def lookup(store: Store, table: MemoTable, keys: Sequence[str], version: int | None = None) -> set[str]:
     """Which of the keys have a value: in the memo's table, or in a file that waits to be folded into it.
 
     With `version`, those that the table had then; 0 is before there was a table.
@@ -54,35 +54,35 @@ def _waiting(store: Store, table: MemoTable, keys: set[str]) -> set[str]:
 
 
 @dataclass(slots=True)
-class Asked:
+class MemoRequest:
     """One call of a step: what it wanted to know, and of which map."""
 
     table: MemoTable
     keys: list[str]
-    known: list[bool]  # by the memo
+    lookup: list[bool]  # by the memo
 
 
-class Listening:
+class RecordingMemo:
     """A memo that notes what it is asked for, and keeps nothing (`memo.Memo`)."""
 
     def __init__(self, memo: Memo) -> None:
         self._memo = memo
-        self.asked: list[Asked] = []
+        self.asked: list[MemoRequest] = []
 
     async def get_many(self, table: MemoTable, keys: Sequence[str]) -> tuple[np.ndarray, Values]:
         found, values = await self._memo.get_many(table, keys)
-        self.asked.append(Asked(table, list(keys), found.tolist()))
+        self.asked.append(MemoRequest(table, list(keys), found.tolist()))
         return found, values
 
     async def put_many(self, table: MemoTable, keys: Sequence[str], values: Values) -> None:
         return
 
 
-class NotRemembered(Exception):
+class NotCached(Exception):
     """A request whose value the memo does not hold (any more)."""
 
 
-class NoReply(NotRemembered):
+class NoReply(NotCached):
     """A request to a graph's server whose reply the memo does not hold, or that is too old."""
 
     def __init__(self, path: str) -> None:
@@ -90,7 +90,7 @@ class NoReply(NotRemembered):
         self.path = path
 
 
-class Silent:
+class CacheOnlyKit:
     """A kit without models (`step.Kit`): whatever the memo does not know is not asked, and raises."""
 
     def __init__(self, kit: Kit) -> None:
@@ -98,21 +98,21 @@ class Silent:
 
     def embedder(self, model: Model) -> Embed:
         async def embed(texts: Sequence[str], role: Role) -> np.ndarray:
-            raise NotRemembered(model.name)
+            raise NotCached(model.name)
 
         return embed
 
     def reranker(self, model: Model) -> Score:
         async def score(pairs: Sequence[tuple[str, str]]) -> np.ndarray:
-            raise NotRemembered(model.name)
+            raise NotCached(model.name)
 
         return score
 
-    def generator(self, model: Model) -> Generate:
+    def generator(self, model: Model) -> Generator:
         async def generate(
             chats: Sequence[Chat], sampling: Sampling, adapter: str | None = None
         ) -> list[Generated | Fault]:
-            raise NotRemembered(model.name)
+            raise NotCached(model.name)
 
         return generate
 
@@ -133,21 +133,21 @@ class Silent:
 
         return self._kit.graph(ref).through(silent, self.embedder)
 
-    def facts(self, ref: FactsRef) -> Facts:
+    def facts(self, ref: FactsRef) -> PublicFacts:
         return self._kit.facts(ref)
 
 
-async def first_request(step: Step, kit: Kit, questions: Sequence[Question]) -> list[Asked | None]:
+async def first_request(step: Step, kit: Kit, questions: Sequence[Question]) -> list[MemoRequest | None]:
     """The first that a step would ask about each question, were nothing remembered; None where it asks
     nothing. No model is asked."""
-    heard = Listening(MemoryMemo())
-    ask = step.open(remembering(Silent(kit), heard, Tally()))
-    found: list[Asked | None] = []
+    heard = RecordingMemo(MemoryMemo())
+    ask = step.open(cached(CacheOnlyKit(kit), heard, CallCounts()))
+    found: list[MemoRequest | None] = []
     for question in questions:
         heard.asked.clear()
         try:
             await ask([question])
-        except NotRemembered:
+        except NotCached:
             found.append(heard.asked[0])
         else:
             found.append(None)

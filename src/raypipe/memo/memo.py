@@ -17,11 +17,11 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 
 from raypipe.core.digests import model_identity, stable
-from raypipe.core.kg import Facts, FactsRef, Request, domain_of
-from raypipe.core.llm import Chat, Generate, Generated, Sampling
+from raypipe.core.kg import FactsRef, PublicFacts, Request, domain_of
+from raypipe.core.llm import Chat, Generated, Generator, Sampling
 from raypipe.core.protocols import Embed, Graph, GraphRef, Index, Kit, Model, Role, Score, Tokenize
 from raypipe.core.records import Fault, digest
-from raypipe.core.singleflight import Flights
+from raypipe.core.singleflight import SingleFlight
 
 Values: TypeAlias = np.ndarray
 """One value per key: (keys, dim) or (keys,) float32, or (keys,) of `chat.Generated` as objects."""
@@ -92,12 +92,12 @@ def _until(key: str, period: float | None, now: float) -> str:
     return key if period is None else f"{key}@{period!r}*{int(now // period)}"
 
 
-def over(key: str, now: float) -> bool:
+def expired(key: str, now: float) -> bool:
     """Whether the period of a graph's reply has ended, so that no run asks for its key any more.
 
-    >>> [over(_until("key", period, 100.0), 130.0) for period in (None, 60.0, 120.0)]
+    >>> [expired(_until("key", period, 100.0), 130.0) for period in (None, 60.0, 120.0)]
     [False, True, True]
-    >>> over(_until("key", 60.0, 130.0), 130.0)
+    >>> expired(_until("key", 60.0, 130.0), 130.0)
     False
     """
     period, _, number = key.partition("@")[2].partition("*")
@@ -117,7 +117,7 @@ class Memo(Protocol):
 
 
 @dataclass(slots=True)
-class Count:
+class CallCount:
     """How many distinct requests of one kind were asked of a model, and how many were remembered."""
 
     asked: int = 0
@@ -134,18 +134,18 @@ class Tokens:
 
 
 @dataclass(slots=True)
-class Tally:
+class CallCounts:
     """What a kit counted: texts to embed, pairs to score and chats to answer, each once per call."""
 
-    vectors: Count = field(default_factory=Count)
-    scores: Count = field(default_factory=Count)
-    replies: Count = field(default_factory=Count)
+    vectors: CallCount = field(default_factory=CallCount)
+    scores: CallCount = field(default_factory=CallCount)
+    replies: CallCount = field(default_factory=CallCount)
     tokens: Tokens = field(default_factory=Tokens)
 
     @classmethod
-    def of(cls, tree: dict[str, dict[str, int]]) -> Tally:
+    def of(cls, tree: dict[str, dict[str, int]]) -> CallCounts:
         """From what `dataclasses.asdict` makes of one."""
-        counts = {name: Count(**tree[name]) for name in ("vectors", "scores", "replies")}
+        counts = {name: CallCount(**tree[name]) for name in ("vectors", "scores", "replies")}
         return cls(**counts, tokens=Tokens(**tree["tokens"]))
 
     @property
@@ -156,7 +156,7 @@ class Tally:
     def remembered(self) -> int:
         return self.vectors.remembered + self.scores.remembered + self.replies.remembered
 
-    def add(self, other: Tally) -> None:
+    def add(self, other: CallCounts) -> None:
         """Adds what another kit counted."""
         for part in fields(self):
             mine, theirs = getattr(self, part.name), getattr(other, part.name)
@@ -208,12 +208,12 @@ class MemoryMemo:
                 del self._rows[name, key]
 
 
-Asking: TypeAlias = Flights[tuple[str, str], Any]
+Asking: TypeAlias = SingleFlight[tuple[str, str], Any]
 """What is being asked: (memo table, key) -> its value."""
 
 
-def remembering(
-    kit: Kit, memo: Memo | None, tally: Tally, asking: Asking | None = None,
+def cached(
+    kit: Kit, memo: Memo | None, tally: CallCounts, asking: Asking | None = None,
     clock: Callable[[], float] = time.time,
 ) -> Kit:  # fmt: skip
     """The same kit with equal requests of a call asked once, known ones not at all, and all of them counted.
@@ -222,12 +222,12 @@ def remembering(
     Kits that share `asking` ask an equal request once also while it is in flight: it counts as remembered
     for whoever waits. `clock` (seconds) tells when a graph's replies are too old (`GraphRef.refresh`).
     """
-    return _Remembering(kit, memo, tally, Flights() if asking is None else asking, clock)
+    return _Remembering(kit, memo, tally, SingleFlight() if asking is None else asking, clock)
 
 
 class _Remembering:
     def __init__(
-        self, kit: Kit, memo: Memo | None, tally: Tally, asking: Asking, clock: Callable[[], float]
+        self, kit: Kit, memo: Memo | None, tally: CallCounts, asking: Asking, clock: Callable[[], float]
     ) -> None:
         self._kit, self._memo, self._tally, self._asking, self._clock = kit, memo, tally, asking, clock
 
@@ -255,7 +255,7 @@ class _Remembering:
 
         return score
 
-    def generator(self, model: Model) -> Generate:
+    def generator(self, model: Model) -> Generator:
         table, identity = replies_of(model), model_identity(replace(model, adapters=()))
 
         async def generate(
@@ -317,7 +317,7 @@ class _Remembering:
 
         return self._kit.graph(ref).through(wrap, self.embedder)
 
-    def facts(self, ref: FactsRef) -> Facts:
+    def facts(self, ref: FactsRef) -> PublicFacts:
         return self._kit.facts(ref)
 
     async def _through(
@@ -325,7 +325,7 @@ class _Remembering:
         table: MemoTable,
         keys: list[str],
         ask: Callable[[list[int]], Awaitable[Values]],
-        count: Count,
+        count: CallCount,
     ) -> Values:
         """Values of all keys. `ask` gets row numbers, one per unknown key."""
         if not keys:

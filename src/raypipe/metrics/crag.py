@@ -46,7 +46,7 @@ INVALID_QUESTION = "invalid question"
 
 
 @dataclass(frozen=True, slots=True)
-class Scored:
+class Prediction:
     """One prediction with all that a rule needs to score it."""
 
     question: str  # question id
@@ -105,7 +105,7 @@ class Marks:
     verdicts: tuple[Verdict, ...]  # one per prediction, in order
 
 
-def judge(row: Scored, rule: Rule) -> Verdict:
+def judge(row: Prediction, rule: Rule) -> Verdict:
     """The verdict on one prediction. Raises ValueError for a row without truths."""
     if not row.truths:
         raise ValueError(f"question {row.question!r} has no truth to score against")
@@ -113,7 +113,7 @@ def judge(row: Scored, rule: Rule) -> Verdict:
     return Verdict(row.question, outcome, reason)
 
 
-def _outcome(row: Scored, rule: Rule) -> tuple[VerdictOutcome, Reason]:
+def _outcome(row: Prediction, rule: Rule) -> tuple[VerdictOutcome, Reason]:
     if row.prediction is None:
         return "unscored", "no_prediction"
     prediction = row.prediction.strip().lower()
@@ -138,7 +138,7 @@ def _outcome(row: Scored, rule: Rule) -> tuple[VerdictOutcome, Reason]:
     return ("correct" if said == 1 else "hallucination"), "judge"
 
 
-def open_truths(row: Scored, rule: Rule) -> tuple[str, ...]:
+def open_truths(row: Prediction, rule: Rule) -> tuple[str, ...]:
     """The truths that a rule leaves to a judge, in order; () where the rule alone decides."""
     if _outcome(replace(row, judge_response=None), rule) != ("unscored", "no_judge_reply"):
         return ()
@@ -174,7 +174,7 @@ def total(verdicts: Iterable[Verdict]) -> CragScore:
     )
 
 
-def score(rows: Iterable[Scored], rule: Rule) -> CragScore:
+def score(rows: Iterable[Prediction], rule: Rule) -> CragScore:
     """The score of these predictions."""
     return total(judge(r, rule) for r in rows)
 
@@ -187,7 +187,7 @@ def bounds(score: CragScore) -> tuple[float, float] | None:
     return low, low + 2 * score.n_unscored / score.total
 
 
-def controls(rows: Sequence[Scored], rule: Rule) -> dict[str, CragScore]:
+def controls(rows: Sequence[Prediction], rule: Rule) -> dict[str, CragScore]:
     """The floor: what the same constant answer to every question scores on these truths.
 
     Nobody judges a constant: "invalid question" is wrong wherever the rule alone does not find it right.
@@ -206,7 +206,7 @@ def interval(score: CragScore) -> tuple[float, float] | None:
     return score_interval(score.n_correct, score.n_miss, score.n_hallucination)
 
 
-def slices(rows: Sequence[Scored], verdicts: Sequence[Verdict]) -> tuple[Slice, ...]:
+def slices(rows: Sequence[Prediction], verdicts: Sequence[Verdict]) -> tuple[Slice, ...]:
     """The score for each value of each label, labels in the order met, values by size and then by name."""
     groups: dict[str, dict[str, list[Verdict]]] = {}
     for row, verdict in zip(rows, verdicts, strict=True):
@@ -220,7 +220,7 @@ def slices(rows: Sequence[Scored], verdicts: Sequence[Verdict]) -> tuple[Slice, 
     return tuple(out)
 
 
-def mark(rows: Sequence[Scored], rule: Rule) -> Marks:
+def mark(rows: Sequence[Prediction], rule: Rule) -> Marks:
     """Verdicts, score, controls and slices of one run."""
     verdicts = tuple(judge(r, rule) for r in rows)
     overall = total(verdicts)
@@ -237,13 +237,13 @@ def mark(rows: Sequence[Scored], rule: Rule) -> Marks:
 
 def pair(
     questions: Iterable[Question], golds: Mapping[str, Gold], judged: Mapping[str, str]
-) -> tuple[list[Scored], list[str]]:
+) -> tuple[list[Prediction], list[str]]:
     """Answered questions with their truths (by question id) and judge replies (by question id), in
     order, and the ids of the questions that have no truth and so cannot be scored.
 
     A question that ended in a fault has no prediction: it is unscored, not wrong and not missing.
     """
-    rows: list[Scored] = []
+    rows: list[Prediction] = []
     without: list[str] = []
     for q in questions:
         gold = golds.get(q.id)
@@ -251,5 +251,5 @@ def pair(
             without.append(q.id)
             continue
         prediction = None if q.outcome in ("", FAULT) else q.answer
-        rows.append(Scored(q.id, prediction, gold.answers, judged.get(q.id), gold.labels))
+        rows.append(Prediction(q.id, prediction, gold.answers, judged.get(q.id), gold.labels))
     return rows, without

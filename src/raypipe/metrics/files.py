@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from raypipe.metrics import crag, ranking
-from raypipe.metrics.textfile import Line, lines
+from raypipe.metrics.textfile import TextLine, lines
 
 
 def score_crag_file(path: Path, rule: crag.Rule) -> dict[str, Any]:
@@ -49,7 +49,7 @@ def score_ranking_files(run: Path, qrels: Path, per_query: bool) -> dict[str, An
     return out
 
 
-def read_predictions(path: Path) -> tuple[list[crag.Scored], dict[str, int]]:
+def read_predictions(path: Path) -> tuple[list[crag.Prediction], dict[str, int]]:
     """The predictions in a file, and what was normalised (what -> how often)."""
     normalised: Counter[str] = Counter()
     rows = []
@@ -65,7 +65,7 @@ def _refuse(constant: str) -> Any:
     raise ValueError(f"{constant} is not JSON")
 
 
-def _object(line: Line) -> dict[str, Any]:
+def _object(line: TextLine) -> dict[str, Any]:
     try:
         record = json.loads(line.text, parse_constant=_refuse)
     except (ValueError, RecursionError) as e:
@@ -75,7 +75,7 @@ def _object(line: Line) -> dict[str, Any]:
     return record
 
 
-def _row(line: Line, record: dict[str, Any], normalised: Counter[str]) -> crag.Scored:
+def _row(line: TextLine, record: dict[str, Any], normalised: Counter[str]) -> crag.Prediction:
     for name in ("query", "answer", "prediction"):
         if name not in record:
             raise line.error(f"a field {name!r}", sorted(record))
@@ -97,7 +97,7 @@ def _row(line: Line, record: dict[str, Any], normalised: Counter[str]) -> crag.S
     if not isinstance(alternatives, list):
         raise line.error("a list of texts as 'alternatives'", alternatives)
     prediction, judged = record["prediction"], record.get("judge_response")
-    return crag.Scored(
+    return crag.Prediction(
         question=f"{line.number}",
         prediction=None if prediction is None else text("prediction", prediction),
         truths=(answer, *(text("alternatives", a) for a in alternatives)),

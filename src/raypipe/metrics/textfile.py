@@ -21,7 +21,7 @@ _GZIP_MAGIC = b"\x1f\x8b"
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class TextLine:
     """One line and where it stands, for messages."""
 
     path: Path
@@ -47,7 +47,7 @@ class Line:
             raise self.error(meaning, text) from None
 
 
-def lines(path: Path) -> Iterator[Line]:
+def lines(path: Path) -> Iterator[TextLine]:
     """The lines of a UTF-8 file, plain or .gz, blank ones too. A byte order mark and CR LF are taken off.
 
     Raises DataError for a file that is missing, truncated, mislabelled or not UTF-8.
@@ -62,7 +62,7 @@ def lines(path: Path) -> Iterator[Line]:
                         f"{path}:{number}: expected a line of at most {_LINE_BYTES} bytes, found more"
                     )
                 encoding = "utf-8-sig" if number == 1 else "utf-8"
-                yield Line(path, number, raw.decode(encoding).rstrip("\r\n"))
+                yield TextLine(path, number, raw.decode(encoding).rstrip("\r\n"))
     except UnicodeDecodeError as e:
         raise DataError(
             f"{path}:{number}: expected UTF-8 text, found {e.object[e.start : e.start + 8]!r}"
@@ -75,7 +75,7 @@ def lines(path: Path) -> Iterator[Line]:
         raise DataError(f"{path}: expected a readable file, found: {e.strerror}") from e
 
 
-def filled(path: Path) -> Iterator[Line]:
+def filled(path: Path) -> Iterator[TextLine]:
     """The lines that are not blank."""
     return (line for line in lines(path) if line.text.strip())
 

@@ -28,7 +28,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from raypipe.core.errors import ClusterTooSmall, ConfError, RaypipeError
 from raypipe.core.llm import STEP, Alone, Chat, Generated, Sampling
 from raypipe.core.records import Fault
-from raypipe.core.singleflight import Flights
+from raypipe.core.singleflight import SingleFlight
 
 NAMESPACE = "raypipe"
 CALL = 32  # chats in one call: a lost call is asked again whole, and small ones cost more messages
@@ -38,7 +38,7 @@ CLOSE_S = 30.0
 CALLS = 1000  # at once on one engine; they wait in vLLM's queue, which is where they share batches
 
 
-class Asked(Protocol):
+class EngineProtocol(Protocol):
     """What an actor holds: `models.engine.Engine`, or something that behaves like it."""
 
     async def ready(self) -> None: ...
@@ -53,12 +53,12 @@ class Asked(Protocol):
     def close(self) -> None: ...
 
 
-Make: TypeAlias = Callable[[], Asked]
+Make: TypeAlias = Callable[[], EngineProtocol]
 """Makes the engine inside its actor. A function of a module, or a partial of one, so that it can be sent."""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Resources:
     """What one engine takes of the cluster."""
 
     cpus: float = 0.5  # its worker's own core is vLLM's business
@@ -109,11 +109,11 @@ class EngineActor:
         """The first call makes the engine: what a constructor raises, Ray reports as a death. `pause`: s to
         wait before that. `suspect`: told of a call that begins with nothing else in the engine."""
         self._make, self._pause, self._suspect = make, pause, suspect
-        self._engine: Asked | None = None
+        self._engine: EngineProtocol | None = None
         self._making = asyncio.Lock()
-        self._flights: Flights[tuple[Chat, Sampling, str | None], Generated | Fault] = Flights()
+        self._flights: SingleFlight[tuple[Chat, Sampling, str | None], Generated | Fault] = SingleFlight()
 
-    async def _open(self) -> Asked:
+    async def _open(self) -> EngineProtocol:
         async with self._making:
             if self._engine is None:
                 await asyncio.sleep(self._pause())
@@ -136,7 +136,7 @@ class EngineActor:
     async def generate(
         self, chats: Sequence[Chat], sampling: Sampling, adapter: str | None = None, alone: str = ""
     ) -> list[Generated | Fault]:
-        """As `Asked.generate`. Equal requests of any callers are asked once while in flight. `alone`: a name
+        """As `EngineProtocol.generate`. Equal requests are computed once while in flight. `alone`: a name
         for a call that nothing else runs beside."""
         engine = await self._open()
         if alone:
@@ -173,7 +173,7 @@ Group: TypeAlias = tuple[Any, int]
 
 
 @contextmanager
-def reserved(places: Sequence[Place], wait_s: float) -> Iterator[list[Group | None]]:
+def reserved(places: Sequence[Resources], wait_s: float) -> Iterator[list[Group | None]]:
     """A place for each engine, set aside together and given back when the block ends: two jobs never hold
     half of what each needs. None for one that takes nothing. Raises ClusterTooSmall when others hold what is
     needed for longer than `wait_s`."""
@@ -196,7 +196,7 @@ def reserved(places: Sequence[Place], wait_s: float) -> Iterator[list[Group | No
         remove_placement_group(group)
 
 
-def begin(name: str, make: Make, place: Place, group: Group | None = None) -> Client:
+def start_actor(name: str, make: Make, place: Resources, group: Group | None = None) -> Client:
     """The engine of that name, in its place if one was reserved; begun if it is not there, and not waited
     for: `Client.ready` does."""
     where = PlacementGroupSchedulingStrategy(group[0], group[1]) if group else "DEFAULT"
@@ -215,9 +215,9 @@ def begin(name: str, make: Make, place: Place, group: Group | None = None) -> Cl
     return Client(actor.remote(make, *hands), name)
 
 
-def start(name: str, make: Make, place: Place) -> Client:
+def start(name: str, make: Make, place: Resources) -> Client:
     """The engine of that name, ready; begun if it is not there. Raises as `Client.ready`."""
-    client = begin(name, make, place)
+    client = start_actor(name, make, place)
     client.ready()
     return client
 

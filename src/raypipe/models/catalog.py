@@ -48,7 +48,7 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ModelEntry:
     """One entry of models.yaml."""
 
     kind: ModelKind
@@ -109,7 +109,7 @@ class Entry:
 class Catalog:
     """The models that recipes may name."""
 
-    entries: Mapping[str, Entry]
+    entries: Mapping[str, ModelEntry]
     file: Path  # for messages, and the folder that relative paths start from
     hub: Path  # the hub's local cache
 
@@ -162,7 +162,7 @@ class Catalog:
             tokenizer_path=tokenizer.path if tokenizer else "",
         )
 
-    def _adapter(self, where: Where, name: str, entry: Entry) -> str:
+    def _adapter(self, where: Where, name: str, entry: ModelEntry) -> str:
         """The identity of an adapter's weights; of a generator without weights, its name's."""
         if entry.loader in WEIGHTLESS:
             return f"{entry.loader}@{FORMULA[entry.loader]}:{name}"
@@ -176,7 +176,7 @@ class Catalog:
             )
         return folder.identity(local, "adapter")
 
-    def _tokenizer(self, entry: Entry, where: Where) -> Model | None:
+    def _tokenizer(self, entry: ModelEntry, where: Where) -> Model | None:
         """A remote model's tokenizer, where its entry names one."""
         if not entry.tokenizer:
             return None
@@ -187,7 +187,7 @@ class Catalog:
             )
         return found
 
-    def _here(self, entry: Entry, where: Where) -> bool:
+    def _here(self, entry: ModelEntry, where: Where) -> bool:
         """Whether the entry's files are on this machine."""
         if entry.loader in WEIGHTLESS:
             return True
@@ -198,7 +198,7 @@ class Catalog:
         """Absolute, since workers have other working directories."""
         return (self.file.parent / path).resolve()
 
-    def _hub(self, entry: Entry, where: Where) -> tuple[str, str]:
+    def _hub(self, entry: ModelEntry, where: Where) -> tuple[str, str]:
         if entry.revision is None or not _COMMIT.fullmatch(entry.revision):
             raise where.at("revision").error(
                 f"expected the 40 hex digits of a commit of {entry.repo}, found {entry.revision!r}. "
@@ -226,5 +226,7 @@ def read(tree: Mapping[str, Any], file: Path, hub: Path | None = None) -> Catalo
         from huggingface_hub.constants import HF_HUB_CACHE
 
         hub = Path(HF_HUB_CACHE)
-    entries = {name: config.build(Entry, entry, Where(str(file), str(name))) for name, entry in tree.items()}
+    entries = {
+        name: config.build(ModelEntry, entry, Where(str(file), str(name))) for name, entry in tree.items()
+    }
     return Catalog(entries, file, hub)

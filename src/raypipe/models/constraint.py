@@ -26,7 +26,7 @@ BYTES, CLASS, EMPTY, RULE, SEQUENCE, CHOICES, REPEAT, PATTERN = 0, 1, 3, 4, 5, 6
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class ReplyLength:
     """The lengths of what a constraint allows, in bytes of UTF-8; a token is at least one byte."""
 
     shortest: int
@@ -34,12 +34,12 @@ class Bounds:
 
 
 @lru_cache(maxsize=256)
-def bounds(constraint: Constraint) -> Bounds:
+def bounds(constraint: Constraint) -> ReplyLength:
     """Raises ConfError for a constraint that does not compile, that no reply can fulfil, or that allows
     replies of any length."""
     if isinstance(constraint, Choice):
         lengths = [len(option.encode()) for option in constraint.options]
-        return Bounds(min(lengths), max(lengths))
+        return ReplyLength(min(lengths), max(lengths))
     what, tree = _NAME[type(constraint)], _Tree(_serialized(constraint))
     shortest = tree.lengths(longest=False)[tree.root]
     if math.isinf(shortest):
@@ -54,7 +54,7 @@ def bounds(constraint: Constraint) -> Bounds:
         )
     if longest == 0:
         raise ConfError(f"{what}: the only reply it allows is empty:\n{_shown(constraint)}")
-    return Bounds(int(shortest), int(longest))
+    return ReplyLength(int(shortest), int(longest))
 
 
 def schema_text(constraint: JsonSchema) -> str:

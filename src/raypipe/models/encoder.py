@@ -91,7 +91,7 @@ def check(model: Model, net: Any, tokenizer: Any) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class EncoderBatch:
     """Some encodings of like length on their way through a model."""
 
     rows: list[int]  # which of the encodings
@@ -123,7 +123,7 @@ class Encoder:
         tokenizer.no_padding()
         return tokenizer
 
-    def batches(self, encodings: Sequence[Encoding]) -> Iterator[Batch]:
+    def batches(self, encodings: Sequence[Encoding]) -> Iterator[EncoderBatch]:
         lengths = [len(e.ids) for e in encodings]
         for rows in by_length(lengths, self.budget):
             shape = (len(rows), max(lengths[i] for i in rows))
@@ -133,9 +133,9 @@ class Encoder:
                 n = lengths[i]
                 ids[r, :n], types[r, :n], mask[r, :n] = encodings[i].ids, encodings[i].type_ids, 1
             tensors = (torch.from_numpy(a).to(self.device) for a in (ids, types, mask))
-            yield Batch(rows, *tensors)
+            yield EncoderBatch(rows, *tensors)
 
-    def run(self, batch: Batch) -> Any:
+    def run(self, batch: EncoderBatch) -> Any:
         inputs = {"input_ids": batch.ids, "attention_mask": batch.mask}
         if self.typed:
             inputs["token_type_ids"] = batch.types
@@ -143,7 +143,7 @@ class Encoder:
             return self.net(**inputs)
 
 
-class SortedEmbedder:
+class TransformersEmbedder:
     """Pooled token vectors, unit length."""
 
     def __init__(self, model: Model, device: str) -> None:
@@ -168,7 +168,7 @@ class SortedEmbedder:
         return out
 
 
-class SortedReranker:
+class TransformersReranker:
     """The sigmoid of one logit over (query, passage)."""
 
     def __init__(self, model: Model, device: str) -> None:

@@ -21,10 +21,10 @@ from raypipe.core.errors import ConfError
 from raypipe.core.llm import Alone, Chat, Generated, Sampling
 from raypipe.core.records import Fault
 from raypipe.models import generator, vllm_terms
-from raypipe.models.adapter_batching import Gate
-from raypipe.models.generator import Setup
+from raypipe.models.adapter_batching import AdapterGate
+from raypipe.models.generator import EngineSetup
 from raypipe.models.vllm_terms import fault, refused, reply
-from raypipe.models.watchdog import Guard
+from raypipe.models.watchdog import Watchdog
 
 CLOSE_S = 20.0  # vLLM's own 5 are short on a busy machine, and what it kills leaves shared memory behind
 
@@ -38,19 +38,19 @@ class Engine:
     making it takes 20 to 110 seconds. Raises ModelMissing or ConfError for a folder that must not be started.
     """
 
-    def __init__(self, setup: Setup, exit_when_dead: bool = False) -> None:
+    def __init__(self, setup: EngineSetup, exit_when_dead: bool = False) -> None:
         """`exit_when_dead`: where EngineDied would be raised, end this process, to be started anew."""
         generator.check(setup)
         self.setup = setup
         self._exit = exit_when_dead
-        self._guard = Guard()
+        self._guard = Watchdog()
         try:
             self._llm = _start(setup)
         except BaseException:
             self._guard.close()
             raise
-        self._guard.born()
-        self._gate = Gate()
+        self._guard.arm()
+        self._gate = AdapterGate()
         self._numbers = itertools.count()
         self._lora = {a.name: (i + 1, a.folder) for i, a in enumerate(setup.adapters)}
         self._streams: dict[str, asyncio.Task[None]] = {}
@@ -261,7 +261,7 @@ class Engine:
         raise EngineDied(f"{self.setup.folder}: {e}") from e
 
 
-def _start(setup: Setup) -> Any:
+def _start(setup: EngineSetup) -> Any:
     """vLLM's engine, started."""
     # Read by vLLM when it is imported, here and in its children: no report of usage to anyone.
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")

@@ -33,7 +33,7 @@ class Adapter:
 
 
 @dataclass(frozen=True, slots=True)
-class Setup:
+class EngineSetup:
     """One engine: which weights it holds, and how much room it gets."""
 
     folder: str  # of the model
@@ -48,7 +48,7 @@ class Setup:
     sequences: int = 128  # replies written at the same time, at most
 
 
-def check(setup: Setup) -> None:
+def check(setup: EngineSetup) -> None:
     """Raises ModelMissing for files that are not here, ConfError for what must not or cannot be started."""
     folder = Path(setup.folder)
     if not folder.is_dir():
@@ -70,7 +70,7 @@ def check(setup: Setup) -> None:
         _check_adapter(adapter)
 
 
-def rank(setup: Setup) -> int:
+def rank(setup: EngineSetup) -> int:
     """The smallest room that holds every adapter's rank."""
     most = max(int(_tree(Path(a.folder) / ADAPTER[0])["r"]) for a in setup.adapters)
     return next(room for room in RANKS if room >= most)
@@ -149,7 +149,7 @@ def _check_template(folder: Path) -> None:
         )
 
 
-def _check_context(setup: Setup, config: dict[str, Any]) -> None:
+def _check_context(setup: EngineSetup, config: dict[str, Any]) -> None:
     if setup.context < 16:
         raise ConfError(f"{setup.folder}: context: expected at least 16 tokens, found {setup.context}")
     text = config.get("text_config") if isinstance(config.get("text_config"), dict) else config

@@ -19,12 +19,12 @@ import numpy as np
 
 from raypipe.core.digests import model_identity, stable
 from raypipe.core.errors import ConfError, Unavailable
-from raypipe.core.kg import Facts, FactsRef
-from raypipe.core.llm import STEP, Chat, Generate, Generated, Sampling
+from raypipe.core.kg import FactsRef, PublicFacts
+from raypipe.core.llm import STEP, Chat, Generated, Generator, Sampling
 from raypipe.core.protocols import Embed, Graph, GraphRef, Index, Kit, Model, ModelKind, Role, Score, Tokenize
 from raypipe.core.records import Fault
 from raypipe.models import load
-from raypipe.models.load import Address, Engine, Room
+from raypipe.models.load import EndpointAddress, Engine, EngineLimits
 from raypipe.models.routing import routed
 
 T = TypeVar("T")
@@ -52,8 +52,8 @@ class LocalKit:
         threads: int | None = None,
         *,
         engines: Mapping[str, Sequence[str]] | None = None,
-        endpoints: Mapping[str, Address] | None = None,
-        room: Room | None = None,
+        endpoints: Mapping[str, EndpointAddress] | None = None,
+        room: EngineLimits | None = None,
         heard: Callable[[str], None] | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
@@ -63,7 +63,7 @@ class LocalKit:
         self._threads = threads
         self._engines = engines
         self._endpoints = endpoints or {}
-        self._room = room or Room()
+        self._room = room or EngineLimits()
         self._heard = heard
         self._clock = clock
         self._closing: list[Callable[[], Awaitable[None]]] = []
@@ -71,8 +71,8 @@ class LocalKit:
         self._loaded: dict[Model, Any] = {}  # by what decides its numbers; filled by the worker alone
         self._names: dict[Model, str] = {}  # the name under which it was loaded
         self._tokenizers: dict[Model, Tokenize] = {}
-        self._generators: dict[Model, Generate] = {}
-        self._facts: dict[str, Facts] = {}
+        self._generators: dict[Model, Generator] = {}
+        self._facts: dict[str, PublicFacts] = {}
         self._graphs: dict[str, Graph] = {}
         self._own: dict[Model, _Own] = {}  # engines in this process
 
@@ -108,7 +108,7 @@ class LocalKit:
 
         return score
 
-    def generator(self, model: Model) -> Generate:
+    def generator(self, model: Model) -> Generator:
         _expect(model, "generator")
         key = _key(model)
         if key not in self._generators:
@@ -120,7 +120,7 @@ class LocalKit:
         while self._closing:
             await self._closing.pop()()
 
-    def _open_generator(self, model: Model) -> Generate:
+    def _open_generator(self, model: Model) -> Generator:
         if model.loader == "scripted":
             return load.open_scripted(model)
         if model.loader == "openai":
@@ -129,7 +129,7 @@ class LocalKit:
             return endpoint.generate
         return self._own_engine(model) if self._engines is None else _shared(model, self._engines)
 
-    def _own_engine(self, model: Model) -> Generate:
+    def _own_engine(self, model: Model) -> Generator:
         """An engine in this process, started by the first call."""
         own = _Own(load.engine_setup(model, self._room))
         self._own[_key(model)] = own
@@ -220,7 +220,7 @@ class LocalKit:
             self._graphs[key] = self._open_graph(ref)
         return self._graphs[key]
 
-    def facts(self, ref: FactsRef) -> Facts:
+    def facts(self, ref: FactsRef) -> PublicFacts:
         """Raises ConfError for a table without a place, DataError for a file that is none."""
         from raypipe.kg import public_data
 
@@ -232,10 +232,10 @@ class LocalKit:
         from raypipe.kg import adapter as known
         from raypipe.kg import client
 
-        known.placed(ref)
+        known.require_location(ref)
         if ref.kind == "folder":
             return known.open_tables(ref, self.embedder, self._clock)
-        connection = client.Connection(ref.where)
+        connection = client.ServerConnection(ref.where)
         self._closing.append(connection.close)
         return known.open_server(ref, connection.ask, self.embedder, self._clock)
 
@@ -298,7 +298,7 @@ class _Own:
             self.started.pop().close()
 
 
-def _shared(model: Model, engines: Mapping[str, Sequence[str]]) -> Generate:
+def _shared(model: Model, engines: Mapping[str, Sequence[str]]) -> Generator:
     """The engines that the job started for a model: each chat is sent where its context was read before."""
     if not (names := engines.get(model_identity(model))):
         raise ConfError(

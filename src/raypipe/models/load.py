@@ -15,12 +15,12 @@ from typing import Literal, Protocol, TypeAlias
 import numpy as np
 
 from raypipe.core.errors import ConfError
-from raypipe.core.llm import Generate
+from raypipe.core.llm import Generator
 from raypipe.core.protocols import Model, Role, Tokenize
 from raypipe.models import fake, folder, generator
 from raypipe.models.catalog import REMOTE, WEIGHTLESS
-from raypipe.models.generator import Adapter, Setup
-from raypipe.models.openai import Endpoint, OpenAI
+from raypipe.models.generator import Adapter, EngineSetup
+from raypipe.models.openai import ChatEndpoint, OpenAIClient
 from raypipe.models.scripted import Scripted
 
 Engine: TypeAlias = Literal["flag", "sorted"]
@@ -55,9 +55,9 @@ def open_embedder(model: Model, engine: Engine, device: str) -> Embedder:
     _computable(model, engine, device)
     _no_bars()
     if engine == "sorted":
-        from raypipe.models.encoder import SortedEmbedder
+        from raypipe.models.encoder import TransformersEmbedder
 
-        return SortedEmbedder(model, device)
+        return TransformersEmbedder(model, device)
     from raypipe.models.flagembedding import FlagEmbedder
 
     return FlagEmbedder(model, device)
@@ -73,16 +73,16 @@ def open_reranker(model: Model, engine: Engine, device: str) -> Reranker:
 
         return MaxSim(model, device)
     if engine == "sorted":
-        from raypipe.models.encoder import SortedReranker
+        from raypipe.models.encoder import TransformersReranker
 
-        return SortedReranker(model, device)
+        return TransformersReranker(model, device)
     from raypipe.models.flagembedding import FlagScorer
 
     return FlagScorer(model, device)
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class EngineLimits:
     """What one vLLM engine may take of its machine."""
 
     device: Literal["cpu", "cuda"] = "cpu"
@@ -92,7 +92,7 @@ class Room:
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class EndpointAddress:
     """An endpoint of the cluster file, with the key that its `key_env` named. In no digest."""
 
     url: str  # up to and with /v1
@@ -104,11 +104,11 @@ class Address:
     tries: int = 5
 
 
-def open_scripted(model: Model) -> Generate:
+def open_scripted(model: Model) -> Generator:
     return Scripted(adapters=[name for name, _ in model.adapters], context=model.max_tokens).generate
 
 
-def open_endpoint(model: Model, endpoints: Mapping[str, Address]) -> OpenAI:
+def open_endpoint(model: Model, endpoints: Mapping[str, EndpointAddress]) -> OpenAIClient:
     """The model behind its endpoint. Raises ConfError for an endpoint that the cluster file does not have."""
     if (at := endpoints.get(model.path)) is None:
         raise ConfError(
@@ -117,8 +117,8 @@ def open_endpoint(model: Model, endpoints: Mapping[str, Address]) -> OpenAI:
             f"`endpoints` there"
         )
     key = at.key
-    return OpenAI(
-        Endpoint(
+    return OpenAIClient(
+        ChatEndpoint(
             url=at.url,
             model=model.repo,
             key=(lambda: key) if key else None,
@@ -132,11 +132,11 @@ def open_endpoint(model: Model, endpoints: Mapping[str, Address]) -> OpenAI:
     )
 
 
-def engine_setup(model: Model, room: Room) -> Setup:
+def engine_setup(model: Model, room: EngineLimits) -> EngineSetup:
     """What a vLLM model's engine is started with. Raises ModelMissing or ConfError unless it can be."""
     present(model)
     names = (name for name, _ in model.adapters)
-    setup = Setup(
+    setup = EngineSetup(
         folder=model.path,
         context=model.max_tokens,
         dtype=model.dtype,  # type: ignore[arg-type]  # one of the three: the catalog's

@@ -21,7 +21,7 @@ GIB = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
-class Weight:
+class ModelSize:
     """The size of one model, once loaded."""
 
     parameters: int  # numbers in its weight files, adapters' too
@@ -29,7 +29,7 @@ class Weight:
     per_token: int  # bytes of keys and values for one token of context; 0 for embedders and rerankers
 
 
-def weight(model: Model) -> Weight | None:
+def model_size(model: Model) -> ModelSize | None:
     """The size of a model; None if its files are not here, or it has none. Raises ConfError for a folder
     whose files cannot be read."""
     folder = Path(model.path)
@@ -46,7 +46,7 @@ def weight(model: Model) -> Weight | None:
         raise ConfError(f"model {model.name!r}: {folder} cannot be read: {e}. Fetch the folder again") from e
     stored = sum(f.stat().st_size for f in files)
     size = stored if model.quantization else parameters * BYTES[model.dtype]
-    return Weight(parameters, size, _per_token(config, model.dtype) if model.kind == "generator" else 0)
+    return ModelSize(parameters, size, _per_token(config, model.dtype) if model.kind == "generator" else 0)
 
 
 def _parameters(file: Path) -> int:

@@ -36,7 +36,7 @@ SHOWN = 300  # characters of an endpoint's answer in a fault
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
+class ChatEndpoint:
     """Where a model is asked, and how hard it may be pressed."""
 
     url: str  # up to and with /v1
@@ -59,12 +59,12 @@ class Endpoint:
                 raise ValueError(f"{name}: expected a number above 0, found {getattr(self, name)}")
 
 
-class OpenAI:
+class OpenAIClient:
     """`generate` keeps the contract of `chat.Generate`. Use it on one event loop and `await close()` it."""
 
     def __init__(
         self,
-        endpoint: Endpoint,
+        endpoint: ChatEndpoint,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         clock: Callable[[], float] = time.monotonic,
         seed: int = 0,

@@ -14,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from raypipe.core.llm import Chat, Generate, Generated, Sampling
+from raypipe.core.llm import Chat, Generated, Generator, Sampling
 from raypipe.core.records import Fault
 
 HEADS = (64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048)
@@ -100,7 +100,7 @@ def _rank(key: bytes, engine: int) -> bytes:
     return hashlib.blake2b(key, digest_size=8, salt=engine.to_bytes(2)).digest()
 
 
-def routed(engines: Sequence[Generate]) -> Generate:
+def routed(engines: Sequence[Generator]) -> Generator:
     """Several equal engines as one: a chat goes where its context was read before, and replies come in order.
     For one event loop."""
     router = Router(len(engines))

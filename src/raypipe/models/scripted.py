@@ -23,7 +23,7 @@ _TOKEN = re.compile(r"\s*\S+")
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ScriptedCall:
     """One row that was asked."""
 
     chat: Chat
@@ -71,7 +71,7 @@ class Scripted:
     def __init__(self, script: Script = echo, adapters: Sequence[str] = (), context: int = 4096) -> None:
         self._script, self._adapters, self._context = script, tuple(adapters), context
         self._seen: set[tuple[str | None, str]] = set()
-        self.asked: list[Asked] = []
+        self.asked: list[ScriptedCall] = []
 
     async def generate(
         self, chats: Sequence[Chat], sampling: Sampling, adapter: str | None = None
@@ -81,7 +81,7 @@ class Scripted:
             raise ConfError(
                 f"scripted: no adapter named {adapter!r}; it has {', '.join(self._adapters) or 'none'}"
             )
-        self.asked += [Asked(chat, sampling, adapter) for chat in chats]
+        self.asked += [ScriptedCall(chat, sampling, adapter) for chat in chats]
         return [self._one(chat, sampling, adapter) for chat in chats]
 
     def _one(self, chat: Chat, sampling: Sampling, adapter: str | None) -> Generated | Fault:

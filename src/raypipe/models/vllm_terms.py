@@ -8,12 +8,12 @@ from raypipe.core.llm import STEP, Choice, Constraint, Generated, Grammar, JsonS
 from raypipe.core.records import Fault
 from raypipe.models import generator
 from raypipe.models.constraint import bounds, schema_text
-from raypipe.models.generator import Setup
+from raypipe.models.generator import EngineSetup
 
 GIB = 2**30
 
 
-def arguments(setup: Setup) -> dict[str, Any]:
+def arguments(setup: EngineSetup) -> dict[str, Any]:
     """What vLLM is started with."""
     room: dict[str, Any] = {"gpu_memory_utilization": setup.gpu_share}
     if setup.device == "cpu":

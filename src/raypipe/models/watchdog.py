@@ -1,8 +1,8 @@
 """Ends an engine's processes when the process that started them is gone, however it went.
 
 vLLM's children end with their parent when it exits in good order; after SIGKILL they run on, with their
-memory. Those born between `Guard(...)` and `born()` carry a mark in their environment. A small process in a
-session of its own holds one end of a pipe: when the other end closes, it ends whatever still has the mark.
+memory. Those started between `Watchdog(...)` and `arm()` carry a mark in their environment. A small process
+in a session of its own holds one end of a pipe: when the other end closes, it ends what still has the mark.
 Linux only, as vLLM is. Knows no engine; the watching process imports the standard library alone.
 """
 
@@ -22,8 +22,8 @@ KEEP = "SPT_NOENV"  # else setproctitle, which vLLM calls, writes titles over th
 PATIENCE_S = 10.0  # between SIGTERM and SIGKILL
 
 
-class Guard:
-    """Watches over the children that are started from here until `born`."""
+class Watchdog:
+    """Watches over the children that are started from here until `arm`."""
 
     def __init__(self) -> None:
         resource_tracker.ensure_running()  # this process's own, which must not be born with the mark
@@ -36,14 +36,14 @@ class Guard:
         )
         os.environ.update({NAME: mark, KEEP: "1"})  # the only way to reach vLLM's children and theirs
 
-    def born(self) -> None:
+    def arm(self) -> None:
         """All children are there."""
         for name in (NAME, KEEP):
             os.environ.pop(name, None)
 
     def close(self) -> None:
         """Ends what is left of the children, and waits for that."""
-        self.born()
+        self.arm()
         assert self._watcher.stdin is not None
         self._watcher.stdin.close()
         self._watcher.wait()

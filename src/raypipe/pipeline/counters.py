@@ -11,50 +11,54 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TypeAlias
 
-from raypipe.recipes.executor import StageCount
+from raypipe.recipes.executor import StageCounters
 from raypipe.store import Store
 
-Counts: TypeAlias = dict[str, StageCount]
+Counts: TypeAlias = dict[str, StageCounters]
 """By name of stage."""
 
 
 @dataclass(slots=True)
-class Filled:
+class TableCounters:
     """What the parts of one run over one table came to."""
 
     parts: int = 0
     counts: Counts = field(default_factory=dict)
 
-    def add(self, counts: Mapping[str, StageCount], parts: int = 1) -> None:
+    def add(self, counts: Mapping[str, StageCounters], parts: int = 1) -> None:
         self.parts += parts
         for name, count in counts.items():
-            self.counts.setdefault(name, StageCount()).add(count)
+            self.counts.setdefault(name, StageCounters()).add(count)
 
 
 @dataclass(slots=True)
-class Done:
+class RunCounters:
     """What was done: by this attempt, and by those before it that came to no report."""
 
-    tables: dict[str, Filled] = field(default_factory=dict)  # by run of one table, all attempts together
-    earlier: Filled = field(default_factory=Filled)  # of that, what attempts before this one did
+    tables: dict[str, TableCounters] = field(
+        default_factory=dict
+    )  # by run of one table, all attempts together
+    earlier: TableCounters = field(
+        default_factory=TableCounters
+    )  # of that, what attempts before this one did
     store: Store | None = None  # where it is kept until it is reported; None: it is not
     name: str = ""  # of its file there
     places: dict[str, dict[str, int]] = field(default_factory=dict)  # pool -> who -> rows, of this attempt
 
     @classmethod
-    def kept(cls, store: Store, what: str) -> Done:
+    def kept(cls, store: Store, what: str) -> RunCounters:
         """What attempts at some work did that came to no report. `what` names the work: a digest."""
         done = cls(store=store, name=f"_attempts/{what}.json")
         for run, tree in json.loads(store.files.read(done.name) or b"{}").items():
-            counts = {name: StageCount.of(c) for name, c in tree["counts"].items()}
-            done.tables[run] = Filled(tree["parts"], counts)
+            counts = {name: StageCounters.of(c) for name, c in tree["counts"].items()}
+            done.tables[run] = TableCounters(tree["parts"], counts)
             done.earlier.add(counts, tree["parts"])
         return done
 
     @property
     def counts(self) -> Counts:
         """All of it, by stage."""
-        whole = Filled()
+        whole = TableCounters()
         for filled in self.tables.values():
             whole.add(filled.counts)
         return whole.counts
@@ -64,9 +68,9 @@ class Done:
         """Parts that earlier attempts did."""
         return self.earlier.parts
 
-    def add(self, run: str, counts: Mapping[str, StageCount], earlier: bool = False) -> None:
+    def add(self, run: str, counts: Mapping[str, StageCounters], earlier: bool = False) -> None:
         """Counts one part, which was done now or by an earlier attempt."""
-        self.tables.setdefault(run, Filled()).add(counts)
+        self.tables.setdefault(run, TableCounters()).add(counts)
         if earlier:
             self.earlier.add(counts)
 

@@ -20,23 +20,23 @@ from raypipe.core import arrow
 from raypipe.core.digests import model_identity
 from raypipe.core.protocols import Model
 from raypipe.core.records import Fault, Outcome, Question, digest
-from raypipe.memo.disk import fold_memo, memo_versions
+from raypipe.memo.disk import memo_versions, merge_memo
 from raypipe.memo.memo import vectors_of
-from raypipe.pipeline.counters import Done
+from raypipe.pipeline.counters import RunCounters
 from raypipe.pipeline.tasks import (
-    Fill,
-    FillAnswers,
-    FillPassages,
-    FillTexts,
-    FillVectors,
-    Part,
-    PartDone,
-    Place,
+    AnswersTask,
+    PassagesTask,
+    TableTask,
+    Task,
+    TaskResult,
+    TextsTask,
+    VectorsTask,
     Verb,
+    WorkerConfig,
     answer_key,
     counts_of,
 )
-from raypipe.recipes.executor import Corpora
+from raypipe.recipes.executor import CorpusExecutor
 from raypipe.recipes.recipe import Recipe
 from raypipe.report.progress import Progress
 from raypipe.steps.parse import Parse
@@ -60,11 +60,11 @@ T = TypeVar("T")
 
 ANSWERS_AT_ONCE = 100  # read in one look: some 40 kB each with fifty citations and twenty hits
 
-Runner: TypeAlias = Callable[[Verb, Fill, Sequence[Part]], Iterator[PartDone]]
+Runner: TypeAlias = Callable[[Verb, TableTask, Sequence[Task]], Iterator[TaskResult]]
 """Does parts somewhere and yields what each became, in any order. The verb says which pool it is for."""
 
 
-def inline(verb: Verb, fill: Fill, parts: Sequence[Part]) -> Iterator[PartDone]:
+def inline(verb: Verb, fill: TableTask, parts: Sequence[Task]) -> Iterator[TaskResult]:
     """One part after the other in this process."""
     do = fill.open()
     with asyncio.Runner() as loop:
@@ -83,12 +83,12 @@ def batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
         yield some
 
 
-async def _coroutine(work: Awaitable[PartDone]) -> PartDone:
+async def _coroutine(work: Awaitable[TaskResult]) -> TaskResult:
     return await work
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
+class TaskSizes:
     """How much work one completion record stands for; in no digest."""
 
     sources: int
@@ -117,7 +117,7 @@ def searched(store: Store, recipe: Recipe) -> IndexSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class Filling:
+class TableBuild:
     """The work that brings one table up to date."""
 
     what: str  # names the work: a digest of its stages
@@ -127,7 +127,7 @@ class Filling:
     unit: str  # sources, texts, questions
     per_part: int  # units in a part
     todo: Callable[[], list[str]]  # ids that the table lacks
-    fill: Callable[[str], Fill]  # the work under the name of a run
+    fill: Callable[[str], TableTask]  # the work under the name of a run
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,18 +136,18 @@ class Pipeline:
 
     store: Store
     recipe: Recipe
-    place: Place
-    sizes: Sizes
+    place: WorkerConfig
+    sizes: TaskSizes
     runner: Runner
     progress: Progress
     workers: Mapping[Verb, int] = field(default_factory=lambda: {"parse": 1, "embed": 1, "answer": 1})
     """Processes that do parts at a time, each with its own memory of what it asked."""
 
-    def index(self, questions: Iterable[Question] | None, done: Done | None = None) -> Done:
+    def index(self, questions: Iterable[Question] | None, done: RunCounters | None = None) -> RunCounters:
         """Brings the tables of the corpus half up to date with every source that these questions may search
         (None: every source in the store), and counts what it does on `done`. Raises what a stage raises;
         whole parts stay."""
-        done = done or Done()
+        done = done or RunCounters()
         wanted = self.sources(questions)
         with self.store.lease("driver", f"index {self.recipe.name}"):
             self._texts(wanted, done)
@@ -156,11 +156,13 @@ class Pipeline:
                 self._vectors(model, wanted, done)
         return done
 
-    def answer(self, questions: Iterable[Question], fresh: bool = False, done: Done | None = None) -> Done:
+    def answer(
+        self, questions: Iterable[Question], fresh: bool = False, done: RunCounters | None = None
+    ) -> RunCounters:
         """Answers the questions that have no answer yet from this recipe and this evidence, and counts what
         it does on `done`. `fresh`: all of them, and language models are asked again whatever is remembered;
         vectors and scores are not."""
-        done = done or Done()
+        done = done or RunCounters()
         snapshot = self.snapshot()
         keys = self._keys(questions, snapshot)
 
@@ -170,21 +172,21 @@ class Pipeline:
 
         what = self.answers_run(snapshot)
         with self.store.lease("driver", f"answer {self.recipe.name}"):
-            fold_memo(self.store)
+            merge_memo(self.store)
             if fresh:
                 end(self.store, what)  # what a killed run left was not asked again
                 self.store.forget("answers", "key", list(keys))
                 self.store.forget("faults", "digest", list(keys))
-            work = Filling(
+            work = TableBuild(
                 what, "answers", "answer", "answered", "questions", self.sizes.questions,
                 lambda: self.unanswered_of(keys),
-                lambda run: FillAnswers(
+                lambda run: AnswersTask(
                     self.place, self.recipe, run, snapshot,
                     searched(self.store, self.recipe), known(),
                 ),
             )  # fmt: skip
             self._fill(work, done)
-            fold_memo(self.store, fresh)
+            merge_memo(self.store, fresh)
         return done
 
     def answers_run(self, snapshot: str) -> str:
@@ -258,19 +260,19 @@ class Pipeline:
         stored = set(here)
         return sorted(here) if questions is None else [s for s in cited if s in stored]
 
-    def _texts(self, wanted: list[str], done: Done) -> None:
+    def _texts(self, wanted: list[str], done: RunCounters) -> None:
         table = self.texts_table
         with asyncio.Runner() as loop:
-            empty = loop.run(Corpora(self.recipe, self.place.kit(None)).texts(arrow.corpus_table([])))
+            empty = loop.run(CorpusExecutor(self.recipe, self.place.kit(None)).texts(arrow.corpus_table([])))
         self.store.ensure(table, empty.drop(["fault"]).schema)
-        work = Filling(
+        work = TableBuild(
             f"texts-{self.recipe.texts_digest()}", table, "parse", "parsed", "sources", self.sizes.sources,
             lambda: self.missing(table, wanted),
-            lambda run: FillTexts(self.place, self.recipe, table, run),
+            lambda run: TextsTask(self.place, self.recipe, table, run),
         )  # fmt: skip
         self._fill(work, done)
 
-    def _passages(self, wanted: list[str], done: Done) -> None:
+    def _passages(self, wanted: list[str], done: RunCounters) -> None:
         table = self.passages_table
         self.store.ensure(table, PASSAGES)
 
@@ -278,30 +280,30 @@ class Pipeline:
             lost = set(self.store.missing(self.texts_table, "source", wanted))
             return self.missing(table, [s for s in wanted if s not in lost])
 
-        work = Filling(
+        work = TableBuild(
             table, table, "parse", "split", "texts", self.sizes.sources, todo,
-            lambda run: FillPassages(self.place, self.recipe, table, run, self.texts_table),
+            lambda run: PassagesTask(self.place, self.recipe, table, run, self.texts_table),
         )  # fmt: skip
         self._fill(work, done)
 
-    def _vectors(self, model: Model, wanted: list[str], done: Done) -> None:
+    def _vectors(self, model: Model, wanted: list[str], done: RunCounters) -> None:
         table = self.vectors_table(model)
         self.store.ensure(table, vectors_schema(model.dim))
-        fold_memo(self.store)
+        merge_memo(self.store)
 
         def todo() -> list[str]:
             here = set(self.store.sources_with_chunks(self.passages_table).to_pylist())
             return self.missing(table, [s for s in wanted if s in here])
 
-        def fill(run: str) -> Fill:
+        def fill(run: str) -> TableTask:
             memo = {k: v for k, v in memo_versions(self.store).items() if k == vectors_of(model).name}
-            return FillVectors(
+            return VectorsTask(
                 self.place, self.recipe, table, run, self.texts_table, self.passages_table, model, memo
             )
 
-        work = Filling(table, table, "embed", "embedded", "sources", self.sizes.sources, todo, fill)
+        work = TableBuild(table, table, "embed", "embedded", "sources", self.sizes.sources, todo, fill)
         self._fill(work, done)
-        fold_memo(self.store)
+        merge_memo(self.store)
 
     def missing(self, table: str, ids: list[str]) -> list[str]:
         """The ids that a table lacks and that were not found impossible to do."""
@@ -321,7 +323,7 @@ class Pipeline:
         rows: list[dict[str, str]] = self.store.dataset("faults").to_table(filter="NOT transient").to_pylist()
         return rows
 
-    def _fill(self, work: Filling, done: Done) -> None:
+    def _fill(self, work: TableBuild, done: RunCounters) -> None:
         """Fills a table with what it lacks: first what a killed run left, then the rest."""
         if run := begun(self.store, work.what):
             self._finish(run, work, done)
@@ -329,7 +331,7 @@ class Pipeline:
             if self._finish(begin(self.store, work.what, ids, work.per_part), work, done):
                 return  # what failed in passing is to do again, but not by this run
 
-    def _finish(self, run: Run, work: Filling, done: Done) -> bool:
+    def _finish(self, run: Run, work: TableBuild, done: RunCounters) -> bool:
         """Does what is left of a run and commits it. False if others added some of its rows meanwhile: its
         plan is void then, and what is missing is to be worked out anew."""
         if committed(self.store, work.table, run.name) is None:
@@ -343,14 +345,14 @@ class Pipeline:
         end(self.store, work.what)
         return whole
 
-    def _do(self, run: Run, work: Filling, done: Done) -> None:
+    def _do(self, run: Run, work: TableBuild, done: RunCounters) -> None:
         """Does the parts of a run that no driver before has done."""
         need(self.store, 0, f"what is left of {work.table}")
         here = done_parts(self.store, work.table, run.name)
         if run.name not in done.tables:
             for facts in here.values():
                 done.add(run.name, counts_of(facts), earlier=True)
-        left = [Part(name, ids) for name, ids in run.parts.items() if name not in here]
+        left = [Task(name, ids) for name, ids in run.parts.items() if name not in here]
         with self.progress.task(work.past, work.unit, sum(len(p.ids) for p in left)) as task:
             for part in self.runner(work.pool, work.fill(run.name), left):
                 done.add(run.name, part.counts)

@@ -18,8 +18,8 @@ from raypipe import readers
 from raypipe.core import arrow
 from raypipe.core.records import Document, Fault, Gold, Question, Source, digest
 from raypipe.pipeline.tasks import faults_table
-from raypipe.readers import Counts, Format, Row
-from raypipe.report.progress import Progress, Task
+from raypipe.readers import Format, ReadCounts, Row
+from raypipe.report.progress import Progress, ProgressTask
 from raypipe.store import Store, commit, put, write_part
 from raypipe.store.disk_space import need
 from raypipe.store.sizes import write_sizes
@@ -29,7 +29,7 @@ READER = "2"  # raised when the readers make other rows of the same bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Ingested:
+class IngestSummary:
     """What reading some files came to. Kept in the store, so that the same bytes are read once."""
 
     fingerprint: str  # of the files; the digest of their faults
@@ -47,7 +47,7 @@ class _Kept:
     faults: list[tuple[str, Fault]] = field(default_factory=list)  # id, trouble
 
 
-def ingest(store: Store, paths: Sequence[Path], format: Format, progress: Progress) -> Ingested:
+def ingest(store: Store, paths: Sequence[Path], format: Format, progress: Progress) -> IngestSummary:
     """Reads files into a store. The same bytes again change nothing and are not decoded.
 
     Raises ConfError for an unknown format and DataError for a missing, truncated or mislabelled file; then
@@ -57,8 +57,8 @@ def ingest(store: Store, paths: Sequence[Path], format: Format, progress: Progre
     name = f"_ingested/{of}.json"
     if (raw := store.files.read(name)) is not None:
         tree = json.loads(raw)
-        return Ingested(of, tuple(tree["questions"]), tree["counts"], tree["reasons"], again=True)
-    counts, kept = Counts(), _Kept()
+        return IngestSummary(of, tuple(tree["questions"]), tree["counts"], tree["reasons"], again=True)
+    counts, kept = ReadCounts(), _Kept()
     with store.lease("driver", f"ingest {paths[0]}"):
         need(store, 0, "reading files")
         run = uuid.uuid4().hex
@@ -73,7 +73,7 @@ def ingest(store: Store, paths: Sequence[Path], format: Format, progress: Progre
         reasons = dict(sorted(Counter(fault.reason for _, fault in kept.faults).items()))
         body = {"questions": ids, "counts": asdict(counts), "reasons": reasons}
         store.files.write(name, json.dumps(body).encode())
-    return Ingested(of, ids, asdict(counts), reasons)
+    return IngestSummary(of, ids, asdict(counts), reasons)
 
 
 def fingerprint(paths: Sequence[Path], format: Format) -> str:
@@ -85,7 +85,7 @@ def fingerprint(paths: Sequence[Path], format: Format) -> str:
     return digest(*parts)
 
 
-def _watched(rows: Iterator[Row], counts: Counts, task: Task) -> Iterator[Row]:
+def _watched(rows: Iterator[Row], counts: ReadCounts, task: ProgressTask) -> Iterator[Row]:
     for row in rows:
         task.advance((counts.bytes_read >> 20) - task.done)
         yield row

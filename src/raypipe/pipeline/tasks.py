@@ -23,8 +23,8 @@ from raypipe.core.protocols import Index, Model
 from raypipe.core.records import Fault, Question, digest
 from raypipe.memo.disk import StoreMemo
 from raypipe.models.kit import LocalKit
-from raypipe.models.load import Address, Engine, Room
-from raypipe.recipes.executor import Corpora, Questions, StageBroke, StageCount, fine
+from raypipe.models.load import EndpointAddress, Engine, EngineLimits
+from raypipe.recipes.executor import CorpusExecutor, QuestionExecutor, StageCounters, StageError, fine
 from raypipe.recipes.recipe import Recipe, row_key
 from raypipe.store import ANSWERS, FAULTS, Store, with_chunkless, write_part
 from raypipe.store.index import IndexSpec, LanceIndex
@@ -37,17 +37,17 @@ Verb: TypeAlias = Literal["parse", "embed", "answer"]
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class Task:
     """Some rows of the work to do."""
 
     name: str
     ids: tuple[str, ...]  # of sources, or of questions
-    lost: Mapping[str, Lost] = field(default_factory=dict)  # id -> why it is not even tried any more
+    lost: Mapping[str, FailedRow] = field(default_factory=dict)  # id -> why it is not even tried any more
     trial: bool = False  # True: only to see whether it can be done; nothing is stored but what models said
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
+class FailedRow:
     """A row that broke whoever worked on it."""
 
     fault: Fault
@@ -55,50 +55,50 @@ class Lost:
 
 
 @dataclass(frozen=True, slots=True)
-class PartDone:
+class TaskResult:
     """What doing a part came to."""
 
     name: str
     ids: int  # rows that the part was asked to do
     rows: int  # rows stored in the table
     faults: int  # ids that could not be done
-    counts: Mapping[str, StageCount] = field(default_factory=dict)  # by stage
+    counts: Mapping[str, StageCounters] = field(default_factory=dict)  # by stage
     where: str = ""  # who did it: node, process and GPUs; "": this process
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
 
     @classmethod
-    def from_json(cls, text: str) -> PartDone:
+    def from_json(cls, text: str) -> TaskResult:
         tree = json.loads(text)
         return cls(**{**tree, "counts": counts_of(tree)})
 
 
-def counts_of(facts: Mapping[str, Any]) -> dict[str, StageCount]:
+def counts_of(facts: Mapping[str, Any]) -> dict[str, StageCounters]:
     """By stage, what was counted while a part was done: from the facts of its completion record."""
-    return {name: StageCount.of(tree) for name, tree in facts["counts"].items()}
+    return {name: StageCounters.of(tree) for name, tree in facts["counts"].items()}
 
 
-Do: TypeAlias = Callable[[Part], Awaitable[PartDone]]
+Do: TypeAlias = Callable[[Task], Awaitable[TaskResult]]
 
 
-class Fill(Protocol):
+class TableTask(Protocol):
     """One kind of work, as plain values: a frozen dataclass."""
 
     @property
-    def place(self) -> Place: ...
+    def place(self) -> WorkerConfig: ...
 
     def open(self) -> Do: ...
 
 
-def with_threads(fill: Fill, threads: int) -> Fill:
+def with_threads(fill: TableTask, threads: int) -> TableTask:
     """The same work where a model on a CPU has so many threads."""
-    placed: Fill = replace(cast(Any, fill), place=replace(fill.place, threads=threads))
+    placed: TableTask = replace(cast(Any, fill), place=replace(fill.place, threads=threads))
     return placed
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class WorkerConfig:
     """Where a process works: whatever decides speed and no result."""
 
     store: str  # URI
@@ -107,8 +107,10 @@ class Place:
     threads: int  # of a model on a CPU
     # Model identity -> names in Ray; None: this process starts an engine of its own.
     engines: Mapping[str, tuple[str, ...]] | None = field(default_factory=dict)
-    endpoints: Mapping[str, Address] = field(default_factory=dict)  # by the names that models.yaml uses
-    room: Room = field(default_factory=Room)  # of an engine that this process starts
+    endpoints: Mapping[str, EndpointAddress] = field(
+        default_factory=dict
+    )  # by the names that models.yaml uses
+    room: EngineLimits = field(default_factory=EngineLimits)  # of an engine that this process starts
     question_s: float | None = None  # for each question, from when its part begins; None: no deadline
 
     def kit(self, index: Index | None) -> LocalKit:
@@ -127,12 +129,12 @@ the same rows."""
 
 
 def _doing(
-    store: Store, table: str, run: str, stages: Corpora | Questions, compute: Compute,
+    store: Store, table: str, run: str, stages: CorpusExecutor | QuestionExecutor, compute: Compute,
     digest_of: Callable[[str], str],
 ) -> Do:  # fmt: skip
     """Does parts of one table. `digest_of`: what names the work on a row, by its id."""
 
-    async def do(part: Part) -> PartDone:
+    async def do(part: Task) -> TaskResult:
         left = tuple(i for i in part.ids if i not in part.lost)
         done, lost = await bisected(compute, left, stages.counts)
         rows = pa.concat_tables([t for t, _ in done])
@@ -144,14 +146,14 @@ def _doing(
             write_part(store, "faults", run, part.name, faults_table(of, run), {})
             facts = {"counts": {name: asdict(count) for name, count in counts.items()}}
             write_part(store, table, run, part.name, rows, facts)
-        return PartDone(part.name, len(part.ids), rows.num_rows, len(letters), counts)
+        return TaskResult(part.name, len(part.ids), rows.num_rows, len(letters), counts)
 
     return do
 
 
 async def bisected(
-    compute: Compute, ids: tuple[str, ...], counts: Mapping[str, StageCount]
-) -> tuple[list[tuple[pa.Table, Letters]], dict[str, Lost]]:
+    compute: Compute, ids: tuple[str, ...], counts: Mapping[str, StageCounters]
+) -> tuple[list[tuple[pa.Table, Letters]], dict[str, FailedRow]]:
     """What some ids come to, however many of them break the code that works on them.
 
     A batch that raises is cut into some that are as many as they are long, those into single rows: whatever
@@ -159,7 +161,7 @@ async def bisected(
     full disk, a step that breaks a law.
     """
     done: list[tuple[pa.Table, Letters]] = []
-    lost: dict[str, Lost] = {}
+    lost: dict[str, FailedRow] = {}
     waiting = [(ids, 1)]
     while waiting:
         some, attempt = waiting.pop(0)
@@ -169,7 +171,7 @@ async def bisected(
             raise
         except Exception as e:
             if len(some) == 1:
-                lost[some[0]] = Lost(_broke(e, counts), attempt)
+                lost[some[0]] = FailedRow(_broke(e, counts), attempt)
                 continue
             size = math.isqrt(len(some)) if attempt == 1 else 1
             waiting += [(some[at : at + size], attempt + 1) for at in range(0, len(some), size)]
@@ -178,10 +180,10 @@ async def bisected(
     return done, lost
 
 
-def _broke(e: Exception, counts: Mapping[str, StageCount]) -> Fault:
+def _broke(e: Exception, counts: Mapping[str, StageCounters]) -> Fault:
     """The fault of a row on which a stage raised. Memory may be another's fault: the row stays to do."""
-    stage = e.stage if isinstance(e, StageBroke) else next(iter(counts))
-    cause = e.__cause__ if isinstance(e, StageBroke) and e.__cause__ else e
+    stage = e.stage if isinstance(e, StageError) else next(iter(counts))
+    cause = e.__cause__ if isinstance(e, StageError) and e.__cause__ else e
     counts[stage].faults += 1
     # The second is torch's, which nobody imports here.
     memory = isinstance(cause, MemoryError) or type(cause).__name__ == "OutOfMemoryError"
@@ -202,17 +204,17 @@ def faults_table(rows: Sequence[tuple[str, dict[str, Any], int, str]], run: str)
 
 
 @dataclass(frozen=True, slots=True)
-class FillTexts:
+class TextsTask:
     """Sources through the stages before the split."""
 
-    place: Place
+    place: WorkerConfig
     recipe: Recipe
     table: str
     run: str
 
     def open(self) -> Do:
         store = Store.open(self.place.store)
-        corpora = Corpora(self.recipe, self.place.kit(None))
+        corpora = CorpusExecutor(self.recipe, self.place.kit(None))
 
         async def compute(ids: tuple[str, ...]) -> tuple[pa.Table, Letters]:
             rows = _in_order(store.rows("sources", "id", ids), "id", ids)
@@ -223,10 +225,10 @@ class FillTexts:
 
 
 @dataclass(frozen=True, slots=True)
-class FillPassages:
+class PassagesTask:
     """Texts through the split."""
 
-    place: Place
+    place: WorkerConfig
     recipe: Recipe
     table: str
     run: str
@@ -234,7 +236,7 @@ class FillPassages:
 
     def open(self) -> Do:
         store = Store.open(self.place.store)
-        corpora = Corpora(self.recipe, self.place.kit(None))
+        corpora = CorpusExecutor(self.recipe, self.place.kit(None))
 
         async def compute(ids: tuple[str, ...]) -> tuple[pa.Table, Letters]:
             texts = _in_order(store.rows(self.texts, "source", ids), "source", ids)
@@ -249,10 +251,10 @@ class FillPassages:
 
 
 @dataclass(frozen=True, slots=True)
-class FillVectors:
+class VectorsTask:
     """Chunks through one embedder. Texts that were ever embedded by it are not embedded again."""
 
-    place: Place
+    place: WorkerConfig
     recipe: Recipe
     table: str
     run: str
@@ -264,7 +266,7 @@ class FillVectors:
     def open(self) -> Do:
         store = Store.open(self.place.store)
         memo = StoreMemo(self.place.store, self.memo)
-        corpora = Corpora(self.recipe, self.place.kit(None), memo)
+        corpora = CorpusExecutor(self.recipe, self.place.kit(None), memo)
 
         async def compute(ids: tuple[str, ...]) -> tuple[pa.Table, Letters]:
             vectors = await corpora.vectors(chunks_of(store, self.texts, self.passages, ids), self.model)
@@ -287,10 +289,10 @@ def chunks_of(store: Store, texts: str, passages: str, ids: tuple[str, ...]) -> 
 
 
 @dataclass(frozen=True, slots=True)
-class FillAnswers:
+class AnswersTask:
     """Questions through the question half."""
 
-    place: Place
+    place: WorkerConfig
     recipe: Recipe
     run: str
     snapshot: str  # names the corpus, for questions that bring no sources
@@ -300,7 +302,7 @@ class FillAnswers:
     def open(self) -> Do:
         store = Store.open(self.place.store)
         memo = StoreMemo(self.place.store, self.memo)
-        ask = Questions(self.recipe, self.place.kit(LanceIndex(self.index)), memo)
+        ask = QuestionExecutor(self.recipe, self.place.kit(LanceIndex(self.index)), memo)
         recipe = self.recipe.digest()
 
         keys: dict[str, str] = {}  # question id -> key of its answer

@@ -4,6 +4,17 @@ Each format's module opens with one literal record. Nothing is held but the line
 """
 
 from raypipe.readers.formats import FORMATS, Format, files_of, open, size
-from raypipe.readers.rows import LIMITS, Counts, Limits, Row, unseen
+from raypipe.readers.rows import LIMITS, ReadCounts, ReaderLimits, Row, unseen
 
-__all__ = ["FORMATS", "LIMITS", "Counts", "Format", "Limits", "Row", "files_of", "open", "size", "unseen"]
+__all__ = [
+    "FORMATS",
+    "LIMITS",
+    "Format",
+    "ReadCounts",
+    "ReaderLimits",
+    "Row",
+    "files_of",
+    "open",
+    "size",
+    "unseen",
+]

@@ -16,24 +16,24 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from raypipe.core.records import Document, Question, Source, source_id
-from raypipe.readers.lines import Line
-from raypipe.readers.rows import Counts, Row, Seen, Unusable, field, filled
+from raypipe.readers.lines import JsonLine
+from raypipe.readers.rows import DuplicateCheck, ReadCounts, Row, UnusableLine, field, filled
 
 
-def documents(lines: Iterable[Line], counts: Counts) -> Iterator[Row]:
+def documents(lines: Iterable[JsonLine], counts: ReadCounts) -> Iterator[Row]:
     """A row for each line of a corpus; a document whose title and text are blank is counted and left out."""
     return _rows(lines, counts, _document)
 
 
-def queries(lines: Iterable[Line], counts: Counts) -> Iterator[Row]:
+def queries(lines: Iterable[JsonLine], counts: ReadCounts) -> Iterator[Row]:
     """A row for each line of queries."""
     return _rows(lines, counts, _question)
 
 
 def _rows(
-    lines: Iterable[Line], counts: Counts, make: Callable[[str, Mapping[str, Any]], Row | None]
+    lines: Iterable[JsonLine], counts: ReadCounts, make: Callable[[str, Mapping[str, Any]], Row | None]
 ) -> Iterator[Row]:
-    seen = Seen()
+    seen = DuplicateCheck()
     for line in lines:
         try:
             value = line.unwrap()
@@ -45,7 +45,7 @@ def _rows(
                 counts.repeated_rows += 1
                 continue
             counts.rows += 1
-        except Unusable as e:
+        except UnusableLine as e:
             row = Row(line.where, faults=(e.fault,))
             counts.faults += 1
         yield row
@@ -66,7 +66,7 @@ def _question(where: str, value: Mapping[str, Any]) -> Row:
 
 def _id(value: Mapping[str, Any]) -> str:
     if "_id" in value and value["_id"] in (None, ""):
-        raise Unusable("no_id", f"_id: expected text, found {value['_id']!r}")
+        raise UnusableLine("no_id", f"_id: expected text, found {value['_id']!r}")
     return filled(value, "_id")
 
 

@@ -26,8 +26,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from raypipe.core.records import Citation, Fault, Gold, Question, Source, SourceKind, source_id
-from raypipe.readers.lines import Line
-from raypipe.readers.rows import STEP, Counts, Row, Seen, Unusable, field, filled, kind
+from raypipe.readers.lines import JsonLine
+from raypipe.readers.rows import STEP, DuplicateCheck, ReadCounts, Row, UnusableLine, field, filled, kind
 
 LABELS = (
     "domain",
@@ -43,9 +43,9 @@ LABELS = (
 PAGE_TEXTS = ("page_name", "page_url", "page_snippet", "page_last_modified")  # null is read as ""
 
 
-def rows(lines: Iterable[Line], counts: Counts) -> Iterator[Row]:
+def rows(lines: Iterable[JsonLine], counts: ReadCounts) -> Iterator[Row]:
     """A row for each line: a question, or the line's fault. A repeated question is counted and left out."""
-    seen = Seen()
+    seen = DuplicateCheck()
     for line in lines:
         try:
             value = line.unwrap()
@@ -55,7 +55,7 @@ def rows(lines: Iterable[Line], counts: Counts) -> Iterator[Row]:
                 counts.repeated_rows += 1
                 continue
             _count(row, value, counts)
-        except Unusable as e:
+        except UnusableLine as e:
             row = Row(line.where, faults=(e.fault,))
             counts.faults += 1
         yield row
@@ -78,7 +78,7 @@ def _id(value: Mapping[str, Any]) -> str:
     if _without_pages(value) and "interaction_id" not in value:
         return f"row-{value['row']}"
     if "interaction_id" in value and value["interaction_id"] in (None, ""):
-        raise Unusable("no_id", f"interaction_id: expected text, found {value['interaction_id']!r}")
+        raise UnusableLine("no_id", f"interaction_id: expected text, found {value['interaction_id']!r}")
     return filled(value, "interaction_id")
 
 
@@ -101,7 +101,7 @@ def cited(
     for rank, page in enumerate(pages):
         path = f"search_results[{rank}]"
         if not isinstance(page, dict):
-            raise Unusable("wrong_type", f"{path}: expected an object, found {kind(page)}")
+            raise UnusableLine("wrong_type", f"{path}: expected an object, found {kind(page)}")
         name, url, snippet, modified = (_text_or_null(page, f, f"{path}.") for f in PAGE_TEXTS)
         html = ""
         if "page_result" in page and page["page_result"] is None:
@@ -125,25 +125,27 @@ def _answers(value: Mapping[str, Any]) -> tuple[str, ...]:
     """The answer, then its alternatives, each once; numbers as text."""
     for path, answer in _golds(value):
         if type(answer) not in (str, int, float):
-            raise Unusable("wrong_type", f"{path}: expected text or a number, found {kind(answer)}")
+            raise UnusableLine("wrong_type", f"{path}: expected text or a number, found {kind(answer)}")
     if not str(value["answer"]).strip():
-        raise Unusable("missing_field", "answer: expected text, found none in it")
+        raise UnusableLine("missing_field", "answer: expected text, found none in it")
     return tuple(dict.fromkeys(str(answer) for _, answer in _golds(value)))
 
 
 def _golds(value: Mapping[str, Any]) -> list[tuple[str, object]]:
     """(path, answer), first the answer, then its alternatives in whichever schema they come."""
     if "answer" not in value:
-        raise Unusable("missing_field", "answer: expected text, found no such field")
+        raise UnusableLine("missing_field", "answer: expected text, found no such field")
     name = "alt_ans" if "alt_ans" in value else "alternative_answers"
     others = value.get(name)
     if isinstance(others, str):
         try:
             others = json.loads(others or "[]")
         except ValueError as e:
-            raise Unusable("wrong_type", f"{name}: expected a list, found text that is no JSON list") from e
+            raise UnusableLine(
+                "wrong_type", f"{name}: expected a list, found text that is no JSON list"
+            ) from e
     if others is not None and not isinstance(others, list):
-        raise Unusable("wrong_type", f"{name}: expected a list, found {kind(others)}")
+        raise UnusableLine("wrong_type", f"{name}: expected a list, found {kind(others)}")
     return [("answer", value["answer"]), *((f"{name}[{i}]", o) for i, o in enumerate(others or []))]
 
 
@@ -153,13 +155,13 @@ def _labels(value: Mapping[str, Any]) -> dict[str, str]:
     for name in LABELS:
         label = value.get(name)
         if isinstance(label, (list, dict)):
-            raise Unusable("wrong_type", f"{name}: expected text, found {kind(label)}")
+            raise UnusableLine("wrong_type", f"{name}: expected text, found {kind(label)}")
         if label is not None and label != "":
             labels[name] = label if isinstance(label, str) else json.dumps(label)
     return labels
 
 
-def _count(row: Row, value: Mapping[str, Any], counts: Counts) -> None:
+def _count(row: Row, value: Mapping[str, Any], counts: ReadCounts) -> None:
     pages = value.get("search_results", [])
     counts.rows += 1
     counts.page_faults += len(row.faults)

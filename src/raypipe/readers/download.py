@@ -32,7 +32,7 @@ Progress: TypeAlias = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Remote:
+class RemoteFile:
     """One file as its publisher describes it."""
 
     name: str  # below the base address
@@ -48,24 +48,24 @@ CRAG_HOSTS = (
 
 _V4, _V5 = "crag_task_3_dev_v4.tar.bz2.part", "crag_task_3_dev_v5.tar.bz2.part"
 # fmt: off
-CRAG: dict[tuple[str, str], tuple[Remote, ...]] = {
+CRAG: dict[tuple[str, str], tuple[RemoteFile, ...]] = {
     ("1", "v4"): (
-        Remote("crag_task_1_and_2_dev_v4.jsonl.bz2", 739_384_484, "afa29f2b3facfb5d15aa9cded00d5ec90ff76f3e67279e7b99cfe86659a641ca"),  # noqa: E501
+        RemoteFile("crag_task_1_and_2_dev_v4.jsonl.bz2", 739_384_484, "afa29f2b3facfb5d15aa9cded00d5ec90ff76f3e67279e7b99cfe86659a641ca"),  # noqa: E501
     ),
     ("1", "v5"): (
-        Remote("crag_task_1_and_2_dev_v5.jsonl.bz2", 739_310_088, "d4c14897d8ea2f450a24e098b595d8247c6575f996f9869d6f27a020fe020618"),  # noqa: E501
+        RemoteFile("crag_task_1_and_2_dev_v5.jsonl.bz2", 739_310_088, "d4c14897d8ea2f450a24e098b595d8247c6575f996f9869d6f27a020fe020618"),  # noqa: E501
     ),
     ("3", "v4"): (
-        Remote(f"{_V4}1", 2_097_152_000, "3a3f642643adc427b356b34fd078ba867c3905aa4341fc181457197aee9a55cf"),
-        Remote(f"{_V4}2", 2_097_152_000, "abd76c029079b93065aba7fb4fc0e129a803de7ee0e1511432d0037d1782aa7c"),
-        Remote(f"{_V4}3", 2_097_152_000, "d82e3c94e29a361635ed6b56797747b77ef3cf07dc454736d661461f32c23dab"),
-        Remote(f"{_V4}4", 1_432_877_269, "ed48b1ca55606a7d22be4809b10d7de0251d429f01e689a066c6def2428995ad"),
+        RemoteFile(f"{_V4}1", 2_097_152_000, "3a3f642643adc427b356b34fd078ba867c3905aa4341fc181457197aee9a55cf"),  # noqa: E501
+        RemoteFile(f"{_V4}2", 2_097_152_000, "abd76c029079b93065aba7fb4fc0e129a803de7ee0e1511432d0037d1782aa7c"),  # noqa: E501
+        RemoteFile(f"{_V4}3", 2_097_152_000, "d82e3c94e29a361635ed6b56797747b77ef3cf07dc454736d661461f32c23dab"),  # noqa: E501
+        RemoteFile(f"{_V4}4", 1_432_877_269, "ed48b1ca55606a7d22be4809b10d7de0251d429f01e689a066c6def2428995ad"),  # noqa: E501
     ),
     ("3", "v5"): (
-        Remote(f"{_V5}0", 2_147_483_648, "0220e4b43356ff32a00f35647a4cb375301773c7e66a48daf9329781fdfec3d7"),
-        Remote(f"{_V5}1", 2_147_483_648, "9628e5f24bb4273afbdc380c13c68533fc5e5e788e00a973a7e2765566161330"),
-        Remote(f"{_V5}2", 2_147_483_648, "533bb48a5bed3818262edd02219eff351493a2f35a276958d62b9614257471f5"),
-        Remote(f"{_V5}3", 1_283_117_287, "cc8c4b0224a3d1512283433ed6418c2a4f633dfab98f76ef4acd38fd63b26464"),
+        RemoteFile(f"{_V5}0", 2_147_483_648, "0220e4b43356ff32a00f35647a4cb375301773c7e66a48daf9329781fdfec3d7"),  # noqa: E501
+        RemoteFile(f"{_V5}1", 2_147_483_648, "9628e5f24bb4273afbdc380c13c68533fc5e5e788e00a973a7e2765566161330"),  # noqa: E501
+        RemoteFile(f"{_V5}2", 2_147_483_648, "533bb48a5bed3818262edd02219eff351493a2f35a276958d62b9614257471f5"),  # noqa: E501
+        RemoteFile(f"{_V5}3", 1_283_117_287, "cc8c4b0224a3d1512283433ed6418c2a4f633dfab98f76ef4acd38fd63b26464"),  # noqa: E501
     ),
 }
 # fmt: on
@@ -83,7 +83,7 @@ def crag(
 
 
 def fetch(
-    files: Iterable[Remote],
+    files: Iterable[RemoteFile],
     folder: Path,
     base_url: str,
     progress: Progress,
@@ -117,11 +117,11 @@ def _host(url: str) -> str:
     return urlsplit(url).hostname or ""
 
 
-def _partial(file: Remote, folder: Path) -> Path:
+def _partial(file: RemoteFile, folder: Path) -> Path:
     return folder / f"{file.name}.partial"
 
 
-def _here(file: Remote, folder: Path, progress: Progress) -> bool:
+def _here(file: RemoteFile, folder: Path, progress: Progress) -> bool:
     path = folder / file.name
     if not path.exists():
         return False
@@ -138,7 +138,7 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(f, "sha256").hexdigest()
 
 
-def _accept(file: Remote, folder: Path) -> None:
+def _accept(file: RemoteFile, folder: Path) -> None:
     """Gives a whole file its name, if its digest is right; else removes it."""
     partial = _partial(file, folder)
     found = _sha256(partial)
@@ -153,7 +153,7 @@ def _accept(file: Remote, folder: Path) -> None:
 
 def _receive(
     session: requests.Session,
-    file: Remote,
+    file: RemoteFile,
     folder: Path,
     url: str,
     hosts: tuple[str, ...],
@@ -201,7 +201,7 @@ def _ask(session: requests.Session, url: str, have: int, hosts: tuple[str, ...])
     raise DataError(f"{url}: more than five redirects. Check the network's proxy.")
 
 
-def _start(response: requests.Response, have: int, file: Remote, url: str) -> int:
+def _start(response: requests.Response, have: int, file: RemoteFile, url: str) -> int:
     """Where in the file the answer's bytes begin. Raises DataError if they are not this file's."""
     status, headers = response.status_code, response.headers
     if status not in (200, 206):
@@ -222,7 +222,9 @@ def _start(response: requests.Response, have: int, file: Remote, url: str) -> in
     return start
 
 
-def _append(response: requests.Response, partial: Path, start: int, file: Remote, progress: Progress) -> None:
+def _append(
+    response: requests.Response, partial: Path, start: int, file: RemoteFile, progress: Progress
+) -> None:
     """Writes the answer from `start` on; at most one block more than the file should have."""
     with partial.open("r+b") as out:
         out.truncate(start)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from raypipe.core.errors import DataError
-from raypipe.readers.rows import Counts, Limits
+from raypipe.readers.rows import ReadCounts, ReaderLimits
 
 CHUNK = 1 << 18  # bytes read at a time
 PIECE = 1 << 20  # most bytes that one decompression step may give
@@ -36,7 +36,7 @@ class Input:
 
 
 def find(
-    paths: Iterable[str | Path], wanted: Callable[[str], bool], counts: Counts | None = None
+    paths: Iterable[str | Path], wanted: Callable[[str], bool], counts: ReadCounts | None = None
 ) -> list[Input]:
     """The inputs that these paths name, each once: a file, any part of a split file, or a folder, of which
     the readable files whose name is `wanted` are taken in name order (subfolders are not entered)."""
@@ -60,11 +60,11 @@ def find(
 
 
 def size(inputs: Iterable[Input]) -> int:
-    """Bytes on disk, to be set against `Counts.bytes_read`."""
+    """Bytes on disk, to be set against `ReadCounts.bytes_read`."""
     return sum(p.stat().st_size for i in inputs for p in i.parts)
 
 
-def stream(source: Input, counts: Counts, limits: Limits) -> Iterator[bytes]:
+def stream(source: Input, counts: ReadCounts, limits: ReaderLimits) -> Iterator[bytes]:
     """The bytes of an input, unpacked. Raises DataError for a truncated, damaged, mislabelled or exploding
     file; what was given before is not to be kept, because a checksum speaks after the bytes it covers."""
     counts.files += 1
@@ -104,7 +104,7 @@ def _literal(name: str) -> str:
     return re.sub(r"([*?[])", r"[\1]", name)
 
 
-def _raw(source: Input, counts: Counts) -> Iterator[bytes]:
+def _raw(source: Input, counts: ReadCounts) -> Iterator[bytes]:
     empty = True
     for path in source.parts:
         try:
@@ -149,7 +149,7 @@ class _Gunzip:
         return out
 
 
-def _inflate(raw: Iterator[bytes], source: Input, limits: Limits) -> Iterator[bytes]:
+def _inflate(raw: Iterator[bytes], source: Input, limits: ReaderLimits) -> Iterator[bytes]:
     """Any number of streams one behind the other, and nothing else behind them."""
     new: Callable[[], _Inflater] = bz2.BZ2Decompressor if source.packing == "bz2" else _Gunzip
     magic = b"BZh" if source.packing == "bz2" else b"\x1f\x8b"

@@ -11,9 +11,20 @@ from typing import Literal, TypeAlias, get_args
 
 from raypipe.core.errors import ConfError, DataError
 from raypipe.readers import beir, crag, files, lines
-from raypipe.readers.rows import LIMITS, Counts, Limits, Row, unseen
+from raypipe.readers.rows import LIMITS, ReadCounts, ReaderLimits, Row, unseen
 
-__all__ = ["FORMATS", "LIMITS", "Counts", "Format", "Limits", "Row", "files_of", "open", "size", "unseen"]
+__all__ = [
+    "FORMATS",
+    "LIMITS",
+    "Format",
+    "ReadCounts",
+    "ReaderLimits",
+    "Row",
+    "files_of",
+    "open",
+    "size",
+    "unseen",
+]
 
 Format: TypeAlias = Literal["crag", "beir", "synth"]
 FORMATS: tuple[Format, ...] = get_args(Format)
@@ -28,7 +39,7 @@ _WANTED: dict[Format, tuple[str, ...]] = {
 
 
 def open(
-    paths: Iterable[str | Path], format: Format, counts: Counts, limits: Limits = LIMITS
+    paths: Iterable[str | Path], format: Format, counts: ReadCounts, limits: ReaderLimits = LIMITS
 ) -> Iterator[Row]:
     """The rows of these files and folders, in order; `counts` grows while they are taken.
 
@@ -52,7 +63,7 @@ def files_of(paths: Iterable[str | Path], format: Format) -> list[Path]:
     return [part for found in _find(paths, format, None) for part in found.parts]
 
 
-def _find(paths: Iterable[str | Path], format: Format, counts: Counts | None) -> list[files.Input]:
+def _find(paths: Iterable[str | Path], format: Format, counts: ReadCounts | None) -> list[files.Input]:
     if format not in FORMATS:
         raise ConfError(f"{format!r} is no format: expected one of {', '.join(FORMATS)}.")
     found = files.find(paths, lambda name: name.startswith(_WANTED[format]), counts)
@@ -65,7 +76,7 @@ def _find(paths: Iterable[str | Path], format: Format, counts: Counts | None) ->
     return found
 
 
-def _beir(inputs: list[files.Input], counts: Counts, limits: Limits) -> Iterator[Row]:
+def _beir(inputs: list[files.Input], counts: ReadCounts, limits: ReaderLimits) -> Iterator[Row]:
     corpora = [i for i in inputs if Path(i.name).name.startswith("corpus")]
     questions = [i for i in inputs if i not in corpora]
     yield from beir.documents(lines.read(corpora, counts, limits), counts)

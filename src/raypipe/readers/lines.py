@@ -4,7 +4,7 @@ A line such as
 
     {"_id": "4983", "title": "Microstructural development", "text": "Alterations of the architecture ..."}
 
-becomes `Line("corpus.jsonl.gz", 1, {"_id": ...}, None)`; one that cannot be used keeps its place and has a
+becomes `JsonLine("corpus.jsonl.gz", 1, {"_id": ...}, None)`; an unusable one keeps its place and has a
 fault: bad_json, not_utf8, surrogate, nul, too_long, too_deep, nan, big_integer, duplicate_key or not_object.
 Byte order marks, CRLF, blank lines and `\u0000` inside texts are normalised and counted. Lines end at "\n"
 and nowhere else.
@@ -26,13 +26,13 @@ from typing import Any
 from raypipe.core.errors import DataError
 from raypipe.core.records import Fault
 from raypipe.readers import files, tar
-from raypipe.readers.rows import LIMITS, Counts, Limits, Unusable, kind
+from raypipe.readers.rows import LIMITS, ReadCounts, ReaderLimits, UnusableLine, kind
 
 INT64 = 1 << 63
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class JsonLine:
     """One line that is not blank: its object, or why it has none."""
 
     file: str  # path as given; a tar's member stands behind it
@@ -47,11 +47,13 @@ class Line:
     def unwrap(self) -> dict[str, Any]:
         """The object. Raises Unusable where there is a fault instead."""
         if self.fault is not None:
-            raise Unusable(self.fault.reason, self.fault.detail)
+            raise UnusableLine(self.fault.reason, self.fault.detail)
         return self.value or {}
 
 
-def read(inputs: Iterable[files.Input], counts: Counts, limits: Limits = LIMITS) -> Iterator[Line]:
+def read(
+    inputs: Iterable[files.Input], counts: ReadCounts, limits: ReaderLimits = LIMITS
+) -> Iterator[JsonLine]:
     """Every line of every input, in order. Raises DataError where a file as a whole cannot be trusted; then
     nothing that came before from the same file may be kept."""
     for source in inputs:
@@ -62,7 +64,7 @@ def read(inputs: Iterable[files.Input], counts: Counts, limits: Limits = LIMITS)
             yield from _file(source.name, chunks, counts, limits)
 
 
-def _tar(name: str, chunks: Iterator[bytes], counts: Counts, limits: Limits) -> Iterator[Line]:
+def _tar(name: str, chunks: Iterator[bytes], counts: ReadCounts, limits: ReaderLimits) -> Iterator[JsonLine]:
     taken, others = 0, 0
     for member, content in tar.members(name, chunks):
         base = member.rpartition("/")[2]
@@ -76,12 +78,12 @@ def _tar(name: str, chunks: Iterator[bytes], counts: Counts, limits: Limits) -> 
         raise DataError(f"{name}: expected .jsonl files in the archive; found {others} files of other kinds.")
 
 
-def _file(name: str, chunks: Iterator[bytes], counts: Counts, limits: Limits) -> Iterator[Line]:
+def _file(name: str, chunks: Iterator[bytes], counts: ReadCounts, limits: ReaderLimits) -> Iterator[JsonLine]:
     for number, raw, size in _split(chunks, limits.line_bytes):
         counts.lines += 1
         if raw is None:
             detail = f"expected at most {limits.line_bytes:,} bytes in a line, found {size:,}"
-            yield Line(name, number, None, Unusable("too_long", detail).fault)
+            yield JsonLine(name, number, None, UnusableLine("too_long", detail).fault)
             continue
         if raw.startswith(codecs.BOM_UTF8):
             raw = raw.removeprefix(codecs.BOM_UTF8)
@@ -91,9 +93,9 @@ def _file(name: str, chunks: Iterator[bytes], counts: Counts, limits: Limits) ->
             counts.blank_lines += 1
             continue
         try:
-            yield Line(name, number, decode(raw, counts), None)
-        except Unusable as e:
-            yield Line(name, number, None, e.fault)
+            yield JsonLine(name, number, decode(raw, counts), None)
+        except UnusableLine as e:
+            yield JsonLine(name, number, None, e.fault)
 
 
 def _split(chunks: Iterable[bytes], most: int) -> Iterator[tuple[int, bytes | None, int]]:
@@ -119,27 +121,27 @@ def _split(chunks: Iterable[bytes], most: int) -> Iterator[tuple[int, bytes | No
         yield number, (b"".join(pieces) if size <= most else None), size
 
 
-def decode(raw: bytes, counts: Counts) -> dict[str, Any]:
+def decode(raw: bytes, counts: ReadCounts) -> dict[str, Any]:
     """The object in this line. Raises Unusable with one of the reasons above."""
     if b"\0" in raw:
-        raise Unusable("nul", f"byte {raw.index(0)} is NUL; expected JSON text")
+        raise UnusableLine("nul", f"byte {raw.index(0)} is NUL; expected JSON text")
     try:
         text = raw.decode("utf-8")
     except UnicodeDecodeError as e:
-        raise Unusable("not_utf8", f"byte {e.start} is {raw[e.start]:#04x}; expected UTF-8") from e
+        raise UnusableLine("not_utf8", f"byte {e.start} is {raw[e.start]:#04x}; expected UTF-8") from e
     try:
         value: dict[str, Any] = _DECODER.decode(text)
         if not isinstance(value, dict):
-            raise Unusable("not_object", f"expected an object, found {kind(value)}")
+            raise UnusableLine("not_object", f"expected an object, found {kind(value)}")
         if b"\\u0000" in raw:
             value, cleaned = _without_nul(value), value
             counts.nul_lines += value != cleaned
         if b"\\ud" in raw or b"\\uD" in raw:
             _refuse_surrogates(value)
     except json.JSONDecodeError as e:
-        raise Unusable("bad_json", f"{e.msg} at character {e.pos} of {len(text)}") from e
+        raise UnusableLine("bad_json", f"{e.msg} at character {e.pos} of {len(text)}") from e
     except RecursionError as e:
-        raise Unusable("too_deep", "expected a few levels of nesting, found hundreds") from e
+        raise UnusableLine("too_deep", "expected a few levels of nesting, found hundreds") from e
     return value
 
 
@@ -148,25 +150,27 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(value) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise Unusable("duplicate_key", f"{twice[:80]!r} stands twice in one object")
+        raise UnusableLine("duplicate_key", f"{twice[:80]!r} stands twice in one object")
     return value
 
 
 def _integer(digits: str) -> int:
     if len(digits) > 20 or not -INT64 <= int(digits) < INT64:
-        raise Unusable("big_integer", f"expected at most 64 bits, found {len(digits)} digits: {digits[:24]}")
+        raise UnusableLine(
+            "big_integer", f"expected at most 64 bits, found {len(digits)} digits: {digits[:24]}"
+        )
     return int(digits)
 
 
 def _number(digits: str) -> float:
     value = float(digits)
     if not math.isfinite(value):
-        raise Unusable("nan", f"{digits[:24]} is not a finite number")
+        raise UnusableLine("nan", f"{digits[:24]} is not a finite number")
     return value
 
 
 def _constant(name: str) -> float:
-    raise Unusable("nan", f"{name} is not JSON")
+    raise UnusableLine("nan", f"{name} is not JSON")
 
 
 _DECODER = json.JSONDecoder(
@@ -190,7 +194,7 @@ def _refuse_surrogates(value: Any) -> None:
             value.encode("utf-8")
         except UnicodeEncodeError as e:
             detail = f"half a surrogate pair, \\u{ord(value[e.start]):04x}, at character {e.start} of a text"
-            raise Unusable("surrogate", detail) from e
+            raise UnusableLine("surrogate", detail) from e
     elif isinstance(value, list):
         for v in value:
             _refuse_surrogates(v)

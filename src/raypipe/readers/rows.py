@@ -18,7 +18,7 @@ STEP = "read"  # `Fault.step` of everything found here
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ReaderLimits:
     """Caps that keep hostile input from filling memory or disk."""
 
     # Fifty real pages are 16 MB on average (319 KB each); 200 MB is refused.
@@ -31,11 +31,11 @@ class Limits:
     ratio_free_bytes: int = 64 << 20
 
 
-LIMITS = Limits()
+LIMITS = ReaderLimits()
 
 
 @dataclass(slots=True)
-class Counts:
+class ReadCounts:
     """What was read, and what was normalised on the way. Filled by the reader while its rows are taken."""
 
     files: int = 0  # archives and plain files; the parts of a split one count once
@@ -70,7 +70,7 @@ class Row:
     faults: tuple[Fault, ...] = ()  # of the line, or of pages left out of a question that is here
 
 
-class Unusable(Exception):
+class UnusableLine(Exception):
     """A line cannot become a row. Caught by the reader, which turns it into the row's fault."""
 
     def __init__(self, reason: str, detail: str) -> None:
@@ -78,7 +78,7 @@ class Unusable(Exception):
         self.fault = Fault(STEP, reason, detail, transient=False)
 
 
-class Seen:
+class DuplicateCheck:
     """Tells repeated rows from conflicting ones. Holds about 200 bytes per id."""
 
     def __init__(self) -> None:
@@ -89,7 +89,7 @@ class Seen:
         now = digest(repr(content))
         before, at = self._first.setdefault(id, (now, where))
         if before != now:
-            raise Unusable("conflicting_id", f"id {id!r} has other content than at {at}, which is kept")
+            raise UnusableLine("conflicting_id", f"id {id!r} has other content than at {at}, which is kept")
         return at != where
 
 
@@ -103,10 +103,10 @@ def unseen(sources: tuple[Source, ...], seen: set[str]) -> list[Source]:
 def field(value: Mapping[str, Any], name: str, expected: type, path: str = "") -> Any:
     """The field, checked to be there and of the expected JSON type."""
     if name not in value:
-        raise Unusable("missing_field", f"{path}{name}: expected {KINDS[expected]}, found no such field")
+        raise UnusableLine("missing_field", f"{path}{name}: expected {KINDS[expected]}, found no such field")
     found = value[name]
     if type(found) is not expected:
-        raise Unusable("wrong_type", f"{path}{name}: expected {KINDS[expected]}, found {kind(found)}")
+        raise UnusableLine("wrong_type", f"{path}{name}: expected {KINDS[expected]}, found {kind(found)}")
     return found
 
 
@@ -114,7 +114,7 @@ def filled(value: Mapping[str, Any], name: str, path: str = "") -> str:
     """The text field, checked to hold more than white space."""
     text: str = field(value, name, str, path)
     if not text or text.isspace():
-        raise Unusable("missing_field", f"{path}{name}: expected text, found none in it")
+        raise UnusableLine("missing_field", f"{path}{name}: expected text, found none in it")
     return text
 
 

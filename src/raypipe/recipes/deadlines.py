@@ -37,7 +37,7 @@ Clock: TypeAlias = Callable[[], float]
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class DegradePolicy:
     """What an endpoint does beyond leaving stages out. A job has no such rules: it asks the row again."""
 
     fallback: Extract | None = None  # answers from the ranking where a reply that could be the answer is owed
@@ -47,7 +47,9 @@ class Rules:
         return () if self.fallback is None else (self.fallback.embedder, self.fallback.maxsim)
 
 
-def limited(stage: Stage[Step], ask: Ask, last: bool, rules: Rules | None, clock: Clock = time.time) -> Ask:
+def limited(
+    stage: Stage[Step], ask: Ask, last: bool, rules: DegradePolicy | None, clock: Clock = time.time
+) -> Ask:
     """The stage within each question's time. `last`: only the decision comes after it."""
 
     async def ask_in_time(questions: list[Question]) -> list[Question]:
@@ -65,16 +67,14 @@ def limited(stage: Stage[Step], ask: Ask, last: bool, rules: Rules | None, clock
         left = due - clock()
         share = left - RESERVE_S if last else left * SHARE
         if share <= 0:
-            return [left_out(stage, question, "late", "the question's time was over before it began")]
+            return [omitted(stage, question, "late", "the question's time was over before it began")]
         try:
             async with asyncio.timeout(share) as limit:
                 return await _all(stage, ask, [question])
         except TimeoutError:
             if not limit.expired():
                 raise
-            return [
-                left_out(stage, question, "late", f"it had {share:.3f} s of {left:.3f} s and took longer")
-            ]
+            return [omitted(stage, question, "late", f"it had {share:.3f} s of {left:.3f} s and took longer")]
 
     return ask_in_time
 
@@ -85,10 +85,10 @@ async def _all(stage: Stage[Step], ask: Ask, questions: list[Question]) -> list[
     try:
         return await ask(questions)
     except Unavailable as e:
-        return [left_out(stage, q, "unavailable", str(e)) for q in questions]
+        return [omitted(stage, q, "unavailable", str(e)) for q in questions]
 
 
-def left_out(stage: Stage[Step], question: Question, reason: str, detail: str) -> Question:
+def omitted(stage: Stage[Step], question: Question, reason: str, detail: str) -> Question:
     """The question as it came to the stage, with the stage named and its replies owed."""
     fault = Fault(stage.name, reason, detail, transient=True)
     owed = dict.fromkeys(_replies(stage), Reply("", FAULT, fault=fault))
@@ -115,7 +115,7 @@ def goes_on(question: Question) -> bool:
 
 
 def decided(
-    stage: Stage[Step], ask: Ask, kit: Kit, before: Sequence[Stage[Step]], rules: Rules | None
+    stage: Stage[Step], ask: Ask, kit: Kit, before: Sequence[Stage[Step]], rules: DegradePolicy | None
 ) -> Ask:
     """The decision, which no deadline leaves out. A question that lost stages and has no answer is answered
     by the fallback, else "i don't know"."""

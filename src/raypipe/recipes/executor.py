@@ -18,9 +18,9 @@ import pyarrow.compute as pc
 from raypipe.core.errors import RaypipeError
 from raypipe.core.protocols import Ask, Build, CorpusStep, Kit, Model, Step
 from raypipe.core.records import SKIPPED_REPLY, Question
-from raypipe.core.singleflight import Flights
-from raypipe.memo.memo import Asking, Memo, Tally, remembering
-from raypipe.recipes.deadlines import Rules, decided, goes_on, limited
+from raypipe.core.singleflight import SingleFlight
+from raypipe.memo.memo import Asking, CallCounts, Memo, cached
+from raypipe.recipes.deadlines import DegradePolicy, decided, goes_on, limited
 from raypipe.recipes.recipe import Recipe, Stage
 from raypipe.steps.embed import Embed
 from raypipe.steps.split import Split
@@ -29,7 +29,7 @@ S = TypeVar("S", Step, CorpusStep)
 T = TypeVar("T")
 
 
-class StageBroke(Exception):
+class StageError(Exception):
     """A stage raised where it should have put a fault on a row: a defect, of the stage or of a library on
     some row. The cause is what it raised; what a caller can mend (errors.py, the disk) is raised as it is."""
 
@@ -47,7 +47,7 @@ async def _watched(stage: str, work: Awaitable[T]) -> T:
     except (RaypipeError, OSError, AssertionError):
         raise
     except Exception as e:
-        raise StageBroke(stage) from e
+        raise StageError(stage) from e
 
 
 Told: TypeAlias = Callable[[str, float | None], None]
@@ -55,21 +55,21 @@ Told: TypeAlias = Callable[[str, float | None], None]
 
 
 @dataclass(slots=True)
-class StageCount:
+class StageCounters:
     """What one stage did so far, over all batches of this process."""
 
     rows: int = 0  # that reached the stage, let in or not
     skipped: int = 0  # kept out by the gate, or by a fault of an earlier stage
     faults: int = 0  # that this stage added
     seconds: float = 0.0  # wall time inside the stage
-    tally: Tally = field(default_factory=Tally)  # model calls asked and remembered
+    tally: CallCounts = field(default_factory=CallCounts)  # model calls asked and remembered
 
     @classmethod
-    def of(cls, tree: Mapping[str, Any]) -> StageCount:
+    def of(cls, tree: Mapping[str, Any]) -> StageCounters:
         """From what `dataclasses.asdict` makes of one."""
-        return cls(**{**tree, "tally": Tally.of(tree["tally"])})
+        return cls(**{**tree, "tally": CallCounts.of(tree["tally"])})
 
-    def take(self) -> StageCount:
+    def take(self) -> StageCounters:
         """What was counted since the last take; counting goes on from nothing."""
         taken = copy.deepcopy(self)
         self.rows = self.skipped = self.faults = 0
@@ -77,7 +77,7 @@ class StageCount:
         self.tally.clear()
         return taken
 
-    def add(self, other: StageCount) -> None:
+    def add(self, other: StageCounters) -> None:
         """Adds what another process counted."""
         self.rows += other.rows
         self.skipped += other.skipped
@@ -86,7 +86,7 @@ class StageCount:
         self.tally.add(other.tally)
 
 
-class Questions:
+class QuestionExecutor:
     """The question half of a recipe, opened with a kit: call it with any batches, any number of times.
 
     `counts` grows by stage name as batches pass. With `memo` None nothing is remembered between calls.
@@ -98,15 +98,15 @@ class Questions:
         recipe: Recipe,
         kit: Kit,
         memo: Memo | None = None,
-        rules: Rules | None = None,
+        rules: DegradePolicy | None = None,
         told: Told = lambda stage, seconds: None,
     ) -> None:
-        self.counts = {s.name: StageCount() for s in recipe.question}
+        self.counts = {s.name: StageCounters() for s in recipe.question}
         self._told = told
-        asking: Asking = Flights()
+        asking: Asking = SingleFlight()
         self._stages: list[tuple[Stage[Step], Ask]] = []
         for i, stage in enumerate(recipe.question):
-            within = remembering(kit, memo, self.counts[stage.name].tally, asking)
+            within = cached(kit, memo, self.counts[stage.name].tally, asking)
             ask = stage.step.open(within)
             if "outcome" in stage.step.writes():
                 ask = decided(stage, ask, within, recipe.question[:i], rules)
@@ -128,7 +128,7 @@ class Questions:
         return rows
 
 
-async def _pass(stage: Stage[Step], ask: Ask, rows: list[Question], count: StageCount) -> list[Question]:
+async def _pass(stage: Stage[Step], ask: Ask, rows: list[Question], count: StageCounters) -> list[Question]:
     """One stage over one batch: rows that it lets in go through the step, the others round it."""
     start = time.perf_counter()
     # A row whose ranking broke has no honest evidence: only the stage that names the outcome still runs. One
@@ -163,11 +163,11 @@ async def answer(
     recipe: Recipe, kit: Kit, questions: Sequence[Question], memo: Memo | None = None
 ) -> list[Question]:
     """All questions through the question half as one batch."""
-    return await Questions(recipe, kit, memo)(questions)
+    return await QuestionExecutor(recipe, kit, memo)(questions)
 
 
 @dataclass(frozen=True, slots=True)
-class Corpus:
+class CorpusTables:
     """What the corpus half makes of a table of sources. Column contracts: arrow.py."""
 
     texts: pa.Table  # one row per source that parse kept: source, kind, text, hidden, words, fault
@@ -176,15 +176,15 @@ class Corpus:
     faults: pa.Table  # source, fault: each source that could not be done, in any stage
 
 
-class Corpora:
+class CorpusExecutor:
     """The corpus half of a recipe, opened with a kit: call it with tables of sources (arrow.corpus_table)."""
 
     def __init__(self, recipe: Recipe, kit: Kit, memo: Memo | None = None) -> None:
         self._recipe = recipe
-        self.counts = {s.name: StageCount() for s in recipe.corpus}
-        asking: Asking = Flights()
+        self.counts = {s.name: StageCounters() for s in recipe.corpus}
+        asking: Asking = SingleFlight()
         self._stages: list[tuple[Stage[CorpusStep], Build]] = [
-            (s, s.step.open(remembering(kit, memo, self.counts[s.name].tally, asking))) for s in recipe.corpus
+            (s, s.step.open(cached(kit, memo, self.counts[s.name].tally, asking))) for s in recipe.corpus
         ]
 
     async def texts(self, sources: pa.Table) -> pa.Table:
@@ -199,14 +199,14 @@ class Corpora:
         """One embedder over the chunks."""
         return await self._through(chunks, lambda s: isinstance(s, Embed) and s.model == model)
 
-    async def __call__(self, sources: pa.Table) -> Corpus:
+    async def __call__(self, sources: pa.Table) -> CorpusTables:
         """All stages."""
         texts = await self.texts(sources)
         chunks = await self.passages(texts)
         vectors = {m.name: await self.vectors(chunks, m) for m in self._recipe.embedders()}
         spans = ["source", "start", "end", "parent_start", "parent_end"]
         faults = [_faults(t) for t in (chunks, *vectors.values())]
-        return Corpus(
+        return CorpusTables(
             fine(texts),
             fine(chunks).select(spans),
             {name: fine(t).select([*spans, "vector"]) for name, t in vectors.items()},
@@ -251,6 +251,6 @@ def _distinct(faults: pa.Table) -> pa.Table:
     return faults.filter(pa.array(keep, pa.bool_()))
 
 
-async def build(recipe: Recipe, kit: Kit, sources: pa.Table, memo: Memo | None = None) -> Corpus:
+async def build(recipe: Recipe, kit: Kit, sources: pa.Table, memo: Memo | None = None) -> CorpusTables:
     """The corpus half over one table of sources, as one batch."""
-    return await Corpora(recipe, kit, memo)(sources)
+    return await CorpusExecutor(recipe, kit, memo)(sources)

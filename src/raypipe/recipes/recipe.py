@@ -19,44 +19,44 @@ from raypipe.core.digests import stable
 from raypipe.core.errors import ConfError
 from raypipe.core.protocols import CorpusStep, GraphRef, Model, Step
 from raypipe.core.records import Question, digest
-from raypipe.steps.bm25 import Keywords
+from raypipe.steps.bm25 import Bm25
 from raypipe.steps.decide import Decide
 from raypipe.steps.demote import Demote
-from raypipe.steps.dense import Recall
+from raypipe.steps.dense import Dense
 from raypipe.steps.embed import Embed
-from raypipe.steps.examples import Similar
+from raypipe.steps.examples import Examples
 from raypipe.steps.extract import Extract
 from raypipe.steps.facts import Facts
-from raypipe.steps.function_calls import Functions
+from raypipe.steps.function_calls import FunctionCalls
 from raypipe.steps.fuse import Fuse
 from raypipe.steps.generate import Generate
-from raypipe.steps.kg_query import Lookup
-from raypipe.steps.match_calls import Match
+from raypipe.steps.kg_query import KgQuery
+from raypipe.steps.match_calls import MatchCalls
 from raypipe.steps.parse import Parse
 from raypipe.steps.rerank import Rerank
 from raypipe.steps.shortlist import Shortlist
 from raypipe.steps.split import Split
-from raypipe.steps.tokenize import Tokenise
+from raypipe.steps.tokenize import Tokenize
 
 CORPUS_STEPS: Mapping[str, type[CorpusStep]] = MappingProxyType(
-    {"parse": Parse, "tokenise": Tokenise, "split": Split, "embed": Embed}
+    {"parse": Parse, "tokenize": Tokenize, "split": Split, "embed": Embed}
 )
 QUESTION_STEPS: Mapping[str, type[Step]] = MappingProxyType(
     {
         "shortlist": Shortlist,
-        "recall": Recall,
-        "keywords": Keywords,
+        "dense": Dense,
+        "bm25": Bm25,
         "fuse": Fuse,
         "rerank": Rerank,
         "extract": Extract,
         "generate": Generate,
         "decide": Decide,
-        "match": Match,
-        "functions": Functions,
-        "lookup": Lookup,
+        "match_calls": MatchCalls,
+        "function_calls": FunctionCalls,
+        "kg_query": KgQuery,
         "demote": Demote,
         "facts": Facts,
-        "similar": Similar,
+        "examples": Examples,
     }
 )
 STEPS: Mapping[str, type[Any]] = MappingProxyType({**CORPUS_STEPS, **QUESTION_STEPS})
@@ -258,10 +258,10 @@ def _check(recipe: Recipe, where: Where) -> None:
     for i, q in enumerate(recipe.question):
         here = where.at("question").at(i)
         _check_reads(q, q.step.reads() | {f"replies.{r}" for r in q.when}, known, here)
-        if isinstance(q.step, Recall) and q.step.model not in recipe.embedders():
+        if isinstance(q.step, Dense) and q.step.model not in recipe.embedders():
             embedded = ", ".join(m.name for m in recipe.embedders()) or "nothing"
             raise here.error(
-                f"recall searches vectors of {q.step.model.name!r}; the corpus half embeds {embedded}"
+                f"dense searches vectors of {q.step.model.name!r}; the corpus half embeds {embedded}"
             )
         known |= q.step.writes()
     if not recipe.question or not isinstance(recipe.question[-1].step, Decide):

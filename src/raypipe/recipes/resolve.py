@@ -22,12 +22,12 @@ from raypipe.core.kg import FactsRef, Level
 from raypipe.core.llm import Grammar, JsonSchema
 from raypipe.core.protocols import GraphRef, Model
 from raypipe.kg.adapter import tables_version
-from raypipe.kg.language.example_bank import Bank
+from raypipe.kg.language.example_bank import ExampleBank
 from raypipe.kg.link import LEVELS
 from raypipe.kg.public_data import facts_version
 from raypipe.models.catalog import Catalog
 from raypipe.models.constraint import bounds
-from raypipe.steps.facts import Shelf
+from raypipe.steps.facts import FactsRule
 from raypipe.text.evidence import Fitted
 from raypipe.text.prompt import ByLabel, Prompt
 
@@ -51,15 +51,15 @@ def resolvers(files: Conf, models: Catalog, graphs: Mapping[str, str] = MappingP
         Grammar: _grammar(files),
         JsonSchema: _schema(files),
         GraphRef: _graph(files, graphs, models),
-        Bank: _bank(files),
+        ExampleBank: _bank(files),
         FactsRef: _facts(files, graphs),
     }
-    found[ByLabel[Shelf | None]] = _by_label(_shelf(found), needs_else=False)
+    found[ByLabel[FactsRule | None]] = _by_label(_shelf(found), needs_else=False)
     return found
 
 
-def _shelf(resolve: Resolve) -> Read[Shelf | None]:
-    return lambda value, where: None if value is None else config.build(Shelf, value, where, resolve)
+def _shelf(resolve: Resolve) -> Read[FactsRule | None]:
+    return lambda value, where: None if value is None else config.build(FactsRule, value, where, resolve)
 
 
 def prompt_file(files: Conf, name: str) -> Prompt:
@@ -194,16 +194,16 @@ def _graph_ref(name: str, entry: GraphEntry, place: str, grammar: str) -> GraphR
     return GraphRef(name, entry.kind, place, version, grammar, entry.levels, MappingProxyType(refresh))
 
 
-def _bank(files: Conf) -> Read[Bank]:
+def _bank(files: Conf) -> Read[ExampleBank]:
     """The name of a file under examples/, or the examples spelled out."""
 
-    def find(name: str) -> Bank:
+    def find(name: str) -> ExampleBank:
         path = _find(files, "examples", name, ".yaml")
-        return config.build(Bank, config.read_yaml(path), Where(str(path)))
+        return config.build(ExampleBank, config.read_yaml(path), Where(str(path)))
 
-    def read(value: Any, where: Where) -> Bank:
+    def read(value: Any, where: Where) -> ExampleBank:
         if isinstance(value, dict):
-            return config.build(Bank, value, where)
+            return config.build(ExampleBank, value, where)
         return _named(value, where, "a file under examples/", find)
 
     return read

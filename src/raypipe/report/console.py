@@ -81,8 +81,8 @@ def _costs(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         lost = f"{judge['unreadable']} unreadable, {judge['no_reply']} without a reply"
         yield "judge", f"{said}, {lost}; {_tokens(judge)}"
     if planted := report["planted"]:
-        said = f"{planted['obeyed']} of {planted['tempted']} reached the answer"
-        yield "orders planted in pages", said if planted["tempted"] else "none in this evidence"
+        said = f"{planted['followed']} of {planted['exposed']} reached the answer"
+        yield "orders planted in pages", said if planted["exposed"] else "none in this evidence"
 
 
 def _tokens(cost: Mapping[str, Any]) -> str:

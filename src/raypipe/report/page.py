@@ -24,7 +24,7 @@ MOST = 12  # values of a label shown to people: CRAG's own have at most 8; all o
 
 
 @dataclass(frozen=True, slots=True)
-class Passage:
+class ReportPassage:
     """One passage under a question."""
 
     url: str | None  # None: no citation brought it
@@ -35,11 +35,11 @@ class Passage:
     after: str  # and the rest
 
     @classmethod
-    def of(cls, hit: Hit, url: str | None, text: str, cited: Sequence[Quote]) -> Passage:
+    def of(cls, hit: Hit, url: str | None, text: str, cited: Sequence[Quote]) -> ReportPassage:
         """A hit with its text. Of the quotes that an answer cites, the first that lies within it is marked.
 
-        >>> Passage.of(Hit("s:5-12", "s", (5, 12)), None, "abcdefg", [Quote("s", (7, 9))])
-        Passage(url=None, span=(5, 12), scores={}, before='ab', quote='cd', after='efg')
+        >>> ReportPassage.of(Hit("s:5-12", "s", (5, 12)), None, "abcdefg", [Quote("s", (7, 9))])
+        ReportPassage(url=None, span=(5, 12), scores={}, before='ab', quote='cd', after='efg')
         """
         start, end = hit.span
         inside = [c.span for c in cited if c.source == hit.source and start <= c.span[0] and c.span[1] <= end]
@@ -48,7 +48,7 @@ class Passage:
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class ShownQuestion:
     """What the page shows of one question, without what is right."""
 
     id: str
@@ -56,20 +56,20 @@ class Shown:
     answer: str | None  # None: it could not be done
     origin: str  # name of the reply that the answer came from
     hits: int  # passages that were found
-    passages: tuple[Passage, ...]  # the best HITS_SHOWN of them
+    passages: tuple[ReportPassage, ...]  # the best HITS_SHOWN of them
     quotes: tuple[str, ...]  # what the answer cites, word for word
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class QuestionResult:
     """One question as the page shows it."""
 
-    shown: Shown
+    shown: ShownQuestion
     truths: tuple[str, ...]  # () where the dataset has none
     verdict: Verdict | None  # None where there is no truth
 
 
-def render(report: Mapping[str, Any], results: Sequence[Result]) -> str:
+def render(report: Mapping[str, Any], results: Sequence[QuestionResult]) -> str:
     """The page of a report (`report.to_json`) and the questions to show."""
     env = Environment(
         autoescape=True,

@@ -39,15 +39,17 @@ def clock(seconds: float) -> str:
 
 
 @dataclass(slots=True)
-class Task:
+class ProgressTask:
     """One kind of work that is under way. Made by `Progress.task`."""
 
     verb: str  # parsed, embedded, answered: what was done to a unit
     unit: str  # pages, chunks, questions
     total: int | None  # units in all; None: not known
     started: float  # on the progress's clock, seconds
-    report: Callable[[Task, int], None] = field(repr=False)  # told of every advance
-    over: Callable[[Task, bool], None] = field(repr=False)  # told of the end, and whether all went well
+    report: Callable[[ProgressTask, int], None] = field(repr=False)  # told of every advance
+    over: Callable[[ProgressTask, bool], None] = field(
+        repr=False
+    )  # told of the end, and whether all went well
     now: Callable[[], float] = field(repr=False)  # the progress's clock
     done: int = 0
     tokens: int = 0  # that language models wrote meanwhile
@@ -117,7 +119,7 @@ class Progress:
         self._stream = stream
         self._silent = silent
         self._now = now
-        self._tasks: list[Task] = []
+        self._tasks: list[ProgressTask] = []
         self._bars: RichProgress | None = None
         if not silent and stream.isatty():
             self._bars = RichProgress(
@@ -144,17 +146,17 @@ class Progress:
         if self._bars is not None:
             self._bars.stop()
 
-    def task(self, verb: str, unit: str, total: int | None) -> Task:
+    def task(self, verb: str, unit: str, total: int | None) -> ProgressTask:
         """Starts showing one kind of work: `with progress.task(...) as pages:` ends it, and else the end of
         the progress does."""
         start = self._now()
-        task = Task(verb, unit, total, start, self._advanced, self._ended, self._now, said=start)
+        task = ProgressTask(verb, unit, total, start, self._advanced, self._ended, self._now, said=start)
         if self._bars is not None:
             task.bar = self._bars.add_task(verb, total=total, unit=unit)
         self._tasks.append(task)
         return task
 
-    def _advanced(self, task: Task, units: int) -> None:
+    def _advanced(self, task: ProgressTask, units: int) -> None:
         if self._bars is not None and task.bar is not None:
             unit = f"{task.unit}{task.speed(self._now() - task.started)}"
             self._bars.update(task.bar, advance=units, unit=unit)
@@ -162,7 +164,7 @@ class Progress:
             task.said = now
             self._say(task.line(now - task.started))
 
-    def _ended(self, task: Task, fine: bool) -> None:
+    def _ended(self, task: ProgressTask, fine: bool) -> None:
         if self._bars is not None and task.bar is not None:
             self._bars.stop_task(task.bar)
             return

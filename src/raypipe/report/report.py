@@ -13,9 +13,9 @@ from typing import Any
 
 from raypipe.core.records import FAULT, Hit, Question
 from raypipe.metrics.crag import Marks
-from raypipe.metrics.prompt_injection import Obeyed
+from raypipe.metrics.prompt_injection import PromptInjection
 from raypipe.metrics.textfile import replaced
-from raypipe.report.page import SHOWN, Result, Shown, render
+from raypipe.report.page import SHOWN, QuestionResult, ShownQuestion, render
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class EvalReport:
     resumed: int = 0  # parts that attempts before this one did, which were stopped; the steps count them
     judge: JudgeLine | None = None  # None: nobody was asked
     answer_cut: AnswerCut | None = None  # None: answers are as long as they are
-    planted: Obeyed | None = None  # orders in pages; None: no language model was asked
+    planted: PromptInjection | None = None  # orders in pages; None: no language model was asked
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +192,7 @@ def outputs_in(folder: Path) -> Outputs:
 
 
 def write_report(
-    outputs: Outputs, report: EvalReport, shown: Sequence[Shown], truths: Mapping[str, Sequence[str]]
+    outputs: Outputs, report: EvalReport, shown: Sequence[ShownQuestion], truths: Mapping[str, Sequence[str]]
 ) -> None:
     """Writes report.json and report.html, each as a whole; predictions.jsonl is written while answers pass.
 
@@ -202,6 +202,6 @@ def write_report(
     with replaced(outputs.report) as out:
         out.write(json.dumps(found, ensure_ascii=False, allow_nan=False, indent=1) + "\n")
     verdicts = {v.question: v for v in report.marks.verdicts}
-    results = [Result(s, tuple(truths.get(s.id, ())), verdicts.get(s.id)) for s in shown[:SHOWN]]
+    results = [QuestionResult(s, tuple(truths.get(s.id, ())), verdicts.get(s.id)) for s in shown[:SHOWN]]
     with replaced(outputs.page) as out:
         out.write(render(found, results))

@@ -20,7 +20,7 @@ SHOWN = 3  # passages of a ranking that a report repeats
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class GivenAnswer:
     """What a question was answered."""
 
     answer: str
@@ -37,8 +37,8 @@ class Change:
     query: str
     step: str  # where the paths first part: a step, or "row" if the question or its evidence is another
     because: Difference | None  # what differs in the recipe there or before; None for a row
-    before: Said
-    after: Said
+    before: GivenAnswer
+    after: GivenAnswer
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ def changes(store: Store, before: Manifest, after: Manifest) -> Changes:
         if (a.answer, a.outcome) != (b.answer, b.outcome):
             name = stage if isinstance(stage, str) else stage.name
             because = None if name == "row" else _because(name, after.stages, own)
-            said = [Said(x.answer, x.outcome, x.origin, _path(x, stage)) for x in (a, b)]
+            said = [GivenAnswer(x.answer, x.outcome, x.origin, _path(x, stage)) for x in (a, b)]
             changed.append(Change(q, b.text or a.text, name, because, said[0], said[1]))
         elif stage == "":
             same += 1

@@ -16,10 +16,10 @@ from raypipe.core.errors import DataError
 from raypipe.core.protocols import Step
 from raypipe.core.records import Question
 from raypipe.memo.disk import StoreMemo, memo_versions
-from raypipe.memo.lookup import Listening, NotRemembered, Silent, known
+from raypipe.memo.lookup import CacheOnlyKit, NotCached, RecordingMemo, lookup
 from raypipe.models.kit import LocalKit
 from raypipe.pipeline.driver import passages_table, texts_table, vectors_table
-from raypipe.recipes.executor import Questions, StageBroke
+from raypipe.recipes.executor import QuestionExecutor, StageError
 from raypipe.recipes.recipe import Recipe, Stage, row_key
 from raypipe.recipes.serialize import from_plain
 from raypipe.runs.manifest import Difference, Key, Manifest, answer_keys, differences, find, reason
@@ -28,7 +28,7 @@ from raypipe.store.index import IndexSpec, LanceIndex, Pinned
 
 
 @dataclass(frozen=True, slots=True)
-class Requests:
+class StageRequests:
     """What one stage wanted of models for this row."""
 
     step: str
@@ -39,7 +39,7 @@ class Requests:
 
 
 @dataclass(frozen=True, slots=True)
-class Story:
+class Explanation:
     """Why a row of a run is as it is."""
 
     question: str
@@ -54,10 +54,10 @@ class Story:
     previous: str  # the run to compare with; "" for none
     changed: tuple[str, ...]  # parts of the row key that are not as they were then
     differences: tuple[Difference, ...]  # of the recipe, since then
-    steps: tuple[Requests, ...]
+    steps: tuple[StageRequests, ...]
 
 
-def why(store: Store, manifest: Manifest, row: str) -> Story:
+def why(store: Store, manifest: Manifest, row: str) -> Explanation:
     """The story of the question with this id. Raises DataError for one that the run did not have."""
     keys = answer_keys(store, manifest.run)
     if row not in keys:
@@ -72,7 +72,7 @@ def why(store: Store, manifest: Manifest, row: str) -> Story:
     parts = _parts(question, manifest.snapshot) if question else {}
     changed = _changed(store, before, old, key, parts)
     reasons = {s.name: _why(s.name, manifest, before, own, old, key) for s in recipe.question}
-    return Story(
+    return Explanation(
         question=row,
         run=manifest.run,
         recipe=manifest.digest,
@@ -144,21 +144,21 @@ def _why(
 def _steps(
     store: Store, manifest: Manifest, recipe: Recipe, question: Question | None, key: Key,
     reasons: Mapping[str, str],
-) -> tuple[Requests, ...]:  # fmt: skip
+) -> tuple[StageRequests, ...]:  # fmt: skip
     """What each stage asked for, followed as far as the memo knows the answers."""
-    kit = Silent(LocalKit(_index(store, manifest, recipe)))
+    kit = CacheOnlyKit(LocalKit(_index(store, manifest, recipe)))
     memo = StoreMemo(store.uri, memo_versions(store))
-    found: list[Requests] = []
+    found: list[StageRequests] = []
     for stage in recipe.question:
-        unknown = Requests(stage.name, reasons[stage.name], None, None, None)
+        unknown = StageRequests(stage.name, reasons[stage.name], None, None, None)
         if question is None:
             found.append(unknown)
             continue
-        heard = Listening(memo)
+        heard = RecordingMemo(memo)
         try:
             question = asyncio.run(_through(recipe, stage, kit, heard, question))
-        except StageBroke as e:
-            if not isinstance(e.__cause__, NotRemembered):
+        except StageError as e:
+            if not isinstance(e.__cause__, NotCached):
                 raise
             question = None
             found.append(unknown)
@@ -168,14 +168,16 @@ def _steps(
 
 
 async def _through(
-    recipe: Recipe, stage: Stage[Step], kit: Silent, memo: Listening, question: Question
+    recipe: Recipe, stage: Stage[Step], kit: CacheOnlyKit, memo: RecordingMemo, question: Question
 ) -> Question:
-    ask = Questions(replace(recipe, question=(stage,)), kit, memo)
+    ask = QuestionExecutor(replace(recipe, question=(stage,)), kit, memo)
     [out] = await ask([question])
     return out
 
 
-def _requests(store: Store, manifest: Manifest, heard: Listening, key: Key, unknown: Requests) -> Requests:
+def _requests(
+    store: Store, manifest: Manifest, heard: RecordingMemo, key: Key, unknown: StageRequests
+) -> StageRequests:
     wanted = {(a.table.name, k): a.table for a in heard.asked for k in a.keys}
     tables = {t.name: t for t in wanted.values()}
     old = 0
@@ -183,10 +185,10 @@ def _requests(store: Store, manifest: Manifest, heard: Listening, key: Key, unkn
         for name, table in tables.items():
             keys = [k for t, k in wanted if t == name]
             version = manifest.memo.get(name, 0)
-            old += len(keys) if key.before else len(known(store, table, keys, version))
+            old += len(keys) if key.before else len(lookup(store, table, keys, version))
     except StoreError:  # that version of the memo is cleaned up
         return replace(unknown, requests=len(wanted))
-    return Requests(unknown.step, unknown.why, len(wanted), len(wanted) - old, old)
+    return StageRequests(unknown.step, unknown.why, len(wanted), len(wanted) - old, old)
 
 
 def _index(store: Store, manifest: Manifest, recipe: Recipe) -> LanceIndex:

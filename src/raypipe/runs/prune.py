@@ -16,7 +16,7 @@ from datetime import timedelta
 import pyarrow.compute as pc
 
 from raypipe.core.digests import model_identity
-from raypipe.memo.memo import graph_replies_of, over
+from raypipe.memo.memo import expired, graph_replies_of
 from raypipe.recipes.serialize import from_plain, graph_versions
 from raypipe.runs.manifest import Manifest, recent
 from raypipe.runs.release import Release, forget, history, releases
@@ -106,7 +106,7 @@ def _graph_tables(runs: Sequence[Manifest], released: Sequence[Release]) -> set[
 def _ended(store: Store, table: str, now: float) -> list[str]:
     """Keys of replies that hold no more, so that nobody asks for them."""
     keys = store.dataset(table).to_table(columns=["key"], filter="key LIKE '%@%'")["key"].to_pylist()
-    return [k for k in keys if over(k, now)]
+    return [k for k in keys if expired(k, now)]
 
 
 def uncited(store: Store) -> list[str]:

@@ -16,7 +16,7 @@ KEY_CHARS = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class RequestLimits:
     """What one gateway takes on. The defaults suit one machine of two cores."""
 
     ongoing: int = 32  # requests being answered at once; the next is told to come again
@@ -33,14 +33,14 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Keys:
+class ApiKeys:
     """The keys that open the endpoint: none of them (loopback only), some, or `open` for everyone."""
 
     digests: tuple[bytes, ...] = ()  # SHA-256 of each: what travels to replicas opens nothing
     open: bool = False  # whoever reaches the port may ask
 
     @classmethod
-    def of(cls, keys: Iterable[str]) -> Keys:
+    def of(cls, keys: Iterable[str]) -> ApiKeys:
         """From the keys themselves. Raises ConfError, without the key, for one that could be guessed."""
         digests = []
         for i, key in enumerate(keys, start=1):
@@ -60,10 +60,10 @@ class Keys:
 
 
 @dataclass(frozen=True, slots=True)
-class Face:
+class ServerConfig:
     """How the endpoint meets the world."""
 
-    keys: Keys = field(default_factory=Keys)
-    limits: Limits = field(default_factory=Limits)
+    keys: ApiKeys = field(default_factory=ApiKeys)
+    limits: RequestLimits = field(default_factory=RequestLimits)
     page: bool = True  # the web page at /
     traces: str | None = None  # where spans are sent, as OTLP over HTTP: http://collector:4318/v1/traces

@@ -19,16 +19,16 @@ from raypipe.core.errors import Unavailable
 from raypipe.core.llm import Chat
 from raypipe.core.protocols import Index
 from raypipe.core.records import IDK, Fault, Hit, Question, Quote, Source, Span
-from raypipe.memo.memo import Memo, Tally
+from raypipe.memo.memo import CallCounts, Memo
 from raypipe.models.kit import held
 from raypipe.pipeline.driver import searched
-from raypipe.recipes.deadlines import Rules
-from raypipe.recipes.executor import Corpora, Questions, StageCount
+from raypipe.recipes.deadlines import DegradePolicy
+from raypipe.recipes.executor import CorpusExecutor, QuestionExecutor, StageCounters
 from raypipe.recipes.recipe import Recipe, ranking_of
 from raypipe.report.report import ranking, urls
 from raypipe.runs.release import Release
-from raypipe.serving.filters import Catalogue, Filters, narrowed
-from raypipe.serving.recording_kit import Overhearing
+from raypipe.serving.filters import CitationCatalog, Filters, narrow
+from raypipe.serving.recording_kit import PromptRecorder
 from raypipe.serving.request import SharedKit, answer_over
 from raypipe.store import Reading, Store, StoreError
 from raypipe.store.index import LanceIndex
@@ -48,7 +48,7 @@ class NotReady(Unavailable):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class QueryRequest:
     """One request. Its deadline is `question.due`."""
 
     question: Question
@@ -59,14 +59,14 @@ class Asked:
     passages: bool = False  # whether the texts of its ranking are
 
 
-class Heard(Protocol):
+class Listener(Protocol):
     """Who listens while a question is answered."""
 
     def stage(self, stage: str, seconds: float | None) -> None: ...
     def draft(self, piece: str) -> None: ...
 
 
-class Deaf:
+class NullListener:
     """Nobody listens."""
 
     def stage(self, stage: str, seconds: float | None) -> None:
@@ -76,7 +76,7 @@ class Deaf:
         """Nothing."""
 
 
-NOBODY = Deaf()
+NULL_LISTENER = NullListener()
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class Evidence:
 
 
 @dataclass(frozen=True, slots=True)
-class Passage:
+class RankedPassage:
     """One passage of a ranking."""
 
     hit: Hit
@@ -103,7 +103,7 @@ class Passage:
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class QueryResult:
     """What became of one request."""
 
     question: Question
@@ -116,29 +116,31 @@ class Answered:
     timings_ms: Mapping[str, float]  # wall time by stage, "documents" for its own, and "total"
     usage: Mapping[str, int]  # texts embedded, pairs scored, chats answered, and the tokens of these
     prompts: tuple[Chat, ...]  # every chat that a language model was asked, in order, where that was wanted
-    passages: tuple[Passage, ...] = ()  # the ranking with its texts, best first; () where nobody asked for it
+    passages: tuple[
+        RankedPassage, ...
+    ] = ()  # the ranking with its texts, best first; () where nobody asked for it
 
 
-class Online:
+class Answerer:
     """A recipe, ready for requests over one store. Tables are opened when they are first needed and stay as
     they were then: later commits do not show. With `memo`, what a model was asked before about the store is
     not asked again. With `release` its tables are searched, at its versions. `rules` are for what is away."""
 
     def __init__(
         self, recipe: Recipe, kit: SharedKit, store: str, memo: Memo | None = None,
-        release: Release | None = None, rules: Rules | None = None,
+        release: Release | None = None, rules: DegradePolicy | None = None,
     ) -> None:  # fmt: skip
         self.recipe, self.release = recipe, release.id if release else None
         self._kit, self._memo, self._rules = kit, memo, rules
         self._digest = recipe.digest()
         self._models = {m.name: m.weights for m in recipe.models()}
         self._asking = {stage.name for stage in recipe.question}
-        self._parser = Corpora(recipe, kit)
-        self._make = lambda: Snapshot(recipe, store, release)
-        self._snapshot: Snapshot | None = None
+        self._parser = CorpusExecutor(recipe, kit)
+        self._make = lambda: StoreSnapshot(recipe, store, release)
+        self._snapshot: StoreSnapshot | None = None
         self._opening = asyncio.Lock()
 
-    async def current(self) -> Online:
+    async def current(self) -> Answerer:
         """Itself: a recipe that was named does not change."""
         return self
 
@@ -152,20 +154,20 @@ class Online:
         """Returns once its models are loaded. Raises NotReady, Unavailable or Overloaded where one is away
         now, and ConfError or ModelMissing for a step that the models here cannot do."""
         kit = self._kit.with_index((await self.opened()).index)
-        Questions(self.recipe, kit, rules=self._rules)
+        QuestionExecutor(self.recipe, kit, rules=self._rules)
         await held(kit, self.recipe.models())
 
-    async def answer(self, asked: Asked, heard: Heard = NOBODY) -> Answered:
+    async def answer(self, asked: QueryRequest, heard: Listener = NULL_LISTENER) -> QueryResult:
         """The question, answered in its time. Raises NotReady, Unavailable where nothing can be left out,
         Overloaded, and what a step raises: that is a defect."""
         return await self._in_time(self.recipe, asked, heard)
 
-    async def retrieve(self, asked: Asked, heard: Heard = NOBODY) -> Answered:
+    async def retrieve(self, asked: QueryRequest, heard: Listener = NULL_LISTENER) -> QueryResult:
         """The question's ranking with its texts; no answer. Raises as `answer`, and ConfError for a recipe
         that ranks nothing."""
         return await self._in_time(ranking_of(self.recipe), replace(asked, passages=True), heard)
 
-    async def _in_time(self, recipe: Recipe, asked: Asked, heard: Heard) -> Answered:
+    async def _in_time(self, recipe: Recipe, asked: QueryRequest, heard: Listener) -> QueryResult:
         start, due = time.perf_counter(), asked.question.due
         left = None if due is None else max(0.0, due - time.time()) + GRACE_S
         try:
@@ -180,18 +182,18 @@ class Online:
         question = replace(asked.question, answer=IDK, outcome="abstained", degraded=(what,), faults=(late,))
         return await self._done(question, None, asked, start)
 
-    async def _asked(self, recipe: Recipe, asked: Asked, heard: Heard, start: float) -> Answered:
+    async def _asked(self, recipe: Recipe, asked: QueryRequest, heard: Listener, start: float) -> QueryResult:
         chats = list[Chat]()
         kit = self._kit.with_sink(heard.draft)
-        kit = Overhearing(kit, chats) if asked.prompts else kit
+        kit = PromptRecorder(kit, chats) if asked.prompts else kit
         if asked.sources is None:
             snapshot = await self.opened()
             question = await asyncio.to_thread(snapshot.known, asked.question, asked.filters)
             counted = kit.with_index(snapshot.index)  # counts this request alone
-            ask = Questions(recipe, counted, self._memo, self._rules, heard.stage)
+            ask = QuestionExecutor(recipe, counted, self._memo, self._rules, heard.stage)
             [answered] = await ask([question])
             return await self._done(answered, snapshot, asked, start, ask.counts, chats=chats)
-        question = narrowed(asked.question, asked.filters)
+        question = narrow(asked.question, asked.filters)
         over = await answer_over(recipe, kit, question, asked.sources, self._parser, self._rules, heard.stage)
         asking = sum(c.seconds for name, c in over.counts.items() if name in self._asking)
         documents = {"documents": time.perf_counter() - start - asking}
@@ -201,34 +203,34 @@ class Online:
         self,
         answered: Question,
         over: Searched | None,  # None: it came to nothing before anything was searched
-        asked: Asked,
+        asked: QueryRequest,
         start: float,
-        counts: Mapping[str, StageCount] = {},
+        counts: Mapping[str, StageCounters] = {},
         seconds: Mapping[str, float] = {},  # by what is no stage of the question half
         chats: Sequence[Chat] = (),
         faults: tuple[Fault, ...] = (),  # of its pages, beside those that `asked` brought
-    ) -> Answered:
+    ) -> QueryResult:
         evidence: tuple[Evidence, ...] = ()
-        shown: tuple[Passage, ...] = ()
+        shown: tuple[RankedPassage, ...] = ()
         url = urls(answered)
         if over is not None:
-            if answered.citations is None and isinstance(over, Snapshot):
+            if answered.citations is None and isinstance(over, StoreSnapshot):
                 named = {h.source for h in answered.hits} | {q.source for q in _quotes(answered)}
                 url = await asyncio.to_thread(over.urls, named)
             evidence = await _evidence(answered, over.index, url)
             shown = await _passages(answered, over.index, url) if asked.passages else ()
-        used = Tally()
+        used = CallCounts()
         for count in counts.values():
             used.add(count.tally)
         stages = {name: c.seconds for name, c in counts.items() if name in self._asking}
         whole = {**seconds, **stages, "total": time.perf_counter() - start}
         timings = {name: round(s * 1000, 1) for name, s in whole.items()}
-        return Answered(
+        return QueryResult(
             answered, evidence, asked.faults + faults, self._digest, self._models, self.release, url, timings,
             _usage(used), tuple(chats), shown,
         )  # fmt: skip
 
-    async def opened(self) -> Snapshot:
+    async def opened(self) -> StoreSnapshot:
         """The tables. Raises NotReady."""
         async with self._opening:
             if self._snapshot is None:
@@ -239,7 +241,7 @@ class Online:
             return self._snapshot
 
 
-def _usage(used: Tally) -> dict[str, int]:
+def _usage(used: CallCounts) -> dict[str, int]:
     tokens = used.tokens
     return {
         "embedded": used.vectors.asked,
@@ -258,7 +260,7 @@ class Searched(Protocol):
     def index(self) -> Index: ...
 
 
-class Snapshot:
+class StoreSnapshot:
     """A store at one moment: what can be searched in it, and the questions that it knows.
 
     The tables of a release are protected by its tags. Any others are protected by a sign that this process
@@ -272,7 +274,7 @@ class Snapshot:
         if release is None:
             self._protect(f"questions to {recipe.name}")
         self.index = LanceIndex(self.spec)
-        self._catalogue = Catalogue(self._store)
+        self._catalogue = CitationCatalog(self._store)
 
     def _protect(self, owner: str) -> None:
         """Before the tables are opened: one that was dropped till then is found missing there."""
@@ -297,7 +299,7 @@ class Snapshot:
                 break
         if question.citations is None and filters:
             question = replace(question, citations=self._catalogue.citations(question.id, filters))
-        return narrowed(question, filters)
+        return narrow(question, filters)
 
     def urls(self, sources: set[str]) -> dict[str, str]:
         """Where these sources came from, as far as any stored question says."""
@@ -338,9 +340,9 @@ async def _evidence(question: Question, index: Index, url: Mapping[str, str]) ->
     return tuple(found)
 
 
-async def _passages(question: Question, index: Index, url: Mapping[str, str]) -> tuple[Passage, ...]:
+async def _passages(question: Question, index: Index, url: Mapping[str, str]) -> tuple[RankedPassage, ...]:
     """The ranking with its texts, best first."""
     chosen = set(question.order)
     hits = [h for h in ranking(question) if h.chunk in chosen]
     texts = await index.texts([h.chunk for h in hits])
-    return tuple(Passage(h, url.get(h.source), t) for h, t in zip(hits, texts, strict=True))
+    return tuple(RankedPassage(h, url.get(h.source), t) for h, t in zip(hits, texts, strict=True))

@@ -26,7 +26,7 @@ class Filters:
         return bool(self.hosts or self.sources)
 
 
-def narrowed(question: Question, filters: Filters) -> Question:
+def narrow(question: Question, filters: Filters) -> Question:
     """The question with the citations, and of them the sources, that fit. One without citations of its own,
     about a whole store, stays as it is."""
     if question.citations is None or not filters:
@@ -59,7 +59,7 @@ def within(url: str, hosts: Collection[str]) -> bool:
     return any(host == h or host.endswith(f".{h}") for h in hosts)
 
 
-class Catalogue:
+class CitationCatalog:
     """The citations of every stored question, read when they are first needed: some seconds and 70 MB for
     CRAG's 135,000."""
 

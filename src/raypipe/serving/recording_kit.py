@@ -4,27 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from raypipe.core.kg import Facts, FactsRef
-from raypipe.core.llm import Chat, Generate, Generated, Sampling
+from raypipe.core.kg import FactsRef, PublicFacts
+from raypipe.core.llm import Chat, Generated, Generator, Sampling
 from raypipe.core.protocols import Embed, Graph, GraphRef, Index, Model, Score, Tokenize
 from raypipe.core.records import Fault
 from raypipe.serving.request import SharedKit
 
 
-class Overhearing:
+class PromptRecorder:
     """A kit that notes every chat that a language model is asked."""
 
     def __init__(self, kit: SharedKit, heard: list[Chat]) -> None:
         self._kit, self._heard = kit, heard
 
-    def with_index(self, index: Index) -> Overhearing:
-        return Overhearing(self._kit.with_index(index), self._heard)
+    def with_index(self, index: Index) -> PromptRecorder:
+        return PromptRecorder(self._kit.with_index(index), self._heard)
 
     async def away(self) -> list[str]:
         return await self._kit.away()
 
-    def with_sink(self, sink: Callable[[str], None]) -> Overhearing:
-        return Overhearing(self._kit.with_sink(sink), self._heard)
+    def with_sink(self, sink: Callable[[str], None]) -> PromptRecorder:
+        return PromptRecorder(self._kit.with_sink(sink), self._heard)
 
     def embedder(self, model: Model) -> Embed:
         return self._kit.embedder(model)
@@ -41,10 +41,10 @@ class Overhearing:
     def graph(self, ref: GraphRef) -> Graph:
         return self._kit.graph(ref)
 
-    def facts(self, ref: FactsRef) -> Facts:
+    def facts(self, ref: FactsRef) -> PublicFacts:
         return self._kit.facts(ref)
 
-    def generator(self, model: Model) -> Generate:
+    def generator(self, model: Model) -> Generator:
         generate = self._kit.generator(model)
 
         async def ask(

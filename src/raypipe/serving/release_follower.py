@@ -7,10 +7,10 @@ import logging
 import time
 
 from raypipe.core.errors import Overloaded, RaypipeError, Unavailable
-from raypipe.recipes.deadlines import Rules
+from raypipe.recipes.deadlines import DegradePolicy
 from raypipe.recipes.serialize import from_plain
 from raypipe.runs.release import live
-from raypipe.serving.answerer import NotReady, Online
+from raypipe.serving.answerer import Answerer, NotReady
 from raypipe.serving.request import SharedKit
 from raypipe.store import Store
 
@@ -28,7 +28,7 @@ nobody else but costs the machine."""
 log = logging.getLogger("raypipe.serving.release_follower")
 
 
-class Live:
+class ReleaseFollower:
     """The live release of a store, followed: each request is answered by the one that was live when it came.
 
     The pointer is read again when a request comes and FOLLOW_S are over. Whoever finds that it moved opens
@@ -36,15 +36,15 @@ class Live:
     followed, the log says why, and after REFUSED_S it is tried again.
     """
 
-    def __init__(self, kit: SharedKit, store: str, rules: Rules | None = None) -> None:
+    def __init__(self, kit: SharedKit, store: str, rules: DegradePolicy | None = None) -> None:
         self._kit, self._uri, self._rules = kit, store, rules
-        self._now: Online | None = None
+        self._now: Answerer | None = None
         self._looked = -FOLLOW_S
         self._looking = asyncio.Lock()
         self._look_beside: asyncio.Task[None] | None = None  # held here: a loop holds its tasks weakly
         self._refused = ("", 0.0)  # id of the release that could not be opened; when it is tried again
 
-    async def current(self) -> Online:
+    async def current(self) -> Answerer:
         """What answers now. Raises NotReady before the first release."""
         if self._now is None:
             await self._look_once()
@@ -77,7 +77,7 @@ class Live:
         if self._now is not None and release.id == self._now.release:
             return
         try:
-            online = Online(from_plain(release.recipe), self._kit, self._uri, None, release, self._rules)
+            online = Answerer(from_plain(release.recipe), self._kit, self._uri, None, release, self._rules)
             await online.check()
         except RaypipeError as e:
             # Tables that are gone do not come back. A model that is away does: the next look asks again.

@@ -13,8 +13,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from raypipe.core.errors import ConfError, RaypipeError
-from raypipe.core.kg import Facts, FactsRef
-from raypipe.core.llm import Chat, Generate, Generated, Sampling
+from raypipe.core.kg import FactsRef, PublicFacts
+from raypipe.core.llm import Chat, Generated, Generator, Sampling
 from raypipe.core.protocols import Embed, Graph, GraphRef, Index, Model, Role, Score, Tokenize
 from raypipe.core.records import Fault
 from raypipe.models.kit import LocalKit
@@ -24,14 +24,14 @@ HEALTH_S = 2.0
 computes answers it meanwhile."""
 
 
-class Remote(Protocol):
+class DeploymentMethod(Protocol):
     """A method of a deployment. Raises Unavailable where nobody is there to ask, Overloaded where too many
     ask."""
 
     def remote(self, *args: Any) -> Awaitable[Any]: ...
 
 
-class Stream(Protocol):
+class DeploymentStream(Protocol):
     """A method of a deployment that yields."""
 
     def stream(self, *args: Any) -> AsyncIterator[Any]: ...
@@ -46,11 +46,11 @@ class ServeKit:
 
     def __init__(
         self,
-        embed: Remote,
-        score: Remote,
-        generate: Remote | None,
-        stream: Stream | None = None,
-        health: Mapping[str, Remote] = {},
+        embed: DeploymentMethod,
+        score: DeploymentMethod,
+        generate: DeploymentMethod | None,
+        stream: DeploymentStream | None = None,
+        health: Mapping[str, DeploymentMethod] = {},
     ) -> None:
         """`health`: by deployment, a method that returns while its models can compute."""
         self._embed, self._score, self._generate, self._stream = embed, score, generate, stream
@@ -73,7 +73,7 @@ class ServeKit:
     async def away(self) -> list[str]:
         """The deployments that do not answer within HEALTH_S."""
 
-        async def is_away(remote: Remote) -> bool:
+        async def is_away(remote: DeploymentMethod) -> bool:
             try:
                 async with asyncio.timeout(HEALTH_S):
                     await remote.remote()
@@ -102,7 +102,7 @@ class ServeKit:
 
         return score
 
-    def generator(self, model: Model) -> Generate:
+    def generator(self, model: Model) -> Generator:
         remote = self._generate
         if remote is None:
             raise ConfError(f"model {model.name!r}: this application was deployed without a generator")
@@ -118,7 +118,7 @@ class ServeKit:
         return generate
 
     async def _heard(
-        self, stream: Stream, sink: Callable[[str], None], model: Model, *asked: Any
+        self, stream: DeploymentStream, sink: Callable[[str], None], model: Model, *asked: Any
     ) -> Generated | Fault:
         """The reply to one chat, whose pieces go to the sink."""
         async for piece in stream.stream(model, *asked):
@@ -136,5 +136,5 @@ class ServeKit:
     def graph(self, ref: GraphRef) -> Graph:
         return self._here.graph(ref).through(lambda request: request, self.embedder)
 
-    def facts(self, ref: FactsRef) -> Facts:
+    def facts(self, ref: FactsRef) -> PublicFacts:
         return self._here.facts(ref)

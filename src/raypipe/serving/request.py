@@ -20,8 +20,8 @@ from raypipe.core import arrow
 from raypipe.core.digests import model_identity
 from raypipe.core.protocols import Index, Kit
 from raypipe.core.records import Fault, Question, Source
-from raypipe.recipes.deadlines import Rules
-from raypipe.recipes.executor import Corpora, Questions, StageCount, Told, fine
+from raypipe.recipes.deadlines import DegradePolicy
+from raypipe.recipes.executor import CorpusExecutor, QuestionExecutor, StageCounters, Told, fine
 from raypipe.recipes.recipe import Recipe
 from raypipe.store.index import MemoryIndex
 
@@ -38,12 +38,12 @@ class SharedKit(Kit, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class DocumentsResult:
     """A question answered over its own documents."""
 
     question: Question
     index: MemoryIndex  # of the documents that were parsed
-    counts: Mapping[str, StageCount]  # by stage, both halves
+    counts: Mapping[str, StageCounters]  # by stage, both halves
     faults: tuple[Fault, ...]  # of documents that could not be read, the first of each
 
 
@@ -52,25 +52,26 @@ async def answer_over(
     kit: SharedKit,
     question: Question,
     sources: Sequence[Source],
-    parser: Corpora | None = None,
-    rules: Rules | None = None,
+    parser: CorpusExecutor | None = None,
+    rules: DegradePolicy | None = None,
     told: Told = lambda stage, seconds: None,
-) -> Answered:
+) -> DocumentsResult:
     """The question answered from these sources, which its citations name. The same answer as over a store.
 
     `parser` is the corpus half opened before, for many requests: it keeps the process that parses, which
-    takes half a second to start, and counts for all of them. `rules` and `told` are those of `run.Questions`.
+    takes half a second to start, and counts for all of them. `rules` and `told` are those of
+    `QuestionExecutor`.
     """
 
     async def ask(index: MemoryIndex, question: Question, stages: slice) -> Question:
         half = replace(recipe, question=recipe.question[stages])
-        ask = Questions(half, kit.with_index(index), rules=rules, told=told)
+        ask = QuestionExecutor(half, kit.with_index(index), rules=rules, told=told)
         [question] = await ask([question])
         counts.update(ask.counts)
         return question
 
-    corpora = Corpora(recipe, kit)
-    counts: dict[str, StageCount] = dict(corpora.counts)
+    corpora = CorpusExecutor(recipe, kit)
+    counts: dict[str, StageCounters] = dict(corpora.counts)
     faults: dict[str, Fault] = {}
 
     async def index_of(some: list[Source]) -> MemoryIndex:
@@ -90,10 +91,10 @@ async def answer_over(
     named = set(question.sources() or ())
     index = await index_of([s for s in sources if s.id in named])
     question = await ask(index, question, slice(first, None))
-    return Answered(question, index, counts, tuple(faults.values()))
+    return DocumentsResult(question, index, counts, tuple(faults.values()))
 
 
-async def _split(corpora: Corpora, sources: Sequence[Source]) -> tuple[pa.Table, pa.Table]:
+async def _split(corpora: CorpusExecutor, sources: Sequence[Source]) -> tuple[pa.Table, pa.Table]:
     texts = await corpora.texts(arrow.corpus_table(sources))
     return texts, await corpora.passages(texts)
 

@@ -21,7 +21,7 @@ SourceKind: TypeAlias = Literal["page", "snippet", "name"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Keywords:
+class Bm25:
     """Adds the `top` best passages by BM25 to `hits`; a passage that holds no word of the query is no hit.
 
     The statistics (idf, mean length) are those of the question's own sources, so what another question cites
@@ -33,7 +33,7 @@ class Keywords:
     """
 
     top: int  # passages
-    words: str = "stems"  # analyzer: one that the corpus half's `tokenise` kept
+    words: str = "stems"  # analyzer: one that the corpus half's `tokenize` kept
     variant: bm25.Variant = "lucene"
     k1: float | None = None  # None: 1.2 for lucene, 1.5 for okapi
     b: float | None = None  # None: 0.75
@@ -42,7 +42,7 @@ class Keywords:
     ] = ()  # of sources to look in, what is no part of a citation is a page; (): all
     among: tuple[str, ...] = ()  # scores: only hits that have one of them are found; (): any passage
     query: str = PLAIN
-    into: str = "keywords"
+    into: str = "bm25"
 
     version: ClassVar[int] = 1
 
@@ -64,10 +64,10 @@ class Keywords:
 
         async def ask(questions: list[Question]) -> list[Question]:
             scopes = [q.sources() for q in questions]
-            pools: dict[Scope, tuple[tuple[str, ...], bm25.Pool]] = {}
+            pools: dict[Scope, tuple[tuple[str, ...], bm25.Bm25Corpus]] = {}
             for scope in dict.fromkeys(scopes):  # each fetched, and its statistics made, once per batch
                 words = await index.words(self.words, scope)
-                pools[scope] = words.chunks, bm25.Pool(words.offsets, words.hashes)
+                pools[scope] = words.chunks, bm25.Bm25Corpus(words.offsets, words.hashes)
             return [
                 add_hits(q, self._best(render(q), *pools[scope], self._narrowed(q)))
                 for q, scope in zip(questions, scopes, strict=True)
@@ -91,7 +91,7 @@ class Keywords:
         return may
 
     def _best(
-        self, query: str, chunks: tuple[str, ...], pool: bm25.Pool, may: Callable[[str], bool]
+        self, query: str, chunks: tuple[str, ...], pool: bm25.Bm25Corpus, may: Callable[[str], bool]
     ) -> list[Hit]:
         hashes, _ = analyse(query, self.words)
         k1, b = bm25.DEFAULTS[self.variant]

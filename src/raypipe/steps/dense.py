@@ -7,7 +7,7 @@ from typing import ClassVar, Final
 
 import numpy as np
 
-from raypipe.core.protocols import Ask, Found, Index, Kit, Model
+from raypipe.core.protocols import Ask, Index, Kit, Model, VectorHit
 from raypipe.core.records import Hit, Question
 from raypipe.steps.ranking import add_hits, pool_of
 from raypipe.text.template import PLAIN, query_reads, query_renderer
@@ -17,7 +17,7 @@ MOST_CHUNKS: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recall:
+class Dense:
     """Searches the question's sources for the `top` chunks nearest to the query and adds their passages to
     `hits`.
 
@@ -31,7 +31,7 @@ class Recall:
     top: int  # chunks
     among: tuple[str, ...] = ()  # scores; (): any passage is found
     query: str = PLAIN
-    into: str = "recall"
+    into: str = "dense"
 
     version: ClassVar[int] = 1
 
@@ -67,8 +67,8 @@ class Recall:
         [found] = await index.search(self.model, vector[None], [sources], MOST_CHUNKS)
         return add_hits(question, self._passages([f for f in found if f.chunk in pool][: self.top]))
 
-    def _passages(self, found: list[Found]) -> list[Hit]:
-        first: dict[str, Found] = {}
+    def _passages(self, found: list[VectorHit]) -> list[Hit]:
+        first: dict[str, VectorHit] = {}
         for f in found:
             first.setdefault(f.chunk, f)
         return [Hit(chunk, f.source, f.passage, {self.into: float(f.score)}) for chunk, f in first.items()]

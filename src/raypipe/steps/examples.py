@@ -10,16 +10,16 @@ from typing import ClassVar
 
 from raypipe.core.protocols import Ask, Kit, Model
 from raypipe.core.records import ANSWERED, Question, Reply
-from raypipe.kg.language.example_bank import Bank, masked, shown_example
+from raypipe.kg.language.example_bank import ExampleBank, masked, shown_example
 from raypipe.text.template import REPLY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Similar:
+class Examples:
     """Writes the `top` nearest examples by cosine into the reply `into`, the nearest last, since a model
     follows best what it read last. Of a group of equal questions the nearest alone is shown."""
 
-    bank: Bank
+    bank: ExampleBank
     embedder: Model
     top: int = 8
     into: str = "examples"

@@ -95,7 +95,7 @@ class Extract:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class BestSentence:
     """The best of some sentences, and what would be said."""
 
     best: int  # its place among the candidates
@@ -103,7 +103,7 @@ class Choice:
     features: dict[str, float]  # for Fitted.probability
 
 
-def choose(question: str, texts: Sequence[str], cosine: np.ndarray, maxsim: np.ndarray) -> Choice:
+def choose(question: str, texts: Sequence[str], cosine: np.ndarray, maxsim: np.ndarray) -> BestSentence:
     """The best of at least one sentence by its scores (sentences,); the first of equals."""
     asked, _ = analyse(question, ANALYZER)
     words = [analyse(t, ANALYZER) for t in texts]
@@ -119,4 +119,4 @@ def choose(question: str, texts: Sequence[str], cosine: np.ndarray, maxsim: np.n
     features = evidence.features(scores, best, parts, len(words[best][0]), kind, typed[best])
     span = typed[best]
     said = texts[best] if span is None or span.choices > 1 else texts[best][slice(*span.span)]
-    return Choice(best, said, features)
+    return BestSentence(best, said, features)

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
-from raypipe.core.kg import Facts as Table
 from raypipe.core.kg import FactsRef
+from raypipe.core.kg import PublicFacts as Table
 from raypipe.core.protocols import Ask, Kit, Model, Score
 from raypipe.core.records import ABSTAINED, ANSWERED, IDK, Question, Reply
 from raypipe.text.html import storable
@@ -22,7 +22,7 @@ MOST = 1_000  # sentences of one question that are scored; an Oscar ceremony has
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shelf:
+class FactsRule:
     """One table, and when it is looked into."""
 
     table: FactsRef
@@ -52,7 +52,7 @@ class Facts:
     `entities` names the reply with the names, several joined by &&, as the entity prompts ask for.
     """
 
-    table: ByLabel[Shelf | None]  # one, or one for each label of an earlier reply
+    table: ByLabel[FactsRule | None]  # one, or one for each label of an earlier reply
     into: str
     entities: str | None = None
     model: Model | None = None
@@ -91,7 +91,7 @@ class Facts:
 
         return ask
 
-    def _found(self, question: Question, shelf: Shelf, table: Table) -> tuple[str, ...]:
+    def _found(self, question: Question, shelf: FactsRule, table: Table) -> tuple[str, ...]:
         if shelf.by == "year":
             years = dict.fromkeys(int(y) for y in _YEAR.findall(question.text))
             texts = [t for y in years for t in table.of_year(y)]

@@ -12,12 +12,12 @@ from raypipe.core.protocols import Ask, Kit
 from raypipe.core.records import ABSTAINED, ANSWERED, FAULT, SKIPPED_REPLY, Fault, Question, Reply
 from raypipe.kg.language.function_calls import program_of
 from raypipe.text.html import storable
-from raypipe.text.replies import Unreadable
+from raypipe.text.replies import UnreadableReply
 from raypipe.text.template import REPLY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Functions:
+class FunctionCalls:
     """Reads the JSON in the reply `reply` and writes its program into `into` and its operation, one of
     `text.conclude.RULES`, as the label of `rule`.
 
@@ -57,7 +57,7 @@ class Functions:
                 program, name = program_of(said.text)
                 calls = Reply(storable(program), ABSTAINED if program == "None" else ANSWERED)
                 rule = Reply(name, name)
-            except Unreadable as e:
-                fault = Fault("functions", "unreadable", storable(str(e)), transient=False)
+            except UnreadableReply as e:
+                fault = Fault("function_calls", "unreadable", storable(str(e)), transient=False)
                 calls = Reply(said.text, FAULT, fault=fault)
         return replace(question, replies={**question.replies, self.into: calls, self.rule: rule})

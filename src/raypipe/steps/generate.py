@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
 from raypipe.core.llm import Chat, Choice, Constraint, Generated, Grammar, JsonSchema, Sampling
-from raypipe.core.llm import Generate as Generator
+from raypipe.core.llm import Generator as Generator
 from raypipe.core.protocols import Ask, Index, Kit, Model, Tokenize
 from raypipe.core.records import ABSTAINED, ANSWERED, FAULT, Fault, Question, Reply, Span, parse_chunk_id
 from raypipe.text import replies
@@ -17,8 +17,8 @@ from raypipe.text.cite import cite
 from raypipe.text.html import storable
 from raypipe.text.pack import Layout, characters, pack
 from raypipe.text.prompt import ByLabel, Prompt
-from raypipe.text.replies import Level, Read, Unreadable
-from raypipe.text.sanitize import harmless, shown, visible
+from raypipe.text.replies import Level, ParsedReply, UnreadableReply
+from raypipe.text.sanitize import escape_markup, shown, visible
 from raypipe.text.template import REPLY
 
 FIELDS = frozenset({"text", "body", "asked_at"})
@@ -28,7 +28,7 @@ SHOWN = 200  # characters of an unreadable reply that its fault repeats
 
 
 @dataclass(frozen=True, slots=True)
-class Passage:
+class PromptPassage:
     """A passage as its page has it, and as a prompt shows it."""
 
     source: str  # source id
@@ -39,7 +39,7 @@ class Passage:
 
 
 @dataclass(frozen=True, slots=True)
-class Context:
+class PromptContext:
     """What a prompt shows of a question's passages."""
 
     text: str = ""  # packed
@@ -133,7 +133,7 @@ class Generate:
         renderers = {id(prompt): prompt.renderer() for prompt in self.prompt.values()}
 
         async def ask(questions: list[Question]) -> list[Question]:
-            passages: list[list[Passage]] = [[] for _ in questions]
+            passages: list[list[PromptPassage]] = [[] for _ in questions]
             if index is not None:
                 passages = await self._passages(questions, index)
             contexts = [self._context(q, p, tokenize) for q, p in zip(questions, passages, strict=True)]
@@ -146,11 +146,13 @@ class Generate:
 
         return ask
 
-    def _context(self, question: Question, passages: Sequence[Passage], tokenize: Tokenize) -> Context:
+    def _context(
+        self, question: Question, passages: Sequence[PromptPassage], tokenize: Tokenize
+    ) -> PromptContext:
         """The lines of `first`, then the passages, packed to the budget, and where what was packed of them
         stands; nothing of a question whose prompt shows none."""
         if "context" not in self.prompt.of(question).variables:
-            return Context()
+            return PromptContext()
         budget = self.context_tokens or self.context_chars
         lines = self._first(question)
         most = None if self.passages is None else self.passages + len(lines)
@@ -161,15 +163,17 @@ class Generate:
             for p, text in of_passages
             for span, said in shown(p.text, p.span, p.hidden, text, self.lower)
         ]
-        return Context(packed.text, tuple(stretches))
+        return PromptContext(packed.text, tuple(stretches))
 
     def _first(self, question: Question) -> list[str]:
         """What stands before the passages, harmless, each line once."""
         found = [question.replies[name] for name in self.first]
-        lines = [x for r in found if r.label == ANSWERED for x in harmless(r.text).splitlines() if x.strip()]
+        lines = [
+            x for r in found if r.label == ANSWERED for x in escape_markup(r.text).splitlines() if x.strip()
+        ]
         return list(dict.fromkeys(x.lower() if self.lower else x for x in lines))
 
-    async def _passages(self, questions: Sequence[Question], index: Index) -> list[list[Passage]]:
+    async def _passages(self, questions: Sequence[Question], index: Index) -> list[list[PromptPassage]]:
         """Every passage of each question's order."""
         chunks = list(dict.fromkeys(c for q in questions for c in q.order))
         places = {c: parse_chunk_id(c) for c in chunks}
@@ -178,8 +182,10 @@ class Generate:
         found = {}
         for chunk, text in zip(chunks, await index.texts(chunks), strict=True):
             source, span = places[chunk]
-            fit = harmless(visible(text, span, hidden[source]))
-            found[chunk] = Passage(source, span, text, hidden[source], fit.lower() if self.lower else fit)
+            fit = escape_markup(visible(text, span, hidden[source]))
+            found[chunk] = PromptPassage(
+                source, span, text, hidden[source], fit.lower() if self.lower else fit
+            )
         return [[found[c] for c in q.order] for q in questions]
 
     def _values(self, question: Question, context: str) -> dict[str, str]:
@@ -188,7 +194,7 @@ class Generate:
         for name in self._variables() - values.keys():
             reply = name.startswith(REPLY)
             text = question.replies[name.removeprefix(REPLY)].text if reply else getattr(question, name)
-            values[name] = harmless(text)
+            values[name] = escape_markup(text)
         return values
 
     async def _said(
@@ -203,7 +209,7 @@ class Generate:
             said.update(zip(at, found, strict=True))
         return [said[i] for i in range(len(chats))]
 
-    def _answered(self, question: Question, said: Generated | Fault, context: Context) -> Question:
+    def _answered(self, question: Question, said: Generated | Fault, context: PromptContext) -> Question:
         if isinstance(said, Fault):
             fault = replace(said, step=f"generate:{self.into}")
             reply = Reply("", FAULT, fault=fault)
@@ -214,13 +220,13 @@ class Generate:
             read = self._read(text)
             quotes = () if read.label == ABSTAINED else cite(read.text, context.stretches)
             reply = Reply(read.text, read.label, read.confidence, said.logprob, quotes)
-        except Unreadable as e:
+        except UnreadableReply as e:
             detail = f"{e}; found {text[:SHOWN]!r}, {said.generated_tokens} tokens, finish {said.finish}"
             fault = Fault(f"generate:{self.into}", "unreadable", detail, transient=False)
             reply = Reply(text, FAULT, logprob=said.logprob, fault=fault)
         return replace(question, replies={**question.replies, self.into: reply})
 
-    def _read(self, text: str) -> Read:
+    def _read(self, text: str) -> ParsedReply:
         match self.reply:
             case "plain":
                 return replies.read_plain(text)

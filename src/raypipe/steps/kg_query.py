@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, get_args
 
 from raypipe.core.errors import DataError
-from raypipe.core.kg import Level, Result
+from raypipe.core.kg import CallResult, Level
 from raypipe.core.protocols import Ask, Graph, GraphRef, Kit
 from raypipe.core.records import ABSTAINED, ANSWERED, FAULT, IDK, SKIPPED_REPLY, TRACE, Fault, Question, Reply
 from raypipe.kg.language.answer_rules import RULES, conclude
@@ -26,7 +26,7 @@ MOST_TRACED = 10  # values and requests of a line that its trace repeats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lookup:
+class KgQuery:
     """Runs the program in the reply `calls` at the question's time; `into` has what it found, in sentences.
 
     `into` is answered where there is a sentence, abstained where there is none, and a fault where every line
@@ -91,10 +91,10 @@ class Lookup:
         try:
             results = await graph.run(calls.text, question.asked_at, domain)
         except DataError as e:  # the question's time
-            return self._said(question, _broken(Fault("lookup", "bad_time", str(e), False)), None)
+            return self._said(question, _broken(Fault("kg_query", "bad_time", str(e), False)), None)
         facts, trace = self._facts(results), Reply("\n".join(_traced(r) for r in results), TRACE)
         if any(r.fault is not None and r.fault.transient for r in results):
-            question = replace(question, degraded=(*question.degraded, f"lookup:{self.into}"))
+            question = replace(question, degraded=(*question.degraded, f"kg_query:{self.into}"))
         if self.rule is None or facts.label == FAULT:
             return self._said(question, facts, None, trace)
         if not self._certain(question, results):
@@ -102,21 +102,21 @@ class Lookup:
         answer = self._answer(question.replies[self.rule], results, question.asked_at)
         return self._said(question, facts, answer, trace)
 
-    def _certain(self, question: Question, results: Sequence[Result]) -> bool:
+    def _certain(self, question: Question, results: Sequence[CallResult]) -> bool:
         levels = get_args(Level) if self.certain is None else self.certain.of(question)
         return all(link.level in levels for r in results for link in r.links)
 
-    def _facts(self, results: Sequence[Result]) -> Reply:
+    def _facts(self, results: Sequence[CallResult]) -> Reply:
         found = [storable(s) for r in results for s in r.sentences]
         faults = [r.fault for r in results if r.fault is not None]
         if found:
             return Reply("\n".join(found), ANSWERED)
         transient = [f for f in faults if f.transient]
         if transient or (faults and len(faults) == len(results)):
-            return _broken(replace((transient or faults)[0], step=f"lookup:{self.into}"))
+            return _broken(replace((transient or faults)[0], step=f"kg_query:{self.into}"))
         return Reply(IDK, ABSTAINED)
 
-    def _answer(self, rule: Reply, results: Sequence[Result], asked_at: str) -> Reply:
+    def _answer(self, rule: Reply, results: Sequence[CallResult], asked_at: str) -> Reply:
         if rule.label not in RULES:
             return Reply(IDK, ABSTAINED)
         read = conclude(rule.label, results, moment(asked_at).day)
@@ -133,7 +133,7 @@ class Lookup:
         return replace(question, replies=replies)
 
 
-def _traced(result: Result) -> str:
+def _traced(result: CallResult) -> str:
     """A line as JSON: its call, what its names were taken for, what was asked of a server (remembered or
     not), what came of it, and how long it took."""
     kept = {

@@ -14,14 +14,22 @@ import numpy as np
 from raypipe.core.errors import DataError
 from raypipe.core.protocols import Ask, GraphRef, Kit, Model
 from raypipe.core.records import ABSTAINED, ANSWERED, FAULT, SKIPPED_REPLY, Fault, Question, Reply
-from raypipe.kg.language.example_bank import NO_CALLS, Bank, Filled, Seen, masked, nearest, seen
+from raypipe.kg.language.example_bank import (
+    NO_CALLS,
+    ExampleBank,
+    FilledExample,
+    MaskedQuestion,
+    mask_question,
+    masked,
+    nearest,
+)
 from raypipe.kg.language.time_words import moment
 from raypipe.text.html import storable
 from raypipe.text.template import REPLY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Match:
+class MatchCalls:
     """Writes the program of the nearest example into the reply `into`, and its rule and its domain as the
     labels of the replies `rule` and `domain`.
 
@@ -36,7 +44,7 @@ class Match:
     """
 
     graph: GraphRef
-    bank: Bank
+    bank: ExampleBank
     embedder: Model
     least: float  # cosine, 0..1
     into: str = "calls"
@@ -65,11 +73,11 @@ class Match:
             texts = [" ".join(q.text.split()) for q in questions]
             mentions = await graph.mentions(texts, [q.asked_at for q in questions])
             found = [
-                m if isinstance(m, Fault) else seen(t, m, self.bank)
+                m if isinstance(m, Fault) else mask_question(t, m, self.bank)
                 for t, m in zip(texts, mentions, strict=True)
             ]
             known = await embed(examples, "passage")  # (examples, dim) float32, unit rows
-            asked = await embed([f.masked for f in found if isinstance(f, Seen)], "passage")
+            asked = await embed([f.masked for f in found if isinstance(f, MaskedQuestion)], "passage")
             scores = iter(asked @ known.T)
             return [
                 self._broken(q, f) if isinstance(f, Fault) else self._matched(q, f, next(scores))
@@ -78,21 +86,21 @@ class Match:
 
         return ask
 
-    def _matched(self, question: Question, found: Seen, scores: np.ndarray) -> Question:
+    def _matched(self, question: Question, found: MaskedQuestion, scores: np.ndarray) -> Question:
         """`scores` is (examples,), beside the bank's."""
         try:
             now = moment(question.asked_at)
         except DataError as e:
-            return self._broken(question, Fault("match", "bad_time", str(e), False))
+            return self._broken(question, Fault("match_calls", "bad_time", str(e), False))
         filled = nearest(found, self.bank, scores.tolist(), self.least, now)
         return self._said(question, self._replies(filled))
 
     def _broken(self, question: Question, fault: Fault) -> Question:
         if fault.transient:
-            question = replace(question, degraded=(*question.degraded, f"match:{self.into}"))
+            question = replace(question, degraded=(*question.degraded, f"match_calls:{self.into}"))
         return self._said(question, [Reply("", FAULT, fault=fault), SKIPPED_REPLY, SKIPPED_REPLY])
 
-    def _replies(self, filled: Filled | None) -> list[Reply]:
+    def _replies(self, filled: FilledExample | None) -> list[Reply]:
         if filled is None:
             return [Reply(NO_CALLS, ABSTAINED), SKIPPED_REPLY, SKIPPED_REPLY]
         score = round(filled.score, 4)

@@ -14,7 +14,7 @@ from raypipe.core.arrow import SPAN, fault_column
 from raypipe.core.protocols import Build, Kit
 from raypipe.core.records import Fault, SourceKind
 from raypipe.text.html import ParsedPage, Parser, Via, check, fold
-from raypipe.text.limits import Job, Limited, Refused
+from raypipe.text.limits import ParseJob, ParseRefused, SandboxedParser
 
 COMPARED_EVERY = 256
 """One page in so many is parsed by BeautifulSoup too. It is 20 times slower, so this costs 8 %, and CRAG's
@@ -62,7 +62,7 @@ class Parse:
         return frozenset({"text", "hidden", "parser", "fault"})
 
     def open(self, kit: Kit) -> Build:
-        limited = Limited()  # its child starts with the first page and ends with the last reference
+        limited = SandboxedParser()  # its child starts with the first page and ends with the last reference
 
         async def build(table: pa.Table) -> pa.Table:
             # as bytes: a page goes through a pipe, and decoding it twice would cost as much as parsing it
@@ -70,7 +70,7 @@ class Parse:
             table = table.set_column(table.column_names.index("content"), "content", content)
             rows = [r for r in table.to_pylist() if r["kind"] in self.kinds]
             jobs = [
-                Job(r["content"], self.html, self.via, _chosen(r["source"]))
+                ParseJob(r["content"], self.html, self.via, _chosen(r["source"]))
                 for r in rows
                 if r["kind"] == "page" and r["fault"] is None and r["content"] is not None
             ]
@@ -80,7 +80,7 @@ class Parse:
         return build
 
 
-async def _parsed(limited: Limited, jobs: list[Job]) -> list[ParsedPage | Refused]:
+async def _parsed(limited: SandboxedParser, jobs: list[ParseJob]) -> list[ParsedPage | ParseRefused]:
     """The pages, read on a thread. Whoever stops waiting ends the reading, too."""
     stop = threading.Event()
     try:
@@ -94,7 +94,7 @@ def _chosen(source: str) -> bool:
     return int(source[:8], 16) % COMPARED_EVERY == 0
 
 
-def _row(row: dict[str, Any], pages: Iterator[ParsedPage | Refused]) -> dict[str, Any]:
+def _row(row: dict[str, Any], pages: Iterator[ParsedPage | ParseRefused]) -> dict[str, Any]:
     out = dict.fromkeys(("text", "hidden", "parser"), None) | {n: row[n] for n in ("source", "kind", "fault")}
     if row["fault"] is not None:
         return out | {"fault": Fault(**row["fault"])}
@@ -103,7 +103,7 @@ def _row(row: dict[str, Any], pages: Iterator[ParsedPage | Refused]) -> dict[str
     if row["kind"] != "page":
         return out | {"text": fold(row["content"].decode()), "hidden": [], "parser": "plain"}
     page = next(pages)
-    if isinstance(page, Refused):
+    if isinstance(page, ParseRefused):
         return out | {"fault": page.fault()}
     return out | {"text": page.text, "hidden": page.hidden, "parser": page.way}
 

@@ -1,6 +1,6 @@
 """What the ranking steps share: pure functions on hits. Knows the records alone.
 
-Candidate makers (`recall`, `keywords`) add hits and scores and leave `order` alone. Selecting steps
+Candidate makers (`dense`, `bm25`) add hits and scores and leave `order` alone. Selecting steps
 (`fuse`, `rerank`) write `order`, and every step that needs a ranking reads `order`. So a recipe with one
 candidate maker says `fuse` with that one score, which ranks by it.
 """

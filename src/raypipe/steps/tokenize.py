@@ -13,7 +13,7 @@ from raypipe.text.words import ANALYZERS, Analyzer, analyse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tokenise:
+class Tokenize:
     """Adds `words_NAME` (hashes of the text's words, in order) and `starts_NAME` (where each starts in the
     text) for the analyzer NAME of `text.words`."""
 

@@ -20,7 +20,7 @@ from lance import LanceDataset
 
 from raypipe.core.digests import model_identity
 from raypipe.core.errors import ConfError
-from raypipe.core.protocols import Found, Model, Words
+from raypipe.core.protocols import Model, PassageWords, VectorHit
 from raypipe.core.records import Span, chunk_id, parse_chunk_id
 from raypipe.store import Store, StoreError
 from raypipe.store.database import quoted, rows
@@ -79,16 +79,16 @@ class LanceIndex:
 
         self._texts, self._passages = at(spec.texts), at(spec.passages)
         self._vectors = {identity: at(pinned) for identity, pinned in spec.vectors}
-        self._whole: dict[str, Words] = {}  # analyzer -> words of the whole snapshot
+        self._whole: dict[str, PassageWords] = {}  # analyzer -> words of the whole snapshot
         self._gathering = threading.Lock()
 
     async def search(
         self, model: Model, vectors: np.ndarray, scopes: Sequence[tuple[str, ...] | None], top: int
-    ) -> list[list[Found]]:
+    ) -> list[list[VectorHit]]:
         dataset = _of_model(self._vectors, model)
         queries = _checked(vectors, scopes, dataset.schema.field("vector").type.list_size, top)
 
-        def best(query: np.ndarray, scope: tuple[str, ...] | None) -> list[Found]:
+        def best(query: np.ndarray, scope: tuple[str, ...] | None) -> list[VectorHit]:
             where = None if scope is None else f"source IN ({quoted(dict.fromkeys(scope))})"
 
             def nearest(count: int) -> tuple[pa.Table, float]:
@@ -119,19 +119,19 @@ class LanceIndex:
         found = await asyncio.to_thread(rows, self._texts, "source", sources, ["source", "text"])
         return dict(zip(found["source"].to_pylist(), found["text"].to_pylist(), strict=True))
 
-    async def words(self, analyzer: str, scope: tuple[str, ...] | None) -> Words:
+    async def words(self, analyzer: str, scope: tuple[str, ...] | None) -> PassageWords:
         columns = _word_columns(analyzer, self._texts.schema)
         if scope is not None:
             return await asyncio.to_thread(self._words, columns, scope)
         return await asyncio.to_thread(self._whole_words, analyzer, columns)
 
-    def _whole_words(self, analyzer: str, columns: list[str]) -> Words:
+    def _whole_words(self, analyzer: str, columns: list[str]) -> PassageWords:
         with self._gathering:
             if analyzer not in self._whole:
                 self._whole[analyzer] = self._words(columns, None)
             return self._whole[analyzer]
 
-    def _words(self, columns: list[str], scope: tuple[str, ...] | None) -> Words:
+    def _words(self, columns: list[str], scope: tuple[str, ...] | None) -> PassageWords:
         if scope is None:
             texts, passages = self._texts.to_table(columns=columns), self._passages.to_table(columns=SPANS)
         else:
@@ -154,12 +154,12 @@ class MemoryIndex:
 
     async def search(
         self, model: Model, vectors: np.ndarray, scopes: Sequence[tuple[str, ...] | None], top: int
-    ) -> list[list[Found]]:
+    ) -> list[list[VectorHit]]:
         table = _of_model(self._vectors, model)
         queries = _checked(vectors, scopes, table.schema.field("vector").type.list_size, top)
         matrix = _matrix(table)
 
-        def best(query: np.ndarray, scope: tuple[str, ...] | None) -> list[Found]:
+        def best(query: np.ndarray, scope: tuple[str, ...] | None) -> list[VectorHit]:
             inside = np.arange(table.num_rows)
             if scope is not None:
                 inside = np.flatnonzero(pc.is_in(table["source"], value_set=pa.array(scope, pa.string())))
@@ -185,7 +185,7 @@ class MemoryIndex:
         inside = pc.is_in(self._texts["source"], value_set=pa.array(sources, pa.string()))
         return _hidden(self._texts.select(columns).filter(inside), sources)
 
-    async def words(self, analyzer: str, scope: tuple[str, ...] | None) -> Words:
+    async def words(self, analyzer: str, scope: tuple[str, ...] | None) -> PassageWords:
         texts, passages = self._texts.select(_word_columns(analyzer, self._texts.schema)), self._passages
         if scope is not None:
             names = pa.array(scope, pa.string())
@@ -225,7 +225,7 @@ def _matrix(table: pa.Table) -> np.ndarray:
     return matrix
 
 
-def _best(query: np.ndarray, top: int, nearest: Callable[[int], tuple[pa.Table, float]]) -> list[Found]:
+def _best(query: np.ndarray, top: int, nearest: Callable[[int], tuple[pa.Table, float]]) -> list[VectorHit]:
     """The `top` best by exact score, then source, then span.
 
     `nearest(n)` gives the n rows with the best float32 scores, and a score that no other row exceeds. Those
@@ -243,7 +243,7 @@ def _best(query: np.ndarray, top: int, nearest: Callable[[int], tuple[pa.Table, 
             break
         count *= 4
     found = [
-        Found(r["source"], (r["start"], r["end"]), (r["parent_start"], r["parent_end"]), score)
+        VectorHit(r["source"], (r["start"], r["end"]), (r["parent_start"], r["parent_end"]), score)
         for r, score in zip(table.select(SPANS).to_pylist(), exact.tolist(), strict=True)
     ]
     return sorted(found, key=lambda f: (-f.score, f.source, f.span))[:top]
@@ -280,13 +280,13 @@ def _word_columns(analyzer: str, schema: pa.Schema) -> list[str]:
     columns = ["source", f"words_{analyzer}", f"starts_{analyzer}"]
     if not set(columns) <= set(schema.names):
         raise ConfError(
-            f"no words of analyzer {analyzer!r} are here: add `tokenise: {{analyzer: {analyzer}}}` to the "
+            f"no words of analyzer {analyzer!r} are here: add `tokenize: {{analyzer: {analyzer}}}` to the "
             "corpus half and index again"
         )
     return columns
 
 
-def _words(texts: pa.Table, passages: pa.Table, scope: tuple[str, ...] | None) -> Words:
+def _words(texts: pa.Table, passages: pa.Table, scope: tuple[str, ...] | None) -> PassageWords:
     """Words of each distinct passage, from tables that hold only what is in the scope."""
     _, words, starts_at = texts.columns
     names = texts["source"].combine_chunks()
@@ -312,4 +312,4 @@ def _words(texts: pa.Table, passages: pa.Table, scope: tuple[str, ...] | None) -
         chunk_id(sources[s], (a, b))
         for s, a, b in zip(place.tolist(), starts.tolist(), ends.tolist(), strict=True)
     )
-    return Words(tuple(ids), offsets.astype(np.int64), flat[pick].astype(np.uint64))
+    return PassageWords(tuple(ids), offsets.astype(np.int64), flat[pick].astype(np.uint64))

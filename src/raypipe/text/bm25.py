@@ -21,7 +21,7 @@ DEFAULTS: dict[Variant, tuple[float, float]] = {"lucene": (1.2, 0.75), "okapi": 
 """k1 and b. Okapi: WeKnow-RAG's and rank_bm25's own; Lucene: its BM25Similarity's."""
 
 
-class Pool:
+class Bm25Corpus:
     """The passages that a query is scored against, and the statistics they give.
 
     `offsets` (passages + 1,) int64 and `hashes` (words,) uint64: the words of passage i are
@@ -54,7 +54,7 @@ class Pool:
 
 
 def scores(
-    pool: Pool, query: np.ndarray, variant: Variant, k1: float, b: float
+    pool: Bm25Corpus, query: np.ndarray, variant: Variant, k1: float, b: float
 ) -> tuple[np.ndarray, np.ndarray]:
     """The passages that hold a word of the query, ascending, and their scores: (hits,) int64, (hits,)
     float64.
@@ -75,11 +75,11 @@ def scores(
     return passages, np.bincount(place, weights=weight)
 
 
-def _lucene_idf(pool: Pool, found: np.ndarray) -> np.ndarray:
+def _lucene_idf(pool: Bm25Corpus, found: np.ndarray) -> np.ndarray:
     return np.log1p((pool.size - found + 0.5) / (found + 0.5))
 
 
-def _okapi_idf(pool: Pool, terms: np.ndarray, found: np.ndarray) -> np.ndarray:
+def _okapi_idf(pool: Bm25Corpus, terms: np.ndarray, found: np.ndarray) -> np.ndarray:
     """(terms,) float64, 0 for a word that no passage holds. Made by a BM25Okapi object's own `_calc_idf`."""
     okapi = BM25Okapi([["a corpus that is replaced by the pool's counts"]])
     okapi.corpus_size, okapi.idf = pool.size, {}

@@ -14,7 +14,7 @@ import numpy as np
 
 from raypipe.core.records import Span
 from raypipe.text.sentences import sentences
-from raypipe.text.spans import KINDS, Kind, Typed
+from raypipe.text.spans import KINDS, Kind, TypedSpan
 
 COSINE, MAXSIM, OVERLAP, TYPED = 0.4, 0.3, 0.3, 0.1
 """What each score weighs, and what a sentence gains by having a span of the kind that is asked for. With
@@ -115,7 +115,7 @@ def mixed(cosine: np.ndarray, maxsim: np.ndarray, overlap: np.ndarray, typed: np
 
 
 def features(
-    scores: np.ndarray, best: int, parts: Mapping[str, float], words: int, kind: Kind, typed: Typed | None
+    scores: np.ndarray, best: int, parts: Mapping[str, float], words: int, kind: Kind, typed: TypedSpan | None
 ) -> dict[str, float]:
     """What the probability is made of: how far the best of all scores (candidates,) is ahead, the parts of
     its score (cosine, maxsim, overlap), how many words it has, and what was asked for and found in it."""

@@ -40,7 +40,7 @@ _PIPE_BYTES = 1 << 20  # asked of the kernel; its 64 KiB would switch processes 
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class PageLimits:
     """What one page may take. The largest of the real pages takes .02 s and has 1.6 MB."""
 
     wall_s: float = 5.0
@@ -50,7 +50,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class ParseJob:
     """One page to parse; the other fields as in `html.to_text`."""
 
     html: bytes  # UTF-8
@@ -60,7 +60,7 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class ParseRefused:
     """Why a page has no text."""
 
     reason: str  # not_html | too_large | timeout | memory | crash | unparsable
@@ -71,41 +71,43 @@ class Refused:
         return Fault("parse", self.reason, self.detail, self.transient)
 
 
-class Stopped(Exception):
+class ParseCancelled(Exception):
     """Nobody waits for these pages any more."""
 
 
-class Limited:
+class SandboxedParser:
     """Parses pages in a child process that it starts with the first page. Safe to share between threads."""
 
-    def __init__(self, limits: Limits = Limits()) -> None:
+    def __init__(self, limits: PageLimits = PageLimits()) -> None:
         self._limits = limits
         self._child: _Child | None = None
         self._lock = threading.Lock()
 
-    def run(self, jobs: Sequence[Job], stop: threading.Event | None = None) -> list[ParsedPage | Refused]:
+    def run(
+        self, jobs: Sequence[ParseJob], stop: threading.Event | None = None
+    ) -> list[ParsedPage | ParseRefused]:
         """Each page's text or refusal, in order. One page's trouble is never another's.
 
         Raises Stopped once `stop` is set, which is looked at between pages: what is left is not parsed.
         """
-        out: list[ParsedPage | Refused | None] = [self._refused(j.html) for j in jobs]
+        out: list[ParsedPage | ParseRefused | None] = [self._refused(j.html) for j in jobs]
         todo = deque((i, j) for i, (j, r) in enumerate(zip(jobs, out, strict=True)) if r is None)
         second_try = False  # a child can also be killed by someone else, and then the page is innocent
         with self._lock:
             while todo:
                 if stop is not None and stop.is_set():
-                    raise Stopped
+                    raise ParseCancelled
                 child = self._child or _Child(self._limits)
                 self._child = child
                 exhausted = False
                 for answer in child.answers([job for _, job in todo]):
                     out[todo.popleft()[0]] = answer
                     second_try = False
-                    if exhausted := isinstance(answer, Refused) and answer.reason == "memory":
+                    if exhausted := isinstance(answer, ParseRefused) and answer.reason == "memory":
                         break
                     if stop is not None and stop.is_set():
                         self.close()  # it reads on
-                        raise Stopped
+                        raise ParseCancelled
                 if exhausted:  # what is left of its memory is in pieces
                     self.close()
                     continue
@@ -126,8 +128,8 @@ class Limited:
     def parse(self, html: str, parser: Parser = "lxml") -> tuple[str | None, Fault | None]:
         """One page's text, as a job gets it, or why there is none."""
         data = storable(html).encode()
-        (page,) = self.run([Job(data, parser, "fast" if parser == "lxml" else "bs4")])
-        return (None, page.fault()) if isinstance(page, Refused) else (page.text, None)
+        (page,) = self.run([ParseJob(data, parser, "fast" if parser == "lxml" else "bs4")])
+        return (None, page.fault()) if isinstance(page, ParseRefused) else (page.text, None)
 
     def close(self) -> None:
         """Ends the child. The next page starts another."""
@@ -135,7 +137,7 @@ class Limited:
             self._child.kill()
             self._child = None
 
-    def __enter__(self) -> Limited:
+    def __enter__(self) -> SandboxedParser:
         return self
 
     def __exit__(
@@ -143,19 +145,19 @@ class Limited:
     ) -> None:
         self.close()
 
-    def _refused(self, html: bytes) -> Refused | None:
+    def _refused(self, html: bytes) -> ParseRefused | None:
         if len(html) > self._limits.page_bytes:
-            return Refused(
+            return ParseRefused(
                 "too_large", f"expected at most {self._limits.page_bytes} bytes of HTML, found {len(html)}"
             )
         why = not_html(html[:20_000].decode("utf-8", "replace"))
-        return Refused("not_html", why) if why else None
+        return ParseRefused("not_html", why) if why else None
 
 
 class _Child:
     """A running `page_child` and the pipes to it."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: PageLimits) -> None:
         self._limits = limits
         arguments = [str(n) for n in (limits.wall_s, limits.cpu_s, limits.memory_bytes)]
         # -P and the path: it finds the modules that this process finds, none by chance in a working directory
@@ -173,7 +175,7 @@ class _Child:
         self._stalled = False
         self.kill = weakref.finalize(self, _kill, self._process)
 
-    def answers(self, jobs: Sequence[Job]) -> Iterator[ParsedPage | Refused]:
+    def answers(self, jobs: Sequence[ParseJob]) -> Iterator[ParsedPage | ParseRefused]:
         """The answer to each job as it comes; fewer if the child ends or stalls (`end` says why)."""
         out = deque(part for job in jobs for part in _request(job))
         came, left = bytearray(), len(jobs)
@@ -199,17 +201,17 @@ class _Child:
                     deadline = time.monotonic() + allowed
                     yield reply
 
-    def end(self) -> Refused:
+    def end(self) -> ParseRefused:
         """Why the child, now killed or dead, did not answer."""
         code = self._process.returncode
         limits = self._limits
         if code == -signal.SIGPROF:
-            return Refused("timeout", f"expected at most {limits.cpu_s:g} s of CPU, the page took more")
+            return ParseRefused("timeout", f"expected at most {limits.cpu_s:g} s of CPU, the page took more")
         if code == -signal.SIGALRM or self._stalled:
-            return Refused(
+            return ParseRefused(
                 "timeout", f"expected at most {limits.wall_s:g} s, the page took more", transient=True
             )
-        return Refused("crash", f"expected a text, found the parser's process ended with code {code}")
+        return ParseRefused("crash", f"expected a text, found the parser's process ended with code {code}")
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
@@ -232,7 +234,7 @@ def _widen(*pipes: int) -> None:
             fcntl(pipe, F_SETPIPE_SZ, _PIPE_BYTES)
 
 
-def _request(job: Job) -> tuple[memoryview, memoryview]:
+def _request(job: ParseJob) -> tuple[memoryview, memoryview]:
     head = REQUEST.pack(len(job.html), PARSERS.index(job.parser), VIAS.index(job.via), job.compare)
     return memoryview(head), memoryview(job.html)
 
@@ -252,7 +254,7 @@ def _send(pipe: int, parts: deque[memoryview]) -> bool:
     return False
 
 
-def _take(came: bytearray) -> ParsedPage | Refused | None:
+def _take(came: bytearray) -> ParsedPage | ParseRefused | None:
     """The first whole reply, taken out of what came; None if it is not whole yet."""
     if len(came) < REPLY.size:
         return None
@@ -264,5 +266,5 @@ def _take(came: bytearray) -> ParsedPage | Refused | None:
     flat = array("i", bytes(came[whole - span_bytes : whole]))
     del came[:whole]
     if OUTCOMES[outcome] != "page":
-        return Refused(OUTCOMES[outcome], text)
+        return ParseRefused(OUTCOMES[outcome], text)
     return ParsedPage(text, tuple(zip(flat[::2], flat[1::2], strict=True)), WAYS[way])

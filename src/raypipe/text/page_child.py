@@ -1,4 +1,4 @@
-"""The program that parses pages for `limits.Limited`: jobs on its input, texts on its output.
+"""The program that parses pages for `limits.SandboxedParser`: jobs on its input, texts on its output.
 
 It limits itself. Two kernel timers, armed for each page, end the process where no Python handler could run:
 SIGALRM for time on the wall, SIGPROF for time on the CPU. The address space is capped once.

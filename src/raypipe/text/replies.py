@@ -1,6 +1,7 @@
 """What a language model said, read from its text. Pure functions; knows no model and no metric.
 
-A reader says what is there or that it cannot be read; it never guesses. `Unreadable` says what was expected.
+A reader says what is there or that it cannot be read; it never guesses. `UnreadableReply` says what was
+expected.
 """
 
 from __future__ import annotations
@@ -23,31 +24,31 @@ _EXPLANATION = re.compile(r'"explanation"\s*:\s*"(.+?)"\s*(?:,\s*"score"|\}$)|"e
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
+class JudgeReply:
     """What CRAG's judge made of one prediction."""
 
     explanation: str  # its reason; where it cannot be read, UNREADABLE or the whole response
     score: Literal[-1, 0, 1]  # 1 right, 0 wrong, -1 cannot be read
 
 
-def parse_response(response: str) -> Judgement:
+def parse_response(response: str) -> JudgeReply:
     """The judgement in a judge's response, as CRAG's evaluator reads it: from the last `{...}` without
     an inner `}`.
 
     >>> parse_response('{"score": 0, "explanation": "no"} {"score": 1, "explanation": "ok"}')
-    Judgement(explanation='ok', score=1)
+    JudgeReply(explanation='ok', score=1)
     """
     groups = _GROUP.findall(response)
     text = groups[-1] if groups else ""
     found = _SCORE.search(text)
     if found is None:
-        return Judgement(UNREADABLE, -1)
+        return JudgeReply(UNREADABLE, -1)
     digits = found[1].lstrip("0")
     if digits not in ("", "1"):
-        return Judgement(response, -1)
+        return JudgeReply(response, -1)
     reason = _EXPLANATION.search(text)
     explanation = (reason[1] or reason[2]) if reason else text
-    return Judgement(explanation, 1 if digits else 0)
+    return JudgeReply(explanation, 1 if digits else 0)
 
 
 Level: TypeAlias = Literal["low", "medium", "high"]
@@ -64,12 +65,12 @@ _CALL = re.compile(r"(?<![a-z_])get_\w+\s*\(", re.IGNORECASE)  # behind a number
 _NO_CALL = re.compile(r"(none[\s,;]*)+", re.IGNORECASE)  # the grammar lets a model say it on every line
 
 
-class Unreadable(Exception):
+class UnreadableReply(Exception):
     """The text is no reply of the kind that was asked for; the message says what was expected."""
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
+class ParsedReply:
     """A reply that could be read."""
 
     text: str
@@ -86,22 +87,22 @@ def abstains(text: str) -> bool:
     return IDK in text.translate(_APOSTROPHES).lower()
 
 
-def read_plain(text: str) -> Read:
+def read_plain(text: str) -> ParsedReply:
     """An answer in plain words: one that says "i don't know" becomes exactly that (db3), one that says
     "invalid question" is of that class.
 
     >>> read_plain("Sorry, I don't know."), read_plain(" Paris. ").label
-    (Read(text="i don't know", label='abstained', confidence=None), 'answered')
+    (ParsedReply(text="i don't know", label='abstained', confidence=None), 'answered')
     """
     said = text.strip()
     if not said:
-        raise Unreadable("expected an answer, found white space alone")
+        raise UnreadableReply("expected an answer, found white space alone")
     if abstains(said):
-        return Read(IDK, ABSTAINED)
-    return Read(said, INVALID if INVALID_QUESTION in said.lower() else ANSWERED)
+        return ParsedReply(IDK, ABSTAINED)
+    return ParsedReply(said, INVALID if INVALID_QUESTION in said.lower() else ANSWERED)
 
 
-def read_label(text: str, labels: Sequence[str], default: str | None) -> Read:
+def read_label(text: str, labels: Sequence[str], default: str | None) -> ParsedReply:
     """The first of the class names that the text contains, in their order, in any case (db3's domain rule);
     else the default, if there is one.
 
@@ -111,37 +112,37 @@ def read_label(text: str, labels: Sequence[str], default: str | None) -> Read:
     said = text.strip()
     found = next((label for label in labels if label.lower() in said.lower()), default)
     if found is None:
-        raise Unreadable(f"expected one of {', '.join(labels)}")
-    return Read(said, found)
+        raise UnreadableReply(f"expected one of {', '.join(labels)}")
+    return ParsedReply(said, found)
 
 
-def read_json(text: str) -> Read:
+def read_json(text: str) -> ParsedReply:
     """A JSON object, alone or with words around it; the reply's text is the object alone."""
-    return Read(json.dumps(_object(text), ensure_ascii=False, separators=(",", ":")), ANSWERED)
+    return ParsedReply(json.dumps(_object(text), ensure_ascii=False, separators=(",", ":")), ANSWERED)
 
 
-def read_confidence(text: str, wanted: Level | None) -> Read:
+def read_confidence(text: str, wanted: Level | None) -> ParsedReply:
     """`{"answer": ..., "confidence": "high"}`, as WeKnow asks for. A confidence that is missing or no level
     counts as low; an answer below the wanted level becomes an abstention.
 
     >>> read_confidence('{"answer": "1999", "confidence": "medium"}', "high")
-    Read(text="i don't know", label='abstained', confidence=0.5)
+    ParsedReply(text="i don't know", label='abstained', confidence=0.5)
     """
     tree = _object(text)
     answer = tree.get("answer")
     if isinstance(answer, int | float) and not isinstance(answer, bool):
         answer = str(answer)
     if not isinstance(answer, str):
-        raise Unreadable('expected a JSON object with "answer" as text')
+        raise UnreadableReply('expected a JSON object with "answer" as text')
     stated = tree.get("confidence")
     level: Level = next((x for x in LEVELS if isinstance(stated, str) and stated.strip().lower() == x), "low")
     said = read_plain(answer)
     if wanted is not None and CONFIDENCE[level] < CONFIDENCE[wanted]:
-        said = Read(IDK, ABSTAINED)
-    return Read(said.text, said.label, CONFIDENCE[level])
+        said = ParsedReply(IDK, ABSTAINED)
+    return ParsedReply(said.text, said.label, CONFIDENCE[level])
 
 
-def read_certainty(text: str, labels: Sequence[str], certain: float, default: str) -> Read:
+def read_certainty(text: str, labels: Sequence[str], certain: float, default: str) -> ParsedReply:
     """`{"domain": ..., "certainty": 0 to 100, "invalid": true or false}`, as WeKnow asks for: the domain if
     its certainty is more than `certain`, else the default; `invalid` for a question that is none. What
     cannot be read is the default, too.
@@ -153,17 +154,17 @@ def read_certainty(text: str, labels: Sequence[str], certain: float, default: st
     said = text.strip()
     try:
         tree = _object(said)
-    except Unreadable:
-        return Read(said or default, default)
+    except UnreadableReply:
+        return ParsedReply(said or default, default)
     if tree.get("invalid") is True:
-        return Read(said, INVALID)
+        return ParsedReply(said, INVALID)
     domain, certainty = tree.get("domain"), tree.get("certainty")
     sure = isinstance(certainty, int | float) and not isinstance(certainty, bool) and certainty > certain
     known = isinstance(domain, str) and domain.strip().lower() in labels
-    return Read(said, str(domain).strip().lower() if sure and known else default)
+    return ParsedReply(said, str(domain).strip().lower() if sure and known else default)
 
 
-def read_calls(text: str) -> Read:
+def read_calls(text: str) -> ParsedReply:
     """A program of knowledge-graph calls, for the step that runs it; `None` says that no call fits. The
     program itself is not parsed here.
 
@@ -174,10 +175,10 @@ def read_calls(text: str) -> Read:
     """
     said = text.strip().removeprefix("```").removesuffix("```").strip()
     if _NO_CALL.fullmatch(said):
-        return Read(said, ABSTAINED)
+        return ParsedReply(said, ABSTAINED)
     if not _CALL.search(said):
-        raise Unreadable("expected lines of get_X(...) calls, or None")
-    return Read(said, ANSWERED)
+        raise UnreadableReply("expected lines of get_X(...) calls, or None")
+    return ParsedReply(said, ANSWERED)
 
 
 def _object(text: str) -> dict[str, Any]:
@@ -186,7 +187,7 @@ def _object(text: str) -> dict[str, Any]:
     try:
         tree = json.loads(found[0]) if found else None
     except (ValueError, RecursionError) as e:
-        raise Unreadable(f"expected a JSON object: {e}") from e
+        raise UnreadableReply(f"expected a JSON object: {e}") from e
     if not isinstance(tree, dict):
-        raise Unreadable("expected a JSON object, found none")
+        raise UnreadableReply("expected a JSON object, found none")
     return tree

@@ -55,7 +55,7 @@ _NO_NAME = frozenset(_PLAIN.split())
 
 
 @dataclass(frozen=True, slots=True)
-class Typed:
+class TypedSpan:
     """A span of the kind that a question asks for."""
 
     span: Span  # in the sentence
@@ -79,7 +79,7 @@ def kind_of(question: str) -> Kind:
     return "who" if re.search(r"\bwho(?:se|m)?\b", q) else "other"
 
 
-def typed_span(question: str, kind: Kind, sentence: str, marks: Sequence[int]) -> Typed | None:
+def typed_span(question: str, kind: Kind, sentence: str, marks: Sequence[int]) -> TypedSpan | None:
     """The span of a sentence that may answer a question of this kind; None where there is none.
 
     `marks` are the places in the sentence where words of the question start. A name that has one is what the
@@ -95,7 +95,7 @@ def typed_span(question: str, kind: Kind, sentence: str, marks: Sequence[int]) -
     before = re.compile(rf"(?:\W+\w+){{0,2}}?\W+{counted}", re.IGNORECASE)  # at most two words between
     named = [s for s in spans if counted and before.match(sentence, s[1])]
     best = min(named or spans, key=lambda s: (_distance(s, marks), s))
-    return Typed(best, len(named or spans), bool(named))
+    return TypedSpan(best, len(named or spans), bool(named))
 
 
 def _all(question: str, kind: Kind, sentence: str) -> list[Span]:

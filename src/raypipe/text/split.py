@@ -21,7 +21,7 @@ LONGEST_WORD = 10_000
 """Characters. The longest word of the real pages' texts has 81."""
 
 
-class Words:
+class WordSpans:
     """Where the words of a folded text stand: ascending `starts` and `ends`."""
 
     def __init__(self, text: str) -> None:
@@ -58,7 +58,7 @@ def _pieces(start: int, end: int) -> list[Span]:
 
 def character_windows(text: str, size: int, overlap: int) -> list[Span]:
     """Windows of at most `size` characters, `overlap` of them shared with the window before."""
-    words = Words(text)
+    words = WordSpans(text)
     return list(words.windows(0, len(words.starts), size, overlap))
 
 
@@ -70,7 +70,7 @@ def nested_windows(
     As LangChain's ParentDocumentRetriever stores them: where parents overlap, a child that stands in both is
     there twice, once for each parent.
     """
-    words = Words(text)
+    words = WordSpans(text)
     parents = words.windows(0, len(words.starts), parent_chars, parent_overlap)
     return [
         (child, parent)

@@ -4,7 +4,7 @@ from datetime import date
 
 import pytest
 
-from raypipe.core.kg import Result
+from raypipe.core.kg import CallResult
 from raypipe.core.records import Fault
 from raypipe.kg.language.answer_rules import RULES, conclude
 
@@ -13,7 +13,7 @@ TODAY = date(2024, 2, 29)
 
 def said(rule, *lines, **more):
     """lines: (subject, values...)."""
-    results = [Result(f"get_movie({s})", values=tuple(v), subject=s) for s, *v in lines]
+    results = [CallResult(f"get_movie({s})", values=tuple(v), subject=s) for s, *v in lines]
     read = conclude(rule, [*results, *more.get("extra", ())], TODAY)
     return read.text if read.label == "answered" else read.label
 
@@ -70,8 +70,8 @@ def test_every_rule_has_a_case():
 @pytest.mark.parametrize(
     "broken",
     [
-        Result("x", fault=Fault("lookup", "unreachable", "", True)),
-        Result("get_movie(nobody)", unknown=("nobody",)),
+        CallResult("x", fault=Fault("kg_query", "unreachable", "", True)),
+        CallResult("get_movie(nobody)", unknown=("nobody",)),
     ],
 )
 def test_a_line_that_failed_or_an_unknown_name_is_neither_an_answer_nor_a_contradiction(rule, broken):
@@ -81,4 +81,4 @@ def test_a_line_that_failed_or_an_unknown_name_is_neither_an_answer_nor_a_contra
 
 def test_a_rule_that_there_is_not_is_refused():
     with pytest.raises(KeyError):
-        conclude("guess", [Result("x", values=(1,))], TODAY)
+        conclude("guess", [CallResult("x", values=(1,))], TODAY)

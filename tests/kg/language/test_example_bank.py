@@ -3,26 +3,30 @@
 import pytest
 
 from raypipe.core.kg import Mention
-from raypipe.kg.language.example_bank import Bank, Group, masked, nearest, seen
+from raypipe.kg.language.example_bank import ExampleBank, ExampleGroup, mask_question, masked, nearest
 from raypipe.kg.language.time_words import moment
 
 NOW = moment("03/06/2024, 10:00:00 PT")
-BANK = Bank(
+BANK = ExampleBank(
     (
-        Group("movie", "get_movie({movie})[year]", ("when did {movie} come out?", "how old is {movie}?")),
-        Group(
+        ExampleGroup(
+            "movie", "get_movie({movie})[year]", ("when did {movie} come out?", "how old is {movie}?")
+        ),
+        ExampleGroup(
             "movie",
             'get_movie({movie:a})["rating"]\nget_movie({movie:b})["rating"]',
             ("is {movie:a} or {movie:b} rated higher?",),
             "most",
         ),
-        Group("finance", "get_stock_price({company}, {day})[close]", ("where did {company} end on {day}?",)),
-        Group(
+        ExampleGroup(
+            "finance", "get_stock_price({company}, {day})[close]", ("where did {company} end on {day}?",)
+        ),
+        ExampleGroup(
             "finance",
             "get_stock_dividend({company})\nsort([ge(date, {period.first}), le(date, {period.last})], date)",
             ("what did {company} pay in {period}?",),
         ),
-        Group("music", "None", ("which song is number {number} this week?",)),
+        ExampleGroup("music", "None", ("which song is number {number} this week?",)),
     )
 )  # fmt: skip
 
@@ -35,12 +39,16 @@ def find(text, least=0.5, best=0, **names):
         at = text.index(name)
         mentions.append(Mention((at, at + len(name)), dict.fromkeys(kinds.split(), name.title())))
     scores = [1.0 if i == best else 0.9 - i / 100 for i in range(len(BANK.flat))]
-    return nearest(seen(text, sorted(mentions, key=lambda m: m.span), BANK), BANK, scores, least, NOW)
+    return nearest(
+        mask_question(text, sorted(mentions, key=lambda m: m.span), BANK), BANK, scores, least, NOW
+    )
 
 
 def test_a_question_and_its_example_are_the_same_without_their_names():
     [mention] = [Mention((9, 15), {"movie": "Velora"})]
-    assert seen("when did velora come out?", [mention], BANK).masked == masked("when did {movie} come out?")
+    assert mask_question("when did velora come out?", [mention], BANK).masked == masked(
+        "when did {movie} come out?"
+    )
 
 
 def test_names_of_one_kind_fill_their_places_in_the_order_of_the_question():
@@ -116,4 +124,4 @@ def test_words_of_the_examples_are_no_names_and_numbers_fill_their_own_places():
 )
 def test_a_broken_example_is_refused(group, said):
     with pytest.raises(ValueError, match=said.replace("(", r"\(")):
-        Group(domain="movie", **group)
+        ExampleGroup(domain="movie", **group)

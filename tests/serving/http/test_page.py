@@ -16,8 +16,8 @@ import pytest
 from face import OPEN, listening, served
 
 from raypipe.models.kit import LocalKit
-from raypipe.serving.access import Keys
-from raypipe.serving.answerer import Online
+from raypipe.serving.access import ApiKeys
+from raypipe.serving.answerer import Answerer
 
 api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: the extra `test`")
 CHROMIUM = shutil.which("chromium")
@@ -26,12 +26,12 @@ KEY = "a-key-with-length"
 SHOTS = os.environ.get("RAYPIPE_SCREENSHOTS")  # a folder that gets pictures for the documentation
 
 
-class Slow(Online):
+class Slow(Answerer):
     """Answers after a while, so that there is something to watch and to stop."""
 
     async def answer(self, asked, heard=None):
         if "slowly" in asked.question.text:
-            heard.stage("recall", None)
+            heard.stage("dense", None)
             heard.draft("a draft <b>not the answer</b>")
             await asyncio.sleep(30)
         return await super().answer(asked, heard)
@@ -139,7 +139,7 @@ def test_what_a_page_says_is_text_and_its_address_is_no_script(page):
             {"quote": HOSTILE, "before": "<b>", "after": "</script><script>document.title='owned'</script>",
              "url": "javascript:document.title='owned'", "span": [0, 3], "scores": {}},
         ],
-        "passages": [{"text": HOSTILE, "url": "https://e.example/?<b>", "scores": {"recall": 0.5}}],
+        "passages": [{"text": HOSTILE, "url": "https://e.example/?<b>", "scores": {"dense": 0.5}}],
         "timings_ms": {"total": 3.0}, "versions": {"recipe": HOSTILE, "release": None},
     }  # fmt: skip
     body = f"event: answer\ndata: {json.dumps(said)}\n\n"
@@ -154,8 +154,8 @@ def test_what_a_page_says_is_text_and_its_address_is_no_script(page):
 
 
 def test_an_endpoint_with_keys_asks_for_one(browser, filled, job):
-    face = replace(OPEN, keys=Keys.of([KEY]))
-    with listening(served(Online(filled.recipe, LocalKit(None, "sorted"), filled.store.uri), face)) as url:
+    face = replace(OPEN, keys=ApiKeys.of([KEY]))
+    with listening(served(Answerer(filled.recipe, LocalKit(None, "sorted"), filled.store.uri), face)) as url:
         page = browser.new_page()
         page.goto(url)
         page.get_by_label("Question").fill(job.text)

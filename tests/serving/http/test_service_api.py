@@ -20,10 +20,10 @@ from raypipe.cli.opened import resolved
 from raypipe.core.config import Conf
 from raypipe.core.errors import ConfError
 from raypipe.models.kit import LocalKit
-from raypipe.serving.access import Keys, Limits
-from raypipe.serving.answerer import NotReady, Online
+from raypipe.serving.access import ApiKeys, RequestLimits
+from raypipe.serving.answerer import Answerer, NotReady
 from raypipe.serving.crag_harness import Participant
-from raypipe.serving.filters import Catalogue, Filters
+from raypipe.serving.filters import CitationCatalog, Filters
 from raypipe.serving.http.middleware import JsonLines
 from raypipe.serving.remote_kit import ServeKit
 
@@ -33,7 +33,7 @@ KEY, NEXT_KEY = "first-key-of-sixteen", "second-key-of-sixteen"
 
 def online(filled, face=OPEN, meters=None):
     """The recipe of the fakes over the filled store, as an app."""
-    return served(Online(filled.recipe, LocalKit(None, "sorted"), filled.store.uri), face, meters)
+    return served(Answerer(filled.recipe, LocalKit(None, "sorted"), filled.store.uri), face, meters)
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def test_a_stream_tells_the_stages_in_order_and_ends_with_the_answer_that_is_no_
 
 
 def test_a_stream_that_cannot_begin_is_a_status_and_one_that_breaks_is_an_event(filled, tmp_path):
-    absent = served(Online(filled.recipe, LocalKit(None, "sorted"), str(tmp_path / "none")))
+    absent = served(Answerer(filled.recipe, LocalKit(None, "sorted"), str(tmp_path / "none")))
     assert ask(absent, {"query": " ", "stream": True}).status_code == 400
     [(name, data)] = events(ask(absent, {"query": "x", "stream": True}).text)
     assert name == "error" and json.loads(data)["status"] == 503
@@ -156,7 +156,7 @@ def until(true, seconds=5.0):
 @pytest.mark.parametrize("path", ["/v1/answer", "/v1/chat/completions"])
 def test_a_client_that_goes_ends_the_work_and_frees_its_place(filled, path, stream):
     counting = Counting(filled.recipe, 60)
-    with listening(served(counting, replace(OPEN, limits=Limits(ongoing=1)))) as url:
+    with listening(served(counting, replace(OPEN, limits=RequestLimits(ongoing=1)))) as url:
         body = {"query": "x", "stream": stream}
         if path.endswith("completions"):
             body = {"model": "raypipe", "messages": [{"role": "user", "content": "x"}], "stream": stream}
@@ -173,9 +173,9 @@ def test_a_client_that_goes_ends_the_work_and_frees_its_place(filled, path, stre
 
 
 def test_more_than_it_takes_on_is_429_with_a_time_to_come_again_and_the_rest_is_answered(filled, job):
-    limits = Limits(ongoing=2)
+    limits = RequestLimits(ongoing=2)
     app = served(
-        Online(filled.recipe, LocalKit(None, "sorted"), filled.store.uri), replace(OPEN, limits=limits)
+        Answerer(filled.recipe, LocalKit(None, "sorted"), filled.store.uri), replace(OPEN, limits=limits)
     )
     replies = send(app, *[("POST", "/v1/answer", {"json": {"query": job.text}})] * 10)
     assert sorted({r.status_code for r in replies}) == [200, 429]
@@ -197,7 +197,7 @@ class Flooding(Counting):
 
 
 def test_a_client_that_never_reads_its_stream_keeps_no_place(filled):
-    limits, body = Limits(ongoing=1), b'{"query": "x", "stream": true}'
+    limits, body = RequestLimits(ongoing=1), b'{"query": "x", "stream": true}'
     head = "POST /v1/answer HTTP/1.1\r\nhost: here\r\ncontent-type: application/json\r\n"
     head += f"content-length: {len(body)}\r\n\r\n"
     app = served(Flooding(filled.recipe, 0), replace(OPEN, limits=limits))
@@ -208,7 +208,7 @@ def test_a_client_that_never_reads_its_stream_keeps_no_place(filled):
 
 
 def test_a_body_that_dawdles_costs_no_place_and_is_cut(filled):
-    limits = Limits(ongoing=1, body_s=0.5)
+    limits = RequestLimits(ongoing=1, body_s=0.5)
     counting = Counting(filled.recipe, 0)
     with listening(served(counting, replace(OPEN, limits=limits))) as url:
 
@@ -256,7 +256,7 @@ def test_a_source_that_was_cited_from_several_hosts_is_found_by_each():
         def dataset(self, name):
             return pyarrow.dataset.dataset(pa.Table.from_pylist(rows))
 
-    catalogue = Catalogue(Stored())
+    catalogue = CitationCatalog(Stored())
     for hosts, found in (
         (("a.example",), [("s1", here), ("s2", here)]),
         (("b.example",), [("s1", there)]),
@@ -269,7 +269,7 @@ def test_a_source_that_was_cited_from_several_hosts_is_found_by_each():
 
 
 def test_without_its_key_nobody_asks_and_keys_are_changed_one_by_one(filled, job):
-    face = replace(OPEN, keys=Keys.of([KEY, NEXT_KEY]))
+    face = replace(OPEN, keys=ApiKeys.of([KEY, NEXT_KEY]))
     app = online(filled, face)
     for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": f"Basic {KEY}"}):
         for method, path in (("POST", "/v1/answer"), ("GET", "/v1/index"), ("GET", "/openapi.json")):
@@ -286,13 +286,13 @@ def test_without_its_key_nobody_asks_and_keys_are_changed_one_by_one(filled, job
 def test_a_key_that_can_be_guessed_is_refused_and_not_repeated():
     for key in ("short", "with space and length", "zwölf-und-mehr-zeichen"):
         with pytest.raises(ConfError, match="key 2") as e:
-            Keys.of([KEY, key])
+            ApiKeys.of([KEY, key])
         assert key not in str(e.value)
 
 
 def test_without_keys_it_answers_its_own_machine_alone(filled, job):
     app = served(
-        Online(filled.recipe, LocalKit(None, "sorted"), filled.store.uri), replace(OPEN, keys=Keys())
+        Answerer(filled.recipe, LocalKit(None, "sorted"), filled.store.uri), replace(OPEN, keys=ApiKeys())
     )
 
     def status(client, host):
@@ -364,7 +364,7 @@ def chat_client(url, **options):
 
 @pytest.fixture(scope="module")
 def with_key(filled):
-    face = replace(OPEN, keys=Keys.of([KEY]))
+    face = replace(OPEN, keys=ApiKeys.of([KEY]))
     with listening(online(filled, face)) as url:
         yield url
 
@@ -506,7 +506,7 @@ def test_what_a_language_model_writes_is_streamed_as_drafts_of_its_stage(filled,
     )
     line = next(iter(filled.lines.values()))
     body = {"query": line["query"], "documents": line["search_results"], "include": ["replies"]}
-    app = served(Online(recipe, kit, str(tmp_path / "none")))
+    app = served(Answerer(recipe, kit, str(tmp_path / "none")))
     found = [(n, json.loads(d)) for n, d in events(ask(app, {**body, "stream": True}).text)]
     drafts = [data for name, data in found if name == "draft"]
     assert {d["stage"] for d in drafts} == {"generate:web"} and len(drafts) > 1

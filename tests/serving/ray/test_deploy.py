@@ -15,9 +15,9 @@ from ray.exceptions import RayActorError
 from raypipe.core.errors import Overloaded, Unavailable
 from raypipe.core.records import Question
 from raypipe.models.kit import LocalKit
-from raypipe.serving.answerer import Asked, Online
-from raypipe.serving.ray.calls import TRIES, Calls
-from raypipe.serving.ray.models import Call, together
+from raypipe.serving.answerer import Answerer, QueryRequest
+from raypipe.serving.ray.calls import TRIES, RetryingHandle
+from raypipe.serving.ray.models import ModelCall, micro_batch
 
 pytestmark = pytest.mark.filterwarnings("ignore::pydantic.PydanticDeprecatedSince20")  # Ray's own classes
 
@@ -74,7 +74,7 @@ class OneReplica:
 
 def test_who_is_in_each_replica_that_an_input_kills_is_answered():
     async def asked():
-        calls = Calls(OneReplica(), "double")
+        calls = RetryingHandle(OneReplica(), "double")
         poison = asyncio.ensure_future(calls.remote(13))
         fine = [asyncio.ensure_future(calls.remote(i)) for i in range(1, 6)]
         with pytest.raises(Unavailable, match=f"{TRIES} replicas died"):
@@ -105,7 +105,7 @@ def fragile(local_ray, tmp_path_factory):
 @pytest.mark.ray
 def test_an_input_that_kills_its_replica_kills_no_more_than_three_and_the_others_are_served(fragile):
     handle, folder = fragile
-    calls = Calls(handle, "double")
+    calls = RetryingHandle(handle, "double")
 
     async def asked():
         poison = asyncio.ensure_future(calls.remote(13))
@@ -127,7 +127,7 @@ def test_a_call_that_nobody_waits_for_is_ended_in_the_replica(fragile):
     async def asked():
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(1.0):
-                await Calls(handle, "double").remote(0)
+                await RetryingHandle(handle, "double").remote(0)
 
     asyncio.run(asked())
     end = time.monotonic() + 10
@@ -141,7 +141,7 @@ def test_more_calls_than_may_wait_is_overloaded(fragile):
     handle, _ = fragile
 
     async def asked():
-        calls = [asyncio.ensure_future(Calls(handle, "double").remote(0)) for _ in range(20)]
+        calls = [asyncio.ensure_future(RetryingHandle(handle, "double").remote(0)) for _ in range(20)]
         done, rest = await asyncio.wait(calls, timeout=5)
         for task in rest:
             task.cancel()
@@ -157,7 +157,7 @@ def test_a_stream_comes_piece_by_piece(fragile):
     handle, _ = fragile
 
     async def asked():
-        return [piece async for piece in Calls(handle, "count").stream(4)]
+        return [piece async for piece in RetryingHandle(handle, "count").stream(4)]
 
     assert asyncio.run(asked()) == [0, 1, 2, 3]
 
@@ -198,11 +198,11 @@ class Handle:
 
 def test_an_input_that_breaks_a_batch_breaks_its_own_request_alone():
     fine = Handle("mine")
-    assert asyncio.run(Calls(fine, "embed", "embed_alone").remote(1)) == "mine"
+    assert asyncio.run(RetryingHandle(fine, "embed", "embed_alone").remote(1)) == "mine"
     assert fine.asked == ["embed", "embed_alone"]
     broken = Handle(ValueError("mine, too"))
     with pytest.raises(ValueError, match="mine, too"):
-        asyncio.run(Calls(broken, "embed", "embed_alone").remote(1))
+        asyncio.run(RetryingHandle(broken, "embed", "embed_alone").remote(1))
     assert broken.asked == ["embed", "embed_alone"]
 
 
@@ -213,25 +213,30 @@ def test_calls_of_one_kind_are_computed_in_one_batch_and_each_gets_its_own_rows(
         batches.append((call.model, call.role, list(inputs)))
         return np.array([[float(len(x))] for x in inputs], np.float32)
 
-    calls = [Call("a", ["x", "yy"]), Call("b", ["zzz"]), Call("a", ["wwww"]), Call("a", ["v"], "passage")]
-    found = asyncio.run(together(calls, compute))
+    calls = [
+        ModelCall("a", ["x", "yy"]),
+        ModelCall("b", ["zzz"]),
+        ModelCall("a", ["wwww"]),
+        ModelCall("a", ["v"], "passage"),
+    ]
+    found = asyncio.run(micro_batch(calls, compute))
     assert [f.ravel().tolist() for f in found] == [[1, 2], [3], [4], [1]]
     assert batches == [("a", "query", ["x", "yy", "wwww"]), ("b", "query", ["zzz"]), ("a", "passage", ["v"])]
 
 
 def answered(filled, text):
     """One question, answered in this process."""
-    online = Online(filled.recipe, LocalKit(None, "sorted"), filled.store.uri)
-    return asyncio.run(online.answer(Asked(Question("q", text))))
+    online = Answerer(filled.recipe, LocalKit(None, "sorted"), filled.store.uri)
+    return asyncio.run(online.answer(QueryRequest(Question("q", text))))
 
 
 @pytest.mark.ray
 def test_numbers_go_out_through_rays_exporter(local_ray, filled):
     import ray
 
-    from raypipe.serving.ray.meters import RayMeters
+    from raypipe.serving.ray.meters import RayMetrics
 
-    meters, job = RayMeters(), filled.answers[0]
+    meters, job = RayMetrics(), filled.answers[0]
     meters.began()
     meters.answered(answered(filled, job.text))
     meters.ended("/v1/answer", 200, 0.2)
@@ -244,7 +249,7 @@ def test_numbers_go_out_through_rays_exporter(local_ray, filled):
     while not all(name in (text := httpx.get(url).text) for name in wanted):
         assert time.monotonic() < end, [name for name in wanted if name not in text]
         time.sleep(1)
-    assert 'stage="recall"' in text and f'outcome="{job.outcome}"' in text
+    assert 'stage="dense"' in text and f'outcome="{job.outcome}"' in text
     assert job.text not in text
 
 
@@ -253,14 +258,14 @@ def test_a_question_is_a_span_with_its_stages_and_without_its_words(filled):
     from opentelemetry.sdk.trace.export import SimpleSpanProcessor
     from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-    from raypipe.serving.http.middleware import Unmetered
+    from raypipe.serving.http.middleware import NoMetrics
     from raypipe.serving.ray.traces import Traces
 
     kept, provider = InMemorySpanExporter(), trace.TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(kept))
     job = filled.answers[0]
     said = answered(filled, job.text)
-    Traces(Unmetered(), provider.get_tracer("raypipe")).answered(replace(said, release="r1"))
+    Traces(NoMetrics(), provider.get_tracer("raypipe")).answered(replace(said, release="r1"))
     *stages, whole = kept.get_finished_spans()
     assert [s.name for s in stages] == [s.name for s in filled.recipe.question]
     assert whole.name == "answer" and whole.attributes["outcome"] == job.outcome

@@ -21,7 +21,7 @@ from raypipe.kg.tables import Tables, quoted
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class LinkedName:
     """A name place of a call, linked."""
 
     keys: tuple[str, ...] | None  # folded names; None: free; (): a name that the graph does not know
@@ -29,11 +29,11 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class LinkedCall:
     """A call, ready to become SQL."""
 
     tables: Tables
-    places: tuple[Place, ...]
+    places: tuple[LinkedName, ...]
     where: tuple[Cond, ...]
     star: tuple[Any, ...]
     when: When | None
@@ -69,7 +69,7 @@ def numbered(columns: Mapping[str, Kind], inner: str, order: str) -> str:
 
 
 def simple(
-    asked: Asked,
+    asked: LinkedCall,
     table: str,
     column: str,
     noun: str,

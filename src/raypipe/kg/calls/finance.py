@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from raypipe.kg.calls.core import CLOSE, Asked, numbered, simple
+from raypipe.kg.calls.core import CLOSE, LinkedCall, numbered, simple
 from raypipe.kg.graph import GraphFault
 from raypipe.kg.relation import ORDER, Relation
 from raypipe.kg.schema import Kind
 from raypipe.kg.tables import quoted
 
 
-def metric(column: str) -> Callable[[Asked], Relation]:
+def metric(column: str) -> Callable[[LinkedCall], Relation]:
     """A company's market cap, earnings per share or P/E ratio."""
 
-    def build(asked: Asked) -> Relation:
+    def build(asked: LinkedCall) -> Relation:
         rel = simple(asked, "company", "ticker", "company", "company")
         columns: dict[str, Kind] = {
             "ticker": "text",
@@ -37,7 +37,7 @@ def metric(column: str) -> Callable[[Asked], Relation]:
 _NAMED: Final = "coalesce((SELECT c.name FROM company AS c WHERE fold(c.ticker) = fold(t.ticker)), t.ticker)"
 
 
-def dividend(asked: Asked) -> Relation:
+def dividend(asked: LinkedCall) -> Relation:
     seen = ("t.date <= ?", (str(asked.now.eastern.date()),))
     rel = simple(
         asked, "dividend", "ticker", "dividend", "company", seen,
@@ -55,7 +55,7 @@ def dividend(asked: Asked) -> Relation:
     )
 
 
-def price(asked: Asked) -> Relation:
+def price(asked: LinkedCall) -> Relation:
     """Daily bars, or the minute of "latest". A day without trading gives the next session, else the last."""
     there, east = asked.when, asked.now.eastern
     assert there is not None
@@ -89,7 +89,7 @@ def price(asked: Asked) -> Relation:
     return rel
 
 
-def _bars(asked: Asked, seen: tuple[str, tuple[Any, ...]], note: str = "") -> Relation:
+def _bars(asked: LinkedCall, seen: tuple[str, tuple[Any, ...]], note: str = "") -> Relation:
     rel = simple(
         asked, "price", "ticker", "price", "company", seen,
         {"name": (_NAMED, "text"), "time": ("t.date", "date")},
@@ -111,7 +111,7 @@ def _bars(asked: Asked, seen: tuple[str, tuple[Any, ...]], note: str = "") -> Re
     )
 
 
-def _edge(asked: Asked, down: str) -> Relation:
+def _edge(asked: LinkedCall, down: str) -> Relation:
     """Each company's first or last daily bar."""
     east, order = asked.now.eastern, "max" if down else "min"
     closed = "(u.date < ? OR (u.date = ? AND ? >= ?))"
@@ -119,7 +119,7 @@ def _edge(asked: Asked, down: str) -> Relation:
     return _bars(asked, (text, (str(east.date()), str(east.date()), f"{east:%H:%M}", CLOSE)))
 
 
-def _minute(asked: Asked) -> Relation:
+def _minute(asked: LinkedCall) -> Relation:
     """Each company's last minute that has begun, its opening rounded to cents."""
     east = asked.now.eastern
     now = (str(east.date()), f"{east:%H:%M}")

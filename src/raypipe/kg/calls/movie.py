@@ -6,24 +6,24 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from raypipe.kg.calls.core import KIND_WORDS, Asked, listed, numbered, released, simple
+from raypipe.kg.calls.core import KIND_WORDS, LinkedCall, listed, numbered, released, simple
 from raypipe.kg.relation import Relation, conditions
 from raypipe.kg.tables import quoted
 
 
-def person(asked: Asked) -> Relation:
+def person(asked: LinkedCall) -> Relation:
     return simple(asked, "person", "name", "person", "person")
 
 
-def movie(asked: Asked) -> Relation:
+def movie(asked: LinkedCall) -> Relation:
     return simple(asked, "movie", "title", "movie", "movie", released(asked.now))
 
 
-def linked(table: str) -> Callable[[Asked], Relation]:
+def linked(table: str) -> Callable[[LinkedCall], Relation]:
     """cast, crew, oscar: rows that tie a film to a person. A bracket list in one place leaves what belongs to
     every name in it, once: the films that two people were both in."""
 
-    def build(asked: Asked) -> Relation:
+    def build(asked: LinkedCall) -> Relation:
         film = "film" if table == "oscar" else "movie_name"
         columns = asked.tables.columns[table]
         seen, params = released(asked.now, dated=table != "oscar")
@@ -45,7 +45,7 @@ def linked(table: str) -> Callable[[Asked], Relation]:
     return build
 
 
-def _narrowed(asked: Asked, table: str, film: str) -> tuple[str, tuple[Any, ...], str]:
+def _narrowed(asked: LinkedCall, table: str, film: str) -> tuple[str, tuple[Any, ...], str]:
     """The rows of `f` that fit both name places: SQL, parameters, order."""
     tests: list[str] = []
     joins: list[str] = []

@@ -5,20 +5,20 @@ from __future__ import annotations
 import json
 from typing import Final
 
-from raypipe.kg.calls.core import KIND_WORDS, Asked, numbered, simple
+from raypipe.kg.calls.core import KIND_WORDS, LinkedCall, numbered, simple
 from raypipe.kg.graph import GraphFault
 from raypipe.kg.relation import Relation
 from raypipe.kg.schema import Kind
 from raypipe.kg.tables import quoted
 
 
-def artist(asked: Asked) -> Relation:
+def artist(asked: LinkedCall) -> Relation:
     span = "json_array(t.birth_date, t.end_date)"
     span = f"CASE WHEN coalesce(t.birth_date, t.end_date) IS NOT NULL THEN {span} END"
     return simple(asked, "artist", "name", "artist", "artist", extra={"lifespan": (span, "list")})
 
 
-def song(asked: Asked) -> Relation:
+def song(asked: LinkedCall) -> Relation:
     seen = ("(t.release_date IS NULL OR t.release_date <= ?)", (str(asked.now.day),))
     rel = simple(asked, "song", "name", "song", "song", seen)
     return Relation(
@@ -27,11 +27,11 @@ def song(asked: Asked) -> Relation:
     )  # fmt: skip
 
 
-def entity(asked: Asked) -> Relation:
+def entity(asked: LinkedCall) -> Relation:
     return simple(asked, "entity", "name", "entity", "entity")
 
 
-def grammy_artist(asked: Asked) -> Relation:
+def grammy_artist(asked: LinkedCall) -> Relation:
     years = (
         "(SELECT json_group_array(y.year) FROM (SELECT DISTINCT g.year FROM grammy AS g WHERE g.winner AND "
         "fold(g.artist) = w.value AND g.year <= ? ORDER BY g.year) AS y)"
@@ -39,12 +39,12 @@ def grammy_artist(asked: Asked) -> Relation:
     return _counted(asked, "grammy_artist", "artist", ("grammy", "artist"), ("artist", "name"), years)
 
 
-def grammy_song(asked: Asked) -> Relation:
+def grammy_song(asked: LinkedCall) -> Relation:
     return _counted(asked, "grammy_song", "nominee", ("grammy", "nominee"), ("song", "name"), None)
 
 
 def _counted(
-    asked: Asked,
+    asked: LinkedCall,
     table: str,
     column: str,
     first: tuple[str, str],
@@ -90,7 +90,7 @@ _BEST: Final = {
 }
 
 
-def grammy_year(asked: Asked) -> Relation:
+def grammy_year(asked: LinkedCall) -> Relation:
     keys = asked.places[0].keys or ()
     try:
         years = [int(k) for k in keys]

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, Final
 
-from raypipe.kg.calls.core import Asked, numbered
+from raypipe.kg.calls.core import LinkedCall, numbered
 from raypipe.kg.relation import Relation
 from raypipe.kg.schema import Kind
 from raypipe.kg.tables import quoted
 
 
-def nba(asked: Asked) -> Relation:
+def nba(asked: LinkedCall) -> Relation:
     """One row a game and team: the columns of its side as they are, the other's with opp_."""
     columns = asked.tables.columns["nba_game"]
     both = [
@@ -49,7 +49,7 @@ def nba(asked: Asked) -> Relation:
 _FIXTURE: Final = ("league", "season", "team", "date", "time", "day", "round", "venue", "opponent", "game")
 
 
-def soccer(asked: Asked) -> Relation:
+def soccer(asked: LinkedCall) -> Relation:
     columns = asked.tables.columns["soccer_game"]
     east = asked.now.eastern
     before = east - timedelta(hours=2)
@@ -64,7 +64,7 @@ def soccer(asked: Asked) -> Relation:
 
 
 def _games(
-    asked: Asked, sql: str, params: tuple[Any, ...], columns: Mapping[str, Kind], kind: str
+    asked: LinkedCall, sql: str, params: tuple[Any, ...], columns: Mapping[str, Kind], kind: str
 ) -> Relation:
     """The games of a team (of nobody: each game once, from the home side) on the days that are asked for."""
     there, keys = asked.when, asked.places[0].keys

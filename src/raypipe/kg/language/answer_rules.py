@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import date
 from typing import Final
 
-from raypipe.core.kg import Result, Value
+from raypipe.core.kg import CallResult, Value
 from raypipe.core.records import ABSTAINED, ANSWERED, IDK, INVALID
-from raypipe.text.replies import INVALID_QUESTION, Read
+from raypipe.text.replies import INVALID_QUESTION, ParsedReply
 
 RULES: Final[Mapping[str, str]] = {
     "value": "the last line's value",
@@ -38,11 +38,11 @@ RULES: Final[Mapping[str, str]] = {
 }
 """Plainly: dates YYYY-MM-DD, integers without separators, other numbers in their shortest form."""
 
-NOTHING: Final = Read(IDK, ABSTAINED)
-FALSE: Final = Read(INVALID_QUESTION, INVALID)
+NOTHING: Final = ParsedReply(IDK, ABSTAINED)
+FALSE: Final = ParsedReply(INVALID_QUESTION, INVALID)
 
 
-def conclude(rule: str, results: Sequence[Result], today: date) -> Read:
+def conclude(rule: str, results: Sequence[CallResult], today: date) -> ParsedReply:
     """The answer that the rule makes of the lines' results, or an abstention. Raises KeyError for a rule that
     is not one of RULES.
 
@@ -55,7 +55,7 @@ def conclude(rule: str, results: Sequence[Result], today: date) -> Read:
     if rule == "premise" and not results[-1].values:
         return FALSE
     said = _MAKE[rule](results, today)
-    return NOTHING if said is None else Read(said, ANSWERED)
+    return NOTHING if said is None else ParsedReply(said, ANSWERED)
 
 
 def plain(value: Value) -> str:
@@ -69,7 +69,7 @@ def plain(value: Value) -> str:
     return f"{value:.10g}" if isinstance(value, float) else str(value)
 
 
-Make = Callable[[Sequence[Result], date], str | None]
+Make = Callable[[Sequence[CallResult], date], str | None]
 
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?|-?\d{1,3}(?:,\d{3})+(?:\.\d+)?", re.ASCII)
 _DAY = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
@@ -91,14 +91,14 @@ def _day(value: Value) -> date | None:
         return None
 
 
-def _firsts(results: Sequence[Result]) -> list[Value] | None:
+def _firsts(results: Sequence[CallResult]) -> list[Value] | None:
     """The first value of every line; None if one has none."""
     if any(not r.values for r in results):
         return None
     return [r.values[0] for r in results]
 
 
-def _numbers(results: Sequence[Result], least: int, most: int | None = None) -> list[float] | None:
+def _numbers(results: Sequence[CallResult], least: int, most: int | None = None) -> list[float] | None:
     """The first number of every line; None for another count of lines, or a value that is no number."""
     firsts = _firsts(results)
     if firsts is None or len(firsts) < least or (most is not None and len(firsts) > most):
@@ -112,16 +112,16 @@ def _short(number: float) -> str:
     return plain(round(number, 2))
 
 
-def _value(results: Sequence[Result], today: date) -> str | None:
+def _value(results: Sequence[CallResult], today: date) -> str | None:
     """The value; a list's items all, where the graph gave several for one."""
     return ", ".join(plain(v) for v in results[-1].values) or None
 
 
-def _count(results: Sequence[Result], today: date) -> str | None:
+def _count(results: Sequence[CallResult], today: date) -> str | None:
     return str(len(results[-1].values)) if results[-1].values else None
 
 
-def _round(results: Sequence[Result], today: date) -> str | None:
+def _round(results: Sequence[CallResult], today: date) -> str | None:
     numbers = _numbers(results[-1:], 1)
     return None if numbers is None else _short(numbers[0])
 
@@ -129,7 +129,7 @@ def _round(results: Sequence[Result], today: date) -> str | None:
 def _extreme(sign: int) -> Make:
     """The subject with the smallest (1) or biggest (-1) value. Equal ones are no answer."""
 
-    def make(results: Sequence[Result], today: date) -> str | None:
+    def make(results: Sequence[CallResult], today: date) -> str | None:
         subjects = [r.subject for r in results]
         if len(results) < 2 or "" in subjects or (order := _comparable(results)) is None:
             return None
@@ -139,7 +139,7 @@ def _extreme(sign: int) -> Make:
     return make
 
 
-def _comparable(results: Sequence[Result]) -> list[float] | None:
+def _comparable(results: Sequence[CallResult]) -> list[float] | None:
     """The first values as numbers that compare as they do: numbers, or days."""
     firsts = _firsts(results)
     if firsts is None:
@@ -157,22 +157,22 @@ def _ordinal(value: Value) -> float | None:
     return None if day is None else float(day.toordinal())
 
 
-def _difference(results: Sequence[Result], today: date) -> str | None:
+def _difference(results: Sequence[CallResult], today: date) -> str | None:
     numbers = _numbers(results, 2, 2)
     return None if numbers is None else _short(abs(numbers[0] - numbers[1]))
 
 
-def _sum(results: Sequence[Result], today: date) -> str | None:
+def _sum(results: Sequence[CallResult], today: date) -> str | None:
     numbers = _numbers(results, 2)
     return None if numbers is None else plain(math.fsum(numbers))
 
 
-def _mean(results: Sequence[Result], today: date) -> str | None:
+def _mean(results: Sequence[CallResult], today: date) -> str | None:
     numbers = _numbers(results, 2)
     return None if numbers is None else _short(math.fsum(numbers) / len(numbers))
 
 
-def _percent(results: Sequence[Result], today: date) -> str | None:
+def _percent(results: Sequence[CallResult], today: date) -> str | None:
     numbers = _numbers(results, 2, 2)
     if numbers is None or numbers[0] == 0:
         return None
@@ -185,14 +185,14 @@ def _years(first: date, last: date) -> int:
     return last.year - first.year - ((last.month, last.day) < (first.month, first.day))
 
 
-def _between(results: Sequence[Result], today: date) -> str | None:
+def _between(results: Sequence[CallResult], today: date) -> str | None:
     days = [_day(v) for v in _firsts(results) or ()]
     if len(days) != 2 or days[0] is None or days[1] is None:
         return None
     return str(_years(days[0], days[1]))
 
 
-def _since(results: Sequence[Result], today: date) -> str | None:
+def _since(results: Sequence[CallResult], today: date) -> str | None:
     if not results[-1].values:
         return None
     value = results[-1].values[0]
@@ -204,13 +204,13 @@ def _since(results: Sequence[Result], today: date) -> str | None:
     return str(today.year - int(year))
 
 
-def _weekday(results: Sequence[Result], today: date) -> str | None:
+def _weekday(results: Sequence[CallResult], today: date) -> str | None:
     day = _day(results[-1].values[0]) if results[-1].values else None
     return None if day is None else f"{day:%A}".lower()
 
 
 def _yes_if(holds: Callable[[float, float], bool]) -> Make:
-    def make(results: Sequence[Result], today: date) -> str | None:
+    def make(results: Sequence[CallResult], today: date) -> str | None:
         order = _comparable(results)
         if order is None or len(order) != 2:
             return None
@@ -219,7 +219,7 @@ def _yes_if(holds: Callable[[float, float], bool]) -> Make:
     return make
 
 
-def _equal(results: Sequence[Result], today: date) -> str | None:
+def _equal(results: Sequence[CallResult], today: date) -> str | None:
     firsts = _firsts(results)
     if firsts is None or len(firsts) != 2:
         return None

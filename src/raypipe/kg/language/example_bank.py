@@ -33,7 +33,7 @@ _NAME_MASK: Final = "xylo"
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class ExampleGroup:
     """Questions that are the same but for their words."""
 
     domain: Domain
@@ -59,17 +59,17 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Bank:
+class ExampleBank:
     """Groups of examples, as a file under examples/ has them."""
 
-    examples: tuple[Group, ...]
+    examples: tuple[ExampleGroup, ...]
 
     def __post_init__(self) -> None:
         if not self.examples:
             raise ValueError("examples: expected at least one, found none")
 
     @cached_property
-    def flat(self) -> tuple[tuple[Group, str], ...]:
+    def flat(self) -> tuple[tuple[ExampleGroup, str], ...]:
         """Every question with its group, in the order of the file."""
         return tuple((g, q) for g in self.examples for q in g.questions)
 
@@ -94,7 +94,7 @@ class Slot:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class MaskedQuestion:
     """A question, its places found."""
 
     text: str
@@ -103,10 +103,10 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Filled:
+class FilledExample:
     """An example filled in for a question."""
 
-    group: Group
+    group: ExampleGroup
     calls: str  # NO_CALLS, or a program
     score: float  # of the example, as it was given
 
@@ -121,7 +121,7 @@ def masked(example: str) -> str:
     return _without(text, _timed(text, []))
 
 
-def seen(text: str, mentions: Sequence[Mention], bank: Bank) -> Seen:
+def mask_question(text: str, mentions: Sequence[Mention], bank: ExampleBank) -> MaskedQuestion:
     """A question's places: names that the graph has, times, years and numbers. The mentions are of the
     text with single spaces."""
     text = _lowered(" ".join(text.split()))
@@ -131,7 +131,7 @@ def seen(text: str, mentions: Sequence[Mention], bank: Bank) -> Seen:
         if not set(re.findall(r"\w+", text[slice(*m.span)])) <= bank.words
     ]
     slots = sorted([*names, *_timed(text, [n.span for n in names])], key=lambda s: s.span)
-    return Seen(text, _without(text, slots), tuple(slots))
+    return MaskedQuestion(text, _without(text, slots), tuple(slots))
 
 
 def _lowered(text: str) -> str:
@@ -139,7 +139,9 @@ def _lowered(text: str) -> str:
     return "".join(low if len(low := c.lower()) == 1 else c for c in text)
 
 
-def nearest(question: Seen, bank: Bank, scores: Sequence[float], least: float, now: Moment) -> Filled | None:
+def nearest(
+    question: MaskedQuestion, bank: ExampleBank, scores: Sequence[float], least: float, now: Moment
+) -> FilledExample | None:
     """The example with the best score, of those that fit: every place of its calls is filled, and nothing
     that the question names is left out. None if none of at least `least` fits. `scores` stand beside
     `bank.flat`; of equals the first."""
@@ -153,7 +155,7 @@ def nearest(question: Seen, bank: Bank, scores: Sequence[float], least: float, n
             continue
         calls = fill(group.calls, places, now)
         if calls is not None:
-            return Filled(group, calls, float(scores[i]))
+            return FilledExample(group, calls, float(scores[i]))
     return None
 
 
@@ -203,7 +205,7 @@ def _without(text: str, slots: Sequence[Slot]) -> str:
     return "".join([*out, text[at:]])
 
 
-def _places(question: Seen, example: str) -> dict[str, Slot] | None:
+def _places(question: MaskedQuestion, example: str) -> dict[str, Slot] | None:
     """Place -> what fills it; None if a place stays empty or something named is left over."""
     left = list(question.slots)
     places: dict[str, Slot] = {}
@@ -247,11 +249,11 @@ def fill(calls: str, places: Mapping[str, Slot], now: Moment) -> str | None:
     return None if missing else filled
 
 
-def shown_example(group: Group, question: str) -> str:
+def shown_example(group: ExampleGroup, question: str) -> str:
     """An example as a prompt shows it: its places filled with words that say what belongs there.
 
     >>> question = "where did {company} end on {day}?"
-    >>> group = Group("finance", "get_stock_price({company}, {day})[close]", (question,))
+    >>> group = ExampleGroup("finance", "get_stock_price({company}, {day})[close]", (question,))
     >>> print(shown_example(group, question))
     Query: where did company end on march 4, 2024?
     Calls:

@@ -2,7 +2,7 @@
 
 A reply is one JSON object: `calls`, each a function with its arguments, and the `operation` on what they
 give. A name "$" and a number means what an earlier call found, so that one question becomes a chain. Pure
-functions; knows no graph. What is no such object is `Unreadable`.
+functions; knows no graph. What is no such object is `UnreadableReply`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from raypipe.kg.language.program import (
     Text,
     print_program,
 )
-from raypipe.text.replies import Unreadable
+from raypipe.text.replies import UnreadableReply
 
 FUNCTIONS: Final[Mapping[str, str]] = {
     "movie": "get_movie", "person": "get_person", "cast": "get_movie_person_cast",
@@ -91,14 +91,14 @@ def program_of(text: str) -> tuple[str, str]:
     try:
         tree = json.loads(text)
     except (ValueError, RecursionError) as e:
-        raise Unreadable(f"expected a JSON object of function calls: {e}") from e
+        raise UnreadableReply(f"expected a JSON object of function calls: {e}") from e
     if not isinstance(tree, dict) or not isinstance(tree.get("calls"), list):
-        raise Unreadable('expected a JSON object with a list of "calls"')
+        raise UnreadableReply('expected a JSON object with a list of "calls"')
     calls, rule = tree["calls"], tree.get("operation", "value")
     if not isinstance(rule, str) or rule not in RULES:
-        raise Unreadable(f"operation: expected one of {', '.join(RULES)}, found {str(rule)[:40]!r}")
+        raise UnreadableReply(f"operation: expected one of {', '.join(RULES)}, found {str(rule)[:40]!r}")
     if len(calls) > MOST_CALLS:
-        raise Unreadable(f"calls: expected at most {MOST_CALLS}, found {len(calls)}")
+        raise UnreadableReply(f"calls: expected at most {MOST_CALLS}, found {len(calls)}")
     if not calls:
         return "None", rule
     lines = [line for n, call in enumerate(calls, 1) for line in _lines(n, call)]
@@ -108,13 +108,15 @@ def program_of(text: str) -> tuple[str, str]:
 def _lines(n: int, call: Any) -> list[Line]:
     """The n-th call: a line, and where it filters or orders what has no conditions of its own, a sort."""
     if not isinstance(call, dict):
-        raise Unreadable(f"calls: expected objects, found {str(call)[:40]!r}")
+        raise UnreadableReply(f"calls: expected objects, found {str(call)[:40]!r}")
     function = _text(call, "function", n)
     if function not in FUNCTIONS:
-        raise Unreadable(f"call {n}: there is no function {function[:40]!r}; known: {', '.join(FUNCTIONS)}")
+        raise UnreadableReply(
+            f"call {n}: there is no function {function[:40]!r}; known: {', '.join(FUNCTIONS)}"
+        )
     take = _text(call, "take", n) or "first"
     if take not in TAKES:
-        raise Unreadable(f"call {n}: take: expected one of {', '.join(TAKES)}, found {take[:40]!r}")
+        raise UnreadableReply(f"call {n}: take: expected one of {', '.join(TAKES)}, found {take[:40]!r}")
     where, order = _conditions(call, n), _text(call, "order", n)
     tied = where if function in _TIED else ()
     rest = () if function in _TIED else where
@@ -135,7 +137,7 @@ def _args(function: str, call: Mapping[str, Any], n: int) -> tuple[Arg, ...]:
     if function in _TIED:
         names.append(_name(call, "other", n))
     elif isinstance(names[0], Nothing):
-        raise Unreadable(f"call {n}: {function}: expected a name, found none")
+        raise UnreadableReply(f"call {n}: {function}: expected a name, found none")
     if function == "year" and isinstance(names[0], Text) and names[0].value.isdecimal():
         names = [Number(int(names[0].value[:9]))]
     if function in _TIMED:
@@ -148,21 +150,23 @@ def _name(call: Mapping[str, Any], field: str, n: int) -> Arg:
     if (before := _BEFORE.fullmatch(said)) is None:
         return Text(said) if said else Nothing()
     if int(before[1]) != n - 1:
-        raise Unreadable(f"call {n}: {field}: expected ${n - 1}, what the call before found; found {said}")
+        raise UnreadableReply(
+            f"call {n}: {field}: expected ${n - 1}, what the call before found; found {said}"
+        )
     return Star()
 
 
 def _conditions(call: Mapping[str, Any], n: int) -> tuple[Cond, ...]:
     given = call.get("conditions", [])
     if not isinstance(given, list) or len(given) > MOST_CONDITIONS:
-        raise Unreadable(f"call {n}: conditions: expected a list of at most {MOST_CONDITIONS}")
+        raise UnreadableReply(f"call {n}: conditions: expected a list of at most {MOST_CONDITIONS}")
     out = []
     for c in given:
         if not isinstance(c, dict) or c.get("op") not in OPS:
-            raise Unreadable(f"call {n}: conditions: expected key, op ({', '.join(OPS)}) and value")
+            raise UnreadableReply(f"call {n}: conditions: expected key, op ({', '.join(OPS)}) and value")
         key, value = _text(c, "key", n), _text(c, "value", n)
         if not key or not value:
-            raise Unreadable(f"call {n}: conditions: expected a key and a value, found none")
+            raise UnreadableReply(f"call {n}: conditions: expected a key and a value, found none")
         number = re.fullmatch(r"-?\d{1,12}", value, re.ASCII)
         out.append(Cond(c["op"], key, Number(int(value)) if number else Text(value)))
     return tuple(out)
@@ -172,5 +176,5 @@ def _text(tree: Mapping[str, Any], field: str, n: int) -> str:
     """A text or number of a call, without quotes, line ends and what else no name of the language has."""
     value = tree.get(field, "")
     if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise Unreadable(f"call {n}: {field}: expected text, found {str(value)[:40]!r}")
+        raise UnreadableReply(f"call {n}: {field}: expected text, found {str(value)[:40]!r}")
     return " ".join(re.sub(r'["\\\x00-\x1f]', " ", str(value)).split())[:100]

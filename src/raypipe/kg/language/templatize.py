@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from raypipe.kg.language.example_bank import Domain, Group
+from raypipe.kg.language.example_bank import Domain, ExampleGroup
 from raypipe.kg.language.program import Mean, Names, Program, Query, Text, print_program, quoted
 
 KINDS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -23,7 +23,7 @@ KINDS: Final[Mapping[str, tuple[str, ...]]] = {
 """Kinds of the name places of each call; get_person depends on the domain."""
 
 
-def example(question: str, program: Program, domain: Domain, rule: str = "value") -> Group:
+def example(question: str, program: Program, domain: Domain, rule: str = "value") -> ExampleGroup:
     """The example of a question and the program that answers it. Raises ValueError for a broken one.
 
     >>> from raypipe.kg.language.program import Tail
@@ -40,7 +40,7 @@ def example(question: str, program: Program, domain: Domain, rule: str = "value"
         tag = "" if len(of_kind) == 1 else f":{'abcdefghi'[of_kind.index(name)]}"
         place = f"{{{kinds[name]}{tag}}}"
         text, calls = text.replace(name.lower(), place), calls.replace(quoted(name), place)
-    return Group(domain, calls, (text,), rule)
+    return ExampleGroup(domain, calls, (text,), rule)
 
 
 def _names(program: Program, domain: Domain) -> Sequence[tuple[str, str]]:

@@ -14,19 +14,19 @@ from raypipe.core.kg import MOST_LINKED, MOST_NEAR, MOST_REQUESTS, MOST_SEARCHES
 from raypipe.core.protocols import GraphRef, Model
 from raypipe.core.records import Question
 from raypipe.memo.memo import ENTRY_BYTES, REPLY_BYTES
-from raypipe.steps.bm25 import Keywords
+from raypipe.steps.bm25 import Bm25
 from raypipe.steps.decide import Decide
 from raypipe.steps.demote import Demote
-from raypipe.steps.dense import Recall
+from raypipe.steps.dense import Dense
 from raypipe.steps.embed import Embed
-from raypipe.steps.examples import Similar
+from raypipe.steps.examples import Examples
 from raypipe.steps.extract import Extract
 from raypipe.steps.facts import MOST, Facts
-from raypipe.steps.function_calls import Functions
+from raypipe.steps.function_calls import FunctionCalls
 from raypipe.steps.fuse import Fuse
 from raypipe.steps.generate import FIELDS, Generate
-from raypipe.steps.kg_query import Lookup
-from raypipe.steps.match_calls import Match
+from raypipe.steps.kg_query import KgQuery
+from raypipe.steps.match_calls import MatchCalls
 from raypipe.steps.rerank import Rerank
 from raypipe.steps.shortlist import Shortlist
 from raypipe.steps.split import Split
@@ -76,17 +76,17 @@ def passage_chars_at_most(split: Split, chars: int) -> int:
 def calls_at_most(step: Any, question: Question, reach: Reach) -> int:
     """Calls that a step can make for one question. Raises TypeError for a step without a bound."""
     match step:
-        case Keywords() | Fuse() | Decide() | Functions() | Demote():
+        case Bm25() | Fuse() | Decide() | FunctionCalls() | Demote():
             return 0
         case Facts():
             return 0 if step.model is None else MOST
-        case Similar():
+        case Examples():
             return len(step.bank.flat) + 1
-        case Match():  # the vectors of the examples and of the question
+        case MatchCalls():  # the vectors of the examples and of the question
             return len(step.bank.flat) + 1 + (0 if step.graph.kind == "folder" else MOST_SEARCHES)
-        case Lookup():
+        case KgQuery():
             return (0 if step.graph.kind == "folder" else MOST_REQUESTS) + _linked_at_most(step.graph)
-        case Recall() | Generate():
+        case Dense() | Generate():
             return 1
         case Shortlist():
             pages = [c for c in question.citations or () if c.page is not None]
@@ -111,7 +111,7 @@ def _linked_at_most(graph: GraphRef) -> int:
 def reach_after(step: Any, reach: Reach) -> Reach:
     """The reach of the ranking behind a step."""
     match step:
-        case Recall() | Keywords():
+        case Dense() | Bm25():
             return Reach(reach.hits + step.top, reach.order, reach.passage_chars)
         case Fuse():
             return Reach(reach.hits, min(step.top, reach.hits), reach.passage_chars)
@@ -121,7 +121,7 @@ def reach_after(step: Any, reach: Reach) -> Reach:
 
 
 _FAULTLESS = (
-    Demote, Extract, Facts, Functions, Keywords, Lookup, Match, Recall, Rerank, Shortlist, Similar,
+    Demote, Extract, Facts, FunctionCalls, Bm25, KgQuery, MatchCalls, Dense, Rerank, Shortlist, Examples,
 )  # fmt: skip
 
 
@@ -139,7 +139,7 @@ def may_fault(step: Any, calls: int) -> bool:
 def asks_plainly(step: Any) -> bool:
     """Whether what the step asks follows from the question alone, so that it is known before a run."""
     match step:
-        case Recall():
+        case Dense():
             return query_reads(step.query) <= FIELDS
         case Generate():
             return bool(step.reads() <= FIELDS)
@@ -152,7 +152,7 @@ def stored_bytes(step: Any, calls: int) -> int:
     match step:
         case Embed():
             return calls * 2 * (KEY_BYTES + 4 * step.model.dim)
-        case Recall():
+        case Dense():
             return calls * (KEY_BYTES + 4 * step.model.dim)
         case Generate():
             return calls * (KEY_BYTES + CHAR_BYTES * step.max_tokens)
@@ -162,7 +162,7 @@ def stored_bytes(step: Any, calls: int) -> int:
 def kept_bytes(step: Any, calls: int) -> float:
     """Bytes that so many calls of a step take at most in the memory of the process that made them."""
     match step:
-        case Lookup() | Match() if step.graph.kind == "server":  # its replies are as long as it likes
+        case KgQuery() | MatchCalls() if step.graph.kind == "server":  # its replies are as long as it likes
             return math.inf if calls else 0
         case Generate():
             return calls * (ENTRY_BYTES + REPLY_BYTES + step.max_tokens * TOKEN_CHARS)

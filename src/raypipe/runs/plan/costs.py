@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from raypipe.runs.plan.bounds import stored_bytes, tokens_at_most
-from raypipe.runs.plan.rates import Asked, Range, Rate, seconds
+from raypipe.runs.plan.rates import CallRange, Range, Rate, seconds
 from raypipe.steps.parse import Parse
 from raypipe.steps.split import Split
-from raypipe.steps.tokenize import Tokenise
+from raypipe.steps.tokenize import Tokenize
 
 
 @dataclass(frozen=True, slots=True)
-class Likely:
+class ExpectedCalls:
     """How many calls a step is likely to make, where its plan has no more than an upper bound."""
 
     calls: tuple[int, int]
@@ -33,20 +33,20 @@ class Cost:
     nbytes: tuple[int, int]  # that the store grows by, about, before compression; texts not counted
 
 
-def likely(asked: Asked | None, rows: int, bound: int, sure: int = 0) -> Likely | None:
+def expected_calls(asked: CallRange | None, rows: int, bound: int, sure: int = 0) -> ExpectedCalls | None:
     """What so many rows should ask, never more than `bound`; None where no earlier run says. `sure`: calls
     for other rows, which are known."""
     if asked is None:
         return None
     least, most = (sure + round(rows * each) for each in (asked.least, asked.most))
-    return Likely((min(least, bound), min(most, bound)), asked.runs)
+    return ExpectedCalls((min(least, bound), min(most, bound)), asked.runs)
 
 
-def cost(step: Any, rate: Rate, rows: int, calls: int, exact: bool, guess: Likely | None) -> Cost:
+def cost(step: Any, rate: Rate, rows: int, calls: int, exact: bool, guess: ExpectedCalls | None) -> Cost:
     """What `calls` of a step about so many rows should take. Unless `exact`, they are an upper bound, and
     `guess` says what is likely."""
     low, high = guess.calls if guess else (calls if exact else 0, calls)
-    works = isinstance(step, Parse | Split | Tokenise)  # without a model: leaves texts alone
+    works = isinstance(step, Parse | Split | Tokenize)  # without a model: leaves texts alone
     return Cost(
         seconds(rate, rows, calls if exact else None),
         _tokens(step, rate, low, high),

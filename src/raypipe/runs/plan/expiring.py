@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from raypipe.core.protocols import GraphRef, Step
 from raypipe.recipes.recipe import Recipe, Stage
-from raypipe.steps.kg_query import Lookup
-from raypipe.steps.match_calls import Match
+from raypipe.steps.kg_query import KgQuery
+from raypipe.steps.match_calls import MatchCalls
 
 
 def asking(recipe: Recipe) -> list[tuple[Stage[Step], GraphRef]]:
     """The stages that ask such a graph."""
-    stages = [(s, s.step.graph) for s in recipe.question if isinstance(s.step, Lookup | Match)]
+    stages = [(s, s.step.graph) for s in recipe.question if isinstance(s.step, KgQuery | MatchCalls)]
     return [(s, graph) for s, graph in stages if graph.refresh]
 
 

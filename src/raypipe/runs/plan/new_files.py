@@ -13,12 +13,12 @@ from raypipe import readers
 from raypipe.core import arrow
 from raypipe.core.records import Question
 from raypipe.pipeline.ingest import fingerprint
-from raypipe.readers import Counts, Format
-from raypipe.runs.plan.planner import Coming
+from raypipe.readers import Format, ReadCounts
+from raypipe.runs.plan.planner import NewSources
 from raypipe.store import Store
 
 
-def read_questions(store: Store, paths: Sequence[Path], format: Format) -> tuple[list[Question], Coming]:
+def read_questions(store: Store, paths: Sequence[Path], format: Format) -> tuple[list[Question], NewSources]:
     """The questions of some files, and the sources that the store does not have yet.
 
     Raises what the readers raise: ConfError for an unknown format, DataError for a damaged file.
@@ -27,15 +27,15 @@ def read_questions(store: Store, paths: Sequence[Path], format: Format) -> tuple
     if raw is not None:
         ids = json.loads(raw)["questions"]
         found = {q.id: q for q in arrow.question.records(store.rows("questions", "id", ids))}
-        return [found[id] for id in ids], Coming()
+        return [found[id] for id in ids], NewSources()
     questions: dict[str, Question] = {}
     kinds, chars = {}, {}
-    for row in readers.open(paths, format, Counts()):
+    for row in readers.open(paths, format, ReadCounts()):
         if row.question is not None:
             questions[row.question.id] = row.question
         for source in row.sources:
             kinds[source.id], chars[source.id] = source.kind, len(source.content)
     new = set(store.missing("sources", "id", list(kinds)))
-    return list(questions.values()), Coming(
+    return list(questions.values()), NewSources(
         {s: kind for s, kind in kinds.items() if s in new}, {s: n for s, n in chars.items() if s in new}
     )

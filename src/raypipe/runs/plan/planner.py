@@ -18,7 +18,7 @@ from raypipe.core import arrow
 from raypipe.core.protocols import Model, Step
 from raypipe.core.records import Question, digest
 from raypipe.memo.disk import FRESH_BYTES
-from raypipe.memo.lookup import first_request, known, vector_key
+from raypipe.memo.lookup import first_request, lookup, vector_key
 from raypipe.memo.memo import ENTRY_BYTES, MemoTable, replies_of, vectors_of
 from raypipe.pipeline.driver import Pipeline
 from raypipe.pipeline.tasks import chunks_of, key_of_row
@@ -35,10 +35,10 @@ from raypipe.runs.plan.bounds import (
     passage_chars_at_most,
     reach_after,
 )
-from raypipe.runs.plan.costs import Cost, Likely, cost, likely
+from raypipe.runs.plan.costs import Cost, ExpectedCalls, cost, expected_calls
 from raypipe.runs.plan.expiring import behind
-from raypipe.runs.plan.rates import asked, embedded, rate
-from raypipe.runs.plan.store_state import Answered, Chunks, left
+from raypipe.runs.plan.rates import calls_seen, embedded, rate
+from raypipe.runs.plan.store_state import Chunks, StoredAnswers, left
 from raypipe.steps.embed import Embed
 from raypipe.steps.generate import Generate
 from raypipe.steps.parse import Parse
@@ -62,7 +62,9 @@ class StepPlan:
     exact: bool  # False: may_ask is an upper bound
     reasons: Mapping[str, int]
     """row, model, prompt, parameter, version, upstream, stale -> calls; they add up"""
-    likely: Likely | None  # calls by what earlier runs asked; None: `exact`, or no earlier run says
+    expected_calls: (
+        ExpectedCalls | None
+    )  # calls by what earlier runs asked; None: `exact`, or no earlier run says
     cost: Cost
 
     def estimate(self) -> dict[str, Any]:
@@ -71,8 +73,8 @@ class StepPlan:
         exact = [self.may_ask, self.may_ask] if self.exact else None
         took = self.cost.seconds
         return {
-            "calls": list(self.likely.calls) if self.likely else exact,
-            "runs": self.likely.runs if self.likely else 0,
+            "calls": list(self.expected_calls.calls) if self.expected_calls else exact,
+            "runs": self.expected_calls.runs if self.expected_calls else 0,
             "seconds": None if took is None else [round(x, 3) for x in took],
             "tokens": list(self.cost.tokens),
             "bytes": list(self.cost.nbytes),
@@ -111,7 +113,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Coming:
+class NewSources:
     """Sources that are to be ingested: what is known of them before they are in the store."""
 
     kinds: Mapping[str, str] = field(default_factory=dict)  # source id -> kind
@@ -121,7 +123,7 @@ class Coming:
 def plan(
     pipeline: Pipeline,
     questions: Iterable[Question],
-    coming: Coming | None = None,
+    coming: NewSources | None = None,
     fresh: bool = False,
     old: Collection[str] = (),
 ) -> Plan:
@@ -130,7 +132,7 @@ def plan(
     a graph's replies no longer hold (`evaluate.stale`)."""
     questions = list(questions)  # gone through several times
     runs = recent(pipeline.store, LOOKED_BACK)
-    planner = _Planner(pipeline, runs, coming or Coming(), fresh, frozenset(old))
+    planner = _Planner(pipeline, runs, coming or NewSources(), fresh, frozenset(old))
     return Plan((*planner.corpus(questions), *planner.questions(questions)))
 
 
@@ -138,7 +140,12 @@ class _Planner:
     """One plan in the making."""
 
     def __init__(
-        self, pipeline: Pipeline, runs: Sequence[Manifest], coming: Coming, fresh: bool, old: frozenset[str]
+        self,
+        pipeline: Pipeline,
+        runs: Sequence[Manifest],
+        coming: NewSources,
+        fresh: bool,
+        old: frozenset[str],
     ) -> None:
         self._pipeline, self._store, self._coming = pipeline, pipeline.store, coming
         self._runs, self._fresh = runs, fresh
@@ -192,7 +199,11 @@ class _Planner:
         every = len(set(wanted) | set(todo))
         before = self._known_sources(name, todo)
         calls = [(1, self._why(name, s in before)) for s in todo]
-        guess = None if exact else likely(asked(self._stages[name], self._runs), len(todo), len(todo))
+        guess = (
+            None
+            if exact
+            else expected_calls(calls_seen(self._stages[name], self._runs), len(todo), len(todo))
+        )
         return self._step(name, every, every - len(todo), calls, len(todo), exact, guess)
 
     def _embed(
@@ -218,7 +229,7 @@ class _Planner:
         if not exact:
             others = embedded(self._stages[name], self._stages[split_name], self._runs)
             unknown = len(unsplit) + (0 if same else len(lacking))
-            guess = likely(others, unknown, may_ask, sum(fresh.values()) if same else 0)
+            guess = expected_calls(others, unknown, may_ask, sum(fresh.values()) if same else 0)
         texts = guess.calls[1] if guess else may_ask
         return self._step(name, rows, rows - may_ask, calls, texts, exact, guess)
 
@@ -234,7 +245,7 @@ class _Planner:
         for at in range(0, len(todo), PER_READ):
             keys = self._passage_keys(model, todo[at : at + PER_READ])
             every = {k for some in keys.values() for k in some}
-            new = every - known(self._store, vectors_of(model), list(every))
+            new = every - lookup(self._store, vectors_of(model), list(every))
             for source, some in keys.items():
                 each[source] = len(some & new)
                 first[source] = len((some & new) - seen)
@@ -286,7 +297,7 @@ class _Planner:
         more = [i for i in ids if i not in by_id]
         by_id |= {q.id: q for q in arrow.question.records(self._store.rows("questions", "id", more))}
         todo = [by_id[i] for i in ids if i in by_id]
-        answered = Answered(self._store, {q.id: rows.get(q.id) or row_key(q, snapshot) for q in todo})
+        answered = StoredAnswers(self._store, {q.id: rows.get(q.id) or row_key(q, snapshot) for q in todo})
         last = answered.by(self._last.digest, any_fault=True) if self._last else set()
         stages = list(self._reached())
         held = sum(kept_bytes(s.step, calls_at_most(s.step, q, reach)) for s, reach in stages for q in todo)
@@ -308,7 +319,7 @@ class _Planner:
             reach = after
 
     def _ask(
-        self, stage: Stage[Step], rows: int, todo: Sequence[Question], answered: Answered,
+        self, stage: Stage[Step], rows: int, todo: Sequence[Question], answered: StoredAnswers,
         last: set[str], sure: bool, reach: Reach,
     ) -> StepPlan:  # fmt: skip
         """One question stage: what rows that no run answered with the same chain may ask."""
@@ -326,7 +337,9 @@ class _Planner:
         listed = [(n, "stale" if i in old else self._why(stage.name, i in last)) for i, n in asking.items()]
         guess = None
         if not exact:
-            guess = likely(asked(self._stages[stage.name], self._runs), len(asking), sum(asking.values()))
+            guess = expected_calls(
+                calls_seen(self._stages[stage.name], self._runs), len(asking), sum(asking.values())
+            )
         return self._step(stage.name, rows, rows - len(asking), listed, len(todo), exact, guess)
 
     def _told(self, stage: Stage[Any], todo: Sequence[Question]) -> tuple[dict[str, int], bool]:
@@ -335,7 +348,7 @@ class _Planner:
         model, table, keys = stage.step.model, *self._requests(stage.step, todo)
         new = set(keys.values())
         if not (self._fresh and table.replies):
-            new -= known(self._store, table, list(keys.values()))
+            new -= lookup(self._store, table, list(keys.values()))
         each = {i: int(k in new) for i, k in keys.items()}
         first = {i: n for i, n in each.items()}
         seen: set[str] = set()
@@ -377,7 +390,7 @@ class _Planner:
 
     def _step(
         self, name: str, rows: int, remembered: int, calls: Sequence[tuple[int, str]], todo: int,
-        exact: bool, guess: Likely | None = None,
+        exact: bool, guess: ExpectedCalls | None = None,
     ) -> StepPlan:  # fmt: skip
         """`calls`: how many, and why. `todo`: rows to pass the step, as many as is likely."""
         stage = self._stages[name]

@@ -17,7 +17,7 @@ Range = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class CallRange:
     """What rows asked in earlier runs."""
 
     least: float  # calls per row: of all runs the fewest that were made
@@ -50,7 +50,7 @@ def rate(stage: StageRecord, runs: Sequence[Manifest], engine: str, device: str)
     )
 
 
-def asked(stage: StageRecord, runs: Sequence[Manifest]) -> Asked | None:
+def calls_seen(stage: StageRecord, runs: Sequence[Manifest]) -> CallRange | None:
     """What questions that reached a stage like this one asked, let in by its gate or not; None where no
     earlier run says."""
     lines = [
@@ -62,7 +62,7 @@ def asked(stage: StageRecord, runs: Sequence[Manifest]) -> Asked | None:
     return _asked([(line, line.rows) for line in lines])
 
 
-def embedded(embed: StageRecord, split: StageRecord, runs: Sequence[Manifest]) -> Asked | None:
+def embedded(embed: StageRecord, split: StageRecord, runs: Sequence[Manifest]) -> CallRange | None:
     """What sources that were split asked of an embedder; None where no earlier run says. A run that embedded
     sources which had been split before does not."""
     found: list[tuple[StepLine, int]] = []
@@ -77,12 +77,12 @@ def embedded(embed: StageRecord, split: StageRecord, runs: Sequence[Manifest]) -
     return _asked(found)
 
 
-def _asked(found: Sequence[tuple[StepLine, int]]) -> Asked | None:
+def _asked(found: Sequence[tuple[StepLine, int]]) -> CallRange | None:
     """Lines of runs, each with how many rows it is about."""
     some = [(line, rows) for line, rows in found if rows > 0]
     if not some:
         return None
-    return Asked(
+    return CallRange(
         min(line.asked / rows for line, rows in some),
         max((line.asked + line.remembered) / rows for line, rows in some),
         len(some),

@@ -56,7 +56,7 @@ class Chunks:
         return self._counts.get(source, 0)
 
 
-class Answered:
+class StoredAnswers:
     """Which of some questions have a stored answer by which recipe, from the evidence they have now."""
 
     def __init__(self, store: Store, row_keys: Mapping[str, str]) -> None:

@@ -17,13 +17,13 @@ from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
 
 from raypipe.core.errors import Overloaded
-from raypipe.serving.access import Keys, Limits
-from raypipe.serving.http.errors import Gone, Refused
+from raypipe.serving.access import ApiKeys, RequestLimits
+from raypipe.serving.http.errors import ClientGone, RequestRefused
 
 T = TypeVar("T")
 
 
-def check(keys: Keys, headers: Headers, client: str | None) -> None:
+def check(keys: ApiKeys, headers: Headers, client: str | None) -> None:
     """Raises Refused unless this request may ask."""
     if keys.open:
         return
@@ -31,10 +31,14 @@ def check(keys: Keys, headers: Headers, client: str | None) -> None:
         scheme, _, key = headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not keys.knows(key.strip()):
             ask = {"www-authenticate": "Bearer"}
-            raise Refused(HTTPStatus.UNAUTHORIZED, "expected the header authorization: Bearer KEY", (), ask)
+            raise RequestRefused(
+                HTTPStatus.UNAUTHORIZED, "expected the header authorization: Bearer KEY", (), ask
+            )
     elif not (_loopback(client) and _loopback(_host(headers))):
         # The name counts, too: a page on the web may point a name of its own at this machine.
-        raise Refused(HTTPStatus.FORBIDDEN, "this endpoint has no keys, so it answers its own machine alone")
+        raise RequestRefused(
+            HTTPStatus.FORBIDDEN, "this endpoint has no keys, so it answers its own machine alone"
+        )
 
 
 def _host(headers: Headers) -> str:
@@ -71,14 +75,16 @@ class Slots:
             self.taken -= 1
 
 
-async def body(request: Request, limits: Limits) -> bytes:
+async def body(request: Request, limits: RequestLimits) -> bytes:
     """The body. A form that a web page can send across sites is no JSON by its type, and is refused."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
-        raise Refused(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "expected the header content-type: application/json")
+        raise RequestRefused(
+            HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "expected the header content-type: application/json"
+        )
     if request.headers.get("content-encoding", "identity").lower() != "identity":
-        raise Refused(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "expected a body that is not compressed")
-    large = Refused(
+        raise RequestRefused(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "expected a body that is not compressed")
+    large = RequestRefused(
         HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"expected at most {limits.body_bytes} bytes", (), _CLOSE
     )
     declared = request.headers.get("content-length", "")
@@ -92,10 +98,10 @@ async def body(request: Request, limits: Limits) -> bytes:
                 if len(found) > limits.body_bytes:
                     raise large
     except ClientDisconnect:
-        raise Gone from None
+        raise ClientGone from None
     except TimeoutError:
         detail = f"expected the whole body within {limits.body_s:g} s"
-        raise Refused(HTTPStatus.REQUEST_TIMEOUT, detail, (), _CLOSE) from None
+        raise RequestRefused(HTTPStatus.REQUEST_TIMEOUT, detail, (), _CLOSE) from None
     return bytes(found)
 
 
@@ -108,7 +114,7 @@ async def waited(request: Request, work: Awaitable[T]) -> T:
     try:
         await asyncio.wait({doing, leaving}, return_when=asyncio.FIRST_COMPLETED)
         if not doing.done():
-            raise Gone
+            raise ClientGone
         return doing.result()
     finally:
         for task in (doing, leaving):

@@ -14,24 +14,24 @@ from fastapi.responses import HTMLResponse, JSONResponse
 
 from raypipe.core.errors import ConfError
 from raypipe.recipes.recipe import Recipe
-from raypipe.serving.access import Face
-from raypipe.serving.answerer import NOBODY, Answered, Asked, Heard, Snapshot
+from raypipe.serving.access import ServerConfig
+from raypipe.serving.answerer import NULL_LISTENER, Listener, QueryRequest, QueryResult, StoreSnapshot
 from raypipe.serving.http import errors, requests, stream
 from raypipe.serving.http import openai as chat
 from raypipe.serving.http.admission import Slots, body, check, waited
-from raypipe.serving.http.errors import Refused, told
-from raypipe.serving.http.middleware import Meters, Unmetered, Watched, request_id
+from raypipe.serving.http.errors import RequestRefused, to_problem
+from raypipe.serving.http.middleware import NoMetrics, ObservedApp, RequestMetrics, request_id
 from raypipe.serving.http.openai import ChatBody
 from raypipe.serving.http.openapi import described
 from raypipe.serving.http.page import page
-from raypipe.serving.http.requests import Batch, Retrieval, Streamed, asked, read
-from raypipe.serving.http.responses import Said, reply, retrieved
+from raypipe.serving.http.requests import AnswerBody, BatchBody, RetrieveBody, asked, read
+from raypipe.serving.http.responses import AnswerResponse, reply, retrieved
 
 AT_ONCE = 4
 """Questions of one batch that are answered at the same time: it has the slot of one request."""
 
 
-class Oracle(Protocol):
+class AnswererProtocol(Protocol):
     """What answers: `online.Online`, or something that follows a release."""
 
     @property
@@ -39,21 +39,21 @@ class Oracle(Protocol):
     @property
     def release(self) -> str | None: ...
     async def ready(self) -> list[str]: ...
-    async def opened(self) -> Snapshot: ...
-    async def answer(self, asked: Asked, heard: Heard = NOBODY) -> Answered: ...
-    async def retrieve(self, asked: Asked, heard: Heard = NOBODY) -> Answered: ...
+    async def opened(self) -> StoreSnapshot: ...
+    async def answer(self, asked: QueryRequest, heard: Listener = NULL_LISTENER) -> QueryResult: ...
+    async def retrieve(self, asked: QueryRequest, heard: Listener = NULL_LISTENER) -> QueryResult: ...
 
 
-class Answerer(Protocol):
+class ReleaseRouter(Protocol):
     """Gives each request the one that answers it, from its first byte to its last."""
 
-    async def current(self) -> Oracle: ...
+    async def current(self) -> AnswererProtocol: ...
 
 
 class Service:
     """The questions behind the routes."""
 
-    def __init__(self, answerer: Answerer, face: Face, meters: Meters) -> None:
+    def __init__(self, answerer: ReleaseRouter, face: ServerConfig, meters: RequestMetrics) -> None:
         self._answerer, self._face, self._meters = answerer, face, meters
         self._slots = Slots(face.limits.ongoing)
 
@@ -61,66 +61,70 @@ class Service:
         return await body(request, self._face.limits)
 
     def _asked(
-        self, query: str, beside: requests.Beside, include: Collection[requests.Include] = ()
-    ) -> Asked:
+        self, query: str, beside: requests.QueryOptions, include: Collection[requests.Include] = ()
+    ) -> QueryRequest:
         return asked(query, beside, self._face.limits.deadline_s, self._face.limits.longest_s, include)
 
     async def answer(self, request: Request) -> Response:
-        sent = read(Streamed, await self._read(request))
+        sent = read(AnswerBody, await self._read(request))
         oracle = await self._answerer.current()
         if sent.stream:
             return await self._stream(request, partial(self._said, oracle, sent), stream.written)
         async with self._slots.one():
-            return JSONResponse(await waited(request, self._said(oracle, sent, NOBODY, request)))
+            return JSONResponse(await waited(request, self._said(oracle, sent, NULL_LISTENER, request)))
 
     async def batch(self, request: Request) -> Response:
-        sent = read(Batch, await self._read(request))
+        sent = read(BatchBody, await self._read(request))
         oracle, turns = await self._answerer.current(), asyncio.Semaphore(AT_ONCE)
 
-        async def one(query: requests.Query) -> Any:
+        async def one(query: requests.QueryBody) -> Any:
             async with turns:
                 try:
-                    return await self._said(oracle, query, NOBODY)
+                    return await self._said(oracle, query, NULL_LISTENER)
                 except Exception as e:
-                    return {"problem": errors.body(told(e))}
+                    return {"problem": errors.body(to_problem(e))}
 
         async with self._slots.one():
             answers = await waited(request, asyncio.gather(*(one(q) for q in sent.queries)))
         return JSONResponse({"answers": answers})
 
     async def retrieve(self, request: Request) -> Response:
-        sent = read(Retrieval, await self._read(request))
+        sent = read(RetrieveBody, await self._read(request))
         oracle = await self._answerer.current()
         async with self._slots.one():
             try:
                 found = await waited(request, oracle.retrieve(self._asked(sent.query, sent)))
             except ConfError as e:
-                raise Refused(HTTPStatus.NOT_FOUND, "this recipe ranks no passages") from e
+                raise RequestRefused(HTTPStatus.NOT_FOUND, "this recipe ranks no passages") from e
         return JSONResponse(retrieved(found, sent.top))
 
     async def chat(self, request: Request) -> Response:
         try:
             return await self._chat(request)
-        except (Refused, *errors.EXPECTED) as e:
-            return chat.refusal(told(e))
+        except (RequestRefused, *errors.EXPECTED) as e:
+            return chat.refusal(to_problem(e))
 
     async def _chat(self, request: Request) -> Response:
         sent = read(ChatBody, await self._read(request))
         oracle, id = await self._answerer.current(), request_id.get()
         if sent.model not in names(oracle):
-            raise Refused(HTTPStatus.NOT_FOUND, "no such model is served: GET /v1/models lists them")
-        query = requests.Query(query=sent.query(), **dict(sent.raypipe))
+            raise RequestRefused(HTTPStatus.NOT_FOUND, "no such model is served: GET /v1/models lists them")
+        query = requests.QueryBody(query=sent.query(), **dict(sent.raypipe))
         if sent.stream:
             return await self._stream(
                 request, partial(self._said, oracle, query), partial(chat.chunks, id, sent)
             )
         async with self._slots.one():
-            said = await waited(request, self._said(oracle, query, NOBODY, request))
+            said = await waited(request, self._said(oracle, query, NULL_LISTENER, request))
         return JSONResponse(chat.completion(id, sent.model, said))
 
     async def _said(
-        self, oracle: Oracle, sent: requests.Query, heard: Heard, request: Request | None = None
-    ) -> Said:
+        self,
+        oracle: AnswererProtocol,
+        sent: requests.QueryBody,
+        heard: Listener,
+        request: Request | None = None,
+    ) -> AnswerResponse:
         answered = await oracle.answer(self._asked(sent.query, sent, sent.include), heard)
         self._meters.answered(answered)
         if request is not None:
@@ -132,7 +136,7 @@ class Service:
     async def _stream(
         self,
         request: Request,
-        said: Callable[[Heard, Request], Awaitable[Said]],
+        said: Callable[[Listener, Request], Awaitable[AnswerResponse]],
         written: Callable[[AsyncIterator[stream.Event | None]], AsyncIterator[str]],
     ) -> Response:
         """One question as a stream. Its slot is taken here, so that a refusal is still a status, and given
@@ -140,11 +144,11 @@ class Service:
         slot = AsyncExitStack()
         await slot.enter_async_context(self._slots.one())
 
-        async def work(heard: Heard) -> Said:
+        async def work(heard: Listener) -> AnswerResponse:
             async with slot:
                 return await said(heard, request)
 
-        return stream.Held(written(stream.events(request, work)), slot.aclose)
+        return stream.ClosingStream(written(stream.events(request, work)), slot.aclose)
 
     async def index(self, request: Request) -> Response:
         oracle = await self._answerer.current()
@@ -174,17 +178,20 @@ class Service:
         return JSONResponse({"status": "ready", "away": away})
 
 
-def names(oracle: Oracle) -> list[str]:
+def names(oracle: AnswererProtocol) -> list[str]:
     """What a chat client may call the model."""
     return ["raypipe", oracle.recipe.name] if oracle.recipe.name != "raypipe" else ["raypipe"]
 
 
 def application(
-    answerer: Answerer, face: Face | None = None, meters: Meters | None = None, named: bool = False
+    answerer: ReleaseRouter,
+    face: ServerConfig | None = None,
+    meters: RequestMetrics | None = None,
+    named: bool = False,
 ) -> FastAPI:
     """The app. The page and the two health routes have no question and no answer: they need no key. `named`:
     something in front gives requests their ids."""
-    face, meters = face or Face(), meters or Unmetered()
+    face, meters = face or ServerConfig(), meters or NoMetrics()
     service = Service(answerer, face, meters)
 
     async def may_ask(request: Request) -> None:
@@ -220,5 +227,5 @@ def application(
     if face.page:
         app.add_api_route("/", root, methods=["GET"])
     errors.handle(app)
-    app.add_middleware(Watched, meters=meters, named=named)
+    app.add_middleware(ObservedApp, meters=meters, named=named)
     return app

@@ -24,7 +24,7 @@ GONE = 499  # nginx's number for a client that did not wait; nobody reads it but
 log = logging.getLogger("raypipe.serving.http")
 
 
-class Refused(Exception):
+class RequestRefused(Exception):
     """A request that is answered with an error. `detail` and `errors` hold nothing of what was sent."""
 
     def __init__(
@@ -42,31 +42,31 @@ EXPECTED = (NotReady, Overloaded, Unavailable)
 """What may be raised while a question is answered, and is no defect."""
 
 
-class Gone(Exception):
+class ClientGone(Exception):
     """The client does not wait any more."""
 
 
-def told(error: Exception) -> Refused:
+def to_problem(error: Exception) -> RequestRefused:
     """Whatever may be raised while a question is answered, as what the client is told. A defect is logged."""
-    if isinstance(error, Refused):
+    if isinstance(error, RequestRefused):
         return error
     wait = {"retry-after": str(RETRY_S)}
     if isinstance(error, NotReady):
         log.warning("not ready: %s", error)
         detail = "the tables of this recipe are not there yet: `raypipe index` makes them"
-        return Refused(HTTPStatus.SERVICE_UNAVAILABLE, detail, headers=wait)
+        return RequestRefused(HTTPStatus.SERVICE_UNAVAILABLE, detail, headers=wait)
     if isinstance(error, Overloaded):
         detail = "as many requests as can be answered in time are being answered: ask again later"
-        return Refused(HTTPStatus.TOO_MANY_REQUESTS, detail, headers=wait)
+        return RequestRefused(HTTPStatus.TOO_MANY_REQUESTS, detail, headers=wait)
     if isinstance(error, Unavailable):
         log.warning("unavailable: %s", error)
         detail = "a model that no answer can do without is away: ask again later"
-        return Refused(HTTPStatus.SERVICE_UNAVAILABLE, detail, headers=wait)
+        return RequestRefused(HTTPStatus.SERVICE_UNAVAILABLE, detail, headers=wait)
     log.error("a defect", exc_info=error)
-    return Refused(HTTPStatus.INTERNAL_SERVER_ERROR, "a defect in raypipe; its log says where")
+    return RequestRefused(HTTPStatus.INTERNAL_SERVER_ERROR, "a defect in raypipe; its log says where")
 
 
-def body(refused: Refused) -> dict[str, Any]:
+def body(refused: RequestRefused) -> dict[str, Any]:
     """The object that says what is wrong."""
     status = refused.status
     said: dict[str, Any] = {"type": "about:blank", "title": status.phrase, "status": status.value}
@@ -76,7 +76,7 @@ def body(refused: Refused) -> dict[str, Any]:
     return said
 
 
-def response(refused: Refused) -> Response:
+def response(refused: RequestRefused) -> Response:
     """The whole response."""
     media = "application/problem+json"
     return JSONResponse(body(refused), refused.status.value, dict(refused.headers), media_type=media)
@@ -84,14 +84,14 @@ def response(refused: Refused) -> Response:
 
 def handle(app: FastAPI) -> None:
     """Every error of the app becomes a problem."""
-    for kind in (Refused, *EXPECTED):
+    for kind in (RequestRefused, *EXPECTED):
         app.add_exception_handler(kind, _told)
-    app.add_exception_handler(Gone, _gone)
+    app.add_exception_handler(ClientGone, _gone)
     app.add_exception_handler(HTTPException, _http)
 
 
 async def _told(request: Request, error: Exception) -> Response:
-    return response(told(error))
+    return response(to_problem(error))
 
 
 async def _gone(request: Request, error: Exception) -> Response:
@@ -102,4 +102,4 @@ async def _http(request: Request, error: Exception) -> Response:
     """What the framework refuses: an unknown path, another method."""
     assert isinstance(error, HTTPException)
     status = HTTPStatus(error.status_code)
-    return response(Refused(status, status.description or status.phrase, headers=error.headers or {}))
+    return response(RequestRefused(status, status.description or status.phrase, headers=error.headers or {}))

@@ -16,8 +16,8 @@ from typing import Any, Protocol
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from raypipe.serving.answerer import Answered
-from raypipe.serving.http.errors import GONE, response, told
+from raypipe.serving.answerer import QueryResult
+from raypipe.serving.http.errors import GONE, response, to_problem
 
 log = logging.getLogger("raypipe.requests")
 
@@ -27,15 +27,15 @@ request_id: ContextVar[str] = ContextVar("request_id", default="")
 _ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
-class Meters(Protocol):
+class RequestMetrics(Protocol):
     """Where numbers go."""
 
     def began(self) -> None: ...
     def ended(self, route: str, status: int, seconds: float) -> None: ...
-    def answered(self, answered: Answered) -> None: ...
+    def answered(self, answered: QueryResult) -> None: ...
 
 
-class Unmetered:
+class NoMetrics:
     """No numbers are kept."""
 
     def began(self) -> None:
@@ -44,15 +44,15 @@ class Unmetered:
     def ended(self, route: str, status: int, seconds: float) -> None:
         """Nothing."""
 
-    def answered(self, answered: Answered) -> None:
+    def answered(self, answered: QueryResult) -> None:
         """Nothing."""
 
 
-class Watched:
+class ObservedApp:
     """An app whose requests have ids, are counted, timed and logged. `named`: whoever stands in front names
     requests in `x-request-id`, and gives the name back itself."""
 
-    def __init__(self, app: ASGIApp, meters: Meters, named: bool) -> None:
+    def __init__(self, app: ASGIApp, meters: RequestMetrics, named: bool) -> None:
         self._app, self._meters, self._named = app, meters, named
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -77,7 +77,7 @@ class Watched:
         try:
             await self._app(scope, receive, sent)
         except Exception as e:  # a defect: the client hears that there is one, the log which
-            refused = told(e)
+            refused = to_problem(e)
             if status == GONE:
                 await response(refused)(scope, receive, sent)
         finally:

@@ -18,26 +18,26 @@ from fastapi import Response
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
-from raypipe.serving.http.errors import Refused
-from raypipe.serving.http.requests import Beside, Strict
-from raypipe.serving.http.responses import Cited, Said
+from raypipe.serving.http.errors import RequestRefused
+from raypipe.serving.http.requests import QueryOptions, StrictBody
+from raypipe.serving.http.responses import AnswerResponse, CitedQuote
 from raypipe.serving.http.stream import Event
 
 
-class Text(Strict):
+class TextPart(StrictBody):
     """A part of a message."""
 
     type: Literal["text"]
     text: str = Field(max_length=100_000)
 
 
-class Turn(BaseModel):
+class ChatTurn(BaseModel):
     """One message. Clients send replies back with whatever fields they had."""
 
     model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
 
     role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[Text] | None = Field(default=None)
+    content: str | list[TextPart] | None = Field(default=None)
 
     def words(self) -> str:
         """The text of the message."""
@@ -46,20 +46,22 @@ class Turn(BaseModel):
         return self.content or ""
 
 
-class StreamOptions(Strict):
+class StreamOptions(StrictBody):
     include_usage: bool = False
     include_obfuscation: bool = False  # has no effect
 
 
-class ChatBody(Strict):
+class ChatBody(StrictBody):
     """The body of /v1/chat/completions."""
 
     model: str = Field(max_length=200)  # an id of /v1/models
-    messages: list[Turn] = Field(min_length=1, max_length=1000)
+    messages: list[ChatTurn] = Field(min_length=1, max_length=1000)
     stream: bool = False
     stream_options: StreamOptions | None = None
     n: Literal[1] | None = None
-    raypipe: Beside = Beside()  # what stands beside the question: time, documents, filters, deadline_s
+    raypipe: QueryOptions = (
+        QueryOptions()
+    )  # what stands beside the question: time, documents, filters, deadline_s
     # Taken, and without effect: the recipe says how its models are asked.
     temperature: float | None = Field(default=None, ge=0, le=2, allow_inf_nan=False)
     top_p: float | None = Field(default=None, ge=0, le=1, allow_inf_nan=False)
@@ -77,13 +79,13 @@ class ChatBody(Strict):
         """The question. Raises Refused where there is none."""
         said = [turn.words() for turn in self.messages if turn.role == "user"]
         if not said or not said[-1].strip():
-            raise Refused(HTTPStatus.BAD_REQUEST, "expected a message of the user with text in it")
+            raise RequestRefused(HTTPStatus.BAD_REQUEST, "expected a message of the user with text in it")
         if len(said[-1]) > 10_000:
-            raise Refused(HTTPStatus.BAD_REQUEST, "expected a question of at most 10000 characters")
+            raise RequestRefused(HTTPStatus.BAD_REQUEST, "expected a question of at most 10000 characters")
         return said[-1]
 
 
-def completion(id: str, model: str, said: Said) -> dict[str, Any]:
+def completion(id: str, model: str, said: AnswerResponse) -> dict[str, Any]:
     """The whole reply."""
     message = {"role": "assistant", **_content(said), "annotations": sources(said)}
     choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}
@@ -105,7 +107,7 @@ async def chunks(id: str, body: ChatBody, found: AsyncIterator[Event | None]) ->
         elif event[0] == "error":
             yield _data(error_body(event[1]["status"], event[1]["detail"]))
         else:
-            said: Said = event[1]
+            said: AnswerResponse = event[1]
             yield chunk({**_content(said), "annotations": sources(said)})
             yield chunk({}, "stop", **_beside(said))
             if body.stream_options and body.stream_options.include_usage:
@@ -113,31 +115,31 @@ async def chunks(id: str, body: ChatBody, found: AsyncIterator[Event | None]) ->
     yield "data: [DONE]\n\n"
 
 
-def sources(said: Said) -> list[dict[str, Any]]:
+def sources(said: AnswerResponse) -> list[dict[str, Any]]:
     """The evidence that has a url. Each stands behind the whole answer."""
     end = len(said["answer"] or "")
     return [_annotation(c, c["url"], end) for c in said["citations"] if c["url"]]
 
 
-def _annotation(citation: Cited, url: str, end: int) -> dict[str, Any]:
+def _annotation(citation: CitedQuote, url: str, end: int) -> dict[str, Any]:
     at = {"url": url, "title": citation["quote"][:100], "start_index": 0, "end_index": end}
     return {"type": "url_citation", "url_citation": at}
 
 
-def usage(said: Said) -> dict[str, int]:
+def usage(said: AnswerResponse) -> dict[str, int]:
     """Tokens of every chat that the recipe asked."""
     prompt, written = said["usage"]["prompt_tokens"], said["usage"]["generated_tokens"]
     return {"prompt_tokens": prompt, "completion_tokens": written, "total_tokens": prompt + written}
 
 
-def _content(said: Said) -> dict[str, Any]:
+def _content(said: AnswerResponse) -> dict[str, Any]:
     """An answer, or, where the question could not be done, a refusal."""
     if said["answer"] is None:
         return {"content": None, "refusal": "the question could not be answered: see raypipe.outcome"}
     return {"content": said["answer"], "refusal": None}
 
 
-def _beside(said: Said) -> dict[str, Any]:
+def _beside(said: AnswerResponse) -> dict[str, Any]:
     fields = ("outcome", "degraded", "confidence", "citations", "timings_ms", "versions")
     return {"raypipe": {name: said[name] for name in fields}}  # type: ignore[literal-required]
 
@@ -158,7 +160,7 @@ def error_body(status: int, message: str) -> dict[str, Any]:
     return {"error": {"message": message, "type": kind, "param": None, "code": str(status)}}
 
 
-def refusal(refused: Refused) -> Response:
+def refusal(refused: RequestRefused) -> Response:
     """The whole response of an error."""
     where = "; ".join(f"{e['at']}: {e['problem']}" for e in refused.errors)
     message = f"{refused.detail}: {where}" if where else refused.detail

@@ -7,8 +7,8 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from raypipe.serving.http.openai import ChatBody
-from raypipe.serving.http.requests import Batch, Retrieval, Streamed
-from raypipe.serving.http.responses import Retrieved, Said
+from raypipe.serving.http.requests import AnswerBody, BatchBody, RetrieveBody
+from raypipe.serving.http.responses import AnswerResponse, RetrieveResponse
 
 REF = "#/components/schemas/{model}"
 
@@ -73,7 +73,7 @@ def described() -> dict[str, Any]:
         schemas[of.__name__] = schema
         return {"$ref": REF.format(model=of.__name__)}
 
-    said, answer = ref(Said), ref(Retrieved)
+    said, answer = ref(AnswerResponse), ref(RetrieveResponse)
     answers = {
         "type": "object",
         "properties": {
@@ -85,9 +85,9 @@ def described() -> dict[str, Any]:
     }
     anything = {"type": "object"}
     paths = {
-        "/v1/answer": _post("answers a question", ref(Streamed), said, stream=True),
-        "/v1/answer:batch": _post("answers up to 16 questions", ref(Batch), answers),
-        "/v1/retrieve": _post("ranks passages for a question", ref(Retrieval), answer),
+        "/v1/answer": _post("answers a question", ref(AnswerBody), said, stream=True),
+        "/v1/answer:batch": _post("answers up to 16 questions", ref(BatchBody), answers),
+        "/v1/retrieve": _post("ranks passages for a question", ref(RetrieveBody), answer),
         "/v1/chat/completions": _post(
             "answers the last message of a chat", ref(ChatBody), anything, stream=True, error="Error"
         ),

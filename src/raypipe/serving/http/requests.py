@@ -21,13 +21,13 @@ from typing import Annotated, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from raypipe.core.records import Question, digest
-from raypipe.readers import Counts
+from raypipe.readers import ReadCounts
 from raypipe.readers.crag import cited
 from raypipe.readers.lines import decode
-from raypipe.readers.rows import Unusable
-from raypipe.serving.answerer import Asked
+from raypipe.readers.rows import UnusableLine
+from raypipe.serving.answerer import QueryRequest
 from raypipe.serving.filters import Filters
-from raypipe.serving.http.errors import Refused
+from raypipe.serving.http.errors import RequestRefused
 
 PAGES = 50  # of one request; CRAG's task 3 has 50
 BATCH = 16  # questions of one request; the most that CRAG's own harness hands out
@@ -37,11 +37,11 @@ Include = Literal["hits", "replies", "faults", "prompts", "context", "passages"]
 B = TypeVar("B", bound=BaseModel)
 
 
-class Strict(BaseModel):
+class StrictBody(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
-class Document(Strict):
+class DocumentBody(StrictBody):
     """One search result, as CRAG writes them. What is missing or null is not there."""
 
     page_name: str | None = Field(default="", max_length=10_000)
@@ -51,42 +51,42 @@ class Document(Strict):
     page_last_modified: str | None = Field(default="", max_length=100)
 
 
-class Sieve(Strict):
+class SourceFilter(StrictBody):
     """What of the sources may be searched. A source must fit every filter that is given."""
 
     hosts: list[Annotated[str, Field(min_length=1, max_length=253)]] = Field(default=[], max_length=100)
     sources: list[Annotated[str, Field(min_length=1, max_length=100)]] = Field(default=[], max_length=1000)
 
 
-class Beside(Strict):
+class QueryOptions(StrictBody):
     """What stands beside a question."""
 
     time: str = Field(default="", max_length=100)  # when it is asked; "": the stored question's, or unknown
-    documents: list[Document] | None = Field(default=None, max_length=PAGES)  # None: asked of the store
-    filters: Sieve = Sieve()
+    documents: list[DocumentBody] | None = Field(default=None, max_length=PAGES)  # None: asked of the store
+    filters: SourceFilter = SourceFilter()
     deadline_s: float | None = Field(default=None, gt=0, le=3600, allow_inf_nan=False)  # None: the endpoint's
 
 
-class Query(Beside):
+class QueryBody(QueryOptions):
     """One question."""
 
     query: str = Field(max_length=10_000, pattern=r"\S")
     include: list[Include] = Field(default=[], max_length=6)
 
 
-class Streamed(Query):
+class AnswerBody(QueryBody):
     """The body of /v1/answer."""
 
     stream: bool = False  # stages and drafts while they come, as server-sent events
 
 
-class Batch(Strict):
+class BatchBody(StrictBody):
     """The body of /v1/answer:batch."""
 
-    queries: list[Query] = Field(min_length=1, max_length=BATCH)
+    queries: list[QueryBody] = Field(min_length=1, max_length=BATCH)
 
 
-class Retrieval(Beside):
+class RetrieveBody(QueryOptions):
     """The body of /v1/retrieve."""
 
     query: str = Field(max_length=10_000, pattern=r"\S")
@@ -96,16 +96,16 @@ class Retrieval(Beside):
 def read(kind: type[B], body: bytes) -> B:
     """The request in a body. Raises Refused."""
     try:
-        tree = decode(body, Counts())
-    except Unusable as e:
+        tree = decode(body, ReadCounts())
+    except UnusableLine as e:
         detail = f"expected one JSON object in UTF-8: {_JSON[e.fault.reason]}"
-        raise Refused(HTTPStatus.BAD_REQUEST, detail) from e
+        raise RequestRefused(HTTPStatus.BAD_REQUEST, detail) from e
     try:
         return kind.model_validate(tree)
     except ValidationError as e:
         found = e.errors(include_url=False, include_context=False, include_input=False)
         errors = [{"at": _path(f["loc"], f["type"]), "problem": f["msg"]} for f in found[:20]]
-        raise Refused(HTTPStatus.BAD_REQUEST, "the request has not the expected form", errors) from e
+        raise RequestRefused(HTTPStatus.BAD_REQUEST, "the request has not the expected form", errors) from e
 
 
 _JSON = {
@@ -128,15 +128,17 @@ def _path(loc: tuple[int | str, ...], kind: str) -> str:
 
 
 def asked(
-    query: str, beside: Beside, deadline_s: float, longest_s: float, include: Collection[Include] = ()
-) -> Asked:
+    query: str, beside: QueryOptions, deadline_s: float, longest_s: float, include: Collection[Include] = ()
+) -> QueryRequest:
     """The request as what is asked. `deadline_s` is the endpoint's own; no client gets more than
     `longest_s`."""
     within = min(beside.deadline_s or deadline_s, longest_s)
     question = Question(digest("ask", query), query, asked_at=beside.time, due=time.time() + within)
     hosts = tuple(h.lower().strip(".") for h in beside.filters.hosts)
     filters = Filters(hosts, tuple(beside.filters.sources))
-    made = Asked(question, filters=filters, prompts="prompts" in include, passages="passages" in include)
+    made = QueryRequest(
+        question, filters=filters, prompts="prompts" in include, passages="passages" in include
+    )
     if beside.documents is None:
         return made
     citations, sources, faults = cited(question.id, [d.model_dump() for d in beside.documents])

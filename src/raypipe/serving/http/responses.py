@@ -13,10 +13,10 @@ from typing_extensions import TypedDict
 
 from raypipe.core.records import FAULT, Hit
 from raypipe.report.report import ranking
-from raypipe.serving.answerer import Answered, Evidence
+from raypipe.serving.answerer import Evidence, QueryResult
 
 
-class Scored(TypedDict):
+class ScoredPassage(TypedDict):
     """A passage that was found."""
 
     chunk: str  # passage id: source:start-end
@@ -26,7 +26,7 @@ class Scored(TypedDict):
     text: NotRequired[str]  # where it was asked for
 
 
-class Cited(TypedDict):
+class CitedQuote(TypedDict):
     """A quote that the answer rests on: the source's parsed text at `span`, to the character."""
 
     source: str
@@ -47,7 +47,7 @@ class Versions(TypedDict):
     models: dict[str, str]  # name -> identity of the weights
 
 
-class Said(TypedDict):
+class AnswerResponse(TypedDict):
     """The body of an answer."""
 
     id: str
@@ -56,34 +56,34 @@ class Said(TypedDict):
     outcome: str  # answered | abstained | false_premise | fault
     degraded: list[str]  # stages that were left out
     confidence: float | None
-    citations: list[Cited]
+    citations: list[CitedQuote]
     timings_ms: dict[str, float]
     usage: dict[str, int]  # what models were asked for
     versions: Versions
-    hits: NotRequired[list[Scored]]
+    hits: NotRequired[list[ScoredPassage]]
     replies: NotRequired[dict[str, Any]]
     prompts: NotRequired[list[list[dict[str, str]]]]  # every chat that a language model was asked
     faults: NotRequired[list[dict[str, Any]]]
-    passages: NotRequired[list[Scored]]
+    passages: NotRequired[list[ScoredPassage]]
 
 
-class Retrieved(TypedDict):
+class RetrieveResponse(TypedDict):
     """The body of a ranking."""
 
     id: str
     query: str
     degraded: list[str]
-    passages: list[Scored]
+    passages: list[ScoredPassage]
     timings_ms: dict[str, float]
     usage: dict[str, int]  # what models were asked for
     versions: Versions
 
 
-def reply(answered: Answered, include: Collection[str]) -> Said:
+def reply(answered: QueryResult, include: Collection[str]) -> AnswerResponse:
     """The body of a reply."""
     q = answered.question
     said = q.replies.get(q.origin)
-    out: Said = {
+    out: AnswerResponse = {
         "id": q.id,
         "query": q.text,
         "answer": None if q.outcome == FAULT else q.answer,
@@ -108,7 +108,7 @@ def reply(answered: Answered, include: Collection[str]) -> Said:
     return out
 
 
-def retrieved(answered: Answered, top: int) -> Retrieved:
+def retrieved(answered: QueryResult, top: int) -> RetrieveResponse:
     """The best `top` passages with their texts."""
     q = answered.question
     return {
@@ -122,11 +122,11 @@ def retrieved(answered: Answered, top: int) -> Retrieved:
     }
 
 
-def _passages(answered: Answered) -> list[Scored]:
+def _passages(answered: QueryResult) -> list[ScoredPassage]:
     return [{**_scored(p.hit, answered.url), "text": p.text} for p in answered.passages]
 
 
-def _scored(hit: Hit, url: Mapping[str, str]) -> Scored:
+def _scored(hit: Hit, url: Mapping[str, str]) -> ScoredPassage:
     return {
         "chunk": hit.chunk,
         "url": url.get(hit.source),
@@ -135,8 +135,8 @@ def _scored(hit: Hit, url: Mapping[str, str]) -> Scored:
     }
 
 
-def _cited(evidence: Evidence, context: bool) -> Cited:
-    out: Cited = {
+def _cited(evidence: Evidence, context: bool) -> CitedQuote:
+    out: CitedQuote = {
         "source": evidence.source,
         "chunk": evidence.chunk,
         "url": evidence.url,
@@ -153,5 +153,5 @@ def _floats(scores: Mapping[str, float]) -> dict[str, float]:
     return {name: float(value) for name, value in scores.items()}
 
 
-def _versions(answered: Answered) -> Versions:
+def _versions(answered: QueryResult) -> Versions:
     return {"release": answered.release, "recipe": answered.recipe, "models": dict(answered.models)}

@@ -18,7 +18,7 @@ from fastapi import Request
 from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from raypipe.serving.answerer import Heard
+from raypipe.serving.answerer import Listener
 from raypipe.serving.http import errors
 from raypipe.serving.http.admission import left
 
@@ -33,7 +33,7 @@ HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
 """No proxy keeps an event back."""
 
 
-class Held(StreamingResponse):
+class ClosingStream(StreamingResponse):
     """A stream that gives back what it holds when it ends, even if nobody ever read from it."""
 
     def __init__(self, lines: AsyncIterator[str], done: Callable[[], Awaitable[None]]) -> None:
@@ -47,7 +47,7 @@ class Held(StreamingResponse):
             await self._done()
 
 
-class Listening(Heard):
+class EventListener(Listener):
     """What is heard while a question is answered, as events in a queue."""
 
     def __init__(self) -> None:
@@ -63,10 +63,10 @@ class Listening(Heard):
         self.events.put_nowait(("draft", {"stage": self._stage, "text": piece}))
 
 
-async def events(request: Request, work: Callable[[Heard], Awaitable[Any]]) -> AsyncIterator[Event | None]:
+async def events(request: Request, work: Callable[[Listener], Awaitable[Any]]) -> AsyncIterator[Event | None]:
     """Events until the work's result, as ("answer", result), or ("error", problem); None where nothing
     happened for QUIET_S. The work ends when the client goes."""
-    heard = Listening()
+    heard = EventListener()
     doing = asyncio.ensure_future(work(heard))
     doing.add_done_callback(lambda _: heard.events.put_nowait(None))  # after whatever was heard before
     leaving = asyncio.ensure_future(left(request))
@@ -99,7 +99,7 @@ def _last(doing: asyncio.Future[Any]) -> Event:
         return "answer", doing.result()
     if not isinstance(error, Exception):
         raise error
-    return "error", errors.body(errors.told(error))
+    return "error", errors.body(errors.to_problem(error))
 
 
 async def written(found: AsyncIterator[Event | None]) -> AsyncIterator[str]:

@@ -10,6 +10,6 @@ asked for over HTTP in `service`.
 """
 
 from raypipe.serving.ray.app import NAME, deployed, run, stop
-from raypipe.serving.ray.models import TOGETHER, Models
+from raypipe.serving.ray.models import MICRO_BATCH, ModelDeployment
 
-__all__ = ["NAME", "TOGETHER", "Models", "deployed", "run", "stop"]
+__all__ = ["MICRO_BATCH", "NAME", "ModelDeployment", "deployed", "run", "stop"]

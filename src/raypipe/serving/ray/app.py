@@ -9,18 +9,18 @@ from ray.serve import Application
 from ray.serve.config import BackpressureConfig, HTTPOptions
 from ray.serve.schema import LoggingConfig
 
-from raypipe.pipeline.tasks import Place
-from raypipe.recipes.deadlines import Rules
+from raypipe.pipeline.tasks import WorkerConfig
+from raypipe.recipes.deadlines import DegradePolicy
 from raypipe.recipes.recipe import Recipe
-from raypipe.serving.access import Face
+from raypipe.serving.access import ServerConfig
 from raypipe.serving.http.errors import RETRY_S
 from raypipe.serving.ray.gateway import Gateway
-from raypipe.serving.ray.models import Models
+from raypipe.serving.ray.models import ModelDeployment
 
 NAME = "raypipe"
 GATEWAY_CPUS, MODEL_CPUS = 0.2, 0.4
 """What Ray sets aside per replica unless a Serve config says otherwise: one CPU together, so that the
-endpoint starts on any machine. How many threads a model computes with is `Place.threads`."""
+endpoint starts on any machine. How many threads a model computes with is `WorkerConfig.threads`."""
 
 CONNECTIONS = 1000
 """Requests that one gateway holds open, slow bodies and health checks among them. How many are answered at
@@ -39,10 +39,10 @@ HEALTH_S = 5.0
 
 def deployed(
     recipe: Recipe,
-    place: Place,
+    place: WorkerConfig,
     gpus: float,
-    face: Face | None = None,
-    rules: Rules | None = None,
+    face: ServerConfig | None = None,
+    rules: DegradePolicy | None = None,
     follows: bool = False,
     engine_gpus: float = 0,
     gateways: int = 1,
@@ -51,14 +51,14 @@ def deployed(
     store is and what models compute on, `gpus` what each replica with embedders or rerankers holds of them,
     `engine_gpus` one with engines, and `gateways` how many of those there are, unless a Serve config says
     otherwise."""
-    face, rules = face or Face(), rules or Rules()
+    face, rules = face or ServerConfig(), rules or DegradePolicy()
     wanted = dict.fromkeys((*recipe.models(), *rules.models()))
 
     def models(name: str, kind: str) -> Application:
         chosen = [m for m in wanted if m.kind == kind]
         holds = {"num_cpus": MODEL_CPUS, "num_gpus": engine_gpus if kind == "generator" else gpus}
         made = serve.deployment(
-            Models,
+            ModelDeployment,
             name=name,
             max_ongoing_requests=CALLS,
             max_queued_requests=WAITING,

@@ -20,7 +20,7 @@ more than this many. Last tries go one by one, so whoever met such an input twic
 LOST = (RayActorError, ReplicaUnavailableError)
 
 
-class Calls:
+class RetryingHandle:
     """A method of a deployment, with the one that is asked when the first try cost its replica."""
 
     def __init__(self, handle: DeploymentHandle, method: str, alone: str | None = None) -> None:

@@ -8,17 +8,17 @@ import sys
 from fastapi import FastAPI
 from ray.serve.handle import DeploymentHandle
 
-from raypipe.recipes.deadlines import Rules
+from raypipe.recipes.deadlines import DegradePolicy
 from raypipe.recipes.recipe import Recipe
-from raypipe.serving.access import Face
-from raypipe.serving.answerer import Online
+from raypipe.serving.access import ServerConfig
+from raypipe.serving.answerer import Answerer
 from raypipe.serving.http import application
-from raypipe.serving.http.app import Answerer
-from raypipe.serving.http.middleware import JsonLines, Meters
-from raypipe.serving.ray.calls import Calls
-from raypipe.serving.ray.meters import RayMeters
+from raypipe.serving.http.app import ReleaseRouter
+from raypipe.serving.http.middleware import JsonLines, RequestMetrics
+from raypipe.serving.ray.calls import RetryingHandle
+from raypipe.serving.ray.meters import RayMetrics
 from raypipe.serving.ray.traces import Traces, tracer
-from raypipe.serving.release_follower import Live
+from raypipe.serving.release_follower import ReleaseFollower
 from raypipe.serving.remote_kit import ServeKit
 
 
@@ -26,26 +26,32 @@ class Gateway:
     """The HTTP face over one recipe and one store."""
 
     def __init__(
-        self, recipe: Recipe | None, store: str, face: Face, rules: Rules,
+        self, recipe: Recipe | None, store: str, face: ServerConfig, rules: DegradePolicy,
         embed: DeploymentHandle, rerank: DeploymentHandle, generate: DeploymentHandle | None,
     ) -> None:  # fmt: skip
         """`recipe` None: the live release of the store is followed."""
         _log()
         self._face = face
         kit = ServeKit(
-            Calls(embed, "embed", "embed_alone"),
-            Calls(rerank, "score", "score_alone"),
-            generate and Calls(generate, "generate"),
-            generate and Calls(generate, "stream"),
-            {h.deployment_name: Calls(h, "ready") for h in (embed, rerank, generate) if h is not None},
+            RetryingHandle(embed, "embed", "embed_alone"),
+            RetryingHandle(rerank, "score", "score_alone"),
+            generate and RetryingHandle(generate, "generate"),
+            generate and RetryingHandle(generate, "stream"),
+            {
+                h.deployment_name: RetryingHandle(h, "ready")
+                for h in (embed, rerank, generate)
+                if h is not None
+            },
         )
-        self._answerer: Answerer = (
-            Live(kit, store, rules) if recipe is None else Online(recipe, kit, store, rules=rules)
+        self._answerer: ReleaseRouter = (
+            ReleaseFollower(kit, store, rules)
+            if recipe is None
+            else Answerer(recipe, kit, store, rules=rules)
         )
 
     def __serve_build_asgi_app__(self) -> FastAPI:
         """Called by Serve in the replica, once this object is made."""
-        meters: Meters = RayMeters()
+        meters: RequestMetrics = RayMetrics()
         if self._face.traces is not None:
             meters = Traces(meters, tracer(self._face.traces))
         return application(self._answerer, self._face, meters, named=True)  # by Serve's proxy

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from ray.util.metrics import Counter, Gauge, Histogram
 
-from raypipe.serving.answerer import Answered
+from raypipe.serving.answerer import QueryResult
 
 SECONDS = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60]
 SHARES = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0]
 
 
-class RayMeters:
+class RayMetrics:
     """`service.watch.Meters` for Prometheus: Ray puts `ray_` before each name."""
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class RayMeters:
         self._requests.inc(tags={"route": route, "status": str(status)})
         self._seconds.observe(max(seconds, 1e-6), tags={"route": route})
 
-    def answered(self, answered: Answered) -> None:
+    def answered(self, answered: QueryResult) -> None:
         q = answered.question
         self._outcomes.inc(tags={"outcome": q.outcome, "release": answered.release or ""})
         for stage, ms in answered.timings_ms.items():

@@ -14,17 +14,17 @@ from raypipe.core.llm import Chat, Generated, Sampling
 from raypipe.core.protocols import Model, Role
 from raypipe.core.records import Fault
 from raypipe.models.kit import LocalKit, held
-from raypipe.pipeline.tasks import Place
+from raypipe.pipeline.tasks import WorkerConfig
 
 T = TypeVar("T")
 
-TOGETHER = 16
+MICRO_BATCH = 16
 """Calls computed as one, at most: while one batch computes, the next gathers, so nobody waits for company.
 With fifty pairs a call this is 800 pairs, some batches of any model's own."""
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class ModelCall:
     """One caller's inputs."""
 
     model: Model
@@ -37,11 +37,11 @@ class Call:
         return self.model, self.role
 
 
-class Models:
+class ModelDeployment:
     """The models of one deployment, loaded before the first request."""
 
     async def __init__(  # type: ignore[misc]
-        self, place: Place, models: Sequence[Model]
+        self, place: WorkerConfig, models: Sequence[Model]
     ) -> None:
         self._chats = Gauge("raypipe_engine_chats", "that the engines of this process have not ended yet")
         # engines None: this replica is the one that holds the engine of a vLLM model.
@@ -50,7 +50,7 @@ class Models:
 
     async def embed(self, model: Model, texts: list[str], role: Role) -> np.ndarray:
         """(texts, dim) float32, unit rows."""
-        vectors: np.ndarray = await self._embed_together(Call(model, texts, role))
+        vectors: np.ndarray = await self._embed_together(ModelCall(model, texts, role))
         return vectors
 
     async def embed_alone(self, model: Model, texts: list[str], role: Role) -> np.ndarray:
@@ -59,7 +59,7 @@ class Models:
 
     async def score(self, model: Model, pairs: list[tuple[str, str]]) -> np.ndarray:
         """(pairs,) float32, bigger is better."""
-        scores: np.ndarray = await self._score_together(Call(model, pairs))
+        scores: np.ndarray = await self._score_together(ModelCall(model, pairs))
         return scores
 
     async def score_alone(self, model: Model, pairs: list[tuple[str, str]]) -> np.ndarray:
@@ -97,22 +97,24 @@ class Models:
         await self._kit.healthy()
         self._chats.set(self._kit.unfinished())
 
-    @serve.batch(max_batch_size=TOGETHER, batch_wait_timeout_s=0)  # type: ignore[untyped-decorator]
-    async def _embed_together(self, calls: list[Call]) -> list[np.ndarray]:
-        async def embed(call: Call, texts: list[Any]) -> np.ndarray:
+    @serve.batch(max_batch_size=MICRO_BATCH, batch_wait_timeout_s=0)  # type: ignore[untyped-decorator]
+    async def _embed_together(self, calls: list[ModelCall]) -> list[np.ndarray]:
+        async def embed(call: ModelCall, texts: list[Any]) -> np.ndarray:
             return await self._kit.embedder(call.model)(texts, call.role)
 
-        return await together(calls, embed)
+        return await micro_batch(calls, embed)
 
-    @serve.batch(max_batch_size=TOGETHER, batch_wait_timeout_s=0)  # type: ignore[untyped-decorator]
-    async def _score_together(self, calls: list[Call]) -> list[np.ndarray]:
-        async def score(call: Call, pairs: list[Any]) -> np.ndarray:
+    @serve.batch(max_batch_size=MICRO_BATCH, batch_wait_timeout_s=0)  # type: ignore[untyped-decorator]
+    async def _score_together(self, calls: list[ModelCall]) -> list[np.ndarray]:
+        async def score(call: ModelCall, pairs: list[Any]) -> np.ndarray:
             return await self._kit.reranker(call.model)(pairs)
 
-        return await together(calls, score)
+        return await micro_batch(calls, score)
 
 
-async def together(calls: Sequence[Call], compute: Callable[[Call, list[Any]], Any]) -> list[np.ndarray]:
+async def micro_batch(
+    calls: Sequence[ModelCall], compute: Callable[[ModelCall, list[Any]], Any]
+) -> list[np.ndarray]:
     """Each call's rows, computed in one batch for each kind."""
     kinds: dict[Hashable, list[int]] = {}
     for i, call in enumerate(calls):

@@ -9,14 +9,14 @@ import time
 from typing import Any
 
 from raypipe.core.errors import ConfError
-from raypipe.serving.answerer import Answered
-from raypipe.serving.http.middleware import Meters
+from raypipe.serving.answerer import QueryResult
+from raypipe.serving.http.middleware import RequestMetrics
 
 
 class Traces:
-    """`service.watch.Meters` that also sends spans, in the background, to a collector."""
+    """`service.watch.RequestMetrics` that also sends spans, in the background, to a collector."""
 
-    def __init__(self, inner: Meters, tracer: Any) -> None:
+    def __init__(self, inner: RequestMetrics, tracer: Any) -> None:
         self._inner, self._tracer = inner, tracer
 
     def began(self) -> None:
@@ -25,7 +25,7 @@ class Traces:
     def ended(self, route: str, status: int, seconds: float) -> None:
         self._inner.ended(route, status, seconds)
 
-    def answered(self, answered: Answered) -> None:
+    def answered(self, answered: QueryResult) -> None:
         from opentelemetry.trace import set_span_in_context
 
         self._inner.answered(answered)
