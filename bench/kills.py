@@ -55,7 +55,8 @@ LAST_S = 15.0  # for a driver whose raylet is gone, which may never end: then it
 DRIVER = (
     "return:begin", "call:commit", "call:_check_staged", "call:append", "return:append", "call:_settle",
     "return:_settle", "call:index", "call:drop_records", "return:drop_records", "call:end", "return:end",
-    "call:merge_memo", "call:_fold", "return:_fold", "return:ensure", "call:write_manifest", "return:write_manifest",
+    "call:merge_memo", "call:_fold", "return:_fold", "return:ensure", "call:write_manifest",
+    "return:write_manifest",
 )  # fmt: skip
 WORKER = (
     "call:rows", "call:_write", "return:_write", "call:write_part", "call:sync", "return:sync",

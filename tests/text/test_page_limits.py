@@ -126,7 +126,8 @@ def test_no_child_outlives_its_killed_parent(tmp_path):
     import sys
 
     code = (
-        "import os, signal, psutil; from raypipe.text.limits import *; x = SandboxedParser(); x.run([ParseJob(b'<p>a')]); "
+        "import os, signal, psutil; from raypipe.text.limits import *; "
+        "x = SandboxedParser(); x.run([ParseJob(b'<p>a')]); "
         "print(psutil.Process().children()[0].pid, flush=True); os.kill(os.getpid(), signal.SIGKILL)"
     )
     out = subprocess.run(

@@ -36,7 +36,7 @@ def add(commands: options.Commands) -> None:
     made.add_argument("--queries", metavar="F", type=Path, help="BEIR queries.jsonl[.gz]")
     made.add_argument("--out", metavar="R.trec", type=Path, required=True)
     made.add_argument(
-        "--by", default=FINAL, help="a score's name, such as keywords, recall, fuse; or final (final)"
+        "--by", default=FINAL, help="a score's name, such as bm25, dense, fuse; or final (final)"
     )
     made.add_argument(
         "--top", metavar="N", type=options.at_least(1), default=20, help="documents a query (20)"
