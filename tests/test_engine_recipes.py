@@ -29,7 +29,6 @@ from raypipe import arrow, conf
 from raypipe.chat import Generated, Message, Sampling
 from raypipe.cli import main
 from raypipe.cli.opened import resolved
-from raypipe.cluster import engines
 from raypipe.cluster.file import Cluster
 from raypipe.conf import Conf, Where
 from raypipe.degrade import Rules
@@ -322,6 +321,8 @@ def test_what_the_graph_or_public_data_answered_asks_nothing_of_the_web(
 
 def test_an_engine_killed_with_calls_in_flight_loses_no_row(job):
     """The actor that holds it; `make drill` kills its worker and its core, too."""
+    from raypipe.cluster import engines
+
     client = engines.find(job.team.names[model_identity(job.team.models[0])][0])
     texts = [f"The bridge of {i} " * (1 + i % 30) + f"\nWho was number {i}?" for i in range(40)]
     chats = [(Message("user", text),) for text in texts]
