@@ -1,4 +1,4 @@
-"""The examples in docstrings of src are true. Each module is imported when its test runs, none to find it."""
+"""The examples in docstrings are true. Each module is imported when its test runs, none to find it."""
 
 import doctest
 import importlib
@@ -6,12 +6,16 @@ from pathlib import Path
 
 import pytest
 
-SRC = Path(__file__).parents[1] / "src"
-WITH = sorted(file for file in SRC.rglob("*.py") if ">>> " in file.read_text(encoding="utf-8"))
+TESTS = Path(__file__).parent
+SRC = TESTS.parent / "src"
+PROMPT = ">" * 3
+WITH = [f for at in (SRC, TESTS) for f in sorted(at.rglob("*.py")) if PROMPT in f.read_text(encoding="utf-8")]
 
 
 def name_of(file):
-    return ".".join(file.relative_to(SRC).with_suffix("").parts).removesuffix(".__init__")
+    """As it is imported: a module of src from there, one of the tests from its own folder."""
+    parts = file.relative_to(SRC if SRC in file.parents else file.parent).with_suffix("").parts
+    return ".".join(parts).removesuffix(".__init__")
 
 
 @pytest.mark.parametrize("name", [name_of(file) for file in WITH])

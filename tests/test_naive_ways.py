@@ -10,7 +10,6 @@ from pathlib import Path
 from threading import Barrier
 
 import lance
-import lancedb
 import pyarrow as pa
 
 IDS = list(range(100))
@@ -24,6 +23,8 @@ def counted(uri):
 
 
 def test_adding_in_a_worker_that_is_killed_doubles_rows_and_the_job_is_green(tmp_path, local_ray):
+    import lancedb
+
     lancedb.connect(str(tmp_path)).create_table("rows", schema=pa.schema([("id", pa.int64())]))
 
     @local_ray.remote(max_retries=2)

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from raypipe.chat import Generated, Message, Sampling
 from raypipe.cluster.file import Pool
-from raypipe.cluster.routing import routed
-from raypipe.errors import ClusterTooSmall
-from raypipe.work import Part, PartDone, Place
+from raypipe.core.errors import ClusterTooSmall
+from raypipe.core.llm import Generated, Message, Sampling
+from raypipe.models.routing import routed
+from raypipe.pipeline.tasks import Part, PartDone, Place
 
 pytestmark = pytest.mark.ray
 GPUS = 4
@@ -33,14 +33,16 @@ def here(local_ray):
 
 
 @pytest.fixture(scope="module")
-def engines(pools):
-    return pools.engines
+def actors():
+    from raypipe.models import actors
+
+    return actors
 
 
 @pytest.fixture(scope="module")
-def one(engines):
+def one(actors):
     """What an engine takes that has a GPU of its own."""
-    return engines.Place(cpus=0.05, gpus=1)
+    return actors.Place(cpus=0.05, gpus=1)
 
 
 @dataclass(frozen=True)
@@ -125,12 +127,12 @@ def diary(tmp_path):
 
 
 @pytest.fixture
-def four(engines, one, diary, request):
+def four(actors, one, diary, request):
     """Four engines, each on a GPU of its own, as a job starts them."""
     make = functools.partial(Prefixed, diary)
-    names = [engines.name_of(request.node.name, n) for n in range(GPUS)]
-    with engines.reserved([one] * GPUS, wait_s=60) as groups:
-        clients = [engines.begin(n, make, one, g) for n, g in zip(names, groups, strict=True)]
+    names = [actors.name_of(request.node.name, n) for n in range(GPUS)]
+    with actors.reserved([one] * GPUS, wait_s=60) as groups:
+        clients = [actors.begin(n, make, one, g) for n, g in zip(names, groups, strict=True)]
         for client in clients:
             client.ready()
         yield clients
@@ -191,14 +193,14 @@ def test_an_engine_killed_in_the_middle_costs_no_reply_and_only_what_was_in_flig
     assert max(asked.values()) <= 2
 
 
-def test_engines_get_all_their_places_or_none(engines, one):
-    with engines.reserved([one] * 3, wait_s=30):
+def test_engines_get_all_their_places_or_none(actors, one):
+    with actors.reserved([one] * 3, wait_s=30):
         start = time.monotonic()
-        two = engines.reserved([one] * 2, wait_s=1)  # there is one GPU left
+        two = actors.reserved([one] * 2, wait_s=1)  # there is one GPU left
         with pytest.raises(ClusterTooSmall, match=r"2 engines need .* did not get it within 1 s"), two:
             pass
         assert time.monotonic() - start < 10
-        with engines.reserved([one], wait_s=30) as [group]:
+        with actors.reserved([one], wait_s=30) as [group]:
             assert group is not None
-    with engines.reserved([engines.Place(cpus=0, gpus=0)], wait_s=1) as [group]:
+    with actors.reserved([actors.Place(cpus=0, gpus=0)], wait_s=1) as [group]:
         assert group is None

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import yaml
 
+from raypipe.core.protocols import Model
 from raypipe.models import catalog, load
 from raypipe.models.catalog import Catalog
-from raypipe.step import Model
 
 CONF = Path(__file__).parents[2] / "conf" / "models.yaml"
 CLOSE = 1e-5

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from raypipe.errors import ConfError, DataError, ModelMissing
+from raypipe.core.errors import ConfError, DataError, ModelMissing
 from raypipe.models import folder, load
 from raypipe.models.catalog import Catalog
 from raypipe.models.load import Engine

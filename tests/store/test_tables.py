@@ -1,14 +1,13 @@
 """What a table may be called, and what a row must be to be let in."""
 
-import lancedb
 import numpy as np
 import pyarrow as pa
 import pytest
 from storerows import DIGEST, DIM, hex_id, passage_rows, vector_rows
 
-from raypipe import arrow
-from raypipe.errors import ConfError, DataError
-from raypipe.records import Source, source_id
+from raypipe.core import arrow
+from raypipe.core.errors import ConfError, DataError
+from raypipe.core.records import Source, source_id
 from raypipe.store import (
     FAULTS,
     PASSAGES,
@@ -89,6 +88,8 @@ def test_the_order_and_chunking_of_columns_do_not_matter(store, vectors):
 
 
 def test_a_table_is_a_lancedb_table_with_its_content_compressed(store):
+    import lancedb
+
     pages = [f"<p>{'the same words over and over ' * 4000}{i}</p>" for i in range(20)]
     sources = [Source(source_id("page", p), "page", p) for p in pages]
     put(store, "sources", arrow.source.table(sources))
