@@ -148,7 +148,7 @@ def server(models, tmp_path_factory):
 class Job:
     """What a job has: its engines, and how to end them before the tests do."""
 
-    team: object  # pools.Team
+    team: object  # pools.EngineGroup
     ends: ExitStack
     before: set  # pids of engines that were there before it
 

@@ -129,7 +129,9 @@ def team(pools, tmp_path):
 
     def made(file, **change):
         model = replace(entry(tmp_path, kind="generator", loader="scripted"), loader="vllm", **change)
-        return pools.Team(file.engines, file.device, (model,), {model_identity(model): ("engine-x-0",)})
+        return pools.EngineGroup(
+            file.engines, file.device, (model,), {model_identity(model): ("engine-x-0",)}
+        )
 
     return made
 
@@ -151,15 +153,15 @@ def test_a_model_over_several_gpus_takes_them_whole(team):
 
 
 def test_recipes_without_a_language_model_start_no_engine_and_a_cluster_without_room_says_so(pools, tmp_path):
-    assert pools.Team.of(LAPTOP, resolved("local", None, CONF).models()) is None
+    assert pools.EngineGroup.of(LAPTOP, resolved("local", None, CONF).models()) is None
     bare = replace(LAPTOP, engines=None)
     model = replace(entry(tmp_path, kind="generator", loader="scripted"), loader="vllm")
     with pytest.raises(ConfError, match="has no `engines`"):
-        pools.Team.of(bare, [model])
+        pools.EngineGroup.of(bare, [model])
 
 
 def test_nothing_is_started_where_nothing_is_left_to_do(pools, team):
-    assert list(pools.run_beside(team(LAPTOP), None, [])) == []
+    assert list(pools.run_with_engines(team(LAPTOP), None, [])) == []
 
 
 def test_an_engine_pool_needs_actors():

@@ -71,7 +71,7 @@ def on_ray(local_ray, pools):
     """Runs parts in a pool of two actors."""
 
     def run(verb, fill, parts):
-        return pools.run_parts(fill, parts, pools.Pool(actors=2, cpus=1))
+        return pools.run_tasks(fill, parts, pools.Pool(actors=2, cpus=1))
 
     return run
 

@@ -42,7 +42,7 @@ def actors():
 @pytest.fixture(scope="module")
 def one(actors):
     """What an engine takes that has a GPU of its own."""
-    return actors.Place(cpus=0.05, gpus=1)
+    return actors.Resources(cpus=0.05, gpus=1)
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def notes(diary):
 def test_a_pool_of_four_holds_four_gpus_and_shares_the_rows(pools, tmp_path):
     diary = str(tmp_path / "diary")
     parts = [Task(f"{n:06d}", tuple(f"{n}-{i}" for i in range(10))) for n in range(120)]
-    done = list(pools.run_parts(Noting(diary), parts, Pool(actors=GPUS, cpus=0.2, gpus=1)))
+    done = list(pools.run_tasks(Noting(diary), parts, Pool(actors=GPUS, cpus=0.2, gpus=1)))
     assert sorted(d.name for d in done) == [p.name for p in parts]
     opened = sorted(n["open"] for n in notes(diary))
     assert opened == ["0", "1", "2", "3"], "CUDA_VISIBLE_DEVICES of each actor is its own"
@@ -132,7 +132,7 @@ def four(actors, one, diary, request):
     make = functools.partial(Prefixed, diary)
     names = [actors.name_of(request.node.name, n) for n in range(GPUS)]
     with actors.reserved([one] * GPUS, wait_s=60) as groups:
-        clients = [actors.begin(n, make, one, g) for n, g in zip(names, groups, strict=True)]
+        clients = [actors.start_actor(n, make, one, g) for n, g in zip(names, groups, strict=True)]
         for client in clients:
             client.ready()
         yield clients
@@ -202,5 +202,5 @@ def test_engines_get_all_their_places_or_none(actors, one):
         assert time.monotonic() - start < 10
         with actors.reserved([one], wait_s=30) as [group]:
             assert group is not None
-    with actors.reserved([actors.Place(cpus=0, gpus=0)], wait_s=1) as [group]:
+    with actors.reserved([actors.Resources(cpus=0, gpus=0)], wait_s=1) as [group]:
         assert group is None

@@ -99,7 +99,7 @@ def actors(local_ray: ModuleType) -> ModuleType:
 
 
 def start(actors: ModuleType, name: str, diary: Path, **more: bool) -> Client:
-    return actors.start(name, functools.partial(Echo, str(diary), **more), actors.Place(cpus=0.1))
+    return actors.start(name, functools.partial(Echo, str(diary), **more), actors.Resources(cpus=0.1))
 
 
 @pytest.fixture

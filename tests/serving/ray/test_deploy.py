@@ -81,7 +81,7 @@ def calls():
 
 def test_who_is_in_each_replica_that_an_input_kills_is_answered(calls):
     async def asked():
-        asks = calls.Calls(OneReplica(), "double")
+        asks = calls.RetryingHandle(OneReplica(), "double")
         poison = asyncio.ensure_future(asks.remote(13))
         fine = [asyncio.ensure_future(asks.remote(i)) for i in range(1, 6)]
         with pytest.raises(Unavailable, match=f"{calls.TRIES} replicas died"):
@@ -112,7 +112,7 @@ def fragile(local_ray, tmp_path_factory):
 @pytest.mark.ray
 def test_an_input_that_kills_its_replica_kills_no_more_than_three_and_the_others_are_served(calls, fragile):
     handle, folder = fragile
-    asks = calls.Calls(handle, "double")
+    asks = calls.RetryingHandle(handle, "double")
 
     async def asked():
         poison = asyncio.ensure_future(asks.remote(13))
@@ -134,7 +134,7 @@ def test_a_call_that_nobody_waits_for_is_ended_in_the_replica(calls, fragile):
     async def asked():
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(1.0):
-                await calls.Calls(handle, "double").remote(0)
+                await calls.RetryingHandle(handle, "double").remote(0)
 
     asyncio.run(asked())
     end = time.monotonic() + 10
@@ -148,7 +148,7 @@ def test_more_calls_than_may_wait_is_overloaded(calls, fragile):
     handle, _ = fragile
 
     async def asked():
-        asked = [asyncio.ensure_future(calls.Calls(handle, "double").remote(0)) for _ in range(20)]
+        asked = [asyncio.ensure_future(calls.RetryingHandle(handle, "double").remote(0)) for _ in range(20)]
         done, rest = await asyncio.wait(asked, timeout=5)
         for task in rest:
             task.cancel()
@@ -164,7 +164,7 @@ def test_a_stream_comes_piece_by_piece(calls, fragile):
     handle, _ = fragile
 
     async def asked():
-        return [piece async for piece in calls.Calls(handle, "count").stream(4)]
+        return [piece async for piece in calls.RetryingHandle(handle, "count").stream(4)]
 
     assert asyncio.run(asked()) == [0, 1, 2, 3]
 
@@ -205,11 +205,11 @@ class Handle:
 
 def test_an_input_that_breaks_a_batch_breaks_its_own_request_alone(calls):
     fine = Handle("mine")
-    assert asyncio.run(calls.Calls(fine, "embed", "embed_alone").remote(1)) == "mine"
+    assert asyncio.run(calls.RetryingHandle(fine, "embed", "embed_alone").remote(1)) == "mine"
     assert fine.asked == ["embed", "embed_alone"]
     broken = Handle(ValueError("mine, too"))
     with pytest.raises(ValueError, match="mine, too"):
-        asyncio.run(calls.Calls(broken, "embed", "embed_alone").remote(1))
+        asyncio.run(calls.RetryingHandle(broken, "embed", "embed_alone").remote(1))
     assert broken.asked == ["embed", "embed_alone"]
 
 

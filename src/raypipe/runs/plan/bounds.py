@@ -60,7 +60,7 @@ def chunks_at_most(split: Split, chars: int) -> int:
 
 
 def _windows(chars: int, size: int, overlap: int) -> int:
-    """Windows of `text.split.Words`: of any two that follow each other, the second ends `size - overlap`
+    """Windows of `text.split.WordSpans`: of any two that follow each other, the second ends `size - overlap`
     characters or more after the end of the one before the first."""
     return min(chars, 1) if chars <= size else 2 * math.ceil(chars / (size - overlap)) + 2
 
