@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -17,23 +18,24 @@ from raypipe.cli import options
 from raypipe.cli.settings import Settings
 from raypipe.cluster.file import Cluster
 from raypipe.cluster.placement import asked_by, refuse
-from raypipe.cluster.rooms import fitting, on_paper, reachable, sized, this_machine
+from raypipe.cluster.rooms import fitting, on_paper, reachable, sized, startable, this_machine, workers
 from raypipe.conf import Conf, Where
 from raypipe.errors import ConfError
 from raypipe.evaluate.judge import PROMPTS, Judge
-from raypipe.graph.known import placed
+from raypipe.graph import known
+from raypipe.identity import model_identity
 from raypipe.kit import LocalKit
 from raypipe.metrics.crag import Rule
 from raypipe.models import catalog
 from raypipe.models.catalog import Catalog
 from raypipe.models.load import Address
-from raypipe.pipeline import Pipeline, Runner, Sizes, inline
+from raypipe.pipeline import Pipeline, Runner, Sizes, alone, inline, nowhere
 from raypipe.recipe import Recipe, load
 from raypipe.report.progress import Progress
 from raypipe.resolve import prompt_file, resolvers
 from raypipe.step import Model
 from raypipe.store import Store
-from raypipe.work import Fill, Part, PartDone, Place, Verb
+from raypipe.work import Fill, Part, PartDone, Place, Verb, Workers, placed
 
 if TYPE_CHECKING:
     from raypipe.cluster.pools import Team
@@ -53,7 +55,7 @@ def recipe_of(args: argparse.Namespace, settings: Settings) -> Recipe:
 def asking(recipe: Recipe) -> Recipe:
     """The same recipe. Raises ConfError for a graph that nobody said the place of."""
     for graph in recipe.graphs():
-        placed(graph)
+        known.placed(graph)
     return recipe
 
 
@@ -104,7 +106,8 @@ class Opened:
     place: Place
     sizes: Sizes
     runner: Runner
-    workers: Mapping[Verb, int]
+    workers: Callable[[Verb], Workers] = alone
+    connect: Callable[[], object] = nowhere
 
 
 def cluster_of(
@@ -115,44 +118,60 @@ def cluster_of(
     answers: bool,
     judge: JudgeKit | None = None,
 ) -> Opened:
-    """The named cluster file, joined and checked: after this, what was asked for can start. Where the judge
-    is one of the models, its engine is the recipe's, and stays up for it."""
-    from raypipe.cluster import pools  # Ray takes a second to import; `--help` and `parse` need none of it
-
+    """The named cluster file, checked as far as it can be without a Ray, which is connected to when the first
+    thing is to be done: starting one takes seconds, and a run that finds everything done needs none. Then the
+    file is checked and sized on the nodes that there are; ClusterTooSmall is raised before anything is done.
+    Where the judge is one of the models, its engine is the recipe's, and stays up for it."""
     models = recipe.models() if answers else ()
     written = cluster_file(args, settings)
-    wanted = pools.startable(written, models)
+    wanted = startable(written, models)
     # What is too large on the machines that the file is written for is refused before Ray is joined.
     asked = asked_by(recipe) if answers else ()
     refuse(sized(written, wanted, on_paper(written)), recipe.embedders(), asked)
-    if settings.ray == "local" and not pools.joined():  # said before a Ray is started, which takes seconds
+
+    @cache
+    def connected() -> tuple[Cluster, Team | None]:
+        from raypipe.cluster import pools  # Ray takes a second to import
+
+        pools.connect(settings.ray)
+        file = fitting(written, wanted, reachable(written, pools.nodes()))
+        return file, pools.Team.of(file, models)
+
+    if "ray" in sys.modules and sys.modules["ray"].is_initialized():
+        connected()
+    elif settings.ray == "local":  # the most that a Ray started here can have
         fitting(written, wanted, reachable(written, [this_machine()]))
-    pools.connect(settings.ray)
-    file = fitting(written, wanted, reachable(written, pools.nodes()))
-    team = pools.Team.of(file, models)
-    shared = judge is not None and team is not None and judge.share(team)
 
     def runner(verb: Verb, fill: Fill, parts: Sequence[Part]) -> Iterator[PartDone]:
-        if team and verb == "answer":
-            if not (shared and judge):
-                return pools.run_beside(team, fill, parts, file.limits)
-            if parts:
-                judge.start()
-            return pools.run_parts(fill, parts, team.engines.answer, file.limits)
-        return pools.run_parts(fill, parts, file.pools[verb], file.limits)
+        if not parts:
+            return iter(())
+        from raypipe.cluster import pools
 
-    opened = _opened(file, settings, uri, models)
-    place = replace(opened.place, engines=team.names if team else {})
-    return replace(opened, place=place, runner=runner)
+        file, team = connected()
+        if team is None or verb != "answer":
+            return pools.run_parts(fill, parts, file.pools[verb], file.limits)
+        fill = placed(fill, engines=team.names)
+        if judge is None or not judge.share(team):
+            return pools.run_beside(team, fill, parts, file.limits)
+        judge.start()
+        return pools.run_parts(fill, parts, team.engines.answer, file.limits)
+
+    opened = _opened(written, settings, uri, models)
+    return replace(
+        opened,
+        runner=runner,
+        workers=lambda verb: workers(connected()[0], verb, bool(wanted)),
+        connect=connected,
+    )
 
 
 def _opened(file: Cluster, settings: Settings, uri: str, models: Sequence[Model]) -> Opened:
-    """What a sized cluster file says, with everything done in this process."""
+    """What a cluster file says, with everything done in this process."""
     threads = max(1, int(file.pools["embed"].cpus))
     asked = addresses(file, models, settings.keys)
     place = Place(uri, file.engine, file.device, threads, {}, asked, question_s=file.limits.question_s)
     sizes = Sizes(file.sources_per_part, file.questions_per_part)
-    return Opened(place, sizes, inline, {verb: pool.size for verb, pool in file.pools.items()})
+    return Opened(place, sizes, inline)
 
 
 def on_named_paper(args: argparse.Namespace, settings: Settings, recipe: Recipe) -> Cluster:
@@ -164,9 +183,11 @@ def on_named_paper(args: argparse.Namespace, settings: Settings, recipe: Recipe)
 def pipeline_here(args: argparse.Namespace, settings: Settings, store: Store) -> Pipeline:
     """The recipe over a store as the named cluster would run it, and no Ray: for a look, not for a run."""
     recipe = asking(recipe_of(args, settings))
-    opened = _opened(on_named_paper(args, settings, recipe), settings, store.uri, ())
-    silent = Progress(sys.stderr, silent=True)
-    return Pipeline(store, recipe, opened.place, opened.sizes, inline, silent, opened.workers)
+    file = on_named_paper(args, settings, recipe)
+    opened, silent = _opened(file, settings, store.uri, ()), Progress(sys.stderr, silent=True)
+    engines = any(m.loader == "vllm" for m in recipe.models())
+    said = partial(workers, file, engines=engines)
+    return Pipeline(store, recipe, opened.place, opened.sizes, inline, silent, said)
 
 
 @contextmanager
@@ -187,32 +208,38 @@ def pipeline_of(
         asking(recipe)
     where = cluster_of(args, settings, store.uri, recipe, answers, judge)
     with Progress(sys.stderr, silent=silent) as progress:
-        yield Pipeline(store, recipe, where.place, where.sizes, where.runner, progress, where.workers)
+        yield Pipeline(
+            store, recipe, where.place, where.sizes, where.runner, progress, where.workers, where.connect
+        )
 
 
 class JudgeKit(LocalKit):
     """The kit of a driver that judges: an engine is started when the judge is first asked, and no sooner,
-    unless the recipe that is judged asks the same model: then both share what was started first."""
+    unless the recipe that is judged asks the same model: then both share what was started first. `own`
+    connects to Ray and says which engines to start where nothing is shared."""
 
-    def __init__(self, team: Team | None, endpoints: Mapping[str, Address], ends: ExitStack) -> None:
-        super().__init__(None, engines=team.names if team else {}, endpoints=endpoints)
-        self._team, self._ends = team, ends
+    def __init__(
+        self, model: Model, own: Callable[[], Team], endpoints: Mapping[str, Address], ends: ExitStack
+    ) -> None:
+        super().__init__(None, engines={}, endpoints=endpoints)
+        self._needed = model_identity(model) if model.loader == "vllm" else None
+        self._own_team, self._ends = own, ends
+        self._team: Team | None = None
         self._up = False
 
     def share(self, team: Team) -> bool:
         """Takes the engines of a recipe's team for its own, if the judge's model is among them."""
-        if self._team is None or not self._team.names.keys() <= team.names.keys():
+        if self._needed not in team.names:
             return False
-        self._team, self._engines = team, team.names
+        self._team = team
         return True
 
     def start(self) -> None:
         """Starts the engines, once; they end with the block that made this kit."""
-        from raypipe.cluster import pools
-
-        if self._team is not None and not self._up:
-            self._team.preflight(pools.nodes())
-            self._ends.enter_context(self._team.at_work())
+        if self._needed is not None and not self._up:
+            team = self._team or self._own_team()
+            self._ends.enter_context(team.at_work())
+            self._engines = team.names
             self._up = True
 
     def generator(self, model: Model) -> Generate:
@@ -227,11 +254,18 @@ def judging(args: argparse.Namespace, settings: Settings) -> Iterator[tuple[Judg
     if judge is None:
         yield None
         return
-    from raypipe.cluster import pools
-
     written = cluster_file(args, settings)
-    file = sized(written, pools.startable(written, [judge.model]), on_paper(written))
-    team = pools.Team.of(file, [judge.model])
-    endpoints = addresses(file, [judge.model], settings.keys)
+    wanted = startable(written, [judge.model])
+
+    def own() -> Team:
+        from raypipe.cluster import pools
+
+        pools.connect(settings.ray)
+        nodes = reachable(written, pools.nodes())
+        team = pools.Team.of(sized(written, wanted, nodes), wanted)
+        assert team is not None, "only a judge of an engine is started"
+        team.preflight(nodes)
+        return team
+
     with ExitStack() as ends:
-        yield judge, JudgeKit(team, endpoints, ends)
+        yield judge, JudgeKit(judge.model, own, addresses(written, [judge.model], settings.keys), ends)
