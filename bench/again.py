@@ -18,13 +18,13 @@ import time
 from pathlib import Path
 
 from raypipe.cli.opened import resolved
-from raypipe.conf import Conf
-from raypipe.evaluate import evaluate
-from raypipe.pipeline import Pipeline, Sizes, inline
+from raypipe.core.config import Conf
+from raypipe.evaluation.evaluate import evaluate
+from raypipe.pipeline.driver import Pipeline, Sizes, inline
+from raypipe.pipeline.tasks import Place
 from raypipe.report.progress import Progress
 from raypipe.store import Store
 from raypipe.synth import write
-from raypipe.work import Place
 
 ROOT = Path(__file__).parents[1]
 SHARE = 0.1

@@ -26,13 +26,12 @@ import ray
 sys.path.insert(0, str(Path(__file__).parent))
 from engine import chats, sentence
 
-from raypipe.chat import Generate, Generated, Sampling
-from raypipe.cluster import engines
-from raypipe.kit import LocalKit
-from raypipe.models import catalog, load, standins
+from raypipe.core.llm import Generate, Generated, Sampling
+from raypipe.core.protocols import Model
+from raypipe.models import actors, catalog, load, standins
 from raypipe.models.engine import Engine
+from raypipe.models.kit import LocalKit
 from raypipe.models.load import Room
-from raypipe.step import Model
 
 ROWS = 60
 ROOM = Room()
@@ -106,7 +105,7 @@ def main() -> int:
         os.environ.update(RAY_AUTH_MODE="disabled", RAY_USAGE_STATS_ENABLED="0")
         ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False)
         make = functools.partial(Engine, load.engine_setup(model, ROOM), True)
-        client = engines.start("engine-drill", make, engines.Place(cpus=0.5))
+        client = actors.start("engine-drill", make, actors.Place(cpus=0.5))
         calm = asyncio.run(ask(client.generate))
         sound = len(set(calm)) == ROWS and not any(row.startswith("FAULT") for row in calm)
         for what in ("worker", "core", "actor"):

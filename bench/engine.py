@@ -31,12 +31,12 @@ from typing import Any
 
 import psutil
 
-from raypipe.chat import Chat, Generated, Message, Sampling
+from raypipe.core.llm import Chat, Generated, Message, Sampling
+from raypipe.core.records import Fault
 from raypipe.models import standins
 from raypipe.models.engine import Engine
 from raypipe.models.generator import Setup
 from raypipe.models.vllm_terms import arguments
-from raypipe.records import Fault
 
 CALLERS = 4
 WORDS = [
@@ -149,10 +149,10 @@ def engine(setup: Setup, sampling: Sampling) -> Iterator[Say]:
 def actor(setup: Setup, sampling: Sampling) -> Iterator[Say]:
     import ray
 
-    from raypipe.cluster import engines
+    from raypipe.models import actors
 
     ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False)
-    client = engines.start("engine-bench-0", functools.partial(Engine, setup, True), engines.Place(cpus=0.5))
+    client = actors.start("engine-bench-0", functools.partial(Engine, setup, True), actors.Place(cpus=0.5))
 
     async def ask(asked: list[Chat]) -> Run:
         spent = Spent()

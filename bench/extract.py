@@ -33,12 +33,12 @@ from rich.progress import Progress
 from rich.table import Table
 from scipy.optimize import minimize
 
-from raypipe import conf
-from raypipe.errors import RaypipeError
-from raypipe.kit import LocalKit
+from raypipe.core import config
+from raypipe.core.errors import RaypipeError
+from raypipe.core.protocols import Role
+from raypipe.core.records import digest
 from raypipe.models import catalog
-from raypipe.records import digest
-from raypipe.step import Role
+from raypipe.models.kit import LocalKit
 from raypipe.steps.extract import ANALYZER, Choice, choose
 from raypipe.text import bm25, evidence
 from raypipe.text.evidence import Fitted, FittedOn
@@ -98,7 +98,7 @@ class Models:
     """Both models, and everything embedded so far: a text is embedded once."""
 
     def __init__(self, progress: Progress) -> None:
-        models = catalog.read(conf.read_yaml(CONF / "models.yaml"), CONF / "models.yaml")
+        models = catalog.read(config.read_yaml(CONF / "models.yaml"), CONF / "models.yaml")
         kit = LocalKit(None, engine="sorted")
         self._embed = kit.embedder(models.model(EMBEDDER))
         self._score = kit.reranker(models.model(MAXSIM))
@@ -207,7 +207,7 @@ def write(fitted: Fitted) -> None:
 
 
 def read_fitted() -> Fitted:
-    return conf.build(Fitted, conf.read_yaml(FITTED), conf.Where(str(FITTED)))
+    return config.build(Fitted, config.read_yaml(FITTED), config.Where(str(FITTED)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,17 +24,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from raypipe.graph.client import ABSENT_ON_500
-from raypipe.graph.execute import run
-from raypipe.graph.fetch import Remote
-from raypipe.graph.graph import Folder, GraphFault
-from raypipe.graph.mockapi import MockApi
-from raypipe.graph.server import reply
-from raypipe.text.calls import parser
-from raypipe.text.program import FUNCTIONS, Bad, Program, print_program
-from raypipe.text.times import moment
+from raypipe.kg.client import ABSENT_ON_500
+from raypipe.kg.execute import run
+from raypipe.kg.fetch import Remote
+from raypipe.kg.graph import Folder, GraphFault
+from raypipe.kg.language.parser import parser
+from raypipe.kg.language.program import FUNCTIONS, Bad, Program, print_program
+from raypipe.kg.language.time_words import moment
+from raypipe.kg.mock_api import MockApi
+from raypipe.kg.server import reply
 
-SMALL = runpy.run_path(str(Path(__file__).parents[1] / "tests/graph/smallgraph.py"))
+SMALL = runpy.run_path(str(Path(__file__).parents[1] / "tests/kg/smallgraph.py"))
 NAMES = (
     "amelie", "walt becker", '"the maze runner"', '"Zak Santiago"', "lakers", "the larks", "florida city",
     "nott'ham forest", "brighton", "x", "*", "None", "2001", "1e999", "-3", '""', '"%_"',

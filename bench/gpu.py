@@ -29,11 +29,11 @@ sys.path.insert(0, str(Path(__file__).parent))
 import torch
 from engine import Run, chats, engine, peer, sentence
 
-from raypipe.chat import Message, Sampling
+from raypipe.core.llm import Message, Sampling
+from raypipe.core.protocols import Model, ModelKind
 from raypipe.models import folder, standins
 from raypipe.models.generator import Setup
 from raypipe.models.load import Engine, open_embedder, open_reranker
-from raypipe.step import Model, ModelKind
 
 TRIES = 5  # of each timing; the best counts: what else runs on the machine only ever adds
 

@@ -27,17 +27,17 @@ from typing import Any, cast
 
 from raypipe import readers
 from raypipe.cli.opened import resolved
-from raypipe.conf import Conf
-from raypipe.graph.server import serve
-from raypipe.graph.tables import load
-from raypipe.kit import LocalKit
-from raypipe.memo import MemoryMemo
-from raypipe.recipe import Recipe
-from raypipe.records import Question
-from raypipe.run import Questions
+from raypipe.core.config import Conf
+from raypipe.core.records import Question
+from raypipe.kg.server import serve
+from raypipe.kg.tables import load
+from raypipe.memo.memo import MemoryMemo
+from raypipe.models.kit import LocalKit
+from raypipe.recipes.executor import Questions
+from raypipe.recipes.recipe import Recipe
 from raypipe.steps.decide import Decide
-from raypipe.steps.lookup import Lookup
-from raypipe.steps.match import Match
+from raypipe.steps.kg_query import Lookup
+from raypipe.steps.match_calls import Match
 from raypipe.synth import write
 
 CONF = Conf((Path(__file__).parents[1] / "conf",))

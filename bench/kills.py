@@ -39,7 +39,7 @@ from typing import Any, TypeAlias, cast
 import psutil
 
 import raypipe
-from raypipe.work import Do, Fill, Part, PartDone, Place, Verb
+from raypipe.pipeline.tasks import Do, Fill, Part, PartDone, Place, Verb
 
 ROOT = Path(__file__).parents[1]
 OURS = str(Path(raypipe.__file__).parent)
@@ -144,9 +144,9 @@ def drive(address: str, session: int, folder: Path, kills: Sequence[Kill]) -> No
     from raypipe.cli.opened import resolved
     from raypipe.cluster import pools
     from raypipe.cluster.file import Pool
-    from raypipe.conf import Conf
-    from raypipe.evaluate import evaluate
-    from raypipe.pipeline import Pipeline, Sizes
+    from raypipe.core.config import Conf
+    from raypipe.evaluation.evaluate import evaluate
+    from raypipe.pipeline.driver import Pipeline, Sizes
     from raypipe.report.progress import Progress
     from raypipe.store import Store
 

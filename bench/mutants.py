@@ -22,17 +22,17 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from raypipe import arrow
 from raypipe.cli.opened import resolved
-from raypipe.conf import Conf
-from raypipe.evaluate.letters import losses
-from raypipe.pipeline import Pipeline, Sizes, inline
-from raypipe.records import Question, Source, source_id
+from raypipe.core import arrow
+from raypipe.core.config import Conf
+from raypipe.core.records import Question, Source, source_id
+from raypipe.evaluation.dead_letters import losses
+from raypipe.pipeline.driver import Pipeline, Sizes, inline
+from raypipe.pipeline.tasks import Place
 from raypipe.report.progress import Progress
 from raypipe.store import Store, put
 from raypipe.text.html import storable
 from raypipe.text.limits import Limits
-from raypipe.work import Place
 
 ROOT = Path(__file__).parents[1]
 TAGS = ("div", "table", "td", "font", "a", "p", "script", "style", "svg", "template", "select", "b", "!--")

@@ -18,18 +18,18 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from raypipe import arrow
 from raypipe.cli.opened import resolved
-from raypipe.conf import Conf
-from raypipe.evaluate import questions_of
-from raypipe.pipeline import Pipeline, Sizes, inline
-from raypipe.plan import plan
-from raypipe.recipe import row_key
-from raypipe.records import Citation, Question, Source, SourceKind, source_id
+from raypipe.core import arrow
+from raypipe.core.config import Conf
+from raypipe.core.records import Citation, Question, Source, SourceKind, source_id
+from raypipe.evaluation.evaluate import questions_of
+from raypipe.pipeline.driver import Pipeline, Sizes, inline
+from raypipe.pipeline.tasks import Place, answer_key, answers_table
+from raypipe.recipes.recipe import row_key
 from raypipe.report.progress import Progress
+from raypipe.runs.plan.planner import plan
 from raypipe.store import PASSAGES, Store, commit, put, vectors_schema, write_part
 from raypipe.store.sizes import write_sizes
-from raypipe.work import Place, answer_key, answers_table
 
 ROOT = Path(__file__).parents[1]
 QUESTIONS, PAGES = 2706, 50

@@ -37,22 +37,24 @@ import ray
 from fastapi import FastAPI, Request, Response
 from ray import serve
 
-from raypipe import arrow, deploy, synth
-from raypipe.access import Face, Keys, Limits
+from raypipe import synth
 from raypipe.cli.opened import resolved
-from raypipe.conf import Conf
-from raypipe.index import LanceIndex
-from raypipe.ingest import ingest
-from raypipe.kit import LocalKit
-from raypipe.online import Online
-from raypipe.pipeline import Pipeline, Sizes, inline, searched
-from raypipe.recipe import Recipe
-from raypipe.records import Question
+from raypipe.core import arrow
+from raypipe.core.config import Conf
+from raypipe.core.records import Question
+from raypipe.models.kit import LocalKit
+from raypipe.pipeline.driver import Pipeline, Sizes, inline, searched
+from raypipe.pipeline.ingest import ingest
+from raypipe.pipeline.tasks import Place
+from raypipe.recipes.executor import Questions
+from raypipe.recipes.recipe import Recipe
 from raypipe.report.progress import Progress
-from raypipe.run import Questions
-from raypipe.service import application
+from raypipe.serving import ray as deploy
+from raypipe.serving.access import Face, Keys, Limits
+from raypipe.serving.answerer import Online
+from raypipe.serving.http import application
 from raypipe.store import Store
-from raypipe.work import Place
+from raypipe.store.index import LanceIndex
 
 ROOT = Path(__file__).parents[1]
 

@@ -30,8 +30,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 from serve import ROOT, filled
 
 from raypipe.cli.opened import resolved
-from raypipe.conf import Conf
-from raypipe.records import Question
+from raypipe.core.config import Conf
+from raypipe.core.records import Question
 
 RECIPE = str(ROOT / "tests" / "fakes.yaml")  # models that compute in a moment: the load is on what is killed
 WHOLE = {"embed": 1, "gateway": 2, "rerank": 1}  # replicas of each deployment

@@ -1,7 +1,7 @@
 """The endpoint's builder, for Ray Serve's own commands: `serve run serve/local.yaml`.
 
-Reads arguments and the environment, as a command does; what they name is made in `raypipe.deploy`. Arguments:
-the fields of `raypipe.cli.serve.Endpoint`.
+Reads arguments and the environment, as a command does; what they name is made in `raypipe.serving.ray`.
+Arguments: the fields of `raypipe.cli.serve.Endpoint`.
 """
 
 import os
@@ -9,14 +9,14 @@ from pathlib import Path
 
 from ray.serve import Application
 
-from raypipe import conf
 from raypipe.cli.serve import Endpoint
 from raypipe.cli.settings import from_environment
-from raypipe.conf import Where
+from raypipe.core import config
+from raypipe.core.config import Where
 
 
 # No `from __future__ import annotations` here: Serve looks at the type of `args`, and must not find a string.
 def build(args: dict) -> Application:  # type: ignore[type-arg]
     """The application. Raises ConfError for arguments that nobody knows: Serve itself takes any."""
-    endpoint = conf.build(Endpoint, args, Where("serve", "args"))
+    endpoint = config.build(Endpoint, args, Where("serve", "args"))
     return endpoint.application(from_environment(os.environ, Path.cwd()))

@@ -85,14 +85,14 @@ class Filled:
 @pytest.fixture(scope="session")
 def filled(world, tmp_path_factory) -> Filled:
     """The invented world, indexed and answered with fakes that compute."""
-    from raypipe import arrow
     from raypipe.cli.opened import resolved
-    from raypipe.conf import Conf
-    from raypipe.ingest import ingest
-    from raypipe.pipeline import Pipeline, Sizes, inline
+    from raypipe.core import arrow
+    from raypipe.core.config import Conf
+    from raypipe.pipeline.driver import Pipeline, Sizes, inline
+    from raypipe.pipeline.ingest import ingest
+    from raypipe.pipeline.tasks import Place
     from raypipe.report.progress import Progress
     from raypipe.store import Store
-    from raypipe.work import Place
 
     here = Path(__file__).parent
     recipe = resolved(str(here / "fakes.yaml"), None, Conf((here.parent / "conf",)))

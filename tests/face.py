@@ -9,8 +9,8 @@ from contextlib import contextmanager
 import httpx
 import uvicorn
 
-from raypipe.access import Face, Keys, Limits
-from raypipe.service import application
+from raypipe.serving.access import Face, Keys, Limits
+from raypipe.serving.http import application
 
 OPEN = Face(Keys(open=True), Limits(body_bytes=1 << 20))
 JSON = {"content-type": "application/json"}

@@ -18,34 +18,34 @@ from typing import Any
 import pyarrow as pa
 import yaml
 
-from raypipe import arrow
-from raypipe.identity import model_identity
-from raypipe.index import MemoryIndex
-from raypipe.kit import LocalKit
-from raypipe.knowledge import FactsRef
-from raypipe.recipe import CORPUS_STEPS, QUESTION_STEPS, STEPS
-from raypipe.records import Citation, Question, Source, digest, source_id
-from raypipe.run import fine
-from raypipe.step import GraphRef, Model
+from raypipe.core import arrow
+from raypipe.core.digests import model_identity
+from raypipe.core.kg import FactsRef
+from raypipe.core.protocols import GraphRef, Model
+from raypipe.core.records import Citation, Question, Source, digest, source_id
+from raypipe.kg.language.example_bank import Bank, Group
+from raypipe.models.kit import LocalKit
+from raypipe.recipes.executor import fine
+from raypipe.recipes.recipe import CORPUS_STEPS, QUESTION_STEPS, STEPS
+from raypipe.steps.bm25 import Keywords
 from raypipe.steps.decide import Decide
 from raypipe.steps.demote import Demote
+from raypipe.steps.dense import Recall
 from raypipe.steps.embed import Embed
+from raypipe.steps.examples import Similar
 from raypipe.steps.extract import Extract
 from raypipe.steps.facts import Facts, Shelf
-from raypipe.steps.functions import Functions
+from raypipe.steps.function_calls import Functions
 from raypipe.steps.fuse import Fuse
 from raypipe.steps.generate import Generate
-from raypipe.steps.keywords import Keywords
-from raypipe.steps.lookup import Lookup
-from raypipe.steps.match import Match
+from raypipe.steps.kg_query import Lookup
+from raypipe.steps.match_calls import Match
 from raypipe.steps.parse import Parse
-from raypipe.steps.recall import Recall
 from raypipe.steps.rerank import Rerank
 from raypipe.steps.shortlist import Shortlist
-from raypipe.steps.similar import Similar
 from raypipe.steps.split import Split
-from raypipe.steps.tokenise import Tokenise
-from raypipe.text.bank import Bank, Group
+from raypipe.steps.tokenize import Tokenise
+from raypipe.store.index import MemoryIndex
 from raypipe.text.evidence import Fitted, FittedOn
 from raypipe.text.prompt import ByLabel, Prompt
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from raypipe.cli import main
+from raypipe.cli.main import main
 
 CSVS = {
     "oscar": (

@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from raypipe import arrow
 from raypipe.cli.opened import resolved
-from raypipe.conf import Conf
-from raypipe.index import LanceIndex
-from raypipe.ingest import ingest
-from raypipe.kit import LocalKit
-from raypipe.online.request import answer_over
-from raypipe.pipeline import Pipeline, Sizes, inline, searched
-from raypipe.records import parse_chunk_id
+from raypipe.core import arrow
+from raypipe.core.config import Conf
+from raypipe.core.records import parse_chunk_id
+from raypipe.models.kit import LocalKit
+from raypipe.pipeline.driver import Pipeline, Sizes, inline, searched
+from raypipe.pipeline.ingest import ingest
+from raypipe.pipeline.tasks import Place
 from raypipe.report.progress import Progress
+from raypipe.serving.request import answer_over
 from raypipe.store import Store
-from raypipe.work import Place
+from raypipe.store.index import LanceIndex
 
 HERE = Path(__file__).parent
 CONF = Conf((HERE.parent / "conf",))

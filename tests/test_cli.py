@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from raypipe.cli import main, parser
+from raypipe.cli.main import main, parser
 from raypipe.store import Store
 
 HERE = Path(__file__).parent
@@ -54,7 +54,10 @@ def test_help_has_an_example_that_can_be_parsed(name):
 
 
 def test_the_module_runs_without_importing_ray_or_torch():
-    code = "import sys; from raypipe.cli import parser; parser(); print({'ray', 'torch'} & set(sys.modules))"
+    code = (
+        "import sys; from raypipe.cli.main import parser; parser(); "
+        "print({'ray', 'torch'} & set(sys.modules))"
+    )
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert said.stdout.strip() == "set()", said.stderr
 

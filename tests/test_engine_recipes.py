@@ -25,27 +25,27 @@ import publicdata
 import pytest
 import yaml
 
-from raypipe import arrow, conf
-from raypipe.chat import Generated, Message, Sampling
-from raypipe.cli import main
+from raypipe.cli.main import main
 from raypipe.cli.opened import resolved
-from raypipe.cluster import engines
 from raypipe.cluster.file import Cluster
-from raypipe.conf import Conf, Where
-from raypipe.degrade import Rules
-from raypipe.evaluate import Evaluation, evaluate
-from raypipe.graph.server import serve as serve_graph
-from raypipe.identity import model_identity
-from raypipe.kit import LocalKit
-from raypipe.memo import Tally, remembering
+from raypipe.core import arrow, config
+from raypipe.core.config import Conf, Where
+from raypipe.core.digests import model_identity
+from raypipe.core.llm import Generated, Message, Sampling
+from raypipe.evaluation.evaluate import Evaluation, evaluate
+from raypipe.kg.server import serve as serve_graph
 from raypipe.memo.disk import StoreMemo, memo_versions
+from raypipe.memo.memo import Tally, remembering
+from raypipe.models import actors as engines
+from raypipe.models.kit import LocalKit
 from raypipe.models.load import Address
-from raypipe.pipeline import Pipeline, Sizes, inline
+from raypipe.pipeline.driver import Pipeline, Sizes, inline
+from raypipe.pipeline.tasks import Place
+from raypipe.recipes.deadlines import Rules
 from raypipe.report.progress import Progress
 from raypipe.steps.extract import Extract
 from raypipe.steps.generate import Generate
 from raypipe.store import Store
-from raypipe.work import Place
 
 pytestmark = [
     pytest.mark.engine,
@@ -160,7 +160,7 @@ def job(local_ray, models, server):
     from raypipe.cluster import pools
 
     path = CONF.find("clusters", "laptop")
-    file = conf.build(Cluster, conf.read_yaml(path), Where(str(path)))
+    file = config.build(Cluster, config.read_yaml(path), Where(str(path)))
     wanted = [m for name in (SMALL, WHOLE) for m in resolved(name, str(models), CONF).models()]
     made = pools.Team.of(file, wanted)
     assert made is not None and len(made.models) == 1, "both recipes name one model"
@@ -270,7 +270,7 @@ def test_the_ten_real_questions_each_get_an_answer_with_its_evidence(ten):
 def graphs(tmp_path_factory):
     """A small knowledge graph behind the mock API, and tables of public data: name -> where it is."""
     public = publicdata.tables(tmp_path_factory.mktemp("public"))
-    with serve_graph(runpy.run_path(str(ROOT / "tests/graph/smallgraph.py"))["build"]().tables) as url:
+    with serve_graph(runpy.run_path(str(ROOT / "tests/kg/smallgraph.py"))["build"]().tables) as url:
         yield {"crag-mock": url, **public}
 
 
@@ -386,7 +386,7 @@ def endpoint(job, ten, server):
     is away, the best sentence answers."""
     from ray import serve
 
-    from raypipe import deploy
+    from raypipe.serving import ray
 
     server.end()
     job.ends.close()
@@ -394,11 +394,11 @@ def endpoint(job, ten, server):
     before, port = set(living(VLLM, GUARD)), free_port()
     place = Place(ten.store.uri, "sorted", "cpu", 1)
     try:
-        deploy.run(deploy.deployed(ten.recipe, place, 0, rules=Rules(fallback())), "127.0.0.1", port)
+        ray.run(ray.deployed(ten.recipe, place, 0, rules=Rules(fallback())), "127.0.0.1", port)
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=120) as client:
             yield client
     finally:
-        deploy.stop()
+        ray.stop()
         serve.shutdown()
     assert engines_end(before), "the endpoint's engine outlived it"
 
@@ -447,9 +447,9 @@ def until_unfinished(chats):
     """Waits until the endpoint's engine counts so many chats that it has not ended."""
     from ray import serve
 
-    from raypipe import deploy
+    from raypipe.serving import ray
 
-    asked = serve.get_deployment_handle("generate", deploy.NAME).unfinished
+    asked = serve.get_deployment_handle("generate", ray.NAME).unfinished
     end = time.monotonic() + 60
     while (found := asked.remote().result(timeout_s=60)) != chats:
         assert time.monotonic() < end, f"{found} chats, not {chats}"

@@ -5,9 +5,9 @@ import pytest
 from face import served
 from hypothesis import HealthCheck, given, settings
 
-from raypipe.access import Face, Keys
-from raypipe.kit import LocalKit
-from raypipe.online import Online
+from raypipe.models.kit import LocalKit
+from raypipe.serving.access import Face, Keys
+from raypipe.serving.answerer import Online
 
 schemathesis = pytest.importorskip("schemathesis", reason="schemathesis is not installed")
 # It loads this when first used, and pytest parses it then: beside other threads Python 3.11 may fail at that.

@@ -8,30 +8,30 @@ from pathlib import Path
 
 import pytest
 
-from raypipe import conf
-from raypipe.chat import Message, Sampling
-from raypipe.cli import main
+from raypipe.cli.main import main
 from raypipe.cli.opened import addresses, resolved
 from raypipe.cli.settings import from_environment
+from raypipe.cluster.capacity import preflight
 from raypipe.cluster.file import Cluster, Engines, Pool
 from raypipe.cluster.pools import Team, run_beside
-from raypipe.cluster.rooms import preflight
-from raypipe.conf import Conf, Where
-from raypipe.errors import ClusterTooSmall, ConfError, ModelMissing
-from raypipe.evaluate import evaluate
-from raypipe.identity import model_identity
-from raypipe.kit import LocalKit
+from raypipe.core import config
+from raypipe.core.config import Conf, Where
+from raypipe.core.digests import model_identity
+from raypipe.core.errors import ClusterTooSmall, ConfError, ModelMissing
+from raypipe.core.llm import Message, Sampling
+from raypipe.evaluation.evaluate import evaluate
 from raypipe.models import catalog
+from raypipe.models.kit import LocalKit
 from raypipe.models.load import Address
-from raypipe.pipeline import Pipeline, Sizes, inline
+from raypipe.pipeline.driver import Pipeline, Sizes, inline
+from raypipe.pipeline.tasks import FillTexts, Place, placed
 from raypipe.report.progress import Progress
 from raypipe.store import Store
-from raypipe.work import FillTexts, Place, with_threads
 
 ROOT = Path(__file__).parents[1]
 CONF = Conf((ROOT / "conf",))
 FAKES = str(ROOT / "tests/fake_models.yaml")
-LAPTOP = conf.build(Cluster, conf.read_yaml(CONF.find("clusters", "laptop")), Where("laptop"))
+LAPTOP = config.build(Cluster, config.read_yaml(CONF.find("clusters", "laptop")), Where("laptop"))
 REMOTE = {"kind": "generator", "loader": "openai", "endpoint": "here", "model": "m-1", "max_tokens": 4096}
 KEY = "sk-not-a-key-of-anyone"
 
@@ -63,10 +63,10 @@ def test_a_remote_entry_that_cannot_be_meant_is_refused(tmp_path, change, messag
 
 def test_an_endpoint_is_the_cluster_files_and_its_key_the_environments_and_shown_nowhere(tmp_path):
     model = entry(tmp_path, **REMOTE)
-    file = conf.build(
+    file = config.build(
         Cluster,
         {
-            **conf.read_yaml(CONF.find("clusters", "laptop")),
+            **config.read_yaml(CONF.find("clusters", "laptop")),
             "endpoints": {"here": {"url": "http://127.0.0.1:9/v1", "key_env": "SOME_KEY"}},
         },
         Where("c"),
@@ -137,7 +137,7 @@ def test_a_laptop_of_two_cores_has_room_for_an_engine_and_the_workers_beside_it(
 
 def test_a_model_over_several_gpus_takes_them_whole(tmp_path):
     path = CONF.find("clusters", "one-gpu")
-    file = conf.build(Cluster, conf.read_yaml(path), Where(str(path)))
+    file = config.build(Cluster, config.read_yaml(path), Where(str(path)))
     team(file, tmp_path).preflight([{"CPU": 8.0, "GPU": 1.0}])
     with pytest.raises(ClusterTooSmall, match="GPU"):
         team(file, tmp_path, tensor_parallel=2).preflight([{"CPU": 8.0, "GPU": 2.0}])
@@ -227,7 +227,7 @@ def test_the_corpus_half_needs_no_language_model_and_answers_do(
 ):
     monkeypatch.setenv("RAYPIPE_CONF", str(ROOT / "conf"))
     models, store = tmp_path / "models.yaml", str(tmp_path / "store")
-    tree = conf.read_yaml(Path(FAKES))
+    tree = config.read_yaml(Path(FAKES))
     tree["llama-3-8b"] = {"kind": "generator", "loader": "vllm", "repo": "a/b", "revision": "0" * 40}
     models.write_text(json.dumps(tree))
     assert main(["ingest", str(world), "--store", store]) == 0
@@ -238,9 +238,9 @@ def test_the_corpus_half_needs_no_language_model_and_answers_do(
 
 
 def test_every_model_of_a_recipe_has_a_stand_in():
-    named = set(conf.read_yaml(ROOT / "conf/models.standin.yaml"))
+    named = set(config.read_yaml(ROOT / "conf/models.standin.yaml"))
     for recipe in (ROOT / "conf/recipes").glob("*.yaml"):
-        wanted = {m.name for m in _models(conf.read_yaml(recipe))}
+        wanted = {m.name for m in _models(config.read_yaml(recipe))}
         assert wanted <= named, recipe.name
 
 
@@ -282,5 +282,5 @@ def test_an_engine_that_no_node_can_hold_is_refused(tmp_path):
 
 def test_each_pool_gives_its_workers_its_own_threads():
     place = Place("store", "sorted", "cpu", 1)
-    placed = with_threads(FillTexts(place, resolved("local", None, CONF), "texts", "run"), 3)
+    fill = placed(FillTexts(place, resolved("local", None, CONF), "texts", "run"), threads=3)
     assert placed.place == replace(place, threads=3) and isinstance(placed, FillTexts)

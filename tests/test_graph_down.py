@@ -8,21 +8,21 @@ from pathlib import Path
 
 import pytest
 
-from raypipe import arrow
-from raypipe.cli import main
+from raypipe.cli.main import main
 from raypipe.cli.opened import resolved
-from raypipe.conf import Conf
-from raypipe.evaluate import evaluate
-from raypipe.evaluate.stale import old_answers
-from raypipe.graph.server import serve
-from raypipe.ingest import ingest
-from raypipe.memo import graph_replies_of
+from raypipe.core import arrow
+from raypipe.core.config import Conf
+from raypipe.evaluation.evaluate import evaluate
+from raypipe.evaluation.expiry import old_answers
+from raypipe.kg.server import serve
 from raypipe.memo.disk import fold_memo
-from raypipe.pipeline import Pipeline, Sizes, inline
-from raypipe.release.prune import Removal, prune
+from raypipe.memo.memo import graph_replies_of
+from raypipe.pipeline.driver import Pipeline, Sizes, inline
+from raypipe.pipeline.ingest import ingest
+from raypipe.pipeline.tasks import Place
 from raypipe.report.progress import Progress
+from raypipe.runs.prune import Removal, prune
 from raypipe.store import Store
-from raypipe.work import Place
 
 HERE = Path(__file__).parent
 RECIPE = """

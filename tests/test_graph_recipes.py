@@ -10,17 +10,18 @@ from pathlib import Path
 import publicdata
 import pytest
 
-from raypipe import arrow, readers
-from raypipe.cli import main
+from raypipe import readers
+from raypipe.cli.main import main
 from raypipe.cli.opened import resolved
-from raypipe.conf import Conf
-from raypipe.graph.server import serve
-from raypipe.identity import model_identity
-from raypipe.index import MemoryIndex
-from raypipe.kit import LocalKit
-from raypipe.memo import MemoryMemo
+from raypipe.core import arrow
+from raypipe.core.config import Conf
+from raypipe.core.digests import model_identity
+from raypipe.kg.server import serve
+from raypipe.memo.memo import MemoryMemo
+from raypipe.models.kit import LocalKit
 from raypipe.models.scripted import Scripted, echo
-from raypipe.run import Questions, build
+from raypipe.recipes.executor import Questions, build
+from raypipe.store.index import MemoryIndex
 
 HERE = Path(__file__).parent
 CONF = Conf((HERE.parent / "conf",))

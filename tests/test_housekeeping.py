@@ -15,19 +15,19 @@ from pathlib import Path
 import pytest
 from reruns import FAKES, Bench, Sizes
 
-from raypipe import arrow
-from raypipe.cli import main
-from raypipe.kit import LocalKit
-from raypipe.manifest import read
-from raypipe.online import Asked, Online
-from raypipe.pipeline import inline
-from raypipe.records import Question
-from raypipe.release import promote
-from raypipe.release.prune import prune
+from raypipe.cli.main import main
+from raypipe.core import arrow
+from raypipe.core.records import Question
+from raypipe.models.kit import LocalKit
+from raypipe.pipeline.driver import inline
+from raypipe.runs.manifest import read
+from raypipe.runs.prune import prune
+from raypipe.runs.release import promote
+from raypipe.serving.answerer import Asked, Online
 from raypipe.store import Store, StoreError, begin, end, read_now, sweep
+from raypipe.store.disk_space import DiskFull, is_full, need
 from raypipe.store.keep import clean, compact, tables, unfinished
 from raypipe.store.lease import FORGOTTEN_S, STALE_S
-from raypipe.store.room import DiskFull, is_full, need
 
 SURE = FAKES.replace("fitted: local-extract}", "fitted: local-extract, threshold: 0.0}")
 AGE = timedelta(0)  # for tests: every version is old

@@ -19,12 +19,12 @@ from k8s_lines import flipped, free, leaves, problems, render, strict
 from k8s_trees import RULES, cluster_of, containers, gpu_groups, of_kind, worker_groups
 from serve_config import builder, unknown
 
-from raypipe import conf
-from raypipe.access import Face
-from raypipe.cli import parser
-from raypipe.cluster import rooms
+from raypipe.cli.main import parser
+from raypipe.cluster import capacity
 from raypipe.cluster.file import Cluster
-from raypipe.conf import Where
+from raypipe.core import config as conf
+from raypipe.core.config import Where
+from raypipe.serving.access import Face
 
 ROOT = Path(__file__).parents[1]
 K8S = ROOT / "k8s"
@@ -174,10 +174,10 @@ def test_the_pools_of_a_jobs_cluster_file_fit_its_workers(trees):
     for words, tree in entrypoints(trees):
         args = parser().parse_args([Path(words[1]).stem, *words[2:]])
         nodes, written = most(tree), cluster_file(args.cluster)
-        rooms.preflight(rooms.sized(written, (), nodes).pools, nodes)
+        capacity.preflight(capacity.sized(written, (), nodes).pools, nodes)
         if written.grows:
             here = sorted((n["CPU"], n["GPU"]) for n in nodes)
-            assert sorted((n["CPU"], n["GPU"]) for n in rooms.on_paper(written)) == here
+            assert sorted((n["CPU"], n["GPU"]) for n in capacity.on_paper(written)) == here
             assert cluster_of(tree).get("enableInTreeAutoscaling")
 
 
@@ -256,7 +256,7 @@ def test_the_service_is_the_application_that_the_builder_makes_and_fits_its_work
     have = most(service)
     for kind, option in (("CPU", "num_cpus"), ("GPU", "num_gpus")):
         needed = sum(d["num_replicas"] * d["ray_actor_options"].get(option, 0) for d in deployments)
-        assert needed <= rooms.total(have, kind)
+        assert needed <= capacity.total(have, kind)
     assert bool(gpu_groups([service])) == (cluster_file(app["args"]["cluster"]).device == "cuda")
 
 

@@ -7,9 +7,9 @@ import golden
 import pyarrow as pa
 import pytest
 
-from raypipe import arrow
-from raypipe.recipe import CORPUS_STEPS, QUESTION_STEPS
-from raypipe.records import ANSWERED, Reply
+from raypipe.core import arrow
+from raypipe.core.records import ANSWERED, Reply
+from raypipe.recipes.recipe import CORPUS_STEPS, QUESTION_STEPS
 
 
 @pytest.fixture(scope="module")

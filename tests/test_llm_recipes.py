@@ -6,17 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from raypipe import arrow, conf, readers
+from raypipe import readers
 from raypipe.cli.opened import resolved
-from raypipe.conf import Conf
-from raypipe.errors import ConfError
-from raypipe.identity import model_identity
-from raypipe.index import MemoryIndex
-from raypipe.kit import LocalKit
-from raypipe.memo import MemoryMemo
-from raypipe.recipe import from_tree
-from raypipe.resolve import prompt_file, resolvers
-from raypipe.run import Questions, build
+from raypipe.core import arrow, config
+from raypipe.core.config import Conf
+from raypipe.core.digests import model_identity
+from raypipe.core.errors import ConfError
+from raypipe.memo.memo import MemoryMemo
+from raypipe.models.kit import LocalKit
+from raypipe.recipes.executor import Questions, build
+from raypipe.recipes.recipe import from_tree
+from raypipe.recipes.resolve import prompt_file, resolvers
+from raypipe.store.index import MemoryIndex
 
 HERE = Path(__file__).parent
 CONF = Conf((HERE.parent / "conf",))
@@ -114,7 +115,7 @@ def test_every_constant_is_the_published_one(name, stage, path, value, section):
 
 
 def test_the_published_llm_runs_in_half_precision_at_a_pinned_commit():
-    models = conf.read_yaml(CONF.file("models.yaml"))
+    models = config.read_yaml(CONF.file("models.yaml"))
     assert models["llama-3-8b"]["dtype"] == "float16"
     assert models["llama-3-8b"]["repo"] == "meta-llama/Meta-Llama-3-8B-Instruct"
     assert all(len(models[n]["revision"]) == 40 for n in ("llama-3-8b", "llama-2-tokens"))
@@ -230,8 +231,8 @@ def made(folders=CONF, **fields):
     file = Path(MODELS)
     from raypipe.models import catalog
 
-    models = catalog.read(conf.read_yaml(file), file)
-    return from_tree("r", tree(**fields), conf.Where("r.yaml"), resolvers(folders, models))
+    models = catalog.read(config.read_yaml(file), file)
+    return from_tree("r", tree(**fields), config.Where("r.yaml"), resolvers(folders, models))
 
 
 def test_the_text_of_a_prompt_is_identity_and_its_place_is_not(tmp_path):
@@ -337,7 +338,7 @@ def test_a_tokenizer_that_was_not_fetched_leaves_its_work_to_the_one_that_its_en
 
     def cutter():
         path = CONF.find("recipes", "vanilla")
-        found = from_tree("vanilla", conf.read_yaml(path), conf.Where(str(path)), resolve)
+        found = from_tree("vanilla", config.read_yaml(path), config.Where(str(path)), resolve)
         return next(s.step for s in found.question if s.name == "decide").tokenizer.name
 
     assert cutter() == "llama-3-8b"

@@ -7,16 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from raypipe import arrow, readers
+from raypipe import readers
 from raypipe.cli.opened import resolved
-from raypipe.conf import Conf, read_yaml
-from raypipe.identity import model_identity
-from raypipe.index import MemoryIndex
-from raypipe.kit import LocalKit
-from raypipe.run import Questions, build
+from raypipe.core import arrow
+from raypipe.core.config import Conf, read_yaml
+from raypipe.core.digests import model_identity
+from raypipe.kg.language.example_bank import masked
+from raypipe.models.kit import LocalKit
+from raypipe.recipes.executor import Questions, build
+from raypipe.store.index import MemoryIndex
 from raypipe.synth import write
 from raypipe.synth.ask.phrasings import PHRASINGS
-from raypipe.text.bank import masked
 
 CONF = Conf((Path(__file__).parents[1] / "conf",))
 HELD = 3  # the phrasing of every template that no example was made from

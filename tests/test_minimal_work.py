@@ -12,10 +12,10 @@ from dataclasses import dataclass, fields, replace
 import pytest
 from reruns import SIZES, Bench, Sizes
 
-from raypipe import arrow
-from raypipe.pipeline import inline
+from raypipe.core import arrow
+from raypipe.pipeline.driver import inline
+from raypipe.pipeline.tasks import Place
 from raypipe.steps.rerank import Rerank
-from raypipe.work import Place
 
 BRANCHES = """
 corpus:

@@ -13,16 +13,16 @@ import pytest
 import ray
 from reruns import CONF, FAKES, HERE, Bench
 
-from raypipe import arrow
 from raypipe.cli.opened import resolved
 from raypipe.cluster.budget import Budget
-from raypipe.errors import ConfError, DataError, FaultBudgetExceeded
-from raypipe.evaluate.letters import check, losses, retry
-from raypipe.pipeline import Pipeline, Sizes, inline
-from raypipe.records import Source, source_id
+from raypipe.core import arrow
+from raypipe.core.errors import ConfError, DataError, FaultBudgetExceeded
+from raypipe.core.records import Source, source_id
+from raypipe.evaluation.dead_letters import check, losses, retry
+from raypipe.pipeline.driver import Pipeline, Sizes, inline
+from raypipe.pipeline.tasks import Place, bisected
 from raypipe.report.progress import Progress
 from raypipe.store import Store, put
-from raypipe.work import Place, bisected
 
 ROWS = 1000
 
@@ -105,7 +105,7 @@ def test_one_row_in_a_thousand_that_kills_stops_or_fills_its_worker_costs_one_ro
 
 
 def _done():
-    from raypipe.pipeline import Done
+    from raypipe.pipeline.driver import Done
 
     return Done()
 
@@ -129,7 +129,7 @@ class Counts(dict):
     """Stage counts that a bisection adds its faults to."""
 
     def __missing__(self, name):
-        from raypipe.run import StageCount
+        from raypipe.recipes.executor import StageCount
 
         return self.setdefault(name, StageCount())
 
@@ -180,7 +180,7 @@ def test_a_full_disk_a_wrong_setup_and_a_broken_law_are_no_rows_fault(error):
 
 def evaluated(bench, pipe):
     """Tallies and letters after an eval."""
-    from raypipe.evaluate import questions_of
+    from raypipe.evaluation.evaluate import questions_of
 
     bench.run(pipe=pipe)
     questions = list(questions_of(pipe, None, None))
@@ -235,7 +235,7 @@ def test_rows_in_are_rows_done_dead_letters_and_rows_to_do_and_a_retry_does_them
 def test_too_many_faults_are_exit_code_6_after_everything_else_is_stored(world, tmp_path, capsys, local_ray):
     import json
 
-    from raypipe.cli import main
+    from raypipe.cli.main import main
 
     bench = Bench(tmp_path, world)
     lines = bench.lines()

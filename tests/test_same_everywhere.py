@@ -9,21 +9,22 @@ from pathlib import Path
 
 import pytest
 
-from raypipe import arrow, readers
-from raypipe.cli import main
+from raypipe import readers
+from raypipe.cli.main import main
 from raypipe.cli.opened import resolved
 from raypipe.cluster import pools
-from raypipe.conf import Conf
-from raypipe.identity import model_identity
-from raypipe.index import MemoryIndex
-from raypipe.ingest import ingest
-from raypipe.kit import LocalKit
-from raypipe.pipeline import Pipeline, Sizes, inline
+from raypipe.core import arrow
+from raypipe.core.config import Conf
+from raypipe.core.digests import model_identity
+from raypipe.models.kit import LocalKit
+from raypipe.pipeline.driver import Pipeline, Sizes, inline
+from raypipe.pipeline.ingest import ingest
+from raypipe.pipeline.tasks import Place
+from raypipe.recipes.executor import Questions, build
 from raypipe.report.progress import Progress
-from raypipe.run import Questions, build
 from raypipe.store import Store
+from raypipe.store.index import MemoryIndex
 from raypipe.synth import write
-from raypipe.work import Place
 
 HERE = Path(__file__).parent
 CONF = Conf((HERE.parent / "conf",))

@@ -31,15 +31,15 @@ from reruns import CONF, MODELS, Bench
 from reruns import FAKES as RECIPE
 from serve_config import builder, unknown
 
-from raypipe import arrow
-from raypipe.access import Keys
-from raypipe.cli import main
+from raypipe.cli.main import main
 from raypipe.cli.opened import resolved
 from raypipe.cli.serve import Endpoint, check_host
-from raypipe.errors import ConfError
-from raypipe.manifest import read
-from raypipe.plain import to_plain
-from raypipe.release import live, promote, rollback
+from raypipe.core import arrow
+from raypipe.core.errors import ConfError
+from raypipe.recipes.serialize import to_plain
+from raypipe.runs.manifest import read
+from raypipe.runs.release import live, promote, rollback
+from raypipe.serving.access import Keys
 from raypipe.store import Store
 
 HERE = Path(__file__).parent

@@ -16,11 +16,11 @@ import pytest
 import yaml
 from chat_server import ChatServer
 
-from raypipe.access import Face, Keys, Limits
 from raypipe.cli.opened import resolved
-from raypipe.conf import Conf
+from raypipe.core.config import Conf
 from raypipe.models.load import Address
-from raypipe.work import Place
+from raypipe.pipeline.tasks import Place
+from raypipe.serving.access import Face, Keys, Limits
 
 pytestmark = [
     pytest.mark.ray,
@@ -86,7 +86,7 @@ def url(local_ray, upstream, tmp_path_factory):
     """An endpoint over no store: its requests bring their pages."""
     from ray import serve
 
-    from raypipe import deploy
+    from raypipe.serving import ray
 
     folder = tmp_path_factory.mktemp("troubled")
     tree = yaml.safe_load((HERE / "fake_models.yaml").read_text())
@@ -101,9 +101,9 @@ def url(local_ray, upstream, tmp_path_factory):
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
-    deploy.run(deploy.deployed(recipe, place, 0, face), "127.0.0.1", port)
+    ray.run(ray.deployed(recipe, place, 0, face), "127.0.0.1", port)
     yield f"http://127.0.0.1:{port}"
-    deploy.stop()
+    ray.stop()
     serve.shutdown()
 
 

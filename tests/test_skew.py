@@ -5,8 +5,8 @@ import json
 
 from reruns import SIZES, Bench
 
-from raypipe.evaluate import evaluate
-from raypipe.pipeline import Sizes
+from raypipe.evaluation.evaluate import evaluate
+from raypipe.pipeline.driver import Sizes
 
 
 def test_a_huge_page_is_a_fault_and_a_question_with_500_citations_is_answered(world, tmp_path):

@@ -12,13 +12,13 @@ import yaml
 from chat_server import serving
 
 from raypipe.cli.opened import resolved
-from raypipe.conf import Conf
-from raypipe.evaluate import evaluate
+from raypipe.core.config import Conf
+from raypipe.evaluation.evaluate import evaluate
 from raypipe.models.load import Address
-from raypipe.pipeline import Pipeline, Sizes, inline
+from raypipe.pipeline.driver import Pipeline, Sizes, inline
+from raypipe.pipeline.tasks import Place
 from raypipe.report.progress import Progress
 from raypipe.store import Store
-from raypipe.work import Place
 
 ROOT = Path(__file__).parents[1]
 CONF = Conf((ROOT / "conf",))

@@ -2,6 +2,6 @@
 
 import sys
 
-from raypipe.cli import main
+from raypipe.cli.main import main
 
 sys.exit(main())

@@ -16,14 +16,15 @@ from pathlib import Path
 import pytest
 import ray
 
-from raypipe.chat import Generated, Message, Sampling
-from raypipe.cluster import engines, pools
-from raypipe.cluster.engines import Place
+from raypipe.cluster import pools
 from raypipe.cluster.file import Pool
-from raypipe.cluster.routing import routed
-from raypipe.errors import ClusterTooSmall
-from raypipe.work import Part, PartDone
-from raypipe.work import Place as Where
+from raypipe.core.errors import ClusterTooSmall
+from raypipe.core.llm import Generated, Message, Sampling
+from raypipe.models import actors
+from raypipe.models.actors import Place
+from raypipe.models.routing import routed
+from raypipe.pipeline.tasks import Part, PartDone
+from raypipe.pipeline.tasks import Place as Where
 
 pytestmark = pytest.mark.ray
 GPUS = 4
@@ -123,9 +124,9 @@ def diary(tmp_path):
 def four(diary, request):
     """Four engines, each on a GPU of its own, as a job starts them."""
     make = functools.partial(Prefixed, diary)
-    names = [engines.name_of(request.node.name, n) for n in range(GPUS)]
-    with engines.reserved([ONE] * GPUS, wait_s=60) as groups:
-        clients = [engines.begin(n, make, ONE, g) for n, g in zip(names, groups, strict=True)]
+    names = [actors.name_of(request.node.name, n) for n in range(GPUS)]
+    with actors.reserved([ONE] * GPUS, wait_s=60) as groups:
+        clients = [actors.begin(n, make, ONE, g) for n, g in zip(names, groups, strict=True)]
         for client in clients:
             client.ready()
         yield clients
@@ -187,13 +188,13 @@ def test_an_engine_killed_in_the_middle_costs_no_reply_and_only_what_was_in_flig
 
 
 def test_engines_get_all_their_places_or_none(diary):
-    with engines.reserved([ONE] * 3, wait_s=30):
+    with actors.reserved([ONE] * 3, wait_s=30):
         start = time.monotonic()
-        two = engines.reserved([ONE] * 2, wait_s=1)  # there is one GPU left
+        two = actors.reserved([ONE] * 2, wait_s=1)  # there is one GPU left
         with pytest.raises(ClusterTooSmall, match=r"2 engines need .* did not get it within 1 s"), two:
             pass
         assert time.monotonic() - start < 10
-        with engines.reserved([replace(ONE, gpus=1)], wait_s=30) as [group]:
+        with actors.reserved([replace(ONE, gpus=1)], wait_s=30) as [group]:
             assert group is not None
-    with engines.reserved([Place(cpus=0, gpus=0)], wait_s=1) as [group]:
+    with actors.reserved([Place(cpus=0, gpus=0)], wait_s=1) as [group]:
         assert group is None

@@ -13,16 +13,16 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from raypipe import conf
-from raypipe.cli import main
+from raypipe.cli.main import main
 from raypipe.cli.opened import resolved
+from raypipe.cluster.capacity import on_paper, preflight, preflight_engines, reachable, sized, without
 from raypipe.cluster.file import Cluster, Engines, Machines, Pool
 from raypipe.cluster.placement import asked_by, bottleneck, placement, refuse
-from raypipe.cluster.rooms import on_paper, preflight, preflight_engines, reachable, sized, without
-from raypipe.conf import Conf, Where
-from raypipe.errors import ClusterTooSmall, ConfError
+from raypipe.core import config as conf
+from raypipe.core.config import Conf, Where
+from raypipe.core.errors import ClusterTooSmall, ConfError
+from raypipe.core.protocols import Model
 from raypipe.models.memory import GIB, Weight, weight
-from raypipe.step import Model
 
 ROOT = Path(__file__).parents[2]
 CONF = Conf((ROOT / "conf",))

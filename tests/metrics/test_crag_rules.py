@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from raypipe.core.records import Gold, Question
 from raypipe.metrics import crag
 from raypipe.metrics.crag import RULES, Rule, Scored, Verdict, judge, mark, score, slices, total
 from raypipe.metrics.files import score_crag_file
-from raypipe.records import Gold, Question
 from raypipe.text.replies import UNREADABLE, Judgement, parse_response
 
 YES, NO = '{"score": 1, "explanation": "ok"}', '{"score": 0, "explanation": "b"}'

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raypipe.errors import DataError
+from raypipe.core.errors import DataError
 from raypipe.metrics.files import score_ranking_files
 from raypipe.metrics.ranking import MAP_CUT_20_MIN, MEASURES, read_qrels, read_run, score, write_run
 

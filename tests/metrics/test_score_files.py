@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from raypipe.errors import DataError
+from raypipe.core.errors import DataError
 from raypipe.metrics.files import read_predictions, score_crag_file
 from raypipe.metrics.textfile import replaced
 

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from raypipe.chat import Choice, Grammar, JsonSchema, Regex
-from raypipe.errors import ConfError
+from raypipe.core.errors import ConfError
+from raypipe.core.llm import Choice, Grammar, JsonSchema, Regex
 from raypipe.models.constraint import Bounds, bounds, schema_text
 
 CALLS = """

@@ -16,15 +16,15 @@ import psutil
 import pytest
 from invented import sentences, text
 
-from raypipe.chat import Chat, Choice, Generated, Grammar, JsonSchema, Message, Regex, Sampling
-from raypipe.errors import ConfError
+from raypipe.core.errors import ConfError
+from raypipe.core.llm import Chat, Choice, Generated, Grammar, JsonSchema, Message, Regex, Sampling
+from raypipe.core.records import Fault
+from raypipe.kg.language.parser import parser
+from raypipe.kg.language.program import Bad
 from raypipe.models import standins
 from raypipe.models.constraint import bounds
 from raypipe.models.engine import Engine, EngineDied
 from raypipe.models.generator import Adapter, Setup
-from raypipe.records import Fault
-from raypipe.text.calls import parser
-from raypipe.text.program import Bad
 
 pytestmark = pytest.mark.engine
 

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 import yaml
 
-from raypipe.errors import ConfError, ModelMissing
-from raypipe.kit import LocalKit
+from raypipe.core.errors import ConfError, ModelMissing
+from raypipe.core.protocols import Found, Model, Words
 from raypipe.models import catalog
 from raypipe.models.catalog import Catalog
-from raypipe.step import Found, Model, Words
+from raypipe.models.kit import LocalKit
 
 CONF = Path(__file__).parents[2] / "conf" / "models.yaml"
 Entries = Callable[..., Catalog]
@@ -66,7 +66,7 @@ def tiny_models(entries: Entries, tiny: Tiny) -> Catalog:
 
 def test_importing_the_kit_imports_no_model_library() -> None:
     heavy = {"torch", "transformers", "FlagEmbedding", "tokenizers"}
-    script = f"import sys, raypipe.kit; print(sorted({heavy} & set(sys.modules)))"
+    script = f"import sys, raypipe.models.kit; print(sorted({heavy} & set(sys.modules)))"
     assert (
         subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
         == "[]\n"

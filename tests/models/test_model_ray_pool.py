@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from raypipe.kit import LocalKit
+from raypipe.core.protocols import Model
 from raypipe.models.catalog import Catalog
-from raypipe.step import Model
+from raypipe.models.kit import LocalKit
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from raypipe.errors import ConfError, DataError, ModelMissing
+from raypipe.core.errors import ConfError, DataError, ModelMissing
 from raypipe.models import folder, load
 from raypipe.models.catalog import Catalog
 from raypipe.models.convert import convert

@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 from chat_server import ChatServer, Request, completion
 
-from raypipe.chat import Chat, Choice, Generated, Grammar, JsonSchema, Message, Regex, Sampling
-from raypipe.errors import ConfError
+from raypipe.core.errors import ConfError
+from raypipe.core.llm import Chat, Choice, Generated, Grammar, JsonSchema, Message, Regex, Sampling
+from raypipe.core.records import Fault
 from raypipe.models.openai import Endpoint, OpenAI
-from raypipe.records import Fault
 
 SAMPLING = Sampling(max_tokens=20)
 

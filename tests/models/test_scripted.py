@@ -6,11 +6,11 @@ import asyncio
 
 import pytest
 
-from raypipe.chat import Choice, Generated, JsonSchema, Message, Regex, Sampling
-from raypipe.errors import ConfError
-from raypipe.identity import stable
+from raypipe.core.digests import stable
+from raypipe.core.errors import ConfError
+from raypipe.core.llm import Choice, Generated, JsonSchema, Message, Regex, Sampling
+from raypipe.core.records import Fault
 from raypipe.models.scripted import Scripted
-from raypipe.records import Fault
 
 CONTEXT = "The museum opened in 1931.\nThe harbour closed in 1950.\nWhen did the harbour close?"
 

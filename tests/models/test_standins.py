@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from invented import sentences
 
-from raypipe.errors import DataError
+from raypipe.core.errors import DataError
 from raypipe.models import generator, standins
 from raypipe.models.folder import identity
 from raypipe.models.generator import Adapter, Setup

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from raypipe import readers
-from raypipe.errors import DataError
+from raypipe.core.errors import DataError
+from raypipe.core.records import Document, Question, source_id
 from raypipe.readers import Counts
-from raypipe.records import Document, Question, source_id
 
 DOCUMENT = {"_id": "d1", "title": "A title", "text": "A text.", "metadata": {}}
 QUERY = {"_id": "1", "text": "a claim"}

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from raypipe import readers
-from raypipe.errors import ConfError, DataError
+from raypipe.core.errors import ConfError, DataError
+from raypipe.core.records import Citation, Source, source_id
 from raypipe.readers import Counts, Row
-from raypipe.records import Citation, Source, source_id
 
 PAGE = {
     "page_name": "A page",

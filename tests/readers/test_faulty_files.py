@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from raypipe import readers
-from raypipe.errors import DataError
+from raypipe.core.errors import DataError
 from raypipe.readers import Counts, Limits, files, lines
 
 LINES = b'{"a": 1}\n{"a": 2}\n{"a": 3}\n'

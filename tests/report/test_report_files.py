@@ -15,9 +15,9 @@ from xml.etree import ElementTree
 import pytest
 from rich.console import Console
 
+from raypipe.core.records import Citation, Gold, Hit, Question, Quote, chunk_id, source_id
 from raypipe.metrics.crag import Scored, mark, pair
 from raypipe.metrics.textfile import replaced
-from raypipe.records import Citation, Gold, Hit, Question, Quote, chunk_id, source_id
 from raypipe.report.console import print_crag, print_ranking, print_report
 from raypipe.report.page import MOST, SHOWN, Passage, Shown, linkable, told_apart
 from raypipe.report.plot import CLASSES, WIDTH, bars, dots, segments

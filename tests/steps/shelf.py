@@ -5,10 +5,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from raypipe.kit import LocalKit
+from raypipe.core.protocols import Found, Model, Words
+from raypipe.core.records import Citation, Question, Span, chunk_id, parse_chunk_id
 from raypipe.models.fake import HashEmbedder
-from raypipe.records import Citation, Question, Span, chunk_id, parse_chunk_id
-from raypipe.step import Found, Model, Words
+from raypipe.models.kit import LocalKit
 from raypipe.text.words import analyse
 
 HASH = Model("hash", "embedder", "hash", "", "", "", "hash@1", dim=64)

@@ -7,11 +7,11 @@ import pyarrow as pa
 import pytest
 from shelf import HASH
 
-from raypipe.arrow import fault_column
-from raypipe.kit import LocalKit
+from raypipe.core.arrow import fault_column
+from raypipe.core.protocols import Model
+from raypipe.core.records import Fault
 from raypipe.models.fake import HashEmbedder
-from raypipe.records import Fault
-from raypipe.step import Model
+from raypipe.models.kit import LocalKit
 from raypipe.steps.embed import Embed
 from raypipe.steps.split import Split
 

@@ -8,15 +8,15 @@ import pyarrow as pa
 import pytest
 from shelf import HASH
 
-from raypipe.arrow import fault_column
-from raypipe.errors import ConfError
-from raypipe.kit import LocalKit
+from raypipe.core.arrow import fault_column
+from raypipe.core.errors import ConfError
+from raypipe.core.protocols import Model
+from raypipe.core.records import Fault
 from raypipe.models.fake import HashEmbedder
-from raypipe.records import Fault
-from raypipe.step import Model
+from raypipe.models.kit import LocalKit
 from raypipe.steps.embed import Embed
 from raypipe.steps.split import Split
-from raypipe.steps.tokenise import Tokenise
+from raypipe.steps.tokenize import Tokenise
 from raypipe.text.words import analyse
 
 WHITESPACE = Model("whitespace", "tokenizer", "whitespace", "", "", "", "whitespace@1")

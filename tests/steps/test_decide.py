@@ -1,8 +1,8 @@
 import pytest
 from shelf import Shelf, asked, holds_laws, question
 
-from raypipe.records import IDK, Fault, Reply
-from raypipe.step import Model
+from raypipe.core.protocols import Model
+from raypipe.core.records import IDK, Fault, Reply
 from raypipe.steps.decide import Decide
 
 PARIS = Reply("Paris", "answered", 0.9)

@@ -3,8 +3,8 @@ from pathlib import Path
 import pytest
 from shelf import HASH, OVERLAP, Shelf, asked, chunk, holds_laws, question
 
-from raypipe import conf
-from raypipe.records import IDK
+from raypipe.core import config
+from raypipe.core.records import IDK
 from raypipe.steps.extract import Extract
 from raypipe.text.evidence import FEATURES, Fitted, FittedOn
 
@@ -87,6 +87,6 @@ def test_it_says_what_it_reads_and_refuses_nonsense():
 
 def test_the_fitted_numbers_that_ship_name_known_features_and_where_they_come_from():
     path = Path(__file__).parents[2] / "conf" / "fitted" / "local-extract.yaml"
-    fitted = conf.build(Fitted, conf.read_yaml(path), conf.Where(str(path)))
+    fitted = config.build(Fitted, config.read_yaml(path), config.Where(str(path)))
     assert set(fitted.weights) == set(FEATURES)
     assert fitted.fitted_on.data and fitted.fitted_on.split and fitted.fitted_on.metric

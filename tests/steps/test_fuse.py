@@ -5,10 +5,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from shelf import HASH, Shelf, asked, chunk, holds_laws, question
 
-from raypipe.records import Hit, chunk_id
+from raypipe.core.records import Hit, chunk_id
+from raypipe.steps.bm25 import Keywords
+from raypipe.steps.dense import Recall
 from raypipe.steps.fuse import Fuse
-from raypipe.steps.keywords import Keywords
-from raypipe.steps.recall import Recall
 
 EMPTY = Shelf({})
 

@@ -8,21 +8,21 @@ import hostile
 import pytest
 from shelf import Shelf, chunk, holds_laws, question
 
-from raypipe import arrow
-from raypipe.chat import Choice, Grammar, JsonSchema
-from raypipe.index import MemoryIndex
-from raypipe.kit import LocalKit
-from raypipe.metrics.hygiene import Obeyed, obeyed
+from raypipe.core import arrow
+from raypipe.core.llm import Choice, Grammar, JsonSchema
+from raypipe.core.protocols import Model
+from raypipe.core.records import Citation, Fault, Question, Reply, Source, chunk_id, source_id
+from raypipe.metrics.prompt_injection import Obeyed, obeyed
 from raypipe.models.fake import whitespace
+from raypipe.models.kit import LocalKit
 from raypipe.models.scripted import Scripted
-from raypipe.recipe import Recipe, Stage
-from raypipe.records import Citation, Fault, Question, Reply, Source, chunk_id, source_id
-from raypipe.run import Questions, build
-from raypipe.step import Model
+from raypipe.recipes.executor import Questions, build
+from raypipe.recipes.recipe import Recipe, Stage
 from raypipe.steps.decide import Decide
 from raypipe.steps.generate import Generate
 from raypipe.steps.parse import Parse
 from raypipe.steps.split import Split
+from raypipe.store.index import MemoryIndex
 from raypipe.text.prompt import ByLabel, Prompt
 
 MODEL = Model(

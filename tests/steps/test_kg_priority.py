@@ -5,11 +5,11 @@ import json
 
 import pytest
 
-from raypipe.kit import LocalKit
-from raypipe.records import SKIPPED_REPLY, Question, Reply
+from raypipe.core.records import SKIPPED_REPLY, Question, Reply
+from raypipe.models.kit import LocalKit
 from raypipe.steps.decide import Decide
 from raypipe.steps.demote import Demote
-from raypipe.steps.functions import Functions
+from raypipe.steps.function_calls import Functions
 from raypipe.text.prompt import ByLabel
 from raypipe.text.replies import read_certainty, read_label
 

@@ -7,9 +7,9 @@ import psutil
 import pyarrow as pa
 import pytest
 
-from raypipe.arrow import corpus_table, fault_column
-from raypipe.kit import LocalKit
-from raypipe.records import Fault, Source, source_id
+from raypipe.core.arrow import corpus_table, fault_column
+from raypipe.core.records import Fault, Source, source_id
+from raypipe.models.kit import LocalKit
 from raypipe.steps.parse import COMPARED_EVERY, Parse
 from raypipe.text.limits import Job, Limited, Limits
 

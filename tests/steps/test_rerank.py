@@ -3,9 +3,9 @@ import asyncio
 import pytest
 from shelf import OVERLAP, Shelf, asked, chunk, holds_laws, question
 
-from raypipe.kit import LocalKit
+from raypipe.core.records import Hit
 from raypipe.models.fake import OverlapReranker
-from raypipe.records import Hit
+from raypipe.models.kit import LocalKit
 from raypipe.steps.rerank import Rerank
 
 TEXTS = {

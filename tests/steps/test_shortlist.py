@@ -3,8 +3,8 @@ from dataclasses import replace
 import pytest
 from shelf import HASH, OVERLAP, Shelf, asked, holds_laws
 
-from raypipe.records import Citation, Question
-from raypipe.steps.recall import Recall
+from raypipe.core.records import Citation, Question
+from raypipe.steps.dense import Recall
 from raypipe.steps.shortlist import Shortlist
 
 SNIPPETS = {

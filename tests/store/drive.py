@@ -15,10 +15,10 @@ import numpy as np
 import pyarrow as pa
 from storerows import DIGEST, DIM, hex_id, passage_rows, vector_rows
 
-from raypipe import arrow
-from raypipe.memo import MemoTable
+from raypipe.core import arrow
+from raypipe.core.records import Source
 from raypipe.memo.disk import StoreMemo, fold_memo, memo_versions
-from raypipe.records import Source
+from raypipe.memo.memo import MemoTable
 from raypipe.store import (
     PASSAGES,
     Store,

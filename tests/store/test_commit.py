@@ -12,8 +12,8 @@ from threading import Barrier
 import pytest
 from storerows import DIGEST, hex_id, passage_rows
 
-from raypipe import arrow
-from raypipe.records import Source
+from raypipe.core import arrow
+from raypipe.core.records import Source
 from raypipe.store import (
     AddedMeanwhile,
     Store,

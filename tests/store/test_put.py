@@ -13,9 +13,9 @@ import pyarrow as pa
 import pytest
 from storerows import hex_id
 
-from raypipe import arrow
-from raypipe.errors import DataError
-from raypipe.records import Citation, Fault, Gold, Hit, Question, Quote, Reply, Source, source_id
+from raypipe.core import arrow
+from raypipe.core.errors import DataError
+from raypipe.core.records import Citation, Fault, Gold, Hit, Question, Quote, Reply, Source, source_id
 from raypipe.store import Put, Store, StoreError, lease, put
 from raypipe.store.files import Files
 from raypipe.store.lease import STALE_S

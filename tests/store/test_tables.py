@@ -6,9 +6,9 @@ import pyarrow as pa
 import pytest
 from storerows import DIGEST, DIM, hex_id, passage_rows, vector_rows
 
-from raypipe import arrow
-from raypipe.errors import ConfError, DataError
-from raypipe.records import Source, source_id
+from raypipe.core import arrow
+from raypipe.core.errors import ConfError, DataError
+from raypipe.core.records import Source, source_id
 from raypipe.store import (
     FAULTS,
     PASSAGES,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from raypipe import synth
-from raypipe.synth.world import World, build_world
+from raypipe.synth.world.world import World, build_world
 
 
 @pytest.fixture(scope="session")

@@ -18,11 +18,11 @@ from bs4 import BeautifulSoup
 from conftest import load
 
 from raypipe import synth
-from raypipe.errors import ConfError
-from raypipe.synth.ask import pose
+from raypipe.core.errors import ConfError
+from raypipe.synth.ask.questions import pose
 from raypipe.synth.pages import Pages
 from raypipe.synth.styles import STYLES
-from raypipe.synth.world import World
+from raypipe.synth.world.world import World
 
 Small = tuple[Path, synth.SynthSummary]
 Rows = list[dict[str, Any]]

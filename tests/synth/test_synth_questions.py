@@ -11,10 +11,10 @@ import pytest
 from synth_programs import Graph, answer
 
 from raypipe import synth
-from raypipe.synth.ask import DOMAIN_SHARES, TYPE_SHARES, Posed, pose
+from raypipe.synth.ask.questions import DOMAIN_SHARES, TYPE_SHARES, Posed, pose
 from raypipe.synth.ask.table import TEMPLATES
 from raypipe.synth.tables import SCHEMAS, write_tables
-from raypipe.synth.world import World, build_world
+from raypipe.synth.world.world import World, build_world
 
 MANY = 2_000
 

@@ -1,6 +1,6 @@
 """An answer quotes the sentence that has its words, then everything that the model was shown."""
 
-from raypipe.records import Quote
+from raypipe.core.records import Quote
 from raypipe.text.cite import cite
 
 PAGE = "Velora is a film of 1994. Anna Lindqvist directed it. Olo Bran wrote the music."

@@ -1,6 +1,6 @@
 import pytest
 
-from raypipe.records import Question, Reply
+from raypipe.core.records import Question, Reply
 from raypipe.text.template import query_reads, query_renderer
 
 ASKED = Question(

@@ -15,14 +15,14 @@ from raypipe import readers
 from raypipe.cli import options
 from raypipe.cli.opened import addresses, asking, cluster_file, recipe_of
 from raypipe.cli.settings import Settings
-from raypipe.errors import ConfError, DataError
-from raypipe.kit import LocalKit
+from raypipe.core.errors import ConfError, DataError
+from raypipe.core.records import Question, digest
 from raypipe.memo.disk import StoreMemo, memo_versions
-from raypipe.online import Answered, Asked, NotReady, Online
-from raypipe.plain import from_plain
-from raypipe.recipe import Recipe
-from raypipe.records import Question, digest
-from raypipe.release import Release, live
+from raypipe.models.kit import LocalKit
+from raypipe.recipes.recipe import Recipe
+from raypipe.recipes.serialize import from_plain
+from raypipe.runs.release import Release, live
+from raypipe.serving.answerer import Answered, Asked, NotReady, Online
 from raypipe.store import Store, StoreError
 
 SHOWN, SHOWN_CHARS = 3, 160  # quotes of a reply and characters of each on a terminal; `--json` has all
@@ -56,7 +56,7 @@ def _ask(args: argparse.Namespace, settings: Settings) -> int:
     recipe = asking(recipe_of(args, settings)) if release is None else from_plain(release.recipe)
     answered = asyncio.run(_answered(args, recipe, settings, release))
     if args.json:
-        from raypipe.service import reply  # the web framework takes half a second to import
+        from raypipe.serving.http import reply  # the web framework takes half a second to import
 
         options.print_json(reply(answered, ("hits", "replies", "faults")))
     else:

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
-from raypipe import download
 from raypipe.cli import options
 from raypipe.cli.settings import Settings
-from raypipe.errors import DataError
-from raypipe.ingest import ingest
+from raypipe.core.errors import DataError
+from raypipe.pipeline.ingest import ingest
+from raypipe.readers import download
 from raypipe.report.progress import Progress, Task
 from raypipe.store import Store
 from raypipe.synth import write

@@ -19,8 +19,8 @@ from rich.table import Table
 from raypipe.cli import options
 from raypipe.cli.opened import resolved
 from raypipe.cli.settings import Settings
-from raypipe.conf import read_yaml
-from raypipe.errors import ConfError, ModelMissing
+from raypipe.core.config import read_yaml
+from raypipe.core.errors import ConfError, ModelMissing
 from raypipe.models import catalog, load
 
 PACKAGES = ("ray", "lancedb", "pylance", "pyarrow", "torch", "transformers", "FlagEmbedding", "turbohtml")

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from raypipe.cli import options
 from raypipe.cli.settings import Settings
-from raypipe.graph.public import KINDS, build
+from raypipe.kg.public_data import KINDS, build
 
 
 def add(commands: options.Commands) -> None:

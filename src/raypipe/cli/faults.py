@@ -11,15 +11,15 @@ from rich.console import Console
 
 from raypipe.cli import options
 from raypipe.cli.settings import Settings
-from raypipe.evaluate import questions_of
-from raypipe.evaluate.letters import losses
-from raypipe.manifest import answer_keys, read
-from raypipe.pipeline import Pipeline, Sizes, inline
-from raypipe.plain import from_plain
+from raypipe.evaluation.dead_letters import losses
+from raypipe.evaluation.evaluate import questions_of
+from raypipe.pipeline.driver import Pipeline, Sizes, inline
+from raypipe.pipeline.tasks import Place
+from raypipe.recipes.serialize import from_plain
 from raypipe.report.console import print_losses
 from raypipe.report.progress import Progress
+from raypipe.runs.manifest import answer_keys, read
 from raypipe.store import Store
-from raypipe.work import Place
 
 
 def add(commands: options.Commands) -> None:

@@ -17,17 +17,17 @@ from rich.markup import escape
 
 from raypipe.cli import kg_examples, kg_refresh, options
 from raypipe.cli.settings import Settings
-from raypipe.errors import ConfError
-from raypipe.graph.client import connect
-from raypipe.graph.execute import run
-from raypipe.graph.fetch import Remote
-from raypipe.graph.graph import open_folder
-from raypipe.graph.server import serve
-from raypipe.graph.tables import load
-from raypipe.knowledge import Result
-from raypipe.text.calls import parser
-from raypipe.text.program import Program
-from raypipe.text.times import Moment, moment
+from raypipe.core.errors import ConfError
+from raypipe.core.kg import Result
+from raypipe.kg.client import connect
+from raypipe.kg.execute import run
+from raypipe.kg.fetch import Remote
+from raypipe.kg.graph import open_folder
+from raypipe.kg.language.parser import parser
+from raypipe.kg.language.program import Program
+from raypipe.kg.language.time_words import Moment, moment
+from raypipe.kg.server import serve
+from raypipe.kg.tables import load
 
 SHOWN_ROWS = 10  # on a terminal; --json has them all
 

@@ -18,21 +18,21 @@ from rich.console import Console
 from rich.markup import escape
 
 from raypipe import readers
-from raypipe.chat import Generated, Grammar, Sampling
 from raypipe.cli import options
 from raypipe.cli.opened import catalog_of
 from raypipe.cli.settings import Settings
-from raypipe.errors import ConfError, DataError
-from raypipe.graph.execute import run
-from raypipe.graph.graph import open_folder
-from raypipe.kit import LocalKit
-from raypipe.records import Fault, Question
-from raypipe.resolve import prompt_file
-from raypipe.text.bank import Domain, Group
-from raypipe.text.calls import Parse, parser
-from raypipe.text.generalise import example
-from raypipe.text.program import Bad
-from raypipe.text.times import moment
+from raypipe.core.errors import ConfError, DataError
+from raypipe.core.llm import Generated, Grammar, Sampling
+from raypipe.core.records import Fault, Question
+from raypipe.kg.execute import run
+from raypipe.kg.graph import open_folder
+from raypipe.kg.language.example_bank import Domain, Group
+from raypipe.kg.language.parser import Parse, parser
+from raypipe.kg.language.program import Bad
+from raypipe.kg.language.templatize import example
+from raypipe.kg.language.time_words import moment
+from raypipe.models.kit import LocalKit
+from raypipe.recipes.resolve import prompt_file
 
 MAX_TOKENS = 300  # of a program
 

@@ -16,18 +16,18 @@ from typing import Any, Final
 import yaml
 from rich.console import Console
 
-from raypipe import conf
-from raypipe.chat import Choice, Generated, Sampling
 from raypipe.cli import options
 from raypipe.cli.opened import addresses, catalog_of, cluster_file
 from raypipe.cli.settings import Settings
-from raypipe.conf import did_you_mean
-from raypipe.errors import ConfError
-from raypipe.graph.schema import TABLES
-from raypipe.kit import LocalKit
+from raypipe.core import config
+from raypipe.core.config import did_you_mean
+from raypipe.core.errors import ConfError
+from raypipe.core.llm import Choice, Generated, Sampling
+from raypipe.kg.schema import TABLES
 from raypipe.metrics.textfile import replaced
+from raypipe.models.kit import LocalKit
+from raypipe.recipes.resolve import REFRESH, prompt_file
 from raypipe.report.console import grid
-from raypipe.resolve import REFRESH, prompt_file
 
 PROMPT: Final = "weknow/refresh"
 HELD: Final[Mapping[str, tuple[str, ...]]] = {
@@ -59,7 +59,7 @@ def add(kinds: options.Commands) -> None:
 
 def _refresh(args: argparse.Namespace, settings: Settings) -> int:
     path = settings.conf.file("graphs.yaml")
-    entries = conf.read_yaml(path)
+    entries = config.read_yaml(path)
     if args.graph not in entries or entries[args.graph].get("kind") != "server":
         servers = [n for n, e in entries.items() if e.get("kind") == "server"]
         raise ConfError(f"{path}: no server {args.graph!r}; {did_you_mean(args.graph, servers)}")

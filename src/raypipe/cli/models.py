@@ -15,12 +15,12 @@ from rich.text import Text
 from raypipe.cli import options
 from raypipe.cli.opened import catalog_of
 from raypipe.cli.settings import Settings
-from raypipe.errors import ConfError, ModelMissing
+from raypipe.core.errors import ConfError, ModelMissing
+from raypipe.core.protocols import Model
 from raypipe.models import folder, load
 from raypipe.models.catalog import REMOTE, WEIGHTLESS, Catalog
-from raypipe.recipe import load as load_recipe
-from raypipe.resolve import resolvers
-from raypipe.step import Model
+from raypipe.recipes.recipe import load as load_recipe
+from raypipe.recipes.resolve import resolvers
 from raypipe.synth.prose import Prose
 
 STANDINS = "standins"

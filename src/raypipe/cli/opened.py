@@ -12,30 +12,30 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from raypipe import conf
-from raypipe.chat import Generate
 from raypipe.cli import options
 from raypipe.cli.settings import Settings
+from raypipe.cluster.capacity import fitting, on_paper, reachable, sized, startable, this_machine, workers
 from raypipe.cluster.file import Cluster
 from raypipe.cluster.placement import asked_by, refuse
-from raypipe.cluster.rooms import fitting, on_paper, reachable, sized, startable, this_machine, workers
-from raypipe.conf import Conf, Where
-from raypipe.errors import ConfError
-from raypipe.evaluate.judge import PROMPTS, Judge
-from raypipe.graph import known
-from raypipe.identity import model_identity
-from raypipe.kit import LocalKit
+from raypipe.core import config
+from raypipe.core.config import Conf, Where
+from raypipe.core.digests import model_identity
+from raypipe.core.errors import ConfError
+from raypipe.core.llm import Generate
+from raypipe.core.protocols import Model
+from raypipe.evaluation.judge import PROMPTS, Judge
+from raypipe.kg import adapter
 from raypipe.metrics.crag import Rule
 from raypipe.models import catalog
 from raypipe.models.catalog import Catalog
+from raypipe.models.kit import LocalKit
 from raypipe.models.load import Address
-from raypipe.pipeline import Pipeline, Runner, Sizes, alone, inline, nowhere
-from raypipe.recipe import Recipe, load
+from raypipe.pipeline.driver import Pipeline, Runner, Sizes, alone, inline, nowhere
+from raypipe.pipeline.tasks import Fill, Part, PartDone, Place, Verb, Workers, placed
+from raypipe.recipes.recipe import Recipe, load
+from raypipe.recipes.resolve import prompt_file, resolvers
 from raypipe.report.progress import Progress
-from raypipe.resolve import prompt_file, resolvers
-from raypipe.step import Model
 from raypipe.store import Store
-from raypipe.work import Fill, Part, PartDone, Place, Verb, Workers, placed
 
 if TYPE_CHECKING:
     from raypipe.cluster.pools import Team
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 def catalog_of(models_file: str | None, files: Conf) -> Catalog:
     """The models file that a command names, else conf/models.yaml."""
     file = Path(models_file) if models_file else files.file("models.yaml")
-    return catalog.read(conf.read_yaml(file), file)
+    return catalog.read(config.read_yaml(file), file)
 
 
 def recipe_of(args: argparse.Namespace, settings: Settings) -> Recipe:
@@ -55,7 +55,7 @@ def recipe_of(args: argparse.Namespace, settings: Settings) -> Recipe:
 def asking(recipe: Recipe) -> Recipe:
     """The same recipe. Raises ConfError for a graph that nobody said the place of."""
     for graph in recipe.graphs():
-        known.placed(graph)
+        adapter.placed(graph)
     return recipe
 
 
@@ -80,7 +80,7 @@ def judge_of(args: argparse.Namespace, settings: Settings) -> Judge | None:
 def cluster_file(args: argparse.Namespace, settings: Settings) -> Cluster:
     """The cluster file that a command names."""
     path = settings.conf.find("clusters", args.cluster)
-    return conf.build(Cluster, conf.read_yaml(path), Where(str(path)))
+    return config.build(Cluster, config.read_yaml(path), Where(str(path)))
 
 
 def addresses(file: Cluster, models: Sequence[Model], keys: Mapping[str, str]) -> dict[str, Address]:

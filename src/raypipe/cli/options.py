@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from raypipe.cli.settings import Settings
-from raypipe.errors import ConfError
-from raypipe.manifest import NAME as MANIFEST
+from raypipe.core.errors import ConfError
+from raypipe.core.records import digest
 from raypipe.readers import Format
-from raypipe.records import digest
-from raypipe.remote import fetched, is_remote, sent
+from raypipe.readers.object_store import fetched, is_remote, sent
+from raypipe.runs.manifest import NAME as MANIFEST
 
 Commands = Any  # argparse's own class for sub-commands is private
 Run = Callable[[argparse.Namespace, Settings], int]

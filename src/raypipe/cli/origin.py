@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 from raypipe.cli.settings import Settings
-from raypipe.manifest import Origin
+from raypipe.runs.manifest import Origin
 
 PACKAGES = (
     "raypipe", "ray", "lancedb", "pylance", "pyarrow", "numpy", "torch", "transformers", "FlagEmbedding",

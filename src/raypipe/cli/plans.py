@@ -12,17 +12,17 @@ from rich.console import Console
 from raypipe.cli import options
 from raypipe.cli.opened import cluster_file, pipeline_here, pipeline_of
 from raypipe.cli.settings import Settings
+from raypipe.cluster.capacity import fitting, on_paper
 from raypipe.cluster.placement import asked_by, bottleneck, placement, refuse
-from raypipe.cluster.rooms import fitting, on_paper
-from raypipe.evaluate import questions_of
-from raypipe.evaluate.stale import old_answers
-from raypipe.manifest import read, to_json
-from raypipe.plan import Coming, plan
-from raypipe.plan.coming import read_questions
-from raypipe.recipe import Recipe
+from raypipe.evaluation.evaluate import questions_of
+from raypipe.evaluation.expiry import old_answers
+from raypipe.recipes.recipe import Recipe
 from raypipe.report.plans import print_placement, print_plan, print_story
+from raypipe.runs.explain import why
+from raypipe.runs.manifest import read, to_json
+from raypipe.runs.plan.new_files import read_questions
+from raypipe.runs.plan.planner import Coming, plan
 from raypipe.store import Store
-from raypipe.why import why
 
 
 def add(commands: options.Commands) -> None:

@@ -6,16 +6,16 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from raypipe import arrow
 from raypipe.cli import options
 from raypipe.cli.opened import pipeline_of, recipe_of
 from raypipe.cli.settings import Settings
-from raypipe.errors import ConfError
-from raypipe.evaluate import questions_of
-from raypipe.ingest import fingerprint, ingest
+from raypipe.core import arrow
+from raypipe.core.errors import ConfError
+from raypipe.core.records import Question
+from raypipe.evaluation.evaluate import questions_of
 from raypipe.metrics.ranking import write_run
-from raypipe.recipe import Recipe, ranking_of
-from raypipe.records import Question
+from raypipe.pipeline.ingest import fingerprint, ingest
+from raypipe.recipes.recipe import Recipe, ranking_of
 from raypipe.store import Store
 
 FINAL = "final"  # the order that the recipe ends with

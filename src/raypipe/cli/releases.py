@@ -11,10 +11,10 @@ from rich.text import Text
 
 from raypipe.cli import options
 from raypipe.cli.settings import Settings
-from raypipe.manifest import read
-from raypipe.release import Release, gate, live, promote, releases, rollback, summary
-from raypipe.release.prune import prune
 from raypipe.report.console import grid
+from raypipe.runs.manifest import read
+from raypipe.runs.prune import prune
+from raypipe.runs.release import Release, gate, live, promote, releases, rollback, summary
 from raypipe.store import Store
 
 

@@ -20,16 +20,16 @@ from raypipe.cli.opened import cluster_file, judging, pipeline_of
 from raypipe.cli.origin import origin
 from raypipe.cli.plans import dry_run
 from raypipe.cli.settings import Settings
-from raypipe.evaluate import Evaluation, evaluate, questions_of
-from raypipe.evaluate.letters import check, retry
-from raypipe.manifest import to_json as plain_json
+from raypipe.evaluation.dead_letters import check, retry
+from raypipe.evaluation.evaluate import Evaluation, evaluate, questions_of
 from raypipe.metrics.textfile import replaced
-from raypipe.plan import Plan
-from raypipe.release.changes import changes, compared_with
 from raypipe.report.console import print_report
 from raypipe.report.plans import print_changes, print_plan
 from raypipe.report.progress import Progress
 from raypipe.report.report import to_json
+from raypipe.runs.changes import changes, compared_with
+from raypipe.runs.manifest import to_json as plain_json
+from raypipe.runs.plan.planner import Plan
 from raypipe.store import Store
 from raypipe.synth import write
 

@@ -11,25 +11,25 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from raypipe import conf
-from raypipe.access import Face, Keys, Limits
 from raypipe.cli import options
 from raypipe.cli.opened import addresses, asking, resolved
 from raypipe.cli.settings import Settings
+from raypipe.cluster.capacity import on_paper, preflight, sized, startable
 from raypipe.cluster.file import Cluster
-from raypipe.cluster.rooms import on_paper, preflight, sized, startable
-from raypipe.conf import Where
-from raypipe.degrade import Rules
-from raypipe.errors import ConfError
+from raypipe.core import config
+from raypipe.core.config import Where
+from raypipe.core.errors import ConfError
+from raypipe.core.protocols import Model
 from raypipe.models import load
 from raypipe.models.load import Room
-from raypipe.plain import from_plain
-from raypipe.recipe import Recipe
-from raypipe.release import live
-from raypipe.step import Model
+from raypipe.pipeline.tasks import Place
+from raypipe.recipes.deadlines import Rules
+from raypipe.recipes.recipe import Recipe
+from raypipe.recipes.serialize import from_plain
+from raypipe.runs.release import live
+from raypipe.serving.access import Face, Keys, Limits
 from raypipe.steps.extract import Extract
 from raypipe.store import Store
-from raypipe.work import Place
 
 if TYPE_CHECKING:
     from ray.serve import Application
@@ -91,7 +91,7 @@ class Endpoint:
 
     def application(self, settings: Settings) -> Application:
         """The application for Ray Serve. The store need not be there yet."""
-        from raypipe import deploy  # Ray takes a second to import; `--help` needs none of it
+        from raypipe.serving.ray import deployed  # Ray takes a second to import; `--help` needs none of it
 
         file = self.file(settings)
         store = settings.store_to_use(self.store)
@@ -106,7 +106,7 @@ class Endpoint:
         gpus = min(pool.gpus, 1.0) / 2
         if (engines := file.engines) is not None and (vllm := _engines(recipe)):
             gpus, engine_gpus = engines.answer.gpus / 2, sum(engines.needs(m)["GPU"] for m in vllm)
-        return deploy.deployed(recipe, place, gpus, face, rules, self.follows, engine_gpus, self.gateways)
+        return deployed(recipe, place, gpus, face, rules, self.follows, engine_gpus, self.gateways)
 
     def check(self, settings: Settings) -> None:
         """Raises ModelMissing or ConfError unless every model's files are here and may be read, and the
@@ -153,7 +153,7 @@ class Endpoint:
     def file(self, settings: Settings) -> Cluster:
         """The cluster file."""
         path = settings.conf.find("clusters", self.cluster)
-        file = conf.build(Cluster, conf.read_yaml(path), Where(str(path)))
+        file = config.build(Cluster, config.read_yaml(path), Where(str(path)))
         return sized(file, (), on_paper(file))
 
 
@@ -196,8 +196,8 @@ def check_host(host: str, keys: Keys) -> None:
 
 
 def _serve(args: argparse.Namespace, settings: Settings) -> int:
-    from raypipe import deploy
     from raypipe.cluster import pools
+    from raypipe.serving.ray import run, stop
 
     endpoint = Endpoint(
         args.recipe,
@@ -216,10 +216,10 @@ def _serve(args: argparse.Namespace, settings: Settings) -> int:
     pools.connect("local")  # a Serve that runs elsewhere may listen to others
     preflight({"embed": endpoint.file(settings).pools["embed"]}, pools.nodes())
     try:
-        deploy.run(application, args.host, args.port)
+        run(application, args.host, args.port)
         where = f"http://{args.host}:{args.port}"
         print(f"answering on {where}/v1/answer, page {where}/; Ctrl-C ends it", file=sys.stderr, flush=True)
         threading.Event().wait()
     finally:
-        deploy.stop()
+        stop()
     return 0

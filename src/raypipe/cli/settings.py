@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from raypipe.conf import Conf
-from raypipe.errors import ConfError
+from raypipe.core.config import Conf
+from raypipe.core.errors import ConfError
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from raypipe.cluster.budget import Budget
+from raypipe.core.protocols import Model
 from raypipe.models.load import Room
-from raypipe.step import Model
 
 FIT = "fit"  # as many as the cluster has room for
 

@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from raypipe.cluster.file import Cluster, Engines, Pool
-from raypipe.errors import ClusterTooSmall
+from raypipe.core.errors import ClusterTooSmall
+from raypipe.core.protocols import Model
 from raypipe.models.catalog import WEIGHTLESS
 from raypipe.models.memory import GIB, Weight, weight
-from raypipe.recipe import Recipe
-from raypipe.step import Model
+from raypipe.recipes.recipe import Recipe
 from raypipe.steps.embed import Embed
 
 ENGINE_GIB = 2.0

@@ -31,18 +31,18 @@ from ray.data import ActorPoolStrategy, DataContext
 from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
 from ray.util.annotations import RayDeprecationWarning
 
-from raypipe.cluster import engines
 from raypipe.cluster.alarm import Alarm
+from raypipe.cluster.capacity import Node, on_paper, preflight_engines, startable
 from raypipe.cluster.file import LIMITS, Cluster, Engines, Limits, Pool
-from raypipe.cluster.rooms import Node, on_paper, preflight_engines, startable
-from raypipe.errors import RaypipeError
-from raypipe.identity import model_identity
+from raypipe.core.digests import model_identity
+from raypipe.core.errors import RaypipeError
+from raypipe.core.protocols import Model
+from raypipe.core.records import Fault
+from raypipe.models import actors as engines
 from raypipe.models import load
 from raypipe.models.engine import Engine
-from raypipe.records import Fault
-from raypipe.run import StageCount
-from raypipe.step import Model
-from raypipe.work import Do, Fill, Lost, Part, PartDone, placed
+from raypipe.pipeline.tasks import Do, Fill, Lost, Part, PartDone, placed
+from raypipe.recipes.executor import StageCount
 
 TRIES = 2  # of a part whose actor dies: Ray's own default is without end. A row alone has one more
 

@@ -17,9 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from lance.fragment import write_fragments
 
-from raypipe.chat import Generated
-from raypipe.memo import MemoryMemo, MemoTable, Values
-from raypipe.records import digest
+from raypipe.core.llm import Generated
+from raypipe.core.records import digest
+from raypipe.memo.memo import MemoryMemo, MemoTable, Values
 from raypipe.store.commit import append
 from raypipe.store.database import Store, forget, missing, rows
 from raypipe.store.tables import REPLIES, SCORES, checked, embeddings_schema, kind_of

@@ -20,8 +20,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias, get_args
 
+from raypipe.core.records import FAULT, IDK, Gold, Question
 from raypipe.metrics.stats import score_interval
-from raypipe.records import FAULT, IDK, Gold, Question
 from raypipe.text.replies import parse_response
 
 Rule: TypeAlias = Literal["official", "accuracy"]

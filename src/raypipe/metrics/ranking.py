@@ -16,7 +16,7 @@ from typing import TypeAlias, TypeVar
 import numpy as np
 import pytrec_eval
 
-from raypipe.errors import DataError
+from raypipe.core.errors import DataError
 from raypipe.metrics.textfile import filled, replaced
 
 T = TypeVar("T")

@@ -12,7 +12,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import TextIO, TypeVar
 
-from raypipe.errors import DataError
+from raypipe.core.errors import DataError
 
 T = TypeVar("T")
 

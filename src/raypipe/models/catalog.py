@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from raypipe import conf
-from raypipe.conf import Where, did_you_mean
-from raypipe.errors import ModelMissing
+from raypipe.core import config
+from raypipe.core.config import Where, did_you_mean
+from raypipe.core.errors import ModelMissing
+from raypipe.core.protocols import Model, ModelKind
 from raypipe.models import folder
-from raypipe.step import Model, ModelKind
 
 Loader = Literal[
     "flag", "bge-m3", "flag-reranker", "maxsim", "tokens", "vllm", "openai",
@@ -226,5 +226,5 @@ def read(tree: Mapping[str, Any], file: Path, hub: Path | None = None) -> Catalo
         from huggingface_hub.constants import HF_HUB_CACHE
 
         hub = Path(HF_HUB_CACHE)
-    entries = {name: conf.build(Entry, entry, Where(str(file), str(name))) for name, entry in tree.items()}
+    entries = {name: config.build(Entry, entry, Where(str(file), str(name))) for name, entry in tree.items()}
     return Catalog(entries, file, hub)

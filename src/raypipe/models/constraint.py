@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from raypipe.chat import Choice, Constraint, Grammar, JsonSchema, Regex
-from raypipe.errors import ConfError
+from raypipe.core.errors import ConfError
+from raypipe.core.llm import Choice, Constraint, Grammar, JsonSchema, Regex
 
 SEPARATORS = (",", ":")
 """JSON without white space: unbounded white space is a loop, too."""

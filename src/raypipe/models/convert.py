@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from raypipe.errors import DataError
+from raypipe.core.errors import DataError
 
 
 def convert(folder: Path) -> Path:

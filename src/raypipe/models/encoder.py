@@ -17,9 +17,9 @@ import torch
 from tokenizers import Encoding, Tokenizer
 from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer
 
-from raypipe.errors import ConfError
+from raypipe.core.errors import ConfError
+from raypipe.core.protocols import Model, Role
 from raypipe.models import folder
-from raypipe.step import Model, Role
 
 # Padded tokens in one batch. CPU: 8,192 were slower than 1,024 to 2,048, which stay in the cache; over 3,400
 # texts 1,024 are as fast as 2,048 and leave a process 0.1 GB smaller, since libc keeps pieces of what

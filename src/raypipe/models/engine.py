@@ -17,14 +17,14 @@ import re
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, NoReturn
 
-from raypipe.chat import Alone, Chat, Generated, Sampling
-from raypipe.errors import ConfError
+from raypipe.core.errors import ConfError
+from raypipe.core.llm import Alone, Chat, Generated, Sampling
+from raypipe.core.records import Fault
 from raypipe.models import generator, vllm_terms
-from raypipe.models.gate import Gate
+from raypipe.models.adapter_batching import Gate
 from raypipe.models.generator import Setup
-from raypipe.models.guard import Guard
 from raypipe.models.vllm_terms import fault, refused, reply
-from raypipe.records import Fault
+from raypipe.models.watchdog import Guard
 
 CLOSE_S = 20.0  # vLLM's own 5 are short on a busy machine, and what it kills leaves shared memory behind
 

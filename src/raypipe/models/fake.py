@@ -14,8 +14,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from raypipe.records import Span
-from raypipe.step import Role
+from raypipe.core.protocols import Role
+from raypipe.core.records import Span
 
 _WORD = re.compile(r"\w+")
 _NO_WORDS = "\x00"  # stands for a text without words, so that its vector is a unit row too

@@ -16,8 +16,8 @@ from fnmatch import fnmatch
 from functools import lru_cache
 from pathlib import Path
 
-from raypipe.errors import ConfError, ModelMissing
-from raypipe.step import Model
+from raypipe.core.errors import ConfError, ModelMissing
+from raypipe.core.protocols import Model
 
 WEIGHTS = "model*.safetensors"
 TOKENIZER = (

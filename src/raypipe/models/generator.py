@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from raypipe.errors import ConfError, ModelMissing
+from raypipe.core.errors import ConfError, ModelMissing
 from raypipe.models.folder import ADAPTER, PICKLES, WEIGHTS, matching
 
 Device = Literal["cpu", "cuda"]

@@ -14,14 +14,14 @@ from typing import Literal, Protocol, TypeAlias
 
 import numpy as np
 
-from raypipe.chat import Generate
-from raypipe.errors import ConfError
+from raypipe.core.errors import ConfError
+from raypipe.core.llm import Generate
+from raypipe.core.protocols import Model, Role, Tokenize
 from raypipe.models import fake, folder, generator
 from raypipe.models.catalog import REMOTE, WEIGHTLESS
 from raypipe.models.generator import Adapter, Setup
 from raypipe.models.openai import Endpoint, OpenAI
 from raypipe.models.scripted import Scripted
-from raypipe.step import Model, Role, Tokenize
 
 Engine: TypeAlias = Literal["flag", "sorted"]
 """flag: FlagEmbedding's classes. sorted: plain transformers, sorted by length, batches of a token budget."""
@@ -58,7 +58,7 @@ def open_embedder(model: Model, engine: Engine, device: str) -> Embedder:
         from raypipe.models.encoder import SortedEmbedder
 
         return SortedEmbedder(model, device)
-    from raypipe.models.flag import FlagEmbedder
+    from raypipe.models.flagembedding import FlagEmbedder
 
     return FlagEmbedder(model, device)
 
@@ -76,7 +76,7 @@ def open_reranker(model: Model, engine: Engine, device: str) -> Reranker:
         from raypipe.models.encoder import SortedReranker
 
         return SortedReranker(model, device)
-    from raypipe.models.flag import FlagScorer
+    from raypipe.models.flagembedding import FlagScorer
 
     return FlagScorer(model, device)
 

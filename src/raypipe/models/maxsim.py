@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from tokenizers import Encoding
 
+from raypipe.core.protocols import Model
 from raypipe.models.encoder import Encoder
-from raypipe.step import Model
 
 NO_TOKENS = -1.0
 """The score of a pair in which a text has no token: the least that a cosine can be."""

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 
-from raypipe.errors import ConfError
+from raypipe.core.errors import ConfError
+from raypipe.core.protocols import Model
 from raypipe.models.catalog import REMOTE, WEIGHTLESS
-from raypipe.step import Model
 
 BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}  # of one number
 GIB = 1 << 30

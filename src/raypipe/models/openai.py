@@ -20,20 +20,10 @@ from typing import Any, Literal
 
 import httpx
 
-from raypipe.chat import (
-    STEP,
-    Chat,
-    Choice,
-    Finish,
-    Generated,
-    Grammar,
-    JsonSchema,
-    Regex,
-    Sampling,
-)
-from raypipe.errors import ConfError
+from raypipe.core.errors import ConfError
+from raypipe.core.llm import STEP, Chat, Choice, Finish, Generated, Grammar, JsonSchema, Regex, Sampling
+from raypipe.core.records import Fault
 from raypipe.models.constraint import schema_text
-from raypipe.records import Fault
 
 AGAIN = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 520, 522, 524, 529})
 """Statuses worth another try; the rest of 4xx is refused at once."""

@@ -12,19 +12,9 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from raypipe.chat import (
-    STEP,
-    Chat,
-    Choice,
-    Constraint,
-    Generated,
-    Grammar,
-    JsonSchema,
-    Regex,
-    Sampling,
-)
-from raypipe.errors import ConfError
-from raypipe.records import Fault
+from raypipe.core.errors import ConfError
+from raypipe.core.llm import STEP, Chat, Choice, Constraint, Generated, Grammar, JsonSchema, Regex, Sampling
+from raypipe.core.records import Fault
 
 Script = Callable[[Chat, Sampling, str | None], str | Fault]
 """chat, sampling, adapter -> the whole reply before it is cut, or a fault."""

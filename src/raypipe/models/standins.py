@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from raypipe.errors import DataError
+from raypipe.core.errors import DataError
 
 CONTEXT = 8192  # tokens that the chat model can hold, prompt and reply
 LAYERS, HIDDEN, HEADS, KV_HEADS, HEAD_DIM, INNER = 4, 192, 6, 2, 32, 512

@@ -9,9 +9,9 @@ from dataclasses import replace
 
 from tokenizers import Tokenizer
 
+from raypipe.core.protocols import Model, Tokenize
+from raypipe.core.records import Span
 from raypipe.models import folder
-from raypipe.records import Span
-from raypipe.step import Model, Tokenize
 
 
 def open_tokenizer(model: Model) -> Tokenize:

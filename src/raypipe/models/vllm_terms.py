@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from raypipe.chat import STEP, Choice, Constraint, Generated, Grammar, JsonSchema, Regex, Sampling
+from raypipe.core.llm import STEP, Choice, Constraint, Generated, Grammar, JsonSchema, Regex, Sampling
+from raypipe.core.records import Fault
 from raypipe.models import generator
 from raypipe.models.constraint import bounds, schema_text
 from raypipe.models.generator import Setup
-from raypipe.records import Fault
 
 GIB = 2**30
 

@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+from raypipe.core.records import Document, Question, Source, source_id
 from raypipe.readers.lines import Line
 from raypipe.readers.rows import Counts, Row, Seen, Unusable, field, filled
-from raypipe.records import Document, Question, Source, source_id
 
 
 def documents(lines: Iterable[Line], counts: Counts) -> Iterator[Row]:

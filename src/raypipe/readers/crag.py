@@ -25,9 +25,9 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from raypipe.core.records import Citation, Fault, Gold, Question, Source, SourceKind, source_id
 from raypipe.readers.lines import Line
 from raypipe.readers.rows import STEP, Counts, Row, Seen, Unusable, field, filled, kind
-from raypipe.records import Citation, Fault, Gold, Question, Source, SourceKind, source_id
 
 LABELS = (
     "domain",

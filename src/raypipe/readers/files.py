@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from raypipe.errors import DataError
+from raypipe.core.errors import DataError
 from raypipe.readers.rows import Counts, Limits
 
 CHUNK = 1 << 18  # bytes read at a time

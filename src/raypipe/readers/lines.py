@@ -23,10 +23,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from raypipe.errors import DataError
+from raypipe.core.errors import DataError
+from raypipe.core.records import Fault
 from raypipe.readers import files, tar
 from raypipe.readers.rows import LIMITS, Counts, Limits, Unusable, kind
-from raypipe.records import Fault
 
 INT64 = 1 << 63
 

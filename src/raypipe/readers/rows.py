@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from raypipe.records import Document, Fault, Gold, Question, Source, digest
+from raypipe.core.records import Document, Fault, Gold, Question, Source, digest
 
 STEP = "read"  # `Fault.step` of everything found here
 

@@ -11,7 +11,7 @@ import tarfile
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 
-from raypipe.errors import DataError
+from raypipe.core.errors import DataError
 
 BLOCK = 512
 NAME_BYTES = 1 << 20  # most bytes of a header that holds a long name

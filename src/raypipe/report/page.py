@@ -14,8 +14,8 @@ from typing import Any
 
 from jinja2 import Environment, StrictUndefined
 
+from raypipe.core.records import Hit, Quote, Span
 from raypipe.metrics.crag import Verdict
-from raypipe.records import Hit, Quote, Span
 from raypipe.report import plot
 
 SHOWN = 500  # questions on the page, some 4 kB each with their passages; all are in predictions.jsonl

@@ -11,10 +11,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from raypipe.core.records import FAULT, Hit, Question
 from raypipe.metrics.crag import Marks
-from raypipe.metrics.hygiene import Obeyed
+from raypipe.metrics.prompt_injection import Obeyed
 from raypipe.metrics.textfile import replaced
-from raypipe.records import FAULT, Hit, Question
 from raypipe.report.page import SHOWN, Result, Shown, render
 
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from raypipe import records
-from raypipe.records import IDK, Fault, Question, Reply
-from raypipe.step import Ask, Kit, Model
+from raypipe.core import records
+from raypipe.core.protocols import Ask, Kit, Model
+from raypipe.core.records import IDK, Fault, Question, Reply
 from raypipe.text.pack import cut
 from raypipe.text.prompt import ByLabel
 from raypipe.text.replies import INVALID_QUESTION, abstains

@@ -9,8 +9,8 @@ import re
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from raypipe.records import ABSTAINED, ANSWERED, IDK, INVALID, Question, Reply
-from raypipe.step import Ask, Kit
+from raypipe.core.protocols import Ask, Kit
+from raypipe.core.records import ABSTAINED, ANSWERED, IDK, INVALID, Question, Reply
 from raypipe.text.replies import INVALID_QUESTION
 from raypipe.text.template import REPLY
 

@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raypipe.errors import ConfError
-from raypipe.records import Fault
-from raypipe.step import Build, Kit, Model
-from raypipe.step import Embed as Embedder
+from raypipe.core.errors import ConfError
+from raypipe.core.protocols import Build, Kit, Model
+from raypipe.core.protocols import Embed as Embedder
+from raypipe.core.records import Fault
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,8 +12,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from raypipe.records import ABSTAINED, ANSWERED, IDK, Question, Quote, Reply, parse_chunk_id
-from raypipe.step import Ask, Kit, Model
+from raypipe.core.protocols import Ask, Kit, Model
+from raypipe.core.records import ABSTAINED, ANSWERED, IDK, Question, Quote, Reply, parse_chunk_id
 from raypipe.text import evidence
 from raypipe.text.evidence import Fitted, Sentence
 from raypipe.text.spans import kind_of, typed_span

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
-from raypipe.knowledge import Facts as Table
-from raypipe.knowledge import FactsRef
-from raypipe.records import ABSTAINED, ANSWERED, IDK, Question, Reply
-from raypipe.step import Ask, Kit, Model, Score
+from raypipe.core.kg import Facts as Table
+from raypipe.core.kg import FactsRef
+from raypipe.core.protocols import Ask, Kit, Model, Score
+from raypipe.core.records import ABSTAINED, ANSWERED, IDK, Question, Reply
 from raypipe.text.html import storable
 from raypipe.text.prompt import ByLabel
 from raypipe.text.template import REPLY

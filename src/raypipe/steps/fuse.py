@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
-from raypipe.records import Fault, Hit, Question
-from raypipe.step import Ask, Kit
+from raypipe.core.protocols import Ask, Kit
+from raypipe.core.records import Fault, Hit, Question
 from raypipe.steps.ranking import add_scores, best_first
 
 Norm = Literal["none", "minmax", "max"]

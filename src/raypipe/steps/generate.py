@@ -8,17 +8,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
-from raypipe.chat import Chat, Choice, Constraint, Generated, Grammar, JsonSchema, Sampling
-from raypipe.chat import Generate as Generator
-from raypipe.records import ABSTAINED, ANSWERED, FAULT, Fault, Question, Reply, Span, parse_chunk_id
-from raypipe.step import Ask, Index, Kit, Model, Tokenize
+from raypipe.core.llm import Chat, Choice, Constraint, Generated, Grammar, JsonSchema, Sampling
+from raypipe.core.llm import Generate as Generator
+from raypipe.core.protocols import Ask, Index, Kit, Model, Tokenize
+from raypipe.core.records import ABSTAINED, ANSWERED, FAULT, Fault, Question, Reply, Span, parse_chunk_id
 from raypipe.text import replies
 from raypipe.text.cite import cite
 from raypipe.text.html import storable
-from raypipe.text.hygiene import harmless, shown, visible
 from raypipe.text.pack import Layout, characters, pack
 from raypipe.text.prompt import ByLabel, Prompt
 from raypipe.text.replies import Level, Read, Unreadable
+from raypipe.text.sanitize import harmless, shown, visible
 from raypipe.text.template import REPLY
 
 FIELDS = frozenset({"text", "body", "asked_at"})

@@ -10,9 +10,9 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from raypipe.arrow import SPAN, fault_column
-from raypipe.records import Fault, SourceKind
-from raypipe.step import Build, Kit
+from raypipe.core.arrow import SPAN, fault_column
+from raypipe.core.protocols import Build, Kit
+from raypipe.core.records import Fault, SourceKind
 from raypipe.text.html import ParsedPage, Parser, Via, check, fold
 from raypipe.text.limits import Job, Limited, Refused
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from raypipe.records import Hit, Question
+from raypipe.core.records import Hit, Question
 
 
 def best_first(scores: Mapping[str, float], top: int | None = None) -> tuple[str, ...]:

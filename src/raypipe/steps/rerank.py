@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from raypipe.records import Question
-from raypipe.step import Ask, Kit, Model
+from raypipe.core.protocols import Ask, Kit, Model
+from raypipe.core.records import Question
 from raypipe.steps.ranking import add_scores, best_first
 from raypipe.text.template import PLAIN, query_reads, query_renderer
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from raypipe.records import Citation, Question
-from raypipe.step import Ask, Kit, Model
+from raypipe.core.protocols import Ask, Kit, Model
+from raypipe.core.records import Citation, Question
 from raypipe.text.template import PLAIN, query_reads, query_renderer
 
 

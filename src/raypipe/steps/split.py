@@ -8,8 +8,8 @@ from typing import Any, ClassVar, Literal
 
 import pyarrow as pa
 
-from raypipe.records import Span
-from raypipe.step import Build, Kit, Model
+from raypipe.core.protocols import Build, Kit, Model
+from raypipe.core.records import Span
 from raypipe.text import split
 
 _SPANS = ("start", "end", "parent_start", "parent_end")

@@ -19,25 +19,7 @@ from raypipe.store.put import Put, put
 from raypipe.store.tables import ANSWERS, FAULTS, PASSAGES, vectors_schema, with_chunkless
 
 __all__ = [
-    "ANSWERS",
-    "FAULTS",
-    "PASSAGES",
-    "AddedMeanwhile",
-    "Put",
-    "Reading",
-    "Run",
-    "Store",
-    "StoreError",
-    "begin",
-    "begun",
-    "commit",
-    "committed",
-    "done_parts",
-    "end",
-    "put",
-    "read_now",
-    "sweep",
-    "vectors_schema",
-    "with_chunkless",
-    "write_part",
-]
+    "ANSWERS", "FAULTS", "PASSAGES", "AddedMeanwhile", "Put", "Reading", "Run", "Store", "StoreError",
+    "begin", "begun", "commit", "committed", "done_parts", "end", "put", "read_now", "sweep",
+    "vectors_schema", "with_chunkless", "write_part",
+]  # fmt: skip

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pyarrow.fs import FileSelector, FileSystem, FileType, LocalFileSystem
 
-from raypipe.errors import RaypipeError
+from raypipe.core.errors import RaypipeError
 
 
 class StoreError(RaypipeError):

@@ -17,7 +17,7 @@ import pyarrow as pa
 from lance import FragmentMetadata
 from lance.fragment import write_fragments
 
-from raypipe.records import digest
+from raypipe.core.records import digest
 from raypipe.store.database import Store
 from raypipe.store.files import StoreError
 from raypipe.store.tables import check_run, checked

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raypipe.records import digest
+from raypipe.core.records import digest
 from raypipe.store.commit import commit
 from raypipe.store.database import Store
 from raypipe.store.parts import write_part

@@ -20,8 +20,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raypipe import arrow
-from raypipe.errors import ConfError, DataError
+from raypipe.core import arrow
+from raypipe.core.errors import ConfError, DataError
 
 
 def _required(*columns: tuple[str, pa.DataType]) -> pa.Schema:

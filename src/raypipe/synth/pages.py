@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 from datetime import date, timedelta
 from random import Random
 
-from raypipe.synth.ask import FIRST_ASKED, Posed
 from raypipe.synth.ask.core import Ref
+from raypipe.synth.ask.questions import FIRST_ASKED, Posed
 from raypipe.synth.profile import Fact, Profiles
 from raypipe.synth.prose import CONSENT, FOREIGN, Bulk, Prose
 from raypipe.synth.styles import STYLES, Style, frame, linked, written
-from raypipe.synth.world import World
 from raypipe.synth.world.names import pick, word
+from raypipe.synth.world.world import World
 
 REPEATED, EMPTY = 0.26, 0.025  # of the citations; of the pages
 ROLES = {

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 from raypipe.synth.ask.core import Ref, large, long_date, plain, price
 from raypipe.synth.ask.open import patron_of
-from raypipe.synth.world import World
 from raypipe.synth.world.film import LANGUAGES, SPOKEN, Movie, Person
 from raypipe.synth.world.market import SNAPSHOT, Company
 from raypipe.synth.world.music import COUNTRIES, Artist, Song
 from raypipe.synth.world.places import Entity
 from raypipe.synth.world.sport import Team
+from raypipe.synth.world.world import World
 
 
 @dataclass(frozen=True, slots=True)

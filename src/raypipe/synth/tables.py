@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from raypipe.synth.world import World
+from raypipe.synth.world.world import World
 
 STR, INT, FLT, BOOL = pa.string(), pa.int64(), pa.float64(), pa.bool_()
 LIST, MAP = pa.list_(pa.string()), pa.map_(pa.string(), pa.string())

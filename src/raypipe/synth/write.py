@@ -16,11 +16,11 @@ from typing import BinaryIO
 
 import msgspec
 
-from raypipe.errors import ConfError
-from raypipe.synth.ask import Posed, pose
+from raypipe.core.errors import ConfError
+from raypipe.synth.ask.questions import Posed, pose
 from raypipe.synth.pages import Pages, Result
 from raypipe.synth.tables import write_tables
-from raypipe.synth.world import build_world
+from raypipe.synth.world.world import build_world
 
 VERSION = 1  # raised when the same seed gives other files
 PART_BYTES = 256 * 1024 * 1024

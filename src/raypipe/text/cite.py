@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from raypipe.records import Quote, Span
+from raypipe.core.records import Quote, Span
 from raypipe.text.evidence import Sentence, candidates, overlaps
 from raypipe.text.words import analyse
 

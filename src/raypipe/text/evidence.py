@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from raypipe.records import Span
+from raypipe.core.records import Span
 from raypipe.text.sentences import sentences
 from raypipe.text.spans import KINDS, Kind, Typed
 

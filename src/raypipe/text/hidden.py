@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 
-from raypipe.records import Span
+from raypipe.core.records import Span
 
 NEVER_DRAWN = frozenset({"audio", "canvas", "datalist", "iframe", "noembed", "noframes", "noscript", "video"})
 """Their text is for browsers without the feature. `dialog` without `open` is the ninth."""

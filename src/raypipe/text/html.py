@@ -25,7 +25,7 @@ from typing import Any, Literal, TypeAlias
 
 import turbohtml
 
-from raypipe.records import Span
+from raypipe.core.records import Span
 from raypipe.text.hidden import CLOSE, NEVER_DRAWN, OPEN, hides, unmark
 
 Parser: TypeAlias = Literal["lxml", "html.parser"]

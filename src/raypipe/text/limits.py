@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import get_args
 
-from raypipe.records import Fault
+from raypipe.core.records import Fault
 from raypipe.text.html import ParsedPage, Parser, Via, Way, not_html, storable
 
 PARSERS: tuple[Parser, ...] = get_args(Parser)

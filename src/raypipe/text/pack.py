@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from raypipe.records import Span
-from raypipe.step import Tokenize
+from raypipe.core.protocols import Tokenize
+from raypipe.core.records import Span
 
 Layout: TypeAlias = Literal["docs", "list"]
 """docs: each passage between <DOC> and </DOC> on lines of their own; list: one line each, after "- "."""

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from raypipe.chat import Chat, Message, MessageRole
-from raypipe.records import Question
+from raypipe.core.llm import Chat, Message, MessageRole
+from raypipe.core.records import Question
 from raypipe.text.template import REPLY, renderer, uses
 
 T = TypeVar("T")

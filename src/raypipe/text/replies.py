@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, get_args
 
-from raypipe.records import ABSTAINED, ANSWERED, IDK, INVALID, Label
+from raypipe.core.records import ABSTAINED, ANSWERED, IDK, INVALID, Label
 
 UNREADABLE = "Parse Err: Score not found"
 

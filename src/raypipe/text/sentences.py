@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import blingfire
 
-from raypipe.records import Span
+from raypipe.core.records import Span
 
 
 def sentences(text: str) -> list[Span]:

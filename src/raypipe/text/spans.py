@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from raypipe.records import Span
+from raypipe.core.records import Span
 
 Kind: TypeAlias = Literal["who", "when", "how many", "how much", "other"]
 KINDS: tuple[Kind, ...] = ("who", "when", "how many", "how much", "other")

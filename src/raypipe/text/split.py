@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from raypipe.records import Span
+from raypipe.core.records import Span
 from raypipe.text.sentences import sentences
 
 LONGEST_WORD = 10_000

@@ -16,7 +16,7 @@ from types import SimpleNamespace
 from jinja2 import StrictUndefined, TemplateError, meta, nodes
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from raypipe.records import Question
+from raypipe.core.records import Question
 
 PLAIN = "{{ text }}"
 """The question as it was asked."""

@@ -15,7 +15,7 @@ from datetime import date
 from random import Random
 from typing import Literal, TypeAlias
 
-from raypipe.synth.world import World
+from raypipe.synth.world.world import World
 
 QuestionType: TypeAlias = Literal[
     "simple",

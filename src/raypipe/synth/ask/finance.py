@@ -19,9 +19,9 @@ from raypipe.synth.ask.core import (
     quoted,
     sized,
 )
-from raypipe.synth.world import World
 from raypipe.synth.world.market import SNAPSHOT, Company
 from raypipe.synth.world.names import pick, skewed
+from raypipe.synth.world.world import World
 
 
 def some_company(w: World, r: Random) -> tuple[Company, str]:

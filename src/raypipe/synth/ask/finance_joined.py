@@ -22,9 +22,9 @@ from raypipe.synth.ask.core import (
     sized,
 )
 from raypipe.synth.ask.finance import past_day, refs, some_company
-from raypipe.synth.world import World
 from raypipe.synth.world.market import FIRST_DAY, SNAPSHOT, Bar, Company
 from raypipe.synth.world.names import pick, skewed
+from raypipe.synth.world.world import World
 
 
 def _two(w: World, r: Random) -> tuple[Company, Company] | None:

@@ -12,9 +12,9 @@ from raypipe.synth.ask.core import (
     long_date,
     quoted,
 )
-from raypipe.synth.world import World
 from raypipe.synth.world.film import LANGUAGES, PICTURE, SPOKEN, Movie
 from raypipe.synth.world.names import pick, skewed
+from raypipe.synth.world.world import World
 
 LATEST_CEREMONY = 2023
 

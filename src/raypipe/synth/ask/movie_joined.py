@@ -16,9 +16,9 @@ from raypipe.synth.ask.core import (
     quoted,
 )
 from raypipe.synth.ask.movie import LATEST_CEREMONY, some_director, some_movie
-from raypipe.synth.world import World
 from raypipe.synth.world.film import LEADING, SPOKEN, SUPPORTING
 from raypipe.synth.world.names import pick, skewed
+from raypipe.synth.world.world import World
 
 
 def came_out_first(w: World, r: Random, now: Now) -> Asked | None:

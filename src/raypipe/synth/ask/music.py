@@ -5,9 +5,9 @@ from __future__ import annotations
 from random import Random
 
 from raypipe.synth.ask.core import Asked, Now, dated, later, long_date, quoted
-from raypipe.synth.world import World
 from raypipe.synth.world.music import ALBUM_PRIZE, COUNTRIES, NEW_ARTIST, SONG_PRIZE, Artist, Song
 from raypipe.synth.world.names import pick, skewed
+from raypipe.synth.world.world import World
 
 KEYS = {NEW_ARTIST: "best_new_artist", SONG_PRIZE: "best_song", ALBUM_PRIZE: "best_album"}
 

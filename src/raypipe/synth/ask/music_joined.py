@@ -7,9 +7,9 @@ from random import Random
 
 from raypipe.synth.ask.core import Asked, Now, counted, dated, invalid, later, long_date, quoted
 from raypipe.synth.ask.music import some_artist, some_song
-from raypipe.synth.world import World
 from raypipe.synth.world.music import COUNTRIES
 from raypipe.synth.world.names import pick
+from raypipe.synth.world.world import World
 
 
 def first_released(w: World, r: Random, now: Now) -> Asked | None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from random import Random
 
 from raypipe.synth.ask.core import Asked, Now, counted, invalid, later, quoted
-from raypipe.synth.world import World
 from raypipe.synth.world.names import pick, skewed
 from raypipe.synth.world.places import Entity
+from raypipe.synth.world.world import World
 
 MEASURED = {
     ("mountain", "height"): ("m", "is {v} metres high"),

@@ -6,10 +6,10 @@ from datetime import timedelta
 from random import Random
 
 from raypipe.synth.ask.core import Asked, Now, dated, long_date, quoted
-from raypipe.synth.world import World
 from raypipe.synth.world.market import SNAPSHOT
 from raypipe.synth.world.names import pick, skewed
 from raypipe.synth.world.sport import Side, Team
+from raypipe.synth.world.world import World
 
 MONTHS = ((2023, 11), (2023, 12), (2024, 1), (2024, 2))
 RESULTS = {"W": "won", "L": "lost", "D": "drew"}

@@ -7,8 +7,8 @@ from random import Random
 
 from raypipe.synth.ask.core import Asked, Now, counted, invalid, later, long_date, month, plain, quoted
 from raypipe.synth.ask.sports import MONTHS, call, neighbours, refs, some_game, some_team, told, unit
-from raypipe.synth.world import World
 from raypipe.synth.world.names import pick
+from raypipe.synth.world.world import World
 
 
 def scored_more(w: World, r: Random, now: Now) -> Asked | None:

@@ -1,0 +1,1 @@
+"""What every layer shares: records, protocols, errors, configuration, digests. Imports no other package."""

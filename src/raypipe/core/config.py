@@ -1,0 +1,202 @@
+"""YAML files to frozen dataclasses. Every mistake is named with its file, its path in it, and what was meant.
+
+Knows YAML, dataclasses and type hints. Does not know what the values mean: `recipe.py` and `models/` do.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeVar, Union
+
+import yaml
+
+from raypipe.core.errors import ConfError
+
+T = TypeVar("T")
+Resolve = Mapping[type, Callable[[Any, "Where"], Any]]
+"""Types that a file names instead of spelling out (a model, a table of fitted numbers): type -> reader."""
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """A place in a configuration file, for messages."""
+
+    file: str
+    path: str = ""
+
+    def at(self, key: str | int) -> Where:
+        step = f"[{key}]" if isinstance(key, int) else (f".{key}" if self.path else key)
+        return Where(self.file, self.path + step)
+
+    def error(self, message: str) -> ConfError:
+        return ConfError(f"{self.file}: {self.path}: {message}" if self.path else f"{self.file}: {message}")
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """Safe YAML in which a key that stands twice is an error, as the second would silently win."""
+
+
+def _mapping(loader: yaml.SafeLoader, node: yaml.MappingNode) -> dict[Any, Any]:
+    seen: set[Any] = set()
+    for key_node, _ in node.value:
+        key = loader.construct_object(key_node, deep=True)
+        if key in seen:
+            line = key_node.start_mark.line + 1
+            raise yaml.constructor.ConstructorError(None, None, f"{key!r} stands twice, again in line {line}")
+        seen.add(key)
+    return loader.construct_mapping(node, deep=True)
+
+
+_StrictLoader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """The mapping in a YAML file. Raises ConfError for a file that is missing, unreadable or no mapping."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as e:
+        raise ConfError(f"{path}: cannot be read: {e}") from e
+    try:
+        tree = yaml.load(text, Loader=_StrictLoader)  # a SafeLoader: builds plain values only
+    except yaml.YAMLError as e:
+        raise ConfError(f"{path}: is not valid YAML: {' '.join(str(e).split())}") from e
+    if not isinstance(tree, dict):
+        raise ConfError(f"{path}: expected a mapping at the top, found {kind_of(tree)}")
+    return tree
+
+
+def kind_of(value: Any) -> str:
+    """What a value is, in the words of a configuration file."""
+    if value is None:
+        return "nothing"
+    names = {
+        dict: "a mapping",
+        list: "a list",
+        str: "text",
+        bool: "true/false",
+        int: "a whole number",
+        float: "a number",
+    }
+    name = names.get(type(value), type(value).__name__)
+    return name if isinstance(value, dict | list) else f"{name} ({value!r})"
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """What may have been meant, or everything that is known."""
+    known = sorted(known)
+    close = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
+    return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known) or 'nothing'}"
+
+
+def build(cls: type[T], tree: Any, where: Where, resolve: Resolve = types.MappingProxyType({})) -> T:
+    """A dataclass from a mapping, by its type hints. Raises ConfError with file, path, expected and found."""
+    if not isinstance(tree, dict):
+        raise where.error(f"expected a mapping, found {kind_of(tree)}")
+    hints = typing.get_type_hints(cls)
+    fields = {f.name: f for f in dataclasses.fields(cls) if f.init}  # type: ignore[arg-type]
+    for key in tree:
+        if key not in fields:
+            raise where.error(f"unknown field {key!r}; {did_you_mean(str(key), fields)}")
+    values = {k: _value(hints[k], v, where.at(k), resolve) for k, v in tree.items()}
+    for name, field in fields.items():
+        required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+        if required and name not in values:
+            raise where.error(f"field {name!r} is missing")
+    try:
+        return cls(**values)
+    except (ValueError, TypeError) as e:  # __post_init__ refused the combination
+        raise where.error(str(e)) from e
+
+
+def _value(hint: Any, value: Any, where: Where, resolve: Resolve) -> Any:
+    origin = typing.get_origin(hint)
+    if hint in resolve:
+        return resolve[hint](value, where)
+    if origin in (Union, types.UnionType):
+        return _union(hint, value, where, resolve)
+    if origin is Literal:
+        return _literal(hint, value, where)
+    if origin is tuple:
+        return _tuple(typing.get_args(hint), value, where, resolve)
+    if origin is not None and issubclass(origin, Mapping):
+        if not isinstance(value, dict):
+            raise where.error(f"expected a mapping, found {kind_of(value)}")
+        inner = typing.get_args(hint)[1]
+        return types.MappingProxyType({k: _value(inner, v, where.at(k), resolve) for k, v in value.items()})
+    if dataclasses.is_dataclass(hint):
+        return build(hint, value, where, resolve)  # type: ignore[arg-type]
+    return _scalar(hint, value, where)
+
+
+def _union(hint: Any, value: Any, where: Where, resolve: Resolve) -> Any:
+    options = [a for a in typing.get_args(hint) if a is not type(None)]
+    if value is None:
+        if len(options) < len(typing.get_args(hint)):
+            return None
+        raise where.error("expected a value, found nothing")
+    errors = []
+    for option in options:
+        try:
+            return _value(option, value, where, resolve)
+        except ConfError as e:
+            errors.append(e)
+    raise errors[0]
+
+
+def _literal(hint: Any, value: Any, where: Where) -> Any:
+    options = typing.get_args(hint)
+    if value not in options or isinstance(value, bool) != isinstance(options[0], bool):
+        raise where.error(f"expected one of {', '.join(map(str, options))}, found {kind_of(value)}")
+    return value
+
+
+def _tuple(args: tuple[Any, ...], value: Any, where: Where, resolve: Resolve) -> tuple[Any, ...]:
+    if not isinstance(value, list):
+        raise where.error(f"expected a list, found {kind_of(value)}")
+    return tuple(_value(args[0], v, where.at(i), resolve) for i, v in enumerate(value))
+
+
+def _scalar(hint: Any, value: Any, where: Where) -> Any:
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if hint is Any or (isinstance(value, hint) and not (hint in (int, float) and isinstance(value, bool))):
+        return value
+    expected = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}.get(
+        hint, str(hint)
+    )
+    raise where.error(f"expected {expected}, found {kind_of(value)}")
+
+
+@dataclass(frozen=True, slots=True)
+class Conf:
+    """The folders in which configuration is looked up, first match wins: recipes/, clusters/, ... in each."""
+
+    folders: tuple[Path, ...]
+
+    def find(self, kind: str, name: str, suffix: str = ".yaml") -> Path:
+        """A file by path or by name under `kind`/. Raises ConfError listing what there is."""
+        if name.endswith(suffix) or "/" in name:
+            path = Path(name)
+            if path.is_file():
+                return path
+            raise ConfError(f"{name}: no such file")
+        for folder in self.folders:
+            path = folder / kind / f"{name}{suffix}"
+            if path.is_file():
+                return path
+        known = {p.name.removesuffix(suffix) for f in self.folders for p in (f / kind).glob(f"*{suffix}")}
+        raise ConfError(f"no {name!r} under {kind}/; {did_you_mean(name, known)}")
+
+    def file(self, name: str) -> Path:
+        """One file that stands beside the folders of kinds, such as models.yaml."""
+        for folder in self.folders:
+            if (folder / name).is_file():
+                return folder / name
+        looked = ", ".join(str(f) for f in self.folders) or "nowhere"
+        raise ConfError(f"no {name} found; looked in: {looked}. Set RAYPIPE_CONF to the folder that has it")

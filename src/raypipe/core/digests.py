@@ -1,0 +1,78 @@
+"""What makes two values the same value: a canonical form, and the identity of a model.
+
+Knows plain values, mappings and frozen dataclasses; knows no recipe and no store. Digests are made of these
+forms, so a form never changes: another Python, another field order or another mapping order gives the same.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from raypipe.core.kg import FactsRef
+from raypipe.core.protocols import GraphRef, Model
+from raypipe.core.records import digest
+
+NOT_IDENTITY = frozenset({"name", "path", "repo", "revision", "adapter_paths", "tokenizer_path"})
+"""Fields of a Model that say what it is called and where it lies. `weights` names what is in it."""
+
+
+def stable(value: object) -> str:
+    """The canonical form of None, bool, int, float, str, tuples, mappings and frozen dataclasses of these.
+
+    Types are told apart (1, 1.0, True and "1" have four forms); the order of fields and of a mapping's keys
+    does not matter; a Model is its identity, a
+    graph its version, the grammar it is asked in and how names are linked.
+
+    Raises TypeError for anything else: what has no stable form must not reach a digest.
+
+    >>> stable({"top": 5, "by": ("dense", None)})
+    '{"by":("dense",null),"top":5}'
+    """
+    kind = type(value)
+    if value is None:
+        return "null"
+    if kind is bool:
+        return "true" if value else "false"
+    if kind is int:
+        return int.__repr__(value)
+    if isinstance(value, float) and kind is float:
+        if not math.isfinite(value):
+            raise TypeError(f"no stable form: {value!r} is not a finite number")
+        return float.__repr__(value)
+    if kind is str:
+        return json.dumps(value)
+    if isinstance(value, tuple):
+        return "(" + ",".join(stable(v) for v in value) + ")"
+    if isinstance(value, Mapping):
+        return "{" + ",".join(sorted(f"{stable(k)}:{stable(v)}" for k, v in value.items())) + "}"
+    if isinstance(value, Model):
+        return f"Model({model_identity(value)})"
+    if isinstance(value, GraphRef):
+        form = f"{stable(value.version)},{stable(value.grammar)},{stable(value.levels)}"
+        meaning = "" if value.embedder is None else f",{stable(value.embedder)},{stable(value.near)}"
+        return f"Graph({form}{meaning})"
+    if isinstance(value, FactsRef):
+        return f"Facts({stable(value.version)})"
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return _record(value)
+    raise TypeError(
+        f"no stable form: {kind.__module__}.{kind.__qualname__} ({value!r:.80}); expected None, bool, int, "
+        "float, str, a tuple, a mapping or a frozen dataclass"
+    )
+
+
+def _record(value: Any) -> str:
+    if not value.__dataclass_params__.frozen:
+        raise TypeError(f"no stable form: dataclass {type(value).__qualname__} is not frozen")
+    fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+    return type(value).__name__ + stable(fields)
+
+
+def model_identity(model: Model) -> str:
+    """32 hex digits that name everything about a model that decides its numbers."""
+    fields = {f.name: getattr(model, f.name) for f in dataclasses.fields(model)}
+    return digest("model", stable({k: v for k, v in fields.items() if k not in NOT_IDENTITY}))

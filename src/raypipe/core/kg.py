@@ -1,0 +1,101 @@
+"""What is asked of a knowledge graph and of public data, and what comes back: plain values.
+
+Knows the records alone. Tables, a server and the language of calls are in `graph/` and `text/`; a step meets
+a graph only through its kit (`step.Graph`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal, Protocol, TypeAlias
+
+from raypipe.core.records import Fault, Span
+
+Level: TypeAlias = Literal["exact", "substring", "tokens", "embedding"]
+Value: TypeAlias = str | int | float | bool
+
+
+@dataclass(frozen=True, slots=True)
+class FactsRef:
+    """One entry of graphs.yaml of kind facts, resolved: a table that `raypipe facts build` wrote."""
+
+    name: str  # in graphs.yaml; not identity
+    where: str  # the file; not identity
+    version: str  # digest of the file
+
+
+class Facts(Protocol):
+    """Public data, opened: sentences by year, or by the names of what they are about."""
+
+    def of_year(self, year: int) -> tuple[str, ...]:
+        """What is known of a year, in the order of the source; () for a year that is not there."""
+        ...
+
+    def about(self, name: str) -> tuple[str, ...]:
+        """What is known of everything of this name; () for a name that is not there."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """What a written name was taken for."""
+
+    written: str
+    kind: str  # of name: movie, person, company, ...
+    key: str  # the folded name that the tables are searched by
+    name: str  # as the graph spells it
+    level: Level
+    score: float  # 1 for exact
+
+
+@dataclass(frozen=True, slots=True)
+class Mention:
+    """A name of the graph that stands in a text."""
+
+    span: Span  # in that text
+    names: Mapping[str, str]  # kind of name -> as the graph spells it; one name may be of several kinds
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What one line of a program gave."""
+
+    call: str  # its canonical text
+    rows: tuple[Mapping[str, Any], ...] = ()  # in order, `graph.take.MOST_ROWS` at most
+    values: tuple[Value, ...] = ()  # what its key names, nulls left out
+    sentences: tuple[str, ...] = ()  # in words, ten rows at most
+    fault: Fault | None = None
+    links: tuple[Link, ...] = ()  # what its names were taken for
+    unknown: tuple[str, ...] = ()  # names that the graph does not know
+    subject: str = ""  # its first name as written; "": it names none
+    requests: tuple[str, ...] = ()  # to a server, each its path and body
+    ms: float = 0.0  # that the line took
+
+
+MOST_REQUESTS: Final = 2_000
+"""That one program may send to a server: an actor's 300 films, and then some lines more."""
+
+MOST_SEARCHES: Final = 23
+"""Requests to a server that finding the names in one text takes at most: six searches, the tickers of ten
+companies, five words that may be tickers, two days of games (`graph.named`)."""
+
+MOST_NEAR: Final = 50_000
+"""Names of one kind among which one is looked for by its meaning: as vectors of 384 numbers they take 77
+MB."""
+
+MOST_LINKED: Final = 25_000
+"""Names that one program can have written: 20,000 characters hold 10,000, and 64 lines with a `*` 200
+each."""
+
+Request: TypeAlias = Callable[[str, Mapping[str, Any]], Awaitable[Any]]
+"""Path and body of a request to a server -> its result, null included."""
+
+
+def domain_of(path: str) -> str:
+    """The domain that a request is about, as refresh periods name it; "" where the path names none.
+
+    >>> domain_of("/sports/nba/get_games_on_date")
+    'sports'
+    """
+    return path[1:].partition("/")[0]

@@ -1,0 +1,129 @@
+"""What is asked of a language model and what comes back: plain values, and the contract of generators.
+
+Chats and sampling are hashable and have a stable form, so a reply can be remembered by them. Knows the
+records alone; an engine, an endpoint and a scripted fake keep the same contract.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol, TypeAlias
+
+from raypipe.core.records import Fault
+
+MessageRole: TypeAlias = Literal["system", "user", "assistant"]
+Finish: TypeAlias = Literal["stop", "length"]
+
+STEP = "generate"
+"""The step that a generator's faults name; a step that knows its name in the recipe puts that there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One turn of a chat."""
+
+    role: MessageRole
+    content: str  # plain text: what looks like a template's token in it never becomes one
+
+
+Chat: TypeAlias = tuple[Message, ...]
+
+Alone: TypeAlias = Callable[[], None]
+"""Called by an engine when a call begins that nothing else runs beside."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The reply is one of these, to the letter."""
+
+    options: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if not self.options or "" in self.options or len(set(self.options)) != len(self.options):
+            raise ValueError(f"choice: expected distinct options with text, found {self.options!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Regex:
+    """The reply matches this from its first to its last character."""
+
+    pattern: str
+
+
+@dataclass(frozen=True, slots=True)
+class JsonSchema:
+    """The reply is JSON that this schema allows, without white space between its parts."""
+
+    text: str  # the schema, as JSON text: its bytes are its identity
+
+
+@dataclass(frozen=True, slots=True)
+class Grammar:
+    """The reply is a sentence of this grammar, whose first rule is `start`."""
+
+    text: str  # Lark's notation
+
+
+Constraint: TypeAlias = Choice | Regex | JsonSchema | Grammar
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How a reply is drawn. All of it is identity."""
+
+    max_tokens: int  # of the reply, in the model's own tokens
+    temperature: float = 0.0  # 0: the most probable token each time
+    top_p: float = 1.0  # 0..1: share of probability that is drawn from
+    seed: int = 0  # of the draw, for each chat anew: a reply does not depend on its neighbours
+    frequency_penalty: float = 0.0  # -2..2
+    presence_penalty: float = 0.0  # -2..2
+    stop: tuple[str, ...] = ()  # the reply ends before the first of these
+    logprobs: bool = False  # whether `Generated.logprob` is wanted
+    constraint: Constraint | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("temperature", "top_p", "frequency_penalty", "presence_penalty"):
+            object.__setattr__(self, name, float(getattr(self, name)))  # 0 and 0.0 are one identity
+        _within("max_tokens", self.max_tokens, 1, math.inf)
+        _within("temperature", self.temperature, 0, 2)
+        _within("top_p", self.top_p, 0.001, 1)
+        _within("seed", self.seed, 0, 2**31 - 1)
+        _within("frequency_penalty", self.frequency_penalty, -2, 2)
+        _within("presence_penalty", self.presence_penalty, -2, 2)
+        if "" in self.stop:
+            raise ValueError("stop: expected texts, found an empty one, which would end every reply at once")
+        if 0 < self.temperature < 0.01:
+            raise ValueError(
+                f"temperature: expected 0 or at least 0.01, found {self.temperature}: engines would raise it"
+            )
+
+
+def _within(name: str, value: float, low: float, high: float) -> None:
+    if not low <= value <= high:  # NaN is within nothing
+        raise ValueError(f"{name}: expected {low} to {high}, found {value}")
+
+
+@dataclass(frozen=True, slots=True)
+class Generated:
+    """A model's reply to one chat."""
+
+    text: str  # never "": a model that says nothing is a fault
+    finish: Finish  # stop: it ended by itself, at a stop text or at its constraint's end; length: it was cut
+    prompt_tokens: int  # of the rendered chat
+    cached_tokens: int  # of these, how many were not computed again; 0 where an endpoint does not say
+    generated_tokens: int  # of the reply
+    logprob: float | None = None  # sum over the reply's tokens, after constraint, temperature and top_p
+
+
+class Generate(Protocol):
+    """Replies to chats, in their order; each row has a reply or a fault of its own.
+
+    `adapter` names LoRA weights that ride on the model; None is the model itself. Any number of calls may run
+    at once. Raises ConfError for what no row can get: an unknown adapter, a constraint that does not compile.
+    """
+
+    async def __call__(
+        self, chats: Sequence[Chat], sampling: Sampling, adapter: str | None = None
+    ) -> list[Generated | Fault]: ...

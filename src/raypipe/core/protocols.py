@@ -1,0 +1,206 @@
+"""The contracts: what a step is, and what a kit gives it. Protocols and plain values only.
+
+Two laws hold for every step and are tested over the whole table of steps (`recipe.STEPS`):
+
+- rows: the same questions come back in the same order; every output row of a corpus step names its input row;
+- batch: `f(a + b) == f(a) + f(b)`. A step must not notice how its rows were batched.
+
+Nothing here knows Ray, LanceDB or a model library.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal, Protocol, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from raypipe.core.kg import Facts, FactsRef, Level, Mention, Request, Result
+from raypipe.core.llm import Generate
+from raypipe.core.records import Fault, Question, Span, chunk_id
+
+Role: TypeAlias = Literal["query", "passage"]
+ModelKind: TypeAlias = Literal["embedder", "reranker", "tokenizer", "generator"]
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """One entry of models.yaml, resolved. What decides its numbers is its identity; where it lies is not."""
+
+    name: str  # in models.yaml; not identity
+    kind: ModelKind
+    loader: str  # which class loads it: see models/
+    repo: str  # hub name, or "" for a local folder; behind an endpoint: what it is called there
+    revision: str  # pinned commit of the hub name, or "" for a local folder
+    path: str  # folder where the weights are or would be, or the endpoint's name; not identity
+    weights: str  # identity of the weights: repo@revision, or sha256:... of a local folder
+    dtype: str = "float32"  # float32 | float16 | bfloat16
+    dim: int = 0  # of its vectors; 0 for all but embedders
+    pooling: str = ""  # cls | mean | last; "" for all but embedders
+    max_tokens: int = 512  # longer inputs are cut; a generator: prompt and reply together, longer ones fault
+    query_instruction: str = ""  # put before a query
+    passage_instruction: str = ""  # put before a passage
+    quantization: str = ""  # of a generator, where it is not as its folder says
+    tensor_parallel: int = 1  # GPUs that share a generator's weights; they add in another order than one
+    adapters: tuple[tuple[str, str], ...] = ()  # of a generator: name, identity of its weights
+    adapter_paths: tuple[str, ...] = ()  # folders (or remote names) of the adapters, in order; not identity
+    tokenizer_path: str = ""  # of a remote generator: the folder of its tokenizer, which `weights` names too
+
+    def adapter(self, name: str) -> str:
+        """The identity of an adapter's weights. Raises KeyError for a name that the model does not have."""
+        return dict(self.adapters)[name]
+
+
+Embed: TypeAlias = Callable[[Sequence[str], Role], Awaitable[np.ndarray]]
+"""texts, role -> (len(texts), dim) float32, unit rows. No texts: (0, dim)."""
+
+Score: TypeAlias = Callable[[Sequence[tuple[str, str]]], Awaitable[np.ndarray]]
+"""(query, passage) pairs -> (len(pairs),) float32, bigger is better. No pairs: (0,)."""
+
+Tokenize: TypeAlias = Callable[[str], Sequence[Span]]
+"""text -> character span of each token, in order, special tokens left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One chunk that a vector search found."""
+
+    source: str  # source id
+    span: Span  # of the chunk itself
+    passage: Span  # of the passage it belongs to: its parent, or itself
+    score: float  # inner product of unit vectors, -1..1
+
+    @property
+    def chunk(self) -> str:
+        """Id of the passage, as in `Hit.chunk`."""
+        return chunk_id(self.source, self.passage)
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """The words of the passages in a scope, as flat arrays: what BM25 needs and nothing else.
+
+    A word belongs to the passage in which it starts. Passages are ordered by source (in the scope's order;
+    the whole snapshot: by id), then by span.
+    """
+
+    chunks: tuple[str, ...]  # passage ids, distinct
+    offsets: np.ndarray  # (len(chunks) + 1,) int64: words of passage i are hashes[offsets[i]:offsets[i + 1]]
+    hashes: np.ndarray  # (words,) uint64: text.words.word_hash of each word, in text order
+
+
+class Index(Protocol):
+    """What can be searched: the store's tables, or a request's own pages in memory. A scope is a tuple of
+    source ids; None is everything. A source in a scope that the index does not hold is no error: an empty or
+    faulty page has no passages."""
+
+    async def search(
+        self, model: Model, vectors: np.ndarray, scopes: Sequence[tuple[str, ...] | None], top: int
+    ) -> list[list[Found]]:
+        """The `top` best chunks for each row of vectors ((n, dim) float32, unit rows) within its scope, best
+        first; ties by (source, span). Exact. Raises ConfError if no vectors of this model are here."""
+        ...
+
+    async def texts(self, chunks: Sequence[str]) -> list[str]:
+        """The text of each passage id, in order. Raises KeyError for a source that is not here."""
+        ...
+
+    async def source_texts(self, sources: Sequence[str]) -> list[str | None]:
+        """The whole parsed text of each source id, in order; None where the index does not hold it."""
+        ...
+
+    async def hidden(self, sources: Sequence[str]) -> list[tuple[Span, ...]]:
+        """What each source's page carries and does not show, as spans of its parsed text, ascending and
+        apart, in order; () where the index does not hold the source."""
+        ...
+
+    async def words(self, analyzer: str, scope: tuple[str, ...] | None) -> Words:
+        """The words that the corpus step `tokenise` kept, for every passage in the scope."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class GraphRef:
+    """One entry of graphs.yaml, resolved. What decides its answers is its identity; where it lies is not."""
+
+    name: str  # in graphs.yaml; not identity
+    kind: Literal["folder", "server"]  # a folder of tables, or the CRAG mock API
+    where: str  # the folder, or http://HOST:PORT; not identity
+    version: str  # of a folder: a digest of its tables; of a server: what its entry declares
+    grammar: str  # of the calls that it is asked in: Lark's notation
+    levels: Mapping[str, tuple[Level, ...]] = field(default_factory=dict)
+    """Kind of name -> how a written name may be linked, in order; kinds not named: `graph.link.LEVELS`."""
+    refresh: Mapping[str, float] = field(default_factory=dict)
+    """Domain -> seconds that its replies hold; 0: none is remembered. A domain that is not named
+    never changes. Not identity: it decides what is asked again, not what an answer is."""
+    embedder: Model | None = None  # of the level `embedding`; None: no kind of name has it
+    near: float = 0.0  # cosine from which on that level takes two names for one, -1..1
+
+
+class Graph(Protocol):
+    """A knowledge graph, opened. Any number of programs may run at once."""
+
+    async def run(self, program: str, asked_at: str, domain: str = "") -> list[Result]:
+        """The result of every line at the moment of asking. `domain` decides what `get_person` means where
+        its key does not. What a program says, or a graph that is down, never raises: that is a line's fault.
+        Raises DataError for a moment that cannot be read."""
+        ...
+
+    async def mentions(self, texts: Sequence[str], asked_at: Sequence[str]) -> list[list[Mention] | Fault]:
+        """The graph's names in each text, asked at its moment: in the text's order, the longest where they
+        overlap. A server that is down, or a moment that cannot be read there, is the text's fault."""
+        ...
+
+    def through(self, wrap: Callable[[Request], Request], embedder: Callable[[Model], Embed]) -> Graph:
+        """The same graph with its requests going through a wrapper, as a memo's, where it has any; and with
+        vectors of names from this function, where names are linked by meaning."""
+        ...
+
+
+class Kit(Protocol):
+    """Everything expensive that a step may ask for: the only thing that differs between a job's actor, a
+    Serve replica and a test. What is handed out may be called any number of times, concurrently."""
+
+    def embedder(self, model: Model) -> Embed: ...
+    def reranker(self, model: Model) -> Score: ...
+    def generator(self, model: Model) -> Generate: ...
+    def tokenizer(self, model: Model) -> Tokenize: ...
+    def index(self) -> Index: ...
+    def graph(self, ref: GraphRef) -> Graph: ...
+    def facts(self, ref: FactsRef) -> Facts: ...
+
+
+Ask: TypeAlias = Callable[[list[Question]], Awaitable[list[Question]]]
+Build: TypeAlias = Callable[[pa.Table], Awaitable[pa.Table]]
+
+
+class Step(Protocol):
+    """One verb of the question half: a frozen dataclass whose fields are all that decides its output.
+
+    `reads` and `writes` name fields of Question: "text", "body", "citations", "hits", "hits.NAME" (one
+    score), "order", "replies.NAME", "answer". They check a recipe before it runs and the poison test holds
+    them: a field that a step did not declare is replaced by a bomb, and the step must not notice.
+    """
+
+    version: ClassVar[int]  # raised when the code changes what comes out; steps.lock notices a miss
+
+    def reads(self) -> frozenset[str]: ...
+    def writes(self) -> frozenset[str]: ...
+    def open(self, kit: Kit) -> Ask: ...
+
+
+class CorpusStep(Protocol):
+    """One verb of the corpus half, on columns. `reads` and `writes` are column names.
+
+    The first step gets the columns `source, kind, content` (records.Source). A row that cannot be done leaves
+    as one row whose `fault` column (arrow.FAULT) is set and whose other columns are null; faulty rows pass
+    through later steps untouched.
+    """
+
+    version: ClassVar[int]
+
+    def reads(self) -> frozenset[str]: ...
+    def writes(self) -> frozenset[str]: ...
+    def open(self, kit: Kit) -> Build: ...

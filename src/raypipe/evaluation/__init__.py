@@ -1,0 +1,1 @@
+"""A dataset from its files to a scored report."""

@@ -1,0 +1,115 @@
+"""All answers of a run, passed once, a batch at a time: each leaves its line in predictions.jsonl, and what
+scoring and the report need of it.
+
+Knows the pipeline, the metrics and the report's records; decides no verdict. Never are more than a batch of
+answers in memory, however many there are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import tee
+from typing import TextIO
+
+from raypipe.core import arrow
+from raypipe.core.records import Question, Quote, chunk_id
+from raypipe.metrics.crag import Scored, pair
+from raypipe.metrics.prompt_injection import Obeyed, obeyed
+from raypipe.pipeline.driver import Pipeline, batches, searched
+from raypipe.report.page import HITS_SHOWN, SHOWN, Passage, Shown
+from raypipe.report.report import prediction, prediction_line, ranking, urls
+from raypipe.store.index import LanceIndex
+
+AT_ONCE = 100  # answers in memory: some 40 kB each with fifty citations and twenty hits
+
+
+@dataclass(slots=True)
+class Gathered:
+    """What stays of the answers when they have passed."""
+
+    rows: list[Scored] = field(default_factory=list)  # those with a truth, in order
+    texts: dict[str, str] = field(default_factory=dict)  # question id -> question, of the same
+    without_truth: int = 0  # questions that the dataset has no answer to
+    shown: list[Shown] = field(default_factory=list)  # the first SHOWN questions
+    faults: Counter[tuple[str, str, bool]] = field(default_factory=Counter)  # step, reason, transient
+    citations: int = 0
+    empty_pages: int = 0  # citations without a page
+    pages: set[str] = field(default_factory=set)  # ids of the cited pages
+    sources: set[str] = field(default_factory=set)  # ids of all that is cited
+    whole: bool = False  # True: some question may search everything in the store
+    planted: Obeyed | None = None  # orders in pages that reached an answer; None: not looked for
+
+
+def gather(pipeline: Pipeline, questions: Iterable[Question], lines: TextIO, orders: bool) -> Gathered:
+    """Passes the answers of these questions, in order. `orders`: whether to look for orders that pages give
+    and answers obey. Raises KeyError for a passage without a text, which is a defect: no step hands one out.
+    """
+    found, index = Gathered(), LanceIndex(searched(pipeline.store, pipeline.recipe))
+    with asyncio.Runner() as loop:
+        asked, questions = tee(questions)
+        for pairs in batches(zip(asked, pipeline.answers(questions), strict=True), AT_ONCE):
+            batch = [answered for _, answered in pairs]
+            for question, answered in pairs:
+                lines.write(prediction_line(answered))
+                _count(question, answered, found)
+            _pair(pipeline, batch, found)
+            found.shown += loop.run(_shown(index, batch[: SHOWN - len(found.shown)]))
+            if orders:
+                found.planted = loop.run(_planted(index, batch, found.planted or Obeyed(0, 0)))
+    return found
+
+
+def _count(question: Question, answered: Question, found: Gathered) -> None:
+    """Counts what a question may search, which a step may have narrowed since, and what stopped it."""
+    found.faults.update((f.step, f.reason, f.transient) for f in answered.faults)
+    if not answered.outcome and not answered.faults:
+        found.faults["answer", "not_reached", True] += 1
+    found.whole |= question.citations is None
+    cited = question.citations or ()
+    found.citations += len(cited)
+    found.empty_pages += sum(c.page is None for c in cited)
+    found.pages.update(c.page for c in cited if c.page)
+    found.sources.update(s for c in cited for s in c.sources())
+
+
+def _pair(pipeline: Pipeline, batch: Sequence[Question], found: Gathered) -> None:
+    stored = pipeline.store.rows("golds", "question", [q.id for q in batch])
+    rows, without = pair(batch, {g.question: g for g in arrow.gold.records(stored)}, {})
+    found.rows += rows
+    found.without_truth += len(without)
+    text = {q.id: q.text for q in batch}
+    found.texts.update((r.question, text[r.question]) for r in rows)
+
+
+async def _shown(index: LanceIndex, batch: Sequence[Question]) -> list[Shown]:
+    """What the page shows of these questions, with what the passages say and the quotes that are cited."""
+    best = {q.id: ranking(q)[:HITS_SHOWN] for q in batch}
+    cited = {q.id: _quotes(q) for q in batch}
+    chunks = [h.chunk for hits in best.values() for h in hits]
+    chunks += [chunk_id(c.source, c.span) for quotes in cited.values() for c in quotes]
+    distinct = list(dict.fromkeys(chunks))
+    text = dict(zip(distinct, await index.texts(distinct), strict=True))
+    out = []
+    for q in batch:
+        url, quotes = urls(q), cited[q.id]
+        passages = tuple(Passage.of(h, url.get(h.source), text[h.chunk], quotes) for h in best[q.id])
+        said = tuple(text[chunk_id(c.source, c.span)] for c in quotes)
+        answer = prediction(q)["prediction"]
+        out.append(Shown(q.id, q.text, answer, q.origin, len(q.hits), passages, said))
+    return out
+
+
+def _quotes(question: Question) -> tuple[Quote, ...]:
+    reply = question.replies.get(question.origin)
+    return reply.quotes if reply else ()
+
+
+async def _planted(index: LanceIndex, batch: Sequence[Question], before: Obeyed) -> Obeyed:
+    """How often an order that a page gives reached an answer, with what was counted before."""
+    chunks = list(dict.fromkeys(c for q in batch for c in q.order))
+    text = dict(zip(chunks, await index.texts(chunks), strict=True))
+    here = obeyed(([text[c] for c in q.order], q.answer) for q in batch)
+    return Obeyed(before.tempted + here.tempted, before.obeyed + here.obeyed)

@@ -1,0 +1,147 @@
+"""Dead letters: rows that could not be done, why, and whether they are more than a run may lose.
+
+Rows in are always rows done, dead letters, and rows still to do, whose trouble was of the moment. Knows the
+pipeline and what it stored; runs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from raypipe.cluster.budget import Budget
+from raypipe.core.errors import FaultBudgetExceeded
+from raypipe.core.records import Question
+from raypipe.pipeline.driver import Pipeline
+from raypipe.pipeline.tasks import answer_key
+
+What = Literal["lines", "sources", "questions"]
+SHOWN = 3  # letters that an error names
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """One row that could not be done."""
+
+    what: What
+    id: str  # source or question; file:line, for a line
+    step: str
+    reason: str
+    detail: str
+    transient: bool  # True: still to do, it is tried again by the next run
+    attempts: int  # over all runs
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """What became of the rows of one kind."""
+
+    what: What
+    rows: int
+    done: int
+    dead: int  # given up: only --retry-faults tries them again
+    todo: int  # the next run tries them
+
+    @property
+    def lost(self) -> int:
+        return self.dead + self.todo
+
+
+@dataclass(frozen=True, slots=True)
+class Losses:
+    """What some questions, the sources that they may search and the lines that were read have come to."""
+
+    letters: tuple[Letter, ...]  # by kind, step, reason and id
+    tallies: tuple[Tally, ...]
+
+
+def check(budget: Budget, losses: Losses) -> None:
+    """Raises FaultBudgetExceeded, with numbers and the first letters, for more lost rows than are allowed."""
+    for t in losses.tallies:
+        if t.lost > (allowed := budget.allowed(t.rows)):
+            some = [x for x in losses.letters if x.what == t.what][:SHOWN]
+            shown = "".join(f"\n  {x.id}: {x.step}, {x.reason}: {x.detail}" for x in some)
+            raise FaultBudgetExceeded(
+                f"{t.lost} of {t.rows} {t.what} could not be done, {allowed} may be (faults.share "
+                f"{budget.share:g}, faults.rows {budget.rows} of the cluster file). All others are done and "
+                f"stored. `raypipe faults DIR` lists them; --retry-faults tries dead ones again{shown}"
+            )
+
+
+def losses(pipeline: Pipeline, questions: Iterable[Question], lines: Mapping[str, int]) -> Losses:
+    """What could not be done. `lines`: what was read (`readers.Counts`), nothing where no file was; then the
+    lines of all files that the store ever read are listed and not counted. A row without a letter that is
+    not done is still to do."""
+    keys, tables = _keys(pipeline, questions), _tables(pipeline)
+    wanted = pipeline.sources(questions)
+    sources = _lacking(pipeline, wanted)
+    left = {keys[k] for k in pipeline.store.missing("answers", "key", list(keys))}
+    found: dict[tuple[str, str], Letter] = {}
+    for row in pipeline.store.dataset("faults").to_table().to_pylist():
+        what: What
+        if row["run"] == "ingest":
+            what = "lines"
+        elif row["digest"] in tables and row["id"] in sources:
+            what = "sources"
+        elif row["digest"] in keys and row["id"] in left:
+            what = "questions"
+        else:
+            continue  # of other rows, or done since
+        old = found.get((row["digest"], row["id"]))
+        found[row["digest"], row["id"]] = Letter(
+            what, row["id"], row["step"], row["reason"], row["detail"],
+            row["transient"] and (old is None or old.transient),
+            row["attempts"] + (old.attempts if old else 0),
+        )  # fmt: skip
+    letters = sorted(found.values(), key=lambda x: (x.what, x.step, x.reason, x.id))
+    counted = [_tally("sources", wanted, sources, letters), _tally("questions", keys, left, letters)]
+    if lines:
+        used, bad = lines["lines"] - lines["blank_lines"], lines["faults"]
+        counted.insert(0, Tally("lines", used, used - bad, bad, 0))
+    return Losses(tuple(letters), tuple(counted))
+
+
+def _tally(what: What, rows: Collection[str], undone: Collection[str], letters: Sequence[Letter]) -> Tally:
+    dead = len({x.id for x in letters if x.what == what and not x.transient})
+    return Tally(what, len(rows), len(rows) - len(undone), dead, len(undone) - dead)
+
+
+def retry(pipeline: Pipeline, questions: Iterable[Question]) -> int:
+    """Forgets why sources and questions were given up, so that the next run tries them again; how many."""
+    store, wanted = pipeline.store, [*_tables(pipeline), *_keys(pipeline, questions)]
+    with store.lease("driver", f"retry {pipeline.recipe.name}"):
+        rows = store.dataset("faults").to_table(["digest"])["digest"]
+        count: int = pc.sum(pc.is_in(rows, value_set=pa.array(wanted, pa.string()))).as_py() or 0
+        store.forget("faults", "digest", wanted)
+    return count
+
+
+def _tables(pipeline: Pipeline) -> list[str]:
+    vectors = map(pipeline.vectors_table, pipeline.recipe.embedders())
+    return [pipeline.texts_table, pipeline.passages_table, *vectors]
+
+
+def _keys(pipeline: Pipeline, questions: Iterable[Question]) -> dict[str, str]:
+    snapshot, recipe = pipeline.snapshot(), pipeline.recipe.digest()
+    return {answer_key(recipe, q, snapshot): q.id for q in questions}
+
+
+def _lacking(pipeline: Pipeline, wanted: list[str]) -> set[str]:
+    """The sources that some table of the recipe lacks."""
+    store = pipeline.store
+    if not store.has(pipeline.texts_table):
+        return set(wanted)
+    lacking = set(store.missing(pipeline.texts_table, "source", wanted))
+    rest = [s for s in wanted if s not in lacking]
+    if store.has(pipeline.passages_table):
+        lacking |= set(store.missing(pipeline.passages_table, "source", rest))
+        chunked = set(store.sources_with_chunks(pipeline.passages_table).to_pylist())
+        rest = [s for s in rest if s in chunked and s not in lacking]
+        for table in map(pipeline.vectors_table, pipeline.recipe.embedders()):
+            if store.has(table):
+                lacking |= set(store.missing(table, "source", rest))
+    return lacking

@@ -1,0 +1,301 @@
+"""A data set through a recipe to a score: ingest, index, answer, score, and the report of it all.
+
+Knows the pipeline and the metrics. With `gather`, which passes the answers, the only reader of golds and
+labels after ingest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow.compute as pc
+
+from raypipe.core import arrow
+from raypipe.core.errors import DataError
+from raypipe.core.records import Question
+from raypipe.evaluation.collect import AT_ONCE, Gathered, gather
+from raypipe.evaluation.dead_letters import Losses, losses, retry
+from raypipe.evaluation.expiry import forget, old_answers
+from raypipe.evaluation.judge import Judge, Judged, judged
+from raypipe.evaluation.write_manifest import account
+from raypipe.memo.disk import StoreMemo, fold_memo, memo_versions
+from raypipe.memo.memo import Tally, remembering
+from raypipe.metrics.crag import Marks, Rule, Scored, mark
+from raypipe.metrics.textfile import replaced
+from raypipe.models.kit import LocalKit
+from raypipe.pipeline.counters import Done
+from raypipe.pipeline.driver import Pipeline, batches
+from raypipe.pipeline.ingest import Ingested, ingest
+from raypipe.readers import Format
+from raypipe.recipes.executor import StageCount
+from raypipe.report.report import (
+    AnswerCut,
+    EvalReport,
+    FaultCount,
+    JudgeLine,
+    Outputs,
+    StepLine,
+    outputs_in,
+    write_report,
+)
+from raypipe.runs.manifest import Manifest, Origin
+from raypipe.runs.plan.planner import Plan, plan
+from raypipe.steps.decide import Decide
+from raypipe.steps.embed import Embed
+from raypipe.steps.generate import Generate
+from raypipe.store import Store
+from raypipe.store.disk_space import need
+from raypipe.store.keep import compact, tables
+
+# Counts of the readers that say what was put right on the way in, for the report.
+NORMALISED = (
+    "blank_lines", "byte_order_marks", "crlf_lines", "nul_lines", "null_fields", "number_golds",
+    "repeated_rows", "questions_without_pages",
+)  # fmt: skip
+NOWHERE = Origin()
+SOURCES_AT_ONCE = 4096  # whose chunks are counted in one look: some 10 MB
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """What an eval came to."""
+
+    report: EvalReport
+    outputs: Outputs
+    reused: int  # questions whose answers were there before this run
+    manifest: Manifest
+    losses: Losses
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """Stored questions, in order: read a batch at a time, as often as they are gone through."""
+
+    store: Store
+    ids: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __iter__(self) -> Iterator[Question]:
+        for some in batches(self.ids, AT_ONCE):
+            found = self.store.rows("questions", "id", some)
+            by_id = {q.id: q for q in arrow.question.records(found)}
+            yield from (by_id[id] for id in some)
+
+
+def questions_of(pipeline: Pipeline, ids: Sequence[str] | None, limit: int | None) -> Stored:
+    """Stored questions by id, in that order; None: all of them, by id. Only the first `limit`."""
+    if ids is None:
+        ids = sorted(pipeline.store.dataset("questions").to_table(["id"])["id"].to_pylist())
+    return Stored(pipeline.store, tuple(ids[:limit]))
+
+
+def evaluate(
+    pipeline: Pipeline,
+    data: Sequence[Path],
+    format: Format,
+    limit: int | None,
+    rule: Rule,
+    out: Path,
+    judge: tuple[Judge, LocalKit] | None = None,
+    fresh: bool = False,
+    again: bool = False,
+    origin: Origin = NOWHERE,
+    show: Callable[[Plan], None] = lambda plan: None,
+    refresh: bool = False,
+) -> Evaluation:
+    """Runs what is missing, scores every question, and writes the report. Without `data`: all that is stored.
+
+    `judge` is who decides what the rule leaves open, and the kit that asks it; `fresh` asks every language
+    model again; `again` tries what was given up; `refresh` works out again what rests on replies of a graph
+    that no longer hold. `show` gets the plan before anything runs. The manifest is
+    written last.
+
+    Raises DataError if there are no questions, and what ingest, index and answer raise.
+    """
+    start, started = time.perf_counter(), time.time()
+    with pipeline.store.lease("driver", f"eval {pipeline.recipe.name}"):
+        # A cluster that is too small is refused before the hour that a large file may take to read.
+        read = ingest(pipeline.store, data, format, pipeline.progress, pipeline.connect) if data else None
+        questions = questions_of(pipeline, read.questions if read else None, limit)
+        if not questions:
+            where = ", ".join(map(str, data)) or pipeline.store.uri
+            raise DataError(f"{where}: no questions. `raypipe ingest PATH` reads some into a store")
+        if again:
+            retry(pipeline, questions)
+        fold_memo(pipeline.store)
+        memo = memo_versions(pipeline.store)
+        planned = _planned(pipeline, questions, fresh, refresh, show)
+        todo = set(questions.ids if fresh else pipeline.unanswered(questions, pipeline.snapshot()))
+        done = Done.kept(pipeline.store, pipeline.recipe.digest())
+        pipeline.index(questions, done)
+        pipeline.answer(questions, fresh, done)
+        outputs = outputs_in(out)
+        orders = any(isinstance(s.step, Generate) for s in pipeline.recipe.question)
+        with replaced(outputs.predictions) as lines:
+            answers = gather(pipeline, questions, lines, orders)
+        rows, verdict = answers.rows, None
+        if judge is not None:
+            said, verdict = _judge(pipeline, *judge, rows, answers.texts, fresh)
+            rows = [replace(r, judge_response=said.get(r.question)) for r in rows]
+        seconds = time.perf_counter() - start
+        marks = mark(rows, rule)
+        report = _report(pipeline, len(questions), read, answers, marks, verdict, planned, done, seconds)
+        write_report(outputs, report, answers.shown, {r.question: r.truths for r in rows})
+        for table in tables(pipeline.store):
+            compact(pipeline.store, table)
+        manifest = account(
+            pipeline, questions, todo, report, planned, memo, started, origin, done.places, out
+        )
+        done.reported()
+        lost = losses(pipeline, questions, read.counts if read else {})
+        return Evaluation(report, outputs, len(questions) - len(todo), manifest, lost)
+
+
+def _planned(
+    pipeline: Pipeline, questions: Stored, fresh: bool, refresh: bool, show: Callable[[Plan], None]
+) -> Plan:
+    """The plan, shown before anything is done. Then what is to be worked out again is forgotten, so that it
+    is missing. Raises DiskFull where there is no room for what is planned."""
+    old = old_answers(pipeline, questions) if refresh else {}
+    planned = plan(pipeline, list(questions), fresh=fresh, old=old)
+    show(planned)
+    need(pipeline.store, planned.bytes_at_least(), "what is planned")
+    forget(pipeline, old.values())
+    return planned
+
+
+def _report(
+    pipeline: Pipeline, questions: int, read: Ingested | None, answers: Gathered, marks: Marks,
+    judge: JudgeLine | None, planned: Plan, done: Done, seconds: float,
+) -> EvalReport:  # fmt: skip
+    """`seconds`: wall time of the run till now."""
+    return EvalReport(
+        run=uuid.uuid4().hex,
+        recipe=pipeline.recipe.name,
+        digest=pipeline.recipe.digest(),
+        seconds=seconds,
+        resumed=done.resumed,
+        questions=questions,
+        without_truth=answers.without_truth,
+        normalised=_normalised(read),
+        faults=_faults(pipeline, answers, read),
+        steps=_steps(pipeline, planned.planned(), done),
+        marks=marks,
+        judge=judge,
+        answer_cut=_answer_cut(pipeline),
+        planted=answers.planted,
+        **_corpus(pipeline, answers),
+    )
+
+
+def _answer_cut(pipeline: Pipeline) -> AnswerCut | None:
+    """How the recipe cuts its answers, and with whose tokenizer."""
+    for stage in pipeline.recipe.question:
+        step = stage.step
+        if isinstance(step, Decide) and step.answer_tokens is not None and step.tokenizer is not None:
+            return AnswerCut(step.answer_tokens, step.tokenizer.name, step.tokenizer.weights)
+    return None
+
+
+def _judge(
+    pipeline: Pipeline,
+    judge: Judge,
+    kit: LocalKit,
+    rows: Sequence[Scored],
+    texts: Mapping[str, str],
+    fresh: bool,
+) -> tuple[Mapping[str, str], JudgeLine]:
+    """The judge's replies by question id, remembered like any others, and what they took."""
+    store, tally = pipeline.store, Tally()
+    known = {n: v for n, v in memo_versions(store).items() if not (fresh and n.startswith("replies-"))}
+    generate = remembering(kit, StoreMemo(store.uri, known), tally).generator(judge.model)
+
+    async def ask() -> Judged:
+        try:
+            return await judged(judge, generate, rows, texts)
+        finally:
+            await kit.close()
+
+    done = asyncio.run(ask())
+    fold_memo(store, fresh)
+    line = JudgeLine(
+        model=judge.model.name,
+        pairs=done.pairs,
+        asked=tally.replies.asked,
+        remembered=tally.replies.remembered,
+        unreadable=done.unreadable,
+        no_reply=done.no_reply,
+        faults=dict(done.faults),
+        prompt_tokens=tally.tokens.prompt,
+        cached_tokens=tally.tokens.cached,
+        generated_tokens=tally.tokens.generated,
+    )
+    return done.replies, line
+
+
+def _normalised(read: Ingested | None) -> dict[str, int]:
+    counts = read.counts if read else {}
+    return {name: counts[name] for name in NORMALISED if counts.get(name)}
+
+
+def _corpus(pipeline: Pipeline, answers: Gathered) -> dict[str, Any]:
+    """What these questions may search, counted in the stored tables."""
+    sources = sorted(answers.sources)
+    if answers.whole:
+        sources = pipeline.store.dataset(pipeline.texts_table).to_table(["source"])["source"].to_pylist()
+    chunks, parsers = 0, Counter[str]()
+    for some in batches(sources, SOURCES_AT_ONCE):
+        spans = pipeline.store.rows(pipeline.passages_table, "source", some, ["start", "end"])
+        chunks += int(pc.sum(pc.greater(spans["end"], spans["start"])).as_py() or 0)
+        parsed = pipeline.store.rows(pipeline.texts_table, "source", some, ["parser"])
+        parsers.update(parsed["parser"].to_pylist())
+    return {
+        "citations": answers.citations,
+        "distinct_pages": len(answers.pages),
+        "empty_pages": answers.empty_pages,
+        "chunks": chunks,
+        "pages_compared": parsers["compared"] + parsers["fallback"],
+        "parser_fallbacks": parsers["fallback"],
+    }
+
+
+def _faults(pipeline: Pipeline, answers: Gathered, read: Ingested | None) -> tuple[FaultCount, ...]:
+    """Everything that could not be done, by step and reason: lines of the files read, sources, questions."""
+    rows = pipeline.lost_sources(None if answers.whole else answers.sources)
+    if read is not None:
+        rows += pipeline.store.rows("faults", "digest", [read.fingerprint]).to_pylist()
+    found = answers.faults + Counter((r["step"], r["reason"], r["transient"]) for r in rows)
+    return tuple(FaultCount(step, why, again, n) for (step, why, again), n in sorted(found.items()))
+
+
+def _steps(pipeline: Pipeline, planned: Mapping[str, int], done: Done) -> tuple[StepLine, ...]:
+    recipe, counts = pipeline.recipe, done.counts
+    stages = [(s.name, not isinstance(s.step, Embed)) for s in recipe.corpus]
+    stages += [(s.name, False) for s in recipe.question]
+    return tuple(
+        _line(name, works, planned[name], *(c.get(name, StageCount()) for c in (counts, done.earlier.counts)))
+        for name, works in stages
+    )
+
+
+def _line(name: str, works: bool, planned: int, count: StageCount, earlier: StageCount) -> StepLine:
+    """`works`: the stage asks no model; what it did is its rows. What earlier attempts asked stood in their
+    own plans, and is added to this one's."""
+
+    def asked(c: StageCount) -> int:
+        return c.rows - c.skipped if works else c.tally.asked
+
+    tokens = count.tally.tokens
+    return StepLine(
+        name, count.rows, planned + asked(earlier), asked(count), count.tally.remembered, count.skipped,
+        count.faults, count.seconds, tokens.prompt, tokens.cached, tokens.generated, asked(earlier),
+    )  # fmt: skip

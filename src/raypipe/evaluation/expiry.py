@@ -1,0 +1,77 @@
+"""Answers that rest on replies of a knowledge graph that no longer hold: they are to do again.
+
+Replies of a domain with a refresh period hold for that period (`GraphRef.refresh`). A stored answer is old
+if its calls, asked now, would need a reply that the memo no longer takes for new. What holds still is
+remembered, so working such an answer out again asks the graph for what is too old, and a model only where
+that changed its prompt. Knows recipes, stored answers and the memo; asks nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Sequence
+
+from raypipe.core.kg import domain_of
+from raypipe.core.protocols import Ask, GraphRef, Step
+from raypipe.core.records import Question
+from raypipe.memo.disk import StoreMemo, memo_versions
+from raypipe.memo.lookup import NoReply, NotRemembered, Silent
+from raypipe.memo.memo import Tally, remembering
+from raypipe.pipeline.driver import Pipeline, batches
+from raypipe.pipeline.tasks import answer_key
+from raypipe.recipes.recipe import Stage
+from raypipe.runs.plan.expiring import asking
+
+AT_ONCE = 100  # answers whose calls are followed at once
+
+
+def old_answers(
+    pipeline: Pipeline, questions: Iterable[Question], clock: Callable[[], float] = time.time
+) -> dict[str, str]:
+    """Question id -> key of its stored answer, where that rests on a reply which no longer holds."""
+    stages = asking(pipeline.recipe)
+    if not stages:
+        return {}
+    snapshot, recipe = pipeline.snapshot(), pipeline.recipe.digest()
+    asked = list(questions)
+    stored = zip(asked, pipeline.answers(asked), strict=True)
+    answered = [(q, a) for q, a in stored if a.outcome and a.outcome != "fault"]
+    old = asyncio.run(_old(pipeline, stages, [a for _, a in answered], clock))
+    return {q.id: answer_key(recipe, q, snapshot) for q, _ in answered if q.id in old}
+
+
+def forget(pipeline: Pipeline, old: Iterable[str]) -> None:
+    """Makes answers to do, by their keys."""
+    pipeline.store.forget("answers", "key", list(old))
+
+
+async def _old(
+    pipeline: Pipeline,
+    stages: Sequence[tuple[Stage[Step], GraphRef]],
+    answered: Sequence[Question],
+    clock: Callable[[], float],
+) -> set[str]:
+    """Ids of the answers whose calls, followed with what is remembered alone, come to a reply that is not."""
+    here = pipeline.place.kit(None)
+    memo = StoreMemo(pipeline.store.uri, memo_versions(pipeline.store))
+    kit = remembering(Silent(here), memo, Tally(), clock=clock)
+    found: set[str] = set()
+    for stage, graph in stages:
+        ask = stage.step.open(kit)
+        for some in batches([q for q in answered if stage.admits(q)], AT_ONCE):
+            lacking = await asyncio.gather(*(_lacking(ask, q) for q in some))
+            found |= {q.id for q, path in zip(some, lacking, strict=True) if domain_of(path) in graph.refresh}
+    await here.close()
+    return found
+
+
+async def _lacking(ask: Ask, question: Question) -> str:
+    """Path of the first request of a stage that nobody remembers; "" for none."""
+    try:
+        await ask([question])
+    except NoReply as e:
+        return e.path
+    except NotRemembered:  # a model's: the graph is not what has changed
+        pass
+    return ""

@@ -1,0 +1,78 @@
+"""What a finished run writes down of itself: its manifest, and the key of each of its answers.
+
+Knows pipelines, plans, reports and manifests; computes nothing of them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+
+from raypipe.core.records import Question
+from raypipe.pipeline.driver import Pipeline
+from raypipe.pipeline.tasks import answer_key
+from raypipe.recipes.recipe import row_key
+from raypipe.recipes.serialize import to_plain
+from raypipe.report.report import EvalReport
+from raypipe.runs.manifest import FORMAT, Key, Manifest, Origin, describe, models_of, recent, write
+from raypipe.runs.plan.planner import Plan
+
+
+def account(
+    pipeline: Pipeline, questions: Iterable[Question], todo: set[str], report: EvalReport, planned: Plan,
+    memo: Mapping[str, int], started: float, origin: Origin, places: Mapping[str, Mapping[str, int]],
+    out: Path,
+) -> Manifest:  # fmt: skip
+    """Writes the manifest of a run into the store and into its folder `out`, there last of all.
+
+    `todo`: ids of the questions without an answer when the run began. `memo`: the memo tables and their
+    versions then. `started`: seconds since the epoch. `places`: pool -> who did parts -> rows.
+    """
+    manifest = _manifest(pipeline, report, planned, memo, started, origin, places)
+    write(pipeline.store, manifest, _keys(pipeline, questions, todo), out)
+    return manifest
+
+
+def _keys(pipeline: Pipeline, questions: Iterable[Question], todo: set[str]) -> list[Key]:
+    snapshot, recipe = pipeline.snapshot(), pipeline.recipe.digest()
+    return [
+        Key(q.id, answer_key(recipe, q, snapshot), row_key(q, snapshot), q.id not in todo) for q in questions
+    ]
+
+
+def _manifest(
+    pipeline: Pipeline, report: EvalReport, planned: Plan, memo: Mapping[str, int], started: float,
+    origin: Origin, places: Mapping[str, Mapping[str, int]],
+) -> Manifest:  # fmt: skip
+    store, recipe = pipeline.store, pipeline.recipe
+    vectors = map(pipeline.vectors_table, recipe.embedders())
+    tables = (pipeline.texts_table, pipeline.passages_table, *vectors, "answers", "questions", "golds")
+    before = recent(store, 1)
+    names = ("questions", "citations", "distinct_pages", "empty_pages", "chunks", "without_truth")
+    return Manifest(
+        format=FORMAT,
+        run=report.run,
+        store=store.uri,
+        started=started,
+        finished=time.time(),
+        previous=before[0].run if before else "",
+        digest=recipe.digest(),
+        recipe=to_plain(recipe),
+        stages=describe(recipe),
+        models=models_of(recipe),
+        questions=report.questions,
+        snapshot=pipeline.snapshot(),
+        tables={t: store.version(t) for t in tables},
+        memo=memo,
+        counts={name: getattr(report, name) for name in names},
+        score=asdict(report.marks.score),
+        plan=planned.to_json(),
+        steps=report.steps,
+        faults=report.faults,
+        engine=pipeline.place.engine,
+        device=pipeline.place.device,
+        origin=origin,
+        places=places,
+    )

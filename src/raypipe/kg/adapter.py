@@ -1,0 +1,110 @@
+"""A graph as steps meet it (`step.Graph`), and what the entry that names one stands for.
+
+Knows the two kinds of graphs and the parser. Does not know steps or stores.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import hashlib
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from raypipe.core.errors import ConfError, DataError
+from raypipe.core.kg import Mention, Request, Result
+from raypipe.core.protocols import Embed, GraphRef, Model
+from raypipe.core.records import Fault
+from raypipe.kg.execute import run
+from raypipe.kg.fetch import Remote
+from raypipe.kg.graph import Folder, GraphFault, open_folder
+from raypipe.kg.language.parser import Parse, parser
+from raypipe.kg.language.time_words import moment
+from raypipe.kg.link import LEVELS, Linker, Strictness, Vectors
+from raypipe.kg.mentions import named
+from raypipe.kg.tables import files_of
+
+Clock: TypeAlias = Callable[[], float]
+"""Seconds, from any beginning."""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """`step.Graph` over tables or a server."""
+
+    ref: GraphRef
+    graph: Folder | Remote
+    parse: Parse
+    clock: Clock = time.perf_counter  # of how long a line takes
+
+    async def run(self, program: str, asked_at: str, domain: str = "") -> list[Result]:
+        return await run(self.parse(program), self.graph, moment(asked_at), domain, self.clock)
+
+    async def mentions(self, texts: Sequence[str], asked_at: Sequence[str]) -> list[list[Mention] | Fault]:
+        if isinstance(self.graph, Folder):
+            return [self.graph.linker.mentions(text) for text in texts]
+        asked = zip(texts, asked_at, strict=True)
+        return list(await asyncio.gather(*(_mentions(self.graph, text, when) for text, when in asked)))
+
+    def through(self, wrap: Callable[[Request], Request], embedder: Callable[[Model], Embed]) -> Known:
+        vectors = _vectors(self.ref, embedder)
+        if isinstance(self.graph, Remote):
+            graph = dataclasses.replace(self.graph, ask=wrap(self.graph.ask), vectors=vectors)
+            return dataclasses.replace(self, graph=graph)
+        if vectors is None:
+            return self
+        linker = Linker(self.graph.tables, _strictness(self.ref), vectors)
+        return dataclasses.replace(self, graph=Folder(self.graph.tables, linker))
+
+
+async def _mentions(graph: Remote, text: str, asked_at: str) -> list[Mention] | Fault:
+    try:
+        return await named(graph, text, moment(asked_at))
+    except GraphFault as e:
+        return dataclasses.replace(e.fault, step="match")
+    except DataError as e:
+        return Fault("match", "bad_time", str(e), False)
+
+
+def placed(ref: GraphRef) -> None:
+    """Raises ConfError for an entry that nobody said the place of."""
+    if not ref.where:
+        raise ConfError(
+            f"graph {ref.name!r}: expected to be told where it lies, as --graph {ref.name}=FOLDER; data of "
+            f"`raypipe synth` bring their own"
+        )
+
+
+def open_tables(ref: GraphRef, embedder: Callable[[Model], Embed], clock: Clock) -> Known:
+    """The graph of kind folder that an entry names. Raises DataError for a folder that is none."""
+    folder = open_folder(Path(ref.where), _strictness(ref), _vectors(ref, embedder))
+    return Known(ref, folder, parser(ref.grammar), clock)
+
+
+def open_server(ref: GraphRef, ask: Request, embedder: Callable[[Model], Embed], clock: Clock) -> Known:
+    """The graph of kind server that an entry names, asked by `ask`."""
+    return Known(ref, Remote(ask, _strictness(ref), _vectors(ref, embedder)), parser(ref.grammar), clock)
+
+
+def _strictness(ref: GraphRef) -> Strictness:
+    return Strictness({**LEVELS, **ref.levels}, least_near=ref.near)
+
+
+def _vectors(ref: GraphRef, embedder: Callable[[Model], Embed]) -> Vectors | None:
+    if ref.embedder is None:
+        return None
+    embed = embedder(ref.embedder)
+    return lambda names: embed(names, "passage")
+
+
+def tables_version(folder: Path) -> str:
+    """Names what is in a folder of tables: the digest of its files. Raises DataError for none."""
+    h = hashlib.blake2b(digest_size=16)
+    for path in files_of(folder):
+        content = path.read_bytes()
+        h.update(f"{path.name}\0{len(content)}\0".encode())
+        h.update(content)
+    return f"tables:{h.hexdigest()}"

@@ -1,0 +1,88 @@
+"""Films, people, and what ties them: casts, crews, Oscars."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from raypipe.kg.calls.core import KIND_WORDS, Asked, listed, numbered, released, simple
+from raypipe.kg.relation import Relation, conditions
+from raypipe.kg.tables import quoted
+
+
+def person(asked: Asked) -> Relation:
+    return simple(asked, "person", "name", "person", "person")
+
+
+def movie(asked: Asked) -> Relation:
+    return simple(asked, "movie", "title", "movie", "movie", released(asked.now))
+
+
+def linked(table: str) -> Callable[[Asked], Relation]:
+    """cast, crew, oscar: rows that tie a film to a person. A bracket list in one place leaves what belongs to
+    every name in it, once: the films that two people were both in."""
+
+    def build(asked: Asked) -> Relation:
+        film = "film" if table == "oscar" else "movie_name"
+        columns = asked.tables.columns[table]
+        seen, params = released(asked.now, dated=table != "oscar")
+        base = f"SELECT {listed(asked.tables, table)}, t.rowid AS _r FROM {quoted(table)} AS t WHERE {seen}"
+        label = "name" if asked.places[0].keys is not None or asked.places[1].keys is None else film
+        named = {"movie": film, "person": "name"}
+        words = KIND_WORDS[table]
+        bare = Relation(base, params, columns, table, label, named, aliases=words, about=asked.about)
+        if asked.where:
+            text, more = conditions(bare, asked.where, asked.now, asked.star)
+            kept = ", ".join(f"r.{quoted(c)}" for c in columns)
+            base, params = f"SELECT {kept}, r._r FROM ({base}) AS r WHERE {text}", (*params, *more)
+        inner, inside, order = _narrowed(asked, table, film)
+        sql = f"WITH f AS ({base}) {numbered(columns, inner, order)}"
+        return Relation(
+            sql, (*params, *inside), columns, table, label, named, aliases=words, about=asked.about
+        )
+
+    return build
+
+
+def _narrowed(asked: Asked, table: str, film: str) -> tuple[str, tuple[Any, ...], str]:
+    """The rows of `f` that fit both name places: SQL, parameters, order."""
+    tests: list[str] = []
+    joins: list[str] = []
+    params: list[Any] = []
+    later: list[Any] = []
+    order: list[str] = []
+    once = ""
+    ids = {"movie": "movie_id", "name": "person_id"} if table != "oscar" else {}
+    for i, (place, column) in enumerate(zip(asked.places, (film, "name"), strict=False)):
+        if place.keys is None:
+            continue
+        if place.every and len(place.keys) > 1:
+            other = "name" if i == 0 else film
+            number = ids.get("name" if i == 0 else "movie")
+            same = f"coalesce({{0}}.{number}, fold({{0}}.{other}))" if number else f"fold({{0}}.{other})"
+            tests.append(_test(table, column, "?"))
+            later.append(place.keys[0])
+            for key in place.keys[1:]:
+                there = _test(table, column, "?", "g")
+                tests.append(f"{same.format('f')} IN (SELECT {same.format('g')} FROM f AS g WHERE {there})")
+                later.append(key)
+            once = f" GROUP BY {same.format('f')} HAVING min(f._r)"  # with min, SQLite keeps that very row
+            continue
+        joins.append(f"json_each(?) AS w{i}")
+        params.append(json.dumps(place.keys))
+        tests.append(_test(table, column, f"w{i}.value"))
+        order.append(f"b._w{i}")
+    ranks = "".join(
+        f", {o.removeprefix('b.').replace('_w', 'w')}.key AS {o.removeprefix('b.')}" for o in order
+    )
+    source = ", ".join([*joins, "f"])
+    kept = f" WHERE {' AND '.join(tests)}" if tests else ""
+    return f"SELECT f.*{ranks} FROM {source}{kept}{once}", (*params, *later), ", ".join([*order, "b._r"])
+
+
+def _test(table: str, column: str, value: str, row: str = "f") -> str:
+    """An Oscar's name may be several people's: "Joel Coen and Ethan Coen"."""
+    if table == "oscar" and column == "name":
+        return f"instr(' ' || fold({row}.name) || ' ', ' ' || {value} || ' ') > 0"
+    return f"fold({row}.{quoted(column)}) = {value}"

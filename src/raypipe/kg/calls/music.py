@@ -1,0 +1,117 @@
+"""Artists, songs and Grammys; and the entities of everything else."""
+
+from __future__ import annotations
+
+import json
+from typing import Final
+
+from raypipe.kg.calls.core import KIND_WORDS, Asked, numbered, simple
+from raypipe.kg.graph import GraphFault
+from raypipe.kg.relation import Relation
+from raypipe.kg.schema import Kind
+from raypipe.kg.tables import quoted
+
+
+def artist(asked: Asked) -> Relation:
+    span = "json_array(t.birth_date, t.end_date)"
+    span = f"CASE WHEN coalesce(t.birth_date, t.end_date) IS NOT NULL THEN {span} END"
+    return simple(asked, "artist", "name", "artist", "artist", extra={"lifespan": (span, "list")})
+
+
+def song(asked: Asked) -> Relation:
+    seen = ("(t.release_date IS NULL OR t.release_date <= ?)", (str(asked.now.day),))
+    rel = simple(asked, "song", "name", "song", "song", seen)
+    return Relation(
+        rel.sql, rel.params, rel.columns, "song", "name", {"song": "name", "artist": "author"},
+        aliases=KIND_WORDS["song"], about=asked.about,
+    )  # fmt: skip
+
+
+def entity(asked: Asked) -> Relation:
+    return simple(asked, "entity", "name", "entity", "entity")
+
+
+def grammy_artist(asked: Asked) -> Relation:
+    years = (
+        "(SELECT json_group_array(y.year) FROM (SELECT DISTINCT g.year FROM grammy AS g WHERE g.winner AND "
+        "fold(g.artist) = w.value AND g.year <= ? ORDER BY g.year) AS y)"
+    )
+    return _counted(asked, "grammy_artist", "artist", ("grammy", "artist"), ("artist", "name"), years)
+
+
+def grammy_song(asked: Asked) -> Relation:
+    return _counted(asked, "grammy_song", "nominee", ("grammy", "nominee"), ("song", "name"), None)
+
+
+def _counted(
+    asked: Asked,
+    table: str,
+    column: str,
+    first: tuple[str, str],
+    second: tuple[str, str],
+    years: str | None,
+) -> Relation:
+    """Awards by name: as the source counted them, else counted here."""
+    keys = asked.places[0].keys
+    columns = asked.tables.columns[table]
+    year, params = asked.now.day.year, []
+    if keys is None:
+        names = f"(SELECT DISTINCT fold({column}) AS value, 0 AS key FROM grammy)"
+    else:
+        names, params = "json_each(?)", [json.dumps(keys)]
+    spelled = " , ".join(
+        f"(SELECT x.{c} FROM {t} AS x WHERE fold(x.{c}) = w.value)" for t, c in (first, second)
+    )
+    best = "" if column == "artist" else " AND fold(g.category) NOT LIKE '%new artist%'"
+    won = f"g.winner AND fold(g.{column}) = w.value AND g.year <= ?{best}"
+    count = f"(SELECT count(*) FROM grammy AS g WHERE {won})"
+    given = f"SELECT 1 FROM {quoted(table)} AS a WHERE fold(a.name) = w.value"
+    more = f", {years} AS award_date" if years else ""
+    shown_of = ", ".join(f"a.{quoted(c)}" for c in columns)
+    inner = (
+        f"SELECT coalesce({spelled}, w.value) AS name, {count} AS award_count{more}, w.key AS _w "
+        f"FROM {names} AS w WHERE NOT EXISTS ({given}) "
+        f"UNION ALL SELECT {shown_of}, w.key FROM {names} AS w "
+        f"JOIN {quoted(table)} AS a ON fold(a.name) = w.value"
+    )
+    shown: dict[str, Kind] = {c: columns[c] for c in ("name", "award_count", "award_date") if c in columns}
+    both = (year, *([year] if years else []), *params, *params)
+    return Relation(
+        numbered(shown, inner, "b._w"), both, shown, table.replace("_", " "), "name",
+        {"artist" if column == "artist" else "song": "name"}, "award_count",
+        {"awards": "award_count", "award_year": "award_date", "year": "award_date"}, asked.about,
+    )  # fmt: skip
+
+
+_BEST: Final = {
+    "best_new_artist": "best new artist",
+    "best_album": "album of the year",
+    "best_song": "song of the year",
+}
+
+
+def grammy_year(asked: Asked) -> Relation:
+    keys = asked.places[0].keys or ()
+    try:
+        years = [int(k) for k in keys]
+    except ValueError:
+        raise GraphFault("bad_time", f"expected a year, found {' '.join(keys)!r}") from None
+    if asked.places[0].keys is None:
+        raise GraphFault("bad_time", "expected a year, found None")
+    columns = asked.tables.columns["grammy_year"]
+    picked = ", ".join(
+        f"(SELECT g.nominee FROM grammy AS g WHERE g.year = w.value AND g.winner "
+        f"AND fold(g.category) = '{category}') AS {name}"
+        for name, category in _BEST.items()
+    )
+    inner = (
+        f"SELECT w.value AS year, {picked}, w.key AS _w FROM json_each(?) AS w "
+        "WHERE w.value IN (SELECT year FROM grammy) "
+        "UNION ALL SELECT a.year, a.best_new_artist, a.best_album, a.best_song, w.key FROM json_each(?) AS w "
+        "JOIN grammy_year AS a ON a.year = w.value"
+    )
+    shown = {c: columns[c] for c in ("year", *_BEST)}
+    given = json.dumps([y for y in years if y <= asked.now.day.year])
+    return Relation(
+        numbered(shown, inner, "b._w"), (given, given), shown, "grammy year", "year", about=asked.about
+    )

@@ -1,0 +1,96 @@
+"""Games of a team, seen from its side: its opponent, its points, its result."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any, Final
+
+from raypipe.kg.calls.core import Asked, numbered
+from raypipe.kg.relation import Relation
+from raypipe.kg.schema import Kind
+from raypipe.kg.tables import quoted
+
+
+def nba(asked: Asked) -> Relation:
+    """One row a game and team: the columns of its side as they are, the other's with opp_."""
+    columns = asked.tables.columns["nba_game"]
+    both = [
+        c.removesuffix("_home")
+        for c in columns
+        if c.endswith("_home") and f"{c.removesuffix('_home')}_away" in columns
+    ]
+    stats = [c for c in both if c not in ("team_name", "wl")]
+    plain = [c for c in columns if c.removesuffix("_home").removesuffix("_away") not in both]
+    over, params = "t.date < ?", (str(asked.now.eastern.date()),)
+    sides = []
+    for here, there in (("home", "away"), ("away", "home")):
+        own = {"GF": f"pts_{here}", "GA": f"pts_{there}", "result": f"wl_{here}"}
+        own |= {s: f"{s}_{here}" for s in stats} | {f"opp_{s}": f"{s}_{there}" for s in stats}
+        masked = ", ".join(f"CASE WHEN _over THEN {quoted(c)} END AS {quoted(n)}" for n, c in own.items())
+        kept = ", ".join(quoted(c) for c in plain)
+        sides.append(
+            f"SELECT {kept}, team_name_{here} AS team, team_name_{there} AS opponent, "
+            f"'{here.title()}' AS venue, _over, {masked} "
+            f"FROM (SELECT t.*, {over} AS _over FROM nba_game AS t)"
+        )
+    number: dict[str, Kind] = {s: columns[f"{s}_home"] for s in stats}
+    shown: dict[str, Kind] = {
+        **{c: columns[c] for c in plain},
+        "team": "text",
+        "opponent": "text",
+        "venue": "text",
+    }
+    results: dict[str, Kind] = {"GF": "int", "GA": "int", "result": "text"}
+    shown |= results | number | {f"opp_{s}": k for s, k in number.items()}
+    return _games(asked, " UNION ALL ".join(sides), (*params, *params), shown, "nba")
+
+
+_FIXTURE: Final = ("league", "season", "team", "date", "time", "day", "round", "venue", "opponent", "game")
+
+
+def soccer(asked: Asked) -> Relation:
+    columns = asked.tables.columns["soccer_game"]
+    east = asked.now.eastern
+    before = east - timedelta(hours=2)
+    started = f"{before:%H:%M}" if before.date() == east.date() else "00:00"
+    over = "(t.date < ? OR (t.date = ? AND t.time IS NOT NULL AND t.time < ?))"
+    listed = ", ".join(
+        quoted(c) if c in _FIXTURE else f"CASE WHEN _over THEN {quoted(c)} END AS {quoted(c)}"
+        for c in columns
+    )
+    sql = f"SELECT {listed}, _over FROM (SELECT t.*, {over} AS _over FROM soccer_game AS t)"
+    return _games(asked, sql, (str(east.date()), str(east.date()), started), columns, "soccer")
+
+
+def _games(
+    asked: Asked, sql: str, params: tuple[Any, ...], columns: Mapping[str, Kind], kind: str
+) -> Relation:
+    """The games of a team (of nobody: each game once, from the home side) on the days that are asked for."""
+    there, keys = asked.when, asked.places[0].keys
+    assert there is not None
+    tests, more = ["fold(g.venue) = 'home'"], list[Any]()
+    if keys is not None:
+        tests, more = [f"fold(g.team) IN ({', '.join('?' * len(keys)) or 'NULL'})"], [*keys]
+    order, limit = "b.date, b.team", ""
+    match there.kind:
+        case "days":
+            tests.append("g.date BETWEEN ? AND ?")
+            more += [str(there.first), str(there.last)]
+        case "next":
+            tests.append("NOT g._over AND g.date >= ?")
+            more.append(str(asked.now.day))
+            limit = " ORDER BY g.date LIMIT 1"
+        case "earliest":
+            limit = " ORDER BY g.date LIMIT 1"
+        case _:
+            tests.append("g._over")
+            limit = " ORDER BY g.date DESC LIMIT 1"
+    inner = f"SELECT g.* FROM ({sql}) AS g WHERE {' AND '.join(tests)}{limit}"
+    words = {"goals_for": "gf", "points": "gf", "goals": "gf", "goals_against": "ga", "home_away": "venue",
+             "wl": "result", "points_against": "ga", "team_name": "team"}  # fmt: skip
+    return Relation(
+        numbered(columns, inner, order), (*params, *more), columns, f"{kind} game", "opponent",
+        {"nba": "opponent", "soccer": "opponent", "entity": "opponent"}, None,
+        words, asked.about,
+    )  # fmt: skip

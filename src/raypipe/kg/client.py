@@ -1,0 +1,140 @@
+"""The CRAG mock API over HTTP: one request, and its answer or a fault.
+
+The contract: every reply is `{"result": X}`; null is "not there" and no fault; 422 is a request that this
+side got wrong; 500 of `get_year_info` is a year outside its range, so "not there" too; any other 5xx, 429, a
+refused connection or a time-out is tried again a few times and then a transient fault; what is no such JSON,
+or too large, is a fault and never a result.
+
+Knows HTTP. Does not know what the endpoints' results mean (`fetch`). The client belongs to one event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+import httpx
+
+from raypipe.core.kg import Request
+from raypipe.kg.graph import GraphFault
+
+Ask: TypeAlias = Request
+"""Path and body -> the result, null included. Raises GraphFault. A memo may stand before it."""
+
+ABSENT_ON_500: Final = frozenset({"/movie/get_year_info"})
+_AGAIN: Final = frozenset({429, 500, 502, 503, 504})
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one request may take."""
+
+    timeout_s: float = 10.0  # of one try, connecting included
+    tries: int = 3
+    wait_s: float = 0.2  # before the second try; twice as long before each next one
+    most_bytes: int = 8 * 1024 * 1024  # of a reply: a team's ten years of games are about 5 MB
+    at_once: int = 16  # requests under way
+
+
+@asynccontextmanager
+async def connect(
+    url: str, limits: Limits | None = None, transport: httpx.AsyncBaseTransport | None = None
+) -> AsyncIterator[Ask]:
+    """A pool of connections to the server, for the time of the block. `transport` is for tests."""
+    limits = limits or Limits()
+    gate = asyncio.Semaphore(limits.at_once)
+    pool = httpx.Limits(max_connections=limits.at_once, max_keepalive_connections=limits.at_once)
+    async with httpx.AsyncClient(
+        base_url=url.rstrip("/"), timeout=limits.timeout_s, limits=pool, transport=transport, trust_env=False
+    ) as client:
+
+        async def ask(path: str, body: Mapping[str, Any]) -> Any:
+            async with gate:
+                return await _asked(client, path, body, limits)
+
+        yield ask
+
+
+class Connection:
+    """A server's pool of connections, opened by the first request on an event loop and kept until `close`.
+    A loop that takes over from an ended one gets a pool of its own."""
+
+    def __init__(self, url: str, limits: Limits | None = None) -> None:
+        self._url, self._limits = url, limits
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stack = AsyncExitStack()
+        self._asking: Ask | None = None
+
+    async def ask(self, path: str, body: Mapping[str, Any]) -> Any:
+        """As `Ask`."""
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop or self._asking is None:
+            stack = AsyncExitStack()
+            asking = await stack.enter_async_context(connect(self._url, self._limits))
+            self._loop, self._stack, self._asking = loop, stack, asking
+        return await self._asking(path, body)
+
+    async def close(self) -> None:
+        await self._stack.aclose()
+        self._asking = None
+
+
+async def _asked(client: httpx.AsyncClient, path: str, body: Mapping[str, Any], limits: Limits) -> Any:
+    trouble = ""
+    for attempt in range(limits.tries):
+        if attempt:
+            await asyncio.sleep(limits.wait_s * 2 ** (attempt - 1))
+        try:
+            async with asyncio.timeout(limits.timeout_s):
+                status, raw = await _posted(client, path, body, limits.most_bytes)
+        except TimeoutError:
+            trouble = f"no answer within {limits.timeout_s:g} s"
+            continue
+        except httpx.InvalidURL as e:
+            raise GraphFault("bad_address", f"{client.base_url}: {e}") from e
+        except httpx.TransportError as e:
+            trouble = f"{type(e).__name__}: {e}"
+            continue
+        if status == 200:
+            return _result(path, raw)
+        if status == 500 and path in ABSENT_ON_500:
+            return None
+        if status not in _AGAIN:
+            detail = f"{path} {json.dumps(dict(body))[:200]}: status {status}: {raw[:200]!r}"
+            raise GraphFault("bad_request", f"{detail}. The server does not take this request.")
+        trouble = f"status {status}"
+    raise GraphFault(
+        "unreachable",
+        f"{client.base_url}{path}: {trouble}, {limits.tries} tries. Is the graph's server running there?",
+        transient=True,
+    )
+
+
+async def _posted(
+    client: httpx.AsyncClient, path: str, body: Mapping[str, Any], most: int
+) -> tuple[int, bytes]:
+    """Status and body, read only as far as it may go."""
+    async with client.stream("POST", path, json=dict(body)) as reply:
+        parts, size = [], 0
+        async for part in reply.aiter_bytes():
+            size += len(part)
+            if size > most:
+                raise GraphFault("too_large", f"{path}: expected a reply of at most {most} bytes, found more")
+            parts.append(part)
+        return reply.status_code, b"".join(parts)
+
+
+def _result(path: str, raw: bytes) -> Any:
+    try:
+        reply = json.loads(raw)
+    except (ValueError, RecursionError) as e:
+        raise GraphFault(
+            "garbage", f"{path}: expected JSON, found {raw[:80]!r}: {e}"[:300], transient=True
+        ) from e
+    if not isinstance(reply, dict) or "result" not in reply:
+        raise GraphFault("garbage", f'{path}: expected {{"result": ...}}, found {raw[:80]!r}', transient=True)
+    return reply["result"]

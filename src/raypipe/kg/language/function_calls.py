@@ -1,0 +1,176 @@
+"""Structured function calls, as WeKnow's prompts ask for them, and the program of calls that they mean.
+
+A reply is one JSON object: `calls`, each a function with its arguments, and the `operation` on what they
+give. A name "$" and a number means what an earlier call found, so that one question becomes a chain. Pure
+functions; knows no graph. What is no such object is `Unreadable`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from raypipe.kg.language.answer_rules import RULES
+from raypipe.kg.language.program import (
+    Arg,
+    Cond,
+    Line,
+    Mean,
+    Nothing,
+    Number,
+    Program,
+    Query,
+    Sort,
+    Star,
+    Tail,
+    Text,
+    print_program,
+)
+from raypipe.text.replies import Unreadable
+
+FUNCTIONS: Final[Mapping[str, str]] = {
+    "movie": "get_movie", "person": "get_person", "cast": "get_movie_person_cast",
+    "crew": "get_movie_person_crew", "oscar": "get_movie_person_oscar",
+    "price": "get_stock_price", "dividend": "get_stock_dividend", "pe_ratio": "get_stock_pe_ratio",
+    "market_cap": "get_stock_market_cap", "eps": "get_stock_eps",
+    "artist": "get_person", "song": "get_song", "grammy_artist": "get_grammy_person",
+    "grammy_song": "get_grammy_song", "year": "get_grammy_year",
+    "nba": "get_nba_on_date", "soccer": "get_soccer_on_date", "last_game": "get_soccer_last_game",
+    "next_game": "get_soccer_next_game", "entity": "get_open",
+}  # fmt: skip
+"""Function of a reply -> call of the language. Artist, song and year are WeKnow's three of music."""
+
+OPS: Final = ("eq", "neq", "ge", "le", "gt", "lt")
+TAKES: Final = ("first", "all", "count", "mean")
+MOST_CALLS: Final = 4
+MOST_CONDITIONS: Final = 3
+_TIED: Final = frozenset({"cast", "crew", "oscar"})
+_TIMED: Final = frozenset({"price", "nba", "soccer"})
+_BEFORE = re.compile(r"\$(\d)")
+
+
+def schema() -> dict[str, Any]:
+    """The JSON schema of a reply, every length bounded: what a decoder is held to."""
+    name = {"type": "string", "maxLength": 80}
+    key = {"type": "string", "maxLength": 30}
+    condition = _object(("key", "op", "value"), key=key, op={"enum": list(OPS)}, value=name)
+    call = _object(
+        ("function", "name"),
+        function={"enum": list(FUNCTIONS)},
+        name=name,
+        other=name,
+        time={"type": "string", "maxLength": 40},
+        attribute=key,
+        conditions={"type": "array", "items": condition, "maxItems": MOST_CONDITIONS},
+        order=key,
+        take={"enum": list(TAKES)},
+    )
+    calls = {"type": "array", "items": call, "maxItems": MOST_CALLS}
+    return _object(("calls", "operation"), calls=calls, operation={"enum": list(RULES)})
+
+
+def _object(required: tuple[str, ...], **properties: Any) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(required),
+        "additionalProperties": False,
+    }
+
+
+def program_of(text: str) -> tuple[str, str]:
+    """The program in the call language, "None" where there is no call, and its rule (`conclude.RULES`).
+    Raises Unreadable for anything else than an object of `schema`; what may be empty may be left out.
+
+    >>> call = {"function": "song", "name": "last song", "attribute": "author"}
+    >>> program_of(json.dumps({"calls": [call], "operation": "value"}))
+    ('get_song("last song")["author"]', 'value')
+    """
+    try:
+        tree = json.loads(text)
+    except (ValueError, RecursionError) as e:
+        raise Unreadable(f"expected a JSON object of function calls: {e}") from e
+    if not isinstance(tree, dict) or not isinstance(tree.get("calls"), list):
+        raise Unreadable('expected a JSON object with a list of "calls"')
+    calls, rule = tree["calls"], tree.get("operation", "value")
+    if not isinstance(rule, str) or rule not in RULES:
+        raise Unreadable(f"operation: expected one of {', '.join(RULES)}, found {str(rule)[:40]!r}")
+    if len(calls) > MOST_CALLS:
+        raise Unreadable(f"calls: expected at most {MOST_CALLS}, found {len(calls)}")
+    if not calls:
+        return "None", rule
+    lines = [line for n, call in enumerate(calls, 1) for line in _lines(n, call)]
+    return print_program(Program(tuple(lines))), rule
+
+
+def _lines(n: int, call: Any) -> list[Line]:
+    """The n-th call: a line, and where it filters or orders what has no conditions of its own, a sort."""
+    if not isinstance(call, dict):
+        raise Unreadable(f"calls: expected objects, found {str(call)[:40]!r}")
+    function = _text(call, "function", n)
+    if function not in FUNCTIONS:
+        raise Unreadable(f"call {n}: there is no function {function[:40]!r}; known: {', '.join(FUNCTIONS)}")
+    take = _text(call, "take", n) or "first"
+    if take not in TAKES:
+        raise Unreadable(f"call {n}: take: expected one of {', '.join(TAKES)}, found {take[:40]!r}")
+    where, order = _conditions(call, n), _text(call, "order", n)
+    tied = where if function in _TIED else ()
+    rest = () if function in _TIED else where
+    tail = Tail(_text(call, "attribute", n) or None, take == "count")
+    query = Query(FUNCTIONS[function], _args(function, call, n), tied, everything=take != "first")
+    if not order and not rest:
+        whole = Query(query.name, query.args, tied, tail, take in ("all", "mean"))
+        return [Mean(whole)] if take == "mean" else [whole]
+    everything = Query(query.name, query.args, tied, everything=True)
+    key = order.removeprefix("-") or rest[0].key
+    tail = tail if take != "first" else Tail(tail.key, first=1)
+    sort = Sort(rest, key, order.startswith("-"), tail)
+    return [everything, Mean(sort) if take == "mean" else sort]
+
+
+def _args(function: str, call: Mapping[str, Any], n: int) -> tuple[Arg, ...]:
+    names: list[Arg] = [_name(call, "name", n)]
+    if function in _TIED:
+        names.append(_name(call, "other", n))
+    elif isinstance(names[0], Nothing):
+        raise Unreadable(f"call {n}: {function}: expected a name, found none")
+    if function == "year" and isinstance(names[0], Text) and names[0].value.isdecimal():
+        names = [Number(int(names[0].value[:9]))]
+    if function in _TIMED:
+        names.append(Text(_text(call, "time", n) or "latest"))
+    return tuple(names)
+
+
+def _name(call: Mapping[str, Any], field: str, n: int) -> Arg:
+    said = _text(call, field, n)
+    if (before := _BEFORE.fullmatch(said)) is None:
+        return Text(said) if said else Nothing()
+    if int(before[1]) != n - 1:
+        raise Unreadable(f"call {n}: {field}: expected ${n - 1}, what the call before found; found {said}")
+    return Star()
+
+
+def _conditions(call: Mapping[str, Any], n: int) -> tuple[Cond, ...]:
+    given = call.get("conditions", [])
+    if not isinstance(given, list) or len(given) > MOST_CONDITIONS:
+        raise Unreadable(f"call {n}: conditions: expected a list of at most {MOST_CONDITIONS}")
+    out = []
+    for c in given:
+        if not isinstance(c, dict) or c.get("op") not in OPS:
+            raise Unreadable(f"call {n}: conditions: expected key, op ({', '.join(OPS)}) and value")
+        key, value = _text(c, "key", n), _text(c, "value", n)
+        if not key or not value:
+            raise Unreadable(f"call {n}: conditions: expected a key and a value, found none")
+        number = re.fullmatch(r"-?\d{1,12}", value, re.ASCII)
+        out.append(Cond(c["op"], key, Number(int(value)) if number else Text(value)))
+    return tuple(out)
+
+
+def _text(tree: Mapping[str, Any], field: str, n: int) -> str:
+    """A text or number of a call, without quotes, line ends and what else no name of the language has."""
+    value = tree.get(field, "")
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise Unreadable(f"call {n}: {field}: expected text, found {str(value)[:40]!r}")
+    return " ".join(re.sub(r'["\\\x00-\x1f]', " ", str(value)).split())[:100]

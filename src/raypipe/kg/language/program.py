@@ -1,0 +1,179 @@
+"""Programs of the knowledge graph's call language, as values, and their canonical text.
+
+Knows the shape of programs. Does not know how text becomes one (`calls`), nor tables, keys or what a call
+gives (`raypipe.kg`). Source of the language: db3's regularised API.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias
+
+FUNCTIONS: Final = (
+    "get_person", "get_movie", "get_movie_person_cast", "get_movie_person_crew", "get_movie_person_oscar",
+    "get_stock_price", "get_stock_pe_ratio", "get_stock_market_cap", "get_stock_dividend", "get_stock_eps",
+    "get_song", "get_grammy_person", "get_grammy_song", "get_grammy_year", "get_nba_on_date",
+    "get_soccer_on_date", "get_soccer_last_game", "get_soccer_next_game", "get_open",
+)  # fmt: skip
+
+Op: TypeAlias = Literal["eq", "neq", "ge", "le", "gt", "lt"]
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A name, a time or a value."""
+
+    value: str
+    bare: bool = False  # written without quotes: then a condition may mean a column by it
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    value: int | float
+
+
+@dataclass(frozen=True, slots=True)
+class Nothing:
+    """None: unconstrained."""
+
+
+@dataclass(frozen=True, slots=True)
+class Star:
+    """All values that the line before put out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """A bracket list: what belongs to every one of them."""
+
+    items: tuple[Text | Number, ...]
+
+
+Value: TypeAlias = Text | Number | Star | Nothing
+Arg: TypeAlias = Value | Names
+
+
+@dataclass(frozen=True, slots=True)
+class Cond:
+    op: Op
+    key: str
+    value: Value
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """What is taken of the rows: `["key"]["len"][:3]`."""
+
+    key: str | None = None
+    count: bool = False
+    first: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """One call."""
+
+    name: str  # lower case, with "get_"
+    args: tuple[Arg, ...]  # names and times
+    where: tuple[Cond, ...] = ()  # all must hold
+    tail: Tail = Tail()
+    everything: bool = False  # ALL
+    lead: int | None = None  # n before the call: the first n
+
+
+@dataclass(frozen=True, slots=True)
+class Sort:
+    """Filters and orders the rows of the line before."""
+
+    where: tuple[Cond, ...]
+    key: str
+    descending: bool = False
+    tail: Tail = Tail()
+
+
+@dataclass(frozen=True, slots=True)
+class Mean:
+    of: Query | Sort
+
+
+@dataclass(frozen=True, slots=True)
+class Empty:
+    """The line "None": no call fits the question."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bad:
+    """A line that cannot be read."""
+
+    text: str
+    why: str  # with line and column in the whole program
+    at: int  # character offset in the whole program
+
+
+Line: TypeAlias = Query | Sort | Mean | Empty | Bad
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    lines: tuple[Line, ...]
+
+
+def print_program(program: Program) -> str:
+    """The program in its canonical text, a line each. Parsing that gives the program again."""
+    return "\n".join(print_line(line) for line in program.lines)
+
+
+def print_line(line: Line) -> str:
+    """One line in its canonical text; a bad one as it came."""
+    match line:
+        case Empty():
+            return "None"
+        case Bad(text=text):
+            return text
+        case Mean(of=of):
+            return f"AVG({print_line(of)})"
+        case Sort(where, key, descending, tail):
+            return f"sort({_print_where(where)}, {'-' * descending}{_print_key(key)}){_print_tail(tail)}"
+        case Query():
+            inside = [_print_value(a) for a in line.args]
+            if line.where or line.name.startswith("get_movie_person_"):
+                inside.append(_print_where(line.where))
+            lead = "ALL " * line.everything + (f"{line.lead} " if line.lead else "")
+            return f"{lead}{line.name}({', '.join(inside)}){_print_tail(line.tail)}"
+
+
+def _print_tail(t: Tail) -> str:
+    key = f"[{quoted(t.key)}]" if t.key is not None else ""
+    return key + '["len"]' * t.count + (f"[:{t.first}]" if t.first is not None else "")
+
+
+def _print_where(where: tuple[Cond, ...]) -> str:
+    if not where:
+        return "None"
+    each = [f"{c.op}({_print_key(c.key)}, {_print_value(c.value)})" for c in where]
+    return each[0] if len(each) == 1 else f"[{', '.join(each)}]"
+
+
+def _print_key(key: str) -> str:
+    return key if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,39}", key) and key != "len" else quoted(key)
+
+
+def _print_value(value: Arg) -> str:
+    match value:
+        case Nothing():
+            return "None"
+        case Star():
+            return "*"
+        case Number(value=n):
+            return f"{n:.6f}".rstrip("0") + "0" * (f"{n:.6f}".rstrip("0")[-1] == ".") if n % 1 else f"{n:.0f}"
+        case Names(items=items):
+            return f"[{', '.join(_print_value(i) for i in items)}]"
+        case Text(value=text, bare=bare):
+            return text if bare else quoted(text)
+
+
+def quoted(text: str) -> str:
+    """A name as a string of the language."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'

@@ -1,0 +1,58 @@
+"""A question and its calls become an example: the names that stand in both give way to places.
+
+Pure functions; knows programs and banks, no graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from raypipe.kg.language.example_bank import Domain, Group
+from raypipe.kg.language.program import Mean, Names, Program, Query, Text, print_program, quoted
+
+KINDS: Final[Mapping[str, tuple[str, ...]]] = {
+    "get_movie": ("movie",), "get_movie_person_cast": ("movie", "person"),
+    "get_movie_person_crew": ("movie", "person"), "get_movie_person_oscar": ("movie", "person"),
+    "get_stock_price": ("company",), "get_stock_pe_ratio": ("company",), "get_stock_market_cap": ("company",),
+    "get_stock_eps": ("company",), "get_stock_dividend": ("company",), "get_song": ("song",),
+    "get_grammy_person": ("artist",), "get_grammy_song": ("song",), "get_nba_on_date": ("nba",),
+    "get_soccer_on_date": ("soccer",), "get_soccer_last_game": ("soccer",),
+    "get_soccer_next_game": ("soccer",), "get_open": ("entity",),
+}  # fmt: skip
+"""Kinds of the name places of each call; get_person depends on the domain."""
+
+
+def example(question: str, program: Program, domain: Domain, rule: str = "value") -> Group:
+    """The example of a question and the program that answers it. Raises ValueError for a broken one.
+
+    >>> from raypipe.kg.language.program import Tail
+    >>> call = Query("get_movie", (Text("velora"),), (), Tail("length"))
+    >>> made = example("How long is Velora?", Program((call,)), "movie")
+    >>> made.questions, made.calls
+    (('how long is {movie}?',), 'get_movie({movie})["length"]')
+    """
+    text, calls = " ".join(question.split()).lower(), print_program(program)
+    kinds = dict(_names(program, domain))
+    found = sorted((n for n in kinds if n.lower() in text), key=lambda n: text.index(n.lower()))
+    for name in found:
+        of_kind = [n for n in found if kinds[n] == kinds[name]]
+        tag = "" if len(of_kind) == 1 else f":{'abcdefghi'[of_kind.index(name)]}"
+        place = f"{{{kinds[name]}{tag}}}"
+        text, calls = text.replace(name.lower(), place), calls.replace(quoted(name), place)
+    return Group(domain, calls, (text,), rule)
+
+
+def _names(program: Program, domain: Domain) -> Sequence[tuple[str, str]]:
+    """Each name of a program with its kind."""
+    out: list[tuple[str, str]] = []
+    for line in program.lines:
+        query = line.of if isinstance(line, Mean) else line
+        if not isinstance(query, Query):
+            continue
+        person = ("artist" if domain == "music" else "person",)
+        kinds = KINDS.get(query.name, person if query.name == "get_person" else ())
+        for arg, kind in zip(query.args, kinds, strict=False):
+            items = arg.items if isinstance(arg, Names) else (arg,)
+            out += [(i.value, kind) for i in items if isinstance(i, Text)]
+    return out

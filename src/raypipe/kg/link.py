@@ -1,0 +1,225 @@
+"""Linking: which names of the graph a written name means.
+
+Levels, tried in order until one finds something: `exact` (equal when folded, nicknames, tickers however they
+are marked, and shortened company names included), `substring` (the words of one stand together in the other),
+`tokens` (enough words in common), `embedding` (near enough in meaning, by vectors that are handed in). Which
+levels a kind of name has is a table, as strictness differs: a wrong song is worse than none. db3, sections
+2.3 and 2.6.
+
+Knows names. Does not know tables' other columns, nor calls.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+import numpy as np
+
+from raypipe.core.errors import ConfError
+from raypipe.core.kg import MOST_NEAR, Level, Link, Mention
+from raypipe.kg.aliases import ALIASES, mark_before, short_company, ticker
+from raypipe.kg.normalize import fold
+from raypipe.kg.schema import NAMES, NICKNAMES
+from raypipe.kg.tables import Tables, quoted
+
+MOST_WORDS: Final = 16  # of a name that is looked for in a text; what stands between apostrophes counts
+_WORD: Final = re.compile(r"\w+")
+Vectors: TypeAlias = Callable[[Sequence[str]], Awaitable[np.ndarray]]
+"""Names -> (names, dim) float32, unit rows."""
+
+LEVELS: Final[Mapping[str, tuple[Level, ...]]] = {
+    "person": ("exact", "substring", "tokens"),
+    "movie": ("exact", "substring", "tokens"),
+    "company": ("exact", "tokens"),
+    "artist": ("exact", "substring"),
+    "song": ("exact", "substring"),
+    "nba": ("exact", "substring", "tokens"),
+    "soccer": ("exact", "substring", "tokens"),
+    "entity": ("exact", "substring"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Strictness:
+    """How sure a link must be."""
+
+    levels: Mapping[str, tuple[Level, ...]] = field(default_factory=lambda: LEVELS)  # kind of name -> levels
+    least_shared: float = 0.5  # tokens: Jaccard of the two sets of words, 0..1
+    least_inside: float = 0.5  # substring: of the written name's words, the share that the found one covers
+    least_near: float = 0.85  # embedding: cosine, -1..1
+
+
+class Linker:
+    """The names of one graph, by kind. Read when a kind is first asked for; `forget` after an insert."""
+
+    def __init__(
+        self, tables: Tables, strictness: Strictness | None = None, vectors: Vectors | None = None
+    ) -> None:
+        """`vectors`: of the level embedding; without them no name is found there."""
+        self._tables = tables
+        self._strict = strictness or Strictness()
+        self._vectors = vectors
+        self._pools: dict[str, _Pool] = {}
+
+    def forget(self) -> None:
+        """The tables have changed."""
+        self._pools.clear()
+
+    async def link(self, written: str, kind: str) -> Link | None:
+        """The name of this kind that is meant, or None."""
+        pool = self._pool(kind)
+        query = fold(written) or ""
+        if not query:
+            return None
+        for level in self._strict.levels.get(kind, ("exact",)):
+            found = await self._at(level, pool, query, written)
+            if found is not None:
+                key, score = found
+                return Link(written, kind, key, pool.names[key], level, score)
+        return None
+
+    def mentions(self, text: str) -> list[Mention]:
+        """The names of every kind that stand in a text, exact when folded; where they overlap, the longest.
+        In the order of the text."""
+        words = [m.span() for m in _WORD.finditer(text)]
+        found: list[Mention] = []
+        for i, (start, _) in enumerate(words):
+            for _, end in words[i : i + MOST_WORDS]:
+                key = fold(text[start:end]) or ""
+                names = {
+                    kind: pool.names[pool.aliases[key]]
+                    for kind, pool in ((k, self._pool(k)) for k in NAMES)
+                    if key in pool.aliases
+                }
+                if names:
+                    marked = mark_before(text[:start]) if "company" in names else 0
+                    found.append(Mention((start - marked, end), names))
+        found.sort(key=lambda m: (m.span[0] - m.span[1], m.span[0]))
+        kept: list[Mention] = []
+        for m in found:
+            if all(m.span[1] <= k.span[0] or k.span[1] <= m.span[0] for k in kept):
+                kept.append(m)
+        return sorted(kept, key=lambda m: m.span)
+
+    def _pool(self, kind: str) -> _Pool:
+        if kind not in self._pools:
+            self._pools[kind] = _read_pool(self._tables, kind)
+        return self._pools[kind]
+
+    async def _at(self, level: Level, pool: _Pool, query: str, written: str) -> tuple[str, float] | None:
+        match level:
+            case "exact":
+                same = [query]
+                if pool.company:
+                    same += [short_company(query), fold(ticker(written)) or ""]
+                key = next((pool.aliases[s] for s in same if s in pool.aliases), None)
+                return None if key is None else (key, 1.0)
+            case "substring":
+                return pool.inside(query, self._strict.least_inside)
+            case "tokens":
+                return pool.shared(query, self._strict.least_shared)
+            case "embedding":
+                return await self._near(pool, written)
+
+    async def _near(self, pool: _Pool, written: str) -> tuple[str, float] | None:
+        if self._vectors is None or not pool.names:
+            return None
+        if len(pool.names) > MOST_NEAR:
+            raise ConfError(
+                f"graphs.yaml: levels: expected at most {MOST_NEAR} names of a kind that is linked by "
+                f"embedding, found {len(pool.names)} such as {next(iter(pool.names.values()))!r}. Leave "
+                "embedding out of its levels"
+            )
+        if pool.vectors is None:
+            pool.vectors = await self._vectors(list(pool.names.values()))
+        scores = pool.vectors @ (await self._vectors([written]))[0]
+        score, key = max(zip(scores.tolist(), pool.names, strict=True))
+        return (key, score) if score >= self._strict.least_near else None
+
+
+@dataclass(slots=True)
+class _Pool:
+    company: bool
+    names: dict[str, str] = field(default_factory=dict)  # key -> as spelled first
+    aliases: dict[str, str] = field(
+        default_factory=dict
+    )  # folded name -> key; the first to claim it keeps it
+    by_word: dict[str, list[str]] = field(default_factory=dict)  # word -> aliases that have it
+    vectors: np.ndarray | None = (
+        None  # (names, dim) float32, unit rows, in their order; None: not asked for yet
+    )
+
+    def add(self, alias: str, key: str) -> None:
+        if alias and alias not in self.aliases:
+            self.aliases[alias] = key
+            for word in set(alias.split()):
+                self.by_word.setdefault(word, []).append(alias)
+
+    def _near(self, query: str) -> dict[str, int]:
+        """Aliases that share a word with the query -> how many of its distinct words."""
+        counts: dict[str, int] = {}
+        for word in set(query.split()):
+            for alias in self.by_word.get(word, ()):
+                counts[alias] = counts.get(alias, 0) + 1
+        return counts
+
+    def inside(self, query: str, least: float) -> tuple[str, float] | None:
+        """The name nearest in length that holds the query's words in a row, or stands so in the query."""
+        best: tuple[float, str] | None = None
+        size = len(query.split())
+        for alias in self._near(query):
+            length = len(alias.split())
+            if f" {query} " in f" {alias} ":
+                score = size / length
+            elif f" {alias} " in f" {query} " and length / size >= least:
+                score = length / size
+            else:
+                continue
+            if best is None or (-score, alias) < best:
+                best = (-score, alias)
+        return None if best is None else (self.aliases[best[1]], -best[0])
+
+    def shared(self, query: str, least: float) -> tuple[str, float] | None:
+        """The name with the largest Jaccard of words."""
+        words = set(short_company(query).split() if self.company else query.split())
+        best: tuple[float, str] | None = None
+        for alias in self._near(" ".join(words)):
+            theirs = set(short_company(alias).split() if self.company else alias.split())
+            score = len(words & theirs) / len(words | theirs)
+            if score >= least and (best is None or (-score, alias) < best):
+                best = (-score, alias)
+        return None if best is None else (self.aliases[best[1]], -best[0])
+
+
+def _read_pool(tables: Tables, kind: str) -> _Pool:
+    pool = _Pool(company=kind == "company")
+    later: list[tuple[str, str]] = []
+    for table, column, meant in NAMES[kind]:
+        wanted = quoted(meant or column)
+        rows = tables.query(
+            f"SELECT DISTINCT {quoted(column)}, {wanted} FROM {quoted(table)} "
+            f"WHERE {quoted(column)} IS NOT NULL AND {wanted} IS NOT NULL ORDER BY 1, 2"
+        )
+        for name, target in rows:
+            alias, key = fold(name) or "", fold(target) or ""
+            pool.names.setdefault(key, str(target))
+            pool.add(alias, key)
+            if pool.company and column != "ticker":
+                later.append((short_company(alias), key))
+    if kind in NICKNAMES:
+        rows = tables.query(
+            "SELECT name, alias FROM team WHERE sport = ? AND name IS NOT NULL ORDER BY 1", (NICKNAMES[kind],)
+        )
+        for name, alias in rows:  # a team is known, whether or not it has played
+            key = fold(name) or ""
+            pool.names.setdefault(key, str(name))
+            pool.add(key, key)
+            later.append((fold(alias) or "", key))
+    later += [(a, fold(n) or "") for a, n in ALIASES.get(kind, {}).items()]
+    for alias, key in later:
+        if key in pool.names:
+            pool.add(alias, key)
+    return pool

@@ -1,0 +1,76 @@
+"""The names of a server's graph that stand in a text.
+
+A server tells no list of its names, but its searches rank names by the words that they share with what is
+asked. So the whole text is asked of each search, and what they give is looked for in it as in embedded
+tables. Teams and clubs are known beforehand (`graph.spellings`), clubs of other leagues from the last
+weekend's games. A share is found by its company's name, or by its ticker: what may be one is asked for.
+
+Knows the searches and the linker. Does not know what is asked about the names.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from raypipe.core.kg import Mention
+from raypipe.kg.aliases import TEAMS, short_company, tickers_in
+from raypipe.kg.fetch import Fetched, Remote, mapping, movies, people, strings
+from raypipe.kg.graph import Need
+from raypipe.kg.language.time_words import Moment, When
+from raypipe.kg.normalize import fold
+
+_SEARCHES = {
+    "artist": "/music/search_artist_entity_by_name",
+    "song": "/music/search_song_entity_by_name",
+    "entity": "/open/search_entity_by_name",
+}
+_COMPANIES, _TICKER = "/finance/get_company_name", "/finance/get_ticker_by_name"
+_INFO = "/finance/get_info"
+_GAMES = "get_soccer_on_date"
+
+
+async def named(graph: Remote, text: str, now: Moment) -> list[Mention]:
+    """In the text's order, the longest where they overlap; capitals tell a ticker from a word. Sends
+    `knowledge.MOST_SEARCHES` requests at most. Raises GraphFault for a server that is down or talks
+    garbage."""
+    rows = graph.open()
+    await movies(rows, [text])
+    await people(rows, [text], films=False)
+    paths = [*_SEARCHES.values(), _COMPANIES]
+    *found, companies = [
+        strings(names, path)
+        for path, names in zip(paths, await rows.all((p, {"query": text}) for p in paths), strict=True)
+    ]
+    for table, names in zip(_SEARCHES, found, strict=True):
+        rows.tables.insert(table, [{"name": n} for n in names])
+    await _companies(rows, text, companies)
+    await _teams(rows, now)
+    rows.linker.forget()
+    return rows.linker.mentions(text)
+
+
+async def _companies(rows: Fetched, text: str, names: list[str]) -> None:
+    """Those that the text names, with their tickers, which is what they are called by in calls."""
+    there = f" {fold(text)} "
+    meant = [n for n in names if any(f" {a} " in there for a in _spoken(n))]
+    tickers = await rows.all((_TICKER, {"query": n}) for n in meant)
+    known = [{"ticker": t, "name": n} for n, t in zip(meant, tickers, strict=True) if isinstance(t, str)]
+    rows.tables.insert("company", known)
+    symbols = [s for s in tickers_in(text) if s not in {k["ticker"] for k in known}]
+    infos = await rows.all((_INFO, {"query": s}) for s in symbols)
+    there_are = [s for s, info in zip(symbols, infos, strict=True) if mapping(info, _INFO) is not None]
+    rows.tables.insert("company", [{"ticker": s} for s in there_are])
+
+
+def _spoken(company: str) -> list[str]:
+    folded = fold(company) or ""
+    return [folded, short_company(folded)]
+
+
+async def _teams(rows: Fetched, now: Moment) -> None:
+    teams = [{"name": t, "sport": sport} for sport, names in TEAMS.items() for t in names]
+    nicknames = [{"name": t, "sport": "nba", "alias": t.split()[-1]} for t in TEAMS["nba"]]
+    rows.tables.insert("team", [*teams, *nicknames])
+    sunday = now.day - timedelta(days=(now.day.weekday() + 1) % 7)
+    for day in (sunday - timedelta(days=1), sunday):
+        await rows.bring(Need(_GAMES, ((),), (), When("days", day, day), now))

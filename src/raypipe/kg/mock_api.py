@@ -1,0 +1,375 @@
+"""What the CRAG mock API answers, from tables: every endpoint of the published description, with its shapes.
+
+A table may carry a column `raw`, the endpoint's own object as JSON: then that is the answer (a film with
+fields that no call uses); without it the object is made of the rows. Searches are the published ones: words
+of the lower-cased names without punctuation, Okapi BM25, scores above 0, ten at most; music drops words whose
+idf is 4 or less, if that leaves any (among fewer than 84 names no word is rarer). Names with equal words are
+rated as one. Ties go to the later entry.
+
+Knows tables and shapes. Does not know HTTP (`server`). All times are seen: hiding what is to come is the
+caller's work, as with the original.
+"""
+
+from __future__ import annotations
+
+import json
+import string
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal, TypeAlias
+
+import numpy as np
+from rank_bm25 import BM25Okapi
+
+from raypipe.kg.schema import Kind
+from raypipe.kg.tables import Tables, quoted, read
+
+Row: TypeAlias = dict[str, Any]
+Body: TypeAlias = Mapping[str, Any]
+Type: TypeAlias = Literal["string", "int", "string?", "strings"]
+
+YEARS: Final = range(1990, 2022)  # of get_year_info; another year is its error 500
+RARE: Final = 4.0  # a word of a music search counts only above this idf
+TOP: Final = 10
+
+_QUERY: Final[dict[str, Type]] = {"query": "string"}
+_NUMBER: Final[dict[str, Type]] = {"query": "int"}
+_GAMES: Final[dict[str, Type]] = {"date": "string", "team_name": "string?"}
+
+
+class OutsideRange(Exception):
+    """What the original answers with 500."""
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    fields: Mapping[str, Type]
+    answer: Callable[[MockApi, Body], Any]
+
+
+class MockApi:
+    """The answers over one graph's tables."""
+
+    def __init__(self, tables: Tables) -> None:
+        self._tables = tables
+        self._searches: dict[str, _Search] = {}
+
+    def rows(self, table: str, where: str = "1", params: Sequence[Any] = ()) -> list[Row]:
+        """Rows of a table as column -> value, in the table's order."""
+        if table not in self._tables.columns:
+            return []
+        columns: dict[str, Kind] = self._tables.columns[table]
+        listed = ", ".join(quoted(c) for c in columns)
+        sql = f"SELECT {listed} FROM {quoted(table)} WHERE {where} ORDER BY rowid"
+        found = self._tables.query(sql, params)
+        return [
+            {name: read(v, kind) for (name, kind), v in zip(columns.items(), row, strict=True)}
+            for row in found
+        ]
+
+    def one(self, table: str, column: str, value: Any) -> Row | None:
+        """The first row whose column is exactly the value."""
+        found = self.rows(table, f"{quoted(column)} = ?", (value,))
+        return found[0] if found else None
+
+    def search(self, table: str, column: str, text: str, rare: float | None = None) -> list[str]:
+        """Names of a table that share words with the text, best first."""
+        if table not in self._searches:
+            names = [str(r[column]) for r in self.rows(table) if r[column] is not None]
+            self._searches[table] = _Search(names)
+        return self._searches[table].best(text, rare)
+
+
+class _Search:
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names: dict[str, list[str]] = {}  # normal form -> names; entries are those forms
+        for name in dict.fromkeys(names):
+            self._names.setdefault(normal(name), []).append(name)
+        self._forms = [f for f in self._names if f]
+        self._bm25 = BM25Okapi([f.split() for f in self._forms]) if self._forms else None
+
+    def best(self, text: str, rare: float | None) -> list[str]:
+        words = normal(text).split()
+        if self._bm25 is None:
+            return []
+        if rare is not None:
+            words = [w for w in words if self._bm25.idf.get(w, 0.0) > rare] or words
+        scores = self._bm25.get_scores(words) if words else np.zeros(len(self._forms))
+        order = np.argsort(scores, kind="stable")[::-1]
+        return [n for i in order if scores[i] > 0 for n in self._names[self._forms[i]]][:TOP]
+
+
+_SIGNS = str.maketrans("", "", string.punctuation)
+
+
+def normal(text: str) -> str:
+    """A name as the searches see it.
+
+    >>> normal("Lock,_Stock and  Two"), normal("J.R.R.")
+    ('lock stock and two', 'jrr')
+    """
+    return " ".join(text.lower().replace("_", " ").translate(_SIGNS).split())
+
+
+# ---------------------------------------------------------------- movie
+
+
+def _raw(row: Row | None, made: Callable[[Row], Any]) -> Any:
+    if row is None:
+        return None
+    return json.loads(row["raw"]) if row.get("raw") else made(row)
+
+
+def _award(row: Row) -> Row:
+    keys = ("ceremony", "category", "name", "film", "winner")
+    return {"year_ceremony": row["year"], **{k: row[k] for k in keys}}
+
+
+def _film(api: MockApi, row: Row) -> Any:
+    def made(row: Row) -> Row:
+        hidden = ("year", "raw", "genres")
+        film = {k: v for k, v in row.items() if k not in hidden and v is not None}
+        film["genres"] = [{"id": i, "name": g} for i, g in enumerate(row["genres"] or ())]
+        for table, keys in (("cast", ("name", "character", "gender", "order")), ("crew", ("name", "job"))):
+            film[table] = [
+                {"id": p["person_id"], **{k: p[k] for k in keys}}
+                for p in api.rows(table, "movie_id = ?", (row["id"],))
+            ]
+        awards = [_award(r) for r in api.rows("oscar", "film = ? AND year >= ?", (row["title"], row["year"]))]
+        return {**film, **({"oscar_awards": awards} if awards else {})}
+
+    return _raw(row, made)
+
+
+def _human(api: MockApi, row: Row) -> Any:
+    def made(row: Row) -> Row:
+        acted = [r["movie_id"] for r in api.rows("cast", "person_id = ?", (row["id"],))]
+        directed = [
+            r["movie_id"] for r in api.rows("crew", "person_id = ? AND lower(job) = 'director'", (row["id"],))
+        ]
+        awards = [_award(r) for r in api.rows("oscar", "name = ?", (row["name"],))]
+        person = {"name": row["name"], "id": row["id"], "birthday": row["birthday"]}
+        lists = {
+            "acted_movies": list(dict.fromkeys(acted)),
+            "directed_movies": directed,
+            "oscar_awards": awards,
+        }
+        return person | {k: v for k, v in lists.items() if v}
+
+    return _raw(row, made)
+
+
+def _found(
+    api: MockApi, table: str, column: str, text: str, made: Callable[[MockApi, Row], Any]
+) -> list[Any]:
+    out: list[Any] = []
+    for name in api.search(table, column, text):
+        out += [made(api, r) for r in api.rows(table, f"{quoted(column)} = ?", (name,))]
+    return out[:TOP]
+
+
+def _year_info(api: MockApi, body: Body) -> Any:
+    text = body["query"]
+    if not text.isdigit() or int(text) not in YEARS:
+        raise OutsideRange(text)
+    given = api.one("film_year", "year", int(text))
+    if given is not None:
+        return json.loads(given["raw"])
+    films = [r["id"] for r in api.rows("movie", "year = ?", (int(text),))]
+    awards = [_award(r) for r in api.rows("oscar", "year = ?", (int(text),))]
+    return {"movie_list": films, "oscar_awards": awards} if films or awards else None
+
+
+def _by_id(table: str, made: Callable[[MockApi, Row], Any]) -> Callable[[MockApi, Body], Any]:
+    def answer(api: MockApi, body: Body) -> Any:
+        row = api.one(table, "id", body["query"])
+        return None if row is None else made(api, row)
+
+    return answer
+
+
+# ---------------------------------------------------------------- finance
+
+_BARS: Final = ("Open", "High", "Low", "Close", "Volume")
+
+
+def _history(api: MockApi, body: Body) -> Any:
+    rows = api.rows("price", "ticker = ?", (body["query"],))
+    return {f"{r['date']} 00:00:00 EST": {b: r[b.lower()] for b in _BARS} for r in rows} or None
+
+
+def _minutes(api: MockApi, body: Body) -> Any:
+    rows = api.rows("price_detail", "ticker = ?", (body["query"],))
+    return {f"{r['date']} {r['time']}:00 EST": {b: r[b.lower()] for b in _BARS} for r in rows} or None
+
+
+def _dividends(api: MockApi, body: Body) -> Any:
+    rows = api.rows("dividend", "ticker = ?", (body["query"],))
+    return {f"{r['date']} 00:00:00 EST": r["value"] for r in rows} or None
+
+
+def _company(column: str) -> Callable[[MockApi, Body], Any]:
+    def answer(api: MockApi, body: Body) -> Any:
+        row = api.one("company", "ticker", body["query"])
+        return None if row is None else row[column]
+
+    return answer
+
+
+def _company_info(api: MockApi, body: Body) -> Any:
+    row = api.one("company", "ticker", body["query"])
+    return _raw(row, lambda r: {"symbol": r["ticker"]} | {k: v for k, v in r.items() if v is not None})
+
+
+def _ticker(api: MockApi, body: Body) -> Any:
+    row = api.one("company", "name", body["query"])
+    return None if row is None else row["ticker"]
+
+
+# ---------------------------------------------------------------- music
+
+
+def _field(table: str, column: str) -> Callable[[MockApi, Body], Any]:
+    def answer(api: MockApi, body: Body) -> Any:
+        row = api.one(table, "name", body["query"])
+        return None if row is None else row[column]
+
+    return answer
+
+
+def _lifespan(api: MockApi, body: Body) -> Any:
+    row = api.one("artist", "name", body["query"])
+    return None if row is None else [row["birth_date"], row["end_date"]]
+
+
+def _best(category: str) -> Callable[[MockApi, Body], Any]:
+    def answer(api: MockApi, body: Body) -> Any:
+        rows = api.rows("grammy", "winner AND year = ? AND lower(category) = ?", (body["query"], category))
+        return [r["nominee"] for r in rows] or None
+
+    return answer
+
+
+def _awards(column: str, body: Body, api: MockApi) -> list[Row]:
+    return api.rows("grammy", f"winner AND {quoted(column)} = ?", (body["query"],))
+
+
+def _billboard(api: MockApi, body: Body) -> Any:
+    day = body.get("date")
+    rows = api.rows("billboard", "rank = ? AND (? IS NULL OR date = ?)", (body["rank"], day, day))
+    return [[r["song"] for r in rows] or None, [r["artist"] for r in rows] or None]
+
+
+def _billboard_attribute(api: MockApi, body: Body) -> Any:
+    known = ("rank_last_week", "weeks_in_chart", "top_position", "rank")
+    rows = api.rows("billboard", "song = ? AND date = ?", (body["song_name"], body["date"]))
+    if not rows or body["attribute"] not in known or rows[0][body["attribute"]] is None:
+        return None
+    return str(rows[0][body["attribute"]])
+
+
+# ---------------------------------------------------------------- open, sports
+
+
+def _entity(api: MockApi, body: Body) -> Any:
+    def made(row: Row) -> Row:
+        keys = ("summary_text", "summary_structured")
+        return {k: row[k] for k in keys if row[k] is not None} | {"raw_mediawiki": row["summary_text"]}
+
+    return _raw(api.one("entity", "name", body["query"]), made)
+
+
+def _soccer(api: MockApi, body: Body) -> Any:
+    day, team = body["date"], body.get("team_name")
+    rows = api.rows("soccer_game", "date LIKE ? || '%' AND (? IS NULL OR team = ?)", (day, team, team))
+    hidden = ("league", "season", "team", "game")
+    out: dict[str, Row] = {}
+    for r in rows:
+        home, away = (r["team"], r["opponent"]) if r["venue"] == "Home" else (r["opponent"], r["team"])
+        key = str((r["league"], r["season"], r["team"], r.get("game") or f"{r['date']} {home}-{away}"))
+        shown = {
+            **r,
+            "date": f"{r['date']}T00:00:00.000",
+            "time": f"{r['time']}:00" if r["time"] and len(r["time"]) == 5 else r["time"],
+        }
+        for column, value in shown.items():
+            if column not in hidden:
+                out.setdefault(column, {})[key] = value
+    return out or None
+
+
+def _nba(api: MockApi, body: Body) -> Any:
+    day, team = body["date"], body.get("team_name")
+    where = "date LIKE ? || '%' AND (? IS NULL OR team_name_home = ? OR team_name_away = ?)"
+    out: dict[str, Row] = {}
+    for i, r in enumerate(api.rows("nba_game", where, (day, team, team, team))):
+        shown = {k: v for k, v in r.items() if k != "date"} | {"game_date": f"{r['date']} 00:00:00"}
+        for column, value in shown.items():
+            out.setdefault(column, {})[str(i)] = value
+    return out or None
+
+
+def _play_by_play(api: MockApi, body: Body) -> Any:
+    marks = ", ".join("?" * len(body["game_ids"])) or "NULL"
+    out: dict[str, Row] = {}
+    for i, r in enumerate(api.rows("play_by_play", f"game_id IN ({marks})", tuple(body["game_ids"]))):
+        for column, value in r.items():
+            out.setdefault(column, {})[str(i)] = value
+    return out or None
+
+
+ENDPOINTS: Final[Mapping[str, Endpoint]] = {
+    "/open/search_entity_by_name": Endpoint(_QUERY, lambda a, b: a.search("entity", "name", b["query"])),
+    "/open/get_entity": Endpoint(_QUERY, _entity),
+    "/movie/get_person_info": Endpoint(_QUERY, lambda a, b: _found(a, "person", "name", b["query"], _human)),
+    "/movie/get_movie_info": Endpoint(_QUERY, lambda a, b: _found(a, "movie", "title", b["query"], _film)),
+    "/movie/get_year_info": Endpoint(_QUERY, _year_info),
+    "/movie/get_movie_info_by_id": Endpoint(_NUMBER, _by_id("movie", _film)),
+    "/movie/get_person_info_by_id": Endpoint(_NUMBER, _by_id("person", _human)),
+    "/finance/get_company_name": Endpoint(_QUERY, lambda a, b: a.search("company", "name", b["query"])),
+    "/finance/get_ticker_by_name": Endpoint(_QUERY, _ticker),
+    "/finance/get_price_history": Endpoint(_QUERY, _history),
+    "/finance/get_detailed_price_history": Endpoint(_QUERY, _minutes),
+    "/finance/get_dividends_history": Endpoint(_QUERY, _dividends),
+    "/finance/get_market_capitalization": Endpoint(_QUERY, _company("market_cap")),
+    "/finance/get_eps": Endpoint(_QUERY, _company("eps")),
+    "/finance/get_pe_ratio": Endpoint(_QUERY, _company("pe_ratio")),
+    "/finance/get_info": Endpoint(_QUERY, _company_info),
+    "/music/search_artist_entity_by_name": Endpoint(
+        _QUERY, lambda a, b: a.search("artist", "name", b["query"], RARE)
+    ),
+    "/music/search_song_entity_by_name": Endpoint(
+        _QUERY, lambda a, b: a.search("song", "name", b["query"], RARE)
+    ),
+    "/music/get_billboard_rank_date": Endpoint({"rank": "int", "date": "string?"}, _billboard),
+    "/music/get_billboard_attributes": Endpoint(
+        {"date": "string", "attribute": "string", "song_name": "string"}, _billboard_attribute
+    ),
+    "/music/grammy_get_best_artist_by_year": Endpoint(_NUMBER, _best("best new artist")),
+    "/music/grammy_get_award_count_by_artist": Endpoint(_QUERY, lambda a, b: len(_awards("artist", b, a))),
+    "/music/grammy_get_award_count_by_song": Endpoint(_QUERY, lambda a, b: len(_awards("nominee", b, a))),
+    "/music/grammy_get_best_song_by_year": Endpoint(_NUMBER, _best("song of the year")),
+    "/music/grammy_get_award_date_by_artist": Endpoint(
+        _QUERY, lambda a, b: list(dict.fromkeys(r["year"] for r in _awards("artist", b, a)))
+    ),
+    "/music/grammy_get_best_album_by_year": Endpoint(_NUMBER, _best("album of the year")),
+    "/music/grammy_get_all_awarded_artists": Endpoint(
+        {},
+        lambda a, b: list(
+            dict.fromkeys(
+                r["nominee"] for r in a.rows("grammy", "winner AND lower(category) = 'best new artist'")
+            )
+        ),
+    ),
+    "/music/get_artist_birth_place": Endpoint(_QUERY, _field("artist", "birth_place")),
+    "/music/get_artist_birth_date": Endpoint(_QUERY, _field("artist", "birth_date")),
+    "/music/get_members": Endpoint(_QUERY, _field("artist", "members")),
+    "/music/get_lifespan": Endpoint(_QUERY, _lifespan),
+    "/music/get_song_author": Endpoint(_QUERY, _field("song", "author")),
+    "/music/get_song_release_country": Endpoint(_QUERY, _field("song", "release_country")),
+    "/music/get_song_release_date": Endpoint(_QUERY, _field("song", "release_date")),
+    "/music/get_artist_all_works": Endpoint(_QUERY, _field("artist", "music")),
+    "/sports/soccer/get_games_on_date": Endpoint(_GAMES, _soccer),
+    "/sports/nba/get_games_on_date": Endpoint(_GAMES, _nba),
+    "/sports/nba/get_play_by_play_data_by_game_ids": Endpoint({"game_ids": "strings"}, _play_by_play),
+}

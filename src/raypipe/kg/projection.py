@@ -1,0 +1,53 @@
+"""What is taken of a relation: rows, a column's values, their number."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from raypipe.core.kg import Value
+from raypipe.kg.relation import ORDER, Column, Relation
+from raypipe.kg.tables import Tables, quoted, read
+
+MOST_ROWS: Final = 1_000  # of one line that are handed on; counts, means and sorts are over all of them
+
+
+def column_values(relation: Relation, column: Column, tables: Tables, limit: int) -> list[Value]:
+    """The first values of a column in the rows' order, a list's items one by one; nulls are counted, and left
+    out."""
+    if column.kind == "list":
+        items = f"({relation.sql}) AS r, json_each({column.sql}) AS j"
+        sql = f"SELECT j.value FROM {items} ORDER BY r.{ORDER}, j.key"
+        params = (*relation.params, *column.params)
+    else:
+        sql = f"SELECT {column.sql} FROM ({relation.sql}) AS r ORDER BY r.{ORDER}"
+        params = (*column.params, *relation.params)
+    found = tables.query(f"{sql} LIMIT {limit}", params)
+    kind = "text" if column.kind in (None, "list") else column.kind
+    return [read(v, kind) for (v,) in found if v is not None]
+
+
+def first_rows(relation: Relation, tables: Tables, limit: int) -> tuple[Mapping[str, Any], ...]:
+    """The first rows, in order, as column -> value."""
+    listed = ", ".join(f"r.{quoted(c)}" for c in relation.columns)
+    sql = f"SELECT {listed} FROM ({relation.sql}) AS r ORDER BY r.{ORDER} LIMIT {limit}"
+    found = tables.query(sql, relation.params)
+    return tuple(
+        {name: read(v, kind) for (name, kind), v in zip(relation.columns.items(), row, strict=True)}
+        for row in found
+    )
+
+
+def _count(sql: str, params: tuple[Any, ...], tables: Tables) -> int:
+    return int(tables.query(f"SELECT count(*) FROM ({sql})", params)[0][0])
+
+
+def counted(relation: Relation, column: Column | None, tables: Tables) -> int:
+    """How many rows there are, or values of a column."""
+    if column is None:
+        return _count(relation.sql, relation.params, tables)
+    if column.kind == "list":
+        sql = f"SELECT 1 FROM ({relation.sql}) AS r, json_each({column.sql}) AS j WHERE j.value IS NOT NULL"
+        return _count(sql, (*relation.params, *column.params), tables)
+    sql = f"SELECT 1 FROM ({relation.sql}) AS r WHERE {column.sql} IS NOT NULL"
+    return _count(sql, (*relation.params, *column.params), tables)

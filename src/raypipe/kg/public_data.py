@@ -1,0 +1,314 @@
+"""Public data as sentences: built once from the CSV files that are published, then looked up by year or name.
+
+Four kinds (db3, the public-data pathway): Oscar nominations and Grammy winners by year, films of MovieLens by
+title, shares by ticker and company. The table is one Parquet file: a text, its year or its names. Knows the
+published columns. Does not know which questions it is good for (`steps.facts`).
+"""
+
+from __future__ import annotations
+
+import ast
+import csv
+import hashlib
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal, TypeAlias, get_args
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from raypipe.core.errors import ConfError, DataError
+from raypipe.core.kg import FactsRef
+from raypipe.kg.aliases import short_company
+from raypipe.kg.normalize import fold
+
+Kind: TypeAlias = Literal["oscar", "grammy", "movielens", "stocks"]
+KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
+SCHEMA: Final = pa.schema([("year", pa.int32()), ("names", pa.list_(pa.string())), ("text", pa.string())])
+MOST_CHARS: Final = 4_000  # of one text: a film's cast alone can have hundreds of names
+LEAST_SHARED: Final = 0.5  # Jaccard of the words of two company names, the last resort of db3's linking
+
+Row: TypeAlias = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """One text."""
+
+    text: str
+    year: int | None = None  # of what is looked up by year
+    names: tuple[str, ...] = ()  # of what is looked up by name
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """What building came to."""
+
+    facts: int
+    lines: int  # of the CSV, without its header
+    skipped: int  # lines without what their kind needs
+
+
+def build(source: Path, kind: Kind, out: Path, credits: Path | None = None) -> Built:
+    """Writes the table of a CSV file. `credits` is MovieLens' other file, with casts and crews.
+
+    Raises DataError for a file that is no such CSV.
+    """
+    if credits is not None and kind != "movielens":
+        raise ConfError(f"--credits {credits}: expected with --kind movielens alone")
+    rows = list(_rows(source, _NEEDED[kind]))
+    people = {} if credits is None else _people(credits)
+    facts, skipped = _READ[kind](rows, people)
+    if not facts:
+        raise DataError(f"{source}: expected lines of kind {kind}, found none that could be used")
+    columns = {
+        "year": [f.year for f in facts],
+        "names": [list(f.names) for f in facts],
+        "text": [_clean(f.text) for f in facts],
+    }
+    out.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table(columns, schema=SCHEMA), out, compression="zstd")
+    return Built(len(facts), len(rows), skipped)
+
+
+def _clean(text: str) -> str:
+    """One line of valid text, of bounded length."""
+    return " ".join(text.encode("utf-8", "replace").decode().replace("\0", " ").split())[:MOST_CHARS]
+
+
+def _rows(source: Path, needed: Sequence[tuple[str, ...]]) -> Iterator[Row]:
+    """The lines as column -> value, columns in lower case. `needed`: of each group of names, one is there."""
+    csv.field_size_limit(min(sys.maxsize, 16 << 20))
+    try:
+        with source.open(encoding="utf-8-sig", errors="replace", newline="") as file:
+            reader = csv.DictReader(file)
+            there = {(name or "").strip().lower() for name in reader.fieldnames or ()}
+            for names in needed:
+                if not there & set(names):
+                    found = ", ".join(sorted(there))[:200]
+                    raise DataError(f"{source}: expected a column {' or '.join(names)}, found {found}")
+            for row in reader:
+                yield {
+                    k.strip().lower(): (v or "").strip() if isinstance(v, str) else ""
+                    for k, v in row.items()
+                    if isinstance(k, str)
+                }
+    except (OSError, csv.Error) as e:
+        raise DataError(f"{source}: cannot be read as CSV: {e}") from e
+
+
+def _first(row: Row, *names: str) -> str:
+    return next((row[n] for n in names if row.get(n)), "")
+
+
+def _year(text: str) -> int | None:
+    return int(text[:4]) if len(text) >= 4 and text[:4].isdecimal() and text[:4].isascii() else None
+
+
+def ordinal(n: int) -> str:
+    """1st, 2nd, 3rd, 11th, 92nd.
+
+    >>> ordinal(11), ordinal(92), ordinal(103)
+    ('11th', '92nd', '103rd')
+    """
+    ending = "th" if n % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(n % 10, "th")
+    return f"{n}{ending}"
+
+
+Read: TypeAlias = Callable[[Sequence[Row], Mapping[str, str]], tuple[list[Fact], int]]
+
+
+def _oscar(rows: Sequence[Row], people: Mapping[str, str]) -> tuple[list[Fact], int]:
+    facts, skipped = [], 0
+    for row in rows:
+        year, category, name = _year(row["year_ceremony"]), row["category"], row["name"]
+        if year is None or not category or not (name or row["film"]):
+            skipped += 1
+            continue
+        number = row.get("ceremony", "")
+        at = f" at the {ordinal(int(number))} Academy Awards" if number.isdecimal() else ""
+        won = row["winner"].lower() in ("true", "1", "yes")
+        did = "won the Oscar" if won else "was nominated for the Oscar but did not win"
+        film = f" for the film {row['film']}" if name and row["film"] else ""
+        who = f"{name or row['film']} {did} in the category {category}{film}"
+        facts.append(Fact(f"In {year}{at}, {who}.", year))
+    return facts, skipped
+
+
+_BEST: Final = {
+    "best new artist": "best new artist",
+    "song of the year": "song of the year",
+    "album of the year": "album of the year",
+}
+
+
+def _grammy(rows: Sequence[Row], people: Mapping[str, str]) -> tuple[list[Fact], int]:
+    """Per year one text: best new artist, song and album of the year with who made them."""
+    said: dict[int, list[str]] = {}
+    skipped = 0
+    for row in rows:
+        year, category, nominee = _year(row["year"]), fold(row["category"]) or "", row["nominee"]
+        if year is None or not nominee or row["winner"].lower() in ("false", "0", "no"):
+            skipped += 1
+            continue
+        if category not in _BEST:
+            continue
+        maker = _first(row, "artist", "workers")
+        by = f" by {maker}" if maker and category != "best new artist" else ""
+        said.setdefault(year, []).append(f"The {_BEST[category]} is {nominee}{by}.")
+    return [Fact(f"Grammy awards of {y}: {' '.join(said[y])}", y) for y in sorted(said)], skipped
+
+
+_DULL: Final = frozenset({"id", "imdb_id", "poster_path", "homepage", "video", "backdrop_path", "overview"})
+
+
+def _movielens(rows: Sequence[Row], people: Mapping[str, str]) -> tuple[list[Fact], int]:
+    facts, skipped = [], 0
+    for row in rows:
+        names = tuple(dict.fromkeys(n for n in (row["title"], row.get("original_title", "")) if n))
+        if not names:
+            skipped += 1
+            continue
+        told = [
+            f"the {key.replace('_', ' ')} is {value}."
+            for key, value in ((k, _listed(v)) for k, v in row.items() if k not in _DULL)
+            if value and key != "title"
+        ]
+        text = f"The title is {names[0]}. {' '.join(told)} {people.get(row.get('id', ''), '')}"
+        facts.append(Fact(text, names=names))
+    return facts, skipped
+
+
+def _people(credits: Path) -> dict[str, str]:
+    """Film id -> "X plays Y; the <job> is X;"."""
+    found = {}
+    for row in _rows(credits, [("id", "movie_id"), ("cast",), ("crew",)]):
+        cast = [f"{p['name']} plays {p['character']};" for p in _items(row["cast"]) if p.get("character")]
+        crew = [f"the {p['job']} is {p['name']};" for p in _items(row["crew"]) if p.get("job")]
+        # The head of each list: an extra in a crowd must not push the director out of a bounded text.
+        found[_first(row, "id", "movie_id")] = " ".join([*crew[:20], *cast[:30]])
+    return found
+
+
+def _items(text: str) -> list[dict[str, Any]]:
+    """The objects of a list that is written as JSON, or as Python writes it: MovieLens has both. Read as
+    literals, and never run."""
+    if not text.startswith("["):
+        return []
+    try:
+        found = json.loads(text)
+    except ValueError:
+        try:
+            found = ast.literal_eval(text)
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            return []
+    return [x for x in found if isinstance(x, dict) and isinstance(x.get("name"), str)]
+
+
+def _listed(text: str) -> str:
+    """The names of a list of objects; any other text as it is."""
+    return ", ".join(x["name"] for x in _items(text)) if text.startswith("[") else text
+
+
+def _stocks(rows: Sequence[Row], people: Mapping[str, str]) -> tuple[list[Fact], int]:
+    facts, skipped = [], 0
+    for row in rows:
+        ticker, name = _first(row, *_TICKER), _first(row, *_COMPANY)
+        told = [f"the {what} is {v}" for what, names in _MEASURES if (v := _first(row, *names))]
+        if not ticker or not name or not told:
+            skipped += 1
+            continue
+        facts.append(Fact(f"the information of {name}({ticker}): {', '.join(told)}.", names=(ticker, name)))
+    return facts, skipped
+
+
+_TICKER: Final = ("symbol", "ticker")
+_COMPANY: Final = ("name", "company", "company name", "security name")
+_MEASURES: Final = (
+    ("market capitalization", ("market cap", "market_cap", "marketcap", "market capitalization")),
+    ("earnings per share (eps)", ("eps", "earnings/share", "earnings per share", "eps (ttm)")),
+    ("p/e ratio", ("pe", "p/e", "pe ratio", "pe_ratio", "p/e ratio", "price/earnings", "pe ratio (ttm)")),
+)
+_NEEDED: Final[Mapping[Kind, Sequence[tuple[str, ...]]]] = {
+    "oscar": [("year_ceremony",), ("category",), ("name",), ("film",), ("winner",)],
+    "grammy": [("year",), ("category",), ("nominee",), ("winner",)],
+    "movielens": [("title",)],
+    "stocks": [_TICKER, _COMPANY],
+}
+_READ: Final[Mapping[Kind, Read]] = {
+    "oscar": _oscar, "grammy": _grammy, "movielens": _movielens, "stocks": _stocks,
+}  # fmt: skip
+
+
+# ---------------------------------------------------------------- looked up
+
+
+@dataclass(slots=True)
+class FactsTable:
+    """`knowledge.Facts` over one table."""
+
+    years: dict[int, list[str]] = field(default_factory=dict)
+    named: dict[str, list[str]] = field(default_factory=dict)  # folded name -> texts
+    words: dict[str, set[str]] = field(default_factory=dict)  # word -> folded names that have it
+
+    def of_year(self, year: int) -> tuple[str, ...]:
+        return tuple(self.years.get(year, ()))
+
+    def about(self, name: str) -> tuple[str, ...]:
+        """Exact when folded; then without a company's legal form; then by shared words."""
+        query = fold(name) or ""
+        for key in dict.fromkeys((query, short_company(query))):
+            if key in self.named:
+                return tuple(self.named[key])
+        best = self._shared(set(short_company(query).split()))
+        return tuple(self.named[best]) if best is not None else ()
+
+    def _shared(self, query: set[str]) -> str | None:
+        near = {n for w in query for n in self.words.get(w, ())}
+        scored = [(len(query & (theirs := set(n.split()))) / len(query | theirs), n) for n in near]
+        ranked = sorted((-s, n) for s, n in scored if s >= LEAST_SHARED)
+        return ranked[0][1] if ranked else None
+
+    def add(self, text: str, year: int | None, names: Sequence[str]) -> None:
+        if year is not None:
+            self.years.setdefault(year, []).append(text)
+        folded = [fold(n) or "" for n in names]
+        for key in dict.fromkeys(k for n in folded for k in (n, short_company(n)) if n):
+            self.named.setdefault(key, []).append(text)
+            for word in key.split():
+                self.words.setdefault(word, set()).add(key)
+
+
+def open_facts(ref: FactsRef) -> FactsTable:
+    """The table of an entry. Raises ConfError for one whose place nobody said, DataError for no table."""
+    if not ref.where:
+        raise ConfError(
+            f"public data {ref.name!r}: expected to be told where they lie, as --graph {ref.name}=FILE; "
+            f"`raypipe facts build` makes such a file"
+        )
+    table, found = _read(Path(ref.where)), FactsTable()
+    for row in table.to_pylist():
+        found.add(row["text"], row["year"], row["names"] or ())
+    return found
+
+
+def facts_version(path: Path) -> str:
+    """Names what is in a table. Raises DataError for a file that is none."""
+    _read(path)
+    return f"facts:{hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()}"
+
+
+def _read(path: Path) -> pa.Table:
+    try:
+        table = pq.read_table(path)
+    except (OSError, pa.ArrowException) as e:
+        raise DataError(f"{path}: cannot be read as a table of facts: {e}") from e
+    if table.schema.names != SCHEMA.names:
+        raise DataError(
+            f"{path}: expected the columns {', '.join(SCHEMA.names)}, found {', '.join(table.schema.names)}. "
+            f"`raypipe facts build` makes such a file"
+        )
+    return table

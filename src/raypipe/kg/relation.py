@@ -1,0 +1,230 @@
+"""A call's result as a relation: a SELECT over the tables with its parameters, and what its columns mean.
+
+Knows SQL and kinds of columns. Does not know calls (`calls_sql`) nor how names are linked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from raypipe.kg.graph import GraphFault
+from raypipe.kg.language.program import Cond, Nothing, Number, Star, Text, Value
+from raypipe.kg.language.time_words import Moment, when
+from raypipe.kg.normalize import fold
+from raypipe.kg.schema import Kind
+from raypipe.kg.tables import quoted
+
+Sql = tuple[str, tuple[Any, ...]]
+
+ORDER: Final = "_n"  # 1, 2, ... in the relation's order
+FACTS: Final = "summary_structured"
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """Rows in an order. `sql` selects `columns` and ORDER."""
+
+    sql: str
+    params: tuple[Any, ...]
+    columns: Mapping[str, Kind]
+    noun: str  # what one row is about: "movie", "game"
+    label: str  # the column that names it
+    named: Mapping[str, str] = field(default_factory=dict)  # kind of name -> column, for `*` without a key
+    default: str | None = None  # the column that is meant where no key is given, instead of the label
+    aliases: Mapping[str, str] = field(default_factory=dict)  # other words for columns
+    about: str = ""  # who and when was asked for, in words
+    notes: tuple[str, ...] = ()  # what the reader must know: a day without trading, ...
+
+    def column(self, key: str) -> Column | None:
+        """The column, or the fact of an entity, that a key means; None if there is none."""
+        wanted = (fold(key) or "").replace(" ", "_")
+        names = {(fold(name) or "").replace(" ", "_"): name for name in self.columns}
+        name = names.get(wanted) or names.get(self.aliases.get(wanted, ""))
+        if name is not None:
+            return Column(name, f"r.{quoted(name)}", (), self.columns[name])
+        if FACTS in self.columns:
+            path = f"(SELECT j.value FROM json_each(r.{quoted(FACTS)}) AS j WHERE fold(j.key) = ? LIMIT 1)"
+            return Column(key, path, (fold(key.replace("_", " ")),), None)
+        return None
+
+    def where(self, conds: Sequence[Cond], now: Moment, star: Sequence[Any]) -> Relation:
+        """The rows for which all conditions hold, in their order."""
+        if not conds:
+            return self
+        text, params = conditions(self, conds, now, star)
+        kept = ", ".join([f"r.{quoted(c)}" for c in self.columns] + [f"r.{ORDER}"])
+        return replace(
+            self, sql=f"SELECT {kept} FROM ({self.sql}) AS r WHERE {text}", params=(*self.params, *params)
+        )
+
+    def sorted(self, key: str, descending: bool) -> Relation:
+        """The rows by a column, nulls last, ties in the order they had."""
+        column = self.column(key)
+        if column is None or column.kind in ("list", "map"):
+            raise GraphFault("unknown_key", f"sort: there is no column {key} to sort by; {self.known()}")
+        by, params = column.ordered()
+        kept = ", ".join(f"r.{quoted(c)}" for c in self.columns)
+        down = " DESC" if descending else ""
+        sql = (
+            f"SELECT {kept}, row_number() OVER (ORDER BY {by}{down} NULLS LAST, r.{ORDER}) AS {ORDER} "
+            f"FROM ({self.sql}) AS r"
+        )
+        return replace(self, sql=sql, params=(*params, *self.params))
+
+    def known(self) -> str:
+        """The columns there are, in words."""
+        shown = [c for c in self.columns if c != FACTS]
+        return f"a {self.noun} has {', '.join(shown)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A value of a relation's row `r`, in SQL."""
+
+    name: str
+    sql: str
+    params: tuple[Any, ...]
+    kind: Kind | None  # None: a fact, of which only the text says whether it is a number
+
+    def ordered(self) -> Sql:
+        """What to order or average by."""
+        match self.kind:
+            case None:
+                return f"typed({self.sql})", self.params
+            case "text":
+                return f"fold({self.sql})", self.params
+            case _:
+                return self.sql, self.params
+
+
+# ---------------------------------------------------------------- conditions
+
+_SIGNS: Final = {"eq": "=", "neq": "<>", "ge": ">=", "le": "<=", "gt": ">", "lt": "<"}
+_TRUE: Final = {"true": 1, "yes": 1, "1": 1, "won": 1, "false": 0, "no": 0, "0": 0, "lost": 0}
+_GENDERS: Final = {"male": 2, "man": 2, "actor": 2, "m": 2, "female": 1, "woman": 1, "actress": 1, "f": 1}
+_CATEGORIES: Final[Mapping[str, tuple[str, ...]]] = {
+    "picture": ("best picture", "best motion picture", "outstanding picture", "outstanding motion picture",
+                "outstanding production"),
+    "actor": ("actor in a leading role", "actor"),
+    "leading actor": ("actor in a leading role", "actor"),
+    "actress": ("actress in a leading role", "actress"),
+    "leading actress": ("actress in a leading role", "actress"),
+    "supporting actor": ("actor in a supporting role",),
+    "supporting actress": ("actress in a supporting role",),
+    "director": ("directing",),
+    "animated feature": ("animated feature film",),
+    "original screenplay": ("writing original screenplay",),
+    "adapted screenplay": ("writing adapted screenplay",),
+    "original score": ("music original score",),
+    "original song": ("music original song",),
+    "documentary": ("documentary feature", "documentary feature film"),
+    "foreign language film": ("foreign language film", "international feature film"),
+    "international film": ("foreign language film", "international feature film"),
+}  # fmt: skip
+"""What people call an Oscar category -> its names in the tables, folded. "best" is left out before."""
+
+
+def conditions(rel: Relation, conds: Sequence[Cond], now: Moment, star: Sequence[Any]) -> Sql:
+    """All conditions on a row `r` of the relation. `star` are the values that `*` stands for."""
+    parts = [_condition(rel, c, now, star) for c in conds]
+    return " AND ".join(text for text, _ in parts), tuple(p for _, params in parts for p in params)
+
+
+def _condition(rel: Relation, cond: Cond, now: Moment, star: Sequence[Any]) -> Sql:
+    column = rel.column(cond.key)
+    if column is None:
+        raise GraphFault("unknown_key", f"{cond.op}: there is no key {cond.key}; {rel.known()}")
+    value, sign = cond.value, _SIGNS[cond.op]
+    if isinstance(value, Nothing):
+        if cond.op not in ("eq", "neq"):
+            raise GraphFault("bad_condition", f"{cond.op}({cond.key}, None): None is only equal or not")
+        return f"{column.sql} IS {'NOT ' if cond.op == 'neq' else ''}NULL", column.params
+    if isinstance(value, Star):
+        if cond.op not in ("eq", "neq"):
+            raise GraphFault("bad_condition", f"{cond.op}({cond.key}, *): * is only equal or not")
+        marks = ", ".join("?" * len(star)) or "NULL"
+        return (
+            f"fold({column.sql}) {'NOT ' if cond.op == 'neq' else ''}IN ({marks})",
+            (*column.params, *(fold(v) for v in star)),
+        )
+    if isinstance(value, Text) and value.bare:
+        other = rel.column(value.value) if value.value in rel.columns else None
+        if other is not None:  # between two columns >= and <= are strict: open to close means it rose
+            strict = {"ge": ">", "le": "<"}.get(cond.op, sign)
+            (a, before), (b, after) = column.ordered(), other.ordered()
+            return f"{a} {strict} {b}", (*before, *after)
+    return _compared(column, cond.op, sign, value, now)
+
+
+def _compared(column: Column, op: str, sign: str, value: Value, now: Moment) -> Sql:
+    """A column against a literal, by the column's kind."""
+    text = str(value.value) if isinstance(value, Text | Number) else ""
+    match column.kind:
+        case "list":
+            equal = "=" if op == "neq" else sign
+            found = f"EXISTS (SELECT 1 FROM json_each({column.sql}) AS j WHERE fold(j.value) {equal} ?)"
+            whole = f"{column.sql} IS NOT NULL AND NOT {found}" if op == "neq" else found
+            twice = column.params * (2 if op == "neq" else 1)
+            return f"({whole})", (*twice, fold(text))
+        case "bool":
+            if text.lower() not in _TRUE:
+                raise GraphFault("bad_condition", f"{column.name} is true or false, found {text!r}")
+            return f"{column.sql} {sign} ?", (*column.params, _TRUE[text.lower()])
+        case "int" | "real":
+            return f"{column.sql} {sign} ?", (*column.params, _number(column, value, now))
+        case "date":
+            return _dates(column, op, text, now)
+        case None:
+            there = value.value if isinstance(value, Number) else None
+            if there is None:
+                return f"typed({column.sql}) {sign} typed(?)", (*column.params, text)
+            return f"typed({column.sql}) {sign} ?", (*column.params, there)
+        case _:
+            return _texts(column, op, sign, text)
+
+
+def _number(column: Column, value: Value, now: Moment) -> float:
+    if isinstance(value, Number):
+        return value.value
+    text = value.value if isinstance(value, Text) else ""
+    if column.name == "gender" and text.lower() in _GENDERS:
+        return _GENDERS[text.lower()]
+    try:
+        return float(text.replace(",", ""))
+    except ValueError:
+        there = when(text, now) if column.name == "year" else None
+    if there is not None and there.kind == "days" and there.first.year == there.last.year:
+        return there.first.year
+    raise GraphFault("bad_condition", f"{column.name} is a number, found {text!r}")
+
+
+def _dates(column: Column, op: str, text: str, now: Moment) -> Sql:
+    """A date against a day, a month, a year or words for one: after 2023 is from 2024-01-01 on."""
+    there = when(text, now)
+    if there is None:
+        raise GraphFault("bad_condition", f"{column.name} is a date, found {text!r}")
+    first, last = str(there.first), str(there.last)
+    sql, params = column.sql, column.params
+    match op:
+        case "eq":
+            return f"{sql} BETWEEN ? AND ?", (*params, first, last)
+        case "neq":
+            return f"{sql} NOT BETWEEN ? AND ?", (*params, first, last)
+        case "ge" | "lt":
+            return f"{sql} {_SIGNS[op]} ?", (*params, first)
+        case _:
+            return f"{sql} {_SIGNS[op]} ?", (*params, last)
+
+
+def _texts(column: Column, op: str, sign: str, text: str) -> Sql:
+    folded, sql, params = fold(text) or "", column.sql, column.params
+    if op in ("eq", "neq") and column.name == "category":
+        short = folded.removeprefix("best ")
+        names = {folded, short, *_CATEGORIES.get(short.removesuffix(" award"), ())}
+        marks = ", ".join("?" * len(names))
+        return f"fold({sql}) {'NOT ' if op == 'neq' else ''}IN ({marks})", (*params, *sorted(names))
+    if op == "eq" and column.name == "character":  # "Jack" for "Jack Dawson (young)", and the other way
+        return f"(instr(fold({sql}), ?) > 0 OR instr(?, fold({sql})) > 0)", (*params, folded, folded, *params)
+    return f"fold({sql}) {sign} ?", (*params, folded)

@@ -1,0 +1,154 @@
+"""What the memo of a store knows, asked without asking any model: for plans, and for the story of one row.
+
+Knows how keys are made (`memo.remembering`) and where values lie (`memo.disk`); changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from raypipe.core.digests import model_identity
+from raypipe.core.kg import Facts, FactsRef, Request
+from raypipe.core.llm import Chat, Generate, Generated, Sampling
+from raypipe.core.protocols import Embed, Graph, GraphRef, Index, Kit, Model, Role, Score, Step, Tokenize
+from raypipe.core.records import Fault, Question, digest
+from raypipe.memo.memo import Memo, MemoryMemo, MemoTable, Tally, Values, remembering
+from raypipe.store.database import Store, missing
+
+_FOLDER = "_memo"  # of values that no table has yet
+
+
+def vector_key(model: Model, role: Role, text: str) -> str:
+    """The key under which a text's vector is remembered."""
+    return digest(model_identity(model), role, text)
+
+
+def known(store: Store, table: MemoTable, keys: Sequence[str], version: int | None = None) -> set[str]:
+    """Which of the keys have a value: in the memo's table, or in a file that waits to be folded into it.
+
+    With `version`, those that the table had then; 0 is before there was a table.
+    """
+    if version == 0 or not keys:
+        return set()
+    distinct = list(dict.fromkeys(keys))
+    found = set(distinct)
+    if store.has(table.name):
+        found -= set(missing(store.dataset(table.name, version), "key", distinct))
+    else:
+        found = set()
+    return found if version is not None else found | _waiting(store, table, set(distinct) - found)
+
+
+def _waiting(store: Store, table: MemoTable, keys: set[str]) -> set[str]:
+    found: set[str] = set()
+    for name in store.files.names(f"{_FOLDER}/{table.name}") if keys else ():
+        content = store.files.read(f"{_FOLDER}/{table.name}/{name}")
+        if content is not None and digest(content) == name.removesuffix(".arrow"):
+            found |= keys & set(pa.ipc.open_file(content).read_all()["key"].to_pylist())
+    return found
+
+
+@dataclass(slots=True)
+class Asked:
+    """One call of a step: what it wanted to know, and of which map."""
+
+    table: MemoTable
+    keys: list[str]
+    known: list[bool]  # by the memo
+
+
+class Listening:
+    """A memo that notes what it is asked for, and keeps nothing (`memo.Memo`)."""
+
+    def __init__(self, memo: Memo) -> None:
+        self._memo = memo
+        self.asked: list[Asked] = []
+
+    async def get_many(self, table: MemoTable, keys: Sequence[str]) -> tuple[np.ndarray, Values]:
+        found, values = await self._memo.get_many(table, keys)
+        self.asked.append(Asked(table, list(keys), found.tolist()))
+        return found, values
+
+    async def put_many(self, table: MemoTable, keys: Sequence[str], values: Values) -> None:
+        return
+
+
+class NotRemembered(Exception):
+    """A request whose value the memo does not hold (any more)."""
+
+
+class NoReply(NotRemembered):
+    """A request to a graph's server whose reply the memo does not hold, or that is too old."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.path = path
+
+
+class Silent:
+    """A kit without models (`step.Kit`): whatever the memo does not know is not asked, and raises."""
+
+    def __init__(self, kit: Kit) -> None:
+        self._kit = kit
+
+    def embedder(self, model: Model) -> Embed:
+        async def embed(texts: Sequence[str], role: Role) -> np.ndarray:
+            raise NotRemembered(model.name)
+
+        return embed
+
+    def reranker(self, model: Model) -> Score:
+        async def score(pairs: Sequence[tuple[str, str]]) -> np.ndarray:
+            raise NotRemembered(model.name)
+
+        return score
+
+    def generator(self, model: Model) -> Generate:
+        async def generate(
+            chats: Sequence[Chat], sampling: Sampling, adapter: str | None = None
+        ) -> list[Generated | Fault]:
+            raise NotRemembered(model.name)
+
+        return generate
+
+    def tokenizer(self, model: Model) -> Tokenize:
+        return self._kit.tokenizer(model)
+
+    def index(self) -> Index:
+        return self._kit.index()
+
+    def graph(self, ref: GraphRef) -> Graph:
+        """Tables are read: that asks nobody. A server is not asked."""
+
+        def silent(request: Request) -> Request:
+            async def ask(path: str, body: Mapping[str, Any]) -> Any:
+                raise NoReply(path)
+
+            return ask
+
+        return self._kit.graph(ref).through(silent, self.embedder)
+
+    def facts(self, ref: FactsRef) -> Facts:
+        return self._kit.facts(ref)
+
+
+async def first_request(step: Step, kit: Kit, questions: Sequence[Question]) -> list[Asked | None]:
+    """The first that a step would ask about each question, were nothing remembered; None where it asks
+    nothing. No model is asked."""
+    heard = Listening(MemoryMemo())
+    ask = step.open(remembering(Silent(kit), heard, Tally()))
+    found: list[Asked | None] = []
+    for question in questions:
+        heard.asked.clear()
+        try:
+            await ask([question])
+        except NotRemembered:
+            found.append(heard.asked[0])
+        else:
+            found.append(None)
+    return found

@@ -1,0 +1,370 @@
+"""A kit that remembers: an equal text to an equal model is embedded once, an equal pair scored once, an equal
+chat answered once.
+
+Knows the contracts of kits and what identifies a request; knows nothing of where values are kept except
+through `Memo`, which is a map from key to values that may forget but never errs. Steps do not know of it.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+
+from raypipe.core.digests import model_identity, stable
+from raypipe.core.kg import Facts, FactsRef, Request, domain_of
+from raypipe.core.llm import Chat, Generate, Generated, Sampling
+from raypipe.core.protocols import Embed, Graph, GraphRef, Index, Kit, Model, Role, Score, Tokenize
+from raypipe.core.records import Fault, digest
+from raypipe.core.singleflight import Flights
+
+Values: TypeAlias = np.ndarray
+"""One value per key: (keys, dim) or (keys,) float32, or (keys,) of `chat.Generated` as objects."""
+
+ENTRY_BYTES = 300
+"""What a remembered value takes beside its numbers, about: its key, and its places in two tables."""
+
+REPLY_BYTES = 200
+"""What a remembered reply takes beside its text and its entry, about."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoTable:
+    """One map of a memo: all vectors, all scores or all replies of one model."""
+
+    name: str  # embeddings-M, scores-M or replies-M; M: model identity
+    dim: int = 0  # numbers per key; 0: a single number, or a reply
+
+    @property
+    def replies(self) -> bool:
+        return self.name.startswith("replies-")
+
+    def empty(self, keys: int) -> Values:
+        """Room for so many values."""
+        return np.empty((keys, self.dim) if self.dim else keys, object if self.replies else np.float32)
+
+    def nbytes(self, values: Values) -> int:
+        """What these values take in memory with their keys, about."""
+        own = sum(len(v.text) + REPLY_BYTES for v in values) if self.replies else values.nbytes
+        return len(values) * ENTRY_BYTES + own
+
+    def sound(self, values: Values) -> np.ndarray:
+        """(keys,) bool: which may be remembered. A broken number or a fault is the caller's to report;
+        remembered, it would come back for ever."""
+        if self.replies:
+            return np.array([isinstance(v, Generated) and _storable(v.text) for v in values], bool)
+        finite: np.ndarray = np.isfinite(values.reshape(len(values), -1)).all(axis=1)
+        return finite
+
+
+def _storable(text: str) -> bool:
+    """False for a text with a lone surrogate, which no table can hold."""
+    return text.encode("utf-8", "replace").decode() == text
+
+
+def vectors_of(model: Model) -> MemoTable:
+    """The map that keeps an embedder's vectors."""
+    return MemoTable(f"embeddings-{model_identity(model)}", model.dim)
+
+
+def scores_of(model: Model) -> MemoTable:
+    """The map that keeps a reranker's scores."""
+    return MemoTable(f"scores-{model_identity(model)}", 0)
+
+
+def replies_of(model: Model) -> MemoTable:
+    """The map that keeps a generator's replies, with and without its adapters."""
+    return MemoTable(f"replies-{model_identity(replace(model, adapters=()))}")
+
+
+def graph_replies_of(version: str) -> MemoTable:
+    """The map that keeps what a graph's server of this version replied: JSON texts."""
+    return MemoTable(f"replies-{digest('graph', version)}")
+
+
+def _until(key: str, period: float | None, now: float) -> str:
+    """The key of a graph's reply, which names the period of so many seconds that it holds in, if any."""
+    return key if period is None else f"{key}@{period!r}*{int(now // period)}"
+
+
+def over(key: str, now: float) -> bool:
+    """Whether the period of a graph's reply has ended, so that no run asks for its key any more.
+
+    >>> [over(_until("key", period, 100.0), 130.0) for period in (None, 60.0, 120.0)]
+    [False, True, True]
+    >>> over(_until("key", 60.0, 130.0), 130.0)
+    False
+    """
+    period, _, number = key.partition("@")[2].partition("*")
+    return bool(period) and (int(number) + 1) * float(period) <= now
+
+
+class Memo(Protocol):
+    """A map by value that outlives a call. What was put comes back bit for bit, or not at all."""
+
+    async def get_many(self, table: MemoTable, keys: Sequence[str]) -> tuple[np.ndarray, Values]:
+        """(keys,) bool: which are known, and their values in key order."""
+        ...
+
+    async def put_many(self, table: MemoTable, keys: Sequence[str], values: Values) -> None:
+        """Keeps sound values, one per key. The first value of a key wins."""
+        ...
+
+
+@dataclass(slots=True)
+class Count:
+    """How many distinct requests of one kind were asked of a model, and how many were remembered."""
+
+    asked: int = 0
+    remembered: int = 0
+
+
+@dataclass(slots=True)
+class Tokens:
+    """Tokens of the replies that were asked for; what was remembered cost none."""
+
+    prompt: int = 0  # of the rendered chats
+    cached: int = 0  # of these, not computed again
+    generated: int = 0  # of the replies
+
+
+@dataclass(slots=True)
+class Tally:
+    """What a kit counted: texts to embed, pairs to score and chats to answer, each once per call."""
+
+    vectors: Count = field(default_factory=Count)
+    scores: Count = field(default_factory=Count)
+    replies: Count = field(default_factory=Count)
+    tokens: Tokens = field(default_factory=Tokens)
+
+    @classmethod
+    def of(cls, tree: dict[str, dict[str, int]]) -> Tally:
+        """From what `dataclasses.asdict` makes of one."""
+        counts = {name: Count(**tree[name]) for name in ("vectors", "scores", "replies")}
+        return cls(**counts, tokens=Tokens(**tree["tokens"]))
+
+    @property
+    def asked(self) -> int:
+        return self.vectors.asked + self.scores.asked + self.replies.asked
+
+    @property
+    def remembered(self) -> int:
+        return self.vectors.remembered + self.scores.remembered + self.replies.remembered
+
+    def add(self, other: Tally) -> None:
+        """Adds what another kit counted."""
+        for part in fields(self):
+            mine, theirs = getattr(self, part.name), getattr(other, part.name)
+            for f in fields(mine):
+                setattr(mine, f.name, getattr(mine, f.name) + getattr(theirs, f.name))
+
+    def clear(self) -> None:
+        """Begins anew, in place: an opened kit holds the parts."""
+        for part in fields(self):
+            counts: Any = getattr(self, part.name)
+            for f in fields(counts):
+                setattr(counts, f.name, 0)
+
+
+class MemoryMemo:
+    """A memo in this process. Past `limit_bytes` of keys and values it forgets what was put first."""
+
+    def __init__(self, limit_bytes: float = float("inf")) -> None:
+        self._rows: dict[tuple[str, str], tuple[Values, int]] = {}  # -> values of one put, row
+        self._puts: deque[tuple[str, list[str], int]] = deque()  # table, keys, bytes
+        self._bytes = 0
+        self._limit = limit_bytes
+
+    async def get_many(self, table: MemoTable, keys: Sequence[str]) -> tuple[np.ndarray, Values]:
+        found = [self._rows.get((table.name, k)) for k in keys]
+        known = np.array([f is not None for f in found], bool)
+        values = table.empty(int(known.sum()))
+        for i, (block, row) in enumerate(f for f in found if f is not None):
+            values[i] = block[row]
+        return known, values
+
+    async def put_many(self, table: MemoTable, keys: Sequence[str], values: Values) -> None:
+        fresh: dict[str, int] = {}  # unknown key -> its first row
+        for i, key in enumerate(keys):
+            if (table.name, key) not in self._rows:
+                fresh.setdefault(key, i)
+        names = list(fresh)
+        block = table.empty(len(names))
+        block[:] = values[list(fresh.values())]
+        nbytes = table.nbytes(block)
+        for row, key in enumerate(names):
+            self._rows[table.name, key] = (block, row)
+        self._puts.append((table.name, names, nbytes))
+        self._bytes += nbytes
+        while self._bytes > self._limit:
+            name, gone, freed = self._puts.popleft()
+            self._bytes -= freed
+            for key in gone:
+                del self._rows[name, key]
+
+
+Asking: TypeAlias = Flights[tuple[str, str], Any]
+"""What is being asked: (memo table, key) -> its value."""
+
+
+def remembering(
+    kit: Kit, memo: Memo | None, tally: Tally, asking: Asking | None = None,
+    clock: Callable[[], float] = time.time,
+) -> Kit:  # fmt: skip
+    """The same kit with equal requests of a call asked once, known ones not at all, and all of them counted.
+
+    `memo` None: nothing is kept between calls. A model is loaded by the first request that nobody remembers.
+    Kits that share `asking` ask an equal request once also while it is in flight: it counts as remembered
+    for whoever waits. `clock` (seconds) tells when a graph's replies are too old (`GraphRef.refresh`).
+    """
+    return _Remembering(kit, memo, tally, Flights() if asking is None else asking, clock)
+
+
+class _Remembering:
+    def __init__(
+        self, kit: Kit, memo: Memo | None, tally: Tally, asking: Asking, clock: Callable[[], float]
+    ) -> None:
+        self._kit, self._memo, self._tally, self._asking, self._clock = kit, memo, tally, asking, clock
+
+    def embedder(self, model: Model) -> Embed:
+        table, identity = vectors_of(model), model_identity(model)
+
+        async def embed(texts: Sequence[str], role: Role) -> np.ndarray:
+            async def ask(rows: list[int]) -> np.ndarray:
+                return await self._kit.embedder(model)([texts[i] for i in rows], role)
+
+            keys = [digest(identity, role, t) for t in texts]
+            return await self._through(table, keys, ask, self._tally.vectors)
+
+        return embed
+
+    def reranker(self, model: Model) -> Score:
+        table, identity = scores_of(model), model_identity(model)
+
+        async def score(pairs: Sequence[tuple[str, str]]) -> np.ndarray:
+            async def ask(rows: list[int]) -> np.ndarray:
+                return await self._kit.reranker(model)([pairs[i] for i in rows])
+
+            keys = [digest(identity, query, passage) for query, passage in pairs]
+            return await self._through(table, keys, ask, self._tally.scores)
+
+        return score
+
+    def generator(self, model: Model) -> Generate:
+        table, identity = replies_of(model), model_identity(replace(model, adapters=()))
+
+        async def generate(
+            chats: Sequence[Chat], sampling: Sampling, adapter: str | None = None
+        ) -> list[Generated | Fault]:
+            async def ask(rows: list[int]) -> Values:
+                replies = await self._kit.generator(model)([chats[i] for i in rows], sampling, adapter)
+                self._count(replies)
+                out = np.empty(len(replies), object)
+                out[:] = replies
+                return out
+
+            # An adapter that the model lacks is the generator's to refuse: nothing is remembered of it.
+            weights = dict(model.adapters).get(adapter, adapter) if adapter is not None else None
+            how = digest(identity, stable(sampling), stable(weights))
+            keys = [digest(how, *(part for m in chat for part in (m.role, m.content))) for chat in chats]
+            replies: list[Generated | Fault]
+            replies = (await self._through(table, keys, ask, self._tally.replies)).tolist()
+            return replies
+
+        return generate
+
+    def _count(self, replies: Sequence[Generated | Fault]) -> None:
+        tokens = self._tally.tokens
+        for reply in replies:
+            if isinstance(reply, Generated):
+                tokens.prompt += reply.prompt_tokens
+                tokens.cached += reply.cached_tokens
+                tokens.generated += reply.generated_tokens
+
+    def tokenizer(self, model: Model) -> Tokenize:
+        return self._kit.tokenizer(model)
+
+    def index(self) -> Index:
+        return self._kit.index()
+
+    def graph(self, ref: GraphRef) -> Graph:
+        """Requests to a server are remembered one by one, for as long as their domain's replies hold."""
+        table = graph_replies_of(ref.version)
+
+        def wrap(request: Request) -> Request:
+            async def asked(path: str, body: Mapping[str, Any]) -> Any:
+                async def ask(rows: list[int]) -> Values:
+                    text = json.dumps(await request(path, body), ensure_ascii=False)
+                    out = np.empty(1, object)
+                    out[0] = Generated(text, "stop", 0, 0, 0)
+                    return out
+
+                period = ref.refresh.get(domain_of(path))
+                if period == 0:
+                    self._tally.replies.asked += 1
+                    return await request(path, body)
+                key = digest(ref.version, path, json.dumps(dict(body), sort_keys=True), "")
+                key = _until(key, period, self._clock())
+                [reply] = await self._through(table, [key], ask, self._tally.replies)
+                return json.loads(reply.text)
+
+            return asked
+
+        return self._kit.graph(ref).through(wrap, self.embedder)
+
+    def facts(self, ref: FactsRef) -> Facts:
+        return self._kit.facts(ref)
+
+    async def _through(
+        self,
+        table: MemoTable,
+        keys: list[str],
+        ask: Callable[[list[int]], Awaitable[Values]],
+        count: Count,
+    ) -> Values:
+        """Values of all keys. `ask` gets row numbers, one per unknown key."""
+        if not keys:
+            return table.empty(0)
+        first: dict[str, int] = {}  # distinct key -> first row that has it
+        for i, key in enumerate(keys):
+            first.setdefault(key, i)
+        distinct, values = list(first), table.empty(len(first))
+        asked = 0
+
+        async def find(places: list[int]) -> Values:
+            nonlocal asked
+            some = [distinct[i] for i in places]
+            found, unknown = await self._found(table, some, lambda at: ask([first[some[i]] for i in at]))
+            asked += unknown
+            return found
+
+        for i, value in enumerate(await self._asking.of([(table.name, key) for key in distinct], find)):
+            values[i] = value
+        count.asked += asked
+        count.remembered += len(distinct) - asked
+        place = {key: i for i, key in enumerate(distinct)}
+        return values[[place[key] for key in keys]]
+
+    async def _found(
+        self, table: MemoTable, keys: list[str], ask: Callable[[list[int]], Awaitable[Values]]
+    ) -> tuple[Values, int]:
+        """Values of distinct keys, and how many of them nobody remembered. `ask` gets their places."""
+        values, known = table.empty(len(keys)), np.zeros(len(keys), bool)
+        if self._memo is not None:
+            known, remembered = await self._memo.get_many(table, keys)
+            values[known] = remembered
+        unknown = np.flatnonzero(~known)
+        if len(unknown):
+            asked = await ask(unknown.tolist())
+            if asked.shape != (expected := table.empty(len(unknown)).shape):
+                raise ValueError(f"{table.name}: expected values of shape {expected}, got {asked.shape}")
+            values[unknown] = asked
+            if self._memo is not None:
+                sound = table.sound(asked)
+                await self._memo.put_many(table, [keys[i] for i in unknown[sound]], asked[sound])
+        return values, len(unknown)

@@ -1,0 +1,330 @@
+"""Engines as named Ray actors: one per model and device group, shared by every step and block of a job.
+
+`reserved` sets their places aside, all or none; `start` brings one up or finds the one that is there;
+`Client.generate` keeps the contract of `chat.Generate` from any process of the job. An engine that dies is
+restarted, later each time, and only what was in flight is asked again. A chat that kills its engine costs its
+own row and at most three attempts. Knows Ray; the engine does not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import hashlib
+import json
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+import ray
+from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
+from ray.experimental.internal_kv import _internal_kv_get, _internal_kv_put
+from ray.util.placement_group import placement_group, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from raypipe.core.errors import ClusterTooSmall, ConfError, RaypipeError
+from raypipe.core.llm import STEP, Alone, Chat, Generated, Sampling
+from raypipe.core.records import Fault
+from raypipe.core.singleflight import Flights
+
+NAMESPACE = "raypipe"
+CALL = 32  # chats in one call: a lost call is asked again whole, and small ones cost more messages
+RESTARTS = 12  # of one engine; four chats that kill it, or a machine that does, and the job is told
+LONGEST_PAUSE_S, WINDOW_S = 60.0, 600.0  # before a restart: 1, 2, 4, ... s by the restarts of ten minutes
+CLOSE_S = 30.0
+CALLS = 1000  # at once on one engine; they wait in vLLM's queue, which is where they share batches
+
+
+class Asked(Protocol):
+    """What an actor holds: `models.engine.Engine`, or something that behaves like it."""
+
+    async def ready(self) -> None: ...
+    async def healthy(self) -> None: ...
+    async def generate(
+        self, chats: Sequence[Chat], sampling: Sampling, adapter: str | None, alone: Alone | None
+    ) -> list[Generated | Fault]: ...
+    def stream(
+        self, chat: Chat, sampling: Sampling, adapter: str | None, name: str
+    ) -> AsyncIterator[str | Generated | Fault]: ...
+    async def abort(self, name: str) -> bool: ...
+    def close(self) -> None: ...
+
+
+Make: TypeAlias = Callable[[], Asked]
+"""Makes the engine inside its actor. A function of a module, or a partial of one, so that it can be sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What one engine takes of the cluster."""
+
+    cpus: float = 0.5  # its worker's own core is vLLM's business
+    gpus: float = 0  # those of its tensor-parallel group, or a share of one
+
+
+class EngineRaised(RaypipeError):
+    """An engine raised where it should have given a fault: a defect, and no row's fault."""
+
+
+def pause_s(births: Sequence[float], now: float) -> float:
+    """How long an engine that was born at these times (the last is now) waits before it is made again.
+
+    >>> [pause_s([0.0] * n, 1.0) for n in (1, 2, 3, 5, 9)], pause_s([0.0, 1.0, 2000.0], 2000.0)
+    ([0.0, 1.0, 2.0, 8.0, 60.0], 0.0)
+    """
+    restarts = sum(now - born < WINDOW_S for born in births) - 1
+    return 0.0 if restarts < 1 else min(LONGEST_PAUSE_S, 2.0 ** (restarts - 1))
+
+
+def _born(name: str) -> float:
+    """Notes in the cluster that the engine of a name begins, and says how long it should wait before."""
+    key, now = f"raypipe-born-{name}", time.time()
+    births = [*json.loads(_internal_kv_get(key) or b"[]"), now][-RESTARTS:]
+    _internal_kv_put(key, json.dumps(births), overwrite=True)
+    return pause_s(births, now)
+
+
+def _suspect(name: str, call: str) -> None:
+    """Notes in the cluster that from now on the engine of a name does this call and nothing else."""
+    _internal_kv_put(f"raypipe-suspect-{name}", call, overwrite=True)
+
+
+def _suspected(name: str) -> str:
+    """The call that an engine did last with nothing else; "" for none."""
+    return (_internal_kv_get(f"raypipe-suspect-{name}") or b"").decode()
+
+
+class EngineActor:
+    """One engine in an actor of its own. The class is plain, so that a deployment can hold it as well."""
+
+    def __init__(
+        self,
+        make: Make,
+        pause: Callable[[], float] = lambda: 0.0,
+        suspect: Callable[[str], None] = lambda call: None,
+    ) -> None:
+        """The first call makes the engine: what a constructor raises, Ray reports as a death. `pause`: s to
+        wait before that. `suspect`: told of a call that begins with nothing else in the engine."""
+        self._make, self._pause, self._suspect = make, pause, suspect
+        self._engine: Asked | None = None
+        self._making = asyncio.Lock()
+        self._flights: Flights[tuple[Chat, Sampling, str | None], Generated | Fault] = Flights()
+
+    async def _open(self) -> Asked:
+        async with self._making:
+            if self._engine is None:
+                await asyncio.sleep(self._pause())
+                engine = self._make()
+                try:
+                    await engine.ready()
+                except BaseException:
+                    engine.close()
+                    raise
+                self._engine = engine
+        return self._engine
+
+    async def ready(self) -> None:
+        await self._open()
+
+    async def check_health(self) -> None:
+        if self._engine is not None:
+            await self._engine.healthy()
+
+    async def generate(
+        self, chats: Sequence[Chat], sampling: Sampling, adapter: str | None = None, alone: str = ""
+    ) -> list[Generated | Fault]:
+        """As `Asked.generate`. Equal requests of any callers are asked once while in flight. `alone`: a name
+        for a call that nothing else runs beside."""
+        engine = await self._open()
+        if alone:
+            return await engine.generate(chats, sampling, adapter, functools.partial(self._suspect, alone))
+        keys = [(chat, sampling, adapter) for chat in dict.fromkeys(chats)]
+
+        async def ask(places: list[int]) -> list[Generated | Fault]:
+            return await engine.generate([keys[i][0] for i in places], sampling, adapter, None)
+
+        found = dict(zip(keys, await self._flights.of(keys, ask), strict=True))
+        return [found[chat, sampling, adapter] for chat in chats]
+
+    async def stream(
+        self, chat: Chat, sampling: Sampling, adapter: str | None, name: str
+    ) -> AsyncIterator[str | Generated | Fault]:
+        async for piece in (await self._open()).stream(chat, sampling, adapter, name):
+            yield piece
+
+    async def abort(self, name: str) -> bool:
+        return self._engine is not None and await self._engine.abort(name)
+
+    async def close(self) -> None:
+        if self._engine is not None:
+            self._engine.close()
+
+
+def name_of(identity: str, group: int = 0) -> str:
+    """An engine's name in the cluster: by what it computes, and which of several it is."""
+    return f"engine-{hashlib.sha256(identity.encode()).hexdigest()[:16]}-{group}"
+
+
+Group: TypeAlias = tuple[Any, int]
+"""A placement group and the place in it that an engine takes."""
+
+
+@contextmanager
+def reserved(places: Sequence[Place], wait_s: float) -> Iterator[list[Group | None]]:
+    """A place for each engine, set aside together and given back when the block ends: two jobs never hold
+    half of what each needs. None for one that takes nothing. Raises ClusterTooSmall when others hold what is
+    needed for longer than `wait_s`."""
+    bundles = [{kind: n for kind, n in (("CPU", p.cpus), ("GPU", p.gpus)) if n} for p in places]
+    taken = [b for b in bundles if b]
+    if not taken:
+        yield [None] * len(places)
+        return
+    group = placement_group(taken, strategy="PACK")
+    try:
+        if not group.wait(wait_s):
+            free = {k: v for k, v in ray.available_resources().items() if k in ("CPU", "GPU")}
+            raise ClusterTooSmall(
+                f"{len(taken)} engines need {taken} and did not get it within {wait_s:g} s: others hold it, "
+                f"free is {free}. Wait for them, raise engines.wait_s, or lower `engines` in the cluster file"
+            )
+        places_of = iter(range(len(taken)))
+        yield [(group, next(places_of)) if b else None for b in bundles]
+    finally:
+        remove_placement_group(group)
+
+
+def begin(name: str, make: Make, place: Place, group: Group | None = None) -> Client:
+    """The engine of that name, in its place if one was reserved; begun if it is not there, and not waited
+    for: `Client.ready` does."""
+    where = PlacementGroupSchedulingStrategy(group[0], group[1]) if group else "DEFAULT"
+    actor = ray.remote(EngineActor).options(
+        name=name,
+        namespace=NAMESPACE,
+        get_if_exists=True,
+        num_cpus=place.cpus,
+        num_gpus=place.gpus,
+        scheduling_strategy=where,
+        max_concurrency=CALLS,
+        max_restarts=RESTARTS,
+        max_task_retries=1,
+    )
+    hands = functools.partial(_born, name), functools.partial(_suspect, name)
+    return Client(actor.remote(make, *hands), name)
+
+
+def start(name: str, make: Make, place: Place) -> Client:
+    """The engine of that name, ready; begun if it is not there. Raises as `Client.ready`."""
+    client = begin(name, make, place)
+    client.ready()
+    return client
+
+
+def find(name: str) -> Client:
+    """The engine of that name. Raises ConfError if the job started none."""
+    try:
+        return Client(ray.get_actor(name, namespace=NAMESPACE), name)
+    except ValueError as e:
+        raise ConfError(
+            f"no engine named {name} in this cluster: the job starts engines before blocks"
+        ) from e
+
+
+class Client:
+    """An engine as a caller sees it. May be sent to other processes of the job."""
+
+    def __init__(self, handle: Any, name: str) -> None:
+        self._handle, self._name = handle, name
+
+    def ready(self) -> None:
+        """Waits till the engine is up, which takes as long as loading does. Raises ConfError or ModelMissing
+        where it cannot be; the actor is then gone."""
+        try:
+            ray.get(self._handle.ready.remote())
+        except RayTaskError as e:
+            ray.kill(self._handle)
+            raise _own(e) from e
+        except BaseException:  # whoever waited was stopped: nobody else would end it
+            ray.kill(self._handle)
+            raise
+
+    async def generate(
+        self, chats: Sequence[Chat], sampling: Sampling, adapter: str | None = None
+    ) -> list[Generated | Fault]:
+        """As `chat.Generate`."""
+        parts = [chats[i : i + CALL] for i in range(0, len(chats), CALL)]
+        replies = await asyncio.gather(*(self._call(part, sampling, adapter) for part in parts))
+        return [reply for part in replies for reply in part]
+
+    async def stream(
+        self, chat: Chat, sampling: Sampling, adapter: str | None = None
+    ) -> AsyncIterator[str | Generated | Fault]:
+        """As `Engine.stream`. Not asked again when the engine dies: what was heard cannot be taken back."""
+        name, last = uuid.uuid4().hex, False
+        streaming = self._handle.stream.options(num_returns="streaming", max_task_retries=0)
+        try:
+            async for ref in streaming.remote(chat, sampling, adapter, name):
+                piece = await ref
+                last = not isinstance(piece, str)
+                yield piece
+        except RayTaskError as e:
+            raise _own(e) from e
+        except RayActorError as e:
+            last = True
+            yield Fault(STEP, "engine_lost", f"the engine died while it wrote: {e}", transient=True)
+        finally:
+            if not last:  # Ray does not tell the actor that nobody listens
+                self._handle.abort.remote(name)
+
+    def close(self) -> None:
+        """Ends the engine and its actor, for everyone: no process is left."""
+        try:
+            ray.get(self._handle.close.remote(), timeout=CLOSE_S)
+        except (RayActorError, RayTaskError, GetTimeoutError):
+            pass  # dead or stuck: killing it is what is left
+        finally:
+            ray.kill(self._handle)
+
+    async def _call(
+        self, chats: Sequence[Chat], sampling: Sampling, adapter: str | None
+    ) -> list[Generated | Fault]:
+        try:
+            return await self._asked(self._handle.generate, chats, sampling, adapter)
+        except RayActorError:
+            # Lost twice. One of these chats may have done it, or one of another call that was in flight.
+            return [await self._alone(chat, sampling, adapter) for chat in chats]
+
+    async def _alone(self, chat: Chat, sampling: Sampling, adapter: str | None) -> Generated | Fault:
+        """A third and last attempt, with nothing else in the engine: if it dies in that, this chat did it. If
+        it dies before, another did, and this one has its attempt still."""
+        once = self._handle.generate.options(max_task_retries=0)
+        while True:
+            try:
+                await self._handle.ready.options(max_task_retries=-1).remote()
+            except RayActorError as e:
+                return Fault(STEP, "engine_lost", f"the engine died {RESTARTS} times: {e}", transient=True)
+            call = uuid.uuid4().hex
+            try:
+                return (await self._asked(once, [chat], sampling, adapter, call))[0]
+            except RayActorError:
+                if _suspected(self._name) == call:
+                    why = "the engine died of this chat, three times"
+                    return Fault(STEP, "kills_engine", why, transient=False)
+
+    async def _asked(self, method: Any, *args: Any) -> list[Generated | Fault]:
+        ref = method.remote(*args)
+        try:
+            replies: list[Generated | Fault] = await ref
+        except asyncio.CancelledError:
+            ray.cancel(ref)  # else the engine would go on for nobody
+            raise
+        except RayTaskError as e:
+            raise _own(e) from e
+        return replies
+
+
+def _own(e: RayTaskError) -> RaypipeError:
+    """What the engine raised, without Ray's wrapping, where it is an error of ours."""
+    return e.cause if isinstance(e.cause, RaypipeError) else EngineRaised(f"the engine raised {e.cause!r}")

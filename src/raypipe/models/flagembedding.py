@@ -1,0 +1,99 @@
+"""The engine `flag`: FlagEmbedding's FlagModel, BGEM3FlagModel and FlagReranker, one device each.
+
+Several devices would make the library start processes that import `__main__` again, which a Ray worker cannot
+do: it is one actor per device instead. Inputs that the library cuts are counted with its own tokenizer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from FlagEmbedding import BGEM3FlagModel, FlagModel, FlagReranker
+
+from raypipe.core.protocols import Model, Role
+from raypipe.models import folder
+from raypipe.models.encoder import QUERY_SHARE, check, instructed
+
+# Texts in one padded batch. The library's own 256 texts of 512 tokens are a GPU's size: on a CPU they leave
+# the cache and take gigabytes. It sorts by length itself.
+CPU_ROWS, GPU_ROWS = 32, 256
+
+
+def _rows(device: str) -> int:
+    return CPU_ROWS if device == "cpu" else GPU_ROWS
+
+
+class FlagEmbedder:
+    """Vectors by FlagModel or, for loader bge-m3, the dense ones of BGEM3FlagModel. The heads of BGE-M3 for
+    sparse and multi-vector scores are pickles, so they are neither read nor used."""
+
+    def __init__(self, model: Model, device: str) -> None:
+        kind = BGEM3FlagModel if model.loader == "bge-m3" else FlagModel
+        with folder.opened(model) as path:
+            self._flag = kind(
+                path,
+                use_fp16=model.dtype == "float16",
+                use_bf16=model.dtype == "bfloat16",
+                pooling_method=model.pooling,
+                devices=device,
+                batch_size=_rows(device),
+                query_max_length=model.max_tokens,
+                passage_max_length=model.max_tokens,
+            )
+        net = self._flag.model.model if model.loader == "bge-m3" else self._flag.model
+        check(model, net, self._flag.tokenizer)
+        self._model = model
+        self.cut = 0
+
+    def embed(self, texts: Sequence[str], role: Role) -> np.ndarray:
+        whole = instructed(self._model, texts, role)
+        self.cut += sum(
+            n > self._model.max_tokens for n in _lengths(self._flag.tokenizer, whole, special=True)
+        )
+        vectors = self._flag.encode(whole, max_length=self._model.max_tokens)
+        if self._model.loader == "bge-m3":
+            vectors = vectors["dense_vecs"]
+        out = np.asarray(vectors, np.float32)  # (texts, dim) float32, unit rows
+        out /= np.linalg.norm(out, axis=1, keepdims=True)  # half precision leaves 1e-3
+        return out
+
+
+class FlagScorer:
+    """The sigmoid of FlagReranker's logit over (query, passage)."""
+
+    def __init__(self, model: Model, device: str) -> None:
+        with folder.opened(model) as path:
+            self._flag = FlagReranker(
+                path,
+                use_fp16=model.dtype == "float16",
+                devices=device,
+                batch_size=_rows(device),
+                query_max_length=int(model.max_tokens * QUERY_SHARE),
+                max_length=model.max_tokens,
+                normalize=True,
+            )
+        check(model, self._flag.model, self._flag.tokenizer)
+        if model.dtype == "float32":
+            self._flag.model.float()  # the library keeps the dtype of the file otherwise
+        self._model = model
+        self.cut = 0
+
+    def score(self, pairs: Sequence[tuple[str, str]]) -> np.ndarray:
+        tokenizer, limit = self._flag.tokenizer, self._model.max_tokens
+        added = tokenizer.num_special_tokens_to_add(pair=True)
+        queries = _lengths(tokenizer, [q for q, _ in pairs], special=False)
+        passages = _lengths(tokenizer, [p for _, p in pairs], special=False)
+        self.cut += sum(
+            q > int(limit * QUERY_SHARE) or q + p + added > limit
+            for q, p in zip(queries, passages, strict=True)
+        )
+        return np.array(self._flag.compute_score([list(p) for p in pairs]), np.float32)  # (pairs,), 0..1
+
+
+def _lengths(tokenizer: Any, texts: Sequence[str], special: bool) -> list[int]:
+    encoded = tokenizer(
+        list(texts), add_special_tokens=special, truncation=False, padding=False, verbose=False
+    )
+    return [len(ids) for ids in encoded["input_ids"]]

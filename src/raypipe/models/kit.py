@@ -1,0 +1,322 @@
+"""The kit of one process: every model that its steps name, loaded once, and the index that they search.
+
+The only bridge from steps to heavy things. Models compute in a worker thread of the kit, so the event loop
+stays free; there is one such thread, since two models at once would only fight for the same cores or device.
+Importing this module imports no model library.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import numpy as np
+
+from raypipe.core.digests import model_identity, stable
+from raypipe.core.errors import ConfError, Unavailable
+from raypipe.core.kg import Facts, FactsRef
+from raypipe.core.llm import STEP, Chat, Generate, Generated, Sampling
+from raypipe.core.protocols import Embed, Graph, GraphRef, Index, Kit, Model, ModelKind, Role, Score, Tokenize
+from raypipe.core.records import Fault
+from raypipe.models import load
+from raypipe.models.load import Address, Engine, Room
+from raypipe.models.routing import routed
+
+T = TypeVar("T")
+
+
+class LocalKit:
+    """Embedders, rerankers, generators, tokenizers and an index in this process.
+
+    `engine`, `device` (cpu, cuda, cuda:1) and `threads` (of torch on a CPU; None: its own choice) say where
+    and how fast, never what comes out. A model is loaded when it is first used; that its files are here is
+    checked when a step is opened.
+
+    `engines` are those that a job started: model identity -> names. With None this process starts an engine
+    of its own for a vLLM model, in `room`, when it is first asked; use such a kit on one event loop, and
+    `await close()` it. Calls to an engine that dies end in transient faults, and the next starts another.
+    `heard` is told each piece of a reply while it is written, where one is asked alone. `clock` (seconds)
+    tells how long a graph takes.
+    """
+
+    def __init__(
+        self,
+        index: Index | None,
+        engine: Engine = "flag",
+        device: str = "cpu",
+        threads: int | None = None,
+        *,
+        engines: Mapping[str, Sequence[str]] | None = None,
+        endpoints: Mapping[str, Address] | None = None,
+        room: Room | None = None,
+        heard: Callable[[str], None] | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._index = index
+        self._engine = engine
+        self._device = device
+        self._threads = threads
+        self._engines = engines
+        self._endpoints = endpoints or {}
+        self._room = room or Room()
+        self._heard = heard
+        self._clock = clock
+        self._closing: list[Callable[[], Awaitable[None]]] = []
+        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="models")
+        self._loaded: dict[Model, Any] = {}  # by what decides its numbers; filled by the worker alone
+        self._names: dict[Model, str] = {}  # the name under which it was loaded
+        self._tokenizers: dict[Model, Tokenize] = {}
+        self._generators: dict[Model, Generate] = {}
+        self._facts: dict[str, Facts] = {}
+        self._graphs: dict[str, Graph] = {}
+        self._own: dict[Model, _Own] = {}  # engines in this process
+
+    def with_index(self, index: Index) -> LocalKit:
+        """The same models with another index."""
+        other = copy.copy(self)
+        other._index = index
+        return other
+
+    def with_sink(self, sink: Callable[[str], None]) -> LocalKit:
+        """This kit: the engine in its process tells the one listener that the kit was made with."""
+        return self
+
+    def embedder(self, model: Model) -> Embed:
+        _expect(model, "embedder")
+        load.present(model)
+
+        async def embed(texts: Sequence[str], role: Role) -> np.ndarray:
+            if not texts:
+                return np.zeros((0, model.dim), np.float32)
+            return await self._compute(model, load.open_embedder, lambda m: m.embed(texts, role))
+
+        return embed
+
+    def reranker(self, model: Model) -> Score:
+        _expect(model, "reranker")
+        load.present(model)
+
+        async def score(pairs: Sequence[tuple[str, str]]) -> np.ndarray:
+            if not pairs:
+                return np.zeros(0, np.float32)
+            return await self._compute(model, load.open_reranker, lambda m: m.score(pairs))
+
+        return score
+
+    def generator(self, model: Model) -> Generate:
+        _expect(model, "generator")
+        key = _key(model)
+        if key not in self._generators:
+            self._generators[key] = self._open_generator(model)
+        return self._generators[key]
+
+    async def close(self) -> None:
+        """Ends the engines that this kit started, and its connections."""
+        while self._closing:
+            await self._closing.pop()()
+
+    def _open_generator(self, model: Model) -> Generate:
+        if model.loader == "scripted":
+            return load.open_scripted(model)
+        if model.loader == "openai":
+            endpoint = load.open_endpoint(model, self._endpoints)
+            self._closing.append(endpoint.close)
+            return endpoint.generate
+        return self._own_engine(model) if self._engines is None else _shared(model, self._engines)
+
+    def _own_engine(self, model: Model) -> Generate:
+        """An engine in this process, started by the first call."""
+        own = _Own(load.engine_setup(model, self._room))
+        self._own[_key(model)] = own
+        self._closing.append(own.close)
+
+        async def asked(
+            engine: Any, chats: Sequence[Chat], sampling: Sampling, adapter: str | None
+        ) -> list[Generated | Fault]:
+            if self._heard is not None and len(chats) == 1:
+                async for piece in engine.stream(chats[0], sampling, adapter):
+                    if isinstance(piece, Generated | Fault):
+                        return [piece]
+                    self._heard(piece)
+            replies: list[Generated | Fault] = await engine.generate(chats, sampling, adapter)
+            return replies
+
+        async def generate(
+            chats: Sequence[Chat], sampling: Sampling, adapter: str | None = None
+        ) -> list[Generated | Fault]:
+            from raypipe.models.engine import EngineDied
+
+            engine = await own.running()
+            try:
+                return await asked(engine, chats, sampling, adapter)
+            except EngineDied as e:
+                return [await own.buried(engine, e)] * len(chats)
+
+        return generate
+
+    async def stream(
+        self, model: Model, chat: Chat, sampling: Sampling, adapter: str | None = None
+    ) -> AsyncIterator[str | Generated | Fault]:
+        """The pieces of a reply while it is written, where this process holds the model's engine, then the
+        whole reply or its fault."""
+        generate = self.generator(model)
+        if own := self._own.get(_key(model)):
+            from raypipe.models.engine import EngineDied
+
+            engine = await own.running()
+            try:
+                async for piece in engine.stream(chat, sampling, adapter):
+                    yield piece
+            except EngineDied as e:
+                yield await own.buried(engine, e)
+        else:
+            for reply in await generate([chat], sampling, adapter):
+                yield reply
+
+    async def away(self) -> list[str]:
+        """Nothing is elsewhere."""
+        return []
+
+    async def healthy(self) -> None:
+        """Returns while the engines that this kit started are alive. Raises Unavailable."""
+        for engine in self._engines_here():
+            from raypipe.models.engine import EngineDied
+
+            try:
+                await engine.healthy()
+            except EngineDied as e:
+                raise Unavailable(f"an engine of this process: {e}") from e
+
+    def unfinished(self) -> int:
+        """Chats that the engines that this kit started are writing, or have waiting."""
+        return sum(engine.unfinished() for engine in self._engines_here())
+
+    def _engines_here(self) -> list[Any]:
+        return [engine for own in list(self._own.values()) for engine in own.started]
+
+    def tokenizer(self, model: Model) -> Tokenize:
+        """A tokenizer entry, or another model's own."""
+        key = _key(model)
+        if key not in self._tokenizers:
+            self._tokenizers[key] = load.open_tokenizer(model)
+        return self._tokenizers[key]
+
+    def index(self) -> Index:
+        if self._index is None:
+            raise ConfError(
+                "a step searches, but this kit was made without an index; build the corpus half first"
+            )
+        return self._index
+
+    def graph(self, ref: GraphRef) -> Graph:
+        """Raises ConfError for a graph without a place, DataError for a folder that has no tables."""
+        key = stable(ref) + ref.where
+        if key not in self._graphs:
+            self._graphs[key] = self._open_graph(ref)
+        return self._graphs[key]
+
+    def facts(self, ref: FactsRef) -> Facts:
+        """Raises ConfError for a table without a place, DataError for a file that is none."""
+        from raypipe.kg import public_data
+
+        if ref.where not in self._facts:
+            self._facts[ref.where] = public_data.open_facts(ref)
+        return self._facts[ref.where]
+
+    def _open_graph(self, ref: GraphRef) -> Graph:
+        from raypipe.kg import adapter as known
+        from raypipe.kg import client
+
+        known.placed(ref)
+        if ref.kind == "folder":
+            return known.open_tables(ref, self.embedder, self._clock)
+        connection = client.Connection(ref.where)
+        self._closing.append(connection.close)
+        return known.open_server(ref, connection.ask, self.embedder, self._clock)
+
+    def cut(self) -> dict[str, int]:
+        """Inputs so far that were longer than their model's max_tokens, by model name."""
+        return {self._names[key]: loaded.cut for key, loaded in list(self._loaded.items())}
+
+    async def _compute(
+        self, model: Model, opened: Callable[[Model, Engine, str], Any], call: Callable[[Any], T]
+    ) -> T:
+        def work() -> T:
+            key = _key(model)
+            if key not in self._loaded:
+                if self._threads is not None:
+                    load.use_threads(model, self._threads)
+                self._names[key] = model.name
+                self._loaded[key] = opened(model, self._engine, self._device)
+            return call(self._loaded[key])
+
+        return await asyncio.get_running_loop().run_in_executor(self._worker, work)
+
+
+async def held(kit: Kit, models: Iterable[Model]) -> None:
+    """Returns once each of these models has computed, or its engine can. Raises what opening one raises."""
+    for model in models:
+        if model.kind == "embedder":
+            await kit.embedder(model)(["ready"], "query")
+        elif model.kind == "reranker":
+            await kit.reranker(model)([("ready", "ready")])
+        elif model.kind == "generator":
+            await kit.generator(model)((), Sampling(max_tokens=1))
+        else:
+            kit.tokenizer(model)
+
+
+class _Own:
+    """An engine in this process: started when it is first asked, and again after a death."""
+
+    def __init__(self, setup: Any) -> None:
+        self._setup, self._starting = setup, asyncio.Lock()
+        self.started: list[Any] = []  # none or one
+
+    async def running(self) -> Any:
+        async with self._starting:
+            if not self.started:
+                from raypipe.models.engine import Engine
+
+                self.started.append(Engine(self._setup))
+                await self.started[0].ready()
+            return self.started[0]
+
+    async def buried(self, engine: Any, died: Exception) -> Fault:
+        """What calls to an engine that died come to; the next call starts another."""
+        if self.started and self.started[0] is engine:
+            await self.close()
+        return Fault(STEP, "engine_lost", str(died), transient=True)
+
+    async def close(self) -> None:
+        while self.started:
+            self.started.pop().close()
+
+
+def _shared(model: Model, engines: Mapping[str, Sequence[str]]) -> Generate:
+    """The engines that the job started for a model: each chat is sent where its context was read before."""
+    if not (names := engines.get(model_identity(model))):
+        raise ConfError(
+            f"model {model.name!r}: no engine was started for it. Jobs start engines, `raypipe ask` its own; "
+            f"a run in one process has none"
+        )
+    from raypipe.models.actors import find
+
+    return routed([find(name).generate for name in names])
+
+
+def _key(model: Model) -> Model:
+    """What decides the model's numbers: the same weights under two names or paths are loaded once."""
+    return replace(model, name="", path="", adapter_paths=())
+
+
+def _expect(model: Model, kind: ModelKind) -> None:
+    if model.kind != kind:
+        raise ConfError(
+            f"model {model.name!r}: expected kind {kind!r}, found {model.kind!r} (loader {model.loader!r})"
+        )

@@ -1,0 +1,128 @@
+"""Which of several equal engines a chat goes to: the one that has its context, unless that one falls behind.
+
+An engine keeps the keys and values of what it has read, so chats that begin alike go to the same one. The
+choice is by rendezvous hashing (Thaler and Ravishankar 1998), with loads bounded as in Mirrokni, Thorup and
+Zadimoghaddam 2018: no engine gets more than a fixed factor of the mean. Knows texts and counts; no engine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import math
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from raypipe.core.llm import Chat, Generate, Generated, Sampling
+from raypipe.core.records import Fault
+
+HEADS = (64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048)
+"""Characters of the first user message that may say which context it is; 2,048 are some 500 tokens, 32 of
+vLLM's blocks. Fixed lengths, so that questions of different lengths about one context have one in common."""
+
+TAIL = 0.3  # share of a message that may be its question and what follows: it is no part of the context
+
+SPREAD = 1.15  # most in flight on one engine, as a factor of the mean: results within 20 % of each other
+BEHIND = (
+    1.5  # a context leaves its engine when that has this many times the mean in flight; of two, none has 2
+)
+COMMON = 32  # chats that begin alike: instructions, or a context that every engine may as well read
+REMEMBERED = 16384  # beginnings of one process, the least recently used go first; some 4 MB
+
+
+def beginnings(chat: Chat) -> tuple[str, str]:
+    """What chats about the same evidence have in common: how the first thing that a user says begins, at two
+    lengths, the longer first. Questions whose lengths differ share at least the shorter one."""
+    text = next((m.content for m in chat if m.role == "user"), "")
+    fitting = [h for h in HEADS if h <= (1 - TAIL) * len(text)]
+    long, short = (fitting[-1], fitting[-2]) if len(fitting) > 1 else (len(text), len(text))
+    return text[:long], text[:short]
+
+
+@dataclass(slots=True)
+class _Home:
+    """Where chats that begin alike were sent."""
+
+    engine: int
+    chats: int = 0
+
+
+class Router:
+    """Chooses among `engines` (0, 1, ...) for the chats of one process. Not for several threads."""
+
+    def __init__(self, engines: int) -> None:
+        self._in_flight = [0] * engines
+        self._homes: OrderedDict[bytes, _Home] = OrderedDict()
+
+    def choose(self, chats: Sequence[Chat]) -> list[int]:
+        """An engine for each chat, which is in flight there till `done` is told."""
+        return [self._one(tuple(_key(text) for text in beginnings(chat))) for chat in chats]
+
+    def done(self, engine: int, chats: int) -> None:
+        """So many chats of an engine have their replies."""
+        self._in_flight[engine] -= chats
+
+    @property
+    def in_flight(self) -> tuple[int, ...]:
+        """Chats on each engine that have no reply yet."""
+        return tuple(self._in_flight)
+
+    def _one(self, keys: tuple[bytes, ...]) -> int:
+        mean = (sum(self._in_flight) + 1) / len(self._in_flight)
+        known = [home for key in keys if (home := self._homes.get(key)) and home.chats < COMMON]
+        if known and self._in_flight[known[0].engine] + 1 <= math.ceil(BEHIND * mean):
+            chosen = known[0].engine
+        else:
+            chosen = self._first_with_room(keys[0], math.ceil(SPREAD * mean))
+        for key in dict.fromkeys(keys):
+            home = self._homes.setdefault(key, _Home(chosen))
+            home.engine, home.chats = chosen, home.chats + 1
+            self._homes.move_to_end(key)
+            if len(self._homes) > REMEMBERED:
+                self._homes.popitem(last=False)
+        self._in_flight[chosen] += 1
+        return chosen
+
+    def _first_with_room(self, key: bytes, most: int) -> int:
+        """In an order of the engines that is the key's own, the first that has room. One always has."""
+        order = sorted(range(len(self._in_flight)), key=lambda engine: _rank(key, engine))
+        if (home := self._homes.get(key)) and home.chats >= COMMON:
+            order.sort(key=lambda engine: self._in_flight[engine])
+        return next(engine for engine in order if self._in_flight[engine] + 1 <= most)
+
+
+def _key(text: str) -> bytes:
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
+def _rank(key: bytes, engine: int) -> bytes:
+    return hashlib.blake2b(key, digest_size=8, salt=engine.to_bytes(2)).digest()
+
+
+def routed(engines: Sequence[Generate]) -> Generate:
+    """Several equal engines as one: a chat goes where its context was read before, and replies come in order.
+    For one event loop."""
+    router = Router(len(engines))
+
+    async def generate(
+        chats: Sequence[Chat], sampling: Sampling, adapter: str | None = None
+    ) -> list[Generated | Fault]:
+        chosen = router.choose(chats)
+        rows: dict[int, list[int]] = {}
+        for row, engine in enumerate(chosen):
+            rows.setdefault(engine, []).append(row)
+
+        async def one(engine: int, mine: list[int]) -> list[Generated | Fault]:
+            try:
+                return await engines[engine]([chats[row] for row in mine], sampling, adapter)
+            finally:
+                router.done(engine, len(mine))
+
+        parts = await asyncio.gather(*(one(engine, mine) for engine, mine in rows.items()))
+        replies: dict[int, Generated | Fault] = {}
+        for mine, part in zip(rows.values(), parts, strict=True):
+            replies.update(zip(mine, part, strict=True))
+        return [replies[row] for row in range(len(chats))]
+
+    return generate

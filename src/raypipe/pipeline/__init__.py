@@ -1,0 +1,1 @@
+"""What each table lacks, cut into tasks, done by any runner, committed once."""

@@ -1,0 +1,391 @@
+"""A data set through a recipe over a store: index the corpus, answer the questions; what is missing, no more.
+
+Works out which rows each table lacks, cuts them into parts, hands the parts to a runner, and commits. The
+runner decides where parts are done: Ray Data pools (`cluster.py`) or this process (`inline`). One driver at a
+time; a killed driver's parts are kept and its run is gone on with.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, TypeAlias, TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from raypipe.core import arrow
+from raypipe.core.digests import model_identity
+from raypipe.core.protocols import Model
+from raypipe.core.records import Fault, Outcome, Question, digest
+from raypipe.memo.disk import fold_memo, memo_versions
+from raypipe.memo.memo import vectors_of
+from raypipe.pipeline.counters import Done
+from raypipe.pipeline.tasks import (
+    Fill,
+    FillAnswers,
+    FillPassages,
+    FillTexts,
+    FillVectors,
+    Part,
+    PartDone,
+    Place,
+    Verb,
+    Workers,
+    answer_key,
+    counts_of,
+)
+from raypipe.recipes.executor import Corpora
+from raypipe.recipes.recipe import Recipe
+from raypipe.report.progress import Progress
+from raypipe.steps.parse import Parse
+from raypipe.store import (
+    PASSAGES,
+    AddedMeanwhile,
+    Run,
+    Store,
+    begin,
+    begun,
+    commit,
+    committed,
+    done_parts,
+    end,
+    vectors_schema,
+)  # fmt: skip
+from raypipe.store.disk_space import need
+from raypipe.store.index import IndexSpec, index_spec
+
+T = TypeVar("T")
+
+ANSWERS_AT_ONCE = 100  # read in one look: some 40 kB each with fifty citations and twenty hits
+
+Runner: TypeAlias = Callable[[Verb, Fill, Sequence[Part]], Iterator[PartDone]]
+"""Does parts somewhere and yields what each became, in any order. The verb says which pool it is for."""
+
+
+def inline(verb: Verb, fill: Fill, parts: Sequence[Part]) -> Iterator[PartDone]:
+    """One part after the other in this process."""
+    do = fill.open()
+    with asyncio.Runner() as loop:
+        for part in parts:
+            yield loop.run(_coroutine(do(part)))
+
+
+def batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    """The items in order, `size` at a time.
+
+    >>> list(batches("abcde", 2))
+    [['a', 'b'], ['c', 'd'], ['e']]
+    """
+    rest = iter(items)
+    while some := list(islice(rest, size)):
+        yield some
+
+
+async def _coroutine(work: Awaitable[PartDone]) -> PartDone:
+    return await work
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How much work one completion record stands for at most; in no digest."""
+
+    sources: int
+    questions: int
+
+
+def alone(verb: Verb) -> Workers:
+    """The workers of a runner that does everything in this process."""
+    return Workers()
+
+
+def nowhere() -> None:
+    """Connects to nothing."""
+
+
+def texts_table(recipe: Recipe) -> str:
+    """The table of its parsed sources."""
+    return f"texts-{recipe.texts_digest()}"
+
+
+def passages_table(recipe: Recipe) -> str:
+    """The table of its chunks."""
+    return f"passages-{recipe.passages_digest()}"
+
+
+def vectors_table(recipe: Recipe, model: Model) -> str:
+    """The searched copy of one of its embedders' vectors."""
+    return f"vectors-{recipe.vectors_digest(model)}"
+
+
+def searched(store: Store, recipe: Recipe) -> IndexSpec:
+    """What a process opens to search: the recipe's tables at their present versions."""
+    vectors = {model_identity(m): vectors_table(recipe, m) for m in recipe.embedders()}
+    return index_spec(store, texts_table(recipe), passages_table(recipe), vectors)
+
+
+@dataclass(frozen=True, slots=True)
+class Filling:
+    """The work that brings one table up to date."""
+
+    what: str  # names the work: a digest of its stages
+    table: str
+    pool: Verb  # where its parts are done
+    past: str  # what is then done to a unit: parsed, split, embedded, answered
+    unit: str  # sources, texts, questions
+    most: int  # units in a part
+    todo: Callable[[], list[str]]  # ids that the table lacks
+    fill: Callable[[str], Fill]  # the work under the name of a run
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """A recipe over a store, and where its parts are done."""
+
+    store: Store
+    recipe: Recipe
+    place: Place
+    sizes: Sizes
+    runner: Runner
+    progress: Progress
+    workers: Callable[[Verb], Workers] = alone  # asked only while something is missing: it may connect
+    connect: Callable[[], object] = nowhere  # to where parts are done; called before the first thing is done
+
+    def index(self, questions: Iterable[Question] | None, done: Done | None = None) -> Done:
+        """Brings the tables of the corpus half up to date with every source that these questions may search
+        (None: every source in the store), and counts what it does on `done`. Raises what a stage raises;
+        whole parts stay."""
+        done = done or Done()
+        wanted = self.sources(questions)
+        with self.store.lease("driver", f"index {self.recipe.name}"):
+            self._texts(wanted, done)
+            self._passages(wanted, done)
+            for model in self.recipe.embedders():
+                self._vectors(model, wanted, done)
+        return done
+
+    def answer(self, questions: Iterable[Question], fresh: bool = False, done: Done | None = None) -> Done:
+        """Answers the questions that have no answer yet from this recipe and this evidence, and counts what
+        it does on `done`. `fresh`: all of them, and language models are asked again whatever is remembered;
+        vectors and scores are not."""
+        done = done or Done()
+        snapshot = self.snapshot()
+        keys = self._keys(questions, snapshot)
+
+        def known() -> dict[str, int]:
+            tables = memo_versions(self.store).items()
+            return {name: at for name, at in tables if not (fresh and name.startswith("replies-"))}
+
+        what = self.answers_run(snapshot)
+        with self.store.lease("driver", f"answer {self.recipe.name}"):
+            fold_memo(self.store)
+            if fresh:
+                end(self.store, what)  # what a killed run left was not asked again
+                self.store.forget("answers", "key", list(keys))
+                self.store.forget("faults", "digest", list(keys))
+            work = Filling(
+                what, "answers", "answer", "answered", "questions", self.sizes.questions,
+                lambda: self.unanswered_of(keys),
+                lambda run: FillAnswers(
+                    self.place, self.recipe, run, snapshot,
+                    searched(self.store, self.recipe), known(),
+                ),
+            )  # fmt: skip
+            self._fill(work, done)
+            fold_memo(self.store, fresh)
+        return done
+
+    def answers_run(self, snapshot: str) -> str:
+        """Names the work of answering from one snapshot."""
+        return f"answers-{digest(self.recipe.digest(), snapshot)}"
+
+    def unanswered(self, questions: Iterable[Question], snapshot: str) -> list[str]:
+        """Ids of the questions that have no answer from this evidence and were not found impossible to do."""
+        return self.unanswered_of(self._keys(questions, snapshot))
+
+    def _keys(self, questions: Iterable[Question], snapshot: str) -> dict[str, str]:
+        """Key of its answer -> question id."""
+        recipe = self.recipe.digest()
+        return {answer_key(recipe, q, snapshot): q.id for q in questions}
+
+    def unanswered_of(self, keys: Mapping[str, str]) -> list[str]:
+        """The same, by keys of answers and the ids of their questions."""
+        left = self.store.missing("answers", "key", list(keys))
+        lost = self._lost(lambda row: row["digest"] in keys)
+        return [keys[k] for k in left if keys[k] not in lost]
+
+    def answers(self, questions: Iterable[Question]) -> Iterator[Question]:
+        """The stored answers of these questions, in order, read a batch at a time. One that could not be done
+        has the outcome fault, one that was not reached yet has none; what stopped it then, if anything did,
+        is its fault."""
+        snapshot, recipe = self.snapshot(), self.recipe.digest()
+        for some in batches(questions, ANSWERS_AT_ONCE):
+            keys = [answer_key(recipe, q, snapshot) for q in some]
+            rows = self.store.rows("answers", "key", keys)
+            found = dict(zip(rows["key"].to_pylist(), arrow.question.records(rows), strict=True))
+            lost = {r["digest"]: r for r in _final_last(self.store.rows("faults", "digest", keys))}
+            yield from (found.get(k) or _unanswered(q, lost.get(k)) for k, q in zip(keys, some, strict=True))
+
+    def lost_sources(self, among: set[str] | None) -> list[dict[str, Any]]:
+        """The rows of `faults` of sources (None: of all) that the corpus half could not do, the last one of
+        each source; one that was done since is not among them."""
+        tables = [self.texts_table, self.passages_table, *map(self.vectors_table, self.recipe.embedders())]
+        rows = []
+        for table in tables:
+            last = {r["id"]: r for r in _final_last(self.store.rows("faults", "digest", [table]))}
+            left = self.store.missing(table, "source", list(last))
+            rows += [last[id] for id in left if among is None or id in among]
+        return rows
+
+    @property
+    def texts_table(self) -> str:
+        return texts_table(self.recipe)
+
+    @property
+    def passages_table(self) -> str:
+        return passages_table(self.recipe)
+
+    def vectors_table(self, model: Model) -> str:
+        return vectors_table(self.recipe, model)
+
+    def snapshot(self) -> str:
+        """Names all that the store can search: what a question without citations is asked of."""
+        ids = self.store.dataset("sources").to_table(columns=["id"])["id"].to_pylist()
+        return digest(*sorted(ids))
+
+    def sources(self, questions: Iterable[Question] | None) -> list[str]:
+        """Ids of the sources to index, in citation order, of the kinds that the recipe parses."""
+        kinds = next(s.step.kinds for s in self.recipe.corpus if isinstance(s.step, Parse))
+        table = self.store.dataset("sources").to_table(columns=["id", "kind"])
+        here = table.filter(pc.is_in(table["kind"], value_set=pa.array(kinds)))["id"].to_pylist()
+        cited: dict[str, None] = {}
+        for q in questions if questions is not None else ():
+            if (sources := q.sources()) is None:
+                return sorted(here)
+            cited.update(dict.fromkeys(sources))
+        stored = set(here)
+        return sorted(here) if questions is None else [s for s in cited if s in stored]
+
+    def _texts(self, wanted: list[str], done: Done) -> None:
+        table = self.texts_table
+        with asyncio.Runner() as loop:
+            empty = loop.run(Corpora(self.recipe, self.place.kit(None)).texts(arrow.corpus_table([])))
+        self.store.ensure(table, empty.drop(["fault"]).schema)
+        work = Filling(
+            f"texts-{self.recipe.texts_digest()}", table, "parse", "parsed", "sources", self.sizes.sources,
+            lambda: self.missing(table, wanted),
+            lambda run: FillTexts(self.place, self.recipe, table, run),
+        )  # fmt: skip
+        self._fill(work, done)
+
+    def _passages(self, wanted: list[str], done: Done) -> None:
+        table = self.passages_table
+        self.store.ensure(table, PASSAGES)
+
+        def todo() -> list[str]:
+            lost = set(self.store.missing(self.texts_table, "source", wanted))
+            return self.missing(table, [s for s in wanted if s not in lost])
+
+        work = Filling(
+            table, table, "parse", "split", "texts", self.sizes.sources, todo,
+            lambda run: FillPassages(self.place, self.recipe, table, run, self.texts_table),
+        )  # fmt: skip
+        self._fill(work, done)
+
+    def _vectors(self, model: Model, wanted: list[str], done: Done) -> None:
+        table = self.vectors_table(model)
+        self.store.ensure(table, vectors_schema(model.dim))
+        fold_memo(self.store)
+
+        def todo() -> list[str]:
+            here = set(self.store.sources_with_chunks(self.passages_table).to_pylist())
+            return self.missing(table, [s for s in wanted if s in here])
+
+        def fill(run: str) -> Fill:
+            memo = {k: v for k, v in memo_versions(self.store).items() if k == vectors_of(model).name}
+            return FillVectors(
+                self.place, self.recipe, table, run, self.texts_table, self.passages_table, model, memo
+            )
+
+        work = Filling(table, table, "embed", "embedded", "sources", self.sizes.sources, todo, fill)
+        self._fill(work, done)
+        fold_memo(self.store)
+
+    def missing(self, table: str, ids: list[str]) -> list[str]:
+        """The ids that a table lacks and that were not found impossible to do."""
+        lost = self.lost(table)
+        left = self.store.missing(table, "source", ids) if self.store.has(table) else ids
+        return [s for s in left if s not in lost]
+
+    def lost(self, table: str) -> set[str]:
+        """The sources that were found impossible to do for a table of the corpus half."""
+        return self._lost(lambda row: row["digest"] == table)
+
+    def _lost(self, chosen: Callable[[Mapping[str, str]], bool]) -> set[str]:
+        return {r["id"] for r in self._faults() if chosen(r)}
+
+    def _faults(self) -> list[dict[str, str]]:
+        """Rows that were found impossible to do; a transient fault is none: its row is to do."""
+        rows: list[dict[str, str]] = self.store.dataset("faults").to_table(filter="NOT transient").to_pylist()
+        return rows
+
+    def _fill(self, work: Filling, done: Done) -> None:
+        """Fills a table with what it lacks: first what a killed run left, then the rest."""
+        if run := begun(self.store, work.what):
+            self._finish(run, work, done)
+        while ids := work.todo():
+            per_part = self.workers(work.pool).per_part(len(ids), work.most)
+            if self._finish(begin(self.store, work.what, ids, per_part), work, done):
+                return  # what failed in passing is to do again, but not by this run
+
+    def _finish(self, run: Run, work: Filling, done: Done) -> bool:
+        """Does what is left of a run and commits it. False if others added some of its rows meanwhile: its
+        plan is void then, and what is missing is to be worked out anew."""
+        if committed(self.store, work.table, run.name) is None:
+            self._do(run, work, done)
+        try:
+            commit(self.store, "faults", run.name, run.parts)
+            commit(self.store, work.table, run.name, run.parts)
+            whole = True
+        except AddedMeanwhile:
+            whole = False
+        end(self.store, work.what)
+        return whole
+
+    def _do(self, run: Run, work: Filling, done: Done) -> None:
+        """Does the parts of a run that no driver before has done."""
+        need(self.store, 0, f"what is left of {work.table}")
+        here = done_parts(self.store, work.table, run.name)
+        if run.name not in done.tables:
+            for facts in here.values():
+                done.add(run.name, counts_of(facts), earlier=True)
+        left = [Part(name, ids) for name, ids in run.parts.items() if name not in here]
+        if left:
+            self.connect()  # what it prints and how long it takes are not the task's
+        with self.progress.task(work.past, work.unit, sum(len(p.ids) for p in left)) as task:
+            for part in self.runner(work.pool, work.fill(run.name), left):
+                done.add(run.name, part.counts)
+                rows = done.places.setdefault(work.pool, {})
+                rows[part.where] = rows.get(part.where, 0) + part.ids
+                for count in part.counts.values():
+                    task.wrote(count.tally.tokens.generated, count.seconds)
+                task.advance(part.ids)
+        done.keep()
+
+
+def _unanswered(question: Question, lost: Mapping[str, Any] | None) -> Question:
+    if lost is None:
+        return question
+    fault = Fault(lost["step"], lost["reason"], lost["detail"], lost["transient"])
+    outcome: Outcome = "" if fault.transient else "fault"
+    return Question(
+        question.id, question.text, outcome=outcome, faults=(fault,), citations=question.citations
+    )
+
+
+def _final_last(faults: pa.Table) -> list[dict[str, Any]]:
+    """Rows of `faults`, transient ones first: a row may fail in passing often, and for good once."""
+    rows: list[dict[str, Any]] = faults.to_pylist()
+    return sorted(rows, key=lambda r: not r["transient"])

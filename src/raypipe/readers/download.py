@@ -1,0 +1,240 @@
+"""Official files over HTTP: resumed where they broke off, checked against published sizes and digests.
+
+Knows addresses, sizes and sha256 of the CRAG archives, and nothing of what is in them. A file gets its name
+only when its digest is right; until then it is NAME.partial. Only the host it is asked for is contacted, and
+those that this host may redirect to.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeAlias
+from urllib.parse import urljoin, urlsplit
+
+import requests
+
+from raypipe.core.errors import ConfError, DataError
+
+BLOCK = 1 << 16  # bytes; what was received of a block is lost when the connection breaks in it
+ATTEMPTS = 6  # without a byte gained; then it is given up
+MOVED = (301, 302, 303, 307, 308)
+BUSY = (408, 425, 429, 500, 502, 503, 504)
+
+Progress: TypeAlias = Callable[[str, int, int], None]
+"""Told (file name, bytes of it here, its size) as they grow."""
+
+
+@dataclass(frozen=True, slots=True)
+class Remote:
+    """One file as its publisher describes it."""
+
+    name: str  # below the base address
+    size: int  # bytes
+    sha256: str
+
+
+CRAG_BASE = "https://github.com/facebookresearch/CRAG/raw/refs/heads/main/data/"
+CRAG_HOSTS = (
+    "github.com",
+    "media.githubusercontent.com",
+)  # the files are in Git LFS, which the second serves
+
+_V4, _V5 = "crag_task_3_dev_v4.tar.bz2.part", "crag_task_3_dev_v5.tar.bz2.part"
+# fmt: off
+CRAG: dict[tuple[str, str], tuple[Remote, ...]] = {
+    ("1", "v4"): (
+        Remote("crag_task_1_and_2_dev_v4.jsonl.bz2", 739_384_484, "afa29f2b3facfb5d15aa9cded00d5ec90ff76f3e67279e7b99cfe86659a641ca"),  # noqa: E501
+    ),
+    ("1", "v5"): (
+        Remote("crag_task_1_and_2_dev_v5.jsonl.bz2", 739_310_088, "d4c14897d8ea2f450a24e098b595d8247c6575f996f9869d6f27a020fe020618"),  # noqa: E501
+    ),
+    ("3", "v4"): (
+        Remote(f"{_V4}1", 2_097_152_000, "3a3f642643adc427b356b34fd078ba867c3905aa4341fc181457197aee9a55cf"),
+        Remote(f"{_V4}2", 2_097_152_000, "abd76c029079b93065aba7fb4fc0e129a803de7ee0e1511432d0037d1782aa7c"),
+        Remote(f"{_V4}3", 2_097_152_000, "d82e3c94e29a361635ed6b56797747b77ef3cf07dc454736d661461f32c23dab"),
+        Remote(f"{_V4}4", 1_432_877_269, "ed48b1ca55606a7d22be4809b10d7de0251d429f01e689a066c6def2428995ad"),
+    ),
+    ("3", "v5"): (
+        Remote(f"{_V5}0", 2_147_483_648, "0220e4b43356ff32a00f35647a4cb375301773c7e66a48daf9329781fdfec3d7"),
+        Remote(f"{_V5}1", 2_147_483_648, "9628e5f24bb4273afbdc380c13c68533fc5e5e788e00a973a7e2765566161330"),
+        Remote(f"{_V5}2", 2_147_483_648, "533bb48a5bed3818262edd02219eff351493a2f35a276958d62b9614257471f5"),
+        Remote(f"{_V5}3", 1_283_117_287, "cc8c4b0224a3d1512283433ed6418c2a4f633dfab98f76ef4acd38fd63b26464"),
+    ),
+}
+# fmt: on
+
+
+def crag(
+    task: Literal["1", "3"], folder: Path, progress: Progress, version: Literal["v4", "v5"] = "v4"
+) -> list[Path]:
+    """The archive of Task 1 (and 2) or 3, in `folder`. v4 is the default because it is the earlier release,
+    so that results can be set beside older ones; v5 is for slices by its added label `popularity`."""
+    if (task, version) not in CRAG:
+        known = ", ".join(f"task {t} {v}" for t, v in CRAG)
+        raise ConfError(f"CRAG has no task {task} {version}: expected one of {known}.")
+    return fetch(CRAG[task, version], folder, CRAG_BASE, progress, hosts=CRAG_HOSTS)
+
+
+def fetch(
+    files: Iterable[Remote],
+    folder: Path,
+    base_url: str,
+    progress: Progress,
+    hosts: tuple[str, ...] = (),
+    pause: Callable[[float], None] = time.sleep,
+) -> list[Path]:
+    """These files in `folder`, in order; a file that is there and whole is not asked for again.
+
+    `hosts` are those that may serve (default: the base address's own). Raises DataError when the disk is too
+    small, when something else lies under a file's name, when the server gives other bytes than published, or
+    when it gives none in six tries; then what came stays as NAME.partial and is continued next time.
+    """
+    files = list(files)
+    folder.mkdir(parents=True, exist_ok=True)
+    missing = [f for f in files if not _here(f, folder, progress)]
+    held = sum(p.stat().st_size for f in missing if (p := _partial(f, folder)).exists())
+    needed, free = sum(f.size for f in missing) - held, shutil.disk_usage(folder).free
+    if needed > free:
+        raise DataError(
+            f"{folder}: {needed:,} bytes are still to come and {free:,} are free. Make room first."
+        )
+    allowed = hosts or (_host(base_url),)
+    with requests.Session() as session:
+        for file in missing:
+            _receive(session, file, folder, urljoin(base_url, file.name), allowed, progress, pause)
+            _accept(file, folder)
+    return [folder / f.name for f in files]
+
+
+def _host(url: str) -> str:
+    return urlsplit(url).hostname or ""
+
+
+def _partial(file: Remote, folder: Path) -> Path:
+    return folder / f"{file.name}.partial"
+
+
+def _here(file: Remote, folder: Path, progress: Progress) -> bool:
+    path = folder / file.name
+    if not path.exists():
+        return False
+    if path.stat().st_size != file.size or _sha256(path) != file.sha256:
+        raise DataError(
+            f"{path}: other content than published lies under this name. Move it away or delete it."
+        )
+    progress(file.name, file.size, file.size)
+    return True
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as f:
+        return hashlib.file_digest(f, "sha256").hexdigest()
+
+
+def _accept(file: Remote, folder: Path) -> None:
+    """Gives a whole file its name, if its digest is right; else removes it."""
+    partial = _partial(file, folder)
+    found = _sha256(partial)
+    if found != file.sha256:
+        partial.unlink()
+        raise DataError(
+            f"{folder / file.name}: expected sha256 {file.sha256}, received {found}. Nothing was kept. Run "
+            "it again; if that ends the same way, the published file or something on the way has changed."
+        )
+    os.replace(partial, folder / file.name)
+
+
+def _receive(
+    session: requests.Session,
+    file: Remote,
+    folder: Path,
+    url: str,
+    hosts: tuple[str, ...],
+    progress: Progress,
+    pause: Callable[[float], None],
+) -> None:
+    """Makes NAME.partial as long as the file, asking on where it ends."""
+    partial = _partial(file, folder)
+    partial.touch()
+    failures = 0
+    while (have := partial.stat().st_size) != file.size:
+        if have > file.size:
+            partial.unlink()
+            raise DataError(f"{url}: gives more than the {file.size:,} bytes published. Nothing was kept.")
+        progress(file.name, have, file.size)
+        try:
+            with _ask(session, url, have, hosts) as response:
+                if response.status_code in BUSY:
+                    raise requests.HTTPError(f"status {response.status_code}")
+                start = _start(response, have, file, url)
+                _append(response, partial, start, file, progress)
+        except requests.RequestException as e:
+            failures = 1 if partial.stat().st_size > have else failures + 1
+            if failures == ATTEMPTS:
+                raise DataError(
+                    f"{url}: no more in {ATTEMPTS} tries ({e}). Here are {partial.stat().st_size:,} of "
+                    f"{file.size:,} bytes; run it again to go on from there."
+                ) from e
+            pause(2.0 ** (failures - 1))
+
+
+def _ask(session: requests.Session, url: str, have: int, hosts: tuple[str, ...]) -> requests.Response:
+    """The answer to a request for the bytes from `have` on, after at most five redirects among `hosts`."""
+    # identity: a packed transfer would have other bytes and another length than those published.
+    headers = {"Range": f"bytes={have}-", "Accept-Encoding": "identity"}
+    secure = urlsplit(url).scheme == "https"
+    for _ in range(6):
+        if _host(url) not in hosts or (secure and urlsplit(url).scheme != "https"):
+            raise DataError(f"{url}: named by a redirect; only {', '.join(hosts)} may serve this file.")
+        response = session.get(url, headers=headers, stream=True, allow_redirects=False, timeout=(10, 60))
+        if response.status_code not in MOVED:
+            return response
+        response.close()
+        url = urljoin(url, response.headers.get("Location", ""))
+    raise DataError(f"{url}: more than five redirects. Check the network's proxy.")
+
+
+def _start(response: requests.Response, have: int, file: Remote, url: str) -> int:
+    """Where in the file the answer's bytes begin. Raises DataError if they are not this file's."""
+    status, headers = response.status_code, response.headers
+    if status not in (200, 206):
+        raise DataError(f"{url}: expected the file, found status {status} {response.reason}.")
+    if headers.get("Content-Type", "").startswith("text/html"):
+        raise DataError(
+            f"{url}: expected the file, found a web page. Is there a log-in page on this network?"
+        )
+    if status == 206:
+        span = re.fullmatch(r"bytes (\d+)-\d+/(\d+)", headers.get("Content-Range", ""))
+        if not span or int(span[1]) != have:
+            raise DataError(f"{url}: asked from byte {have}, was given {headers.get('Content-Range')!r}.")
+        start, total = have, int(span[2])
+    else:
+        start, total = 0, int(headers.get("Content-Length", file.size))
+    if total != file.size:
+        raise DataError(f"{url}: expected {file.size:,} bytes as published, the server says {total:,}.")
+    return start
+
+
+def _append(response: requests.Response, partial: Path, start: int, file: Remote, progress: Progress) -> None:
+    """Writes the answer from `start` on; at most one block more than the file should have."""
+    with partial.open("r+b") as out:
+        out.truncate(start)
+        out.seek(start)
+        have = start
+        for block in response.iter_content(BLOCK):
+            out.write(block)
+            have += len(block)
+            progress(file.name, min(have, file.size), file.size)
+            if have > file.size:
+                break
+        out.flush()
+        os.fsync(out.fileno())
+    if have < file.size:
+        raise requests.ConnectionError(f"broke off at byte {have:,}")

@@ -1,0 +1,83 @@
+"""Files of an object store, brought here and taken there: what a run reads, and what it writes for people.
+
+Tables are read and written in place (`store/`). Data files are read front to back many times and reports are
+small, so both are copied as they are. Knows any store that pyarrow knows; keys come from the environment that
+its libraries read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import pyarrow as pa
+from pyarrow.fs import FileInfo, FileSelector, FileSystem, FileType, LocalFileSystem, copy_files
+
+from raypipe.core.errors import DataError
+from raypipe.core.records import digest
+
+
+def is_remote(place: str) -> bool:
+    """Whether a place is a URI, and no path."""
+    return "://" in place
+
+
+def fetched(uri: str, cache: Path) -> Path:
+    """A copy of an object, or of everything below a prefix, under the folder `cache`. What is there already,
+    with the same size and time, is not fetched again. Raises DataError if it cannot be read."""
+    try:
+        system, path = FileSystem.from_uri(uri)
+        found = _objects(system, path)
+    except (OSError, pa.ArrowInvalid) as e:
+        raise DataError(
+            f"{uri}: cannot be read: {e}. Check the address, and the keys in the environment"
+        ) from e
+    if not found:
+        raise DataError(f"{uri}: nothing is there. Expected an object, or a prefix with objects below it")
+    name = Path(path).name
+    home = cache / digest(uri)[:16] / name
+    for info in found:
+        here = home / info.path.removeprefix(path).lstrip("/") if info.path != path else home
+        _fetch(system, info, here, uri)
+    return home
+
+
+def _objects(system: FileSystem, path: str) -> list[FileInfo]:
+    info = system.get_file_info(path)
+    if info.type is FileType.File:
+        return [info]
+    below = system.get_file_info(FileSelector(path, recursive=True, allow_not_found=True))
+    return [f for f in below if f.type is FileType.File]
+
+
+def _fetch(system: FileSystem, info: FileInfo, here: Path, uri: str) -> None:
+    """One object, whole or not at all."""
+    sign = here.with_name(here.name + ".fetched")
+    wanted = f"{info.size} {info.mtime_ns}"
+    if here.is_file() and sign.is_file() and sign.read_text() == wanted:
+        return
+    here.parent.mkdir(parents=True, exist_ok=True)
+    staged = here.with_name(here.name + ".part")
+    try:
+        copy_files(info.path, str(staged), source_filesystem=system, destination_filesystem=LocalFileSystem())
+    except OSError as e:
+        raise DataError(f"{uri}: {info.path} broke off: {e}. Start again") from e
+    staged.replace(here)
+    sign.write_text(wanted)
+
+
+def sent(folder: Path, uri: str, last: Iterable[str] = ()) -> None:
+    """Copies every file of a folder to a prefix, those named in `last` after all others: whoever sees them
+    sees a whole one. Raises DataError if it cannot be written."""
+    ending = tuple(last)
+    files = sorted(p for p in folder.rglob("*") if p.is_file())
+    try:
+        system, path = FileSystem.from_uri(uri)
+        for file in sorted(files, key=lambda p: p.name in ending):
+            target = f"{path.rstrip('/')}/{file.relative_to(folder).as_posix()}"
+            if isinstance(system, LocalFileSystem):  # an object store has no folders to make
+                system.create_dir(target.rpartition("/")[0])
+            with system.open_output_stream(target) as out:
+                out.write(file.read_bytes())
+    except (OSError, pa.ArrowInvalid) as e:
+        raise DataError(f"{uri}: cannot be written: {e}. What it was to have lies in {folder}") from e

@@ -1,0 +1,151 @@
+"""Stages left out: because a question's time is over, or because what a stage asks is away.
+
+A question with a deadline (`Question.due`) gives each stage a share of the time that is left; a stage that
+does not end within it is left out, and so is one whose service is away. The question goes on as it came, the
+replies that the stage owed are faults, `degraded` names the stage, and a transient fault says why: such a row
+is never stored and is asked again. Where nothing is left to answer from, the answer is "i don't know", in
+time.
+
+Knows stages and the clock; knows neither models nor HTTP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from raypipe.core.errors import Unavailable
+from raypipe.core.protocols import Ask, Kit, Model, Step
+from raypipe.core.records import ANSWERED, FAULT, IDK, Fault, Question, Reply
+from raypipe.recipes.recipe import Stage
+from raypipe.steps.extract import Extract
+
+SHARE = 0.75
+"""Of the time that is left, what one stage may take: those after it have the rest. Our own choice: with a
+slow generator a quarter of CRAG's 30 s is more than any ranking or extract of ours takes."""
+
+RESERVE_S = 0.05
+"""What the last stage leaves for deciding and writing the reply. Both take some milliseconds."""
+
+FALLBACK = "fallback"
+"""Name of the reply, and of the stage, that stands in for a generator that is away."""
+
+Clock: TypeAlias = Callable[[], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What an endpoint does beyond leaving stages out. A job has no such rules: it asks the row again."""
+
+    fallback: Extract | None = None  # answers from the ranking where a reply that could be the answer is owed
+
+    def models(self) -> tuple[Model, ...]:
+        """What must be loaded for it."""
+        return () if self.fallback is None else (self.fallback.embedder, self.fallback.maxsim)
+
+
+def limited(stage: Stage[Step], ask: Ask, last: bool, rules: Rules | None, clock: Clock = time.time) -> Ask:
+    """The stage within each question's time. `last`: only the decision comes after it."""
+
+    async def ask_in_time(questions: list[Question]) -> list[Question]:
+        if all(q.due is None for q in questions):
+            out = await _all(stage, ask, questions)
+        else:
+            # Each row with a deadline goes alone: a slow one must not cost its neighbours their time.
+            parts = [_all(stage, ask, [q]) if q.due is None else one(q, q.due) for q in questions]
+            out = [q for part in await asyncio.gather(*parts) for q in part]
+        if rules is None or len(out) != len(questions):  # a lost row is found by who asked
+            return out
+        return [_spared(stage, *row) for row in zip(questions, out, strict=True)]
+
+    async def one(question: Question, due: float) -> list[Question]:
+        left = due - clock()
+        share = left - RESERVE_S if last else left * SHARE
+        if share <= 0:
+            return [left_out(stage, question, "late", "the question's time was over before it began")]
+        try:
+            async with asyncio.timeout(share) as limit:
+                return await _all(stage, ask, [question])
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            return [
+                left_out(stage, question, "late", f"it had {share:.3f} s of {left:.3f} s and took longer")
+            ]
+
+    return ask_in_time
+
+
+async def _all(stage: Stage[Step], ask: Ask, questions: list[Question]) -> list[Question]:
+    if not questions:
+        return []
+    try:
+        return await ask(questions)
+    except Unavailable as e:
+        return [left_out(stage, q, "unavailable", str(e)) for q in questions]
+
+
+def left_out(stage: Stage[Step], question: Question, reason: str, detail: str) -> Question:
+    """The question as it came to the stage, with the stage named and its replies owed."""
+    fault = Fault(stage.name, reason, detail, transient=True)
+    owed = dict.fromkeys(_replies(stage), Reply("", FAULT, fault=fault))
+    return replace(
+        question,
+        replies={**question.replies, **owed},
+        degraded=(*question.degraded, stage.name),
+        faults=(*question.faults, fault),
+    )
+
+
+def _spared(stage: Stage[Step], before: Question, after: Question) -> Question:
+    """A transient fault that the stage itself put on the row, as if the stage had been left out."""
+    fresh = after.faults[len(before.faults) :]
+    if after.degraded != before.degraded or not any(f.transient for f in fresh):
+        return after
+    named = tuple(replace(f, step=stage.name) if f.transient else f for f in fresh)
+    return replace(after, degraded=(*after.degraded, stage.name), faults=(*before.faults, *named))
+
+
+def goes_on(question: Question) -> bool:
+    """True if no fault keeps the question from later stages: those of stages that were left out do not."""
+    return all(f.transient and f.step in question.degraded for f in question.faults)
+
+
+def decided(
+    stage: Stage[Step], ask: Ask, kit: Kit, before: Sequence[Stage[Step]], rules: Rules | None
+) -> Ask:
+    """The decision, which no deadline leaves out. A question that lost stages and has no answer is answered
+    by the fallback, else "i don't know"."""
+    prefer = {r.removeprefix("replies.") for r in stage.step.reads()}
+    owing = {s.name for s in before if prefer & set(_replies(s))}
+    fallback = rules.fallback if rules else None
+    instead = _fallback(fallback, kit) if fallback else None
+
+    async def ask_and_settle(questions: list[Question]) -> list[Question]:
+        out = await ask(questions)
+        return list(await asyncio.gather(*(settle(q) for q in out)))
+
+    async def settle(question: Question) -> Question:
+        if not question.degraded or question.outcome not in ("fault", "abstained"):
+            return question
+        if instead is not None and owing & set(question.degraded):
+            [question] = await instead([question])
+            if question.replies[FALLBACK].label == ANSWERED:
+                answer = question.replies[FALLBACK].text
+                return replace(question, answer=answer, outcome="answered", origin=FALLBACK)
+        return replace(question, answer=IDK, outcome="abstained", origin="")
+
+    return ask_and_settle
+
+
+def _fallback(extract: Extract, kit: Kit) -> Ask:
+    step = replace(extract, into=FALLBACK)
+    return limited(Stage(FALLBACK, step), step.open(kit), last=True, rules=None)
+
+
+def _replies(stage: Stage[Step]) -> tuple[str, ...]:
+    """The replies that a stage writes."""
+    return tuple(w.removeprefix("replies.") for w in stage.step.writes() if w.startswith("replies."))

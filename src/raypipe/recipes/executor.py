@@ -1,0 +1,256 @@
+"""A recipe in one process: the corpus half over a table of sources, the question half over questions.
+
+Applies the gates, keeps the rows in order, counts what each stage did. Jobs, the endpoint and tests all run a
+recipe through this module; none of Ray, LanceDB or a model library is known here.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias, TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from raypipe.core.errors import RaypipeError
+from raypipe.core.protocols import Ask, Build, CorpusStep, Kit, Model, Step
+from raypipe.core.records import SKIPPED_REPLY, Question
+from raypipe.core.singleflight import Flights
+from raypipe.memo.memo import Asking, Memo, Tally, remembering
+from raypipe.recipes.deadlines import Rules, decided, goes_on, limited
+from raypipe.recipes.recipe import Recipe, Stage
+from raypipe.steps.embed import Embed
+from raypipe.steps.split import Split
+
+S = TypeVar("S", Step, CorpusStep)
+T = TypeVar("T")
+
+
+class StageBroke(Exception):
+    """A stage raised where it should have put a fault on a row: a defect, of the stage or of a library on
+    some row. The cause is what it raised; what a caller can mend (errors.py, the disk) is raised as it is."""
+
+    def __init__(self, stage: str) -> None:
+        super().__init__(stage)
+        self.stage = stage
+
+    def __str__(self) -> str:
+        return f"stage {self.stage} raised {type(self.__cause__).__name__}: {self.__cause__}"
+
+
+async def _watched(stage: str, work: Awaitable[T]) -> T:
+    try:
+        return await work
+    except (RaypipeError, OSError, AssertionError):
+        raise
+    except Exception as e:
+        raise StageBroke(stage) from e
+
+
+Told: TypeAlias = Callable[[str, float | None], None]
+"""A stage's name, and the seconds that it took; None: it begins."""
+
+
+@dataclass(slots=True)
+class StageCount:
+    """What one stage did so far, over all batches of this process."""
+
+    rows: int = 0  # that reached the stage, let in or not
+    skipped: int = 0  # kept out by the gate, or by a fault of an earlier stage
+    faults: int = 0  # that this stage added
+    seconds: float = 0.0  # wall time inside the stage
+    tally: Tally = field(default_factory=Tally)  # model calls asked and remembered
+
+    @classmethod
+    def of(cls, tree: Mapping[str, Any]) -> StageCount:
+        """From what `dataclasses.asdict` makes of one."""
+        return cls(**{**tree, "tally": Tally.of(tree["tally"])})
+
+    def take(self) -> StageCount:
+        """What was counted since the last take; counting goes on from nothing."""
+        taken = copy.deepcopy(self)
+        self.rows = self.skipped = self.faults = 0
+        self.seconds = 0.0
+        self.tally.clear()
+        return taken
+
+    def add(self, other: StageCount) -> None:
+        """Adds what another process counted."""
+        self.rows += other.rows
+        self.skipped += other.skipped
+        self.faults += other.faults
+        self.seconds += other.seconds
+        self.tally.add(other.tally)
+
+
+class Questions:
+    """The question half of a recipe, opened with a kit: call it with any batches, any number of times.
+
+    `counts` grows by stage name as batches pass. With `memo` None nothing is remembered between calls.
+    `rules` are an endpoint's, for what is away. `told` hears of each stage when it begins and when it ends.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        kit: Kit,
+        memo: Memo | None = None,
+        rules: Rules | None = None,
+        told: Told = lambda stage, seconds: None,
+    ) -> None:
+        self.counts = {s.name: StageCount() for s in recipe.question}
+        self._told = told
+        asking: Asking = Flights()
+        self._stages: list[tuple[Stage[Step], Ask]] = []
+        for i, stage in enumerate(recipe.question):
+            within = remembering(kit, memo, self.counts[stage.name].tally, asking)
+            ask = stage.step.open(within)
+            if "outcome" in stage.step.writes():
+                ask = decided(stage, ask, within, recipe.question[:i], rules)
+            else:
+                after = recipe.question[i + 1 : i + 2]
+                last = any("outcome" in s.step.writes() for s in after)
+                ask = limited(stage, ask, last, rules)
+            self._stages.append((stage, ask))
+
+    async def __call__(self, questions: Sequence[Question]) -> list[Question]:
+        """The same questions in the same order, answered. Raises what a step raises: expected trouble with
+        one row is a Fault on the row, anything else is a defect."""
+        rows = list(questions)
+        for stage, ask in self._stages:
+            self._told(stage.name, None)
+            start = time.perf_counter()
+            rows = await _pass(stage, ask, rows, self.counts[stage.name])
+            self._told(stage.name, time.perf_counter() - start)
+        return rows
+
+
+async def _pass(stage: Stage[Step], ask: Ask, rows: list[Question], count: StageCount) -> list[Question]:
+    """One stage over one batch: rows that it lets in go through the step, the others round it."""
+    start = time.perf_counter()
+    # A row whose ranking broke has no honest evidence: only the stage that names the outcome still runs. One
+    # that lost a stage to time goes on with what it has.
+    broken = [not goes_on(q) and "outcome" not in stage.step.writes() for q in rows]
+    chosen = [i for i, q in enumerate(rows) if not broken[i] and stage.admits(q)]
+    out = await _watched(stage.name, ask([rows[i] for i in chosen])) if chosen else []
+    if [q.id for q in out] != [rows[i].id for i in chosen]:
+        raise AssertionError(f"{stage.name} broke the law of rows: other questions came back than went in")
+    result = [_skip(stage, q) for q in rows]
+    for i, q in zip(chosen, out, strict=True):
+        result[i] = q
+        broke = sum(r.label == "fault" and rows[i].replies.get(n) != r for n, r in q.replies.items())
+        # A transient fault of a reply stands in both places.
+        count.faults += max(broke, len(q.faults) - len(rows[i].faults))
+    count.rows += len(rows)
+    count.skipped += len(rows) - len(chosen)
+    count.seconds += time.perf_counter() - start
+    return result
+
+
+def _skip(stage: Stage[Step], question: Question) -> Question:
+    """A row that a stage does not see: replies that the stage would have written look skipped, even where an
+    old one is stored; everything else stays."""
+    into = [w.removeprefix("replies.") for w in stage.step.writes() if w.startswith("replies.")]
+    if not into:
+        return question
+    return replace(question, replies={**question.replies, **dict.fromkeys(into, SKIPPED_REPLY)})
+
+
+async def answer(
+    recipe: Recipe, kit: Kit, questions: Sequence[Question], memo: Memo | None = None
+) -> list[Question]:
+    """All questions through the question half as one batch."""
+    return await Questions(recipe, kit, memo)(questions)
+
+
+@dataclass(frozen=True, slots=True)
+class Corpus:
+    """What the corpus half makes of a table of sources. Column contracts: arrow.py."""
+
+    texts: pa.Table  # one row per source that parse kept: source, kind, text, hidden, words, fault
+    passages: pa.Table  # one row per chunk: source, start, end, parent_start, parent_end
+    vectors: Mapping[str, pa.Table]  # by model name: the columns of passages, and vector
+    faults: pa.Table  # source, fault: each source that could not be done, in any stage
+
+
+class Corpora:
+    """The corpus half of a recipe, opened with a kit: call it with tables of sources (arrow.corpus_table)."""
+
+    def __init__(self, recipe: Recipe, kit: Kit, memo: Memo | None = None) -> None:
+        self._recipe = recipe
+        self.counts = {s.name: StageCount() for s in recipe.corpus}
+        asking: Asking = Flights()
+        self._stages: list[tuple[Stage[CorpusStep], Build]] = [
+            (s, s.step.open(remembering(kit, memo, self.counts[s.name].tally, asking))) for s in recipe.corpus
+        ]
+
+    async def texts(self, sources: pa.Table) -> pa.Table:
+        """The stages before the split: one row per source."""
+        return await self._through(sources, lambda s: not isinstance(s, Split | Embed))
+
+    async def passages(self, texts: pa.Table) -> pa.Table:
+        """The split: one row per chunk, with its text."""
+        return await self._through(texts, lambda s: isinstance(s, Split))
+
+    async def vectors(self, chunks: pa.Table, model: Model) -> pa.Table:
+        """One embedder over the chunks."""
+        return await self._through(chunks, lambda s: isinstance(s, Embed) and s.model == model)
+
+    async def __call__(self, sources: pa.Table) -> Corpus:
+        """All stages."""
+        texts = await self.texts(sources)
+        chunks = await self.passages(texts)
+        vectors = {m.name: await self.vectors(chunks, m) for m in self._recipe.embedders()}
+        spans = ["source", "start", "end", "parent_start", "parent_end"]
+        faults = [_faults(t) for t in (chunks, *vectors.values())]
+        return Corpus(
+            fine(texts),
+            fine(chunks).select(spans),
+            {name: fine(t).select([*spans, "vector"]) for name, t in vectors.items()},
+            _distinct(pa.concat_tables(faults)),
+        )
+
+    async def _through(self, table: pa.Table, chosen: Callable[[CorpusStep], bool]) -> pa.Table:
+        for stage, build in self._stages:
+            if chosen(stage.step):
+                table = await self._one(stage, build, table)
+        return table
+
+    async def _one(self, stage: Stage[CorpusStep], build: Build, table: pa.Table) -> pa.Table:
+        start = time.perf_counter()
+        out = await _watched(stage.name, build(table))
+        count, broken = self.counts[stage.name], _fault_count(table)
+        count.rows += table.num_rows
+        count.skipped += broken
+        count.faults += _fault_count(out) - broken
+        count.seconds += time.perf_counter() - start
+        return out
+
+
+def fine(table: pa.Table) -> pa.Table:
+    """The rows without a fault."""
+    return table.filter(pc.is_null(table["fault"]))
+
+
+def _faults(table: pa.Table) -> pa.Table:
+    return table.filter(pc.is_valid(table["fault"])).select(["source", "fault"])
+
+
+def _fault_count(table: pa.Table) -> int:
+    faults: int = table.num_rows - table["fault"].null_count
+    return faults
+
+
+def _distinct(faults: pa.Table) -> pa.Table:
+    """One row per source: the first fault that was found."""
+    seen: set[str] = set()
+    keep = [not (s in seen or seen.add(s)) for s in faults["source"].to_pylist()]  # type: ignore[func-returns-value]
+    return faults.filter(pa.array(keep, pa.bool_()))
+
+
+async def build(recipe: Recipe, kit: Kit, sources: pa.Table, memo: Memo | None = None) -> Corpus:
+    """The corpus half over one table of sources, as one batch."""
+    return await Corpora(recipe, kit, memo)(sources)

@@ -1,0 +1,308 @@
+"""What a recipe names instead of spelling out, found: models, prompts, grammars, schemas, fitted numbers.
+
+Knows where such things lie in the folders of conf. What a step gets is the value, never the name: a prompt's
+text, a model's identity, a grammar's bytes. So a file can move, and a word in it cannot change unnoticed.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal, TypeVar
+
+from raypipe.core import config
+from raypipe.core.config import Conf, Resolve, Where, did_you_mean
+from raypipe.core.errors import ConfError, DataError
+from raypipe.core.kg import FactsRef, Level
+from raypipe.core.llm import Grammar, JsonSchema
+from raypipe.core.protocols import GraphRef, Model
+from raypipe.kg.adapter import tables_version
+from raypipe.kg.language.example_bank import Bank
+from raypipe.kg.link import LEVELS
+from raypipe.kg.public_data import facts_version
+from raypipe.models.catalog import Catalog
+from raypipe.models.constraint import bounds
+from raypipe.steps.facts import Shelf
+from raypipe.text.evidence import Fitted
+from raypipe.text.prompt import ByLabel, Prompt
+
+T = TypeVar("T")
+Read = Callable[[Any, Where], T]
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(?:/[A-Za-z0-9_][A-Za-z0-9_.-]*)*")
+
+
+def resolvers(files: Conf, models: Catalog, graphs: Mapping[str, str] = MappingProxyType({})) -> Resolve:
+    """Readers for every type that a field of a step can name. `graphs` says where graphs lie, by name; under
+    "" where all others do."""
+    prompt = _prompt(files)
+    found: dict[Any, Any] = {
+        Model: _model(models),
+        Fitted: _fitted(files),
+        Prompt: prompt,
+        ByLabel[Prompt]: _by_label(prompt, needs_else=True),
+        ByLabel[str | None]: _by_label(_adapter, needs_else=False),
+        ByLabel[tuple[str, ...]]: _by_label(_names, needs_else=True),
+        Grammar: _grammar(files),
+        JsonSchema: _schema(files),
+        GraphRef: _graph(files, graphs, models),
+        Bank: _bank(files),
+        FactsRef: _facts(files, graphs),
+    }
+    found[ByLabel[Shelf | None]] = _by_label(_shelf(found), needs_else=False)
+    return found
+
+
+def _shelf(resolve: Resolve) -> Read[Shelf | None]:
+    return lambda value, where: None if value is None else config.build(Shelf, value, where, resolve)
+
+
+def prompt_file(files: Conf, name: str) -> Prompt:
+    """The prompt `prompts/NAME.yaml`. Raises ConfError naming the file and what in it is wrong."""
+    path = _find(files, "prompts", name, ".yaml")
+    return config.build(Prompt, config.read_yaml(path), Where(str(path)))
+
+
+def _find(files: Conf, kind: str, name: str, suffix: str) -> Path:
+    """A file under `kind`/, in a folder of its own or not. A name never leads out of `kind`/."""
+    if _NAME.fullmatch(name):
+        for folder in files.folders:
+            path = folder / kind / f"{name}{suffix}"
+            if path.is_file():
+                return path
+    known = {
+        p.relative_to(f / kind).as_posix().removesuffix(suffix)
+        for f in files.folders
+        for p in (f / kind).rglob(f"*{suffix}")
+    }
+    raise ConfError(f"no {name!r} under {kind}/; {did_you_mean(name, known)}")
+
+
+def _named(value: Any, where: Where, what: str, find: Callable[[str], T]) -> T:
+    """What a name in a file stands for, its errors at that place."""
+    if not isinstance(value, str):
+        raise where.error(f"expected the name of {what}, found {config.kind_of(value)}")
+    try:
+        return find(value)
+    except ConfError as e:
+        raise where.error(str(e)) from e
+
+
+def _model(models: Catalog) -> Read[Model]:
+    return lambda value, where: _named(value, where, "a model", models.model)
+
+
+def _prompt(files: Conf) -> Read[Prompt]:
+    """The name of a file under prompts/, or a prompt spelled out."""
+
+    def read(value: Any, where: Where) -> Prompt:
+        if isinstance(value, dict):
+            return config.build(Prompt, value, where)
+        return _named(value, where, "a file under prompts/", lambda name: prompt_file(files, name))
+
+    return read
+
+
+def _grammar(files: Conf) -> Read[Grammar]:
+    def find(name: str) -> Grammar:
+        grammar = Grammar(_grammar_text(files, name))
+        bounds(grammar)
+        return grammar
+
+    return lambda value, where: _named(value, where, "a file under grammar/", find)
+
+
+@dataclass(frozen=True, slots=True)
+class GraphEntry:
+    """One entry of graphs.yaml."""
+
+    kind: Literal["folder", "server", "facts"]
+    where: str = ""  # the folder, the address, or the file of facts; "": to be said when it is used
+    version: str = ""  # of a server
+    refresh: Mapping[str, str | int] = field(default_factory=dict)  # domain -> REFRESH, or seconds
+    levels: Mapping[str, tuple[Level, ...]] = field(default_factory=dict)  # kind of name -> how it is linked
+    embedder: str = ""  # of the level embedding: a model's name
+    near: float | None = None  # cosine from which on that level takes two names for one
+
+    def __post_init__(self) -> None:
+        meant = any("embedding" in levels for levels in self.levels.values())
+        if not meant == bool(self.embedder) == (self.near is not None):
+            raise ValueError("embedder and near: expected both with the level embedding, and neither without")
+        if self.near is not None and not 0 < self.near <= 1:
+            raise ValueError(f"near: expected a cosine above 0, at most 1, found {self.near}")
+        if (self.kind == "server") != bool(self.version):
+            raise ValueError("version: expected for a server and for nothing else")
+        if strange := sorted(self.levels.keys() - LEVELS.keys()):
+            known = ", ".join(sorted(LEVELS))
+            raise ValueError(f"levels: {strange[0]!r} is no kind of name; expected {known}")
+        for domain, period in self.refresh.items():
+            if isinstance(period, str) and period not in REFRESH:
+                raise ValueError(
+                    f"refresh: {domain}: expected {', '.join(REFRESH)} or seconds, found {period!r}"
+                )
+
+
+REFRESH: Mapping[str, float] = MappingProxyType({"static": math.inf, "daily": 86400.0, "live": 0.0})
+"""Words for how long a reply holds, in seconds."""
+
+
+def _graph(files: Conf, graphs: Mapping[str, str], models: Catalog) -> Read[GraphRef]:
+    def find(name: str) -> GraphRef:
+        path = files.file("graphs.yaml")
+        tree, where = config.read_yaml(path), Where(str(path))
+        if name not in tree:
+            raise where.error(f"no graph {name!r}; {did_you_mean(name, tree)}")
+        entry = config.build(GraphEntry, tree[name], where.at(name))
+        if entry.kind == "facts":
+            raise ConfError(f"{name!r} are facts: expected a graph, of kind folder or server")
+        address = graphs.get("", "").startswith(("http://", "https://"))
+        general = graphs.get("", "") if address == (entry.kind == "server") else ""
+        place = graphs.get(name) or general or entry.where
+        ref = _graph_ref(name, entry, place, _grammar_text(files, "calls"))
+        if entry.near is None:
+            return ref
+        embedder = _model(models)(entry.embedder, where.at(name).at("embedder"))
+        if embedder.kind != "embedder":
+            raise where.at(name).error(f"embedder: expected a model of kind embedder, found {embedder.kind}")
+        return replace(ref, embedder=embedder, near=entry.near)
+
+    return lambda value, where: _named(value, where, "a graph of graphs.yaml", find)
+
+
+def _graph_ref(name: str, entry: GraphEntry, place: str, grammar: str) -> GraphRef:
+    """The entry at the place it is said to lie; an address for a folder, or the reverse, is refused. Without
+    a place it can be named and not asked."""
+    seconds = {d: REFRESH[p] if isinstance(p, str) else float(p) for d, p in entry.refresh.items()}
+    refresh = {d: s for d, s in seconds.items() if math.isfinite(s)}
+    if not place:
+        return GraphRef(name, "folder", "", "nowhere", grammar, entry.levels)
+    if (entry.kind == "server") != place.startswith(("http://", "https://")):
+        what = "http://HOST:PORT" if entry.kind == "server" else "a folder of tables"
+        raise ConfError(f"graph {name!r} is of kind {entry.kind}: expected {what}, found {place!r}")
+    try:
+        version = entry.version or tables_version(Path(place))
+    except DataError as e:
+        raise ConfError(f"graph {name!r}: {e}") from e
+    assert entry.kind != "facts"
+    if entry.kind == "folder":  # workers may stand elsewhere
+        place = str(Path(place).absolute())
+    return GraphRef(name, entry.kind, place, version, grammar, entry.levels, MappingProxyType(refresh))
+
+
+def _bank(files: Conf) -> Read[Bank]:
+    """The name of a file under examples/, or the examples spelled out."""
+
+    def find(name: str) -> Bank:
+        path = _find(files, "examples", name, ".yaml")
+        return config.build(Bank, config.read_yaml(path), Where(str(path)))
+
+    def read(value: Any, where: Where) -> Bank:
+        if isinstance(value, dict):
+            return config.build(Bank, value, where)
+        return _named(value, where, "a file under examples/", find)
+
+    return read
+
+
+def _facts(files: Conf, graphs: Mapping[str, str]) -> Read[FactsRef]:
+    def find(name: str) -> FactsRef:
+        path = files.file("graphs.yaml")
+        tree, where = config.read_yaml(path), Where(str(path))
+        entry = config.build(GraphEntry, tree.get(name, {}), where.at(name)) if name in tree else None
+        if entry is None or entry.kind != "facts":
+            known = [n for n, e in tree.items() if isinstance(e, dict) and e.get("kind") == "facts"]
+            raise where.error(f"no facts {name!r}; {did_you_mean(name, known)}")
+        place = graphs.get(name) or entry.where
+        try:
+            if not place:
+                return FactsRef(name, "", "nowhere")
+            return FactsRef(name, str(Path(place).absolute()), facts_version(Path(place)))
+        except DataError as e:
+            raise ConfError(f"facts {name!r}: {e}") from e
+
+    return lambda value, where: _named(value, where, "facts of graphs.yaml", find)
+
+
+def _grammar_text(files: Conf, name: str) -> str:
+    return _find(files, "grammar", name, ".lark").read_text(encoding="utf-8")
+
+
+def _schema(files: Conf) -> Read[JsonSchema]:
+    """The name of a file under schemas/, or a schema spelled out."""
+
+    def find(name: str) -> dict[str, Any]:
+        return config.read_yaml(_find(files, "schemas", name, ".yaml"))
+
+    def read(value: Any, where: Where) -> JsonSchema:
+        if isinstance(value, str):
+            value = _named(value, where, "a file under schemas/", find)
+        return _spelled(value, where)
+
+    return read
+
+
+def _spelled(value: Any, where: Where) -> JsonSchema:
+    if not isinstance(value, dict):
+        raise where.error(f"expected a JSON schema as a mapping, found {config.kind_of(value)}")
+    try:
+        # In the order of the file: it is the order of the reply's fields.
+        schema = JsonSchema(json.dumps(value, separators=(",", ":")))
+        bounds(schema)
+        return schema
+    except TypeError as e:
+        raise where.error(f"expected what JSON can hold: {e}") from e
+    except ConfError as e:
+        raise where.error(str(e)) from e
+
+
+def _names(value: Any, where: Where) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(v, str) for v in value):
+        raise where.error(f"expected a list of reply names, found {config.kind_of(value)}")
+    return tuple(value)
+
+
+def _adapter(value: Any, where: Where) -> str | None:
+    if value is not None and not isinstance(value, str):
+        raise where.error(f"expected the name of an adapter, found {config.kind_of(value)}")
+    return value
+
+
+def _by_label(read: Read[T], needs_else: bool) -> Read[ByLabel[T]]:
+    """One value, or `{by: REPLY, LABEL: value, ..., else: value}`."""
+
+    def table(value: Any, where: Where) -> ByLabel[T]:
+        if not (isinstance(value, dict) and "by" in value):
+            return ByLabel(read(value, where))
+        if not isinstance(value["by"], str) or not value["by"]:
+            raise where.at("by").error(f"expected the name of a reply, found {config.kind_of(value['by'])}")
+        if needs_else and "else" not in value:
+            raise where.error("expected `else` beside the labels: replies can be skipped or faulty, too")
+        for label in value:
+            if not isinstance(label, str):
+                raise where.error(f"expected labels as text, found {config.kind_of(label)}: put it in quotes")
+        of = {k: read(v, where.at(k)) for k, v in value.items() if k not in ("by", "else")}
+        if not of:
+            raise where.error("expected a value for at least one label")
+        return ByLabel(read(value.get("else"), where.at("else")), value["by"], of)
+
+    return table
+
+
+def _fitted(files: Conf) -> Read[Fitted]:
+    """The name of a file under fitted/, or the numbers spelled out."""
+
+    def find(name: str) -> Fitted:
+        path = files.find("fitted", name)
+        return config.build(Fitted, config.read_yaml(path), Where(str(path)))
+
+    def read(value: Any, where: Where) -> Fitted:
+        if isinstance(value, dict):
+            return config.build(Fitted, value, where)
+        return _named(value, where, "a file under fitted/", find)
+
+    return read

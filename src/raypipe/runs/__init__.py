@@ -1,0 +1,1 @@
+"""Runs of a store: their plan, manifest, explanation, changes, releases and pruning."""

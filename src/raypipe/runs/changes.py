@@ -1,0 +1,160 @@
+"""What a run changed in the answers: which of them, in which step their paths first part, before and after.
+
+Compares stored answers of two finished runs, which say for themselves how they came about: hits with the
+score of each ranker, replies, the order, the answer. Knows manifests and stored answers; runs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from raypipe.core import arrow
+from raypipe.core.records import TRACE, Question
+from raypipe.runs.manifest import Difference, Key, Manifest, StageRecord, answer_keys, differences, recent
+from raypipe.store import Store
+
+LOOKED_BACK = 50  # finished runs among which the one to compare with is looked for
+SHOWN = 3  # passages of a ranking that a report repeats
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What a question was answered."""
+
+    answer: str
+    outcome: str  # fault where the question could not be done
+    origin: str
+    path: str  # what the step at which the paths part had come to, for people
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One question whose answer is another now."""
+
+    question: str  # id
+    query: str
+    step: str  # where the paths first part: a step, or "row" if the question or its evidence is another
+    because: Difference | None  # what differs in the recipe there or before; None for a row
+    before: Said
+    after: Said
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What a run changed against an earlier one."""
+
+    before: str  # run
+    after: str  # run
+    common: int  # questions that both have
+    new: int  # that only the later run has
+    gone: int  # that only the earlier run has
+    same: int  # of the common ones: the same answer by the same path
+    otherwise: Mapping[str, int]  # the same answer by another path: step -> questions
+    changed: tuple[Change, ...]  # by question id
+
+
+def compared_with(store: Store, run: Manifest) -> Manifest | None:
+    """The last run that finished before this one and answered some of the same questions."""
+    mine = answer_keys(store, run.run).keys()
+    for other in recent(store, LOOKED_BACK):
+        if other.finished < run.started and not mine.isdisjoint(answer_keys(store, other.run)):
+            return other
+    return None
+
+
+def changes(store: Store, before: Manifest, after: Manifest) -> Changes:
+    """What the later of two runs changed."""
+    old, new = answer_keys(store, before.run), answer_keys(store, after.run)
+    common = sorted(old.keys() & new.keys())
+    moved = [q for q in common if old[q].key != new[q].key]
+    was, now = _answers(store, [old[q] for q in moved]), _answers(store, [new[q] for q in moved])
+    own = differences(before.stages, after.stages)
+    changed: list[Change] = []
+    otherwise: dict[str, int] = {}
+    same = len(common) - len(moved)
+    for q in moved:
+        a, b = was[q], now[q]
+        stage = _parting(a, b, old[q], new[q], after.stages)
+        if (a.answer, a.outcome) != (b.answer, b.outcome):
+            name = stage if isinstance(stage, str) else stage.name
+            because = None if name == "row" else _because(name, after.stages, own)
+            said = [Said(x.answer, x.outcome, x.origin, _path(x, stage)) for x in (a, b)]
+            changed.append(Change(q, b.text or a.text, name, because, said[0], said[1]))
+        elif stage == "":
+            same += 1
+        else:
+            name = stage if isinstance(stage, str) else stage.name
+            otherwise[name] = otherwise.get(name, 0) + 1
+    return Changes(
+        before.run, after.run, len(common), len(new.keys() - old.keys()), len(old.keys() - new.keys()),
+        same, otherwise, tuple(changed),
+    )  # fmt: skip
+
+
+def _answers(store: Store, keys: Sequence[Key]) -> dict[str, Question]:
+    """Question id -> its stored answer. One that could not be done has the outcome fault."""
+    rows = store.rows("answers", "key", [k.key for k in keys])
+    found = dict(zip(rows["key"].to_pylist(), arrow.question.records(rows), strict=True))
+    return {k.question: found.get(k.key, Question(k.question, "", outcome="fault")) for k in keys}
+
+
+def _parting(
+    a: Question, b: Question, old: Key, new: Key, stages: Sequence[StageRecord]
+) -> StageRecord | str:
+    """The first question stage that came to something else; "row" if the row is another; "" if none did."""
+    if old.row != new.row:
+        return "row"
+    question = [s for s in stages if s.half == "question"]
+    for i, stage in enumerate(question):
+        last = not any("order" in later.writes for later in question[i + 1 :])
+        if _made(a, stage, last) != _made(b, stage, last):
+            return stage
+    return ""
+
+
+def _made(q: Question, stage: StageRecord, orders: bool) -> dict[str, Any]:
+    """What a stage made of a question, as far as its stored answer still shows it."""
+    out: dict[str, Any] = {}
+    for name in stage.writes:
+        kind, _, part = name.partition(".")
+        if kind == "hits" and part:
+            out[name] = {h.chunk: h.scores[part] for h in q.hits if part in h.scores}
+        elif kind == "replies":
+            made = q.replies.get(part)
+            out[name] = None if made is not None and made.label == TRACE else made
+        elif name == "citations":
+            out[name] = q.citations
+        elif name == "order" and orders:
+            out[name] = q.order
+        elif name in ("answer", "outcome", "origin"):
+            out[name] = getattr(q, name)
+    return out
+
+
+def _path(q: Question, stage: StageRecord | str) -> str:
+    """What the stage had come to, in a line."""
+    if isinstance(stage, str):
+        return ""
+    parts = []
+    for name, made in _made(q, stage, True).items():
+        if isinstance(made, dict):
+            best = sorted(made.items(), key=lambda item: (-item[1], item[0]))[:SHOWN]
+            parts.append(f"{name}: " + (", ".join(f"{c} {s:.4f}" for c, s in best) or "nothing"))
+        elif name == "order":
+            parts.append(f"order: {', '.join(made[:SHOWN]) or 'nothing'}")
+        elif name == "citations":
+            parts.append(f"pages: {len({c.page for c in made or () if c.page})}")
+        elif name.startswith("replies."):
+            parts.append(f"{name}: " + (f"{made.label}: {made.text}" if made else "none"))
+    return "; ".join(parts)
+
+
+def _because(step: str, stages: Sequence[StageRecord], own: Mapping[str, Difference]) -> Difference | None:
+    """What differs in the stage itself, else in the nearest one before it that differs at all."""
+    names = [s.name for s in stages]
+    for name in reversed(names[: names.index(step) + 1]):
+        if name in own:
+            return own[name]
+    return next((d for d in own.values() if d.stage not in names), None)

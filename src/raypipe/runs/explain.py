@@ -1,0 +1,199 @@
+"""The story of one row of a finished run: its key part by part, what matched, what was asked and why.
+
+The row is taken through the question half once more, stage by stage, with what the memo holds in the place of
+models: so every request that it makes is seen, and none is asked. Knows manifests, the store and the memo.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from raypipe.core import arrow
+from raypipe.core.digests import model_identity
+from raypipe.core.errors import DataError
+from raypipe.core.protocols import Step
+from raypipe.core.records import Question
+from raypipe.memo.disk import StoreMemo, memo_versions
+from raypipe.memo.lookup import Listening, NotRemembered, Silent, known
+from raypipe.models.kit import LocalKit
+from raypipe.pipeline.driver import passages_table, texts_table, vectors_table
+from raypipe.recipes.executor import Questions, StageBroke
+from raypipe.recipes.recipe import Recipe, Stage, row_key
+from raypipe.recipes.serialize import from_plain
+from raypipe.runs.manifest import Difference, Key, Manifest, answer_keys, differences, find, reason
+from raypipe.store import Store, StoreError
+from raypipe.store.index import IndexSpec, LanceIndex, Pinned
+
+
+@dataclass(frozen=True, slots=True)
+class Requests:
+    """What one stage wanted of models for this row."""
+
+    step: str
+    why: str  # model, prompt, parameter, version, upstream, row; "" where the row was answered before the run
+    requests: int | None  # distinct; None: what the memo held is gone, so the stage could not be followed
+    asked: int | None  # of them by this run, for this row or an equal one; None: not known any more
+    remembered: int | None  # of them from before the run
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """Why a row of a run is as it is."""
+
+    question: str
+    run: str
+    recipe: str  # digest
+    row: str  # row key
+    key: str  # of its answer: recipe, question and row
+    parts: Mapping[str, str]  # what the row key is made of; a citation is its rank, url, date and sources
+    state: str  # reused: answered before the run; made: by this run; fault; missing
+    answer: str
+    outcome: str
+    previous: str  # the run to compare with; "" for none
+    changed: tuple[str, ...]  # parts of the row key that are not as they were then
+    differences: tuple[Difference, ...]  # of the recipe, since then
+    steps: tuple[Requests, ...]
+
+
+def why(store: Store, manifest: Manifest, row: str) -> Story:
+    """The story of the question with this id. Raises DataError for one that the run did not have."""
+    keys = answer_keys(store, manifest.run)
+    if row not in keys:
+        some = ", ".join(sorted(keys)[:3])
+        raise DataError(f"run {manifest.run} has no question {row!r}; it has {len(keys)}, such as {some}")
+    key, recipe = keys[row], from_plain(manifest.recipe)
+    asked, answered = _asked(store, manifest, key), _answered(store, key)
+    question = asked or answered
+    before = find(store, manifest.previous) if manifest.previous else None
+    own = differences(before.stages, manifest.stages) if before else {}
+    old = answer_keys(store, before.run).get(row) if before else None
+    parts = _parts(question, manifest.snapshot) if question else {}
+    changed = _changed(store, before, old, key, parts)
+    reasons = {s.name: _why(s.name, manifest, before, own, old, key) for s in recipe.question}
+    return Story(
+        question=row,
+        run=manifest.run,
+        recipe=manifest.digest,
+        row=key.row,
+        key=key.key,
+        parts=parts,
+        state=_state(store, key, answered),
+        answer=answered.answer if answered else "",
+        outcome=answered.outcome if answered else "",
+        previous=before.run if before else "",
+        changed=changed,
+        differences=tuple(own.values()),
+        steps=_steps(store, manifest, recipe, asked, key, reasons),
+    )
+
+
+def _asked(store: Store, manifest: Manifest, key: Key) -> Question | None:
+    """The question as it was asked; None if other files have replaced it since."""
+    found = arrow.question.records(store.rows("questions", "id", [key.question]))
+    return next((q for q in found if row_key(q, manifest.snapshot) == key.row), None)
+
+
+def _answered(store: Store, key: Key) -> Question | None:
+    found = arrow.question.records(store.rows("answers", "key", [key.key]))
+    return found[0] if found else None
+
+
+def _state(store: Store, key: Key, answered: Question | None) -> str:
+    if answered is not None:
+        return "reused" if key.before else "made"
+    return "fault" if store.rows("faults", "id", [key.question]).num_rows else "missing"
+
+
+def _parts(question: Question, snapshot: str) -> dict[str, str]:
+    """What a row key is made of (`recipe.row_key`), by name."""
+    parts = {"text": question.text, "body": question.body, "asked_at": question.asked_at}
+    if question.citations is None:
+        return parts | {"snapshot": snapshot}
+    for i, c in enumerate(question.citations):
+        named = [f"{n} {v}" for n in ("page", "snippet", "name") if (v := getattr(c, n)) is not None]
+        parts[f"citation {i}"] = "; ".join([str(c.rank), c.url, c.modified, *named])
+    return parts
+
+
+def _changed(
+    store: Store, before: Manifest | None, old: Key | None, key: Key, parts: Mapping[str, str]
+) -> tuple[str, ...]:
+    """Parts of the row key that differ from the earlier run's, as far as its stored answer tells."""
+    if before is None or (old is not None and old.row == key.row):
+        return ()
+    if old is None:
+        return ("row",)
+    then = _answered(store, old)
+    was = _parts(then, before.snapshot) if then else {}
+    return tuple(n for n in dict.fromkeys([*parts, *was]) if parts.get(n) != was.get(n)) or ("row",)
+
+
+def _why(
+    name: str, manifest: Manifest, before: Manifest | None, own: Mapping[str, Difference], old: Key | None,
+    key: Key,
+) -> str:  # fmt: skip
+    if key.before:
+        return ""
+    stage = manifest.stage(name)
+    assert stage is not None, name
+    return "row" if old is None or old.row != key.row else reason(before, stage, own)
+
+
+def _steps(
+    store: Store, manifest: Manifest, recipe: Recipe, question: Question | None, key: Key,
+    reasons: Mapping[str, str],
+) -> tuple[Requests, ...]:  # fmt: skip
+    """What each stage asked for, followed as far as the memo knows the answers."""
+    kit = Silent(LocalKit(_index(store, manifest, recipe)))
+    memo = StoreMemo(store.uri, memo_versions(store))
+    found: list[Requests] = []
+    for stage in recipe.question:
+        unknown = Requests(stage.name, reasons[stage.name], None, None, None)
+        if question is None:
+            found.append(unknown)
+            continue
+        heard = Listening(memo)
+        try:
+            question = asyncio.run(_through(recipe, stage, kit, heard, question))
+        except StageBroke as e:
+            if not isinstance(e.__cause__, NotRemembered):
+                raise
+            question = None
+            found.append(unknown)
+            continue
+        found.append(_requests(store, manifest, heard, key, unknown))
+    return tuple(found)
+
+
+async def _through(
+    recipe: Recipe, stage: Stage[Step], kit: Silent, memo: Listening, question: Question
+) -> Question:
+    ask = Questions(replace(recipe, question=(stage,)), kit, memo)
+    [out] = await ask([question])
+    return out
+
+
+def _requests(store: Store, manifest: Manifest, heard: Listening, key: Key, unknown: Requests) -> Requests:
+    wanted = {(a.table.name, k): a.table for a in heard.asked for k in a.keys}
+    tables = {t.name: t for t in wanted.values()}
+    old = 0
+    try:
+        for name, table in tables.items():
+            keys = [k for t, k in wanted if t == name]
+            version = manifest.memo.get(name, 0)
+            old += len(keys) if key.before else len(known(store, table, keys, version))
+    except StoreError:  # that version of the memo is cleaned up
+        return replace(unknown, requests=len(wanted))
+    return Requests(unknown.step, unknown.why, len(wanted), len(wanted) - old, old)
+
+
+def _index(store: Store, manifest: Manifest, recipe: Recipe) -> LanceIndex:
+    """The tables as the run searched them."""
+
+    def at(table: str) -> Pinned:
+        return Pinned(table, manifest.tables[table])
+
+    vectors = tuple(sorted((model_identity(m), at(vectors_table(recipe, m))) for m in recipe.embedders()))
+    return LanceIndex(IndexSpec(store.uri, at(texts_table(recipe)), at(passages_table(recipe)), vectors))

@@ -1,0 +1,302 @@
+"""The manifest: what a finished run was made of, written last. Plans, `why`, releases, changes read it.
+
+One JSON file in the run's own folder and one in the store, beside the keys of the run's answers. Knows how a
+recipe is described so that two of them can be compared stage by stage; does not know how a run is made.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from raypipe.core import config
+from raypipe.core.config import Where
+from raypipe.core.digests import model_identity, stable
+from raypipe.core.errors import DataError
+from raypipe.core.protocols import Model
+from raypipe.core.records import digest
+from raypipe.metrics.textfile import replaced
+from raypipe.recipes.recipe import Recipe, Stage
+from raypipe.report.report import FaultCount, StepLine
+from raypipe.store import Store
+
+FORMAT = 1
+NAME = "manifest.json"
+_RUNS, _ANSWERS = "_runs/manifests", "_runs/answers"
+
+Kind = Literal["model", "prompt", "parameter"]
+
+
+@dataclass(frozen=True, slots=True)
+class FieldRecord:
+    """One field of a step as it was."""
+
+    kind: Kind
+    form: str  # canonical: identity.stable
+
+
+@dataclass(frozen=True, slots=True)
+class StageRecord:
+    """One stage of a recipe as it was."""
+
+    half: Literal["corpus", "question"]
+    name: str
+    step: str  # class
+    version: int
+    digest: str
+    chain: str  # digest of the stage and of all stages that what it reads comes from
+    when: str  # canonical
+    writes: tuple[str, ...]
+    fields: Mapping[str, FieldRecord]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRecord:
+    """One model as it was."""
+
+    name: str
+    kind: str
+    identity: str
+    weights: str
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a run came from, as far as its command knows. In no digest."""
+
+    commit: str = ""  # of the code, with -dirty where files differ; "" where there is no checkout
+    packages: Mapping[str, str] = field(default_factory=dict)  # name -> version
+    host: str = ""
+    ray_submission: str = ""  # id of the submitted Ray job; "" for none
+    ray_metadata: Mapping[str, str] = field(default_factory=dict)  # that the job was submitted with
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """One finished run."""
+
+    format: int
+    run: str
+    store: str  # URI
+    started: float  # seconds since the epoch
+    finished: float
+    previous: str  # run that had finished before on this store; "" for none
+    digest: str  # of the recipe
+    recipe: Mapping[str, Any]  # whole: plain.to_plain
+    stages: tuple[StageRecord, ...]
+    models: tuple[ModelRecord, ...]
+    questions: int
+    snapshot: str  # names all that the store could search
+    tables: Mapping[str, int]  # name -> version that the answers were made from
+    memo: Mapping[str, int]  # table -> version before the run; what is in it was not asked by this run
+    counts: Mapping[str, int]
+    score: Mapping[str, Any]
+    plan: Mapping[str, Any]  # as `plan --json` prints it
+    steps: tuple[StepLine, ...]
+    faults: tuple[FaultCount, ...]
+    engine: str
+    device: str
+    origin: Origin
+    places: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # pool -> who did parts -> rows
+
+    def stage(self, name: str) -> StageRecord | None:
+        return next((s for s in self.stages if s.name == name), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """The answer of one question in a run."""
+
+    question: str  # id
+    key: str  # work.answer_key
+    row: str  # recipe.row_key
+    before: bool  # stored before the run began
+
+
+def describe(recipe: Recipe) -> tuple[StageRecord, ...]:
+    """The stages of a recipe, corpus half first."""
+    chained = chains(recipe)
+    corpus = [_describe("corpus", s, chained[s.name]) for s in recipe.corpus]
+    return (*corpus, *(_describe("question", s, chained[s.name]) for s in recipe.question))
+
+
+def _describe(half: Literal["corpus", "question"], stage: Stage[Any], chain: str) -> StageRecord:
+    step = stage.step
+    return StageRecord(
+        half=half,
+        name=stage.name,
+        step=type(step).__name__,
+        version=step.version,
+        digest=stage.digest(),
+        chain=chain,
+        when=stable(dict(stage.when)),
+        writes=tuple(sorted(step.writes())),
+        fields={f.name: _field(f.name, getattr(step, f.name)) for f in dataclasses.fields(step)},
+    )
+
+
+def chains(recipe: Recipe) -> dict[str, str]:
+    """Stage -> digest of it and of everything that what it reads comes from.
+
+    Two recipes in which a stage has the same chain ask the same of its model about an equal row.
+    """
+    writers: dict[str, list[str]] = {}  # what is read -> chains of those that write it
+    out: dict[str, str] = {}
+
+    def add(stage: Stage[Any], reads: Iterable[str], writes: Iterable[str]) -> None:
+        before = dict.fromkeys(c for r in sorted(reads) for c in writers.get(r, ()))
+        out[stage.name] = digest("chain", stage.digest(), *before)
+        for name in writes:
+            writers.setdefault(name, []).append(out[stage.name])
+
+    for c in recipe.corpus:
+        add(c, [f"index.{r}" for r in c.step.reads()], [f"index.{w}" for w in c.step.writes()])
+    for q in recipe.question:
+        reads = q.step.reads() | {f"replies.{r}" for r in q.when}
+        if any(r.startswith("index.") and r != "index.text" for r in reads):
+            reads |= {"index.start"}  # whoever searches, searches passages, which the split made
+        add(q, reads, q.step.writes())
+    return out
+
+
+def _field(name: str, value: Any) -> FieldRecord:
+    kind: Kind = "parameter"
+    if isinstance(value, Model):
+        kind = "model"
+    elif name == "prompt":
+        kind = "prompt"
+    return FieldRecord(kind, stable(value))
+
+
+def models_of(recipe: Recipe) -> tuple[ModelRecord, ...]:
+    return tuple(ModelRecord(m.name, m.kind, model_identity(m), m.weights, m.dtype) for m in recipe.models())
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """What is not as it was in one stage: the first thing that differs."""
+
+    stage: str
+    kind: Literal["model", "prompt", "parameter", "version"]
+    what: str  # field, "when", "version" or "step"
+    before: str  # "" where there was no such stage
+    after: str  # "" where there is none now
+
+
+def differences(old: Sequence[StageRecord], new: Sequence[StageRecord]) -> dict[str, Difference]:
+    """Stage -> what differs in the stage itself. Matched by name; one that is gone is listed too."""
+    was = {s.name: s for s in old}
+    found = [_difference(was.get(s.name), s) for s in new]
+    gone = [s for s in old if s.name not in {n.name for n in new}]
+    found += [Difference(s.name, "parameter", "step", s.step, "") for s in gone]
+    return {d.stage: d for d in found if d is not None}
+
+
+def _difference(old: StageRecord | None, new: StageRecord) -> Difference | None:
+    if old is None or old.step != new.step:
+        return Difference(new.name, "parameter", "step", old.step if old else "", new.step)
+    if old.digest == new.digest:
+        return None
+    if old.version != new.version:
+        return Difference(new.name, "version", "version", str(old.version), str(new.version))
+    for name, now in sorted(
+        new.fields.items(), key=lambda f: ("model", "prompt", "parameter").index(f[1].kind)
+    ):
+        form = old.fields[name].form if name in old.fields else ""
+        if form != now.form:
+            return Difference(new.name, now.kind, name, form, now.form)
+    return Difference(new.name, "parameter", "when", old.when, new.when)
+
+
+def reason(old: Manifest | None, new: StageRecord, own: Mapping[str, Difference]) -> str:
+    """Why a row that an earlier run had is to be done again by a stage: model, prompt, parameter, version,
+    upstream; row, where nothing that the stage depends on differs."""
+    if new.name in own:
+        return own[new.name].kind
+    before = old.stage(new.name) if old else None
+    return "upstream" if before is not None and before.chain != new.chain else "row"
+
+
+def write(store: Store, manifest: Manifest, keys: Sequence[Key], folder: Path) -> None:
+    """Keeps a run in the store and in its own folder, there last: a folder with a manifest is a whole one."""
+    sink = pa.BufferOutputStream()
+    rows = pa.Table.from_pylist([dataclasses.asdict(k) for k in keys], schema=_KEYS)
+    with pa.ipc.new_file(sink, rows.schema) as writer:
+        writer.write_table(rows)
+    store.files.write(f"{_ANSWERS}/{manifest.run}.arrow", sink.getvalue().to_pybytes())
+    text = json.dumps(to_json(manifest), allow_nan=False, indent=1) + "\n"
+    order = f"{int(manifest.finished * 1000):015d}"  # names sort by time
+    store.files.write(f"{_RUNS}/{order}-{manifest.run}.json", text.encode())
+    with replaced(folder / NAME) as out:
+        out.write(text)
+
+
+_KEYS = pa.schema(
+    [("question", pa.string()), ("key", pa.string()), ("row", pa.string()), ("before", pa.bool_())]
+)
+
+
+def read(folder: Path) -> Manifest:
+    """The manifest of a run's folder. Raises DataError if there is none: the run did not finish."""
+    path = folder / NAME
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as e:
+        raise DataError(f"{path}: no manifest: {e}. Expected the --out folder of a finished eval") from e
+    return _parsed(text, str(path))
+
+
+def recent(store: Store, most: int) -> list[Manifest]:
+    """The last finished runs of a store, the latest first."""
+    found: list[Manifest] = []
+    for name in reversed(store.files.names(_RUNS)[-most:]):
+        raw = store.files.read(f"{_RUNS}/{name}")
+        if raw is not None:  # forgotten meanwhile
+            found.append(_parsed(raw.decode(), f"{store.uri}/{_RUNS}/{name}"))
+    return found
+
+
+def find(store: Store, run: str) -> Manifest | None:
+    """The manifest of one run; None if the store does not know it."""
+    for name in store.files.names(_RUNS):
+        if name.endswith(f"-{run}.json"):
+            raw = store.files.read(f"{_RUNS}/{name}")
+            return _parsed(raw.decode(), name) if raw is not None else None
+    return None
+
+
+def answer_keys(store: Store, run: str) -> dict[str, Key]:
+    """Question id -> its answer in a finished run; nothing for a run that the store does not know."""
+    raw = store.files.read(f"{_ANSWERS}/{run}.arrow")
+    if raw is None:
+        return {}
+    return {r["question"]: Key(**r) for r in pa.ipc.open_file(raw).read_all().to_pylist()}
+
+
+def _parsed(text: str, file: str) -> Manifest:
+    try:
+        tree = json.loads(text)
+    except ValueError as e:
+        raise DataError(f"{file}: expected a manifest, found {text[:60]!r} ({e}). Run the eval again") from e
+    found = tree.get("format") if isinstance(tree, dict) else tree
+    if found != FORMAT:
+        raise DataError(f"{file}: manifest of format {found}, this raypipe reads {FORMAT}")
+    return config.build(Manifest, tree, Where(file))
+
+
+def to_json(value: Any) -> Any:
+    """Dataclasses, mappings and tuples as JSON takes them."""
+    if dataclasses.is_dataclass(value):
+        return {f.name: to_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {k: to_json(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_json(v) for v in value]
+    return value

@@ -1,0 +1,29 @@
+"""Which stages ask a knowledge graph whose replies do not hold for ever, and which stages depend on them.
+
+Knows recipes; asks nobody. Which stored answers rest on replies that no longer hold is `evaluate.stale`'s.
+"""
+
+from __future__ import annotations
+
+from raypipe.core.protocols import GraphRef, Step
+from raypipe.recipes.recipe import Recipe, Stage
+from raypipe.steps.kg_query import Lookup
+from raypipe.steps.match_calls import Match
+
+
+def asking(recipe: Recipe) -> list[tuple[Stage[Step], GraphRef]]:
+    """The stages that ask such a graph."""
+    stages = [(s, s.step.graph) for s in recipe.question if isinstance(s.step, Lookup | Match)]
+    return [(s, graph) for s, graph in stages if graph.refresh]
+
+
+def behind(recipe: Recipe) -> frozenset[str]:
+    """The stages that may ask something else once a reply of a graph does not hold any more: those that ask
+    it, and those that read what they wrote."""
+    found, written = {s.name for s, _ in asking(recipe)}, set[str]()
+    for stage in recipe.question:
+        reads = stage.step.reads() | {f"replies.{r}" for r in stage.when}
+        if stage.name in found or not written.isdisjoint(reads):
+            found.add(stage.name)
+            written |= stage.step.writes()
+    return frozenset(found)

@@ -1,0 +1,41 @@
+"""Files that a plan is about, read and not stored: their questions, and what their sources weigh.
+
+Files that the store has read before are not read again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from raypipe import readers
+from raypipe.core import arrow
+from raypipe.core.records import Question
+from raypipe.pipeline.ingest import fingerprint
+from raypipe.readers import Counts, Format
+from raypipe.runs.plan.planner import Coming
+from raypipe.store import Store
+
+
+def read_questions(store: Store, paths: Sequence[Path], format: Format) -> tuple[list[Question], Coming]:
+    """The questions of some files, and the sources that the store does not have yet.
+
+    Raises what the readers raise: ConfError for an unknown format, DataError for a damaged file.
+    """
+    raw = store.files.read(f"_ingested/{fingerprint(paths, format)}.json")
+    if raw is not None:
+        ids = json.loads(raw)["questions"]
+        found = {q.id: q for q in arrow.question.records(store.rows("questions", "id", ids))}
+        return [found[id] for id in ids], Coming()
+    questions: dict[str, Question] = {}
+    kinds, chars = {}, {}
+    for row in readers.open(paths, format, Counts()):
+        if row.question is not None:
+            questions[row.question.id] = row.question
+        for source in row.sources:
+            kinds[source.id], chars[source.id] = source.kind, len(source.content)
+    new = set(store.missing("sources", "id", list(kinds)))
+    return list(questions.values()), Coming(
+        {s: kind for s, kind in kinds.items() if s in new}, {s: n for s, n in chars.items() if s in new}
+    )

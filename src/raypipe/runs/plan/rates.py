@@ -1,0 +1,122 @@
+"""What steps asked in earlier runs of a store, and how fast they were: what a plan estimates with.
+
+Seconds are those of all processes together, as a report counts them: two workers need half of that on the
+clock. Only runs of the same step with the same models on the same kind of device count for them. How often a
+step asks about a row depends on neither: there all runs of the same step with the same parameters count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from raypipe.report.report import StepLine
+from raypipe.runs.manifest import Manifest, StageRecord
+
+Range = tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What rows asked in earlier runs."""
+
+    least: float  # calls per row: of all runs the fewest that were made
+    most: float  # calls per row: of all runs the most, those that the memo answered included
+    runs: int  # finished runs that say so, at least 1
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """The least and the most that was seen; None where nothing was recorded."""
+
+    per_call: Range | None  # seconds
+    per_row: Range | None  # seconds
+    tokens: Range | None  # of prompt and reply, per call
+
+
+def rate(stage: StageRecord, runs: Sequence[Manifest], engine: str, device: str) -> Rate:
+    """What these runs say of a stage like this one."""
+    lines = [
+        line
+        for run in runs
+        if (run.engine, run.device) == (engine, device)
+        for line in run.steps
+        if (old := run.stage(line.step)) is not None and _alike(old, stage)
+    ]
+    return Rate(
+        _range(lines, _seconds, lambda s: s.asked),
+        _range(lines, _seconds, lambda s: s.rows - s.skipped),
+        _range(lines, lambda s: s.prompt_tokens + s.generated_tokens, lambda s: s.asked),
+    )
+
+
+def asked(stage: StageRecord, runs: Sequence[Manifest]) -> Asked | None:
+    """What questions that reached a stage like this one asked, let in by its gate or not; None where no
+    earlier run says."""
+    lines = [
+        line
+        for run in runs
+        for line in run.steps
+        if (old := run.stage(line.step)) is not None and _same_but_models(old, stage)
+    ]
+    return _asked([(line, line.rows) for line in lines])
+
+
+def embedded(embed: StageRecord, split: StageRecord, runs: Sequence[Manifest]) -> Asked | None:
+    """What sources that were split asked of an embedder; None where no earlier run says. A run that embedded
+    sources which had been split before does not."""
+    found: list[tuple[StepLine, int]] = []
+    for run in runs:
+        was = run.stage(split.name)
+        lines = {line.step: line for line in run.steps}
+        if was is None or not _same_but_models(was, split) or not {embed.name, split.name} <= lines.keys():
+            continue
+        planned = next(s for s in run.plan["steps"] if s["step"] == embed.name)
+        if set(planned["reasons"]) <= {"row"}:
+            found.append((lines[embed.name], lines[split.name].asked))
+    return _asked(found)
+
+
+def _asked(found: Sequence[tuple[StepLine, int]]) -> Asked | None:
+    """Lines of runs, each with how many rows it is about."""
+    some = [(line, rows) for line, rows in found if rows > 0]
+    if not some:
+        return None
+    return Asked(
+        min(line.asked / rows for line, rows in some),
+        max((line.asked + line.remembered) / rows for line, rows in some),
+        len(some),
+    )
+
+
+def _same_but_models(a: StageRecord, b: StageRecord) -> bool:
+    parameters = [{n: f.form for n, f in s.fields.items() if f.kind == "parameter"} for s in (a, b)]
+    return (a.step, a.version, a.when) == (b.step, b.version, b.when) and parameters[0] == parameters[1]
+
+
+def _alike(a: StageRecord, b: StageRecord) -> bool:
+    models = [{n: f.form for n, f in s.fields.items() if f.kind == "model"} for s in (a, b)]
+    return a.step == b.step and models[0] == models[1]
+
+
+def _seconds(line: StepLine) -> float:
+    return line.seconds
+
+
+def _range(
+    lines: Sequence[StepLine], cost: Callable[[StepLine], float], units: Callable[[StepLine], int]
+) -> Range | None:
+    found = [cost(line) / units(line) for line in lines if units(line) > 0]
+    return (min(found), max(found)) if found else None
+
+
+def seconds(rate: Rate, rows: int, calls: int | None) -> Range | None:
+    """What so many rows should take; None where no earlier run says. `calls` None: they are not known.
+
+    Then nothing is known but what such rows took before, when all, some or none of it was remembered.
+    """
+    if rows == 0:
+        return 0.0, 0.0
+    if calls and rate.per_call:
+        return calls * rate.per_call[0], calls * rate.per_call[1]
+    return (0.0, rows * rate.per_row[1]) if rate.per_row else None

@@ -1,0 +1,86 @@
+"""What a store holds of the work that a recipe would do: chunks, answers, and what a killed run has left.
+
+Read for plans; changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from raypipe.core.records import FAULT
+from raypipe.pipeline.tasks import key_of_row
+from raypipe.store import Store, begun, committed, done_parts
+from raypipe.store.database import rows
+
+
+def left(store: Store, what: str, table: str, missing: Sequence[str]) -> list[str]:
+    """Ids of the parts that a killed run did not do, then the missing ids that it did not mean to do."""
+    run = begun(store, what)
+    if run is None:
+        return list(missing)
+    if store.has(table) and committed(store, table, run.name) is not None:
+        undone: list[str] = []
+    else:
+        here = done_parts(store, table, run.name)
+        undone = [i for part, ids in run.parts.items() if part not in here for i in ids]
+    meant = {i for ids in run.parts.values() for i in ids}
+    return [*undone, *(i for i in missing if i not in meant)]
+
+
+class Chunks:
+    """How many chunks each source has in a table of passages, read once."""
+
+    def __init__(self, store: Store, table: str, without: set[str]) -> None:
+        self._counts: Counter[str] = Counter()
+        self.longest = 0  # characters of the longest passage
+        if not store.has(table):
+            return
+        columns = ["source", "start", "end", "parent_start", "parent_end"]
+        for batch in store.dataset(table).to_batches(columns=columns, batch_size=1 << 20):
+            real = batch.filter(pc.greater(batch["end"], batch["start"]))
+            if not real.num_rows:
+                continue
+            for row in pc.value_counts(real["source"]).to_pylist():
+                self._counts[row["values"]] += row["counts"]
+            length = pc.max(pc.subtract(real["parent_end"], real["parent_start"])).as_py()
+            self.longest = max(self.longest, length)
+        for source in without:
+            del self._counts[source]
+
+    def of(self, source: str) -> int:
+        return self._counts.get(source, 0)
+
+
+class Answered:
+    """Which of some questions have a stored answer by which recipe, from the evidence they have now."""
+
+    def __init__(self, store: Store, row_keys: Mapping[str, str]) -> None:
+        """`row_keys`: of each question, by its id."""
+        self._store, self._row_keys = store, row_keys
+        self._found: dict[str, tuple[set[str], set[str]]] = {}
+
+    def by(self, recipe: str, any_fault: bool = False) -> set[str]:
+        """Ids of those answered; unless `any_fault`, without a fault that kept a stage from its row, and
+        without a reply that broke, since such a one may not be remembered."""
+        if recipe not in self._found:
+            keys = {key_of_row(recipe, id, row): id for id, row in self._row_keys.items()}
+            table = rows(self._store.dataset("answers"), "key", list(keys), ["key", "faults", "replies"])
+            fine = table.filter(pc.equal(pc.list_value_length(table["faults"]), 0))
+            fine = fine.filter(pc.invert(_broken(fine["replies"])))
+            found = [{keys[k] for k in t["key"].to_pylist()} for t in (table, fine)]
+            self._found[recipe] = (found[0], found[1])
+        return self._found[recipe][0 if any_fault else 1]
+
+
+def _broken(replies: pa.ChunkedArray) -> pa.Array:
+    """(rows,) bool: which rows of a column of replies have one whose label is fault."""
+    column = pa.concat_arrays(replies.chunks) if replies.num_chunks else pa.array([], replies.type)
+    broke = pc.equal(pc.struct_field(column.items, "label"), FAULT).to_numpy(zero_copy_only=False)
+    before = np.concatenate([[0], np.cumsum(broke)])
+    offsets = column.offsets.to_numpy()
+    return pa.array(before[offsets[1:]] > before[offsets[:-1]])

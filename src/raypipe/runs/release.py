@@ -1,0 +1,221 @@
+"""Releases: which finished run answers live questions, switched at once and back, and what may be forgotten.
+
+A release is a file that never changes: the whole recipe, and the tables with the versions that it searches,
+each protected by a tag. `live` is one small file, replaced atomically after everything else is in place, so
+whoever reads it sees one release or the other. Knows manifests and the store; runs nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import operator
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from raypipe.core import config
+from raypipe.core.config import Where
+from raypipe.core.digests import model_identity
+from raypipe.core.errors import ConfError, RaypipeError
+from raypipe.pipeline.driver import passages_table, texts_table, vectors_table
+from raypipe.recipes.recipe import Recipe
+from raypipe.recipes.serialize import from_plain
+from raypipe.runs.manifest import Manifest, to_json
+from raypipe.store import Store, StoreError
+from raypipe.store.index import IndexSpec, Pinned
+from raypipe.store.keep import tag
+from raypipe.store.tables import check_run
+
+T = TypeVar("T")
+
+FORMAT = 1
+_FOLDER, _LIVE = "_releases", "_releases/live.json"
+
+
+class GateFailed(RaypipeError):
+    """A run is not good enough to be released."""
+
+    exit_code = 7
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """One promoted run."""
+
+    format: int
+    id: str
+    run: str
+    name: str  # of the recipe
+    digest: str  # of the recipe
+    recipe: Mapping[str, Any]  # plain.to_plain
+    tables: Mapping[str, int]  # name -> version, each tagged with the id
+    score: Mapping[str, Any]
+    gates: tuple[str, ...]  # that it passed
+    promoted: float  # seconds since the epoch
+
+    def opened(self, store: Store) -> tuple[Recipe, IndexSpec]:
+        """The recipe, and the tables to search at its versions. Raises ConfError where this raypipe would
+        compute something else by it."""
+        recipe = from_plain(self.recipe)
+
+        def at(table: str) -> Pinned:
+            return Pinned(table, self.tables[table])
+
+        searched = [(model_identity(m), at(vectors_table(recipe, m))) for m in recipe.embedders()]
+        texts, passages = at(texts_table(recipe)), at(passages_table(recipe))
+        return recipe, IndexSpec(store.uri, texts, passages, tuple(sorted(searched)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Pointer:
+    """Which release is live."""
+
+    live: str  # id
+    history: tuple[str, ...]  # ids that `rollback` goes back through, `live` last
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """A bound on one number of a run: `score>=0.1`."""
+
+    text: str
+    metric: str
+    holds: Callable[[float, float], bool]
+    bound: float
+
+
+_COMPARE: Mapping[str, Callable[[float, float], bool]] = {
+    ">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt, "==": operator.eq,
+}  # fmt: skip
+_GATE = re.compile(r"\s*([a-z_]+)\s*(>=|<=|==|>|<)\s*(-?[0-9]*\.?[0-9]+)\s*")
+
+
+def gate(text: str) -> Gate:
+    """Reads a gate. Raises ConfError for what is none."""
+    match = _GATE.fullmatch(text)
+    if not match:
+        raise ConfError(
+            f"gate {text!r}: expected METRIC, one of {' '.join(_COMPARE)}, and a number: score>=0.1"
+        )
+    return Gate(text, match[1], _COMPARE[match[2]], float(match[3]))
+
+
+def check(manifest: Manifest, gates: Sequence[Gate]) -> None:
+    """Raises GateFailed for the first gate that a run does not pass, ConfError for an unknown metric."""
+    numbers = {**manifest.counts, **manifest.score}
+    for g in gates:
+        if g.metric not in numbers:
+            raise ConfError(f"gate {g.text!r}: no such metric; {config.did_you_mean(g.metric, numbers)}")
+        found = numbers[g.metric]
+        if found is None:
+            raise GateFailed(f"gate {g.text}: run {manifest.run} has no {g.metric}: nothing was scored")
+        if not g.holds(float(found), g.bound):
+            raise GateFailed(
+                f"gate {g.text}: run {manifest.run} has {g.metric} {found:g}. live stays as it is"
+            )
+
+
+def promote(store: Store, manifest: Manifest, gates: Sequence[Gate]) -> Release:
+    """Makes a finished run the live one. The same run again changes nothing.
+
+    Raises GateFailed, and StoreError if a table that the run searched is not there at its version; then live
+    is as it was.
+    """
+    check(manifest, gates)
+    with store.lease("release", f"promote {manifest.run}"):
+        before = live(store)
+        if before is not None and before.run == manifest.run:
+            return before
+        history = _history(store)
+        number = max((int(n[1:].partition("-")[0]) for n in _ids(store)), default=0) + 1
+        id = check_run(f"r{number:04d}-{manifest.run[:8]}")
+        release = Release(
+            FORMAT, id, manifest.run, manifest.recipe["name"], manifest.digest, manifest.recipe,
+            manifest.tables, manifest.score, tuple(g.text for g in gates), time.time(),
+        )  # fmt: skip
+        release.opened(store)
+        for table, version in manifest.tables.items():
+            tag(store, table, id, version)
+        store.files.write(f"{_FOLDER}/{id}.json", json.dumps(to_json(release), allow_nan=False).encode())
+        _point(store, [*history, id])
+    return release
+
+
+def rollback(store: Store) -> Release:
+    """Makes the release before the live one live again. Raises ConfError if there is none."""
+    with store.lease("release", "rollback"):
+        history = _history(store)
+        if len(history) < 2:
+            raise ConfError(f"{store.uri}: no earlier release to go back to; `raypipe releases` lists them")
+        _point(store, history[:-1])
+    return _release(store, history[-2])
+
+
+def live(store: Store) -> Release | None:
+    """The release that answers; None before the first."""
+    history = _history(store)
+    return _release(store, history[-1]) if history else None
+
+
+def releases(store: Store) -> list[Release]:
+    """Every release that is kept, oldest first, those that were rolled back included."""
+    return [_release(store, id) for id in _ids(store)]
+
+
+def history(store: Store) -> tuple[str, ...]:
+    """Ids of the releases that `rollback` goes back through, the live one last."""
+    return tuple(_history(store))
+
+
+def forget(store: Store, id: str) -> None:
+    """Removes the file of a release that is not in the history; its tags are taken off before."""
+    store.files.remove(f"{_FOLDER}/{id}.json")
+
+
+def _ids(store: Store) -> list[str]:
+    return [n.removesuffix(".json") for n in store.files.names(_FOLDER) if n != "live.json"]
+
+
+def _history(store: Store) -> list[str]:
+    raw = store.files.read(_LIVE)
+    return [] if raw is None else list(_read(store, _LIVE, raw, _Pointer).history)
+
+
+def _point(store: Store, history: list[str]) -> None:
+    pointer = _Pointer(history[-1], tuple(history))
+    store.files.write(_LIVE, json.dumps(to_json(pointer)).encode())
+
+
+def _release(store: Store, id: str) -> Release:
+    name = f"{_FOLDER}/{check_run(id)}.json"
+    raw = store.files.read(name)
+    if raw is None:
+        raise ConfError(f"{store.uri}/{name} is gone: promote a run again")
+    return _read(store, name, raw, Release)
+
+
+def _read(store: Store, name: str, raw: bytes, record: type[T]) -> T:
+    """A small file of this module. Raises StoreError for one that it did not write."""
+    try:
+        return config.build(record, json.loads(raw), Where(f"{store.uri}/{name}"))
+    except (ValueError, ConfError) as e:
+        raise StoreError(
+            f"{store.uri}/{name}: expected a {record.__name__.strip('_').lower()} that raypipe wrote, found "
+            f"{raw[:60]!r} ({e}). Put back what stood there, or remove the file and promote a run"
+        ) from e
+
+
+def summary(release: Release, now: str) -> dict[str, Any]:
+    """A release as `releases --json` lists it; `now` is the id of the live one."""
+    return {
+        "id": release.id,
+        "live": release.id == now,
+        "run": release.run,
+        "recipe": release.name,
+        "digest": release.digest,
+        "score": release.score.get("score"),
+        "gates": list(release.gates),
+        "promoted": release.promoted,
+    }

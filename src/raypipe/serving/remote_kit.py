@@ -1,0 +1,140 @@
+"""The kit of an endpoint's gateway: models that live in deployments of their own, reached by calls.
+
+`kit.LocalKit` with the models elsewhere. Knows that a call is awaited, and nothing else of Ray.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from raypipe.core.errors import ConfError, RaypipeError
+from raypipe.core.kg import Facts, FactsRef
+from raypipe.core.llm import Chat, Generate, Generated, Sampling
+from raypipe.core.protocols import Embed, Graph, GraphRef, Index, Model, Role, Score, Tokenize
+from raypipe.core.records import Fault
+from raypipe.models.kit import LocalKit
+
+HEALTH_S = 2.0
+"""For a deployment to say that it is there: a call of nothing takes some milliseconds, and a replica that
+computes answers it meanwhile."""
+
+
+class Remote(Protocol):
+    """A method of a deployment. Raises Unavailable where nobody is there to ask, Overloaded where too many
+    ask."""
+
+    def remote(self, *args: Any) -> Awaitable[Any]: ...
+
+
+class Stream(Protocol):
+    """A method of a deployment that yields."""
+
+    def stream(self, *args: Any) -> AsyncIterator[Any]: ...
+
+
+class ServeKit:
+    """Models in deployments; tokenizers, which are called for every text, in this process.
+
+    `embed` takes a model, texts and their role, `score` a model and pairs, `generate` a model, chats,
+    sampling and the name of an adapter, as `deploy.Models` does; `stream` a single chat.
+    """
+
+    def __init__(
+        self,
+        embed: Remote,
+        score: Remote,
+        generate: Remote | None,
+        stream: Stream | None = None,
+        health: Mapping[str, Remote] = {},
+    ) -> None:
+        """`health`: by deployment, a method that returns while its models can compute."""
+        self._embed, self._score, self._generate, self._stream = embed, score, generate, stream
+        self._health = health
+        self._here = LocalKit(None)
+        self._sink: Callable[[str], None] | None = None
+
+    def with_index(self, index: Index) -> ServeKit:
+        """The same models with another index."""
+        other = copy.copy(self)
+        other._here = self._here.with_index(index)
+        return other
+
+    def with_sink(self, sink: Callable[[str], None]) -> ServeKit:
+        """The same models, and someone who hears each piece of a reply while it is written."""
+        other = copy.copy(self)
+        other._sink = sink
+        return other
+
+    async def away(self) -> list[str]:
+        """The deployments that do not answer within HEALTH_S."""
+
+        async def is_away(remote: Remote) -> bool:
+            try:
+                async with asyncio.timeout(HEALTH_S):
+                    await remote.remote()
+            except (TimeoutError, RaypipeError):
+                return True
+            return False
+
+        found = await asyncio.gather(*(is_away(remote) for remote in self._health.values()))
+        return [name for name, away in zip(self._health, found, strict=True) if away]
+
+    def embedder(self, model: Model) -> Embed:
+        async def embed(texts: Sequence[str], role: Role) -> np.ndarray:
+            if not texts:
+                return np.zeros((0, model.dim), np.float32)
+            vectors: np.ndarray = await self._embed.remote(model, list(texts), role)
+            return vectors
+
+        return embed
+
+    def reranker(self, model: Model) -> Score:
+        async def score(pairs: Sequence[tuple[str, str]]) -> np.ndarray:
+            if not pairs:
+                return np.zeros(0, np.float32)
+            scores: np.ndarray = await self._score.remote(model, list(pairs))
+            return scores
+
+        return score
+
+    def generator(self, model: Model) -> Generate:
+        remote = self._generate
+        if remote is None:
+            raise ConfError(f"model {model.name!r}: this application was deployed without a generator")
+
+        async def generate(
+            chats: Sequence[Chat], sampling: Sampling, adapter: str | None = None
+        ) -> list[Generated | Fault]:
+            if self._sink is not None and self._stream is not None and len(chats) == 1:
+                return [await self._heard(self._stream, self._sink, model, chats[0], sampling, adapter)]
+            replies: list[Generated | Fault] = await remote.remote(model, tuple(chats), sampling, adapter)
+            return replies
+
+        return generate
+
+    async def _heard(
+        self, stream: Stream, sink: Callable[[str], None], model: Model, *asked: Any
+    ) -> Generated | Fault:
+        """The reply to one chat, whose pieces go to the sink."""
+        async for piece in stream.stream(model, *asked):
+            if isinstance(piece, Generated | Fault):
+                return piece
+            sink(piece)
+        raise AssertionError(f"model {model.name!r}: a stream ended without its reply")
+
+    def tokenizer(self, model: Model) -> Tokenize:
+        return self._here.tokenizer(model)
+
+    def index(self) -> Index:
+        return self._here.index()
+
+    def graph(self, ref: GraphRef) -> Graph:
+        return self._here.graph(ref).through(lambda request: request, self.embedder)
+
+    def facts(self, ref: FactsRef) -> Facts:
+        return self._here.facts(ref)

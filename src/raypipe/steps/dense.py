@@ -1,0 +1,74 @@
+"""Dense recall: the passages whose chunks are nearest to the query. Knows vectors only through the kit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+import numpy as np
+
+from raypipe.core.protocols import Ask, Found, Index, Kit, Model
+from raypipe.core.records import Hit, Question
+from raypipe.steps.ranking import add_hits, pool_of
+from raypipe.text.template import PLAIN, query_reads, query_renderer
+
+MOST_CHUNKS: Final = 1_000_000
+"""All chunks of the sources of a pool: 400 sources with 2,500 chunks each would have so many."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recall:
+    """Searches the question's sources for the `top` chunks nearest to the query and adds their passages to
+    `hits`.
+
+    A passage is as near as its best chunk, and passages come in the order of their best chunks, so `top`
+    chunks give at most `top` passages (db3 searches 50 children for their parents). It makes candidates:
+    `order` stays as it was, and `fuse` ranks them. With `among` only passages that have one of these
+    scores are found (WeKnow's second stage).
+    """
+
+    model: Model
+    top: int  # chunks
+    among: tuple[str, ...] = ()  # scores; (): any passage is found
+    query: str = PLAIN
+    into: str = "recall"
+
+    version: ClassVar[int] = 1
+
+    def __post_init__(self) -> None:
+        query_reads(self.query)
+        if self.top < 1:
+            raise ValueError(f"top: expected at least 1 chunk, found {self.top}")
+
+    def reads(self) -> frozenset[str]:
+        found = {"hits", *(f"hits.{n}" for n in self.among)} if self.among else set()
+        return query_reads(self.query) | {"citations", "index.vector"} | found
+
+    def writes(self) -> frozenset[str]:
+        return frozenset({"hits", f"hits.{self.into}"})
+
+    def open(self, kit: Kit) -> Ask:
+        render = query_renderer(self.query)
+        embed, index = kit.embedder(self.model), kit.index()
+
+        async def ask(questions: list[Question]) -> list[Question]:
+            vectors = await embed([render(q) for q in questions], "query")
+            if self.among:
+                return [await self._among(index, v, q) for v, q in zip(vectors, questions, strict=True)]
+            found = await index.search(self.model, vectors, [q.sources() for q in questions], self.top)
+            return [add_hits(q, self._passages(f)) for q, f in zip(questions, found, strict=True)]
+
+        return ask
+
+    async def _among(self, index: Index, vector: np.ndarray, question: Question) -> Question:
+        """All chunks of the sources that the pool's passages are of, and of these the best of the pool."""
+        pool = pool_of(question, self.among)
+        sources = tuple(dict.fromkeys(h.source for h in question.hits if h.chunk in pool))
+        [found] = await index.search(self.model, vector[None], [sources], MOST_CHUNKS)
+        return add_hits(question, self._passages([f for f in found if f.chunk in pool][: self.top]))
+
+    def _passages(self, found: list[Found]) -> list[Hit]:
+        first: dict[str, Found] = {}
+        for f in found:
+            first.setdefault(f.chunk, f)
+        return [Hit(chunk, f.source, f.passage, {self.into: float(f.score)}) for chunk, f in first.items()]

@@ -1,0 +1,63 @@
+"""Function calls that a language model wrote as JSON become a program for the knowledge graph.
+
+Knows replies alone; the form of such calls is in `text.functions`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from raypipe.core.protocols import Ask, Kit
+from raypipe.core.records import ABSTAINED, ANSWERED, FAULT, SKIPPED_REPLY, Fault, Question, Reply
+from raypipe.kg.language.function_calls import program_of
+from raypipe.text.html import storable
+from raypipe.text.replies import Unreadable
+from raypipe.text.template import REPLY
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Functions:
+    """Reads the JSON in the reply `reply` and writes its program into `into` and its operation, one of
+    `text.conclude.RULES`, as the label of `rule`.
+
+    `into` is abstained where the reply has no calls or is no answer, and a fault where it is no such JSON:
+    then the web path goes on.
+    """
+
+    reply: str
+    into: str = "calls"
+    rule: str = "rule"
+
+    version: ClassVar[int] = 1
+
+    def __post_init__(self) -> None:
+        if len({self.reply, self.into, self.rule}) < 3:
+            raise ValueError("reply, into and rule: expected three names")
+
+    def reads(self) -> frozenset[str]:
+        return frozenset({REPLY + self.reply})
+
+    def writes(self) -> frozenset[str]:
+        return frozenset({REPLY + self.into, REPLY + self.rule})
+
+    def open(self, kit: Kit) -> Ask:
+        async def ask(questions: list[Question]) -> list[Question]:
+            return [self._one(q) for q in questions]
+
+        return ask
+
+    def _one(self, question: Question) -> Question:
+        said = question.replies[self.reply]
+        rule = SKIPPED_REPLY
+        if said.label != ANSWERED:
+            calls = Reply("None", ABSTAINED)
+        else:
+            try:
+                program, name = program_of(said.text)
+                calls = Reply(storable(program), ABSTAINED if program == "None" else ANSWERED)
+                rule = Reply(name, name)
+            except Unreadable as e:
+                fault = Fault("functions", "unreadable", storable(str(e)), transient=False)
+                calls = Reply(said.text, FAULT, fault=fault)
+        return replace(question, replies={**question.replies, self.into: calls, self.rule: rule})

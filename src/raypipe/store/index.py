@@ -1,0 +1,315 @@
+"""What can be searched: the tables of a store, or a request's own pages in memory. Both answer alike.
+
+Knows the columns of the corpus tables (arrow.py) and the store. Exact: a score is the inner product in double
+precision of the float32 vectors, and ties go by source and span, so an answer depends neither on the order of
+rows in a table nor on which of the two holds them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from lance import LanceDataset
+
+from raypipe.core.digests import model_identity
+from raypipe.core.errors import ConfError
+from raypipe.core.protocols import Found, Model, Words
+from raypipe.core.records import Span, chunk_id, parse_chunk_id
+from raypipe.store import Store, StoreError
+from raypipe.store.database import quoted, rows
+
+T = TypeVar("T")
+
+SPANS = ["source", "start", "end", "parent_start", "parent_end"]
+SLACK = 16  # candidates beyond `top`: nearly always enough to be sure that no other can belong to the best
+
+
+@dataclass(frozen=True, slots=True)
+class Pinned:
+    """A table as it was at one version."""
+
+    table: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class IndexSpec:
+    """All that a process needs to open the same index: plain values, made once by the driver."""
+
+    store: str  # address
+    texts: Pinned
+    passages: Pinned
+    vectors: tuple[tuple[str, Pinned], ...]  # model identity, searched copy
+
+    def pinned(self) -> tuple[Pinned, ...]:
+        """Every table that is searched."""
+        return (self.texts, self.passages, *(table for _, table in self.vectors))
+
+
+def index_spec(store: Store, texts: str, passages: str, vectors: Mapping[str, str]) -> IndexSpec:
+    """Pins tables as they are now; `vectors` is model identity -> table. Raises StoreError if a table or one
+    of its scalar indexes is missing."""
+
+    def pin(table: str) -> Pinned:
+        version = store.version(table)
+        store.check_indexes(table, version)
+        return Pinned(table, version)
+
+    searched = tuple((identity, pin(table)) for identity, table in sorted(vectors.items()))
+    return IndexSpec(store.uri, pin(texts), pin(passages), searched)
+
+
+class LanceIndex:
+    """The tables of a store at pinned versions (`step.Index`). Later commits do not show."""
+
+    def __init__(self, spec: IndexSpec) -> None:
+        """Raises StoreError if a table, its pinned version or a scalar index is missing."""
+        store = Store.open(spec.store)
+
+        def at(pinned: Pinned) -> LanceDataset:
+            store.check_indexes(pinned.table, pinned.version)
+            return store.dataset(pinned.table, pinned.version)
+
+        self._texts, self._passages = at(spec.texts), at(spec.passages)
+        self._vectors = {identity: at(pinned) for identity, pinned in spec.vectors}
+        self._whole: dict[str, Words] = {}  # analyzer -> words of the whole snapshot
+        self._gathering = threading.Lock()
+
+    async def search(
+        self, model: Model, vectors: np.ndarray, scopes: Sequence[tuple[str, ...] | None], top: int
+    ) -> list[list[Found]]:
+        dataset = _of_model(self._vectors, model)
+        queries = _checked(vectors, scopes, dataset.schema.field("vector").type.list_size, top)
+
+        def best(query: np.ndarray, scope: tuple[str, ...] | None) -> list[Found]:
+            where = None if scope is None else f"source IN ({quoted(dict.fromkeys(scope))})"
+
+            def nearest(count: int) -> tuple[pa.Table, float]:
+                near = {"column": "vector", "q": query, "k": count, "metric": "dot", "use_index": False}
+                columns = [*SPANS, "vector", "_distance"]
+                table = dataset.to_table(columns=columns, filter=where, nearest=near, prefilter=True)
+                if table.num_rows < count:
+                    return table, -np.inf
+                return table, 1.0 - float(pc.max(table["_distance"]).as_py())
+
+            return [] if scope == () else _best(query, top, nearest)
+
+        # 7 ms for 5,000 chunks of 1e5, and Lance lets go of the interpreter meanwhile.
+        return list(await asyncio.gather(*(asyncio.to_thread(best, *row) for row in queries)))
+
+    async def texts(self, chunks: Sequence[str]) -> list[str]:
+        return _passage_texts(chunks, await self._source_texts([parse_chunk_id(c)[0] for c in chunks]))
+
+    async def source_texts(self, sources: Sequence[str]) -> list[str | None]:
+        texts = await self._source_texts(sources)
+        return [texts.get(s) for s in sources]
+
+    async def hidden(self, sources: Sequence[str]) -> list[tuple[Span, ...]]:
+        columns = _hidden_columns(self._texts.schema)
+        return _hidden(await asyncio.to_thread(rows, self._texts, "source", sources, columns), sources)
+
+    async def _source_texts(self, sources: Sequence[str]) -> dict[str, str]:
+        found = await asyncio.to_thread(rows, self._texts, "source", sources, ["source", "text"])
+        return dict(zip(found["source"].to_pylist(), found["text"].to_pylist(), strict=True))
+
+    async def words(self, analyzer: str, scope: tuple[str, ...] | None) -> Words:
+        columns = _word_columns(analyzer, self._texts.schema)
+        if scope is not None:
+            return await asyncio.to_thread(self._words, columns, scope)
+        return await asyncio.to_thread(self._whole_words, analyzer, columns)
+
+    def _whole_words(self, analyzer: str, columns: list[str]) -> Words:
+        with self._gathering:
+            if analyzer not in self._whole:
+                self._whole[analyzer] = self._words(columns, None)
+            return self._whole[analyzer]
+
+    def _words(self, columns: list[str], scope: tuple[str, ...] | None) -> Words:
+        if scope is None:
+            texts, passages = self._texts.to_table(columns=columns), self._passages.to_table(columns=SPANS)
+        else:
+            texts = rows(self._texts, "source", scope, columns)
+            passages = rows(self._passages, "source", scope, SPANS)
+        return _words(texts, passages, scope)
+
+
+class MemoryIndex:
+    """Corpus tables in memory (`step.Index`). Any may hold more columns than are read.
+
+    `texts`: source, text, hidden, and words_NAME, starts_NAME per analyzer. `passages`: source, start, end,
+    parent_start, parent_end. `vectors`: by model identity, the columns of passages and vector.
+    """
+
+    def __init__(self, texts: pa.Table, passages: pa.Table, vectors: Mapping[str, pa.Table]) -> None:
+        self._texts, self._passages = texts, passages.select(SPANS)
+        self._vectors = {name: t.select([*SPANS, "vector"]).combine_chunks() for name, t in vectors.items()}
+        self._by_source = dict(zip(texts["source"].to_pylist(), texts["text"].to_pylist(), strict=True))
+
+    async def search(
+        self, model: Model, vectors: np.ndarray, scopes: Sequence[tuple[str, ...] | None], top: int
+    ) -> list[list[Found]]:
+        table = _of_model(self._vectors, model)
+        queries = _checked(vectors, scopes, table.schema.field("vector").type.list_size, top)
+        matrix = _matrix(table)
+
+        def best(query: np.ndarray, scope: tuple[str, ...] | None) -> list[Found]:
+            inside = np.arange(table.num_rows)
+            if scope is not None:
+                inside = np.flatnonzero(pc.is_in(table["source"], value_set=pa.array(scope, pa.string())))
+            scores = (matrix if scope is None else matrix[inside]) @ query  # (chunks in scope,) float32
+            order = inside[np.argsort(-scores, kind="stable")]
+
+            def nearest(count: int) -> tuple[pa.Table, float]:
+                rest = float(-np.inf) if count >= len(order) else float(matrix[order[count]] @ query)
+                return table.take(order[:count]), rest
+
+            return _best(query, top, nearest)
+
+        return [best(*row) for row in queries]
+
+    async def texts(self, chunks: Sequence[str]) -> list[str]:
+        return _passage_texts(chunks, self._by_source)
+
+    async def source_texts(self, sources: Sequence[str]) -> list[str | None]:
+        return [self._by_source.get(s) for s in sources]
+
+    async def hidden(self, sources: Sequence[str]) -> list[tuple[Span, ...]]:
+        columns = _hidden_columns(self._texts.schema)
+        inside = pc.is_in(self._texts["source"], value_set=pa.array(sources, pa.string()))
+        return _hidden(self._texts.select(columns).filter(inside), sources)
+
+    async def words(self, analyzer: str, scope: tuple[str, ...] | None) -> Words:
+        texts, passages = self._texts.select(_word_columns(analyzer, self._texts.schema)), self._passages
+        if scope is not None:
+            names = pa.array(scope, pa.string())
+            texts = texts.filter(pc.is_in(texts["source"], value_set=names))
+            passages = passages.filter(pc.is_in(passages["source"], value_set=names))
+        return _words(texts, passages, scope)
+
+
+def _of_model(vectors: Mapping[str, T], model: Model) -> T:
+    """The searched copy of a model. Another model's vectors are never compared, whatever their dimension."""
+    try:
+        return vectors[model_identity(model)]
+    except KeyError:
+        raise ConfError(
+            f"no vectors of model {model.name} are here (identity {model_identity(model)}; there are "
+            f"{sorted(vectors)}): add `embed: {{model: {model.name}}}` to the corpus half, or index again"
+        ) from None
+
+
+def _checked(
+    vectors: np.ndarray, scopes: Sequence[tuple[str, ...] | None], dim: int, top: int
+) -> list[tuple[np.ndarray, tuple[str, ...] | None]]:
+    """Each query with its scope. Raises ValueError for what can only be a mistake of the caller."""
+    if vectors.shape != (len(scopes), dim):
+        raise ValueError(f"expected query vectors of shape ({len(scopes)}, {dim}), found {vectors.shape}")
+    if not np.isfinite(vectors).all():
+        raise ValueError("a query vector is not finite")
+    if top < 1:
+        raise ValueError(f"top must be at least 1, found {top}")
+    return list(zip(np.asarray(vectors, np.float32), scopes, strict=True))
+
+
+def _matrix(table: pa.Table) -> np.ndarray:
+    """(rows, dim) float32: the column `vector`."""
+    column = table["vector"].combine_chunks()
+    matrix: np.ndarray = column.flatten().to_numpy().reshape(len(column), column.type.list_size)
+    return matrix
+
+
+def _best(query: np.ndarray, top: int, nearest: Callable[[int], tuple[pa.Table, float]]) -> list[Found]:
+    """The `top` best by exact score, then source, then span.
+
+    `nearest(n)` gives the n rows with the best float32 scores, and a score that no other row exceeds. Those
+    scores may err by a rounding per dimension, so candidates are added until the others are out of reach:
+    equal texts under many sources, snippets for one, would else be cut in the table's order.
+    """
+    error = 2.0**-22 + len(query) * 2.0**-24  # of a float32 inner product of unit vectors, worst case
+    count = top + SLACK
+    while True:
+        table, others = nearest(count)
+        exact = (_matrix(table).astype(np.float64) * query.astype(np.float64)).sum(axis=1)
+        if not np.isfinite(others):
+            break
+        if np.partition(exact, -top)[-top] > others + error:
+            break
+        count *= 4
+    found = [
+        Found(r["source"], (r["start"], r["end"]), (r["parent_start"], r["parent_end"]), score)
+        for r, score in zip(table.select(SPANS).to_pylist(), exact.tolist(), strict=True)
+    ]
+    return sorted(found, key=lambda f: (-f.score, f.source, f.span))[:top]
+
+
+def _passage_texts(chunks: Sequence[str], texts: Mapping[str, str]) -> list[str]:
+    out = []
+    for chunk in chunks:
+        source, (start, end) = parse_chunk_id(chunk)
+        if end > len(texts[source]):
+            raise KeyError(f"{chunk}: its source has {len(texts[source])} characters")
+        out.append(texts[source][start:end])
+    return out
+
+
+def _hidden_columns(schema: pa.Schema) -> list[str]:
+    if "hidden" not in schema.names:
+        raise ConfError(
+            "the texts here do not say what their pages hide: index again, with `parse` in the corpus half"
+        )
+    return ["source", "hidden"]
+
+
+def _hidden(texts: pa.Table, sources: Sequence[str]) -> list[tuple[Span, ...]]:
+    """The hidden spans of each source, from rows of the texts table."""
+    found = {
+        source: tuple((s["start"], s["end"]) for s in spans)
+        for source, spans in zip(texts["source"].to_pylist(), texts["hidden"].to_pylist(), strict=True)
+    }
+    return [found.get(s, ()) for s in sources]
+
+
+def _word_columns(analyzer: str, schema: pa.Schema) -> list[str]:
+    columns = ["source", f"words_{analyzer}", f"starts_{analyzer}"]
+    if not set(columns) <= set(schema.names):
+        raise ConfError(
+            f"no words of analyzer {analyzer!r} are here: add `tokenise: {{analyzer: {analyzer}}}` to the "
+            "corpus half and index again"
+        )
+    return columns
+
+
+def _words(texts: pa.Table, passages: pa.Table, scope: tuple[str, ...] | None) -> Words:
+    """Words of each distinct passage, from tables that hold only what is in the scope."""
+    _, words, starts_at = texts.columns
+    names = texts["source"].combine_chunks()
+    order = pa.array(sorted(names.to_pylist()) if scope is None else list(dict.fromkeys(scope)), pa.string())
+    real = passages.filter(pc.greater(passages["end"], passages["start"]))
+    place = pc.index_in(real["source"], value_set=order)
+    rank = pc.index_in(real["source"], value_set=names)
+    if place.null_count or rank.null_count:
+        raise StoreError("a source has passages and no text: the tables of the index do not belong together")
+    spans = [real["parent_start"].to_numpy(), real["parent_end"].to_numpy()]
+    distinct = np.unique(np.stack([place.to_numpy(), *spans, rank.to_numpy()]).astype(np.int64), axis=1)
+    place, starts, ends, rank = distinct  # (passages,) int64 each, by source, then by span
+
+    lengths = pc.list_value_length(words).to_numpy()  # (sources,) words of each
+    flat = words.combine_chunks().flatten().to_numpy()
+    # A word's place in the corpus as one ascending number: row of its text, then its start.
+    at = np.repeat(np.arange(len(names)) << 32, lengths) + starts_at.combine_chunks().flatten().to_numpy()
+    first = np.searchsorted(at, (rank << 32) + starts)
+    offsets = np.concatenate([[0], np.cumsum(np.searchsorted(at, (rank << 32) + ends) - first)])
+    pick = np.arange(offsets[-1]) + np.repeat(first - offsets[:-1], np.diff(offsets))
+    sources = order.to_pylist()
+    ids = (
+        chunk_id(sources[s], (a, b))
+        for s, a, b in zip(place.tolist(), starts.tolist(), ends.tolist(), strict=True)
+    )
+    return Words(tuple(ids), offsets.astype(np.int64), flat[pick].astype(np.uint64))

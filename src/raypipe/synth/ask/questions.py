@@ -1,0 +1,135 @@
+"""Question i of a world: which template, which instance, which words. Knows no page.
+
+The mix of domains and types is close to that of the CRAG benchmark. Question i depends on the world and i
+alone, so the first twenty of two hundred questions are the twenty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, timedelta
+from random import Random
+from uuid import UUID
+
+from raypipe.synth.ask.core import INVALID, Asked, Now, Ref, Template
+from raypipe.synth.ask.table import TEMPLATES
+from raypipe.synth.world.world import World
+
+DOMAIN_SHARES: Mapping[str, float] = {
+    "finance": 0.24,
+    "sports": 0.19,
+    "music": 0.14,
+    "movie": 0.25,
+    "open": 0.18,
+}
+TYPE_SHARES: Mapping[str, float] = {
+    "simple": 0.26,
+    "simple_w_condition": 0.15,
+    "comparison": 0.13,
+    "aggregation": 0.11,
+    "set": 0.09,
+    "multi-hop": 0.10,
+    "post-processing": 0.05,
+    "false_premise": 0.11,
+}
+WITHHELD = 0.1  # share of questions whose answer is on no page
+FIRST_ASKED, DAYS = date(2024, 3, 5), 10
+
+# Two irrational steps fill the square of shares evenly, so that twenty questions already look like the mix.
+STEPS = (0.7548776662466927, 0.5698402909980532)
+
+
+@dataclass(frozen=True, slots=True)
+class Posed:
+    """One question of the data set, without its pages."""
+
+    number: int  # from 0
+    id: str  # a uuid
+    now: Now
+    template: Template
+    phrasing: int  # position in the template's phrasings
+    text: str  # lower case
+    asked: Asked
+    withheld: bool  # the answer is on no page
+    split: int  # 0 validation, 1 public test
+    popularity: str  # head, torso or tail
+
+    @property
+    def premise_false(self) -> bool:
+        return self.asked.answer == INVALID
+
+    @property
+    def kg_answerable(self) -> bool:
+        """Its program and rule give the answer. False for a false premise, which a graph cannot answer."""
+        return bool(self.asked.program) and not self.premise_false
+
+
+def _at(point: float, shares: Mapping[str, float]) -> str:
+    reached = 0.0
+    for name, share in shares.items():
+        reached += share
+        if point < reached:
+            return name
+    return name
+
+
+def _moment(rng: Random) -> Now:
+    day = FIRST_ASKED + timedelta(days=int(rng.random() * DAYS))
+    return Now(
+        day, f"{6 + int(rng.random() * 15):02d}:{int(rng.random() * 60):02d}:{int(rng.random() * 60):02d}"
+    )
+
+
+def _popularity(world: World, ref: Ref) -> str:
+    """By the subject's place among its kind: questions are drawn more often from the front."""
+    kind, name = ref
+    match kind:
+        case "movie":
+            names = [m.title for m in world.film.movies]
+        case "person":
+            names = [p.name for p in world.film.people]
+        case "company":
+            names = [c.name for c in world.market.companies]
+        case "artist":
+            names = [a.name for a in world.music.artists]
+        case "song":
+            names = [s.name for s in world.music.songs]
+        case "team":
+            team = world.sport.teams[name]
+            names = [t.name for t in (world.sport.nba if team.sport == "nba" else world.sport.soccer)]
+        case _:
+            names = [e.name for e in world.places.kinds[world.places.named[name].kind]]
+    place = names.index(name) / len(names)
+    return "head" if place < 0.1 else "torso" if place < 0.5 else "tail"
+
+
+def _weighted(rng: Random, templates: Sequence[Template]) -> Template:
+    return rng.choices(templates, weights=[t.weight for t in templates])[0]
+
+
+def pose(world: World, number: int) -> Posed:
+    """Question `number` of a world."""
+    start = Random(f"raypipe synth/{world.seed}/mix")
+    x, y = ((start.random() + step * number) % 1.0 for step in STEPS)
+    domain, kind = _at(x, DOMAIN_SHARES), _at(y, TYPE_SHARES)
+    rng = Random(f"raypipe synth/{world.seed}/question/{number}")
+    able = [t for t in TEMPLATES if t.domain == domain and t.type == kind]
+    while True:
+        now, template = _moment(rng), _weighted(rng, able)
+        asked = template.draw(world, rng, now)
+        if asked is not None:
+            break
+    phrasing = int(rng.random() * len(template.phrasings))
+    return Posed(
+        number=number,
+        id=str(UUID(int=rng.getrandbits(128), version=4)),
+        now=now,
+        template=template,
+        phrasing=phrasing,
+        text=template.phrasings[phrasing].format(**asked.slots).lower(),
+        asked=asked,
+        withheld=rng.random() < WITHHELD,
+        split=int(rng.random() < 0.5),
+        popularity=_popularity(world, asked.about[0]),
+    )

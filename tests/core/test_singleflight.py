@@ -1,0 +1,86 @@
+"""Equal requests in flight are asked once; an error of one asker is not another's."""
+
+import asyncio
+
+import numpy as np
+import pytest
+
+from raypipe.core.protocols import Model
+from raypipe.core.singleflight import Flights
+from raypipe.memo.memo import MemoryMemo, Tally, remembering
+
+MINI = Model("mini", "embedder", "hash", "", "", "", "sha256:1", dim=4)
+
+
+class Slow:
+    """Answers after the event loop has been round a few times, and writes down what it was asked."""
+
+    def __init__(self, broken=()):
+        self.asked = []
+        self.broken = list(broken)
+
+    async def __call__(self, keys, places):
+        self.asked.append([keys[i] for i in places])
+        for _ in range(3):
+            await asyncio.sleep(0)
+        if self.broken and self.broken.pop(0):
+            raise OSError("broken")
+        return [keys[i].upper() for i in places]
+
+
+def together(slow, *requests):
+    async def main():
+        flights = Flights()
+        calls = [flights.of(keys, lambda places, keys=keys: slow(keys, places)) for keys in requests]
+        return await asyncio.gather(*calls, return_exceptions=True)
+
+    return asyncio.run(main())
+
+
+def test_overlapping_requests_ask_each_key_once_and_everyone_gets_every_value():
+    slow = Slow()
+    found = together(slow, ["a", "b"], ["b", "c"], ["c", "a"], ["d"])
+    assert found == [["A", "B"], ["B", "C"], ["C", "A"], ["D"]]
+    assert slow.asked == [["a", "b"], ["c"], ["d"]]
+
+
+def test_where_the_asker_fails_one_who_waits_asks_and_only_the_asker_sees_the_error():
+    slow = Slow(broken=[True])
+    first, second, third = together(slow, ["a"], ["a"], ["a"])
+    assert isinstance(first, OSError) and second == third == ["A"]
+    assert slow.asked == [["a"], ["a"]]
+
+
+def test_who_stops_waiting_stops_nobody_else():
+    async def main():
+        flights, slow = Flights(), Slow()
+        calls = [asyncio.create_task(flights.of(["a"], lambda p: slow(["a"], p))) for _ in range(3)]
+        await asyncio.sleep(0)
+        calls[1].cancel()
+        return await asyncio.gather(*calls, return_exceptions=True), slow.asked
+
+    (first, second, third), asked = asyncio.run(main())
+    assert first == third == ["A"] and isinstance(second, asyncio.CancelledError) and asked == [["a"]]
+
+
+@pytest.mark.parametrize("memo", [MemoryMemo(), None], ids=["with a memo", "without one"])
+def test_stages_that_share_what_is_in_flight_ask_a_model_once_and_count_the_rest_as_remembered(memo):
+    asked = []
+
+    class Kit:
+        def embedder(self, model):
+            async def embed(texts, role):
+                asked.extend(texts)
+                await asyncio.sleep(0.01)
+                return np.ones((len(texts), model.dim), np.float32)
+
+            return embed
+
+    async def main():
+        asking, tallies = Flights(), [Tally(), Tally()]
+        kits = [remembering(Kit(), memo, t, asking) for t in tallies]
+        calls = [k.embedder(MINI)(texts, "query") for k, texts in zip(kits, (["a", "b"], ["b"]), strict=True)]
+        await asyncio.gather(*calls)
+        return asked, [(t.vectors.asked, t.vectors.remembered) for t in tallies]
+
+    assert asyncio.run(main()) == (["a", "b"], [(2, 0), (0, 1)])

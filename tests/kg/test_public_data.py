@@ -1,0 +1,77 @@
+"""Public data: what a table says of a year or a name, and how a name may be written."""
+
+import pytest
+
+from raypipe.core.errors import ConfError, DataError
+from raypipe.core.kg import FactsRef
+from raypipe.kg.public_data import FactsTable, build, facts_version, open_facts
+
+
+@pytest.fixture
+def shares():
+    table = FactsTable()
+    table.add("tarn", None, ("TRNH", "Tarn Holdings Inc. Common Stock"))
+    table.add("brask", None, ("BRF", "Brask Foods & Sons Company"))
+    table.add("2012 a", 2012, ())
+    table.add("2012 b", 2012, ())
+    return table
+
+
+@pytest.mark.parametrize(
+    ("written", "found"),
+    [
+        ("TRNH", "tarn"),
+        ("trnh", "tarn"),
+        ("Tarn Holdings Inc. Common Stock", "tarn"),
+        ("tarn holdings", "tarn"),
+        ("brask foods and sons", "brask"),
+        ("the brask sons foods", "brask"),  # words in another order
+        ("brask steel and coal", None),
+        ("none", None),
+        ("", None),
+    ],
+)
+def test_a_company_is_found_by_ticker_by_name_and_by_its_words(shares, written, found):
+    assert shares.about(written) == (() if found is None else (found,))
+
+
+def test_a_year_gives_its_sentences_in_order(shares):
+    assert shares.of_year(2012) == ("2012 a", "2012 b") and shares.of_year(1999) == ()
+
+
+def test_lines_without_what_they_need_are_counted_and_the_others_are_kept(tmp_path):
+    head = "year_film,year_ceremony,ceremony,category,name,film,winner\n"
+    lines = (
+        "2011,2012,84,ACTOR,Ann,Film,True",
+        "x,,,,,,",
+        "2011,2012,84,,Bo,,False",
+        "2011,2012,84,DIRECTING,,Film,1",
+    )
+    (tmp_path / "o.csv").write_text("\ufeff" + head + "\n".join(lines), encoding="utf-8")
+    built = build(tmp_path / "o.csv", "oscar", tmp_path / "out/o.parquet")
+    assert (built.facts, built.lines, built.skipped) == (2, 4, 2)
+    table = open_facts(FactsRef("oscar", str(tmp_path / "out/o.parquet"), "v"))
+    assert table.of_year(2012) == (
+        "In 2012 at the 84th Academy Awards, Ann won the Oscar in the category ACTOR for the film Film.",
+        "In 2012 at the 84th Academy Awards, Film won the Oscar in the category DIRECTING.",
+    )
+
+
+def test_what_is_no_table_is_refused(tmp_path):
+    (tmp_path / "x").write_bytes(b"no parquet")
+    with pytest.raises(DataError, match="cannot be read as a table of facts"):
+        facts_version(tmp_path / "x")
+    with pytest.raises(ConfError, match="--graph oscar=FILE"):
+        open_facts(FactsRef("oscar", "", "nowhere"))
+    (tmp_path / "o.csv").write_text("year,category,nominee,winner\n")
+    with pytest.raises(DataError, match="none that could be used"):
+        build(tmp_path / "o.csv", "grammy", tmp_path / "g.parquet")
+
+
+def test_lists_written_as_python_are_read_as_literals_and_never_run(tmp_path):
+    bad = "[__import__('os').system('touch /tmp/raypipe-was-here')]"
+    (tmp_path / "m.csv").write_text(f"title,genres\nA Film,\"{bad}\"\nB Film,\"[{{'name': 'Drama'}}]\"\n")
+    assert build(tmp_path / "m.csv", "movielens", tmp_path / "m.parquet").facts == 2
+    table = open_facts(FactsRef("m", str(tmp_path / "m.parquet"), "v"))
+    assert table.about("b film") == ("The title is B Film. the genres is Drama.",)
+    assert table.about("a film") == ("The title is A Film.",)

@@ -1,0 +1,181 @@
+"""Replies are remembered by all that decides them; what broke is asked again."""
+
+import asyncio
+from dataclasses import dataclass, replace
+
+import pytest
+
+from raypipe.core.llm import Choice, Generated, Message, Sampling
+from raypipe.core.protocols import Model
+from raypipe.core.records import Fault
+from raypipe.memo.disk import Folded, StoreMemo, fold_memo, memo_versions
+from raypipe.memo.memo import (
+    ENTRY_BYTES,
+    REPLY_BYTES,
+    Count,
+    MemoryMemo,
+    Tally,
+    Tokens,
+    remembering,
+    replies_of,
+)
+from raypipe.models.scripted import Scripted
+from raypipe.store import Store
+
+MODEL = Model(
+    "tiny", "generator", "scripted", "", "", "", "scripted@1",
+    adapters=(("calls", "sha256:1"), ("web", "sha256:2")),
+)  # fmt: skip
+GREEDY = Sampling(max_tokens=8)
+
+
+@dataclass
+class TalkingKit:
+    """A kit with one scripted generator."""
+
+    scripted: Scripted
+
+    def generator(self, model):
+        return self.scripted.generate
+
+
+def chat(*texts):
+    return tuple(Message("user", t) for t in texts)
+
+
+def said(text, sampling, adapter):
+    user = text[-1].content
+    if user == "down":
+        return Fault("generate", "connection", "the engine is down", transient=True)
+    return f"{adapter or 'base'} says {user} {sampling.seed}"
+
+
+@pytest.fixture
+def scripted():
+    return Scripted(said, adapters=["calls", "web"])
+
+
+@pytest.fixture(params=["memory", "store"])
+def memo(request, tmp_path):
+    if request.param == "memory":
+        return MemoryMemo()
+    return StoreMemo(Store.create(str(tmp_path / "store")).uri, {})
+
+
+def ask(kit, chats, sampling=GREEDY, adapter=None, model=MODEL):
+    return asyncio.run(kit.generator(model)(chats, sampling, adapter))
+
+
+def test_a_rerun_asks_nothing_and_gets_the_same_replies(scripted, memo):
+    tally = Tally()
+    kit = remembering(TalkingKit(scripted), memo, tally)
+    chats = [chat("a"), chat("b"), chat("a"), chat("a", "b")]
+    first = ask(kit, chats)
+    assert first == asyncio.run(Scripted(said).generate(chats, GREEDY))
+    assert [a.chat for a in scripted.asked] == [chat("a"), chat("b"), chat("a", "b")]
+    assert tally.replies == Count(3, 0)
+    spent = replace(tally.tokens)
+    assert (spent.prompt, spent.generated) == (2 + 2 + 4, 12)
+    assert ask(kit, chats) == first
+    assert len(scripted.asked) == 3
+    assert (tally.replies, tally.tokens) == (Count(3, 3), spent)
+    assert ask(kit, []) == []
+
+
+def test_chat_sampling_adapter_and_model_are_each_part_of_what_is_remembered(scripted, memo):
+    kit = remembering(TalkingKit(scripted), memo, Tally())
+    requests = [
+        (chat("a"), GREEDY, None, MODEL),
+        (chat("a"), GREEDY, "calls", MODEL),
+        (chat("a"), GREEDY, "web", MODEL),
+        (chat("a"), replace(GREEDY, seed=1), None, MODEL),
+        (chat("a"), replace(GREEDY, max_tokens=9), None, MODEL),
+        (chat("a"), replace(GREEDY, constraint=Choice(("base says a 0", "x"))), None, MODEL),
+        (chat("a"), GREEDY, None, replace(MODEL, weights="scripted@2")),
+        ((Message("system", "a"),), GREEDY, None, MODEL),
+        (chat("a", ""), GREEDY, None, MODEL),
+    ]
+    for _ in range(2):
+        for c, sampling, adapter, model in requests:
+            ask(kit, [c], sampling, adapter, model)
+    assert len(scripted.asked) == len(requests)
+
+
+def test_another_adapter_beside_it_asks_nothing_again_and_other_weights_under_its_name_do(scripted, memo):
+    kit = remembering(TalkingKit(scripted), memo, Tally())
+    ask(kit, [chat("a")])
+    ask(kit, [chat("a")], adapter="calls")
+    more = replace(MODEL, adapters=(*MODEL.adapters, ("third", "sha256:3")))
+    ask(kit, [chat("a")], model=more)
+    ask(kit, [chat("a")], adapter="calls", model=more)
+    assert len(scripted.asked) == 2
+    ask(kit, [chat("a")], adapter="calls", model=replace(MODEL, adapters=(("calls", "sha256:9"),)))
+    assert len(scripted.asked) == 3
+
+
+def test_a_fault_is_given_and_not_remembered(scripted, memo):
+    tally = Tally()
+    kit = remembering(TalkingKit(scripted), memo, tally)
+    one, two = ask(kit, [chat("down"), chat("up")])
+    assert isinstance(one, Fault) and isinstance(two, Generated)
+    ask(kit, [chat("down"), chat("up")])
+    assert [a.chat[0].content for a in scripted.asked] == ["down", "up", "down"]
+    assert tally.replies == Count(3, 1)
+
+
+def test_replies_come_back_from_a_store_as_they_were_said(tmp_path, scripted):
+    store = Store.create(str(tmp_path / "store"))
+    replies = [
+        Generated("日本 \u2019 {} \0", "stop", 5, 4, 3, -1.25),
+        Generated("cut", "length", 2**31 - 1, 0, 8, None),
+    ]
+
+    def put(keys, values):
+        table = replies_of(MODEL)
+        rows = table.empty(len(values))
+        rows[:] = values
+        asyncio.run(StoreMemo(store.uri, memo_versions(store)).put_many(table, keys, rows))
+
+    put(["a", "b"], replies)
+    put(["a"], replies[1:])
+    assert fold_memo(store) == Folded(files=2, values=2, damaged=0)
+    memo = StoreMemo(store.uri, memo_versions(store))
+    known, values = asyncio.run(memo.get_many(replies_of(MODEL), ["b", "none", "a"]))
+    assert known.tolist() == [True, False, True]
+    assert values[0] == replies[1]
+    assert values[1] in replies  # two workers said it: the first file folded holds
+
+
+def test_a_reply_that_no_table_can_hold_is_asked_again(memo):
+    scripted = Scripted(lambda *_: "half \ud83d a pair")
+    kit = remembering(TalkingKit(scripted), memo, Tally())
+    for _ in range(2):
+        [reply] = ask(kit, [chat("a")])
+        assert reply.text == "half \ud83d a pair"
+    assert len(scripted.asked) == 2
+
+
+def test_a_memory_of_replies_forgets_what_came_first():
+    async def fill():
+        most = 3 * (ENTRY_BYTES + REPLY_BYTES + 100) - 1  # of two replies of 100 characters, nearly three
+        memo, table = MemoryMemo(most), replies_of(MODEL)
+        for key in "abcd":
+            rows = table.empty(1)
+            rows[:] = [Generated(key * 100, "stop", 1, 0, 1)]
+            await memo.put_many(table, [key], rows)
+        return await memo.get_many(table, list("abcd"))
+
+    known, values = asyncio.run(fill())
+    assert known.tolist() == [False, False, True, True]
+    assert [v.text[0] for v in values] == ["c", "d"]
+
+
+def test_counts_of_workers_add_up_and_begin_anew():
+    tally = Tally(replies=Count(1, 2), tokens=Tokens(3, 2, 1))
+    tally.add(Tally(replies=Count(4, 5), tokens=Tokens(30, 20, 10)))
+    assert (tally.replies, tally.tokens, tally.asked, tally.remembered) == (
+        Count(5, 7), Tokens(33, 22, 11), 5, 7,
+    )  # fmt: skip
+    held = tally.tokens
+    tally.clear()
+    assert tally == Tally() and held == Tokens()

@@ -1,0 +1,146 @@
+"""Data, store and outputs on an object store: S3 as moto plays it, on a port of this machine."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from dataclasses import dataclass
+
+import pytest
+from reruns import SIZES, Bench
+
+from raypipe.cli.main import main
+from raypipe.core.errors import DataError
+from raypipe.evaluation.evaluate import evaluate
+from raypipe.pipeline.driver import Pipeline, inline
+from raypipe.pipeline.tasks import Place
+from raypipe.readers.object_store import fetched, sent
+from raypipe.report.progress import Progress
+from raypipe.runs.release import live, promote
+from raypipe.store import Store, StoreError
+
+
+@dataclass
+class Bucket:
+    client: object
+    name: str = "raypipe-bucket"
+
+    @property
+    def uri(self) -> str:
+        return f"s3://{self.name}"
+
+    def keys(self, prefix: str) -> list[str]:
+        found = self.client.list_objects_v2(Bucket=self.name, Prefix=prefix).get("Contents", [])
+        return sorted(o["Key"] for o in found)
+
+
+@pytest.fixture(scope="module")
+def bucket():
+    server = pytest.importorskip("moto.server", reason="moto is not installed here").ThreadedMotoServer
+    boto3 = pytest.importorskip("boto3", reason="boto3 is not installed here")
+    running = server(ip_address="127.0.0.1", port=0, verbose=False)
+    running.start()
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)  # a line for each request
+    url = "http://{}:{}".format(*running.get_host_and_port())
+    with pytest.MonkeyPatch.context() as env:
+        for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT"):  # pyarrow reads the one, Lance the other
+            env.setenv(name, url)
+        for name, value in {
+            "AWS_ALLOW_HTTP": "true",
+            "AWS_ACCESS_KEY_ID": "invented",
+            "AWS_SECRET_ACCESS_KEY": "invented",
+            "AWS_REGION": "us-east-1",
+            "AWS_DEFAULT_REGION": "us-east-1",
+            "AWS_EC2_METADATA_DISABLED": "true",
+        }.items():
+            env.setenv(name, value)
+        made = Bucket(boto3.client("s3", endpoint_url=url))
+        made.client.create_bucket(Bucket=made.name)
+        yield made
+    running.stop()
+
+
+@pytest.fixture(scope="module")
+def filled(bucket, world, tmp_path_factory):
+    """The invented questions answered over a store in the bucket, in this process."""
+    folder = tmp_path_factory.mktemp("remote")
+    here = Bench(folder, world).pipeline()
+    store = Store.create(f"{bucket.uri}/stores/one")
+    silent = Progress(io.StringIO(), silent=True)
+    pipeline = Pipeline(store, here.recipe, Place(store.uri, "sorted", "cpu", 1), SIZES, inline, silent)
+    sent(world, f"{bucket.uri}/data")
+    data = fetched(f"{bucket.uri}/data", folder / "cache")
+    return pipeline, data, evaluate(pipeline, [data], "crag", None, "official", folder / "out")
+
+
+def test_a_run_over_a_bucket_gives_what_a_run_over_a_folder_gives(filled, ran):
+    _, _, done = filled
+    there = (done.outputs.report.parent / "predictions.jsonl").read_text()
+    assert there == (ran.folder / "out" / "predictions.jsonl").read_text()
+
+
+def test_nothing_is_asked_again_and_a_release_can_be_set_there(filled, tmp_path):
+    pipeline, data, first = filled
+    again = evaluate(pipeline, [data], "crag", None, "official", tmp_path / "again")
+    assert again.reused == first.report.questions
+    assert sum(s.asked for s in again.report.steps) == 0
+    assert live(pipeline.store) is None
+    promote(pipeline.store, again.manifest, [])
+    assert live(Store.open(pipeline.store.uri)).run == again.manifest.run
+
+
+def test_a_second_driver_is_kept_out_of_a_bucket_as_of_a_folder(filled):
+    uri = filled[0].store.uri
+    second = Store.open(uri).lease("driver", "second")
+    with Store.open(uri).lease("driver", "first"), pytest.raises(StoreError, match="first"), second:
+        pass
+    with Store.open(uri).lease("driver", "third"):
+        pass
+
+
+def test_what_is_fetched_once_is_fetched_again_only_when_it_changed(bucket, tmp_path):
+    def put(text):
+        bucket.client.put_object(Bucket=bucket.name, Key="some/a.txt", Body=text.encode())
+
+    put("one")
+    got = fetched(f"{bucket.uri}/some/a.txt", tmp_path)
+    assert got.read_text() == "one" and got.name == "a.txt"
+    got.write_text("ONE")
+    assert fetched(f"{bucket.uri}/some/a.txt", tmp_path).read_text() == "ONE"
+    put("another")
+    assert fetched(f"{bucket.uri}/some/a.txt", tmp_path).read_text() == "another"
+    folder = fetched(f"{bucket.uri}/some", tmp_path)
+    assert (folder / "a.txt").read_text() == "another"
+
+
+def test_a_folder_is_sent_whole_and_its_manifest_last(bucket, tmp_path):
+    for name in ("a.txt", "manifest.json", "z/b.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(name)
+    sent(tmp_path, f"{bucket.uri}/runs/x", last=["manifest.json"])
+    found = [k.removeprefix("runs/x/") for k in bucket.keys("runs/x")]
+    assert found == ["a.txt", "manifest.json", "z/b.txt"]
+    there = tmp_path.parent / f"{tmp_path.name}-there"
+    sent(tmp_path, there.as_uri(), last=["manifest.json"])  # a clock that is finer than S3's
+    times = {p.name: p.stat().st_mtime_ns for p in there.rglob("*") if p.is_file()}
+    assert max(times, key=times.get) == "manifest.json" and len(times) == 3
+
+
+def test_what_is_not_there_is_said_with_its_address(bucket, tmp_path):
+    with pytest.raises(DataError, match=rf"{bucket.uri}/nothing: nothing is there"):
+        fetched(f"{bucket.uri}/nothing", tmp_path)
+    with pytest.raises(DataError, match="nothing is there"):
+        fetched("s3://no-such-bucket-here/x", tmp_path)
+    with pytest.raises(DataError, match="cannot be read"):
+        fetched("nosuch://x/y", tmp_path)
+
+
+def test_commands_take_addresses_for_what_they_read(bucket, filled, monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv("RAYPIPE_HOME", str(tmp_path))
+    store = f"{bucket.uri}/stores/two"
+    assert main(["ingest", f"{bucket.uri}/data", "--format", "synth", "--store", store, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["questions"] == 6
+    assert main(["ingest", f"{bucket.uri}/data", "--format", "synth", "--store", store, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["again"] is True
+    assert main(["ingest", f"{bucket.uri}/none", "--store", store]) == 3

@@ -1,0 +1,163 @@
+"""A recipe is read with every mistake named; its digest covers what decides its output, no more."""
+
+import copy
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from raypipe.cli.opened import resolved
+from raypipe.core.config import Conf, Where
+from raypipe.core.errors import ConfError
+from raypipe.core.records import Citation, Question
+from raypipe.recipes.recipe import from_tree, ranking_of, row_key
+
+HERE = Path(__file__).parents[1]
+CONF = Conf((HERE.parent / "conf",))
+TREE = yaml.safe_load((HERE / "fakes.yaml").read_text())
+
+
+def made(tree, tmp_path, models=None):
+    file = tmp_path / "made.yaml"
+    file.write_text(yaml.safe_dump(tree, sort_keys=False))
+    return resolved(str(file), models, CONF)
+
+
+def changed(path, value):
+    tree = copy.deepcopy(TREE)
+    at = tree
+    for key in path[:-1]:
+        at = at[key]
+    at[path[-1]] = value
+    return tree
+
+
+@pytest.mark.parametrize("name", [p.stem for p in (HERE.parent / "conf/recipes").glob("*.yaml")])
+def test_every_recipe_that_ships_can_be_read(name):
+    recipe = resolved(name, None, CONF)
+    assert recipe.about and recipe.question
+
+
+MISTAKES = [
+    ("question 1 recall topp", 3, "question[1].recall: unknown field 'topp'; did you mean 'top'?"),
+    ("question 1", {"recal": {}}, "question[1]: unknown step 'recal'; did you mean 'recall'?"),
+    ("question 1 recall model", "hash-embeder", "no model named 'hash-embeder'; did you mean"),
+    ("question 1 recall top", "30", "question[1].recall.top: expected a whole number, found text"),
+    ("question 5 extract fitted", "nothing", "question[5].extract.fitted: no 'nothing' under fitted/"),
+    ("question 6 decide prefer", ["web"], "decide reads replies.web, which no earlier step writes"),
+    ("question 3 fuse weights", {"dense": 1.0}, "fuse reads hits.dense, which no earlier step writes"),
+    ("question 2 keywords words", "plain", "keywords reads index.words_plain, which no earlier"),
+    ("question 5 extract when", {"kg": "answered"}, "when.kg: expected a list of labels"),
+    ("question 5 extract when", {"kg": ["answered"]}, "extract reads replies.kg, which no earlier"),
+    ("corpus 2 split", {"child_chars": 200, "tokens": 5}, "corpus[2].split: "),
+    ("question 4", ["rerank"], "question[4]: expected one step, as `- verb: {field: value}`, found a list"),
+    ("question", [{"recall": {"model": "hash-embedder", "top": 3}}], "the last step must be decide"),
+    ("corpuss", [], "unknown field 'corpuss'; did you mean 'corpus'?"),
+]
+
+
+@pytest.mark.parametrize("path, value, words", MISTAKES, ids=[words for _, _, words in MISTAKES])
+def test_a_mistake_is_named_with_its_place_and_what_was_meant(tmp_path, path, value, words):
+    with pytest.raises(ConfError) as e:
+        made(changed([int(k) if k.isdigit() else k for k in path.split()], value), tmp_path)
+    assert words in str(e.value)
+    assert "made.yaml" in str(e.value) or "models.yaml" in str(e.value)
+
+
+def test_recall_searches_what_the_corpus_half_embeds(tmp_path):
+    tree = changed(("question", 1, "recall", "model"), "all-MiniLM-L6-v2")
+    with pytest.raises(
+        ConfError, match="recall searches vectors of 'all-MiniLM-L6-v2'; the corpus half embeds"
+    ):
+        made(tree, tmp_path)
+
+
+def test_the_digest_is_of_values_and_not_of_names(tmp_path):
+    base = made(TREE, tmp_path).digest()
+    assert made(changed(("about",), "other words"), tmp_path).digest() == base
+    models = yaml.safe_load((HERE.parent / "conf/models.yaml").read_text())
+    models["other-name"] = models["hash-embedder"]
+    (tmp_path / "models.yaml").write_text(
+        yaml.safe_dump({k: v for k, v in models.items() if "package" not in v})
+    )
+    renamed = yaml.safe_load(yaml.safe_dump(TREE).replace("hash-embedder", "other-name"))
+    assert made(renamed, tmp_path, str(tmp_path / "models.yaml")).digest() == base
+
+
+@pytest.mark.parametrize(
+    "path, value",
+    [
+        (("question", 1, "recall", "top"), 31),
+        (("question", 2, "keywords", "k1"), 1.3),
+        (("question", 3, "fuse", "weights"), {"recall": 1.0, "keywords": 2.0}),
+        (("question", 5, "extract", "threshold"), 0.6),
+        (("corpus", 2, "split", "child_overlap"), 40),
+        (("question", 6, "decide"), {"prefer": ["extract"], "lower": True}),
+    ],
+)
+def test_any_value_that_decides_an_output_is_in_the_digest(tmp_path, path, value):
+    assert made(changed(path, value), tmp_path).digest() != made(TREE, tmp_path).digest()
+
+
+def test_a_change_in_the_question_half_leaves_the_corpus_tables(tmp_path):
+    base, other = made(TREE, tmp_path), made(changed(("question", 1, "recall", "top"), 31), tmp_path)
+    [model] = base.embedders()
+    assert other.vectors_digest(model) == base.vectors_digest(model)
+    split = made(changed(("corpus", 2, "split", "child_overlap"), 40), tmp_path)
+    assert split.texts_digest() == base.texts_digest()
+    assert split.passages_digest() != base.passages_digest()
+    parsed = made(changed(("corpus", 0, "parse", "via"), "bs4"), tmp_path)
+    assert parsed.texts_digest() != base.texts_digest()
+
+
+def test_two_steps_of_one_verb_have_two_names():
+    recipe = resolved("local", None, CONF)
+    names = [s.name for s in recipe.question]
+    assert {"fuse", "fuse:final"} < set(names) and len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize("name", ["local-kg", "db3-task3", "weknow"])
+def test_a_ranking_ranks_every_question_and_asks_no_graph_and_no_language_model(name):
+    ranking = ranking_of(resolved(name, None, CONF))
+    asked = replace(ranking, corpus=())
+    assert asked.graphs() == () and {m.kind for m in asked.models()} == {"embedder", "reranker"}
+    assert not any(s.when for s in ranking.question)
+    whole = {s.name for s in resolved(name, None, CONF).question}
+    assert {"recall", "fuse", "rerank"} < {s.name for s in ranking.question} < whole
+
+
+def test_a_ranking_keeps_the_reply_that_it_searches_by_and_the_gates_of_that_reply(tmp_path):
+    tree = copy.deepcopy(TREE)
+    said = {"model": "llama-3-8b", "prompt": "crag/vanilla", "max_tokens": 9}
+    rewrite = {"generate": {**said, "into": "rewrite", "when": {"kind": ["long"]}}}
+    tree["question"][1]["recall"] |= {"query": "{{ replies.rewrite }}", "when": {"rewrite": ["answered"]}}
+    kind = {"generate": {**said, "into": "kind", "reply": "label", "labels": ["long"], "default": "short"}}
+    tree["question"][:0] = [kind, {"generate": {**said, "into": "chat"}}, rewrite]
+    ranking = ranking_of(made(tree, tmp_path))
+    assert [s.name for s in ranking.question][:3] == ["generate:kind", "generate:rewrite", "shortlist"]
+    gates = {s.name: dict(s.when) for s in ranking.question if s.when}
+    assert gates == {"generate:rewrite": {"kind": ("long",)}, "recall": {"rewrite": ("answered",)}}
+
+
+def test_the_row_key_covers_text_time_and_evidence_in_order():
+    a, b = (Citation("q", i, f"u{i}", "", f"page{i}", None, None) for i in range(2))
+    base = Question("q", "who?", asked_at="t", citations=(a, b))
+    others = [
+        replace(base, text="what?"),
+        replace(base, body="more"),
+        replace(base, asked_at="u"),
+        replace(base, citations=(b, a)),
+        replace(base, citations=(a, replace(b, page="page9"))),
+        replace(base, citations=(a, replace(b, url="elsewhere"))),
+        replace(base, citations=None),
+    ]
+    keys = [row_key(q, "snapshot") for q in (base, *others)]
+    assert len(set(keys)) == len(keys)
+    assert row_key(replace(base, id="other"), "another snapshot") == keys[0]
+    assert row_key(others[-1], "another snapshot") != keys[-1]
+
+
+def test_a_tree_is_checked_like_a_file():
+    with pytest.raises(ConfError, match=r"here: question: the last step must be decide"):
+        from_tree("x", {"corpus": [], "question": []}, Where("here"), {})

@@ -1,0 +1,38 @@
+"""A recipe written down whole is the same recipe when it is read."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from raypipe.cli.opened import resolved
+from raypipe.core.config import Conf
+from raypipe.core.errors import ConfError
+from raypipe.recipes.recipe import STEPS
+from raypipe.recipes.serialize import classes, from_plain, to_plain
+
+HERE = Path(__file__).parents[1]
+CONF = Conf((HERE.parent / "conf",))
+RECIPES = [HERE / "fakes.yaml", *sorted((HERE.parent / "conf" / "recipes").glob("*.yaml"))]
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda p: p.stem)
+def test_a_recipe_comes_back_from_json_with_the_same_digest_and_values(path):
+    recipe = resolved(str(path), None, CONF)
+    again = from_plain(json.loads(json.dumps(to_plain(recipe))))
+    assert again == recipe and again.digest() == recipe.digest()
+
+
+def test_every_step_and_whatever_its_fields_hold_can_be_written_down():
+    assert {c.__name__ for c in STEPS.values()} <= set(classes())
+    assert {"Model", "Fitted", "FittedOn"} <= set(classes())
+
+
+def test_only_classes_of_recipes_are_ever_made_and_another_digest_is_refused():
+    tree = to_plain(resolved(str(HERE / "fakes.yaml"), None, CONF))
+    with pytest.raises(ConfError, match="another raypipe"):
+        from_plain(
+            {**tree, "corpus": [{"name": "x", "step": {"is": "Popen", "args": "true"}, "when": {"map": []}}]}
+        )
+    with pytest.raises(ConfError, match="version was raised"):
+        from_plain({**tree, "digest": "0" * 32})

@@ -1,0 +1,54 @@
+"""No text has more chunks than its bound, and every step has one."""
+
+import golden
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from raypipe.core.protocols import Model
+from raypipe.models.fake import whitespace
+from raypipe.recipes.recipe import QUESTION_STEPS
+from raypipe.runs.plan.bounds import Reach, calls_at_most, chunks_at_most, passage_chars_at_most, reach_after
+from raypipe.steps.split import Split
+from raypipe.text import split as cuts
+
+SPACES = Model("whitespace", "tokenizer", "whitespace", "", "", "", "whitespace@1")
+TEXTS = st.lists(st.integers(1, 40), max_size=60).map(lambda sizes: " ".join("x" * n for n in sizes))
+
+
+@settings(max_examples=150, deadline=None)
+@given(TEXTS, st.integers(1, 60), st.integers(0, 59), st.integers(1, 30), st.integers(0, 29))
+def test_no_text_has_more_or_longer_passages_than_its_bound(text, size, overlap, inner, inside):
+    overlap, inner = min(overlap, size - 1), min(inner, size)
+    inside = min(inside, inner - 1)
+    flat = cuts.character_windows(text, size, overlap)
+    nested = cuts.nested_windows(text, size, overlap, inner, inside)
+    tokens = cuts.token_windows(whitespace(text), size, overlap)
+    steps = (
+        (Split(child_chars=size, child_overlap=overlap), flat, flat),
+        (
+            Split(child_chars=inner, child_overlap=inside, parent_chars=size, parent_overlap=overlap),
+            nested,
+            [parent for _, parent in nested],
+        ),
+        (Split(tokens=size, overlap=overlap, tokenizer=SPACES), tokens, tokens),
+        (Split(by="sentence"), cuts.sentence_windows(text, 1000), cuts.sentence_windows(text, 1000)),
+    )
+    for step, chunks, passages in steps:
+        assert len(chunks) <= chunks_at_most(step, len(text)), step
+        assert max((b - a for a, b in passages), default=0) <= passage_chars_at_most(step, len(text)), step
+
+
+@pytest.fixture(scope="module")
+def links():
+    return golden.chain()
+
+
+@pytest.mark.parametrize("verb", QUESTION_STEPS)
+def test_every_step_has_a_bound_on_its_calls_and_on_the_ranking_behind_it(links, verb):
+    link = links[verb]
+    reach = Reach(hits=1000, order=1000, passage_chars=1000)
+    for before, after in zip(link.given, link.out, strict=True):
+        assert calls_at_most(link.step, before, reach) >= 0
+        grown = reach_after(link.step, Reach(len(before.hits), len(before.order), 1000))
+        assert len(after.hits) <= grown.hits and len(after.order) <= max(grown.order, len(before.order))

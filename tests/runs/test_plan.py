@@ -1,0 +1,140 @@
+"""The plan before the run: no call that it did not name, and exactly those where it says so."""
+
+from dataclasses import replace
+
+import pytest
+from reruns import FAKES, Bench, Sizes
+
+from raypipe.evaluation.evaluate import questions_of
+from raypipe.pipeline.driver import inline
+from raypipe.runs.manifest import answer_keys, chains, read, recent
+from raypipe.runs.plan.bounds import calls_at_most
+from raypipe.runs.plan.planner import plan
+
+
+def zero(counts, *but):
+    """The steps that planned or asked something, other than those named."""
+    return {s: c for s, c in counts.items() if c != (0, 0) and s not in but}
+
+
+def test_the_first_plan_names_every_row_and_is_exact_where_nothing_has_to_be_parsed_first(ran):
+    counts, steps = ran.first
+    assert min(n for _, n in (counts[s] for s in ("parse", "split", "embed", "recall", "rerank"))) > 0
+    assert {s.exact for s in steps.values() if s.step in ("parse", "tokenise", "recall")} == {True}
+    assert all(set(s.reasons) <= {"row"} for s in steps.values())
+
+
+def test_nothing_changed_plans_and_asks_nothing_whatever_the_sizes_of_parts(bench):
+    counts, steps = bench.run(pipe=bench.pipeline(sizes=Sizes(3, 1)))
+    assert not zero(counts) and all(s.exact for s in steps.values())
+    assert steps["recall"].remembered == steps["recall"].rows == 6
+    assert steps["embed"].remembered == steps["embed"].rows > 100
+
+
+def test_a_step_after_all_models_asks_nothing_again(bench):
+    counts, _ = bench.run(FAKES.replace("prefer: [extract]", "prefer: [extract], lower: true"))
+    assert not zero(counts)
+
+
+def test_a_killed_run_is_planned_to_its_end(world, tmp_path):
+    def dies(verb, fill, parts):
+        for i, part in enumerate(inline(verb, fill, parts), 1):
+            if verb == "answer" and i == 3:
+                raise KeyboardInterrupt
+            yield part
+
+    bench = Bench(tmp_path, world)
+    with pytest.raises(KeyboardInterrupt):
+        bench.run(pipe=bench.pipeline(sizes=Sizes(50, 1), runner=dies))
+    counts, steps = bench.run(pipe=bench.pipeline(sizes=Sizes(50, 1)))
+    assert not zero({s: counts[s] for s in ("parse", "split", "embed")})
+    assert steps["rerank"].rows - steps["rerank"].remembered == 6 - 3
+    assert counts["recall"][0] == counts["recall"][1]
+
+
+def test_a_text_of_several_sources_is_planned_as_often_as_several_workers_may_ask_it(bench):
+    lines = bench.lines()
+    for line in lines[:3]:  # one text as a page of its own, and as a snippet
+        said = "the same short words stand in several places"
+        line["search_results"][0] |= {"page_result": f"<p>{said}</p>", "page_snippet": said}
+    data = bench.data(lines)
+    counts, steps = bench.run(FAKES, data)
+    assert counts["embed"] == (2, 1) and steps["parse"].may_ask == 2
+    pipe = bench.pipeline(FAKES.replace("hash-embedder", "other-embedder"))
+    questions = questions_of(pipe, None, None)
+    plans = [plan(replace(pipe, workers={"embed": n, "answer": n}), questions) for n in (1, 2)]
+    one, two = ({s.step: s for s in p.steps}["embed"] for p in plans)
+    assert one.exact and not two.exact and two.may_ask == one.may_ask + 1
+    assert bench.run(FAKES.replace("hash-embedder", "other-embedder"), data)[0]["embed"][1] == one.may_ask
+
+
+def test_a_manifest_says_what_the_run_was_made_of_and_gives_the_next_plan_its_rates(bench):
+    [first] = recent(bench.pipeline().store, 5)
+    bench.run(FAKES.replace("candidates: 20, top: 10", "candidates: 12, top: 6"), out="second")
+    made = read(bench.folder / "second")
+    assert made.previous == first.run and made.digest != first.digest
+    assert {s.name for s in made.stages} == {line.step for line in made.steps}
+    assert made.score and made.counts["questions"] == 6 and made.models[0].identity
+    keys = answer_keys(bench.pipeline().store, made.run)
+    assert len(keys) == 6 and not any(k.before for k in keys.values())
+    again = plan(bench.pipeline(), questions_of(bench.pipeline(), None, None))
+    assert all(s.cost.seconds == (0.0, 0.0) for s in again.steps)
+    third = bench.pipeline(FAKES.replace("candidates: 20, top: 10", "candidates: 9, top: 4"))
+    estimates = {s.step: s.cost.seconds for s in plan(third, questions_of(third, None, None)).steps}
+    assert estimates["keywords"][1] > 0 and estimates["rerank"][1] > 0
+
+
+def test_beside_a_bound_stands_what_earlier_runs_asked_and_how_many_runs_say_so(ran, bench):
+    _, steps = ran.first
+    assert all(s.likely is None and s.estimate()["runs"] == 0 for s in steps.values())  # nobody has run yet
+    assert steps["embed"].estimate()["calls"] is None and not steps["embed"].exact
+
+    other = FAKES.replace("rerank: {model: overlap-reranker", "rerank: {model: other-reranker")
+    pipe = bench.pipeline(other)
+    planned = plan(pipe, questions_of(pipe, None, None))
+    rerank, extract = ({s.step: s for s in planned.steps}[name] for name in ("rerank", "extract"))
+    [before] = recent(pipe.store, 5)
+    lines = {line.step: line for line in before.steps}
+    for step in (rerank, extract):
+        line = lines[step.step]
+        assert step.likely.calls == (line.asked, line.asked + line.remembered) and step.likely.runs == 1
+        assert 0 < step.likely.calls[1] < step.may_ask and step.cost.nbytes[1] < step.may_ask * 600
+    assert planned.bytes_at_least() == 0, "a full disk is refused for what is sure, never for what is likely"
+    asked, _ = bench.run(other)
+    assert asked["rerank"][1] == rerank.likely.calls[1] == 90
+
+    fewer = bench.pipeline(FAKES.replace("candidates: 20, top: 10", "candidates: 12, top: 6"))
+    found = {s.step: s for s in plan(fewer, questions_of(fewer, None, None)).steps}
+    assert found["rerank"].likely is None, "other parameters ask another number of times"
+    assert found["extract"].likely.runs == 2
+
+
+def test_sources_that_are_not_split_yet_are_expected_to_have_as_many_texts_as_others_had(bench):
+    lines = bench.lines()[:2]
+    for line in lines:
+        line["interaction_id"] += "-new"
+        for page in line["search_results"]:
+            page["page_result"] = page["page_result"].replace("the", "teh")
+    counts, steps = bench.run(data=bench.data(lines))
+    embed = steps["embed"]
+    assert not embed.exact and embed.likely.runs == 1
+    assert embed.likely.calls[0] / 2 < counts["embed"][1] < embed.likely.calls[1] * 2 < embed.may_ask / 2
+    assert embed.cost.seconds[1] > 0
+
+
+def test_a_chain_changes_with_what_a_stage_reads_and_with_nothing_else(bench):
+    base = chains(bench.pipeline().recipe)
+
+    def moved(old, new):
+        now = chains(bench.pipeline(FAKES.replace(old, new)).recipe)
+        return {s for s in now if now[s] != base[s]}
+
+    assert moved("variant: okapi", "variant: lucene") == {"keywords", "fuse", "rerank", "extract", "decide"}
+    after_split = {"split", "embed", "recall", "keywords", "fuse", "rerank", "extract", "decide"}
+    assert moved("child_chars: 200", "child_chars: 190") == after_split
+    assert moved("pages: 5", "pages: 4") == after_split - {"split", "embed"} | {"shortlist"}
+
+
+def test_a_step_without_a_bound_is_refused(bench):
+    with pytest.raises(TypeError, match="has no bound"):
+        calls_at_most(object(), None, None)

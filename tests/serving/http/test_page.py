@@ -1,0 +1,170 @@
+"""The web page in a real browser: ask, watch, read with the evidence marked, with keys and with a screen
+reader.
+
+Skipped where Debian's Chromium or playwright is not here: `apt-get install chromium`, and the extra
+`test`.
+"""
+
+import asyncio
+import json
+import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from face import OPEN, listening, served
+
+from raypipe.models.kit import LocalKit
+from raypipe.serving.access import Keys
+from raypipe.serving.answerer import Online
+
+api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: the extra `test`")
+CHROMIUM = shutil.which("chromium")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
+KEY = "a-key-with-length"
+SHOTS = os.environ.get("RAYPIPE_SCREENSHOTS")  # a folder that gets pictures for the documentation
+
+
+class Slow(Online):
+    """Answers after a while, so that there is something to watch and to stop."""
+
+    async def answer(self, asked, heard=None):
+        if "slowly" in asked.question.text:
+            heard.stage("recall", None)
+            heard.draft("a draft <b>not the answer</b>")
+            await asyncio.sleep(30)
+        return await super().answer(asked, heard)
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def address(filled):
+    with listening(served(Slow(filled.recipe, LocalKit(None, "sorted"), filled.store.uri))) as url:
+        yield url
+
+
+@pytest.fixture
+def page(browser, address):
+    page = browser.new_page(viewport={"width": 900, "height": 820})
+    page.asked, page.wrong = [], []
+    page.on("request", lambda r: page.asked.append(r.url))
+    page.on("pageerror", lambda e: page.wrong.append(str(e)))
+    page.on("console", lambda m: page.wrong.append(m.text) if m.type in ("error", "warning") else None)
+    page.goto(address)
+    yield page
+    others = [url for url in page.asked if not url.startswith((address, "data:"))]
+    assert others == [], "it asked somebody else"
+    page.close()
+
+
+def shot(page, name):
+    if SHOTS:
+        page.screenshot(path=str(Path(SHOTS) / f"{name}.png"))
+
+
+@pytest.fixture(scope="module")
+def job(filled):
+    return next(q for q in filled.answers if q.outcome == "answered")
+
+
+def test_an_answer_has_its_evidence_marked_in_the_text_of_the_page(page, job, filled):
+    page.get_by_label("Question").fill(job.text)
+    page.get_by_role("button", name="Ask").click()
+    page.locator("#result").wait_for()
+    assert page.locator("#answer").inner_text() == job.answer
+    [quote] = job.replies[job.origin].quotes
+    [text] = filled.texts(quote.source)
+    start, end = quote.span
+    assert page.locator("mark").text_content() == text[start:end]
+    around = page.locator("#quotes blockquote").text_content()
+    assert around in text and text[start:end] in around
+    stages = page.locator("#stages li").all_inner_texts()
+    assert [s.split()[0] for s in stages] == [s.name for s in filled.recipe.question]
+    assert all(s.endswith("ms") for s in stages)
+    shot(page, "endpoint-answer")
+    page.get_by_text("Passages and scores").click()
+    assert page.locator("#passages blockquote").count() > 1
+    page.get_by_text("Timings and versions").click()
+    assert page.locator("#timings tr").count() > len(stages)
+    assert filled.recipe.digest() in page.locator("#versions").inner_text()
+    assert page.wrong == []
+
+
+def test_everything_can_be_done_with_the_keyboard_and_is_said_to_a_screen_reader(page, job):
+    assert page.evaluate("document.activeElement.id") == "query"
+    page.keyboard.type(job.text)
+    page.keyboard.press("Enter")
+    page.locator("#result").wait_for()
+    assert page.evaluate("document.activeElement.id") == "answer", "the answer is read out at once"
+    assert page.get_by_role("status").inner_text() == "Answered."
+    for field in page.locator("input:visible").all():
+        assert field.evaluate("e => e.labels.length") == 1
+    assert page.get_by_role("main").count() == 1 and page.locator("html").get_attribute("lang") == "en"
+    assert page.locator("th[scope]").count() > 2
+    seen = set()
+    for _ in range(12):
+        page.keyboard.press("Tab")
+        seen.add(page.evaluate("document.activeElement.tagName"))
+    assert {"SUMMARY", "A"} <= seen
+
+
+def test_what_is_being_written_is_shown_as_a_draft_and_can_be_stopped(page):
+    page.get_by_label("Question").fill("answer slowly")
+    page.keyboard.press("Enter")
+    page.locator("#stages li.on").wait_for()
+    page.wait_for_function("document.getElementById('draft').textContent !== ''")
+    assert page.locator("#draft").text_content() == "a draft <b>not the answer</b>"  # text, no markup
+    assert page.locator("#draft b").count() == 0 and page.locator("#result").is_hidden()
+    shot(page, "endpoint-stages")
+    page.keyboard.press("Escape")
+    page.wait_for_function("document.getElementById('status').textContent === 'Stopped.'")
+    assert page.get_by_role("button", name="Ask").is_enabled()
+
+
+HOSTILE = "<img src=x onerror=\"document.title='owned'\">"
+
+
+def test_what_a_page_says_is_text_and_its_address_is_no_script(page):
+    said = {
+        "answer": HOSTILE, "outcome": "answered", "degraded": ["rerank"], "confidence": 0.5,
+        "citations": [
+            {"quote": HOSTILE, "before": "<b>", "after": "</script><script>document.title='owned'</script>",
+             "url": "javascript:document.title='owned'", "span": [0, 3], "scores": {}},
+        ],
+        "passages": [{"text": HOSTILE, "url": "https://e.example/?<b>", "scores": {"recall": 0.5}}],
+        "timings_ms": {"total": 3.0}, "versions": {"recipe": HOSTILE, "release": None},
+    }  # fmt: skip
+    body = f"event: answer\ndata: {json.dumps(said)}\n\n"
+    page.route("**/v1/answer", lambda route: route.fulfill(body=body, content_type="text/event-stream"))
+    page.get_by_label("Question").fill("x")
+    page.keyboard.press("Enter")
+    page.locator("#result").wait_for()
+    assert page.title() == "raypipe" and page.locator("main img, main b").count() == 0
+    assert page.locator("#answer").inner_text() == HOSTILE
+    assert page.locator("#quotes a").count() == 0
+    assert "left out: rerank" in page.locator("#about").inner_text()
+
+
+def test_an_endpoint_with_keys_asks_for_one(browser, filled, job):
+    face = replace(OPEN, keys=Keys.of([KEY]))
+    with listening(served(Online(filled.recipe, LocalKit(None, "sorted"), filled.store.uri), face)) as url:
+        page = browser.new_page()
+        page.goto(url)
+        page.get_by_label("Question").fill(job.text)
+        page.keyboard.press("Enter")
+        page.get_by_label("Key of this endpoint").wait_for()
+        assert "authorization" in page.get_by_role("alert").inner_text()
+        page.keyboard.type(KEY)
+        page.keyboard.press("Enter")
+        page.locator("#result").wait_for()
+        assert page.locator("#answer").inner_text() == job.answer
+        assert page.evaluate("Object.keys(localStorage).length + Object.keys(sessionStorage).length") == 0
+        page.close()

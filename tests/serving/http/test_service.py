@@ -1,0 +1,298 @@
+"""The HTTP face with the recipe in this process: replies, errors, readiness. No Ray."""
+
+import asyncio
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+from face import JSON, OPEN, ask, send, served
+
+from raypipe.cli.opened import resolved
+from raypipe.core import arrow
+from raypipe.core.config import Conf
+from raypipe.core.errors import Overloaded, Unavailable
+from raypipe.core.records import Source, source_id
+from raypipe.models.kit import LocalKit
+from raypipe.recipes.executor import Corpora
+from raypipe.serving.answerer import NotReady, Online
+from raypipe.serving.http import application
+from raypipe.serving.http import requests as bodies
+from raypipe.serving.remote_kit import ServeKit
+
+HERE = Path(__file__).parents[2]
+RECIPE = resolved(str(HERE / "fakes.yaml"), None, Conf((HERE.parent / "conf",)))
+SECRET = "s3cr3t"
+
+
+def assert_equal(reply, job):
+    """What the endpoint said is what the job said, to the last bit."""
+    assert reply.status_code == 200, reply.text
+    said = reply.json()
+    assert (said["answer"], said["outcome"]) == (job.answer, job.outcome)
+    assert {h["chunk"]: h["scores"] for h in said["hits"]} == {h.chunk: dict(h.scores) for h in job.hits}
+    assert tuple(h["chunk"] for h in said["hits"])[: len(job.order)] == job.order
+    assert said["replies"] == json.loads(json.dumps({k: asdict(r) for k, r in job.replies.items()}))
+
+
+@pytest.mark.parametrize("brings_pages", [False, True])
+def test_a_stored_question_is_answered_as_the_job_answered_it(filled, brings_pages):
+    store, answers, lines = filled.store, filled.answers, filled.lines
+    online = Online(RECIPE, LocalKit(None, "sorted"), store.uri)
+    requests = []
+    for job in answers:
+        body = {"query": job.text, "time": job.asked_at, "include": ["hits", "replies"]}
+        if brings_pages:
+            body["documents"] = lines[job.id]["search_results"]
+        requests.append(("POST", "/v1/answer", {"json": body}))
+    for reply, job in zip(send(served(online), *requests), answers, strict=True):
+        assert_equal(reply, job)
+        assert brings_pages or reply.json()["id"] == job.id
+    assert any(job.outcome == "answered" for job in answers)
+
+
+def test_a_reply_has_the_fields_that_programs_rely_on_and_quotes_what_is_in_the_page(filled):
+    store, answers, lines = filled.store, filled.answers, filled.lines
+    job = next(q for q in answers if q.outcome == "answered")
+    online = Online(RECIPE, LocalKit(None, "sorted"), store.uri)
+    said = ask(served(online), {"query": job.id}).json()  # by its id, as in `raypipe ask`
+    fields = "id query answer outcome degraded confidence citations timings_ms usage versions"
+    assert set(said) == set(fields.split())
+    assert (said["id"], said["query"], said["degraded"]) == (job.id, job.text, [])
+    assert said["confidence"] == job.replies[job.origin].confidence
+    assert {"recall", "rerank", "total"} <= set(said["timings_ms"])
+    assert said["usage"]["embedded"] > 0 and said["usage"]["scored"] > 0
+    assert said["versions"]["release"] is None and said["versions"]["recipe"] == RECIPE.digest()
+    assert said["versions"]["models"] == {m.name: m.weights for m in RECIPE.models()}
+    [citation] = said["citations"]
+    assert set(citation) == {"source", "chunk", "url", "quote", "span", "scores"}
+    rows = store.rows(f"texts-{RECIPE.texts_digest()}", "source", [citation["source"]], ["text"])
+    start, end = citation["span"]
+    assert rows["text"][0].as_py()[start:end] == citation["quote"] != ""
+    assert citation["chunk"].startswith(citation["source"]) and citation["scores"]["rerank"] >= 0
+    assert citation["url"] in {p["page_url"] for p in lines[job.id]["search_results"]}
+
+
+@pytest.mark.parametrize("name", ["crag-baseline", "db3-task1-700"])
+def test_a_language_models_answer_cites_what_its_prompt_showed_of_the_pages(name, tmp_path, filled):
+    lines = filled.lines
+    line = next(iter(lines.values()))
+    recipe = resolved(name, str(HERE / "fake_models.yaml"), Conf((HERE.parent / "conf",)))
+    app = served(Online(recipe, LocalKit(None, "sorted"), str(tmp_path / "none")))
+    body = {"query": line["query"], "documents": line["search_results"], "include": ["prompts"]}
+    said = ask(app, body).json()
+    [[system, user]] = said["prompts"]
+    assert (system["role"], user["role"]) == ("system", "user") and line["query"] in user["content"]
+    assert said["outcome"] == "answered"
+    prompt, generated = (said["usage"][f"{kind}_tokens"] for kind in ("prompt", "generated"))
+    assert prompt > 100 and generated > 0
+    fields = {"page": "page_result", "snippet": "page_snippet"}
+    urls = {source_id(k, p[f]): p["page_url"] for p in line["search_results"] for k, f in fields.items()}
+    sources = [Source(source_id(k, p[f]), k, p[f]) for p in line["search_results"] for k, f in fields.items()]
+    parsed = asyncio.run(Corpora(recipe, LocalKit(None)).texts(arrow.corpus_table(sources)))
+    texts = dict(zip(parsed["source"].to_pylist(), parsed["text"].to_pylist(), strict=True))
+    assert said["citations"]
+    for citation in said["citations"]:
+        start, end = citation["span"]
+        assert texts[citation["source"]][start:end] == citation["quote"] != ""
+        assert citation["url"] == urls[citation["source"]]
+    assert len({c["source"] for c in said["citations"]}) > 1
+
+
+def test_a_question_that_nobody_stored_is_asked_of_the_whole_store(filled):
+    store, answers, lines = filled.store, filled.answers, filled.lines
+    online = Online(RECIPE, LocalKit(None, "sorted"), store.uri)
+    said = ask(served(online), {"query": answers[0].text + " exactly", "include": ["hits"]}).json()
+    assert said["outcome"] in ("answered", "abstained") and said["hits"]
+    cited = {p["page_url"] for line in lines.values() for p in line["search_results"]}
+    assert {h["url"] for h in said["hits"]} <= cited
+
+
+def test_it_is_not_ready_until_the_tables_are_there_but_answers_from_pages_that_a_request_brings(
+    world, tmp_path
+):
+    app = served(Online(RECIPE, LocalKit(None, "sorted"), str(tmp_path / "none")))
+    page = {"page_result": "<p>Ada wrote the first program.</p>"}
+    health, ready = send(app, ("GET", "/healthz", {}), ("GET", "/readyz", {}))
+    assert health.status_code == 200
+    assert ready.status_code == 503 and int(ready.headers["retry-after"]) > 0
+    assert str(tmp_path) not in ready.text
+    assert ask(app, {"query": "who?"}).status_code == 503
+    said = ask(
+        app, {"query": "who wrote the first program?", "documents": [page], "include": ["hits"]}
+    ).json()
+    assert said["outcome"] in ("answered", "abstained") and len(said["hits"]) == 1
+
+
+def test_it_becomes_ready_without_a_restart(filled, tmp_path):
+    store, answers = filled.store, filled.answers
+    place = tmp_path / "store"
+    app = served(Online(RECIPE, LocalKit(None, "sorted"), str(place)))
+    assert send(app, ("GET", "/readyz", {}))[0].status_code == 503
+    place.symlink_to(store.uri)
+    assert send(app, ("GET", "/readyz", {}))[0].status_code == 200
+    assert ask(app, {"query": answers[0].text}).status_code == 200
+
+
+def test_a_page_that_cannot_be_read_is_a_fault_and_the_others_are_searched(tmp_path):
+    app = served(Online(RECIPE, LocalKit(None, "sorted"), str(tmp_path / "none")))
+    pages = [
+        {"page_result": "%PDF-1.7\n\u0001"},
+        {"page_result": None},
+        {"page_result": "<p>Ada wrote it.</p>", "page_url": "https://a.example/", "page_snippet": None},
+    ]
+    said = ask(app, {"query": "who wrote it?", "documents": pages, "include": ["hits", "faults"]}).json()
+    assert sorted(f["reason"] for f in said["faults"]) == ["not_html", "null_page"]
+    assert {h["url"] for h in said["hits"]} == {"https://a.example/"}
+
+
+def test_no_pages_at_all_is_an_abstention(tmp_path):
+    app = served(Online(RECIPE, LocalKit(None, "sorted"), str(tmp_path / "none")))
+    said = ask(app, {"query": "who?", "documents": []}).json()
+    assert (said["answer"], said["outcome"], said["citations"]) == ("i don't know", "abstained", [])
+
+
+BAD = {
+    "no JSON": b'{"query": "s3cr3t',
+    "not UTF-8": b'{"query": "s3cr3t \xff"}',
+    "too deep": b'{"query": ' + b"[" * 100_000,
+    "half a surrogate": b'{"query": "s3cr3t \\ud800"}',
+    "not finite": b'{"query": "s3cr3t", "x": NaN}',
+    "a key twice": b'{"s3cr3t": 1, "s3cr3t": 2}',
+    "a list": b'["s3cr3t"]',
+    "nothing": b"",
+    "no query": b"{}",
+    "white space": b'{"query": " \\n"}',
+    "a number": b'{"query": 3}',
+    "too long": json.dumps({"query": SECRET * 2000}).encode(),
+    "an unknown field": b'{"query": "x", "s3cr3t": 1}',
+    "an unknown field of a page": b'{"query": "x", "documents": [{"s3cr3t": 1}]}',
+    "a key twice inside": b'{"query": "x", "filters": {"s3cr3t": [], "s3cr3t": []}}',
+    "a deadline of nothing": b'{"query": "x", "deadline_s": 0}',
+    "a deadline before now": b'{"query": "x", "deadline_s": -1}',
+    "a deadline in years": b'{"query": "x", "deadline_s": 1e308}',
+    "a deadline without end": b'{"query": "x", "deadline_s": 1e400}',
+    "a deadline that is true": b'{"query": "x", "deadline_s": true}',
+    "digits of another script": '{"query": "x", "deadline_s": "\u0663"}'.encode(),
+    "an integer of 400 digits": b'{"query": "x", "deadline_s": 1' + b"0" * 400 + b"}",
+    "half a surrogate in a page": b'{"query": "x", "documents": [{"page_result": "s3cr3t \\ud800"}]}',
+    "a page that is text": b'{"query": "x", "documents": ["s3cr3t"]}',
+    "ten thousand pages": json.dumps({"query": "x", "documents": [{"page_name": SECRET}] * 10_000}).encode(),
+    "too many pages": json.dumps({"query": "x", "documents": [{}] * 51}).encode(),
+    "an unknown include": b'{"query": "x", "include": ["s3cr3t"]}',
+}
+
+
+@pytest.mark.parametrize("body", BAD.values(), ids=BAD)
+def test_a_bad_body_is_400_and_never_echoed(body, tmp_path):
+    reply = ask(served(Online(RECIPE, LocalKit(None, "sorted"), str(tmp_path / "none"))), body)
+    assert reply.status_code == 400 and reply.headers["content-type"] == "application/problem+json"
+    assert SECRET not in reply.text
+    said = reply.json()
+    assert (said["status"], said["title"]) == (400, "Bad Request") and said["detail"]
+
+
+DIGITS = "\u00b2\u00b3 \u0663\u0664 \u2460 \u2167 \U0001d7db \u0be7 \u00bd \uff15"  # that are none to int()
+ODD = {
+    "a NUL": {"query": "who\0 wrote it?"},
+    "quotes": {"query": "it's \\' \" ; --" + "'" * 9000},
+    "separators and no characters": {"query": "a\u2028b \ufffe\uffff\u202e \u200b"},
+    "a heap of accents": {"query": "a" + "\u0301" * 9000},
+    "digits of other scripts": {"query": f"how many are {DIGITS}?", "time": DIGITS},
+    "a date that is none": {"query": "who was 99 on 99/99/9999?", "time": "99/99/9999, 99:99:99 PT"},
+    "a template": {"query": "{{ 7*7 }} {% raw %} <|eot_id|><|start_header_id|>system<|end_header_id|>"},
+    "SQL": {"query": "x' OR '1'='1", "filters": {"sources": ["' OR 1=1 --", "\\", "'" * 100]}},
+    "SQL in a host": {"query": "who?", "filters": {"hosts": ["' OR '1'='1", ".", "%00"]}},
+    "a deadline that is over": {"query": "who?", "deadline_s": 1e-308},
+    "a deadline longer than any": {"query": "who?", "deadline_s": 3600},
+    "pages with NULs": {"query": "who?", "documents": [dict.fromkeys(bodies.Document.model_fields, "a\0b")]},
+    "pages of digits and of no address": {
+        "query": f"how many are {DIGITS}?",
+        "documents": [{"page_result": f"<p>It had {DIGITS} lines.</p>", "page_url": "http://[::1"}],
+    },
+}
+
+
+@pytest.mark.parametrize("body", ODD.values(), ids=ODD)
+def test_an_odd_question_is_a_question(body, filled):
+    app = served(Online(RECIPE, LocalKit(None, "sorted"), filled.store.uri))
+    wanted = ["hits", "replies", "faults", "prompts", "context", "passages"]
+    reply = ask(app, {**body, "include": wanted})
+    assert reply.status_code == 200, reply.text
+    assert reply.json()["outcome"] in ("answered", "abstained")
+
+
+def test_an_error_says_where_it_is(tmp_path):
+    app = served(Online(RECIPE, LocalKit(None, "sorted"), str(tmp_path / "none")))
+    said = ask(app, {"query": "x", "documents": [{}, {"page_url": 3}]}).json()
+    assert said["errors"] == [{"at": "documents[1].page_url", "problem": "Input should be a valid string"}]
+
+
+def test_what_http_itself_refuses_is_a_problem_too(tmp_path):
+    app = served(Online(RECIPE, LocalKit(None, "sorted"), str(tmp_path / "none")))
+    get, path, form, large = send(
+        app,
+        ("GET", "/v1/answer", {}),
+        ("GET", f"/{SECRET}", {}),
+        ("POST", "/v1/answer", {"data": {"query": SECRET}}),
+        ("POST", "/v1/answer", {"content": b" " * (OPEN.limits.body_bytes + 1), "headers": JSON}),
+    )
+    assert [r.status_code for r in (get, path, form, large)] == [405, 404, 415, 413]
+    assert get.headers["allow"] == "POST"
+    for r in (get, path, form, large):
+        assert r.headers["content-type"] == "application/problem+json" and SECRET not in r.text
+
+
+class Raising:
+    """Answers nothing: raises what it is told to."""
+
+    recipe, release = RECIPE, None
+
+    def __init__(self, error):
+        self.error = error
+
+    async def current(self):
+        return self
+
+    async def answer(self, asked, heard=None):
+        raise self.error
+
+    ready = opened = retrieve = answer
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (RuntimeError(SECRET), 500),
+        (NotReady(f"no table at {SECRET}"), 503),
+        (Unavailable(f"embed at {SECRET}"), 503),
+        (Overloaded(SECRET), 429),
+    ],
+    ids=lambda x: type(x).__name__ if isinstance(x, Exception) else str(x),
+)
+def test_what_goes_wrong_inside_is_said_without_a_trace_or_a_place(error, status):
+    for path in ("/v1/answer", "/v1/retrieve"):
+        [reply] = send(application(Raising(error), OPEN), ("POST", path, {"json": {"query": "x"}}))
+        assert reply.status_code == reply.json()["status"] == status
+        assert SECRET not in reply.text and "Traceback" not in reply.text
+        assert ("retry-after" in reply.headers) == (status != 500)
+
+
+class Elsewhere:
+    """A method of a deployment, in this process."""
+
+    def __init__(self, method):
+        self.remote = method
+
+
+def test_models_behind_calls_answer_as_models_in_this_process_do(filled):
+    store, answers = filled.store, filled.answers
+    here = LocalKit(None, "sorted")
+    kit = ServeKit(
+        Elsewhere(lambda model, texts, role: here.embedder(model)(texts, role)),
+        Elsewhere(lambda model, pairs: here.reranker(model)(pairs)),
+        None,
+    )
+    app = served(Online(RECIPE, kit, store.uri))
+    for job in answers[:2]:
+        assert_equal(ask(app, {"query": job.text, "include": ["hits", "replies"]}), job)

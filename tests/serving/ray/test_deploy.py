@@ -1,0 +1,269 @@
+"""What stands between the gateway and the models: calls asked again, ended, computed together; numbers,
+spans."""
+
+import asyncio
+import os
+import sys
+import time
+from dataclasses import replace
+
+import httpx
+import numpy as np
+import pytest
+from ray.exceptions import RayActorError
+
+from raypipe.core.errors import Overloaded, Unavailable
+from raypipe.core.records import Question
+from raypipe.models.kit import LocalKit
+from raypipe.serving.answerer import Asked, Online
+from raypipe.serving.ray.calls import TRIES, Calls
+from raypipe.serving.ray.models import Call, together
+
+pytestmark = pytest.mark.filterwarnings("ignore::pydantic.PydanticDeprecatedSince20")  # Ray's own classes
+
+
+class Fragile:
+    """Doubles numbers; dies of a 13, waits on a 0."""
+
+    def __init__(self, folder):
+        self._folder = folder
+        (folder / f"born-{os.getpid()}-{time.time_ns()}").touch()
+
+    async def double(self, number):
+        if number == 13:
+            os._exit(1)
+        if number == 0:
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                (self._folder / "cancelled").touch()
+                raise
+        return number * 2
+
+    async def count(self, to):
+        for i in range(to):
+            yield i
+            await asyncio.sleep(0.05)
+
+
+class OneReplica:
+    """A handle to one replica that a 13 kills with all that is in it, and that is there again at once."""
+
+    deployment_name = "one"
+
+    def __init__(self):
+        self._inside = []
+
+    @property
+    def double(self):
+        return self
+
+    def remote(self, number):
+        call = asyncio.get_running_loop().create_future()
+        self._inside.append(call)
+        asyncio.get_running_loop().call_later(0.01, self._end, call, number)
+        return call
+
+    def _end(self, call, number):
+        lost, self._inside = (self._inside, []) if number == 13 else ([], self._inside)
+        for one in lost:
+            one.set_exception(RayActorError())
+        if not call.done():
+            call.set_result(number * 2)
+
+
+def test_who_is_in_each_replica_that_an_input_kills_is_answered():
+    async def asked():
+        calls = Calls(OneReplica(), "double")
+        poison = asyncio.ensure_future(calls.remote(13))
+        fine = [asyncio.ensure_future(calls.remote(i)) for i in range(1, 6)]
+        with pytest.raises(Unavailable, match=f"{TRIES} replicas died"):
+            await poison
+        return await asyncio.gather(*fine)
+
+    assert asyncio.run(asked()) == [2, 4, 6, 8, 10]
+
+
+@pytest.fixture(scope="module")
+def fragile(local_ray, tmp_path_factory):
+    from ray import cloudpickle, serve
+
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])  # replicas have no tests on their path
+    folder = tmp_path_factory.mktemp("fragile")
+    made = serve.deployment(
+        Fragile,
+        num_replicas=1,
+        max_ongoing_requests=8,
+        max_queued_requests=3,
+        ray_actor_options={"num_cpus": 0.1},
+    )
+    handle = serve.run(made.bind(folder), name="fragile", route_prefix=None)
+    yield handle, folder
+    serve.shutdown()
+
+
+@pytest.mark.ray
+def test_an_input_that_kills_its_replica_kills_no_more_than_three_and_the_others_are_served(fragile):
+    handle, folder = fragile
+    calls = Calls(handle, "double")
+
+    async def asked():
+        poison = asyncio.ensure_future(calls.remote(13))
+        fine = [await calls.remote(i) for i in range(1, 6)]
+        with pytest.raises(Unavailable, match=f"{TRIES} replicas died"):
+            await poison
+        return fine, await calls.remote(21)
+
+    before = len(list(folder.glob("born-*")))
+    fine, after = asyncio.run(asked())
+    assert (fine, after) == ([2, 4, 6, 8, 10], 42)
+    assert len(list(folder.glob("born-*"))) - before == TRIES
+
+
+@pytest.mark.ray
+def test_a_call_that_nobody_waits_for_is_ended_in_the_replica(fragile):
+    handle, folder = fragile
+
+    async def asked():
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(1.0):
+                await Calls(handle, "double").remote(0)
+
+    asyncio.run(asked())
+    end = time.monotonic() + 10
+    while not (folder / "cancelled").exists():
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
+@pytest.mark.ray
+def test_more_calls_than_may_wait_is_overloaded(fragile):
+    handle, _ = fragile
+
+    async def asked():
+        calls = [asyncio.ensure_future(Calls(handle, "double").remote(0)) for _ in range(20)]
+        done, rest = await asyncio.wait(calls, timeout=5)
+        for task in rest:
+            task.cancel()
+        await asyncio.gather(*rest, return_exceptions=True)
+        return [t.exception() for t in done]
+
+    errors = asyncio.run(asked())
+    assert errors and all(isinstance(e, Overloaded) for e in errors)
+
+
+@pytest.mark.ray
+def test_a_stream_comes_piece_by_piece(fragile):
+    handle, _ = fragile
+
+    async def asked():
+        return [piece async for piece in Calls(handle, "count").stream(4)]
+
+    assert asyncio.run(asked()) == [0, 1, 2, 3]
+
+
+class Response:
+    def __init__(self, work):
+        self._work = work
+
+    def __await__(self):
+        return self._work.__await__()
+
+    def cancel(self):
+        pass
+
+
+class Handle:
+    """A deployment whose batches break, while single calls are fine, or not."""
+
+    deployment_name = "embed"
+
+    def __init__(self, alone):
+        self.asked = []
+        self.embed = self._method("embed", ZeroDivisionError("somebody's input"))
+        self.embed_alone = self._method("embed_alone", alone)
+
+    def _method(self, name, comes):
+        async def work():
+            self.asked.append(name)
+            if isinstance(comes, Exception):
+                raise comes
+            return comes
+
+        class Method:
+            remote = staticmethod(lambda *args: Response(work()))
+
+        return Method
+
+
+def test_an_input_that_breaks_a_batch_breaks_its_own_request_alone():
+    fine = Handle("mine")
+    assert asyncio.run(Calls(fine, "embed", "embed_alone").remote(1)) == "mine"
+    assert fine.asked == ["embed", "embed_alone"]
+    broken = Handle(ValueError("mine, too"))
+    with pytest.raises(ValueError, match="mine, too"):
+        asyncio.run(Calls(broken, "embed", "embed_alone").remote(1))
+    assert broken.asked == ["embed", "embed_alone"]
+
+
+def test_calls_of_one_kind_are_computed_in_one_batch_and_each_gets_its_own_rows():
+    batches = []
+
+    async def compute(call, inputs):
+        batches.append((call.model, call.role, list(inputs)))
+        return np.array([[float(len(x))] for x in inputs], np.float32)
+
+    calls = [Call("a", ["x", "yy"]), Call("b", ["zzz"]), Call("a", ["wwww"]), Call("a", ["v"], "passage")]
+    found = asyncio.run(together(calls, compute))
+    assert [f.ravel().tolist() for f in found] == [[1, 2], [3], [4], [1]]
+    assert batches == [("a", "query", ["x", "yy", "wwww"]), ("b", "query", ["zzz"]), ("a", "passage", ["v"])]
+
+
+def answered(filled, text):
+    """One question, answered in this process."""
+    online = Online(filled.recipe, LocalKit(None, "sorted"), filled.store.uri)
+    return asyncio.run(online.answer(Asked(Question("q", text))))
+
+
+@pytest.mark.ray
+def test_numbers_go_out_through_rays_exporter(local_ray, filled):
+    import ray
+
+    from raypipe.serving.ray.meters import RayMeters
+
+    meters, job = RayMeters(), filled.answers[0]
+    meters.began()
+    meters.answered(answered(filled, job.text))
+    meters.ended("/v1/answer", 200, 0.2)
+    [node] = ray.nodes()
+    url = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
+    wanted = [
+        "ray_raypipe_requests", "ray_raypipe_stage_seconds", "ray_raypipe_outcomes", "ray_raypipe_in_flight",
+    ]  # fmt: skip
+    end = time.monotonic() + 60
+    while not all(name in (text := httpx.get(url).text) for name in wanted):
+        assert time.monotonic() < end, [name for name in wanted if name not in text]
+        time.sleep(1)
+    assert 'stage="recall"' in text and f'outcome="{job.outcome}"' in text
+    assert job.text not in text
+
+
+def test_a_question_is_a_span_with_its_stages_and_without_its_words(filled):
+    trace = pytest.importorskip("opentelemetry.sdk.trace", reason="the extra `tracing` is not installed")
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+    from raypipe.serving.http.middleware import Unmetered
+    from raypipe.serving.ray.traces import Traces
+
+    kept, provider = InMemorySpanExporter(), trace.TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(kept))
+    job = filled.answers[0]
+    said = answered(filled, job.text)
+    Traces(Unmetered(), provider.get_tracer("raypipe")).answered(replace(said, release="r1"))
+    *stages, whole = kept.get_finished_spans()
+    assert [s.name for s in stages] == [s.name for s in filled.recipe.question]
+    assert whole.name == "answer" and whole.attributes["outcome"] == job.outcome
+    assert all(s.parent.span_id == whole.context.span_id for s in stages)
+    assert whole.start_time <= stages[0].start_time and stages[-1].end_time <= whole.end_time
+    assert job.text not in "".join(s.to_json() for s in (*stages, whole))

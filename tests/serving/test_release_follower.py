@@ -1,0 +1,218 @@
+"""The release that answers: followed within seconds, opened before it answers, pinned for each request."""
+
+import asyncio
+import json
+import time
+from typing import ClassVar
+
+import httpx
+import pytest
+from face import ask, listening, served
+from load import fire
+from reruns import FAKES
+
+from raypipe.core.errors import Unavailable
+from raypipe.models.kit import LocalKit
+from raypipe.runs.manifest import read
+from raypipe.runs.release import live, promote, rollback
+from raypipe.serving.answerer import NotReady
+from raypipe.serving.release_follower import FOLLOW_S, REFUSED_S, Live
+from raypipe.store import Store
+
+SURE = FAKES.replace("fitted: local-extract}", "fitted: local-extract, threshold: 0.0}")
+OTHER = SURE.replace("hash-embedder", "other-embedder").replace("top: 10}", "top: 3}")
+
+
+@pytest.fixture
+def two(bench):
+    """A store with two runs that may be released: their manifests."""
+    bench.run(SURE, out="one")
+    bench.run(OTHER, out="two")
+    return Store.open(str(bench.folder / "store")), [read(bench.folder / n) for n in ("one", "two")]
+
+
+def app_over(store):
+    return served(Live(LocalKit(None, "sorted"), store.uri))
+
+
+def test_before_the_first_release_it_is_not_ready_and_with_it_ready_without_a_restart(two):
+    store, (first, _) = two
+    app = app_over(store)
+    assert ask(app, {"query": "x"}).status_code == 503
+    promote(store, first, [])
+    time.sleep(FOLLOW_S)
+    said = ask(app, {"query": "x"}).json()
+    assert said["versions"]["release"] == live(store).id and said["versions"]["recipe"] == first.digest
+
+
+def test_promote_and_roll_back_are_followed_and_no_request_fails_or_mixes_two_releases(two):
+    store, (first, second) = two
+    promote(store, first, [])
+    models = {first.digest: "hash-embedder", second.digest: "other-embedder"}
+    with listening(app_over(store)) as url:
+        httpx.post(f"{url}/v1/answer", json={"query": "x"}).raise_for_status()
+
+        came, over = [], asyncio.Event()
+
+        async def load():
+            while not over.is_set():
+                came.extend(await fire(url, [{"query": "who wrote it?"}] * 8, 8, {}))
+
+        async def answers(digest):
+            async with asyncio.timeout(60):
+                while not came or came[-1].body["versions"]["recipe"] != digest:
+                    await asyncio.sleep(0.05)
+
+        async def scene():
+            loading = asyncio.ensure_future(load())
+            await answers(first.digest)
+            await asyncio.to_thread(promote, store, second, [])
+            await answers(second.digest)
+            await asyncio.to_thread(rollback, store)
+            await answers(first.digest)
+            over.set()
+            await loading
+
+        asyncio.run(scene())
+    assert {c.status for c in came} == {200}
+    for c in came:
+        assert models[c.body["versions"]["recipe"]] in c.body["versions"]["models"]
+
+
+def test_a_release_that_cannot_be_opened_is_not_followed_and_the_log_says_why(two, caplog):
+    store, (first, second) = two
+    promote(store, first, [])
+    app = app_over(store)
+    assert ask(app, {"query": "x"}).json()["versions"]["recipe"] == first.digest
+    release = promote(store, second, [])
+    file = f"_releases/{release.id}.json"
+    tree = json.loads(store.files.read(file))
+    tree["tables"] = {name: 10_000 for name in tree["tables"]}  # versions that are not there
+    store.files.write(file, json.dumps(tree).encode())
+    time.sleep(FOLLOW_S)
+    assert ask(app, {"query": "x"}).json()["versions"]["recipe"] == first.digest
+    assert any(release.id in r.getMessage() for r in caplog.records if r.levelname == "ERROR")
+
+
+class Elsewhere(LocalKit):
+    """Models of which one is away for a while."""
+
+    here: ClassVar[set[str]] = set()
+
+    def embedder(self, model):
+        embed = super().embedder(model)
+
+        async def asked(texts, role):
+            if model.name == "other-embedder" and model.name not in self.here:
+                raise Unavailable("it is starting")
+            return await embed(texts, role)
+
+        return asked
+
+
+def test_a_release_whose_model_is_away_is_followed_when_that_is_there(two):
+    store, (first, second) = two
+    promote(store, first, [])
+    app = served(Live(Elsewhere(None, "sorted"), store.uri))
+    assert ask(app, {"query": "x"}).json()["versions"]["recipe"] == first.digest
+    promote(store, second, [])
+    time.sleep(FOLLOW_S)
+    said = ask(app, {"query": "x"}).json()
+    assert (said["versions"]["recipe"], said["degraded"]) == (first.digest, [])
+    Elsewhere.here.add("other-embedder")
+    time.sleep(FOLLOW_S)
+    assert ask(app, {"query": "x"}).json()["versions"]["recipe"] == second.digest
+
+
+class Broken(LocalKit):
+    """Models of which one cannot be loaded, or only slowly, as a library has it."""
+
+    load: ClassVar[list[float | Exception]] = []  # what the next loads come to: so many seconds, or that
+
+    def embedder(self, model):
+        embed = super().embedder(model)
+
+        async def asked(texts, role):
+            if model.name == "other-embedder" and self.load:
+                how = self.load.pop()
+                if isinstance(how, Exception):
+                    raise how
+                await asyncio.sleep(how)
+            return await embed(texts, role)
+
+        return asked
+
+
+def test_a_release_whose_model_a_library_cannot_load_is_tried_again_after_a_while(two, caplog, monkeypatch):
+    store, (first, second) = two
+    promote(store, first, [])
+    app = served(Live(Broken(None, "sorted"), store.uri))
+    assert ask(app, {"query": "x"}).json()["versions"]["recipe"] == first.digest
+    release = promote(store, second, [])
+    Broken.load[:] = [RuntimeError("out of memory")]
+    time.sleep(FOLLOW_S)
+    assert ask(app, {"query": "x"}).json()["versions"]["recipe"] == first.digest
+    said = [r for r in caplog.records if r.levelname == "ERROR"]
+    assert [release.id in r.getMessage() and "out of memory" in str(r.exc_info[1]) for r in said] == [True]
+    time.sleep(FOLLOW_S)
+    assert ask(app, {"query": "x"}).json()["versions"]["recipe"] == first.digest, "not so soon"
+    now = time.monotonic
+    monkeypatch.setattr("raypipe.serving.release_follower.time.monotonic", lambda: now() + REFUSED_S)
+    assert ask(app, {"query": "x"}).json()["versions"]["recipe"] == second.digest
+
+
+def test_a_request_waits_for_a_release_that_is_being_opened_and_not_for_long(two, monkeypatch):
+    store, (first, second) = two
+    promote(store, first, [])
+    followed = Live(Broken(None, "sorted"), store.uri)
+    monkeypatch.setattr("raypipe.serving.release_follower.OPENING_S", 0.1)
+    monkeypatch.setattr("raypipe.serving.release_follower.FOLLOW_S", 0.0)
+
+    async def scene():
+        assert (await followed.current()).recipe.digest() == first.digest
+        await asyncio.to_thread(promote, store, second, [])
+        Broken.load[:] = [2.0]
+        assert (await followed.current()).recipe.digest() == first.digest
+        async with asyncio.timeout(60):
+            while (await followed.current()).recipe.digest() != second.digest:
+                await asyncio.sleep(0.05)
+
+    asyncio.run(scene())
+
+
+def test_a_pointer_or_a_release_that_is_damaged_or_gone_stops_no_answers(two, caplog):
+    store, (first, second) = two
+    promote(store, first, [])
+    followed = Live(LocalKit(None, "sorted"), store.uri)
+
+    def current():
+        followed._looked = -FOLLOW_S  # the next look is due
+        return asyncio.run(followed.current()).recipe.digest()
+
+    assert current() == first.digest
+    pointer = store.files.read("_releases/live.json")
+    for bad in (b'{"live": "r0001', b"[]", b'{"live": "r0009-x", "history": ["r0009-x"]}'):
+        caplog.clear()
+        store.files.write("_releases/live.json", bad)
+        assert current() == first.digest
+        assert any("cannot be read" in r.getMessage() for r in caplog.records)
+        with pytest.raises(NotReady):
+            asyncio.run(Live(LocalKit(None, "sorted"), store.uri).current())
+    store.files.write("_releases/live.json", pointer)
+    promote(store, second, [])
+    assert current() == second.digest
+
+
+def test_a_request_that_began_with_one_release_ends_with_it(two):
+    store, (first, second) = two
+    promote(store, first, [])
+    followed = Live(LocalKit(None, "sorted"), store.uri)
+
+    async def scene():
+        pinned = await followed.current()
+        promote(store, second, [])
+        await asyncio.sleep(FOLLOW_S)
+        now = await followed.current()
+        return pinned.recipe.digest(), now.recipe.digest()
+
+    assert asyncio.run(scene()) == (first.digest, second.digest)
