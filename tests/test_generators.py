@@ -283,4 +283,4 @@ def test_an_engine_that_no_node_can_hold_is_refused(tmp_path):
 def test_each_pool_gives_its_workers_its_own_threads():
     place = Place("store", "sorted", "cpu", 1)
     fill = placed(FillTexts(place, resolved("local", None, CONF), "texts", "run"), threads=3)
-    assert placed.place == replace(place, threads=3) and isinstance(placed, FillTexts)
+    assert fill.place == replace(place, threads=3) and isinstance(fill, FillTexts)
