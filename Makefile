@@ -14,18 +14,24 @@ else ifeq ($(PROFILE),cpu)
 export UV_TORCH_BACKEND ?= cpu
 endif
 
-.PHONY: help setup eval test drill lint format lock wheel clean
+.PHONY: help setup eval quick test test-all drill lint format lock wheel clean
 
 help:            ## this list
-	@sed -n 's/^\([a-z]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST)
+	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST)
 
 setup: $(ready)  ## .venv with everything (PROFILE=cpu or gpu)
 
 eval: $(ready)   ## the main job: an invented dataset, answered and scored on a local Ray; no model download
 	@RAY_ADDRESS=local $(py) jobs/eval.py $(ARGS)
 
-test: $(ready)   ## every test
-	@$(py) -m pytest $(ARGS)
+quick: $(ready)  ## tests that need neither Ray nor an engine: a minute
+	@$(py) tests/run.py --quick $(ARGS)
+
+test: $(ready)   ## the tests, as CI runs them; ARGS="..." are pytest's
+	@$(py) tests/run.py $(ARGS)
+
+test-all: $(ready) ## all tests, with the kills, races and comparisons that take long
+	@$(py) tests/run.py --all $(ARGS)
 
 # Each kills something that a run depends on, or feeds it what is broken, prints JSON lines, and fails unless
 # everything came back.

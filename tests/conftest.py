@@ -1,9 +1,15 @@
-"""What tests share: one local Ray for the session, the real data, a small invented data set."""
+"""What tests share: one local Ray for the session, the real data, a small invented data set.
+
+And what holds of every test: finding it imports no heavy library, and one that is not marked so starts
+neither Ray nor an engine.
+"""
 
 import io
 import json
 import os
 import shutil
+import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +22,61 @@ os.environ.setdefault("RAY_agent_register_timeout_ms", "120000")  # the same: el
 os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's 15 means a thirtieth of a core beside other work
 os.environ.setdefault("RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S", "60")  # and Serve its proxy after 5 s
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # each of Ray's workers would compile the package again
+HEAVY = ("ray", "torch", "vllm")
+ENGINE = "vllm.v1.engine.async_llm"
+TRACES = {"ray": "ray/session_*", "engine": "vllm_dist_*"}
+"""Marker -> what is left in the folder for temporary files by whichever process starts such a thing."""
+BEFORE = pytest.StashKey[dict]()
+
+
+def pytest_configure(config):
+    """Ray and all processes that tests start have a folder of their own for temporary files."""
+    tempfile.gettempdir()  # pytest's own stay where they are looked for
+    config.temporary = Path(tempfile.mkdtemp(prefix="raypipe-", dir="/tmp"))  # short, for Ray's sockets
+    os.environ["RAY_TMPDIR"] = os.environ["TMPDIR"] = str(config.temporary)
+
+
+def pytest_sessionfinish(session, exitstatus):
+    """Ray's logs stay where something went wrong."""
+    if exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+        session.config.add_cleanup(lambda: shutil.rmtree(session.config.temporary, ignore_errors=True))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Whoever uses the session's Ray is marked so."""
+    for item in items:
+        if "local_ray" in item.fixturenames:
+            item.add_marker("ray")
+
+
+def pytest_collection_finish(session):
+    """Fails where finding the tests has imported what takes seconds."""
+    if found := [name for name in HEAVY if name in sys.modules]:
+        raise pytest.UsageError(f"a test module imports {', '.join(found)}: import it where it is used")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item):
+    item.stash[BEFORE] = _started(item.config)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item):
+    """Holds a test, with the fixtures that it is the first to use, to its markers."""
+    done = yield
+    for marker, count in _started(item.config).items():
+        if count > item.stash[BEFORE][marker] and item.get_closest_marker(marker) is None:
+            pytest.fail(f"it starts what the marker `{marker}` stands for, and does not bear it")
+    return done
+
+
+def _started(config):
+    """Marker -> how many of its kind were started until now."""
+    started = {marker: len(list(config.temporary.glob(trace))) for marker, trace in TRACES.items()}
+    started["engine"] += ENGINE in sys.modules  # started in this process, which knows another folder
+    return started
 
 
 @pytest.fixture(scope="session")
@@ -34,8 +95,16 @@ def local_ray():
     import ray
 
     ray.init(address="local", num_cpus=2, num_gpus=4, log_to_driver=False, include_dashboard=False)
-    yield
+    yield ray
     ray.shutdown()
+
+
+@pytest.fixture(scope="session")
+def pools():
+    """The module of actor pools, which imports Ray and so is none of collection's."""
+    from raypipe.cluster import pools
+
+    return pools
 
 
 @pytest.fixture(scope="session")

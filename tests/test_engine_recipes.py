@@ -36,7 +36,6 @@ from raypipe.evaluation.evaluate import Evaluation, evaluate
 from raypipe.kg.server import serve as serve_graph
 from raypipe.memo.disk import StoreMemo, memo_versions
 from raypipe.memo.memo import Tally, remembering
-from raypipe.models import actors as engines
 from raypipe.models.kit import LocalKit
 from raypipe.models.load import Address
 from raypipe.pipeline.driver import Pipeline, Sizes, inline
@@ -322,7 +321,9 @@ def test_what_the_graph_or_public_data_answered_asks_nothing_of_the_web(
 
 def test_an_engine_killed_with_calls_in_flight_loses_no_row(job):
     """The actor that holds it; `make drill` kills its worker and its core, too."""
-    client = engines.find(job.team.names[model_identity(job.team.models[0])][0])
+    from raypipe.models import actors
+
+    client = actors.find(job.team.names[model_identity(job.team.models[0])][0])
     texts = [f"The bridge of {i} " * (1 + i % 30) + f"\nWho was number {i}?" for i in range(40)]
     chats = [(Message("user", text),) for text in texts]
     ours = psutil.Process().children(recursive=True)

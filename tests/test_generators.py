@@ -13,7 +13,6 @@ from raypipe.cli.opened import addresses, resolved
 from raypipe.cli.settings import from_environment
 from raypipe.cluster.capacity import preflight
 from raypipe.cluster.file import Cluster, Engines, Pool
-from raypipe.cluster.pools import Team, run_beside
 from raypipe.core import config
 from raypipe.core.config import Conf, Where
 from raypipe.core.digests import model_identity
@@ -122,37 +121,43 @@ def test_a_scripted_generator_needs_neither_engine_nor_endpoint(tmp_path):
     assert reply.text == "Velora was made by Anna."
 
 
-def team(file, tmp_path, **change):
-    model = replace(entry(tmp_path, kind="generator", loader="scripted"), loader="vllm", **change)
-    return Team(file.engines, file.device, (model,), {model_identity(model): ("engine-x-0",)})
+@pytest.fixture
+def team(pools, tmp_path):
+    """cluster file, changes of the model -> a team of one engine"""
+
+    def made(file, **change):
+        model = replace(entry(tmp_path, kind="generator", loader="scripted"), loader="vllm", **change)
+        return pools.Team(file.engines, file.device, (model,), {model_identity(model): ("engine-x-0",)})
+
+    return made
 
 
-def test_a_laptop_of_two_cores_has_room_for_an_engine_and_the_workers_beside_it(tmp_path):
-    team(LAPTOP, tmp_path).preflight([{"CPU": 2.0}])
+def test_a_laptop_of_two_cores_has_room_for_an_engine_and_the_workers_beside_it(team):
+    team(LAPTOP).preflight([{"CPU": 2.0}])
     with pytest.raises(
         ClusterTooSmall, match=r"beside 1 engines of 0.5 CPU in all = 1.5 CPU, the cluster has 1"
     ):
-        team(LAPTOP, tmp_path).preflight([{"CPU": 1.0}])
+        team(LAPTOP).preflight([{"CPU": 1.0}])
 
 
-def test_a_model_over_several_gpus_takes_them_whole(tmp_path):
+def test_a_model_over_several_gpus_takes_them_whole(team):
     path = CONF.find("clusters", "one-gpu")
     file = config.build(Cluster, config.read_yaml(path), Where(str(path)))
-    team(file, tmp_path).preflight([{"CPU": 8.0, "GPU": 1.0}])
+    team(file).preflight([{"CPU": 8.0, "GPU": 1.0}])
     with pytest.raises(ClusterTooSmall, match="GPU"):
-        team(file, tmp_path, tensor_parallel=2).preflight([{"CPU": 8.0, "GPU": 2.0}])
+        team(file, tensor_parallel=2).preflight([{"CPU": 8.0, "GPU": 2.0}])
 
 
-def test_recipes_without_a_language_model_start_no_engine_and_a_cluster_without_room_says_so(tmp_path):
-    assert Team.of(LAPTOP, resolved("local", None, CONF).models()) is None
+def test_recipes_without_a_language_model_start_no_engine_and_a_cluster_without_room_says_so(pools, tmp_path):
+    assert pools.Team.of(LAPTOP, resolved("local", None, CONF).models()) is None
     bare = replace(LAPTOP, engines=None)
     model = replace(entry(tmp_path, kind="generator", loader="scripted"), loader="vllm")
     with pytest.raises(ConfError, match="has no `engines`"):
-        Team.of(bare, [model])
+        pools.Team.of(bare, [model])
 
 
-def test_nothing_is_started_where_nothing_is_left_to_do(tmp_path):
-    assert list(run_beside(team(LAPTOP, tmp_path), None, [])) == []
+def test_nothing_is_started_where_nothing_is_left_to_do(pools, team):
+    assert list(pools.run_beside(team(LAPTOP), None, [])) == []
 
 
 def test_an_engine_pool_needs_actors():
@@ -272,12 +277,12 @@ def test_a_pool_is_refused_where_the_nodes_together_have_enough_and_no_one_of_th
         preflight({"answer": Pool(3, 4.0, 0.5)}, [small, large])  # the CPUs of one, the GPUs of the other
 
 
-def test_an_engine_that_no_node_can_hold_is_refused(tmp_path):
+def test_an_engine_that_no_node_can_hold_is_refused(team):
     file = replace(LAPTOP, device="cuda", engines=Engines(Pool(1, 1.0), gpus=1.0))
     nodes = [{"CPU": 8.0, "GPU": 1.0}, {"CPU": 8.0, "GPU": 1.0}]
-    team(file, tmp_path).preflight(nodes)
+    team(file).preflight(nodes)
     with pytest.raises(ClusterTooSmall, match=r"an engine needs .* 2 GPU on one node"):
-        team(file, tmp_path, tensor_parallel=2).preflight(nodes)
+        team(file, tensor_parallel=2).preflight(nodes)
 
 
 def test_each_pool_gives_its_workers_its_own_threads():

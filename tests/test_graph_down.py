@@ -70,7 +70,7 @@ def test_a_row_answered_without_the_graph_stays_to_do_until_the_graph_is_back(pi
     assert pipeline.store.count("answers") == 0
     [fault] = pipeline.store.dataset("faults").to_table().to_pylist()
     assert (fault["id"], fault["reason"], fault["transient"]) == ("q", "unreachable", True)
-    tables = runpy.run_path(str(HERE / "graph/smallgraph.py"))["build"]().tables
+    tables = runpy.run_path(str(HERE / "kg/smallgraph.py"))["build"]().tables
     with serve(tables) as url:
         again, questions = pipe(url)
         assert again.recipe.digest() == pipeline.recipe.digest(), "where a graph lies is no identity"
@@ -111,7 +111,7 @@ def answered(pipe, tmp_path):
         assert done.replies["calls"].text == CALLS[domain] and done.replies["facts"].label == "answered"
         return pipeline, questions
 
-    with serve(runpy.run_path(str(HERE / "graph/smallgraph.py"))["build"]().tables) as url:
+    with serve(runpy.run_path(str(HERE / "kg/smallgraph.py"))["build"]().tables) as url:
         yield made
 
 

@@ -64,7 +64,7 @@ def ten(data):
 
 @pytest.fixture(scope="module")
 def server():
-    tables = runpy.run_path(str(HERE / "graph/smallgraph.py"))["build"]().tables
+    tables = runpy.run_path(str(HERE / "kg/smallgraph.py"))["build"]().tables
     # Among two companies no word is rare enough to be found.
     tables.insert("company", [{"ticker": t, "name": f"{t} Inc."} for t in ("AAA", "BBB", "CCC", "DDD")])
     with serve(tables) as url:

@@ -10,7 +10,6 @@ import time
 from dataclasses import dataclass, fields, replace
 
 import pytest
-import ray
 from reruns import CONF, FAKES, HERE, Bench
 
 from raypipe.cli.opened import resolved
@@ -81,11 +80,9 @@ def stored_faults(pipe):
 
 @pytest.mark.parametrize("how", ["segfault", "hang", "memory"])
 def test_one_row_in_a_thousand_that_kills_stops_or_fills_its_worker_costs_one_row(
-    sources, how, tmp_path, local_ray
+    sources, how, tmp_path, local_ray, pools
 ):
-    from raypipe.cluster import pools
-
-    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import a test module
+    local_ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers have no tests to import
     pipe, ids = sources
     poison, diary = ids[457], tmp_path / "diary"
     limits = pools.Limits(row_s=0.03, open_s=6.0)  # a part of 100 has 9 s, a row alone 6
@@ -110,10 +107,8 @@ def _done():
     return Done()
 
 
-def test_what_a_caller_can_mend_ends_the_run_at_once_with_its_own_type(sources, tmp_path, local_ray):
-    from raypipe.cluster import pools
-
-    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+def test_what_a_caller_can_mend_ends_the_run_at_once_with_its_own_type(sources, tmp_path, local_ray, pools):
+    local_ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
     pipe, ids = sources
 
     def runner(verb, fill, parts):

@@ -12,7 +12,6 @@ import pytest
 from raypipe import readers
 from raypipe.cli.main import main
 from raypipe.cli.opened import resolved
-from raypipe.cluster import pools
 from raypipe.core import arrow
 from raypipe.core.config import Conf
 from raypipe.core.digests import model_identity
@@ -65,8 +64,14 @@ def stored(recipe, world, uri, runner, progress):
     return list(pipeline.answers(asked))
 
 
-def on_ray(verb, fill, parts):
-    return pools.run_parts(fill, parts, pools.Pool(actors=2, cpus=1))
+@pytest.fixture
+def on_ray(local_ray, pools):
+    """Runs parts in a pool of two actors."""
+
+    def run(verb, fill, parts):
+        return pools.run_parts(fill, parts, pools.Pool(actors=2, cpus=1))
+
+    return run
 
 
 @pytest.fixture
@@ -76,7 +81,7 @@ def progress():
 
 
 @pytest.mark.ray
-def test_fakes_give_bit_equal_answers_however_they_are_run(world, tmp_path, progress, local_ray, monkeypatch):
+def test_fakes_give_bit_equal_answers_however_they_are_run(world, tmp_path, progress, on_ray, monkeypatch):
     recipe = resolved(FAKES, None, CONF)
     whole = in_memory(recipe, world, batch=100)
     assert in_memory(recipe, world, batch=1) == whole
@@ -97,7 +102,7 @@ def test_fakes_give_bit_equal_answers_however_they_are_run(world, tmp_path, prog
 
 
 @pytest.mark.ray
-def test_minilm_gives_the_same_ids_and_scores_within_1e5(tmp_path, progress, local_ray):
+def test_minilm_gives_the_same_ids_and_scores_within_1e5(tmp_path, progress, on_ray):
     recipe = resolved("local", None, CONF)
     world = tmp_path / "world"
     write(world, 3, pages=6, seed=3, page_chars=1500)

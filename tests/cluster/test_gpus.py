@@ -10,33 +10,39 @@ import signal
 import sys
 import time
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-import ray
 
-from raypipe.cluster import pools
 from raypipe.cluster.file import Pool
 from raypipe.core.errors import ClusterTooSmall
 from raypipe.core.llm import Generated, Message, Sampling
-from raypipe.models import actors
-from raypipe.models.actors import Place
 from raypipe.models.routing import routed
-from raypipe.pipeline.tasks import Part, PartDone
-from raypipe.pipeline.tasks import Place as Where
+from raypipe.pipeline.tasks import Part, PartDone, Place
 
 pytestmark = pytest.mark.ray
 GPUS = 4
 BLOCK = 16  # tokens, as vLLM's
-ONE = Place(cpus=0.05, gpus=1)
 SAMPLING = Sampling(max_tokens=5)
 
 
 @pytest.fixture(scope="module", autouse=True)
 def here(local_ray):
-    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import a test module
-    yield
+    local_ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers have no tests to import
+
+
+@pytest.fixture(scope="module")
+def actors():
+    from raypipe.models import actors
+
+    return actors
+
+
+@pytest.fixture(scope="module")
+def one(actors):
+    """What an engine takes that has a GPU of its own."""
+    return actors.Place(cpus=0.05, gpus=1)
 
 
 @dataclass(frozen=True)
@@ -48,7 +54,7 @@ class Noting:
     """
 
     diary: str
-    place: Where = field(default=Where("", "sorted", "cpu", 1))
+    place: Place = field(default=Place("", "sorted", "cpu", 1))
 
     def open(self):
         note(self.diary, {"open": os.environ["CUDA_VISIBLE_DEVICES"]})
@@ -73,7 +79,7 @@ def notes(diary):
     return [json.loads(line) for line in Path(diary).read_text().splitlines()]
 
 
-def test_a_pool_of_four_holds_four_gpus_and_shares_the_rows(tmp_path):
+def test_a_pool_of_four_holds_four_gpus_and_shares_the_rows(pools, tmp_path):
     diary = str(tmp_path / "diary")
     parts = [Part(f"{n:06d}", tuple(f"{n}-{i}" for i in range(10))) for n in range(120)]
     done = list(pools.run_parts(Noting(diary), parts, Pool(actors=GPUS, cpus=0.2, gpus=1)))
@@ -121,12 +127,12 @@ def diary(tmp_path):
 
 
 @pytest.fixture
-def four(diary, request):
+def four(actors, one, diary, request):
     """Four engines, each on a GPU of its own, as a job starts them."""
     make = functools.partial(Prefixed, diary)
     names = [actors.name_of(request.node.name, n) for n in range(GPUS)]
-    with actors.reserved([ONE] * GPUS, wait_s=60) as groups:
-        clients = [actors.begin(n, make, ONE, g) for n, g in zip(names, groups, strict=True)]
+    with actors.reserved([one] * GPUS, wait_s=60) as groups:
+        clients = [actors.begin(n, make, one, g) for n, g in zip(names, groups, strict=True)]
         for client in clients:
             client.ready()
         yield clients
@@ -187,14 +193,14 @@ def test_an_engine_killed_in_the_middle_costs_no_reply_and_only_what_was_in_flig
     assert max(asked.values()) <= 2
 
 
-def test_engines_get_all_their_places_or_none(diary):
-    with actors.reserved([ONE] * 3, wait_s=30):
+def test_engines_get_all_their_places_or_none(actors, one):
+    with actors.reserved([one] * 3, wait_s=30):
         start = time.monotonic()
-        two = actors.reserved([ONE] * 2, wait_s=1)  # there is one GPU left
+        two = actors.reserved([one] * 2, wait_s=1)  # there is one GPU left
         with pytest.raises(ClusterTooSmall, match=r"2 engines need .* did not get it within 1 s"), two:
             pass
         assert time.monotonic() - start < 10
-        with actors.reserved([replace(ONE, gpus=1)], wait_s=30) as [group]:
+        with actors.reserved([one], wait_s=30) as [group]:
             assert group is not None
-    with actors.reserved([Place(cpus=0, gpus=0)], wait_s=1) as [group]:
+    with actors.reserved([actors.Place(cpus=0, gpus=0)], wait_s=1) as [group]:
         assert group is None

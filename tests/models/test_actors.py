@@ -9,21 +9,21 @@ import sys
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 import pytest
-import ray
 
 from raypipe.core.errors import ConfError, ModelMissing
 from raypipe.core.llm import Alone, Chat, Generated, Message, Sampling
 from raypipe.core.records import Fault
-from raypipe.models import actors
-from raypipe.models.actors import Client, Place
 from raypipe.models.adapter_batching import Gate
+
+if TYPE_CHECKING:
+    from raypipe.models.actors import Client
 
 pytestmark = pytest.mark.ray
 SAMPLING = Sampling(max_tokens=5)
-PLACE = Place(cpus=0.1)
 
 
 class Echo:
@@ -90,10 +90,16 @@ class Echo:
         self._note("closed")
 
 
-@pytest.fixture(scope="module", autouse=True)
-def cluster(local_ray: None) -> Iterator[None]:
-    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import a test module
-    yield
+@pytest.fixture(scope="module")
+def actors(local_ray: ModuleType) -> ModuleType:
+    from raypipe.models import actors
+
+    local_ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers have no tests to import
+    return actors
+
+
+def start(actors: ModuleType, name: str, diary: Path, **more: bool) -> Client:
+    return actors.start(name, functools.partial(Echo, str(diary), **more), actors.Place(cpus=0.1))
 
 
 @pytest.fixture
@@ -102,8 +108,8 @@ def diary(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def client(diary: Path, request: pytest.FixtureRequest) -> Iterator[Client]:
-    client = actors.start(actors.name_of(request.node.name), functools.partial(Echo, str(diary)), PLACE)
+def client(actors: ModuleType, diary: Path, request: pytest.FixtureRequest) -> Iterator[Client]:
+    client = start(actors, actors.name_of(request.node.name), diary)
     yield client
     client.close()
 
@@ -128,26 +134,26 @@ def test_replies_come_in_order_over_many_calls_and_faults_stay_on_their_rows(cli
     assert ask(client, []) == []
 
 
-def test_everyone_who_names_an_engine_gets_the_same_one(client, diary, request):
+def test_everyone_who_names_an_engine_gets_the_same_one(local_ray, actors, client, diary, request):
     name = actors.name_of(request.node.name)
-    again = actors.start(name, functools.partial(Echo, str(diary)), PLACE)
+    again = start(actors, name, diary)
 
-    @ray.remote(num_cpus=0.1)
+    @local_ray.remote(num_cpus=0.1)
     def elsewhere(name: str) -> list[str]:
         return ask(actors.find(name), ["abc"])
 
-    assert ask(again, ["x"]) == ["x"] and ray.get(elsewhere.remote(name)) == ["cba"]
+    assert ask(again, ["x"]) == ["x"] and local_ray.get(elsewhere.remote(name)) == ["cba"]
     assert lines(diary, "born") == 1
 
 
-def test_an_engine_that_nobody_started_is_not_found():
+def test_an_engine_that_nobody_started_is_not_found(actors):
     with pytest.raises(ConfError, match="no engine named"):
         actors.find("engine-none-0")
 
 
-def test_a_model_that_cannot_be_started_is_the_callers_error(diary):
+def test_a_model_that_cannot_be_started_is_the_callers_error(actors, diary):
     with pytest.raises(ModelMissing, match="fetch them"):
-        actors.start("engine-missing-0", functools.partial(Echo, str(diary), missing=True), PLACE)
+        start(actors, "engine-missing-0", diary, missing=True)
 
 
 def test_what_no_row_can_get_is_the_callers_error(client):
@@ -173,11 +179,13 @@ def test_chats_that_wait_while_another_kills_their_engine_are_asked_again_and_an
     assert said == [["kills_engine", "0a", "0b"], ["1a", "1b", "1c"], ["2a", "2b", "kills_engine"]]
 
 
-def test_an_engine_killed_from_outside_is_restarted_and_what_was_in_flight_asked_again(client, diary):
+def test_an_engine_killed_from_outside_is_restarted_and_what_was_in_flight_asked_again(
+    local_ray, client, diary
+):
     async def run() -> list[Generated | Fault]:
         call = asyncio.create_task(client.generate([chat(f"chat {i}") for i in range(20)], SAMPLING))
         await asyncio.sleep(0.02)
-        ray.kill(client._handle, no_restart=False)
+        local_ray.kill(client._handle, no_restart=False)
         return await call
 
     replies: list[Any] = asyncio.run(run())
@@ -236,8 +244,8 @@ def test_a_stream_whose_engine_dies_ends_in_a_transient_fault(client):
     assert pieces == ["c"] and isinstance(last, Fault) and last.transient
 
 
-def test_closing_an_engine_closes_what_it_holds(diary):
-    client = actors.start("engine-closed-0", functools.partial(Echo, str(diary)), PLACE)
+def test_closing_an_engine_closes_what_it_holds(actors, diary):
+    client = start(actors, "engine-closed-0", diary)
     client.close()
     assert lines(diary, "closed") == 1
     with pytest.raises(ConfError):

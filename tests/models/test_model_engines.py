@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from FlagEmbedding import FlagModel
 
 from raypipe.models import catalog, load
 from raypipe.models.catalog import Catalog
@@ -118,6 +117,8 @@ def test_a_score_does_not_depend_on_its_batch_or_place(
 def test_instructions_go_before_the_text_as_flagembedding_puts_them(
     entries: Entries, tiny: Tiny, texts: list[str], engine: Engine
 ) -> None:
+    from FlagEmbedding import FlagModel
+
     asked, told = "Find the ship: ", "A ship's log: "
     ours = embedder(entries, tiny, "bert-cls", engine, query_instruction=asked, passage_instruction=told)
     theirs = FlagModel(

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
-import torch
 import yaml
-from transformers import AutoModel, AutoTokenizer
 
 from raypipe.core.protocols import Model
 from raypipe.models import catalog, load
 from raypipe.models.catalog import Catalog
-from raypipe.models.maxsim import NO_TOKENS, piece_weights
 
 CONF = Path(__file__).parents[2] / "conf" / "models.yaml"
 CLOSE = 1e-5
+
+
+@pytest.fixture(scope="module")
+def maxsim() -> ModuleType:
+    """The module, which imports torch and so is none of collection's."""
+    from raypipe.models import maxsim
+
+    return maxsim
 
 
 @pytest.fixture
@@ -28,6 +34,11 @@ def tiny_maxsim(entries: Callable[..., Catalog], tiny: Callable[[str, bool], Pat
 
 def by_hand(model: Model, query: str, passage: str) -> float:
     """The formula, one pair at a time, from the library's own forward pass."""
+    import torch
+    from transformers import AutoModel, AutoTokenizer
+
+    from raypipe.models.maxsim import piece_weights
+
     tokenizer = AutoTokenizer.from_pretrained(model.path)
     net = AutoModel.from_pretrained(model.path).eval()
     by_id = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
@@ -61,16 +72,16 @@ def test_a_score_depends_on_its_pair_alone(tiny_maxsim: Model, texts: list[str])
 
 
 def test_texts_without_tokens_or_without_words_have_a_stated_score(
-    tiny_maxsim: Model, texts: list[str]
+    maxsim: ModuleType, tiny_maxsim: Model, texts: list[str]
 ) -> None:
     model = load.open_reranker(tiny_maxsim, "sorted", "cpu")
     scores = model.score([("", texts[0]), (texts[0], ""), ("...", "..."), (texts[0], texts[0])])
-    np.testing.assert_allclose(scores, [NO_TOKENS, NO_TOKENS, 1, 1], atol=CLOSE)
+    np.testing.assert_allclose(scores, [maxsim.NO_TOKENS, maxsim.NO_TOKENS, 1, 1], atol=CLOSE)
 
 
-def test_rare_pieces_weigh_more_than_frequent_ones_and_punctuation_nothing() -> None:
+def test_rare_pieces_weigh_more_than_frequent_ones_and_punctuation_nothing(maxsim: ModuleType) -> None:
     vocabulary = ["[PAD]", "[unused7]", "!", "a", "the", "of", "##s", "harbour", "##ousness"]
-    weights = piece_weights(vocabulary)
+    weights = maxsim.piece_weights(vocabulary)
     assert weights[:3].tolist() == [0, 0, 0]
     assert weights[3] == 0.5
     assert (np.diff(weights[4:]) > 0).all() and weights[4] == 0 and weights[-1] <= 1

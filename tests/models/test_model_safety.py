@@ -11,13 +11,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from safetensors.torch import load_file
 
 from raypipe.core.errors import ConfError, DataError, ModelMissing
 from raypipe.models import folder, load
 from raypipe.models.catalog import Catalog
-from raypipe.models.convert import convert
 from raypipe.models.load import Engine
 
 Entries = Callable[..., Catalog]
@@ -39,6 +36,11 @@ class Bomb:
 def test_pickled_weights_are_refused_and_converting_them_once_gives_the_same_vectors(
     entries: Entries, tiny: Tiny, tmp_path: Path, texts: list[str]
 ) -> None:
+    import torch
+    from safetensors.torch import load_file
+
+    from raypipe.models.convert import convert
+
     here = shutil.copytree(tiny("bert", False), tmp_path / "m")
     before = load.open_embedder(entries(m=EMBEDDER).model("m"), "sorted", "cpu").embed(texts, "passage")
     torch.save(load_file(here / "model.safetensors"), here / "pytorch_model.bin")
@@ -55,6 +57,8 @@ def test_pickled_weights_are_refused_and_converting_them_once_gives_the_same_vec
 
 
 def test_a_pickle_that_would_run_code_is_not_converted_and_does_not_run(tmp_path: Path) -> None:
+    from raypipe.models.convert import convert
+
     mark = tmp_path / "ran"
     (tmp_path / "pytorch_model.bin").write_bytes(pickle.dumps({"w": Bomb(mark)}))
     with pytest.raises(DataError, match="refused"):

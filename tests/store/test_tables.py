@@ -1,6 +1,5 @@
 """What a table may be called, and what a row must be to be let in."""
 
-import lancedb
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -89,6 +88,8 @@ def test_the_order_and_chunking_of_columns_do_not_matter(store, vectors):
 
 
 def test_a_table_is_a_lancedb_table_with_its_content_compressed(store):
+    import lancedb
+
     pages = [f"<p>{'the same words over and over ' * 4000}{i}</p>" for i in range(20)]
     sources = [Source(source_id("page", p), "page", p) for p in pages]
     put(store, "sources", arrow.source.table(sources))

@@ -10,14 +10,11 @@ from dataclasses import replace
 import httpx
 import numpy as np
 import pytest
-from ray.exceptions import RayActorError
 
 from raypipe.core.errors import Overloaded, Unavailable
 from raypipe.core.records import Question
 from raypipe.models.kit import LocalKit
 from raypipe.serving.answerer import Asked, Online
-from raypipe.serving.ray.calls import TRIES, Calls
-from raypipe.serving.ray.models import Call, together
 
 pytestmark = pytest.mark.filterwarnings("ignore::pydantic.PydanticDeprecatedSince20")  # Ray's own classes
 
@@ -65,6 +62,8 @@ class OneReplica:
         return call
 
     def _end(self, call, number):
+        from ray.exceptions import RayActorError
+
         lost, self._inside = (self._inside, []) if number == 13 else ([], self._inside)
         for one in lost:
             one.set_exception(RayActorError())
@@ -72,12 +71,20 @@ class OneReplica:
             call.set_result(number * 2)
 
 
-def test_who_is_in_each_replica_that_an_input_kills_is_answered():
+@pytest.fixture(scope="module")
+def calls():
+    """The module, which imports Ray and so is none of collection's."""
+    from raypipe.serving.ray import calls
+
+    return calls
+
+
+def test_who_is_in_each_replica_that_an_input_kills_is_answered(calls):
     async def asked():
-        calls = Calls(OneReplica(), "double")
-        poison = asyncio.ensure_future(calls.remote(13))
-        fine = [asyncio.ensure_future(calls.remote(i)) for i in range(1, 6)]
-        with pytest.raises(Unavailable, match=f"{TRIES} replicas died"):
+        asks = calls.Calls(OneReplica(), "double")
+        poison = asyncio.ensure_future(asks.remote(13))
+        fine = [asyncio.ensure_future(asks.remote(i)) for i in range(1, 6)]
+        with pytest.raises(Unavailable, match=f"{calls.TRIES} replicas died"):
             await poison
         return await asyncio.gather(*fine)
 
@@ -103,31 +110,31 @@ def fragile(local_ray, tmp_path_factory):
 
 
 @pytest.mark.ray
-def test_an_input_that_kills_its_replica_kills_no_more_than_three_and_the_others_are_served(fragile):
+def test_an_input_that_kills_its_replica_kills_no_more_than_three_and_the_others_are_served(calls, fragile):
     handle, folder = fragile
-    calls = Calls(handle, "double")
+    asks = calls.Calls(handle, "double")
 
     async def asked():
-        poison = asyncio.ensure_future(calls.remote(13))
-        fine = [await calls.remote(i) for i in range(1, 6)]
-        with pytest.raises(Unavailable, match=f"{TRIES} replicas died"):
+        poison = asyncio.ensure_future(asks.remote(13))
+        fine = [await asks.remote(i) for i in range(1, 6)]
+        with pytest.raises(Unavailable, match=f"{calls.TRIES} replicas died"):
             await poison
-        return fine, await calls.remote(21)
+        return fine, await asks.remote(21)
 
     before = len(list(folder.glob("born-*")))
     fine, after = asyncio.run(asked())
     assert (fine, after) == ([2, 4, 6, 8, 10], 42)
-    assert len(list(folder.glob("born-*"))) - before == TRIES
+    assert len(list(folder.glob("born-*"))) - before == calls.TRIES
 
 
 @pytest.mark.ray
-def test_a_call_that_nobody_waits_for_is_ended_in_the_replica(fragile):
+def test_a_call_that_nobody_waits_for_is_ended_in_the_replica(calls, fragile):
     handle, folder = fragile
 
     async def asked():
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(1.0):
-                await Calls(handle, "double").remote(0)
+                await calls.Calls(handle, "double").remote(0)
 
     asyncio.run(asked())
     end = time.monotonic() + 10
@@ -137,12 +144,12 @@ def test_a_call_that_nobody_waits_for_is_ended_in_the_replica(fragile):
 
 
 @pytest.mark.ray
-def test_more_calls_than_may_wait_is_overloaded(fragile):
+def test_more_calls_than_may_wait_is_overloaded(calls, fragile):
     handle, _ = fragile
 
     async def asked():
-        calls = [asyncio.ensure_future(Calls(handle, "double").remote(0)) for _ in range(20)]
-        done, rest = await asyncio.wait(calls, timeout=5)
+        asked = [asyncio.ensure_future(calls.Calls(handle, "double").remote(0)) for _ in range(20)]
+        done, rest = await asyncio.wait(asked, timeout=5)
         for task in rest:
             task.cancel()
         await asyncio.gather(*rest, return_exceptions=True)
@@ -153,11 +160,11 @@ def test_more_calls_than_may_wait_is_overloaded(fragile):
 
 
 @pytest.mark.ray
-def test_a_stream_comes_piece_by_piece(fragile):
+def test_a_stream_comes_piece_by_piece(calls, fragile):
     handle, _ = fragile
 
     async def asked():
-        return [piece async for piece in Calls(handle, "count").stream(4)]
+        return [piece async for piece in calls.Calls(handle, "count").stream(4)]
 
     assert asyncio.run(asked()) == [0, 1, 2, 3]
 
@@ -196,17 +203,19 @@ class Handle:
         return Method
 
 
-def test_an_input_that_breaks_a_batch_breaks_its_own_request_alone():
+def test_an_input_that_breaks_a_batch_breaks_its_own_request_alone(calls):
     fine = Handle("mine")
-    assert asyncio.run(Calls(fine, "embed", "embed_alone").remote(1)) == "mine"
+    assert asyncio.run(calls.Calls(fine, "embed", "embed_alone").remote(1)) == "mine"
     assert fine.asked == ["embed", "embed_alone"]
     broken = Handle(ValueError("mine, too"))
     with pytest.raises(ValueError, match="mine, too"):
-        asyncio.run(Calls(broken, "embed", "embed_alone").remote(1))
+        asyncio.run(calls.Calls(broken, "embed", "embed_alone").remote(1))
     assert broken.asked == ["embed", "embed_alone"]
 
 
 def test_calls_of_one_kind_are_computed_in_one_batch_and_each_gets_its_own_rows():
+    from raypipe.serving.ray.models import Call, together
+
     batches = []
 
     async def compute(call, inputs):

@@ -1,0 +1,88 @@
+#!/usr/bin/env python
+"""`make quick`, `make test` and `make test-all`: pytest twice, and one closing line for both.
+
+First what needs neither Ray nor an engine, on every core; then, one after another, what starts processes
+that want the machine for themselves. `--quick` runs the first alone, `--all` also what is marked `drill`.
+All other arguments are pytest's. The last line sums up both runs as pytest's own does; the exit status is
+that of the first run that failed.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import xml.etree.ElementTree as ET
+from collections import Counter
+from datetime import timedelta
+from pathlib import Path
+
+ALONE = "ray or engine or browser"
+SLOWEST = 25
+NONE = 5  # pytest's status when no test was chosen
+
+
+def halves(quick, everything):
+    """Arguments of each run: how tests are shared out, and which."""
+    spread = [
+        "-n",
+        str(len(os.sched_getaffinity(0))),
+        "--maxprocesses",
+        "8",
+        "--dist",
+        "worksteal",
+        "-m",
+        f"not ({ALONE} or drill)",
+    ]
+    chosen = f"{ALONE} or drill" if everything else f"({ALONE}) and not drill"
+    return [spread] if quick else [spread, ["-p", "no:xdist", "-m", chosen]]
+
+
+def results(file):
+    """(seconds, test, outcome) of each test of a run, from its JUnit file."""
+    try:
+        cases = ET.parse(file).getroot().iter("testcase")
+    except (OSError, ET.ParseError):
+        return []  # the run ended before it could write one; its status says that it failed
+    found = []
+    for case in cases:
+        kinds = {child.tag for child in case} & {"failure", "error", "skipped"}
+        test = f"{case.get('classname')}::{case.get('name')}"
+        found.append((float(case.get("time")), test, min(kinds, default="passed")))
+    return found
+
+
+def closing(outcomes, status, seconds):
+    """One line in the form of pytest's last."""
+    words = {"failure": "failed", "passed": "passed", "skipped": "skipped", "error": "errors"}
+    said = [f"{outcomes[kind]} {word}" for kind, word in words.items() if outcomes[kind]]
+    if status and not (outcomes["failure"] or outcomes["error"]):
+        said.append(f"pytest ended with status {status}")
+    wall = timedelta(seconds=round(seconds))
+    return f" {', '.join(said) or 'no tests ran'} in {seconds:.2f}s ({wall}) ".center(100, "=")
+
+
+def main(given):
+    quick, everything = "--quick" in given, "--all" in given
+    args = [a for a in given if a not in ("--quick", "--all")]
+    env = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+    began, found, statuses = time.monotonic(), [], []
+    with tempfile.TemporaryDirectory(prefix="raypipe-results-") as folder:
+        for number, half in enumerate(halves(quick, everything)):
+            file = Path(folder) / f"{number}.xml"
+            command = [sys.executable, "-m", "pytest", *half, f"--junit-xml={file}", *args]
+            statuses.append(subprocess.run(command, env=env).returncode)
+            found += results(file)
+            if statuses[-1] == 2:  # Ctrl-C
+                break
+    print(f"\nThe {SLOWEST} slowest, with their share of fixtures:")
+    for seconds, test, _ in sorted(found, reverse=True)[:SLOWEST]:
+        print(f"{seconds:8.2f}s {test}")
+    failed = [s for s in statuses if s not in (0, NONE)]
+    status = failed[0] if failed else NONE if set(statuses) == {NONE} else 0
+    print(closing(Counter(kind for _, _, kind in found), status, time.monotonic() - began))
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
