@@ -39,7 +39,6 @@ from ray import serve
 
 from raypipe import synth
 from raypipe.cli.opened import resolved
-from raypipe.cli.serve import NICENESS
 from raypipe.core import arrow
 from raypipe.core.config import Conf
 from raypipe.core.records import Question
@@ -74,7 +73,7 @@ def main() -> None:
     end = time.perf_counter() + args.seconds - LAST_S
     recipe = resolved(args.recipe, args.models, Conf((ROOT / "conf",)))
     os.environ.setdefault("RAY_AUTH_MODE", "disabled")  # else Ray writes a token into the home folder
-    os.environ.setdefault(*NICENESS)
+    os.environ.setdefault("RAY_worker_niceness", "0")  # as `raypipe serve` does
     # Before a table is opened: Lance is not to be forked.
     ray.init(address="local", num_cpus=2, log_to_driver=False, include_dashboard=False)
     try:

@@ -3,6 +3,7 @@
 import argparse
 import bz2
 import json
+import os
 import re
 import subprocess
 import sys
@@ -120,6 +121,34 @@ def test_too_few_cpus_are_exit_code_5_with_numbers_before_anything_starts(capsys
         tmp_path / "o",
     )
     assert code == 5 and "pool embed: 3 actors x 1 CPU = 3 CPU, the cluster has 2" in err
+
+
+def test_a_second_eval_neither_starts_ray_nor_imports_it(bench):
+    words = ["eval", FAKES, "--data", bench.world, "--format", "crag"]
+    words += ["--store", bench.folder / "store", "--out", bench.folder / "o"]
+    code = f"""
+import sys
+from raypipe.cli.main import main
+code = main({[str(w) for w in words]})
+assert not {{"ray", "torch"}} & set(sys.modules), "a run with nothing to do"
+sys.exit(code)
+"""
+    env = {**os.environ, "RAY_ADDRESS": "local", "RAYPIPE_HOME": str(bench.folder)}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
+    assert done.returncode == 0 and "6 of 6 answers were there before" in done.stdout, done.stderr
+
+
+@pytest.mark.ray
+def test_workers_of_a_ray_that_is_started_here_have_the_priority_of_other_work():
+    code = """
+import os, ray
+from raypipe.cluster import pools
+pools.connect("local")
+assert ray.get(ray.remote(num_cpus=1)(lambda: os.nice(0)).remote()) == os.nice(0)
+"""
+    env = {k: v for k, v in os.environ.items() if k != "RAY_worker_niceness"}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.ray

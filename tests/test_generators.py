@@ -23,7 +23,7 @@ from raypipe.models import catalog
 from raypipe.models.kit import LocalKit
 from raypipe.models.load import EndpointAddress
 from raypipe.pipeline.driver import Pipeline, TaskSizes, inline
-from raypipe.pipeline.tasks import TextsTask, WorkerConfig, with_threads
+from raypipe.pipeline.tasks import TextsTask, WorkerConfig, placed
 from raypipe.report.progress import Progress
 from raypipe.store import Store
 
@@ -291,5 +291,5 @@ def test_an_engine_that_no_node_can_hold_is_refused(team):
 
 def test_each_pool_gives_its_workers_its_own_threads():
     place = WorkerConfig("store", "sorted", "cpu", 1)
-    placed = with_threads(TextsTask(place, resolved("local", None, CONF), "texts", "run"), 3)
-    assert placed.place == replace(place, threads=3) and isinstance(placed, TextsTask)
+    fill = placed(TextsTask(place, resolved("local", None, CONF), "texts", "run"), threads=3)
+    assert fill.place == replace(place, threads=3) and isinstance(fill, TextsTask)

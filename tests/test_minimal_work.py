@@ -14,7 +14,7 @@ from reruns import SIZES, Bench, TaskSizes
 
 from raypipe.core import arrow
 from raypipe.pipeline.driver import inline
-from raypipe.pipeline.tasks import WorkerConfig
+from raypipe.pipeline.tasks import WorkerConfig, Workers
 from raypipe.steps.rerank import Rerank
 
 BRANCHES = """
@@ -302,6 +302,6 @@ def test_another_place_other_parts_and_more_workers_ask_nothing(bench):
 
     pipe = bench.pipeline(sizes=TaskSizes(3, 1), runner=backwards)
     place = replace(pipe.place, engine="flag", device="cuda", threads=7)
-    only(bench.run(pipe=replace(pipe, place=place, workers={"parse": 9, "embed": 9, "answer": 9}))[0])
+    only(bench.run(pipe=replace(pipe, place=place, workers=lambda verb: Workers(9)))[0])
     asked, _ = bench.run(pipe=replace(pipe, recipe=bench.pipeline(changed(("top: 30,", "top: 9,"))).recipe))
     assert asked["rerank"] <= 120 and not asked["embed"], "what is left is done by many workers as by one"

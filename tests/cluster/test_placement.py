@@ -15,7 +15,15 @@ from safetensors.numpy import save_file
 
 from raypipe.cli.main import main
 from raypipe.cli.opened import resolved
-from raypipe.cluster.capacity import declared_nodes, preflight, preflight_engines, reachable, sized, without
+from raypipe.cluster.capacity import (
+    declared_nodes,
+    preflight,
+    preflight_engines,
+    reachable,
+    sized,
+    without,
+    workers,
+)
 from raypipe.cluster.file import Cluster, Engines, Machines, Pool
 from raypipe.cluster.placement import asked_by, bottleneck, placement, refuse
 from raypipe.core import config as conf
@@ -76,6 +84,18 @@ def test_fit_becomes_as_many_as_there_is_room_for_engines_first():
     assert many.engines is None
     some = sized(replace(file("laptop"), engines=alone), [LLAMA], [{"CPU": 4.0}, {"CPU": 2.0}])
     assert (some.engines.count, some.engines.answer.size) == (5, 1)
+
+
+def test_questions_are_cut_so_that_engines_stay_full_and_no_worker_is_idle():
+    cut = sized(file("eight-gpus"), [LLAMA], declared_nodes(file("eight-gpus")))
+    with_engines, without_any = (workers(cut, "answer", engines) for engines in (True, False))
+    assert with_engines.count == 8 and with_engines.least == 112, "7 engines x 128 sequences / 8 workers"
+    assert [with_engines.per_part(n, 50) for n in (8, 100, 2706)] == [1, 13, 50]
+    assert [without_any.per_part(n, 50) for n in (8, 100, 2706)] == [1, 10, 50]
+    assert workers(cut, "embed", engines=True).per_part(8 * 1000, 2000) == 250
+    laptop = file("laptop")
+    assert workers(laptop, "answer", engines=True).per_part(100, 10) == 10, "one worker keeps its engine full"
+    assert workers(laptop, "answer", engines=False).per_part(10, 10) == 2
 
 
 def test_what_nobody_fitted_has_no_number():

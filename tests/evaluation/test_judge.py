@@ -4,6 +4,7 @@ import asyncio
 import io
 import threading
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from chat_server import serving
 
 from raypipe.cli.opened import JudgeKit, resolved
 from raypipe.core.config import Conf
+from raypipe.core.digests import model_identity
 from raypipe.core.llm import STEP
 from raypipe.core.records import Fault
 from raypipe.evaluation.evaluate import evaluate
@@ -122,14 +124,11 @@ def endpoint():
 
 
 class OneTeam:
-    """What a cluster's team is to a judge: names, room, and engines that are up inside a block."""
+    """What a cluster's team is to a judge: names, and engines that are up inside a block."""
 
     def __init__(self, *identities):
         self.names = {i: (f"engine-{i}",) for i in identities}
         self.starts = self.ends = 0
-
-    def preflight(self, nodes):
-        assert sum(node["CPU"] for node in nodes) > 0
 
     @contextmanager
     def at_work(self):
@@ -138,21 +137,28 @@ class OneTeam:
         self.ends += 1
 
 
-@pytest.mark.ray
-def test_a_judge_that_the_recipe_asks_too_shares_its_engine_and_another_has_its_own(local_ray):
-    own, recipe, others = OneTeam("m"), OneTeam("m", "n"), OneTeam("n")
+def test_a_judge_that_the_recipe_asks_too_shares_its_engine_and_another_has_its_own():
+    model = judge().model
+    served = replace(model, loader="vllm")
+    name = model_identity(served)
+    own, recipe, others = OneTeam(name), OneTeam(name, "n"), OneTeam("n")
     with ExitStack() as ends:
-        kit = JudgeKit(own, {}, ends)
+        kit = JudgeKit(served, lambda: own, {}, ends)
         assert not kit.share(others) and kit.share(recipe)
         kit.start()  # for the answers
         kit.start()  # for the judge
         assert (own.starts, recipe.starts, recipe.ends) == (0, 1, 0)
     assert recipe.ends == 1
     with ExitStack() as ends:
-        kit = JudgeKit(None, {}, ends)  # behind an address
+        kit = JudgeKit(served, lambda: own, {}, ends)
+        assert own.starts == 0, "an engine starts when the judge is asked"
+        kit.start()
+        assert (own.starts, own.ends) == (1, 0)
+    with ExitStack() as ends:
+        kit = JudgeKit(model, lambda: own, {}, ends)  # needs no engine
         assert not kit.share(recipe)
         kit.start()
-    assert recipe.starts == 1
+    assert (own.starts, recipe.starts) == (1, 1)
 
 
 def test_an_endpoint_judges_a_run_and_the_second_run_asks_nothing(tmp_path, world, endpoint):

@@ -3,7 +3,7 @@
 import contextlib
 import io
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -11,12 +11,12 @@ import pytest
 from raypipe.cli.opened import resolved
 from raypipe.core import arrow
 from raypipe.core.config import Conf
-from raypipe.core.errors import DataError
+from raypipe.core.errors import ClusterTooSmall, DataError
 from raypipe.core.records import Fault, Question
 from raypipe.evaluation.evaluate import evaluate, questions_of
 from raypipe.pipeline.driver import ANSWERS_AT_ONCE, Pipeline, TaskSizes, inline
 from raypipe.pipeline.ingest import ingest
-from raypipe.pipeline.tasks import WorkerConfig, faults_table
+from raypipe.pipeline.tasks import WorkerConfig, Workers, faults_table
 from raypipe.report.progress import Progress
 from raypipe.store import Store, commit, write_part
 
@@ -158,6 +158,55 @@ def test_a_run_that_died_between_parts_goes_on_where_it_was(world, tmp_path, pro
     assert not list((tmp_path / "broken" / "_attempts").iterdir())
     again = evaluated(broken, world, tmp_path / "out").report
     assert again.resumed == 0 and not any(s.rows for s in again.steps)
+
+
+@pytest.mark.parametrize("later", [1, 8])
+def test_a_run_stopped_with_two_workers_and_resumed_with_another_number_gives_equal_tables(
+    world, tmp_path, progress, later
+):
+    whole = pipeline(tmp_path / "whole", progress)
+    evaluated(whole, world, tmp_path / "out")
+    reached = {}  # table -> parts that it was cut into
+
+    def dies(verb, fill, parts):
+        fresh = fill.run not in reached
+        reached.setdefault(fill.run, len(parts))
+        for part in inline(verb, fill, parts):
+            yield part
+            if fresh:
+                raise KeyboardInterrupt
+
+    stopped = replace(pipeline(tmp_path / "stopped", progress, runner=dies), sizes=TaskSizes(1000, 1000))
+    for count in (2, later, 2, later):  # each ends a table with the parts of the one before, and begins one
+        with pytest.raises(KeyboardInterrupt):
+            evaluated(replace(stopped, workers=lambda verb, n=count: Workers(n)), world, tmp_path / "out")
+    done = evaluated(replace(stopped, workers=lambda verb: Workers(2)), world, tmp_path / "out").report
+    assert done.resumed and contents(stopped) == contents(whole)
+    texts, passages, vectors, answers = reached.values()
+    assert texts >= 4 and vectors >= 4, "two workers"
+    assert (passages, answers) == (1, 1) if later == 1 else passages >= 16 and answers == 6
+
+
+@pytest.mark.parametrize("workers", [2, 3, 8, 100])
+def test_each_worker_gets_two_tasks_and_no_task_is_above_the_constant(workers):
+    for rows in (1, 2, 7, 10, 73, 99, 1000, 123_456):
+        for most in (1, 10, 100):
+            size = Workers(workers).per_part(rows, most)
+            assert 1 <= size <= most and -(-rows // size) >= min(rows, 2 * workers)
+            size = Workers(workers, least=16).per_part(rows, 1000)
+            assert size <= 1000 and -(-rows // size) >= min(rows, workers) // 2
+
+
+def test_a_second_run_connects_to_no_cluster_and_a_refused_one_has_read_nothing(world, tmp_path, progress):
+    def refuses(*verb):
+        raise ClusterTooSmall("pool embed: 3 actors")
+
+    pipe = replace(pipeline(tmp_path / "store", progress), workers=refuses, connect=refuses)
+    with pytest.raises(ClusterTooSmall):
+        evaluated(pipe, world, tmp_path / "out")
+    assert not pipe.store.dataset("sources").count_rows()
+    evaluated(replace(pipe, workers=lambda verb: Workers(2), connect=list), world, tmp_path / "out")
+    assert not any(s.rows for s in evaluated(pipe, world, tmp_path / "out").report.steps)
 
 
 def test_bad_lines_and_pages_are_counted_faults_and_nothing_else_is_lost(world, tmp_path, progress):

@@ -7,6 +7,7 @@ from reruns import FAKES, Bench, TaskSizes
 
 from raypipe.evaluation.evaluate import questions_of
 from raypipe.pipeline.driver import inline
+from raypipe.pipeline.tasks import Workers
 from raypipe.runs.manifest import answer_keys, chains, read, recent
 from raypipe.runs.plan.bounds import calls_at_most
 from raypipe.runs.plan.planner import plan
@@ -62,7 +63,7 @@ def test_a_text_of_several_sources_is_planned_as_often_as_several_workers_may_as
     assert counts["embed"] == (2, 1) and steps["parse"].may_ask == 2
     pipe = bench.pipeline(FAKES.replace("hash-embedder", "other-embedder"))
     questions = questions_of(pipe, None, None)
-    plans = [plan(replace(pipe, workers={"embed": n, "answer": n}), questions) for n in (1, 2)]
+    plans = [plan(replace(pipe, workers=lambda verb, n=n: Workers(n)), questions) for n in (1, 2)]
     one, two = ({s.step: s for s in p.steps}["embed"] for p in plans)
     assert one.exact and not two.exact and two.may_ask == one.may_ask + 1
     assert bench.run(FAKES.replace("hash-embedder", "other-embedder"), data)[0]["embed"][1] == one.may_ask

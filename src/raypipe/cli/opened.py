@@ -7,29 +7,39 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from raypipe.cli import options
 from raypipe.cli.settings import Settings
-from raypipe.cluster.capacity import declared_nodes, fitting, reachable, sized, this_machine
+from raypipe.cluster.capacity import (
+    declared_nodes,
+    fitting,
+    reachable,
+    sized,
+    startable,
+    this_machine,
+    workers,
+)
 from raypipe.cluster.file import Cluster
 from raypipe.cluster.placement import asked_by, refuse
 from raypipe.core import config
 from raypipe.core.config import Conf, Where
+from raypipe.core.digests import model_identity
 from raypipe.core.errors import ConfError
 from raypipe.core.llm import Generator
 from raypipe.core.protocols import Model
 from raypipe.evaluation.judge import PROMPTS, Judge
-from raypipe.kg.adapter import require_location
+from raypipe.kg import adapter
 from raypipe.metrics.crag import Rule
 from raypipe.models import catalog
 from raypipe.models.catalog import Catalog
 from raypipe.models.kit import LocalKit
 from raypipe.models.load import EndpointAddress
-from raypipe.pipeline.driver import Pipeline, Runner, TaskSizes, inline
-from raypipe.pipeline.tasks import TableTask, Task, TaskResult, Verb, WorkerConfig
+from raypipe.pipeline.driver import Pipeline, Runner, TaskSizes, alone, inline, nowhere
+from raypipe.pipeline.tasks import TableTask, Task, TaskResult, Verb, WorkerConfig, Workers, placed
 from raypipe.recipes.recipe import Recipe, load
 from raypipe.recipes.resolve import prompt_file, resolvers
 from raypipe.report.progress import Progress
@@ -53,7 +63,7 @@ def recipe_of(args: argparse.Namespace, settings: Settings) -> Recipe:
 def asking(recipe: Recipe) -> Recipe:
     """The same recipe. Raises ConfError for a graph that nobody said the place of."""
     for graph in recipe.graphs():
-        require_location(graph)
+        adapter.require_location(graph)
     return recipe
 
 
@@ -106,7 +116,8 @@ class Opened:
     place: WorkerConfig
     sizes: TaskSizes
     runner: Runner
-    workers: Mapping[Verb, int]
+    workers: Callable[[Verb], Workers] = alone
+    connect: Callable[[], object] = nowhere
 
 
 def cluster_of(
@@ -117,46 +128,60 @@ def cluster_of(
     answers: bool,
     judge: JudgeKit | None = None,
 ) -> Opened:
-    """The named cluster file, joined and checked: after this, what was asked for can start. Where the judge
-    is one of the models, its engine is the recipe's, and stays up for it."""
-    from raypipe.cluster import pools  # Ray takes a second to import; `--help` and `parse` need none of it
-
+    """The named cluster file, checked as far as it can be without a Ray, which is connected to when the first
+    thing is to be done: starting one takes seconds, and a run that finds everything done needs none. Then the
+    file is checked and sized on the nodes that there are; ClusterTooSmall is raised before anything is done.
+    Where the judge is one of the models, its engine is the recipe's, and stays up for it."""
     models = recipe.models() if answers else ()
     written = cluster_file(args, settings)
-    wanted = pools.startable(written, models)
+    wanted = startable(written, models)
     # What is too large on the machines that the file is written for is refused before Ray is joined.
     asked = asked_by(recipe) if answers else ()
     refuse(sized(written, wanted, declared_nodes(written)), recipe.embedders(), asked)
-    if (
-        settings.ray == "local" and not pools.is_connected()
-    ):  # said before a Ray is started, which takes seconds
+
+    @cache
+    def connected() -> tuple[Cluster, EngineGroup | None]:
+        from raypipe.cluster import pools  # Ray takes a second to import
+
+        pools.connect(settings.ray)
+        file = fitting(written, wanted, reachable(written, pools.nodes()))
+        return file, pools.EngineGroup.of(file, models)
+
+    if "ray" in sys.modules and sys.modules["ray"].is_initialized():
+        connected()
+    elif settings.ray == "local":  # the most that a Ray started here can have
         fitting(written, wanted, reachable(written, [this_machine()]))
-    pools.connect(settings.ray)
-    file = fitting(written, wanted, reachable(written, pools.nodes()))
-    team = pools.EngineGroup.of(file, models)
-    shared = judge is not None and team is not None and judge.share(team)
 
     def runner(verb: Verb, fill: TableTask, parts: Sequence[Task]) -> Iterator[TaskResult]:
-        if team and verb == "answer":
-            if not (shared and judge):
-                return pools.run_with_engines(team, fill, parts, file.limits)
-            if parts:
-                judge.start()
-            return pools.run_tasks(fill, parts, team.engines.answer, file.limits)
-        return pools.run_tasks(fill, parts, file.pools[verb], file.limits)
+        if not parts:
+            return iter(())
+        from raypipe.cluster import pools
 
-    opened = _opened(file, settings, uri, models)
-    place = replace(opened.place, engines=team.names if team else {})
-    return replace(opened, place=place, runner=runner)
+        file, team = connected()
+        if team is None or verb != "answer":
+            return pools.run_tasks(fill, parts, file.pools[verb], file.limits)
+        fill = placed(fill, engines=team.names)
+        if judge is None or not judge.share(team):
+            return pools.run_with_engines(team, fill, parts, file.limits)
+        judge.start()
+        return pools.run_tasks(fill, parts, team.engines.answer, file.limits)
+
+    opened = _opened(written, settings, uri, models)
+    return replace(
+        opened,
+        runner=runner,
+        workers=lambda verb: workers(connected()[0], verb, bool(wanted)),
+        connect=connected,
+    )
 
 
 def _opened(file: Cluster, settings: Settings, uri: str, models: Sequence[Model]) -> Opened:
-    """What a sized cluster file says, with everything done in this process."""
+    """What a cluster file says, with everything done in this process."""
     threads = max(1, int(file.pools["embed"].cpus))
     asked = addresses(file, models, settings.keys)
     place = WorkerConfig(uri, file.engine, file.device, threads, {}, asked, question_s=file.limits.question_s)
     sizes = TaskSizes(file.sources_per_part, file.questions_per_part)
-    return Opened(place, sizes, inline, {verb: pool.size for verb, pool in file.pools.items()})
+    return Opened(place, sizes, inline)
 
 
 def on_named_paper(args: argparse.Namespace, settings: Settings, recipe: Recipe) -> Cluster:
@@ -168,9 +193,11 @@ def on_named_paper(args: argparse.Namespace, settings: Settings, recipe: Recipe)
 def pipeline_here(args: argparse.Namespace, settings: Settings, store: Store) -> Pipeline:
     """The recipe over a store as the named cluster would run it, and no Ray: for a look, not for a run."""
     recipe = asking(recipe_of(args, settings))
-    opened = _opened(on_named_paper(args, settings, recipe), settings, store.uri, ())
-    silent = Progress(sys.stderr, silent=True)
-    return Pipeline(store, recipe, opened.place, opened.sizes, inline, silent, opened.workers)
+    file = on_named_paper(args, settings, recipe)
+    opened, silent = _opened(file, settings, store.uri, ()), Progress(sys.stderr, silent=True)
+    engines = any(m.loader == "vllm" for m in recipe.models())
+    said = partial(workers, file, engines=engines)
+    return Pipeline(store, recipe, opened.place, opened.sizes, inline, silent, said)
 
 
 @contextmanager
@@ -191,34 +218,42 @@ def pipeline_of(
         asking(recipe)
     where = cluster_of(args, settings, store.uri, recipe, answers, judge)
     with Progress(sys.stderr, silent=silent) as progress:
-        yield Pipeline(store, recipe, where.place, where.sizes, where.runner, progress, where.workers)
+        yield Pipeline(
+            store, recipe, where.place, where.sizes, where.runner, progress, where.workers, where.connect
+        )
 
 
 class JudgeKit(LocalKit):
     """The kit of a driver that judges: an engine is started when the judge is first asked, and no sooner,
-    unless the recipe that is judged asks the same model: then both share what was started first."""
+    unless the recipe that is judged asks the same model: then both share what was started first. `own`
+    connects to Ray and says which engines to start where nothing is shared."""
 
     def __init__(
-        self, team: EngineGroup | None, endpoints: Mapping[str, EndpointAddress], ends: ExitStack
+        self,
+        model: Model,
+        own: Callable[[], EngineGroup],
+        endpoints: Mapping[str, EndpointAddress],
+        ends: ExitStack,
     ) -> None:
-        super().__init__(None, engines=team.names if team else {}, endpoints=endpoints)
-        self._team, self._ends = team, ends
+        super().__init__(None, engines={}, endpoints=endpoints)
+        self._needed = model_identity(model) if model.loader == "vllm" else None
+        self._own_team, self._ends = own, ends
+        self._team: EngineGroup | None = None
         self._up = False
 
     def share(self, team: EngineGroup) -> bool:
         """Takes the engines of a recipe's team for its own, if the judge's model is among them."""
-        if self._team is None or not self._team.names.keys() <= team.names.keys():
+        if self._needed not in team.names:
             return False
-        self._team, self._engines = team, team.names
+        self._team = team
         return True
 
     def start(self) -> None:
         """Starts the engines, once; they end with the block that made this kit."""
-        from raypipe.cluster import pools
-
-        if self._team is not None and not self._up:
-            self._team.preflight(pools.nodes())
-            self._ends.enter_context(self._team.at_work())
+        if self._needed is not None and not self._up:
+            team = self._team or self._own_team()
+            self._ends.enter_context(team.at_work())
+            self._engines = team.names
             self._up = True
 
     def generator(self, model: Model) -> Generator:
@@ -233,11 +268,18 @@ def judging(args: argparse.Namespace, settings: Settings) -> Iterator[tuple[Judg
     if judge is None:
         yield None
         return
-    from raypipe.cluster import pools
-
     written = cluster_file(args, settings)
-    file = sized(written, pools.startable(written, [judge.model]), declared_nodes(written))
-    team = pools.EngineGroup.of(file, [judge.model])
-    endpoints = addresses(file, [judge.model], settings.keys)
+    wanted = startable(written, [judge.model])
+
+    def own() -> EngineGroup:
+        from raypipe.cluster import pools
+
+        pools.connect(settings.ray)
+        nodes = reachable(written, pools.nodes())
+        team = pools.EngineGroup.of(sized(written, wanted, nodes), wanted)
+        assert team is not None, "only a judge of an engine is started"
+        team.preflight(nodes)
+        return team
+
     with ExitStack() as ends:
-        yield judge, JudgeKit(team, endpoints, ends)
+        yield judge, JudgeKit(judge.model, own, addresses(written, [judge.model], settings.keys), ends)

@@ -71,7 +71,8 @@ def _plan(args: argparse.Namespace, settings: Settings) -> int:
 def dry_run(args: argparse.Namespace, settings: Settings, uri: str) -> int:
     """What an eval over a store would do: the cluster is joined and checked as for the run itself, the plan
     is printed, nothing is asked and nothing stored but an empty store."""
-    with pipeline_of(args, settings, Store.create(uri), silent=True):
+    with pipeline_of(args, settings, Store.create(uri), silent=True) as pipeline:
+        pipeline.connect()
         return _planned(args, settings, uri)
 
 

@@ -63,7 +63,7 @@ def _rank(args: argparse.Namespace, settings: Settings) -> int:
         store = Store.open(settings.store_to_use(args.store))
     options.writable(args.out.parent, "--out")
     with pipeline_of(args, settings, store, silent=False, part=ranking_of) as pipeline:
-        read = ingest(store, files, "beir", pipeline.progress) if files else None
+        read = ingest(store, files, "beir", pipeline.progress, pipeline.connect) if files else None
         questions = questions_of(pipeline, read.questions if read else None, None)
         pipeline.index(questions)
         pipeline.answer(questions)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import ipaddress
-import os
 import sys
 import threading
 from collections.abc import Mapping
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 from raypipe.cli import options
 from raypipe.cli.opened import addresses, asking, resolved
 from raypipe.cli.settings import Settings
-from raypipe.cluster.capacity import declared_nodes, preflight, sized
+from raypipe.cluster.capacity import declared_nodes, preflight, sized, startable
 from raypipe.cluster.file import Cluster
 from raypipe.core import config
 from raypipe.core.config import Where
@@ -39,8 +38,6 @@ if TYPE_CHECKING:
 HOST = "127.0.0.1"  # this machine alone
 PORT = 8000
 KEYS = "RAYPIPE_KEYS"
-NICENESS = ("RAY_worker_niceness", "0")
-"""Who asks waits. Ray's own 15 gives a replica a thirtieth of a core as soon as anything else wants it."""
 
 
 def add(commands: options.Commands) -> None:
@@ -114,13 +111,11 @@ class ServeArgs:
     def check(self, settings: Settings) -> None:
         """Raises ModelMissing or ConfError unless every model's files are here and may be read, and the
         cluster file has room for engines where the recipe needs one."""
-        from raypipe.cluster import pools
-
         store = settings.store_to_use(self.store)
         models = self.asked(settings, store).models()
         for model in (*models, *self.rules(settings).models()):
             load.present(model)
-        pools.startable(self.file(settings), models)
+        startable(self.file(settings), models)
 
     def asked(self, settings: Settings, store: str) -> Recipe:
         """The recipe that answers: by name, or the live release's now. Raises ConfError for a graph whose
@@ -218,7 +213,6 @@ def _serve(args: argparse.Namespace, settings: Settings) -> int:
     check_host(args.host, endpoint.face(settings.keys).keys)
     endpoint.check(settings)  # a replica that cannot start is tried again and again
     application = endpoint.application(settings)
-    os.environ.setdefault(*NICENESS)
     pools.connect("local")  # a Serve that runs elsewhere may listen to others
     preflight({"embed": endpoint.file(settings).pools["embed"]}, pools.nodes())
     try:

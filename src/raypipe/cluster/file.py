@@ -137,8 +137,8 @@ class Cluster:
     about: str  # one line for people
     engine: Literal["sorted", "flag"]  # how embedders and rerankers are run: kit.LocalKit
     device: str  # cpu, cuda, cuda:0
-    sources_per_part: int  # per completion record of the corpus half
-    questions_per_part: int  # per completion record of the question half
+    sources_per_part: int  # per completion record of the corpus half, at most: capacity.workers
+    questions_per_part: int  # per completion record of the question half, at most
     pools: Mapping[Literal["parse", "embed", "answer"], Pool]
     machines: tuple[Machines, ...]  # that the file is written for: a plan is made for these
     grows: bool = False  # whether an autoscaler starts machines when work waits, up to these

@@ -32,35 +32,19 @@ from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
 from ray.util.annotations import RayDeprecationWarning
 
 from raypipe.cluster.alarm import Alarm
-from raypipe.cluster.capacity import Node, declared_nodes, preflight_engines
+from raypipe.cluster.capacity import Node, declared_nodes, preflight_engines, startable
 from raypipe.cluster.file import LIMITS, Cluster, Engines, Pool, Timeouts
 from raypipe.core.digests import model_identity
-from raypipe.core.errors import ConfError, RaypipeError
+from raypipe.core.errors import RaypipeError
 from raypipe.core.protocols import Model
 from raypipe.core.records import Fault
 from raypipe.models import actors as engines
 from raypipe.models import load
 from raypipe.models.engine import Engine
-from raypipe.pipeline.tasks import Do, FailedRow, TableTask, Task, TaskResult, with_threads
+from raypipe.pipeline.tasks import Do, FailedRow, TableTask, Task, TaskResult, placed
 from raypipe.recipes.executor import StageCounters
 
 TRIES = 2  # of a part whose actor dies: Ray's own default is without end. A row alone has one more
-
-
-def startable(cluster: Cluster, models: Sequence[Model]) -> list[Model]:
-    """The vLLM models among these, each once. Raises ConfError for a cluster without room for engines, and
-    ModelMissing or ConfError for a model that could not be started."""
-    wanted = list({model_identity(m): m for m in models if m.loader == "vllm"}.values())
-    if not wanted:
-        return []
-    if (some := cluster.engines) is None:
-        raise ConfError(
-            f"model {wanted[0].name!r} needs an engine, and the cluster file ({cluster.about}) has no "
-            f"`engines`. Say there what one may take: conf/clusters/laptop.yaml has an example"
-        )
-    for model in wanted:
-        load.engine_setup(model, some.room(cluster.device))
-    return wanted
 
 
 def resources_of(some: Engines, model: Model) -> engines.Resources:
@@ -124,6 +108,10 @@ def is_connected() -> bool:
 def connect(address: str) -> None:
     """Joins the Ray at `address` ("local" starts one), unless this process has joined one already."""
     if not is_connected():
+        if address == "local":
+            # Ray's own 15 leaves a worker a thirtieth of a core as soon as anything else wants it. A Ray that
+            # others started has the niceness that they gave it.
+            os.environ.setdefault("RAY_worker_niceness", "0")
         # Ray's core prints at level E that actors cannot restart without this process; they end with it.
         os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
         # Its progress lines, for ours are in report/, and dead workers, which are tried again or raised.
@@ -231,7 +219,7 @@ def run_tasks(
     context.print_on_execution_start = False
     context.max_errored_blocks = -1  # a block is a part: one whose workers died is found missing below
     rows = [{"part": p.name, "ids": json.dumps(p.ids)} for p in parts]
-    fill = with_threads(fill, max(1, int(pool.cpus)))  # torch would take cores that other actors use
+    fill = placed(fill, threads=max(1, int(pool.cpus)))  # torch would take cores that other actors use
     with warnings.catch_warnings():
         # There is no other way yet to bound restarts than the arguments that 2.64 will name otherwise.
         warnings.filterwarnings("ignore", category=RayDeprecationWarning)

@@ -123,7 +123,8 @@ def evaluate(
     """
     start, started = time.perf_counter(), time.time()
     with pipeline.store.lease("driver", f"eval {pipeline.recipe.name}"):
-        read = ingest(pipeline.store, data, format, pipeline.progress) if data else None
+        # A cluster that is too small is refused before the hour that a large file may take to read.
+        read = ingest(pipeline.store, data, format, pipeline.progress, pipeline.connect) if data else None
         questions = questions_of(pipeline, read.questions if read else None, limit)
         if not questions:
             where = ", ".join(map(str, data)) or pipeline.store.uri

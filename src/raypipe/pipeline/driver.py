@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any, TypeAlias, TypeVar
 
@@ -33,6 +33,7 @@ from raypipe.pipeline.tasks import (
     VectorsTask,
     Verb,
     WorkerConfig,
+    Workers,
     answer_key,
     counts_of,
 )
@@ -89,10 +90,19 @@ async def _coroutine(work: Awaitable[TaskResult]) -> TaskResult:
 
 @dataclass(frozen=True, slots=True)
 class TaskSizes:
-    """How much work one completion record stands for; in no digest."""
+    """How much work one completion record stands for at most; in no digest."""
 
     sources: int
     questions: int
+
+
+def alone(verb: Verb) -> Workers:
+    """The workers of a runner that does everything in this process."""
+    return Workers()
+
+
+def nowhere() -> None:
+    """Connects to nothing."""
 
 
 def texts_table(recipe: Recipe) -> str:
@@ -125,7 +135,7 @@ class TableBuild:
     pool: Verb  # where its parts are done
     past: str  # what is then done to a unit: parsed, split, embedded, answered
     unit: str  # sources, texts, questions
-    per_part: int  # units in a part
+    most: int  # units in a part
     todo: Callable[[], list[str]]  # ids that the table lacks
     fill: Callable[[str], TableTask]  # the work under the name of a run
 
@@ -140,8 +150,8 @@ class Pipeline:
     sizes: TaskSizes
     runner: Runner
     progress: Progress
-    workers: Mapping[Verb, int] = field(default_factory=lambda: {"parse": 1, "embed": 1, "answer": 1})
-    """Processes that do parts at a time, each with its own memory of what it asked."""
+    workers: Callable[[Verb], Workers] = alone  # asked only while something is missing: it may connect
+    connect: Callable[[], object] = nowhere  # to where parts are done; called before the first thing is done
 
     def index(self, questions: Iterable[Question] | None, done: RunCounters | None = None) -> RunCounters:
         """Brings the tables of the corpus half up to date with every source that these questions may search
@@ -328,7 +338,8 @@ class Pipeline:
         if run := begun(self.store, work.what):
             self._finish(run, work, done)
         while ids := work.todo():
-            if self._finish(begin(self.store, work.what, ids, work.per_part), work, done):
+            per_part = self.workers(work.pool).per_part(len(ids), work.most)
+            if self._finish(begin(self.store, work.what, ids, per_part), work, done):
                 return  # what failed in passing is to do again, but not by this run
 
     def _finish(self, run: Run, work: TableBuild, done: RunCounters) -> bool:
@@ -353,6 +364,8 @@ class Pipeline:
             for facts in here.values():
                 done.add(run.name, counts_of(facts), earlier=True)
         left = [Task(name, ids) for name, ids in run.parts.items() if name not in here]
+        if left:
+            self.connect()  # what it prints and how long it takes are not the task's
         with self.progress.task(work.past, work.unit, sum(len(p.ids) for p in left)) as task:
             for part in self.runner(work.pool, work.fill(run.name), left):
                 done.add(run.name, part.counts)

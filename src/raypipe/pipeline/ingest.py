@@ -10,7 +10,7 @@ import hashlib
 import json
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -34,7 +34,7 @@ class IngestSummary:
 
     fingerprint: str  # of the files; the digest of their faults
     questions: tuple[str, ...]  # ids, in file order
-    counts: dict[str, int]  # readers.Counts
+    counts: dict[str, int]  # readers.ReadCounts
     reasons: dict[str, int]  # why lines and pages were left out -> how many
     again: bool = False  # True: the same bytes had been read before
 
@@ -47,8 +47,15 @@ class _Kept:
     faults: list[tuple[str, Fault]] = field(default_factory=list)  # id, trouble
 
 
-def ingest(store: Store, paths: Sequence[Path], format: Format, progress: Progress) -> IngestSummary:
-    """Reads files into a store. The same bytes again change nothing and are not decoded.
+def ingest(
+    store: Store,
+    paths: Sequence[Path],
+    format: Format,
+    progress: Progress,
+    before: Callable[[], object] = lambda: None,
+) -> IngestSummary:
+    """Reads files into a store. The same bytes again change nothing and are not decoded. `before` is called
+    ahead of the first line that is read.
 
     Raises ConfError for an unknown format and DataError for a missing, truncated or mislabelled file; then
     the store is as it was.
@@ -58,6 +65,7 @@ def ingest(store: Store, paths: Sequence[Path], format: Format, progress: Progre
     if (raw := store.files.read(name)) is not None:
         tree = json.loads(raw)
         return IngestSummary(of, tuple(tree["questions"]), tree["counts"], tree["reasons"], again=True)
+    before()
     counts, kept = ReadCounts(), _Kept()
     with store.lease("driver", f"ingest {paths[0]}"):
         need(store, 0, "reading files")

@@ -37,6 +37,31 @@ Verb: TypeAlias = Literal["parse", "embed", "answer"]
 
 
 @dataclass(frozen=True, slots=True)
+class Workers:
+    """The processes of one pool, each with its own memory of what it asked."""
+
+    count: int = 1
+    least: int = 1  # rows of a part; one of fewer fills no batch, or takes longer to store than to compute
+
+    def per_part(self, rows: int, most: int) -> int:
+        """How many of the missing rows make a part: at most `most`, and few enough for two to four parts a
+        worker, so that all of them end at about the same time. But not fewer than `least`, as long as there
+        is one part for each worker. One worker shares with no other and takes the largest parts.
+
+        >>> [Workers(n).per_part(10, 100) for n in (1, 2, 8)]
+        [100, 2, 1]
+        >>> Workers(2).per_part(10_000, 100), Workers(2, least=16).per_part(73, 100)
+        (100, 16)
+        >>> Workers(8, least=32).per_part(40, 1000)
+        5
+        """
+        if self.count == 1:
+            return most
+        whole = math.ceil(rows / self.count)
+        return min(most, max(math.ceil(rows / (4 * self.count)), min(self.least, whole)))
+
+
+@dataclass(frozen=True, slots=True)
 class Task:
     """Some rows of the work to do."""
 
@@ -91,10 +116,10 @@ class TableTask(Protocol):
     def open(self) -> Do: ...
 
 
-def with_threads(fill: TableTask, threads: int) -> TableTask:
-    """The same work where a model on a CPU has so many threads."""
-    placed: TableTask = replace(cast(Any, fill), place=replace(fill.place, threads=threads))
-    return placed
+def placed(fill: TableTask, **changes: Any) -> TableTask:
+    """The same work with some fields of its place changed."""
+    elsewhere: TableTask = replace(cast(Any, fill), place=replace(fill.place, **changes))
+    return elsewhere
 
 
 @dataclass(frozen=True, slots=True)

@@ -251,9 +251,10 @@ class _Planner:
                 first[source] = len((some & new) - seen)
                 seen |= some & new
         kept = total * (ENTRY_BYTES + 4 * model.dim) <= FRESH_BYTES
-        alone = self._pipeline.workers["embed"] == 1 and kept
-        same = first == each
-        return (first if alone else each), alone or same
+        if first == each:
+            return each, True
+        alone = self._pipeline.workers("embed").count == 1 and kept
+        return (first if alone else each), alone
 
     def _passage_keys(self, model: Model, sources: Sequence[str]) -> dict[str, set[str]]:
         pipe = self._pipeline
@@ -355,13 +356,14 @@ class _Planner:
         for i, k in keys.items():
             first[i] = 0 if k in seen else each[i]
             seen.add(k)
-        alone = self._pipeline.workers["answer"] == 1 and self._kept
+        same = first == each
+        alone = not same and self._pipeline.workers("answer").count == 1 and self._kept
         plain = all(
             asks_plainly(s.step) and new.isdisjoint(self._requests(s.step, todo)[1].values())
             for s in self._before(stage)
             if model in models_of(s.step)
         )
-        return (first if alone else each), plain and (alone or first == each)
+        return (first if alone else each), plain and (alone or same)
 
     def _requests(self, step: Any, todo: Sequence[Question]) -> tuple[MemoTable, dict[str, str]]:
         """The memo table that a step asks of, and the key of its request about each question."""
