@@ -8,12 +8,16 @@ import subprocess
 import sys
 
 TRIES, PAUSE_S = 3, 0.2
+HAVING = """
+import sys, time
+from raypipe.cluster import pools
+from raypipe.core.errors import ConfError
+"""
 
 
 def said(code, *args):
     """What a process prints that has the module of pools."""
-    code = f"import sys, time\nfrom raypipe.cluster import pools\nfrom raypipe.core.errors import ConfError\n{code}"
-    command = [sys.executable, "-c", code, *map(str, (TRIES, PAUSE_S, *args))]
+    command = [sys.executable, "-c", HAVING + code, *map(str, (TRIES, PAUSE_S, *args))]
     return subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stdout
 
 

@@ -36,7 +36,7 @@ from raypipe.cluster.alarm import Alarm
 from raypipe.cluster.capacity import Node, declared_nodes, preflight_engines, startable
 from raypipe.cluster.file import LIMITS, Cluster, Engines, Pool, Timeouts
 from raypipe.core.digests import model_identity
-from raypipe.core.errors import RaypipeError
+from raypipe.core.errors import ConfError, RaypipeError
 from raypipe.core.protocols import Model
 from raypipe.core.records import Fault
 from raypipe.models import actors as engines
@@ -111,7 +111,11 @@ def is_connected() -> bool:
 def connect(address: str, tries: int = JOINS, pause_s: float = JOIN_PAUSE_S) -> None:
     """Joins the Ray at `address` ("local" starts one), unless this process has joined one already. Raises
     ConfError where that fails `tries` times, with pauses from `pause_s`, each twice the one before."""
-    if not joined():
+    if not is_connected():
+        if address == "local":
+            # Ray's own 15 leaves a worker a thirtieth of a core as soon as anything else wants it. A Ray that
+            # others started has the niceness that they gave it.
+            os.environ.setdefault("RAY_worker_niceness", "0")
         # Ray's core prints at level E that actors cannot restart without this process; they end with it.
         os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
         # Its progress lines, for ours are in report/, and dead workers, which are tried again or raised.
@@ -141,9 +145,7 @@ def join(
             return
         except ValueError:
             raise  # options or an address that can never be right
-        except (
-            Exception
-        ) as e:  # Ray raises ConnectionError, RuntimeError, and plain Exception for a late raylet
+        except Exception as e:  # ConnectionError, RuntimeError, and for a late raylet a plain Exception
             ray.shutdown()  # what of it has started
             if attempt == tries - 1:
                 raise ConfError(_not_joined(address, tries, e)) from e
@@ -164,8 +166,8 @@ def _listens(address: str) -> None:
 def _not_joined(address: str, tries: int, why: Exception) -> str:
     if address == "local":
         return (
-            f"no Ray could be started on this machine in {tries} tries: {why}. See whether it is very busy or "
-            f"its disk is full; RAY_ADDRESS names a cluster that runs elsewhere"
+            f"no Ray could be started on this machine in {tries} tries: {why}. See whether it is very busy "
+            f"or its disk is full; RAY_ADDRESS names a cluster that runs elsewhere"
         )
     return (
         f"the Ray at {address!r} could not be joined in {tries} tries: {why}. See whether it runs and can be "
