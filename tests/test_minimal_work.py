@@ -13,6 +13,7 @@ import pytest
 from reruns import SIZES, Bench, TaskSizes
 
 from raypipe.core import arrow
+from raypipe.core.kits import ForwardingKit
 from raypipe.pipeline.driver import inline
 from raypipe.pipeline.tasks import WorkerConfig, Workers
 from raypipe.steps.rerank import Rerank
@@ -60,11 +61,12 @@ RANKING = ("dense", "rerank")
 STEPS = (*CORPUS, "generate:kind", "generate:closed", *RANKING, "generate:web")
 
 
-class Counting:
+class Counting(ForwardingKit):
     """A kit that writes down every request that reaches a model."""
 
     def __init__(self, kit, calls):
-        self._kit, self._calls = kit, calls
+        super().__init__(kit)
+        self._calls = calls
 
     def embedder(self, model):
         async def embed(texts, role):
@@ -86,12 +88,6 @@ class Counting:
             return await self._kit.generator(model)(chats, sampling, adapter)
 
         return generate
-
-    def tokenizer(self, model):
-        return self._kit.tokenizer(model)
-
-    def index(self):
-        return self._kit.index()
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,10 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 
 from raypipe.core.digests import model_identity, stable
-from raypipe.core.kg import FactsRef, PublicFacts, Request, domain_of
+from raypipe.core.kg import Request, domain_of
+from raypipe.core.kits import ForwardingKit
 from raypipe.core.llm import Chat, Generated, Generator, Sampling
-from raypipe.core.protocols import Embed, Graph, GraphRef, Index, Kit, Model, Role, Score, Tokenize
+from raypipe.core.protocols import Embed, Graph, GraphRef, Kit, Model, Role, Score
 from raypipe.core.records import Fault, digest
 from raypipe.core.singleflight import SingleFlight
 
@@ -225,11 +226,12 @@ def cached(
     return _Remembering(kit, memo, tally, SingleFlight() if asking is None else asking, clock)
 
 
-class _Remembering:
+class _Remembering(ForwardingKit[Kit]):
     def __init__(
         self, kit: Kit, memo: Memo | None, tally: CallCounts, asking: Asking, clock: Callable[[], float]
     ) -> None:
-        self._kit, self._memo, self._tally, self._asking, self._clock = kit, memo, tally, asking, clock
+        super().__init__(kit)
+        self._memo, self._tally, self._asking, self._clock = memo, tally, asking, clock
 
     def embedder(self, model: Model) -> Embed:
         table, identity = vectors_of(model), model_identity(model)
@@ -286,12 +288,6 @@ class _Remembering:
                 tokens.cached += reply.cached_tokens
                 tokens.generated += reply.generated_tokens
 
-    def tokenizer(self, model: Model) -> Tokenize:
-        return self._kit.tokenizer(model)
-
-    def index(self) -> Index:
-        return self._kit.index()
-
     def graph(self, ref: GraphRef) -> Graph:
         """Requests to a server are remembered one by one, for as long as their domain's replies hold."""
         table = graph_replies_of(ref.version)
@@ -316,9 +312,6 @@ class _Remembering:
             return asked
 
         return self._kit.graph(ref).through(wrap, self.embedder)
-
-    def facts(self, ref: FactsRef) -> PublicFacts:
-        return self._kit.facts(ref)
 
     async def _through(
         self,
