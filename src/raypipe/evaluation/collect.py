@@ -47,7 +47,7 @@ class Collected:
 
 def collect(pipeline: Pipeline, questions: Iterable[Question], lines: TextIO, injections: bool) -> Collected:
     """Passes the answers of these questions, in order. `injections`: whether to look for prompt injections
-    that answers follow. Raises KeyError for a passage without a text, which is a defect: no step hands one out.
+    that answers follow. Raises KeyError for a passage without a text, which is a defect: no step makes one.
     """
     found, index = Collected(), LanceIndex(searched(pipeline.store, pipeline.recipe))
     with asyncio.Runner() as loop:

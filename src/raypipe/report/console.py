@@ -36,10 +36,8 @@ def print_report(console: Console, report: Mapping[str, Any], outputs: Outputs) 
         counts = (str(s[k]) for k in ("rows", "planned", "computed", "cached", "skipped", "faults"))
         steps.add_row(Text(s["step"]), *counts, f"{s['seconds']:.1f}")
     console.print(steps)
-    planned, computed, cached = (
-        sum(s[k] for s in report["steps"]) for k in ("planned", "computed", "cached")
-    )
-    console.print(Text(f"calls: {planned} planned, {computed} made, {cached} cached"))
+    total = {k: sum(s[k] for s in report["steps"]) for k in ("planned", "computed", "cached")}
+    console.print(Text("calls: " + ", ".join(f"{n} {k}" for k, n in total.items())))
     if report["resumed"]:
         console.print(Text(resumed(report)))
     for name, cost in _costs(report):
