@@ -54,7 +54,7 @@ pytestmark = [
 ROOT = Path(__file__).parents[1]
 CONF = Conf((ROOT / "conf",))
 SMALL, WHOLE = "crag-baseline", "db3-task1-700"
-VLLM, GUARD = "VLLM::", "models/guard.py"  # titles of vLLM's own processes, and who ends them
+VLLM, GUARD = "VLLM::", "models/watchdog.py"  # titles of vLLM's own processes, and who ends them
 
 
 def living(*titles):
