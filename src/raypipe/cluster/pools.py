@@ -1,8 +1,8 @@
 """Parts of work on Ray Data: the actor pools, and the engines that live beside the pool that asks them.
 
-What a part computes and stores is in `work.py`, what an engine is in `engines.py`, what fits is said by
-`rooms.py` before anything starts. One pool runs at a time, so a pool may take the whole cluster and none
-waits for another.
+What a part computes and stores is in `pipeline.tasks`, what an engine is in `models.actors`, what fits is
+checked by `capacity.py` before anything starts. One pool runs at a time, so a pool may take the whole cluster
+and none waits for another.
 """
 
 from __future__ import annotations
@@ -320,10 +320,10 @@ def _row_by_row(fill: TableTask, part: Task, pool: Pool, limits: Timeouts) -> Ta
                 actor = worker.remote(fill, limits)
                 continue
             for name, count in tried.counts.items():
-                asked.setdefault(name, StageCounters()).tally.add(count.tally)
+                asked.setdefault(name, StageCounters()).calls.add(count.calls)
         done: TaskResult = ray.get(actor.do.remote(replace(part, lost=lost)))
         for name, count in done.counts.items():  # what the trials asked is remembered now, and was asked
-            count.tally.add(asked.get(name, StageCounters()).tally)
+            count.calls.add(asked.get(name, StageCounters()).calls)
         return done
     except RayTaskError as e:
         raise e.cause if isinstance(e.cause, Exception) else e from e
