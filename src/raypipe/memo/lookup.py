@@ -60,7 +60,7 @@ class MemoRequest:
 
     table: MemoTable
     keys: list[str]
-    lookup: list[bool]  # by the memo
+    found: list[bool]  # by the memo
 
 
 class RecordingMemo:
@@ -68,11 +68,11 @@ class RecordingMemo:
 
     def __init__(self, memo: Memo) -> None:
         self._memo = memo
-        self.asked: list[MemoRequest] = []
+        self.requests: list[MemoRequest] = []
 
     async def get_many(self, table: MemoTable, keys: Sequence[str]) -> tuple[np.ndarray, Values]:
         found, values = await self._memo.get_many(table, keys)
-        self.asked.append(MemoRequest(table, list(keys), found.tolist()))
+        self.requests.append(MemoRequest(table, list(keys), found.tolist()))
         return found, values
 
     async def put_many(self, table: MemoTable, keys: Sequence[str], values: Values) -> None:
@@ -133,11 +133,11 @@ async def first_request(step: Step, kit: Kit, questions: Sequence[Question]) -> 
     ask = step.open(cached(CacheOnlyKit(kit), heard, CallCounts()))
     found: list[MemoRequest | None] = []
     for question in questions:
-        heard.asked.clear()
+        heard.requests.clear()
         try:
             await ask([question])
         except NotCached:
-            found.append(heard.asked[0])
+            found.append(heard.requests[0])
         else:
             found.append(None)
     return found

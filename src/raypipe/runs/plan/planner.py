@@ -164,7 +164,7 @@ class _Planner:
         wanted = self._wanted(questions)
         missing = pipe.missing(pipe.texts_table, wanted)
         texts = self._left(pipe.texts_table, missing)
-        gone = {*missing, *texts, *pipe.lost(pipe.texts_table)}
+        gone = {*missing, *texts, *pipe.failed(pipe.texts_table)}
         done = [s for s in wanted if s not in gone]
         passages = self._left(pipe.passages_table, pipe.missing(pipe.passages_table, done))
         unsplit = [*passages, *(s for s in texts if s not in set(passages))]
@@ -286,7 +286,7 @@ class _Planner:
     def questions(self, questions: Sequence[Question]) -> Iterable[StepPlan]:
         pipe = self._pipeline
         snapshot = self._snapshot()
-        what = pipe.answers_run(snapshot)
+        what = pipe.answers_work_id(snapshot)
         by_id = {q.id: q for q in questions}
         rows = {q.id: row_key(q, snapshot) for q in questions}
         ids = list(by_id)
@@ -368,7 +368,7 @@ class _Planner:
     def _requests(self, step: Any, todo: Sequence[Question]) -> tuple[MemoTable, dict[str, str]]:
         """The memo table that a step asks of, and the key of its request about each question."""
         if isinstance(step, Generate):
-            kit = self._pipeline.place.kit(None)
+            kit = self._pipeline.worker.kit(None)
             heard = asyncio.run(first_request(step, kit, todo))
             return replies_of(step.model), {
                 q.id: a.keys[0] for q, a in zip(todo, heard, strict=True) if a is not None
@@ -400,7 +400,7 @@ class _Planner:
         reasons: Counter[str] = Counter()
         for n, why in calls:
             reasons[why] += n
-        place = self._pipeline.place
+        place = self._pipeline.worker
         measured = rate(stage, self._runs, place.engine, place.device)
         costs = cost(self._steps[name], measured, todo, max_calls, exact, guess)
         return StepPlan(name, rows, cached, max_calls, exact, dict(reasons), guess, costs)
