@@ -78,7 +78,14 @@ def stored_faults(pipe):
     return [(r["id"], r["reason"], r["attempts"], r["transient"]) for r in rows]
 
 
-@pytest.mark.parametrize("how", ["segfault", "hang", "memory"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        "segfault",
+        pytest.param("hang", marks=pytest.mark.drill),
+        pytest.param("memory", marks=pytest.mark.drill),
+    ],
+)
 def test_one_row_in_a_thousand_that_kills_stops_or_fills_its_worker_costs_one_row(
     sources, how, tmp_path, local_ray, pools
 ):

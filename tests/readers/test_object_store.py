@@ -87,7 +87,7 @@ def test_nothing_is_asked_again_and_a_release_can_be_set_there(filled, tmp_path)
     pipeline, data, first = filled
     again = evaluate(pipeline, [data], "crag", None, "official", tmp_path / "again")
     assert again.reused == first.report.questions
-    assert sum(s.asked for s in again.report.steps) == 0
+    assert sum(s.computed for s in again.report.steps) == 0
     assert live(pipeline.store) is None
     promote(pipeline.store, again.manifest, [])
     assert live(Store.open(pipeline.store.uri)).run == again.manifest.run

@@ -320,10 +320,10 @@ def _row_by_row(fill: TableTask, part: Task, pool: Pool, limits: Timeouts) -> Ta
                 actor = worker.remote(fill, limits)
                 continue
             for name, count in tried.counts.items():
-                asked.setdefault(name, StageCounters()).tally.add(count.tally)
+                asked.setdefault(name, StageCounters()).calls.add(count.calls)
         done: TaskResult = ray.get(actor.do.remote(replace(part, lost=lost)))
         for name, count in done.counts.items():  # what the trials asked is remembered now, and was asked
-            count.tally.add(asked.get(name, StageCounters()).tally)
+            count.calls.add(asked.get(name, StageCounters()).calls)
         return done
     except RayTaskError as e:
         raise e.cause if isinstance(e.cause, Exception) else e from e

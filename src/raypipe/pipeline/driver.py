@@ -372,7 +372,7 @@ class Pipeline:
                 rows = done.places.setdefault(work.pool, {})
                 rows[part.where] = rows.get(part.where, 0) + part.ids
                 for count in part.counts.values():
-                    task.wrote(count.tally.tokens.generated, count.seconds)
+                    task.wrote(count.calls.tokens.generated, count.seconds)
                 task.advance(part.ids)
         done.keep()
 
