@@ -150,12 +150,11 @@ def drive(address: str, session: int, folder: Path, kills: Sequence[Kill]) -> No
     from raypipe.cluster import pools
     from raypipe.cluster.file import Pool
     from raypipe.core.config import Conf
+    from raypipe.core.errors import ConfError
     from raypipe.evaluation.evaluate import evaluate
     from raypipe.pipeline.driver import Pipeline, TaskSizes
     from raypipe.report.progress import Progress
     from raypipe.store import Store
-
-    from raypipe.core.errors import ConfError
 
     diary = folder / "diary"
     try:
@@ -294,7 +293,7 @@ def prepare() -> Any:
 
 
 def run(drivers: Any, head: Head, folder: Path, kills: Sequence[Kill] = ()) -> str:
-    """One run in a process of its own; "finished", or how it ended. A Ray that cannot be joined is replaced."""
+    """One run in its own process; "finished", or how it ended. A Ray that cannot be joined is replaced."""
     for _ in range(JOINS):
         code, said = _run(drivers, head, folder, kills)
         if code == 0:

@@ -92,7 +92,7 @@ def test_one_row_in_a_thousand_that_kills_stops_or_fills_its_worker_costs_one_ro
     local_ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers have no tests to import
     pipe, ids = sources
     poison, diary = ids[457], tmp_path / "diary"
-    limits = pools.Limits(row_s=0.03, open_s=6.0)  # a part of 100 has 9 s, a row alone 6
+    limits = pools.Timeouts(row_s=0.03, open_s=6.0)  # a part of 100 has 9 s, a row alone 6
 
     def runner(verb, fill, parts):
         pool = pools.Pool(actors=2, cpus=0.5)

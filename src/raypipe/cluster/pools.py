@@ -1,8 +1,8 @@
 """Parts of work on Ray Data: the actor pools, and the engines that live beside the pool that asks them.
 
-What a part computes and stores is in `work.py`, what an engine is in `engines.py`, what fits is said by
-`rooms.py` before anything starts. One pool runs at a time, so a pool may take the whole cluster and none
-waits for another.
+What a part computes and stores is in `pipeline.tasks`, what an engine is in `models.actors`, what fits is
+checked by `capacity.py` before anything starts. One pool runs at a time, so a pool may take the whole cluster
+and none waits for another.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from raypipe.core.records import Fault, digest
 from raypipe.core.singleflight import SingleFlight
 
 Values: TypeAlias = np.ndarray
-"""One value per key: (keys, dim) or (keys,) float32, or (keys,) of `chat.Generated` as objects."""
+"""One value per key: (keys, dim) or (keys,) float32, or (keys,) of `llm.Generated` as objects."""
 
 ENTRY_BYTES = 300
 """What a remembered value takes beside its numbers, about: its key, and its places in two tables."""

@@ -53,7 +53,7 @@ def print_report(console: Console, report: Mapping[str, Any], outputs: Outputs) 
 
 
 def print_losses(console: Console, found: Mapping[str, Any]) -> None:
-    """What became of the rows of a run, and each that could not be done (`letters.Losses`)."""
+    """What became of the rows of a run, and each that could not be done (`dead_letters.DeadLetters`)."""
     table = grid("rows", "in all", "done", "dead letters", "to do")
     for t in found["rows"]:
         table.add_row(t["what"], *(str(t[k]) for k in ("rows", "done", "dead", "todo")))

@@ -84,7 +84,7 @@ STATES = {
 
 
 def print_story(console: Console, story: Mapping[str, Any]) -> None:
-    """One row of a run (`why.Story`)."""
+    """One row of a run (`explain.Explanation`)."""
     console.print(Text(f"{story['question']}: {STATES[story['state']]}", "bold"))
     if story["outcome"]:
         console.print(Text(f"{story['answer']}  [{story['outcome']}]"))

@@ -49,7 +49,7 @@ class NotReady(Unavailable):
 
 @dataclass(frozen=True, slots=True)
 class QueryRequest:
-    """One request. Its deadline is `question.due`."""
+    """One request. Its deadline is `Question.due`."""
 
     question: Question
     sources: tuple[Source, ...] | None = None  # documents of its own; None: it is asked of the store

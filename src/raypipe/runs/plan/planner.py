@@ -129,7 +129,7 @@ def plan(
 ) -> Plan:
     """What an eval of these questions may have to do on this store. `fresh`: every question is answered anew
     and no reply counts as remembered. `old`: ids of questions whose answers are to be worked out again, since
-    a graph's replies no longer hold (`evaluate.stale`)."""
+    a graph's replies no longer hold (`evaluation.expiry`)."""
     questions = list(questions)  # gone through several times
     runs = recent(pipeline.store, LOOKED_BACK)
     planner = _Planner(pipeline, runs, coming or NewSources(), fresh, frozenset(old))
