@@ -33,10 +33,13 @@ def print_report(console: Console, report: Mapping[str, Any], outputs: Outputs) 
         console.print(Text(f"{report['without_truth']} more questions have no truth in the dataset"))
     steps = grid("step", "rows", "planned", "asked", "remembered", "skipped", "faults", "seconds")
     for s in report["steps"]:
-        counts = (str(s[k]) for k in ("rows", "planned", "asked", "remembered", "skipped", "faults"))
-        steps.add_row(Text(s["step"]), *counts, f"{s['seconds']:.1f}")
+        planned = "not known" if s["planned"] is None else str(s["planned"])
+        counts = (str(s[k]) for k in ("asked", "remembered", "skipped", "faults"))
+        steps.add_row(Text(s["step"]), str(s["rows"]), planned, *counts, f"{s['seconds']:.1f}")
     console.print(steps)
-    planned, asked, known = (sum(s[k] for s in report["steps"]) for k in ("planned", "asked", "remembered"))
+    bounds = [s["planned"] for s in report["steps"]]
+    planned = "not known how many" if None in bounds else str(sum(bounds))
+    asked, known = (sum(s[k] for s in report["steps"]) for k in ("asked", "remembered"))
     console.print(Text(f"calls: {planned} planned, {asked} made, {known} remembered"))
     if report["resumed"]:
         console.print(Text(resumed(report)))
