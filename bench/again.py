@@ -49,7 +49,7 @@ def main() -> int:
             done = evaluate(pipe, [folder / "world"], "synth", None, "official", folder / "out")
             took.append(round(time.perf_counter() - start, 2))
             cpu.append(round(time.process_time() - worked, 2))
-            calls.append(sum(s.asked for s in done.report.steps))
+            calls.append(sum(s.computed for s in done.report.steps))
     found = {
         "recipe": recipe.name, "questions": given.questions, "calls": calls, "seconds": took,
         "cpu_seconds": cpu, "ratio": round(took[1] / took[0], 3),

@@ -70,7 +70,7 @@ async def answered(recipe: Recipe, questions: list[Question]) -> tuple[list[Ques
     ask = QuestionExecutor(recipe, kit, MemoryMemo())
     out = await ask(questions)
     await kit.close()
-    return out, sum(c.tally.replies.asked for c in ask.counts.values())
+    return out, sum(c.calls.replies.computed for c in ask.counts.values())
 
 
 def measured(folder: Path, questions: int, seed: int, behind: bool) -> dict[str, Any]:

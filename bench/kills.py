@@ -51,6 +51,8 @@ Points: TypeAlias = dict[str, int]
 """Point -> times that a run comes to it."""
 
 PATIENCE_S = 600.0  # for any run: one takes 10 s on an idle machine, minutes on a crowded one
+NOT_JOINED = 75  # exit code of a driver that could not join its Ray: nothing was run and nothing is shown
+JOINS = 3  # Rays that are tried for a run before the drill gives up
 LAST_S = 15.0  # for a driver whose raylet is gone, which may never end: then it dies, too
 
 DRIVER = (
@@ -148,13 +150,18 @@ def drive(address: str, session: int, folder: Path, kills: Sequence[Kill]) -> No
     from raypipe.cluster import pools
     from raypipe.cluster.file import Pool
     from raypipe.core.config import Conf
+    from raypipe.core.errors import ConfError
     from raypipe.evaluation.evaluate import evaluate
     from raypipe.pipeline.driver import Pipeline, TaskSizes
     from raypipe.report.progress import Progress
     from raypipe.store import Store
 
     diary = folder / "diary"
-    pools.connect(address)
+    try:
+        pools.connect(address)
+    except ConfError as e:
+        print(e, flush=True)
+        os._exit(NOT_JOINED)
     import ray
 
     ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers do not import a script
@@ -286,7 +293,19 @@ def prepare() -> Any:
 
 
 def run(drivers: Any, head: Head, folder: Path, kills: Sequence[Kill] = ()) -> str:
-    """One run in a process of its own; "finished", or how it ended."""
+    """One run in its own process; "finished", or how it ended. A Ray that cannot be joined is replaced."""
+    for _ in range(JOINS):
+        code, said = _run(drivers, head, folder, kills)
+        if code == 0:
+            return "finished"
+        if code != NOT_JOINED:
+            return f"exit code {code}: {said}"
+        head.down()
+    raise SystemExit(f"no Ray could be joined, {JOINS} were started: {said}")
+
+
+def _run(drivers: Any, head: Head, folder: Path, kills: Sequence[Kill]) -> tuple[int | None, str]:
+    """The exit code of one run, and the last of what it said."""
     head.up()
     (folder / "diary.dead").unlink(missing_ok=True)
     process = drivers.Process(target=drive, args=(head.address, head.session, folder, kills), daemon=True)
@@ -298,10 +317,8 @@ def run(drivers: Any, head: Head, folder: Path, kills: Sequence[Kill] = ()) -> s
             deadline, gone = time.monotonic() + LAST_S, True
     process.kill()
     process.join()
-    if process.exitcode == 0:
-        return "finished"
     said = folder / "said"
-    return f"exit code {process.exitcode}: {said.read_text()[-1500:] if said.exists() else ''}"
+    return process.exitcode, said.read_text()[-1500:] if said.exists() else ""
 
 
 def contents(folder: Path) -> dict[str, list[str]]:

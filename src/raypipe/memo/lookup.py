@@ -98,7 +98,7 @@ class NoReply(NotCached):
 
 
 class CacheOnlyKit(ForwardingKit[Kit]):
-    """A kit without models (`step.Kit`): whatever the memo does not know is not asked, and raises."""
+    """A kit without models (`protocols.Kit`): whatever the memo does not know is not asked, and raises."""
 
     def embedder(self, model: Model) -> Embed:
         async def embed(texts: Sequence[str], role: Role) -> np.ndarray:

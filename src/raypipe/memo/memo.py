@@ -25,7 +25,7 @@ from raypipe.core.records import Fault, digest
 from raypipe.core.singleflight import SingleFlight
 
 Values: TypeAlias = np.ndarray
-"""One value per key: (keys, dim) or (keys,) float32, or (keys,) of `chat.Generated` as objects."""
+"""One value per key: (keys, dim) or (keys,) float32, or (keys,) of `llm.Generated` as objects."""
 
 ENTRY_BYTES = 300
 """What a remembered value takes beside its numbers, about: its key, and its places in two tables."""
@@ -121,8 +121,8 @@ class Memo(Protocol):
 class CallCount:
     """How many distinct requests of one kind were asked of a model, and how many were remembered."""
 
-    asked: int = 0
-    remembered: int = 0
+    computed: int = 0
+    cached: int = 0
 
 
 @dataclass(slots=True)
@@ -150,12 +150,12 @@ class CallCounts:
         return cls(**counts, tokens=Tokens(**tree["tokens"]))
 
     @property
-    def asked(self) -> int:
-        return self.vectors.asked + self.scores.asked + self.replies.asked
+    def computed(self) -> int:
+        return self.vectors.computed + self.scores.computed + self.replies.computed
 
     @property
-    def remembered(self) -> int:
-        return self.vectors.remembered + self.scores.remembered + self.replies.remembered
+    def cached(self) -> int:
+        return self.vectors.cached + self.scores.cached + self.replies.cached
 
     def add(self, other: CallCounts) -> None:
         """Adds what another kit counted."""
@@ -302,7 +302,7 @@ class _Remembering(ForwardingKit[Kit]):
 
                 period = ref.refresh.get(domain_of(path))
                 if period == 0:
-                    self._tally.replies.asked += 1
+                    self._tally.replies.computed += 1
                     return await request(path, body)
                 key = digest(ref.version, path, json.dumps(dict(body), sort_keys=True), "")
                 key = _until(key, period, self._clock())
@@ -338,8 +338,8 @@ class _Remembering(ForwardingKit[Kit]):
 
         for i, value in enumerate(await self._asking.of([(table.name, key) for key in distinct], find)):
             values[i] = value
-        count.asked += asked
-        count.remembered += len(distinct) - asked
+        count.computed += asked
+        count.cached += len(distinct) - asked
         place = {key: i for i, key in enumerate(distinct)}
         return values[[place[key] for key in keys]]
 

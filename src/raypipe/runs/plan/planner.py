@@ -56,11 +56,11 @@ class StepPlan:
 
     step: str  # its name in the recipe
     rows: float  # in all: sources; chunks, for embed; questions; math.inf: not known
-    remembered: int  # rows for which nothing is asked
-    may_ask: float  # calls; for parse and split: sources to work on; math.inf: not known
-    exact: bool  # False: may_ask is an upper bound
+    cached: int  # rows for which nothing is asked
+    max_calls: float  # calls; for parse and split: sources to work on; math.inf: not known
+    exact: bool  # False: max_calls is an upper bound
     reasons: Mapping[str, float]
-    """row, model, prompt, parameter, version, upstream, stale -> calls; they add up"""
+    """row, model, prompt, parameter, version, upstream, expired -> calls; they add up"""
     expected_calls: (
         ExpectedCalls | None
     )  # calls by what earlier runs asked; None: `exact`, or no earlier run says
@@ -69,7 +69,7 @@ class StepPlan:
     def estimate(self) -> dict[str, Any]:
         """What is likely, as JSON: each a range, or null where no earlier run says. `runs`: how many say how
         many calls; 0 where that is exact or nobody says."""
-        exact = [_known(self.may_ask)] * 2 if self.exact else None
+        exact = [_known(self.max_calls)] * 2 if self.exact else None
         took = self.cost.seconds
         return {
             "calls": list(self.expected_calls.calls) if self.expected_calls else exact,
@@ -93,7 +93,7 @@ class Plan:
 
     def planned(self) -> dict[str, int | None]:
         """Step -> calls that may be made; None where that is not known."""
-        return {s.step: _known(s.may_ask) for s in self.steps}
+        return {s.step: _known(s.max_calls) for s in self.steps}
 
     def bytes_at_least(self) -> int:
         """That the store will grow by, whatever the texts are: nothing that is only likely."""
@@ -105,8 +105,8 @@ class Plan:
                 {
                     "step": s.step,
                     "rows": _known(s.rows),
-                    "remembered": s.remembered,
-                    "may_ask": _known(s.may_ask),
+                    "cached": s.cached,
+                    "max_calls": _known(s.max_calls),
                     "exact": s.exact,
                     "reasons": {why: _known(n) for why, n in s.reasons.items()},
                     "estimate": s.estimate(),
@@ -132,8 +132,8 @@ def plan(
     old: Collection[str] = (),
 ) -> Plan:
     """What an eval of these questions may have to do on this store. `fresh`: every question is answered anew
-    and no reply counts as remembered. `old`: ids of questions whose answers are to be worked out again, since
-    a graph's replies no longer hold (`evaluate.stale`)."""
+    and no reply counts as cached. `old`: ids of questions whose answers are to be worked out again, since
+    a graph's replies no longer hold (`evaluation.expiry`)."""
     questions = list(questions)  # gone through several times
     runs = recent(pipeline.store, LOOKED_BACK)
     planner = _Planner(pipeline, runs, coming or NewSources(), fresh, frozenset(old))
@@ -239,14 +239,14 @@ class _Planner:
         calls = [(n, self._why(name, s in before)) for s, n in asks.items() if n]
         stored_chunks = sum(counts.of(s) for s in {*here, *lacking})
         rows = stored_chunks + sum(b.chunks for b in bounds.values())
-        may_ask = self._sum(calls)
+        max_calls = self._sum(calls)
         exact, guess = same and not unsplit, None
         if not exact:
             split = next(s.name for s in self._pipeline.recipe.corpus if table_of(s.step) == "passages")
             others = embedded(self._stages[name], self._stages[split], self._runs)
             unknown = len(unsplit) + (0 if same else len(lacking))
-            guess = expected_calls(others, unknown, may_ask, sum(fresh.values()) if same else 0)
-        texts = guess.calls[1] if guess else may_ask
+            guess = expected_calls(others, unknown, max_calls, sum(fresh.values()) if same else 0)
+        texts = guess.calls[1] if guess else max_calls
 
         def stored(texts: float) -> float:
             return embedded_bytes(model.dim, texts)
@@ -326,7 +326,7 @@ class _Planner:
         for bound in self._bounds:
             asks = self._ask(bound, len(by_id), todo, answered, last, sure)
             yield asks
-            sure = sure and not may_fault(bound.each, asks.may_ask)
+            sure = sure and not may_fault(bound.each, asks.max_calls)
 
     def _ask(
         self, bound: StageBound, rows: int, todo: Sequence[Question], answered: StoredAnswers,
@@ -346,7 +346,7 @@ class _Planner:
             calls, exact = self._told(stage, unsettled)
             exact = exact and sure and not stage.when
         asking = {i: n for i, n in calls.items() if n}
-        listed = [(n, "stale" if i in old else self._why(stage.name, i in last)) for i, n in asking.items()]
+        listed = [(n, "expired" if i in old else self._why(stage.name, i in last)) for i, n in asking.items()]
         guess = None
         if not exact:
             guess = expected_calls(
@@ -397,20 +397,20 @@ class _Planner:
     # --- both
 
     def _step(
-        self, name: str, rows: float, remembered: int, calls: Sequence[tuple[float, str]], todo: float,
+        self, name: str, rows: float, cached: int, calls: Sequence[tuple[float, str]], todo: float,
         exact: bool, guess: ExpectedCalls | None, tokens: float, stored: Callable[[float], float],
     ) -> StepPlan:  # fmt: skip
         """`calls`: how many, and why. `todo`: rows to pass the step, as many as is likely. `tokens`: of a
         call, at most; `stored`: calls -> bytes."""
         stage = self._stages[name]
-        may_ask = self._sum(calls)
+        max_calls = self._sum(calls)
         reasons: dict[str, float] = {}
         for n, why in calls:
             reasons[why] = reasons.get(why, 0) + n
         place = self._pipeline.place
         measured = rate(stage, self._runs, place.engine, place.device)
-        costs = cost(tokens, stored, measured, todo, may_ask, exact, guess)
-        return StepPlan(name, rows, remembered, may_ask, exact, reasons, guess, costs)
+        costs = cost(tokens, stored, measured, todo, max_calls, exact, guess)
+        return StepPlan(name, rows, cached, max_calls, exact, reasons, guess, costs)
 
     @staticmethod
     def _sum(calls: Sequence[tuple[float, str]]) -> float:
