@@ -21,7 +21,7 @@ RANKING = frozenset({"hits", "order"})
 
 
 def bound_of(step: Step, question: Question, reach: Reach) -> Bound:
-    """`step.bound(question, reach)`. By default the calls are not known, nor is the ranking behind a step
+    """What the step's method bound says. By default the calls are not known, nor is the ranking behind a step
     that writes it."""
     bound = getattr(step, "bound", None)
     if bound is not None:
@@ -37,7 +37,7 @@ def bound_of(step: Step, question: Question, reach: Reach) -> Bound:
 
 
 def corpus_bound_of(step: CorpusStep, chars: float) -> CorpusBound:
-    """`step.bound(chars)`. By default nothing is known, and nothing is of a text whose length is not."""
+    """What the step's method bound says. By default nothing is known, and nothing is of a text whose length is not."""
     bound = getattr(step, "bound", None)
     if bound is None or math.isinf(chars):
         return CorpusBound(math.inf, math.inf, math.inf)
@@ -51,7 +51,7 @@ def is_bounded(step: Step | CorpusStep) -> bool:
 
 
 def answer_cut(step: Step) -> tuple[int, Model] | None:
-    """`step.answer_cut()`: after how many tokens a deciding step cuts answers, and whose tokens they are. By
+    """What the step's method answer_cut says: after how many tokens a deciding step cuts answers, and whose tokens they are. By
     default it does not."""
     cut = getattr(step, "answer_cut", None)
     return None if cut is None else cut()
