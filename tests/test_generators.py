@@ -179,7 +179,7 @@ def evaluated(tmp_path, world, out, fresh=False, recipe="db3-task1-700"):
 
 
 def asked(done):
-    return {s.step: s.asked for s in done.report.steps if s.asked}
+    return {s.step: s.computed for s in done.report.steps if s.computed}
 
 
 def test_a_second_run_asks_nothing_and_a_fresh_one_asks_the_language_model_alone(tmp_path, world):

@@ -212,7 +212,7 @@ def test_a_store_that_may_not_be_written_is_read_without_a_lease(bench, store, c
     (bench.folder / "store" / "_lease").write_text("no folder: nothing can be put into it")
     online = Answerer(bench.pipeline().recipe, LocalKit(None, "sorted"), store.uri)
     assert asyncio.run(online.ready()) == []
-    assert "no lease on what is read" in caplog.text
+    assert "no read lease" in caplog.text
 
 
 def test_a_clock_that_jumps_takes_no_version_and_no_lease(bench, store, monkeypatch):

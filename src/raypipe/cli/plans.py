@@ -87,7 +87,7 @@ def _planned(args: argparse.Namespace, settings: Settings, uri: str) -> int:
         questions, coming = list(questions_of(pipeline, None, args.limit)), NewSources()
     old = expired_answers(pipeline, questions)
     found = plan(pipeline, questions, coming, old=old if args.refresh else ()).to_json()
-    found["old"] = len(old)
+    found["expired"] = len(old)
     found["placement"] = _placement(args, settings, pipeline.recipe, found["steps"])
     if args.json:
         options.print_json(found)

@@ -155,7 +155,7 @@ class Answerer:
             passages = await _passages(answered, over.index, url) if request.include_passages else ()
         used = CallCounts()
         for count in counts.values():
-            used.add(count.tally)
+            used.add(count.calls)
         stages = {name: c.seconds for name, c in counts.items() if name in self._question_stages}
         wall = {**seconds, **stages, "total": time.perf_counter() - start}
         timings = {name: round(s * 1000, 1) for name, s in wall.items()}
@@ -178,9 +178,9 @@ class Answerer:
 def _usage(used: CallCounts) -> dict[str, int]:
     tokens = used.tokens
     return {
-        "embedded": used.vectors.asked,
-        "scored": used.scores.asked,
-        "chats": used.replies.asked,
+        "embedded": used.vectors.computed,
+        "scored": used.scores.computed,
+        "chats": used.replies.computed,
         "prompt_tokens": tokens.prompt,
         "cached_tokens": tokens.cached,
         "generated_tokens": tokens.generated,

@@ -13,7 +13,7 @@ from raypipe.serving.filters import Filters
 
 @dataclass(frozen=True, slots=True)
 class QueryRequest:
-    """One request. Its deadline is `question.due`."""
+    """One request. Its deadline is `Question.due`."""
 
     question: Question
     sources: tuple[Source, ...] | None = None  # documents of its own; None: the store is searched

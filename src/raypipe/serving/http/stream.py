@@ -6,7 +6,7 @@ event: draft    {"stage": "generate:web", "text": "The"} a piece of what a model
 event: answer   the body that /v1/answer returns without `stream`; the last event
 event: error    a problem; the last event
 
-`fastapi.sse` writes the events. FastAPI's generator routes (`response_class=EventSourceResponse`) do not
+FastAPI's sse module writes the events. Its generator routes (`response_class=EventSourceResponse`) do not
 fit: the body says whether a route returns JSON or a stream, and a refusal (400, 429) is a status, sent
 before a stream begins.
 """
@@ -117,7 +117,7 @@ async def encode_events(events: AsyncIterator[Event | None]) -> AsyncIterator[by
 def encode_event(data: Any, name: str | None = None) -> bytes:
     """One event with `data` as JSON.
 
-    The JSON is ASCII: `format_sse_event` splits the data wherever `str.splitlines` does, at U+2028 and U+0085
+    The JSON is ASCII: `format_sse_event` splits the data wherever splitlines does, at U+2028 and U+0085
     too, which JSON leaves as they are and a client would join with a line feed, inside a string.
 
     >>> encode_event({"text": "a\\u2028b"}, "draft")

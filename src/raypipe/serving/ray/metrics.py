@@ -11,7 +11,7 @@ SHARE_BUCKETS = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0]
 
 
 class RayMetrics:
-    """`serving.http.middleware.RequestMetrics` for Prometheus: Ray puts `ray_` before each name."""
+    """`middleware.RequestMetrics` for Prometheus: Ray puts `ray_` before each name."""
 
     def __init__(self) -> None:
         self._ongoing = 0

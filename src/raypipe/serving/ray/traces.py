@@ -14,7 +14,7 @@ from raypipe.serving.query import QueryResult
 
 
 class TracedMetrics:
-    """`serving.http.middleware.RequestMetrics` that also sends spans to a collector, in the background."""
+    """`middleware.RequestMetrics` that also sends spans to a collector, in the background."""
 
     def __init__(self, inner: RequestMetrics, tracer: Any) -> None:
         self._inner, self._tracer = inner, tracer
