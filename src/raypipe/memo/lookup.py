@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from raypipe.core.digests import model_identity
 from raypipe.core.kg import Request
 from raypipe.core.kits import ForwardingKit
 from raypipe.core.llm import Chat, Generated, Generator, Sampling
@@ -22,11 +21,6 @@ from raypipe.memo.memo import CallCounts, Memo, MemoryMemo, MemoTable, Values, c
 from raypipe.store.database import Store, missing
 
 _FOLDER = "_memo"  # of values that no table has yet
-
-
-def vector_key(model: Model, role: Role, text: str) -> str:
-    """The key under which a text's vector is remembered."""
-    return digest(model_identity(model), role, text)
 
 
 def lookup(store: Store, table: MemoTable, keys: Sequence[str], version: int | None = None) -> set[str]:

@@ -18,7 +18,8 @@ from raypipe.core import arrow
 from raypipe.core.protocols import Model, Step
 from raypipe.core.records import Question, digest
 from raypipe.memo.disk import FRESH_BYTES
-from raypipe.memo.lookup import first_request, lookup, vector_key
+from raypipe.memo.keys import vector_keys
+from raypipe.memo.lookup import first_request, lookup
 from raypipe.memo.memo import ENTRY_BYTES, MemoTable, replies_of, vectors_of
 from raypipe.pipeline.driver import Pipeline
 from raypipe.pipeline.tasks import chunks_of, key_of_row
@@ -260,8 +261,9 @@ class _Planner:
         pipe = self._pipeline
         chunks = chunks_of(self._store, pipe.texts_table, pipe.passages_table, tuple(sources))
         keys: dict[str, set[str]] = {}
-        for source, text in zip(chunks["source"].to_pylist(), chunks["chunk_text"].to_pylist(), strict=True):
-            keys.setdefault(source, set()).add(vector_key(model, "passage", text))
+        found = vector_keys(model, "passage", chunks["chunk_text"].to_pylist())
+        for source, key in zip(chunks["source"].to_pylist(), found, strict=True):
+            keys.setdefault(source, set()).add(key)
         return {s: keys[s] for s in sources if s in keys}
 
     def _longest_passage(self, unsplit: Sequence[str], counts: Chunks, chars: Mapping[str, int]) -> int:
@@ -374,7 +376,8 @@ class _Planner:
                 q.id: a.keys[0] for q, a in zip(todo, heard, strict=True) if a is not None
             }
         render = query_renderer(step.query)
-        return vectors_of(step.model), {q.id: vector_key(step.model, "query", render(q)) for q in todo}
+        keys = vector_keys(step.model, "query", [render(q) for q in todo])
+        return vectors_of(step.model), dict(zip((q.id for q in todo), keys, strict=True))
 
     def _before(self, stage: Stage[Any]) -> Iterable[Stage[Step]]:
         for s in self._pipeline.recipe.question:
