@@ -37,7 +37,7 @@ def bound_of(step: Step, question: Question, reach: Reach) -> Bound:
 
 
 def corpus_bound_of(step: CorpusStep, chars: float) -> CorpusBound:
-    """What the step's method bound says. By default nothing is known, and nothing is of a text whose length is not."""
+    """What the step's method bound says. By default, and for a text of unknown length, nothing is known."""
     bound = getattr(step, "bound", None)
     if bound is None or math.isinf(chars):
         return CorpusBound(math.inf, math.inf, math.inf)
@@ -51,8 +51,8 @@ def is_bounded(step: Step | CorpusStep) -> bool:
 
 
 def answer_cut(step: Step) -> tuple[int, Model] | None:
-    """What the step's method answer_cut says: after how many tokens a deciding step cuts answers, and whose tokens they are. By
-    default it does not."""
+    """The tokens after which a deciding step cuts answers, and the tokenizer, as its method answer_cut says.
+    By default it does not cut."""
     cut = getattr(step, "answer_cut", None)
     return None if cut is None else cut()
 
