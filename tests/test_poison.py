@@ -109,9 +109,9 @@ def test_one_row_in_a_thousand_that_kills_stops_or_fills_its_worker_costs_one_ro
 
 
 def _done():
-    from raypipe.pipeline.driver import Done
+    from raypipe.pipeline.counters import RunCounters
 
-    return Done()
+    return RunCounters()
 
 
 def test_what_a_caller_can_mend_ends_the_run_at_once_with_its_own_type(sources, tmp_path, local_ray, pools):

@@ -18,6 +18,7 @@ from raypipe.pipeline.tasks import WorkerConfig
 from raypipe.recipes.serialize import from_plain
 from raypipe.report.console import print_losses
 from raypipe.report.progress import Progress
+from raypipe.report.report import JSON_FORMAT
 from raypipe.runs.manifest import answer_keys, read
 from raypipe.store import Store
 
@@ -46,6 +47,7 @@ def _faults(args: argparse.Namespace, settings: Settings) -> int:
     pipeline = Pipeline(store, from_plain(manifest.recipe), place, TaskSizes(1, 1), inline, silent)
     found = dead_letters(pipeline, questions_of(pipeline, sorted(answer_keys(store, manifest.run)), None), {})
     tree = {
+        "format": JSON_FORMAT,
         "run": manifest.run,
         "rows": [asdict(t) for t in found.counts],
         "faults": [asdict(x) for x in found.rows],

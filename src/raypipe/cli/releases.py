@@ -12,6 +12,7 @@ from rich.text import Text
 from raypipe.cli import options
 from raypipe.cli.settings import Settings
 from raypipe.report.console import grid
+from raypipe.report.report import JSON_FORMAT
 from raypipe.runs.manifest import read
 from raypipe.runs.prune import prune
 from raypipe.runs.release import Release, gate, live, promote, releases, rollback, summary
@@ -71,7 +72,7 @@ def _releases(args: argparse.Namespace, settings: Settings) -> int:
     now = live(store)
     found = [summary(r, now.id if now else "") for r in releases(store)]
     if args.json:
-        options.print_json({"releases": found})
+        options.print_json({"format": JSON_FORMAT, "releases": found})
         return 0
     shown = grid("release", "live", "recipe", "run", "score")
     for r in found:

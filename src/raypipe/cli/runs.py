@@ -26,7 +26,7 @@ from raypipe.metrics.textfile import replaced
 from raypipe.report.console import print_report
 from raypipe.report.plans import print_changes, print_plan
 from raypipe.report.progress import Progress
-from raypipe.report.report import to_json
+from raypipe.report.report import JSON_FORMAT, to_json
 from raypipe.runs.changes import changes, compared_with
 from raypipe.runs.manifest import to_json as plain_json
 from raypipe.runs.plan.planner import Plan
@@ -119,7 +119,7 @@ def _answer(args: argparse.Namespace, settings: Settings) -> int:
 
 def _counts(args: argparse.Namespace, counts: dict[str, dict[str, Any]]) -> int:
     if args.json:
-        options.print_json({"recipe": args.recipe, "steps": counts})
+        options.print_json({"format": JSON_FORMAT, "recipe": args.recipe, "steps": counts})
         return 0
     if not counts:
         print("nothing was missing")
@@ -163,7 +163,9 @@ def _reprocess(args: argparse.Namespace, settings: Settings) -> int:
     options.delivered(args.out, done.outputs.report.parent)
     report = to_json(done.report)
     if args.json:
-        options.print_json({"plan": dict(done.manifest.plan), "report": report, "changes": tree})
+        options.print_json(
+            {"format": JSON_FORMAT, "plan": dict(done.manifest.plan), "report": report, "changes": tree}
+        )
     else:
         print_report(Console(), report, done.outputs)
         if tree is None:

@@ -17,6 +17,8 @@ from raypipe.metrics.prompt_injection import PromptInjection
 from raypipe.metrics.textfile import replaced
 from raypipe.report.page import SHOWN, QuestionResult, ShownQuestion, render
 
+JSON_FORMAT = 2  # of what commands print for programs: evaluation.outputs
+
 
 @dataclass(frozen=True, slots=True)
 class StepLine:
@@ -110,6 +112,7 @@ def to_json(report: EvalReport) -> dict[str, Any]:
     """The report as one JSON object: what `eval --json` prints and report.json holds."""
     marks = report.marks
     return {
+        "format": JSON_FORMAT,
         "run": report.run,
         "recipe": report.recipe,
         "digest": report.digest,

@@ -31,7 +31,7 @@ from raypipe.store.tables import check_run
 
 T = TypeVar("T")
 
-FORMAT = 1
+FORMAT = 2
 
 
 class GateFailed(RaypipeError):
@@ -193,7 +193,13 @@ def _release(store: Store, id: str) -> Release:
     raw = store.files.read(name)
     if raw is None:
         raise ConfError(f"{store.uri}/{name} is gone: promote a run again")
-    return _read(store, name, raw, Release)
+    found = _read(store, name, raw, Release)
+    if found.format != FORMAT:
+        raise StoreError(
+            f"{store.uri}/{name}: release of format {found.format}, this raypipe reads {FORMAT}: promote "
+            "a run again"
+        )
+    return found
 
 
 def _read(store: Store, name: str, raw: bytes, record: type[T]) -> T:
