@@ -319,8 +319,8 @@ def test_keys_come_from_the_environment_and_a_file_and_a_wrong_one_is_not_repeat
     file = tmp_path / "keys"
     file.write_text(f"# for the team\n{KEY}\n\nanother-key-of-length\n")
     keys = ServeArgs(keys=str(file)).face({"RAYPIPE_KEYS": "a-third-key-of-length, "}).keys
-    assert all(keys.knows(k) for k in (KEY, "another-key-of-length", "a-third-key-of-length"))
-    assert not keys.knows("") and not keys.knows("# for the team")
+    assert all(keys.accepts(k) for k in (KEY, "another-key-of-length", "a-third-key-of-length"))
+    assert not keys.accepts("") and not keys.accepts("# for the team")
     file.write_text("# none\n")
     for endpoint, environ, says in (
         (ServeArgs(keys=str(file)), {}, "expected a key a line"),
