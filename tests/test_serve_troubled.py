@@ -167,7 +167,7 @@ def test_a_question_that_kills_its_replica_kills_at_most_three_and_the_others_ar
     assert answered(url)
 
 
-def test_with_its_model_away_the_answer_says_what_is_missing(url, upstream):
+def test_with_its_model_unavailable_the_answer_says_what_is_missing(url, upstream):
     """The last of all: it ends the model."""
     upstream.end()
     reply = ask(url, "who wrote the first program?")

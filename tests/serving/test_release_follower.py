@@ -127,9 +127,7 @@ def test_a_release_whose_model_is_unavailable_is_followed_once_it_is_back(two):
 class Broken(LocalKit):
     """Models of which one cannot be loaded, or only slowly, as a library has it."""
 
-    load: ClassVar[
-        list[float | Exception]
-    ] = []  # of the next loads: seconds that one takes, or what it raises
+    load: ClassVar[list[float | Exception]] = []  # of the next loads: seconds, or the error
 
     def embedder(self, model):
         embed = super().embedder(model)
