@@ -42,8 +42,8 @@ PENDING = {  # packages and pages that are still being cleaned
         "readers",
     ),
     *("recipes", "report", "runs", "serving", "steps", "store", "text"),
-    *("README.md", "architecture.md", "endpoint.md", "knowledge-graph.md", "one-row.md", "operations.md"),
-    *("performance.md", "reliability.md", "report", "http"),
+    *("endpoint.md", "one-row.md", "operations.md"),
+    *("report", "http"),
 }
 SCRIPTS = [f for folder in ("bench", "jobs", "serve") for f in sorted((ROOT / folder).glob("*.py"))]
 SETTINGS = [
