@@ -23,12 +23,11 @@ from raypipe.core.protocols import Model
 from raypipe.models import load
 from raypipe.models.load import EngineLimits
 from raypipe.pipeline.tasks import WorkerConfig
-from raypipe.recipes.deadlines import DegradePolicy
+from raypipe.recipes.deadlines import DegradePolicy, fallback_of
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.serialize import from_plain
 from raypipe.runs.release import live
 from raypipe.serving.access import ApiKeys, RequestLimits, ServerConfig
-from raypipe.steps.extract import Extract
 from raypipe.store import Store
 
 if TYPE_CHECKING:
@@ -147,10 +146,9 @@ class ServeArgs:
         if self.fallback is None:
             return DegradePolicy()
         recipe = resolved(self.fallback, self.models, settings.conf)
-        steps = [s.step for s in recipe.question if isinstance(s.step, Extract)]
-        if not steps:
+        if (step := fallback_of(recipe)) is None:
             raise ConfError(f"fallback {self.fallback!r}: expected a recipe with an extract step, found none")
-        return DegradePolicy(steps[-1])
+        return DegradePolicy(step)
 
     def file(self, settings: Settings) -> Cluster:
         """The cluster file."""

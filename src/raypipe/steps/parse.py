@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from raypipe.core.arrow import SPAN, fault_column
-from raypipe.core.protocols import Build, Kit
+from raypipe.core.protocols import Build, CorpusBound, Kit
 from raypipe.core.records import Fault, SourceKind
 from raypipe.text.html import ParsedPage, Parser, Via, check, fold
 from raypipe.text.limits import ParseJob, ParseRefused, SandboxedParser
@@ -60,6 +60,9 @@ class Parse:
 
     def writes(self) -> frozenset[str]:
         return frozenset({"text", "hidden", "parser", "fault"})
+
+    def bound(self, chars: float) -> CorpusBound:
+        return CorpusBound(1, chars)  # a parsed text is never longer than its source
 
     def open(self, kit: Kit) -> Build:
         limited = SandboxedParser()  # its child starts with the first page and ends with the last reference
