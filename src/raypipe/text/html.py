@@ -11,8 +11,8 @@ real pages damaged at random 6 % differ (1,500 tried): 81 by a space where a str
 order around a broken table, 3 by markup that only libxml2 takes for text. Two more would lack text: `_loses`
 knows such pages and sends them to BeautifulSoup, and a caller can have any page compared.
 
-Pure functions, with no limits of their own: a hostile page can take seconds and gigabytes here. `text.page_parser`
-is for pages that strangers wrote.
+Pure functions, with no limits of their own: a hostile page can take seconds and gigabytes here.
+`text.page_parser` is for pages that strangers wrote.
 """
 
 from __future__ import annotations
