@@ -154,7 +154,7 @@ def _by_turbo(html: str, mark: bool = True) -> ParsedPage | None:
 def _loses(doc: Any, html: str) -> bool:
     """Whether the standard's tree may lack text that libxml2 keeps:
 
-    - beside frames;
+    - next to frames;
     - after `<script src=x />`: libxml2 ends it there, the standard reads on to the next end tag;
     - in a `template` without an end, where libxml2 ends it with the element around it;
     - in a `title` of an svg, where the standard sees elements and libxml2 text.
