@@ -1,7 +1,7 @@
 """The endpoint's builder, for Ray Serve's own commands: `serve run serve/local.yaml`.
 
 Reads arguments and the environment, as a command does; what they name is made in `raypipe.serving.ray`.
-Arguments: the fields of `raypipe.cli.serve.ServeArgs`.
+Arguments: the fields of `raypipe.api.endpoint.ServeArgs`.
 """
 
 import os
@@ -9,8 +9,8 @@ from pathlib import Path
 
 from ray.serve import Application
 
-from raypipe.cli.serve import ServeArgs
-from raypipe.cli.settings import from_environment
+from raypipe.api.endpoint import ServeArgs
+from raypipe.api.settings import from_environment
 from raypipe.core import config
 from raypipe.core.config import Where
 

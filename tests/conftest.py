@@ -154,7 +154,7 @@ class Filled:
 @pytest.fixture(scope="session")
 def filled(world, tmp_path_factory) -> Filled:
     """The invented world, indexed and answered with fakes that compute."""
-    from raypipe.cli.opened import resolved
+    from raypipe.api.session import load_recipe
     from raypipe.core import arrow
     from raypipe.core.config import Conf
     from raypipe.pipeline.driver import Pipeline, TaskSizes, inline
@@ -164,7 +164,7 @@ def filled(world, tmp_path_factory) -> Filled:
     from raypipe.store import Store
 
     here = Path(__file__).parent
-    recipe = resolved(str(here / "fakes.yaml"), None, Conf((here.parent / "conf",)))
+    recipe = load_recipe(str(here / "fakes.yaml"), None, Conf((here.parent / "conf",)))
     uri = str(tmp_path_factory.mktemp("filled") / "store")
     store = Store.create(uri)
     with Progress(io.StringIO(), silent=True) as progress:

@@ -204,12 +204,12 @@ def test_eval_json_is_one_object_with_the_fields_that_programs_rely_on(capsys, l
 
 
 def test_a_run_without_out_takes_no_other_runs_folder(tmp_path):
-    from raypipe.cli.runs import _unused
+    from raypipe.api.paths import unused
 
     now = time.struct_time((2026, 3, 1, 9, 5, 7, 6, 60, 0))
     taken = []
     for _ in range(3):
-        taken.append(_unused(tmp_path / "runs", now))
+        taken.append(unused(tmp_path / "runs", now))
         taken[-1].mkdir(parents=True)
     assert [f.name for f in taken] == ["2026-03-01-090507", "2026-03-01-090507-2", "2026-03-01-090507-3"]
 

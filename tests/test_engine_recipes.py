@@ -26,7 +26,7 @@ import pytest
 import yaml
 
 from raypipe.cli.main import main
-from raypipe.cli.opened import resolved
+from raypipe.api.session import load_recipe
 from raypipe.cluster.file import Cluster
 from raypipe.core import arrow, config
 from raypipe.core.config import Conf, Where
@@ -160,7 +160,7 @@ def job(local_ray, models, server):
 
     path = CONF.find("clusters", "laptop")
     file = config.build(Cluster, config.read_yaml(path), Where(str(path)))
-    wanted = [m for name in (SMALL, WHOLE) for m in resolved(name, str(models), CONF).models()]
+    wanted = [m for name in (SMALL, WHOLE) for m in load_recipe(name, str(models), CONF).models()]
     made = pools.EngineGroup.of(file, wanted)
     assert made is not None and len(made.models) == 1, "both recipes name one model"
     made.preflight(pools.nodes())
@@ -202,7 +202,7 @@ def generated(done):
 def test_a_recipe_answers_every_question_asks_nothing_twice_and_fresh_asks_again(
     models, job, store, world, tmp_path
 ):
-    recipe, outs = resolved(SMALL, str(models), CONF), [tmp_path / name for name in ("one", "two", "three")]
+    recipe, outs = load_recipe(SMALL, str(models), CONF), [tmp_path / name for name in ("one", "two", "three")]
     first = run(recipe, job, store, world, outs[0])[1]
     answers = said(outs[0])
     assert len(answers) == 6 and len({p["prediction"] for p in answers}) == 6, "each has an answer of its own"
@@ -255,7 +255,7 @@ def answers_of(pipeline, store):
 @pytest.fixture(scope="module")
 def ten(models, job, pages, tmp_path_factory):
     folder = tmp_path_factory.mktemp("ten")
-    recipe, store = resolved(WHOLE, str(models), CONF), Store.create(str(folder / "store"))
+    recipe, store = load_recipe(WHOLE, str(models), CONF), Store.create(str(folder / "store"))
     pipeline, _ = run(recipe, job, store, pages, folder / "out")
     return Done(recipe, store, answers_of(pipeline, store), said(folder / "out"))
 
@@ -303,7 +303,7 @@ def test_what_the_graph_or_public_data_answered_asks_nothing_of_the_web(
         (tmp_path / file).parent.mkdir(exist_ok=True)
         (tmp_path / file).write_text(held)
     files = Conf((tmp_path, ROOT / "conf"))
-    recipe = resolved(str(tmp_path / "made.yaml"), str(models), files, graphs)
+    recipe = load_recipe(str(tmp_path / "made.yaml"), str(models), files, graphs)
     pipeline, done = run(recipe, job, ten.store, pages, tmp_path / "out", on_ray=False)
     answers, steps = answers_of(pipeline, ten.store), {s.step: s for s in done.report.steps}
     assert len(answers) == 10 and not any(
@@ -357,7 +357,7 @@ def test_the_same_recipe_through_an_openai_server_gives_equal_answers(
     }  # fmt: skip
     file = Path(models).with_name("models.openai.yaml")
     file.write_text(yaml.safe_dump(tree))
-    recipe = resolved(WHOLE, str(file), CONF)
+    recipe = load_recipe(WHOLE, str(file), CONF)
     at = {"here": EndpointAddress(server.ready(), dialect="vllm")}
     _, done = run(recipe, job, ten.store, pages, tmp_path, endpoints=at)
     assert generated(done).asked == 10 and generated(done).prompt_tokens > 10_000
@@ -376,7 +376,7 @@ class Nobody(LocalKit):
 
 def fallback():
     """An extract step that asks models of words alone, and always answers."""
-    recipe = resolved(str(ROOT / "tests/fakes.yaml"), None, CONF)
+    recipe = load_recipe(str(ROOT / "tests/fakes.yaml"), None, CONF)
     [extract] = [s.step for s in recipe.question if isinstance(s.step, Extract)]
     return replace(extract, threshold=0.0)
 
