@@ -1,10 +1,11 @@
-"""What a second eval costs when nothing changed: no calls, and a share of the first one's time.
+"""Cost of a second eval when nothing changed: no calls, and a fraction of the time.
 
     python bench/again.py --questions 500 [--recipe local]
 
-An invented data set is evaluated twice on one store in this process. Prints one JSON object with the seconds
-of both, their ratio (to be under 0.1) and the calls of the second (to be 0); exit code 1 if either is not.
-`--recipe` takes any recipe whose models are here; without it, models that compute from words alone.
+Evaluates an invented dataset twice on one store in this process. Prints one JSON object with the seconds of
+both runs, their ratio (must be under 0.1) and the calls of the second (must be 0); exit code 1 if either is
+not. `--recipe` takes any recipe whose models are installed; the default uses fakes that compute from words
+alone.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def main() -> int:
             done = evaluate(pipe, [folder / "world"], "synth", None, "official", folder / "out")
             took.append(round(time.perf_counter() - start, 2))
             cpu.append(round(time.process_time() - worked, 2))
-            calls.append(sum(s.asked for s in done.report.steps))
+            calls.append(sum(s.computed for s in done.report.steps))
     found = {
         "recipe": recipe.name, "questions": given.questions, "calls": calls, "seconds": took,
         "cpu_seconds": cpu, "ratio": round(took[1] / took[0], 3),

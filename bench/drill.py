@@ -1,8 +1,8 @@
-"""What a killed process costs: SIGKILL to vLLM's worker, to its core or to the actor that holds both, each
-with calls in flight. Every row must come back once and equal to the undisturbed run, and no process be left.
+"""Kills an engine's processes under load and checks that every row comes back equal.
 
-Prints one JSON object per kill, and fails unless all rows came back equal. Starts the engine six times: some
-minutes on two cores.
+SIGKILL goes to vLLM's worker, to its core and to the actor that holds both, each with calls in flight. Every
+row must come back once and equal to the undisturbed run, and no process may be left. Prints one JSON object
+per kill, and fails unless all rows came back equal. Starts the engine six times: some minutes on two cores.
 
     python bench/drill.py
 """
@@ -74,9 +74,10 @@ async def disturbed(generate: Generator, what: str, before: set[int]) -> list[st
 
 
 async def alone(model: Model, calm: list[str], before: set[int]) -> tuple[int, int]:
-    """The engine of a process of its own, as the endpoint and `raypipe ask` have it: what is in flight when
-    its core dies is a fault that says so, and the next call starts another. Rows with that fault; rows that
-    were equal when they were asked again."""
+    """Kills the core of an engine without an actor, as the endpoint and `raypipe ask` have it.
+
+    Calls in flight must end as a fault that says so, and the next call starts another engine. Returns the
+    number of rows with that fault, and the number of rows that were equal when sent again."""
     kit = LocalKit(None, room=ROOM)
     generate = kit.generator(model)
     try:
@@ -126,7 +127,7 @@ def main() -> int:
 
 
 def gone(before: set[int]) -> list[str]:
-    """Waits until every process of an engine is gone that was not there before; names those that stay."""
+    """Waits until every engine process started since is gone; names those that stay."""
     end = time.monotonic() + 30
     while (
         left := [p for p in titled(WORKER, CORE, GUARD) if p.pid not in before]

@@ -1,4 +1,4 @@
-"""How fast the shared engine is against vLLM's own `LLM.chat`, and whether both say the same, token by token.
+"""Speed of the shared engine against vLLM's own `LLM.chat`, and equality of replies token by token.
 
 Ways: `peer` (one `LLM.chat` over all chats), `engine` (the same chats as four concurrent callers of Engine)
 and `actor` (the same through a named Ray actor). Each lives in a process of its own, and they take turns: a
@@ -61,7 +61,7 @@ def sentence(rng: random.Random) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What one way took and said."""
+    """Seconds and replies of one way."""
 
     seconds: float  # wall
     cpu: float  # seconds, of all its processes
@@ -207,7 +207,7 @@ class Way:
         self.runs: list[Run] = []
 
     def ready(self) -> None:
-        """Returns once it may be asked."""
+        """Returns once it accepts chats."""
         self._line("READY")
 
     def _line(self, head: str) -> str:

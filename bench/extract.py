@@ -1,7 +1,7 @@
-"""How often the sentence that `extract` cites holds an answer, and what its fitted probability is worth.
+"""Accuracy of the sentence that `extract` cites, and calibration of its fitted probability.
 
     python bench/extract.py          two tables; needs RAYPIPE_DATA, takes a few minutes on two cores
-    python bench/extract.py --fit    the same, after fitting conf/fitted/local-extract.yaml anew
+    python bench/extract.py --fit    the same, after fitting conf/fitted/local-extract.yaml again
 
 1. The passage is given and only the sentence is chosen: 1,328 Natural Questions with their gold passages and
    1,190 SQuAD questions (XQuAD's English part).
@@ -143,7 +143,7 @@ class Models:
     async def choices(
         self, what: str, asked: Sequence[Asked], found: Sequence[list[str]]
     ) -> list[BestSentence]:
-        """What `extract` would say to each question, given its candidate sentences."""
+        """The choice of `extract` for each question among its candidate sentences."""
         queries = await self.vectors(f"{what} questions", [a.question for a in asked], "query")
         await self.vectors(f"{what} sentences", [s for c in found for s in c], "passage")
         await self.match(what, asked, found)
@@ -214,7 +214,7 @@ def read_fitted() -> Fitted:
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What was chosen where the passage was given."""
+    """Choices where the passage was given."""
 
     name: str
     asked: Sequence[Asked]
@@ -293,7 +293,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--fit", action="store_true", help="fit conf/fitted/local-extract.yaml anew first")
+    parser.add_argument("--fit", action="store_true", help="fit conf/fitted/local-extract.yaml again first")
     args = parser.parse_args()
     console = Console()
     data = os.environ.get("RAYPIPE_DATA")

@@ -1,12 +1,12 @@
-"""Random programs of knowledge-graph calls, parsed, printed, parsed again and run on a small graph.
+"""Fuzzes the call language: random programs are parsed, printed, parsed again and run.
 
     python bench/fuzz.py --programs 100000 --seed 1
 
 A third are calls that make sense of a kind, over names, keys and times that the graph has and has not; the
 others are calls with characters changed, pieces of the language in any order, and characters in any order.
-Whatever a program says, each of its lines must come to a result or to a fault that is declared: nothing may
-raise. Prints one JSON object; exit code 1, with the program, where something raised, a line had no result,
-or what could be read did not print as what it is.
+Each line of any program must give a result or a declared fault: nothing may raise. Prints one JSON object;
+exit code 1, with the program, if something raised, a line had no result, or a parsed program did not print
+back to an equal one.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ ASKED = ("03/05/2024, 10:00:00 PT", "02/29/2024, 23:59:59 PT", "01/01/1000, 00:0
 
 
 def programs(number: int, seed: int) -> Iterator[str]:
-    """As many texts; the same for the same seed."""
+    """`count` programs as text; the same for the same seed."""
     rng = random.Random(seed)
     for _ in range(number):
         kind = rng.random()
@@ -130,12 +130,13 @@ def behind_a_server(graph: FolderBackend) -> ServerBackend:
 
 
 class Wrong(Exception):
-    """A program that came to what none may come to."""
+    """A program that broke a promise of the language."""
 
 
 def through(texts: Iterable[str], graph: FolderBackend, seed: int = 1) -> dict[str, Any]:
-    """What became of these programs on this graph, every tenth on what a server gives of it. Raises Wrong,
-    with the program, for the first that breaks a promise."""
+    """Outcomes of these programs on this graph, every tenth one behind a server.
+
+    Raises Wrong, with the program, for the first that breaks a promise."""
     server = behind_a_server(graph)
     rng, parse = random.Random(seed), parser(SMALL["GRAMMAR"])
     lines: Counter[str] = Counter()

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What a chip does with the models' real shapes: embed, rerank, generate, with random weights.
+"""Throughput of a chip with the models' real shapes: embed, rerank, generate, with random weights.
 
     python bench/gpu.py --out gpu.json                    # on a GPU: bge-base, bge-reranker-v2-m3, Llama-3-8B
     python bench/gpu.py --size toy --parts embed rerank   # anywhere, on tiny shapes: shows that it runs
@@ -51,7 +51,7 @@ class Shape:
     vocabulary: int
 
     def encoder_flops(self, tokens: int) -> float:
-        """Of one token in a text of so many: two for each weight of the layers, and attention's own."""
+        """Flops of one token in a text of `tokens`: two for each weight of the layers, and attention."""
         weights = self.layers * (4 * self.hidden**2 + 2 * self.hidden * self.inner)
         return 2.0 * weights + 4.0 * self.layers * tokens * self.hidden
 

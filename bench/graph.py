@@ -1,13 +1,12 @@
-"""What the recipe `local-kg` answers from a knowledge graph alone, on an invented world, by how questions
-are worded.
+"""Accuracy of the recipe `local-kg` from a knowledge graph alone, by how questions are worded.
 
     python bench/graph.py --questions 600 --seed 31              # the graph as a folder of tables
     python bench/graph.py --questions 600 --seed 31 --server     # the same behind the mock API
 
 Of every template of the world one wording is held out: no example of the bank was made from it. Counts the
 questions that the graph can answer, and among them those whose premise is false, worded as an example and
-held out: right, wrong, and left
-alone (abstained, or no calls). Prints one JSON object; asks no page and no language model.
+held out: right, wrong, and left alone (abstained, or no calls). Prints one JSON object; reads no page and
+calls no language model.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ HELD = "/3"  # ends the name of a template's held-out wording
 
 
 def graph_alone(recipe: Recipe, server: str | None) -> Recipe:
-    """The recipe without its web path; with an address, asking there."""
+    """The recipe without its web path; with an address, on the server there."""
     kept = [s for s in recipe.question if isinstance(s.step, MatchCalls | KgQuery)]
     if server is not None:
         graph = replace(recipe.graphs()[0], kind="server", where=server)
@@ -71,11 +70,11 @@ async def answered(recipe: Recipe, questions: list[Question]) -> tuple[list[Ques
     ask = QuestionExecutor(recipe, kit, MemoryMemo())
     out = await ask(questions)
     await kit.close()
-    return out, sum(c.tally.replies.asked for c in ask.counts.values())
+    return out, sum(c.calls.replies.computed for c in ask.counts.values())
 
 
 def measured(folder: Path, questions: int, seed: int, behind: bool) -> dict[str, Any]:
-    """What became of the questions of one invented world."""
+    """Outcomes of the questions of one invented world."""
     write(folder, questions, pages=1, seed=seed, page_chars=1000)
     lines = [json.loads(x) for x in (folder / "questions-00000.jsonl").read_text("utf-8").splitlines()]
     rows = [

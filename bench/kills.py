@@ -1,16 +1,17 @@
-"""SIGKILL to driver, worker actor or raylet, at every point of the protocol and at random times, through real
-Ray; after each a resumed run, whose tables must equal those of an uninterrupted one, row for row.
+"""Kills driver, worker actor or raylet at every point of the protocol and at random times, on real Ray.
 
-    python bench/kills.py --kills 200 --seed 1 --out kills.jsonl      # goes on where it was ended
+After each SIGKILL the run is resumed; its tables must equal those of an uninterrupted run, row for row.
 
-A trial is a run that is started again and again, up to `--attempts` times, each from what the one before
-left. In each attempt a worker is to die, and the driver or the raylet; whichever the attempt does not come to
-before it ends is not counted. The last attempt is left alone.
+    python bench/kills.py --kills 200 --seed 1 --out kills.jsonl      # continues an interrupted drill
+
+A trial is a run that is started up to `--attempts` times, each time from the state that the last attempt
+left. In each attempt a worker is to die, and the driver or the raylet; a kill whose point the attempt does
+not reach is not counted. The last attempt is left undisturbed.
 
 Each line of the output is one trial: who was killed and where, whether the tables are equal, and which parts
 were done more than once. Exit code 1 if any table differed or more work was redone than one part per worker.
 A point of the protocol is a function of raypipe that is called or returns, the n-th time, seen by a profile
-hook in the process that is to die; points that a run never comes to are not drawn: a first run counts them.
+hook in the process that is to die; points that a run never reaches are not drawn: a first run counts them.
 """
 
 from __future__ import annotations
@@ -50,6 +51,8 @@ Points: TypeAlias = dict[str, int]
 """Point -> times that a run comes to it."""
 
 PATIENCE_S = 600.0  # for any run: one takes 10 s on an idle machine, minutes on a crowded one
+NOT_JOINED = 75  # exit code of a driver that could not join its Ray: nothing was run and nothing is shown
+JOINS = 3  # Rays that are tried for a run before the drill gives up
 LAST_S = 15.0  # for a driver whose raylet is gone, which may never end: then it dies, too
 
 DRIVER = (
@@ -75,7 +78,7 @@ class Kill:
 
 
 def watch(points: Sequence[str], reached: Any) -> None:
-    """Calls `reached(point)` each time that this thread comes to one of them."""
+    """Calls `reached(point)` each time that this thread reaches one of them."""
     wanted = {tuple(p.split(":")) for p in points}
 
     def hook(frame: Any, event: str, _: Any) -> None:
@@ -95,7 +98,7 @@ def note(diary: Path, line: str) -> None:
 
 @dataclass(frozen=True)
 class Armed:
-    """Work whose worker writes a diary of parts and points, and dies at one of them, once per trial."""
+    """Work whose worker logs parts and points, and dies at one of them, once per trial."""
 
     fill: TableTask
     verb: str
@@ -136,8 +139,9 @@ def die_once(diary: Path, point: str) -> None:
 
 
 def drive(address: str, session: int, folder: Path, kills: Sequence[Kill]) -> None:
-    """The process that is a run: an eval over the invented data, on the Ray at an address, whose processes
-    are in a session. What it says goes to the file `said`."""
+    """The driver process: an eval over the invented data, on the Ray at an address.
+
+    Ray's processes are in a session of their own. Output goes to the file `said`."""
     os.setsid()
     said = os.open(folder / "said", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(said, 1)
@@ -146,13 +150,18 @@ def drive(address: str, session: int, folder: Path, kills: Sequence[Kill]) -> No
     from raypipe.cluster import pools
     from raypipe.cluster.file import Pool
     from raypipe.core.config import Conf
+    from raypipe.core.errors import ConfError
     from raypipe.evaluation.evaluate import evaluate
     from raypipe.pipeline.driver import Pipeline, TaskSizes
     from raypipe.report.progress import Progress
     from raypipe.store import Store
 
     diary = folder / "diary"
-    pools.connect(address)
+    try:
+        pools.connect(address)
+    except ConfError as e:
+        print(e, flush=True)
+        os._exit(NOT_JOINED)
     import ray
 
     ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers do not import a script
@@ -222,12 +231,12 @@ class Head:
 
     @property
     def session(self) -> int:
-        """Of all its processes."""
+        """The session of all its processes."""
         assert self._process is not None
         return self._process.pid
 
     def up(self) -> None:
-        """Starts it, or starts it anew where its raylet is gone."""
+        """Starts it, or restarts it where its raylet is gone."""
         if self._process is not None and self.lives():
             return
         self.down()
@@ -267,7 +276,7 @@ class Head:
 
 
 def environment() -> dict[str, str]:
-    """What the processes of a drill find: this checkout's raypipe, and a Ray that asks nobody for a token."""
+    """What the processes of a drill find: this checkout's raypipe, and a Ray that needs no token."""
     # 15 s, after which a raylet gives up its agents and ends, are short on a crowded machine.
     patient = {"RAY_agent_register_timeout_ms": "120000", "PYTHONPATH": str(Path(OURS).parent)}
     return {**os.environ, "RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0", **patient}
@@ -284,7 +293,19 @@ def prepare() -> Any:
 
 
 def run(drivers: Any, head: Head, folder: Path, kills: Sequence[Kill] = ()) -> str:
-    """One run in a process of its own; "finished", or how it ended."""
+    """One run in its own process; "finished", or how it ended. A Ray that cannot be joined is replaced."""
+    for _ in range(JOINS):
+        code, said = _run(drivers, head, folder, kills)
+        if code == 0:
+            return "finished"
+        if code != NOT_JOINED:
+            return f"exit code {code}: {said}"
+        head.down()
+    raise SystemExit(f"no Ray could be joined, {JOINS} were started: {said}")
+
+
+def _run(drivers: Any, head: Head, folder: Path, kills: Sequence[Kill]) -> tuple[int | None, str]:
+    """The exit code of one run, and the last of what it said."""
     head.up()
     (folder / "diary.dead").unlink(missing_ok=True)
     process = drivers.Process(target=drive, args=(head.address, head.session, folder, kills), daemon=True)
@@ -296,10 +317,8 @@ def run(drivers: Any, head: Head, folder: Path, kills: Sequence[Kill] = ()) -> s
             deadline, gone = time.monotonic() + LAST_S, True
     process.kill()
     process.join()
-    if process.exitcode == 0:
-        return "finished"
     said = folder / "said"
-    return f"exit code {process.exitcode}: {said.read_text()[-1500:] if said.exists() else ''}"
+    return process.exitcode, said.read_text()[-1500:] if said.exists() else ""
 
 
 def contents(folder: Path) -> dict[str, list[str]]:
@@ -332,19 +351,21 @@ def diary(folder: Path) -> list[str]:
 
 
 def points(folder: Path) -> dict[str, Points]:
-    """Who -> each point that an uninterrupted run came to, and how often a process did."""
+    """Process kind -> each point that an uninterrupted run reached, and how often."""
     seen = Counter(line for line in diary(folder) if line.startswith(("driver ", "worker ")))
     found: dict[str, Points] = {"driver": {}, "worker": {}}
     for line, times in seen.items():
         who, point = line.split()
-        # Of the workers, nobody knows which comes how far.
+        # Which worker comes how far is not known.
         found[who][point] = times if who == "driver" else 1
     return found
 
 
 def drawn(trial: int, attempt: int, seed: int, found: dict[str, Points], seconds: float) -> list[Kill]:
-    """Who is to die in an attempt: by its numbers and the seed alone. Later attempts have less to do, so they
-    are killed at the first time that a point is reached, or at a time."""
+    """The kills of an attempt, by its numbers and the seed alone.
+
+    Later attempts have less to do, so they are killed at the first time that a point is reached, or at a
+    time."""
     rng = random.Random(f"{seed}/{trial}/{attempt}")
 
     def kill(who: str, points: Points) -> Kill:
@@ -369,7 +390,7 @@ def killed(folder: Path) -> list[str]:
 
 
 def ended(folder: Path) -> int:
-    """How many of these deaths were to end their run."""
+    """How many of these kills should end their run."""
     return sum(not k.startswith("worker ") for k in killed(folder))
 
 
@@ -404,7 +425,7 @@ def main() -> int:
 
 
 def drill(head: Head, home: Path, given: argparse.Namespace, done: list[dict[str, Any]]) -> None:
-    """Trials, added to those that are done, till enough kills hit."""
+    """Runs trials, added to those that are done, until enough kills hit."""
     from raypipe.synth import write
 
     drivers = prepare()

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Does memory grow with the data? Runs `raypipe eval` on invented data of two sizes, looks at the processes.
+"""Memory of `raypipe eval` by size of the data: driver, largest worker, all processes.
 
     python bench/memory.py --questions 50 200
 
-Prints, for each size, wall time and the most resident memory of the driver, of the largest worker, and
-of all processes together; then the ratio of the larger size to the smaller. Each size gets a fresh store.
+Evaluates invented data of two sizes. Prints, for each size, wall time and the most resident memory of the
+driver, of the largest worker, and of all processes together; then the ratio of the larger size to the
+smaller. Each size gets a fresh store.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ ACTOR, PARSER = "ray::MapWorker", "raypipe.text.page_child"  # in their command 
 
 @dataclass(slots=True)
 class Peak:
-    """What was seen of a driver and the processes below it: the most resident memory, bytes, and CPU seconds.
+    """Peak resident memory (bytes) and CPU seconds of a driver and the processes below it.
 
-    A worker is an actor that does parts, or the parser of pages below it; Ray's own services are none: what
-    they take goes by time.
+    A worker is an actor that does parts, or the page parser below it. Ray's own services are not counted:
+    their memory grows with time, not with data.
     """
 
     driver: int = 0
@@ -43,7 +44,7 @@ class Peak:
 
 
 def sample(driver: psutil.Process, peak: Peak) -> None:
-    """Looks at a driver and everything below it once. A process that ends meanwhile is left out.
+    """Samples a driver and everything below it once. A process that ends meanwhile is skipped.
 
     Of one process it reads the kernel's own high-water mark, so that a longer run, which is looked at more
     often, does not seem to need more for that alone.
@@ -77,7 +78,7 @@ def highest(pid: int) -> int:
 
 
 def run(recipe: str, questions: int, pages: int, page_chars: int, folder: Path) -> tuple[float, Peak]:
-    """Seconds and peaks of one eval over so many questions."""
+    """Seconds and peaks of one eval over `questions` questions."""
     raypipe = [sys.executable, "-m", "raypipe"]
     data = folder / "data"
     sizes = ["--questions", str(questions), "--pages", str(pages), "--page-chars", str(page_chars)]

@@ -1,10 +1,10 @@
-"""Thousands of broken pages through the corpus half: none hangs, is over its limits or is lost.
+"""Thousands of broken pages through the corpus half: none hangs, exceeds its limits or is lost.
 
     python bench/mutants.py --pages 10000 --seed 1
 
 Pages of an invented world, and real ones where RAYPIPE_DATA names them, are cut, doubled, flipped, nested and
 filled with what parsers dislike; each goes into a store as a source and through parse, split and embed, in
-this process. Prints one JSON object: rows in must be rows done, dead letters and rows to do, exactly.
+this process. Prints one JSON object: rows in must equal rows done, dead letters and pending rows together.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def _shuffle(rng: random.Random, html: str) -> str:
 
 
 def _binary(rng: random.Random, html: str) -> str:
-    """No page any more, one time in ten."""
+    """Turns one page in ten into bytes that are no page."""
     if rng.random() > 0.1:
         return html
     return rng.choice(("%PDF-1.4\n" + html, rng.randbytes(len(html) + 2000).decode("latin-1")))
@@ -93,7 +93,7 @@ MUTATIONS: tuple[Mutate, ...] = (_cut, _gap, _double, _flip, _nest, _poison, _sh
 
 
 def mutants(pages: Sequence[str], count: int, seed: int) -> Iterator[str]:
-    """So many distinct broken pages, by the seed alone."""
+    """`count` distinct broken pages, by the seed alone."""
     rng, seen = random.Random(seed), set[str]()
     while len(seen) < count:
         html = rng.choice(pages)
@@ -118,7 +118,7 @@ def originals(folder: Path, data: str | None) -> list[str]:
 
 
 def run(pages: Sequence[str], folder: Path) -> dict[str, Any]:
-    """What became of these pages, and how long the slowest part took."""
+    """Outcomes of these pages, and the seconds of the slowest part."""
     store = Store.create(str(folder / "store"))
     sources = [Source(source_id("page", html), "page", html) for html in pages]
     put(store, "sources", arrow.source.table(sources))

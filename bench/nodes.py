@@ -1,12 +1,12 @@
-"""A cluster of three raylets and a head on this machine, and what happens to it in the middle of an eval.
+"""Kills and stops nodes of a local four-raylet cluster in the middle of an eval.
 
-    python bench/nodes.py --drills 20 --seed 1 --out nodes.jsonl      # goes on where it was ended
+    python bench/nodes.py --drills 20 --seed 1 --out nodes.jsonl      # continues an interrupted drill
 
 Each drill runs `raypipe eval` on the cluster and at a random moment does one of these: SIGKILL to a worker,
 to a node with all its processes (a new node comes, or none does), to the driver, to the head; SIGTERM to the
-driver; or a node falls silent: all its processes are stopped till the cluster has given it up, and then go
-on, as after a cut network. A run that did not end well is started again. The tables must equal those of an
-undisturbed run, row for row. Prints a line of JSON for each drill; exit code 1 if any differed.
+driver; or a node falls silent: all its processes are stopped until the cluster has given it up, and then
+continue, as after a cut network. A run that did not end well is started again. The tables must equal those of
+an undisturbed run, row for row. Prints a line of JSON for each drill; exit code 1 if any differed.
 """
 
 from __future__ import annotations
@@ -68,7 +68,8 @@ pools:
 # A raylet is there a while before the head counts it.
 JOINED = """
 import sys, time, ray
-ray.init(address=sys.argv[1], log_to_driver=False)
+from raypipe.cluster import pools
+pools.connect(sys.argv[1])
 deadline = time.monotonic() + float(sys.argv[3])
 while ray.cluster_resources().get("CPU", 0) < int(sys.argv[2]):
     if time.monotonic() > deadline:
@@ -79,7 +80,7 @@ while ray.cluster_resources().get("CPU", 0) < int(sys.argv[2]):
 
 @dataclass(frozen=True, slots=True)
 class Drill:
-    """What happens, and when."""
+    """One disturbance, and when it comes."""
 
     what: str
     after_s: float  # since the driver began
@@ -161,7 +162,7 @@ class Cluster:
         self.nodes: list[Raylet] = []
 
     def up(self) -> None:
-        """Starts what is not there. Raises SystemExit if it does not come."""
+        """Starts missing nodes. Raises SystemExit if one does not come up."""
         if self._head is None or not self._head.lives():
             self.down()
             with socket.socket() as free:
@@ -230,7 +231,7 @@ def driver(cluster: Cluster, folder: Path) -> subprocess.Popen[str]:
 
 
 def ended(process: subprocess.Popen[str], patience_s: float) -> tuple[int, str]:
-    """Exit code and the end of what was said; one that does not end is ended, as by an operator."""
+    """Exit code and the end of the output; a process that does not end is stopped, as by an operator."""
     try:
         said, _ = process.communicate(timeout=patience_s)
     except subprocess.TimeoutExpired:
@@ -283,7 +284,7 @@ def one(cluster: Cluster, folder: Path, drill: Drill, seed: str, patience_s: flo
 
 
 def drills(given: argparse.Namespace, done: set[int]) -> list[dict[str, Any]]:
-    """All that are not done yet, each with its verdict."""
+    """Runs all drills that are not done yet, each with its verdict."""
     from raypipe.synth import write
 
     out: list[dict[str, Any]] = []

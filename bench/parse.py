@@ -1,10 +1,10 @@
-"""HTML to text on the real pages: pages a second against BeautifulSoup with lxml, in one warm process.
+"""HTML to text on the real pages: pages per second against BeautifulSoup with lxml.
 
     python bench/parse.py        a table; needs RAYPIPE_DATA, takes about 20 seconds
 
-All ways read the same pages in turn, a few rounds; the best round of each counts. Seconds are of the wall, on
-one core except for the child process, which works while this one feeds it.
-Exits with 7 where a text differs from BeautifulSoup's or the text alone comes less than 20 times as fast.
+All ways read the same pages in turn in one warm process, a few rounds; the best round of each counts. Seconds
+are wall time, on one core except for the child process, which works while this one feeds it. Exits with 7
+where a text differs from BeautifulSoup's or the fast way is less than 20 times as fast.
 """
 
 from __future__ import annotations

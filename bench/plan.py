@@ -1,9 +1,9 @@
-"""How long a plan takes over a data set of CRAG's size: 2,706 questions with 50 pages each, metadata alone.
+"""Seconds of a plan over a dataset of CRAG's size: 2,706 questions, 50 pages each.
 
     python bench/plan.py            nothing parsed; then parsed, split and embedded; then answered
 
-Sources are a few characters long, so that nothing but keys, digests and tables is measured. The corpus
-tables are then filled with one chunk a source.
+Sources are a few characters long, so that only keys, digests and tables are measured. The corpus tables are
+then filled with one chunk per source.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def fill_answers(pipe: Pipeline) -> None:
 def timed(what: str, pipe: Pipeline) -> None:
     start, cpu = time.perf_counter(), time.process_time()
     found = plan(pipe, questions_of(pipe, None, None))
-    calls = {s.step: s.may_ask for s in found.steps if s.may_ask}
+    calls = {s.step: s.max_calls for s in found.steps if s.max_calls}
     took, worked = time.perf_counter() - start, time.process_time() - cpu
     print(f"{what}: {took:.1f} s, {worked:.1f} of CPU, {calls}", flush=True)
 

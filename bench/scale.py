@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""How long, how many GPU-hours, how much room, what holds it up: a simulator on paper, fed by measured runs.
+"""Forecasts time, GPU-hours, disk and bottleneck of large jobs from measured runs.
 
     python bench/scale.py measure --pages 500 5000 --out rates.json   # runs the corpus half on invented pages
     python bench/scale.py check rates.json --pages 50000              # runs that, too, and compares
     python bench/scale.py table rates.json --gpu gpu.json             # 1e3 to 1e8 pages on 1 to 64 GPUs
 
-`measure` times `raypipe index` over invented pages with computing fakes in place of models, and fits
-seconds = fixed + pages x each, and so bytes; it compares memory and CPU seconds between sizes. `table` scales
-what was measured on CPUs to real pages by their characters, takes the models' rates of `bench/gpu.py`, and
-says which of them it was not given.
+`measure` times `raypipe index` over invented pages with computing fakes in place of models, and fits seconds
+= fixed + pages x each, and so bytes; it compares memory and CPU seconds between sizes. `table` scales the CPU
+measurements to real pages by their characters, takes the models' rates of `bench/gpu.py`, and says which of
+them are missing.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """What runs of several sizes say: a straight line through the smallest and the largest."""
+    """Fixed and per-page costs: a straight line through the smallest and the largest run."""
 
     fixed_s: float  # of a run, however small
     page_s: float  # on the clock, for one more page
@@ -130,7 +130,7 @@ def fitted(runs: Sequence[Measured], workers: int) -> Rates:
 
 
 def predicted(rates: Rates, pages: int) -> float:
-    """Seconds on the clock, on the machine that was measured.
+    """Wall seconds, on the machine that was measured.
 
     >>> predicted(Rates(10.0, 0.01, 0.02, 50.0, 2), 50_000)
     510.0
@@ -140,7 +140,7 @@ def predicted(rates: Rates, pages: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """A job on paper: `pages` real ones, fifty to a question, on so many GPUs with sixteen cores each."""
+    """The forecast of a job: real pages, fifty to a question, on GPUs with sixteen cores each."""
 
     pages: int
     gpus: int
@@ -151,7 +151,7 @@ class Forecast:
     share: float  # 0..1, of the hours
 
 
-CORES = 16  # beside one GPU
+CORES = 16  # per GPU
 REAL_PARSE_PAGES_S = 400.0  # of one core: docs/performance.md, real pages, in a child process under limits
 
 
@@ -169,8 +169,8 @@ def forecast(rates: Rates, gpu: dict[str, float], pages: int, gpus: int) -> Fore
     total = rates.fixed_s + sum(clock.values())
     slowest = max(clock, key=lambda stage: clock[stage])
     on_gpus = sum(s for stage, s in clock.items() if stage in MODELS) * gpus
-    # An upper bound: HTML as it comes, and bge-base's vectors beside the fakes' of 256 numbers, which
-    # page_bytes has.
+    # An upper bound: HTML as it comes, and bge-base's vectors on top of the fakes' of 256 numbers, which
+    # page_bytes already counts.
     texts = (rates.page_bytes - PAGE_CHARS) * REAL["text_chars"] / PAGE_CHARS
     store = pages * (REAL["html_bytes"] + texts + REAL["chunks"] * 768 * 4)
     return Forecast(
@@ -189,7 +189,7 @@ def _measure(args: argparse.Namespace) -> None:
 
 
 def marginal(few: Measured, many: Measured) -> float:
-    """CPU seconds for one more page between two runs: both started once, so that falls out.
+    """CPU seconds of one more page between two runs; both include one start, which cancels out.
 
     >>> marginal(Measured(100, 12.0, 4.0, 9.0, 0, 0, 0), Measured(1100, 22.0, 24.0, 33.0, 0, 0, 0))
     0.024

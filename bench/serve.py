@@ -1,8 +1,9 @@
-"""What the endpoint costs and gains: the same questions to `run.answer` in a bare loop, one after the other
-in one process, and over HTTP to Ray Serve with 1, 8 and 32 clients, each of which asks the next question
-when it has an answer. With several clients the calls of requests are computed together (A) and each alone (B)
-by turns, A B A B, in the same replicas: what differs is that, and not the hour. One machine, one run, an
-invented data set.
+"""Throughput and latency of the endpoint against a bare loop over the same questions.
+
+The bare loop runs the recipe on one question after the other in one process; the endpoint gets the same
+questions over HTTP from 1, 8 and 32 clients, each of which sends the next question when it has an answer.
+With several clients, micro-batching of model calls is on (A) and off (B) by turns, A B A B, in the same
+replicas: what differs is that, and not the hour. One machine, one run, an invented dataset.
 
 A turn has its share of `--seconds`, the longer the more clients it has, and counts what was answered in it:
 `answers`, of these `left_out` with a stage missing, and `unfinished` at its end. `overhead` is what a request
@@ -150,7 +151,7 @@ class _Empty:
 
 
 ALONE = 4
-"""A turn of one client, and the bare loop, have the time of so many clients: enough for a median."""
+"""A turn of one client, and the bare loop, get the time of four clients: enough for a median."""
 
 WARM_S = 10.0
 LEAST_S = 30.0
@@ -218,7 +219,7 @@ DEADLINE_S = 120.0
 
 
 def _compute_together(calls: int) -> None:
-    """So many calls are computed as one from now on."""
+    """Sets the micro-batch of the model deployments: at most `calls` computed as one from now on."""
     for name in ("embed", "rerank"):
         handle = serve.get_deployment_handle(name, deploy.NAME)
         handle.compute_together.remote(calls).result(timeout_s=DEADLINE_S)
@@ -227,7 +228,7 @@ def _compute_together(calls: int) -> None:
 async def _turn(
     where: Mapping[str, Any], questions: list[Question], clients: int, seconds: float
 ) -> dict[str, Any]:
-    """What so many clients got in so many seconds. `where`: what makes an httpx client ask the app."""
+    """Answers and latencies of `clients` clients in `seconds` seconds. `where`: arguments of the client."""
     took, beyond, left_out, sent = list[float](), list[float](), 0, 0
     order = itertools.cycle(questions)
     limits = httpx.Limits(max_connections=clients)

@@ -1,7 +1,8 @@
-"""What a killed replica costs the endpoint's clients: SIGKILL to an embedder, a reranker or a gateway every
-few seconds, in turn, under load. Each client sends a request that broke or met a 5xx once more.
+"""Kills replicas of the endpoint under load and checks that clients lose nothing.
 
-Nothing may be lost, and without a killed gateway nothing may even break. Prints one JSON object.
+SIGKILL goes to an embedder, a reranker or a gateway every few seconds, in turn. Each client sends a request
+that broke or met a 5xx once more. Nothing may be lost, and without a killed gateway nothing may even break.
+Prints one JSON object.
 
     python bench/serve_drill.py [--requests 10000] [--clients 16] [--every 6]
 """
@@ -40,7 +41,7 @@ ALIVE_S = 180.0  # for the start, and for the last replica to come back
 
 @dataclass
 class Came:
-    """What the requests came to."""
+    """Outcomes of the requests."""
 
     statuses: collections.Counter[int] = field(default_factory=collections.Counter)  # last try; 0: broken
     tries: collections.Counter[int] = field(default_factory=collections.Counter)

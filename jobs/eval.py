@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs what is missing of a data set, scores it, writes a report: `raypipe eval` behind `ray job submit`.
+"""Computes missing answers of a dataset, scores it, writes a report: `raypipe eval` behind `ray job submit`.
 
 ray job submit jobs/eval.py                                    the demo, on a head started in the checkout
 ray job submit --working-dir . -- python jobs/eval.py local --data /data/dev.jsonl.bz2 --store /data/store

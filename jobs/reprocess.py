@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs what a change left to do, says which answers changed: `raypipe reprocess` behind `ray job submit`.
+"""Recomputes only what changed, reports which answers differ: `raypipe reprocess` behind `ray job submit`.
 
 ray job submit --working-dir . -- python jobs/reprocess.py local --store /data/store --out /data/next
 """

@@ -4,9 +4,6 @@ Reads arguments and the environment, as a command does; what they name is made i
 Arguments: the fields of `raypipe.api.endpoint.ServeArgs`.
 """
 
-import os
-from pathlib import Path
-
 from ray.serve import Application
 
 from raypipe.api.endpoint import ServeArgs
@@ -17,6 +14,6 @@ from raypipe.core.config import Where
 
 # No `from __future__ import annotations` here: Serve looks at the type of `args`, and must not find a string.
 def build(args: dict) -> Application:  # type: ignore[type-arg]
-    """The application. Raises ConfError for arguments that nobody knows: Serve itself takes any."""
+    """The application. Raises ConfError for unknown arguments: Serve itself takes any."""
     endpoint = config.build(ServeArgs, args, Where("serve", "args"))
-    return endpoint.application(from_environment(os.environ, Path.cwd()))
+    return endpoint.application(from_environment())

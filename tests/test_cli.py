@@ -135,7 +135,7 @@ sys.exit(code)
 """
     env = {**os.environ, "RAY_ADDRESS": "local", "RAYPIPE_HOME": str(bench.folder)}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
-    assert done.returncode == 0 and "6 of 6 answers were there before" in done.stdout, done.stderr
+    assert done.returncode == 0 and "0 new answers, 6 reused" in done.stdout, done.stderr
 
 
 @pytest.mark.ray
@@ -157,7 +157,7 @@ def test_a_dry_run_checks_and_plans_and_does_nothing(capsys, local_ray, world, t
     code, out, _ = run(capsys, *args, "--json")
     planned = json.loads(out)
     assert code == 0 and not (tmp_path / "o").exists()
-    assert {s["step"]: s["may_ask"] for s in planned["steps"]}["parse"] > 0
+    assert {s["step"]: s["max_calls"] for s in planned["steps"]}["parse"] > 0
     assert planned["placement"]["pools"][0]["who"] == "pool parse"
     code, out, _ = run(capsys, *args, "--json")
     assert json.loads(out)["steps"] == planned["steps"], "nothing was done meanwhile"
@@ -195,7 +195,7 @@ def test_eval_json_is_one_object_with_the_fields_that_programs_rely_on(capsys, l
     fields = "run recipe digest questions citations distinct_pages chunks faults score accuracy hallucination"
     assert {*fields.split(), "missing", "unscored", "seconds", "steps"} <= set(report)
     assert all(
-        {"step", "rows", "asked", "remembered", "skipped", "faults", "seconds"} <= set(s)
+        {"step", "rows", "computed", "cached", "skipped", "faults", "seconds"} <= set(s)
         for s in report["steps"]
     )
     assert report["questions"] == 6 and report["citations"] == 72
@@ -325,7 +325,7 @@ def test_synth_then_ingest_counts_what_was_written(capsys, tmp_path):
     bad.write_text('{"broken": \n[]\n')
     code, out, _ = run(capsys, "ingest", bad, "--store", tmp_path / "s")
     assert code == 0 and re.search("faults +2\n", out), out
-    assert re.search("left out, bad json +1\n", out) and re.search("left out, not object +1\n", out), out
+    assert re.search("omitted, bad json +1\n", out) and re.search("omitted, not object +1\n", out), out
 
 
 def test_doctor_says_what_mends_what_is_missing(capsys, tmp_path):

@@ -25,8 +25,8 @@ import publicdata
 import pytest
 import yaml
 
-from raypipe.cli.main import main
 from raypipe.api.session import load_recipe
+from raypipe.cli.main import main
 from raypipe.cluster.file import Cluster
 from raypipe.core import arrow, config
 from raypipe.core.config import Conf, Where
@@ -54,7 +54,7 @@ pytestmark = [
 ROOT = Path(__file__).parents[1]
 CONF = Conf((ROOT / "conf",))
 SMALL, WHOLE = "crag-baseline", "db3-task1-700"
-VLLM, GUARD = "VLLM::", "models/guard.py"  # titles of vLLM's own processes, and who ends them
+VLLM, GUARD = "VLLM::", "models/watchdog.py"  # titles of vLLM's own processes, and who ends them
 
 
 def living(*titles):
@@ -202,20 +202,23 @@ def generated(done):
 def test_a_recipe_answers_every_question_asks_nothing_twice_and_fresh_asks_again(
     models, job, store, world, tmp_path
 ):
-    recipe, outs = load_recipe(SMALL, str(models), CONF), [tmp_path / name for name in ("one", "two", "three")]
+    recipe, outs = (
+        load_recipe(SMALL, str(models), CONF),
+        [tmp_path / name for name in ("one", "two", "three")],
+    )
     first = run(recipe, job, store, world, outs[0])[1]
     answers = said(outs[0])
     assert len(answers) == 6 and len({p["prediction"] for p in answers}) == 6, "each has an answer of its own"
     assert all(p["outcome"] == "answered" and p["prediction"] and p["source"] == "web" for p in answers)
     step = generated(first)
-    assert step.asked == 6 and step.faults == 0
+    assert step.computed == 6 and step.faults == 0
     assert step.prompt_tokens > 6 * 100 and step.generated_tokens >= 6 * 40
     assert first.report.answer_cut.tokens == 75 and first.report.answer_cut.tokenizer == "llama-2-tokens"
     second = run(recipe, job, store, world, outs[1])[1]
-    assert second.reused == 6 and not any(s.asked for s in second.report.steps)
+    assert second.reused == 6 and not any(s.computed for s in second.report.steps)
     again = run(recipe, job, store, world, outs[2], fresh=True, on_ray=False)[1]
-    assert generated(again).asked == 6
-    assert sum(s.asked for s in again.report.steps) == 6, "vectors and scores are remembered"
+    assert generated(again).computed == 6
+    assert sum(s.computed for s in again.report.steps) == 6, "vectors and scores are cached"
     assert said(outs[0]) == said(outs[1]) == said(outs[2])
 
 
@@ -316,7 +319,7 @@ def test_what_the_graph_or_public_data_answered_asks_nothing_of_the_web(
     web = [s for s in WEB if s in steps]
     assert len(web) >= 4 and {s: steps[s].skipped for s in web} == dict.fromkeys(web, len(found))
     asked = steps["generate:web"]
-    assert asked.asked + asked.remembered == 10 - len(found), "the recipe of before may have asked the same"
+    assert asked.computed + asked.cached == 10 - len(found), "the recipe of before may have asked the same"
 
 
 def test_an_engine_killed_with_calls_in_flight_loses_no_row(job):
@@ -360,7 +363,7 @@ def test_the_same_recipe_through_an_openai_server_gives_equal_answers(
     recipe = load_recipe(WHOLE, str(file), CONF)
     at = {"here": EndpointAddress(server.ready(), dialect="vllm")}
     _, done = run(recipe, job, ten.store, pages, tmp_path, endpoints=at)
-    assert generated(done).asked == 10 and generated(done).prompt_tokens > 10_000
+    assert generated(done).computed == 10 and generated(done).prompt_tokens > 10_000
     assert said(tmp_path) == ten.said
 
 
@@ -433,7 +436,7 @@ def test_the_ten_real_questions_through_http_have_equal_hits_prompts_and_answers
             assert texts[citation["source"]][slice(*citation["span"])] == citation["quote"] != ""
             assert citation["url"].startswith("http")
     print(f"answers that flipped between job and endpoint: {flips} of {len(replies)}")
-    assert tally.replies.remembered == 10
+    assert tally.replies.cached == 10
     assert flips == 0, "on a CPU a reply does not depend on its neighbours in the batch"
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from raypipe.cli.main import main
 from raypipe.api.session import endpoint_addresses, load_recipe
 from raypipe.api.settings import from_environment
+from raypipe.cli.main import main
 from raypipe.cluster.capacity import preflight
 from raypipe.cluster.file import Cluster, Engines, Pool
 from raypipe.core import config
@@ -179,7 +179,7 @@ def evaluated(tmp_path, world, out, fresh=False, recipe="db3-task1-700"):
 
 
 def asked(done):
-    return {s.step: s.asked for s in done.report.steps if s.asked}
+    return {s.step: s.computed for s in done.report.steps if s.computed}
 
 
 def test_a_second_run_asks_nothing_and_a_fresh_one_asks_the_language_model_alone(tmp_path, world):

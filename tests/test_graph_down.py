@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from raypipe.cli.main import main
 from raypipe.api.session import load_recipe
+from raypipe.cli.main import main
 from raypipe.core import arrow
 from raypipe.core.config import Conf
 from raypipe.evaluation.evaluate import evaluate
@@ -136,14 +136,14 @@ def test_a_refresh_plans_what_is_stale_with_that_reason_and_does_no_more(answere
         done = evaluate(
             pipeline, [], "crag", None, "official", tmp_path / "out", show=plans.append, refresh=refresh
         )
-        return {s.step: s for s in plans[0].steps}, {s.step: s.asked for s in done.report.steps}, done
+        return {s.step: s for s in plans[0].steps}, {s.step: s.computed for s in done.report.steps}, done
 
     plan, asked, done = run(refresh=False)
     assert done.reused == 1 and not any(asked.values())
     plan, asked, done = run(refresh=True)
     assert done.reused == (0 if stale else 1)
-    assert {name: set(s.reasons) for name, s in plan.items() if s.may_ask} == (
-        {"kg_query": {"stale"}} if stale else {}
+    assert {name: set(s.reasons) for name, s in plan.items() if s.max_calls} == (
+        {"kg_query": {"expired"}} if stale else {}
     )
     assert (asked["kg_query"] > 0) == stale and asked["generate:calls"] == asked["generate:llm"] == 0
 
@@ -189,6 +189,6 @@ def test_the_command_says_how_many_answers_are_old_and_plans_them_where_that_is_
     for more in ([], ["--refresh"]):
         assert main([*command, *more]) == 0
         said.append(json.loads(capsys.readouterr().out))
-    assert [s["old"] for s in said] == [1, 1]
+    assert [s["expired"] for s in said] == [1, 1]
     reasons = [{k for step in s["steps"] for k in step["reasons"]} for s in said]
-    assert reasons == [set(), {"stale"}]
+    assert reasons == [set(), {"expired"}]

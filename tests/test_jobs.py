@@ -9,8 +9,8 @@ import sys
 import time
 from pathlib import Path
 
+import httpx
 import pytest
-import requests
 
 ROOT = Path(__file__).parents[1]
 FAKES = ROOT / "tests" / "fakes.yaml"
@@ -67,15 +67,15 @@ def _wait_for(address, token, process, log):
     for _ in range(240):
         assert process.poll() is None, log.read_text()
         try:
-            answer = requests.get(
+            answer = httpx.get(
                 f"{address}/api/jobs/", headers={"Authorization": f"Bearer {token}"}, timeout=5
             )
-            if answer.ok:
-                assert not requests.get(f"{address}/api/jobs/", timeout=5).ok, (
+            if answer.is_success:
+                assert not httpx.get(f"{address}/api/jobs/", timeout=5).is_success, (
                     "jobs are open without the token"
                 )
                 return
-        except requests.ConnectionError:
+        except httpx.TransportError:
             pass  # not listening yet
         time.sleep(0.5)
     raise AssertionError(f"no head after two minutes:\n{log.read_text()}")
@@ -105,8 +105,8 @@ def test_a_job_runs_in_both_forms_and_a_second_one_asks_nothing(head, world, tmp
     )
     assert copied.returncode == 0, copied.stdout + copied.stderr
     one, two = (json.loads((tmp_path / name / "report.json").read_text()) for name in ("one", "two"))
-    assert one["questions"] == 6 and sum(s["asked"] for s in one["steps"]) > 0
-    assert sum(s["asked"] for s in two["steps"]) == 0
+    assert one["questions"] == 6 and sum(s["computed"] for s in one["steps"]) > 0
+    assert sum(s["computed"] for s in two["steps"]) == 0
     first, second = ((tmp_path / name / "predictions.jsonl").read_bytes() for name in ("one", "two"))
     assert first == second and first.count(b"\n") == 6
 

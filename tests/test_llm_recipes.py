@@ -207,12 +207,12 @@ def test_a_recipe_answers_every_question_alike_in_one_batch_and_one_by_one(name,
     assert len(together) == 6
     assert {q.outcome for q in together} <= {"answered", "abstained", "false_premise"}
     stage = next(n for n in counts if n.startswith("generate"))
-    assert counts[stage].tally.replies.asked == 6
-    assert counts[stage].tally.tokens.prompt > 0
+    assert counts[stage].calls.replies.computed == 6
+    assert counts[stage].calls.tokens.prompt > 0
     apart, counts = answered(name, world, batch=1, memo=memo)
     assert apart == together
-    assert counts[stage].tally.replies.asked == 0
-    assert counts[stage].tally.replies.remembered == 6
+    assert counts[stage].calls.replies.computed == 0
+    assert counts[stage].calls.replies.cached == 6
 
 
 def test_the_two_db3_recipes_differ_in_what_the_paper_lets_vary_alone():

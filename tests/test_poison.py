@@ -78,14 +78,21 @@ def stored_faults(pipe):
     return [(r["id"], r["reason"], r["attempts"], r["transient"]) for r in rows]
 
 
-@pytest.mark.parametrize("how", ["segfault", "hang", "memory"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        "segfault",
+        pytest.param("hang", marks=pytest.mark.drill),
+        pytest.param("memory", marks=pytest.mark.drill),
+    ],
+)
 def test_one_row_in_a_thousand_that_kills_stops_or_fills_its_worker_costs_one_row(
     sources, how, tmp_path, local_ray, pools
 ):
     local_ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers have no tests to import
     pipe, ids = sources
     poison, diary = ids[457], tmp_path / "diary"
-    limits = pools.Limits(row_s=0.03, open_s=6.0)  # a part of 100 has 9 s, a row alone 6
+    limits = pools.Timeouts(row_s=0.03, open_s=6.0)  # a part of 100 has 9 s, a row alone 6
 
     def runner(verb, fill, parts):
         pool = pools.Pool(actors=2, cpus=0.5)

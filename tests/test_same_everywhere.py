@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from raypipe import readers
-from raypipe.cli.main import main
 from raypipe.api.session import load_recipe
+from raypipe.cli.main import main
 from raypipe.core import arrow
 from raypipe.core.config import Conf
 from raypipe.core.digests import model_identity

@@ -1,6 +1,6 @@
 """Answers whole datasets of questions on a Ray cluster, and single questions with the same logic.
 
-The Python API: what `raypipe COMMAND` does, as functions. Each name is imported when it is first used, so that
+The Python API: what `raypipe COMMAND` does, as functions. Each name is imported when it is first used, so
 `import raypipe` imports no library. docs/python.md shows it.
 """
 
@@ -10,20 +10,29 @@ from typing import TYPE_CHECKING, Any
 from raypipe.api import EXPORTS
 
 if TYPE_CHECKING:  # the same names as EXPORTS, for type checkers and editors
-    from raypipe.api.data import demo_data as demo_data, ingest as ingest, parse_html as parse_html
-    from raypipe.api.look import faults as faults, why as why
+    from raypipe.api.data import demo_data as demo_data
+    from raypipe.api.data import ingest as ingest
+    from raypipe.api.data import parse_html as parse_html
+    from raypipe.api.look import faults as faults
+    from raypipe.api.look import why as why
     from raypipe.api.machine import check_environment as check_environment
     from raypipe.api.model_files import model_needs as model_needs
     from raypipe.api.plans import plan as plan
-    from raypipe.api.questions import ask as ask, rank as rank
-    from raypipe.api.release import promote as promote, prune as prune, releases as releases
+    from raypipe.api.questions import ask as ask
+    from raypipe.api.questions import rank as rank
+    from raypipe.api.release import promote as promote
+    from raypipe.api.release import prune as prune
+    from raypipe.api.release import releases as releases
     from raypipe.api.release import rollback as rollback
     from raypipe.api.results import Result as Result
-    from raypipe.api.run import answer as answer, evaluate as evaluate, index as index
+    from raypipe.api.run import answer as answer
+    from raypipe.api.run import evaluate as evaluate
+    from raypipe.api.run import index as index
     from raypipe.api.run import reprocess as reprocess
-    from raypipe.api.schemas import schema as schema
-    from raypipe.api.scores import score_crag as score_crag, score_ranking as score_ranking
-    from raypipe.api.session import Session as Session, load_recipe as load_recipe
+    from raypipe.api.scores import score_crag as score_crag
+    from raypipe.api.scores import score_ranking as score_ranking
+    from raypipe.api.session import Session as Session
+    from raypipe.api.session import load_recipe as load_recipe
     from raypipe.core.errors import RaypipeError as RaypipeError
     from raypipe.store import Store as Store
 

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from raypipe.cli.main import main
 from raypipe.api.session import load_recipe
+from raypipe.cli.main import main
 from raypipe.cluster.capacity import (
     declared_nodes,
     preflight,

@@ -177,12 +177,12 @@ def test_an_endpoint_judges_a_run_and_the_second_run_asks_nothing(tmp_path, worl
 
     first = run("one")
     line = first.judge
-    assert line is not None and line.asked == len(bodies) > 0 and line.pairs > 0
+    assert line is not None and line.computed == len(bodies) > 0 and line.pairs > 0
     assert line.prompt_tokens == 9 * len(bodies) and line.no_reply == line.unreadable == 0
     assert first.marks.score.n_unscored == 0 and first.marks.score.n_correct > 0
     assert {key for _, key in bodies} == {"Bearer the-key"}
     assert {body["temperature"] for body, _ in bodies} == {0.0}
     second = run("two")
-    assert second.judge is not None and second.judge.asked == 0 and second.judge.remembered == line.asked
+    assert second.judge is not None and second.judge.computed == 0 and second.judge.cached == line.computed
     assert second.marks == first.marks
     assert "the-key" not in "".join(p.read_text() for p in (tmp_path / "one").iterdir())

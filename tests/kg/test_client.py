@@ -171,6 +171,18 @@ def test_a_request_that_fails_once_is_tried_again():
     assert len(calls) == 2
 
 
+def test_a_server_that_asks_for_a_pause_gets_it():
+    def reply(n):
+        if n == 1:
+            return httpx.Response(429, headers={"Retry-After": "0.3"})
+        return httpx.Response(200, json={"result": []})
+
+    transport, _ = answering(reply)
+    started = time.perf_counter()
+    assert fault_of(transport).fault is None
+    assert time.perf_counter() - started >= 0.3
+
+
 def test_a_server_that_never_answers_ends_with_its_time_limit():
     async def handle(request):
         await asyncio.sleep(30)

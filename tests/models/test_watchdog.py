@@ -1,4 +1,4 @@
-"""The guard: children that outlive their parent are ended, however the parent went."""
+"""The watchdog: children that outlive their parent are ended, however the parent went."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import pytest
 
 PARENT = """
 import subprocess, sys, time
-from raypipe.models.guard import Guard
-guard = Guard()
+from raypipe.models.watchdog import Watchdog
+watchdog = Watchdog()
 child = "import subprocess, sys, signal, time; {deaf}; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(99)']); time.sleep(99)"
 subprocess.Popen([sys.executable, "-c", child.format(deaf=sys.argv[1])])
 time.sleep(0.5)
-guard.arm()
+watchdog.arm()
 subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3)"])  # born later: none of its business
 print("ready", flush=True)
 if sys.argv[2] == "close":
-    guard.close()
+    watchdog.close()
     print("closed", flush=True)
 time.sleep(99)
 """  # noqa: E501
@@ -56,11 +56,11 @@ def gone(processes: list[psutil.Process], what: str, seconds: float) -> bool:
 )
 def test_children_and_theirs_end_after_their_parent_was_killed(deaf):
     parent, processes = start(deaf, "wait")
-    assert len(running(processes, "sleep(99)")) == 2 and running(processes, "guard.py")
+    assert len(running(processes, "sleep(99)")) == 2 and running(processes, "watchdog.py")
     parent.kill()
     parent.wait()
     assert gone(processes, "sleep(99)", 25)
-    assert gone(processes, "guard.py", 15), "the guard ends with its work"
+    assert gone(processes, "watchdog.py", 15), "the watchdog ends with its work"
 
 
 def test_closing_ends_what_is_left_and_waits_for_it():

@@ -44,12 +44,12 @@ def evaluated(pipe, world, out):
 
 
 def asked(done):
-    return {s.step: s.asked for s in done.report.steps}
+    return {s.step: s.computed for s in done.report.steps}
 
 
 def work(report):
     """Step -> what it did, but for its time, and for what a later part found remembered."""
-    return {s.step: (s.rows, s.asked + s.remembered, s.skipped, s.faults) for s in report.steps}
+    return {s.step: (s.rows, s.computed + s.cached, s.skipped, s.faults) for s in report.steps}
 
 
 def rows(store, table):
@@ -154,7 +154,7 @@ def test_a_run_that_died_between_parts_goes_on_where_it_was(world, tmp_path, pro
     # All work of the run is counted, whoever did it, and what was done before is said.
     assert work(done) == work(undisturbed)
     assert done.resumed >= attempts - 1 and any(s.resumed for s in done.steps)
-    assert all(s.asked <= s.planned for s in done.steps)
+    assert all(s.computed <= s.planned for s in done.steps)
     assert not list((tmp_path / "broken" / "_attempts").iterdir())
     again = evaluated(broken, world, tmp_path / "out").report
     assert again.resumed == 0 and not any(s.rows for s in again.steps)
@@ -225,8 +225,8 @@ def test_bad_lines_and_pages_are_counted_faults_and_nothing_else_is_lost(world, 
     }  # fmt: skip
     assert done.report.questions == 5 and done.report.empty_pages >= 1
     steps = {s.step: s for s in done.report.steps}
-    assert steps["parse"].asked == steps["parse"].rows
-    assert steps["tokenize"].skipped == 2 and steps["tokenize"].asked == steps["parse"].asked - 2
+    assert steps["parse"].computed == steps["parse"].rows
+    assert steps["tokenize"].skipped == 2 and steps["tokenize"].computed == steps["parse"].computed - 2
     assert len((tmp_path / "out" / "predictions.jsonl").read_text().splitlines()) == 5
     again = evaluated(pipeline(tmp_path / "store", progress), file, tmp_path / "out")
     assert set(asked(again).values()) == {0}, "a page that cannot be done is not tried on every run"

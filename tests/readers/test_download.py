@@ -101,7 +101,9 @@ def fetch(
     server: Server, folder: Path, file: RemoteFile = GOOD, told: Told | None = None, **more
 ) -> list[Path]:
     told = told or Told()
-    return download.fetch([file], folder, server.url, told.progress, pause=told.pauses.append, **more)
+    return download.fetch(
+        [file], folder, server.url, told.progress, pause=told.pauses.append, jitter=lambda: 0.5, **more
+    )
 
 
 def names(folder: Path) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import logging
@@ -15,7 +16,7 @@ from raypipe.core.errors import DataError
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.pipeline.driver import Pipeline, inline
 from raypipe.pipeline.tasks import WorkerConfig
-from raypipe.readers.object_store import fetched, sent
+from raypipe.readers.object_store import TRIES, fetched, retried, sent
 from raypipe.report.progress import Progress
 from raypipe.runs.release import live, promote
 from raypipe.store import Store, StoreError
@@ -86,7 +87,7 @@ def test_nothing_is_asked_again_and_a_release_can_be_set_there(filled, tmp_path)
     pipeline, data, first = filled
     again = evaluate(pipeline, [data], "crag", None, "official", tmp_path / "again")
     assert again.reused == first.report.questions
-    assert sum(s.asked for s in again.report.steps) == 0
+    assert sum(s.computed for s in again.report.steps) == 0
     assert live(pipeline.store) is None
     promote(pipeline.store, again.manifest, [])
     assert live(Store.open(pipeline.store.uri)).run == again.manifest.run
@@ -146,3 +147,36 @@ def test_commands_take_addresses_for_what_they_read(bucket, filled, monkeypatch,
     assert main(["ingest", f"{bucket.uri}/data", "--format", "synth", "--store", store, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["again"] is True
     assert main(["ingest", f"{bucket.uri}/none", "--store", store]) == 3
+
+
+def failing(times, error):
+    """A copy that fails so often first, and the count of its calls."""
+    calls = []
+
+    def copy():
+        calls.append(1)
+        if len(calls) <= times:
+            raise error
+
+    return copy, calls
+
+
+def test_an_object_whose_transfer_breaks_off_is_copied_again():
+    copy, calls = failing(2, OSError("AWS Error NETWORK_CONNECTION"))
+    pauses = []
+    retried(copy, pauses.append)
+    assert len(calls) == 3 and len(pauses) == 2
+
+
+def test_a_store_that_stays_down_ends_the_copy_after_a_few_tries():
+    copy, calls = failing(99, OSError("AWS Error NETWORK_CONNECTION"))
+    with pytest.raises(OSError, match="NETWORK_CONNECTION"):
+        retried(copy, lambda seconds: None)
+    assert len(calls) == TRIES
+
+
+def test_a_full_disk_ends_the_copy_at_once():
+    copy, calls = failing(99, OSError(errno.ENOSPC, "No space left on device"))
+    with pytest.raises(OSError, match="No space left"):
+        retried(copy, lambda seconds: None)
+    assert len(calls) == 1

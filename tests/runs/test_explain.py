@@ -17,7 +17,7 @@ OTHER = SURE.replace("rerank: {model: overlap-reranker", "rerank: {model: other-
 
 
 def steps(story):
-    return {s.step: (s.requests, s.asked, s.remembered) for s in story.steps}
+    return {s.step: (s.requests, s.computed, s.cached) for s in story.steps}
 
 
 def test_a_row_tells_its_key_what_matched_and_what_was_asked_and_why(bench):

@@ -28,8 +28,8 @@ def test_the_first_plan_names_every_row_and_is_exact_where_nothing_has_to_be_par
 def test_nothing_changed_plans_and_asks_nothing_whatever_the_sizes_of_parts(bench):
     counts, steps = bench.run(pipe=bench.pipeline(sizes=TaskSizes(3, 1)))
     assert not zero(counts) and all(s.exact for s in steps.values())
-    assert steps["dense"].remembered == steps["dense"].rows == 6
-    assert steps["embed"].remembered == steps["embed"].rows > 100
+    assert steps["dense"].cached == steps["dense"].rows == 6
+    assert steps["embed"].cached == steps["embed"].rows > 100
 
 
 def test_a_step_after_all_models_asks_nothing_again(bench):
@@ -49,7 +49,7 @@ def test_a_killed_run_is_planned_to_its_end(world, tmp_path):
         bench.run(pipe=bench.pipeline(sizes=TaskSizes(50, 1), runner=dies))
     counts, steps = bench.run(pipe=bench.pipeline(sizes=TaskSizes(50, 1)))
     assert not zero({s: counts[s] for s in ("parse", "split", "embed")})
-    assert steps["rerank"].rows - steps["rerank"].remembered == 6 - 3
+    assert steps["rerank"].rows - steps["rerank"].cached == 6 - 3
     assert counts["dense"][0] == counts["dense"][1]
 
 
@@ -60,13 +60,13 @@ def test_a_text_of_several_sources_is_planned_as_often_as_several_workers_may_as
         line["search_results"][0] |= {"page_result": f"<p>{said}</p>", "page_snippet": said}
     data = bench.data(lines)
     counts, steps = bench.run(FAKES, data)
-    assert counts["embed"] == (2, 1) and steps["parse"].may_ask == 2
+    assert counts["embed"] == (2, 1) and steps["parse"].max_calls == 2
     pipe = bench.pipeline(FAKES.replace("hash-embedder", "other-embedder"))
     questions = questions_of(pipe, None, None)
     plans = [plan(replace(pipe, workers=lambda verb, n=n: Workers(n)), questions) for n in (1, 2)]
     one, two = ({s.step: s for s in p.steps}["embed"] for p in plans)
-    assert one.exact and not two.exact and two.may_ask == one.may_ask + 1
-    assert bench.run(FAKES.replace("hash-embedder", "other-embedder"), data)[0]["embed"][1] == one.may_ask
+    assert one.exact and not two.exact and two.max_calls == one.max_calls + 1
+    assert bench.run(FAKES.replace("hash-embedder", "other-embedder"), data)[0]["embed"][1] == one.max_calls
 
 
 def test_a_manifest_says_what_the_run_was_made_of_and_gives_the_next_plan_its_rates(bench):
@@ -99,8 +99,10 @@ def test_beside_a_bound_stands_what_earlier_runs_asked_and_how_many_runs_say_so(
     for step in (rerank, extract):
         line = lines[step.step]
         seen = step.expected_calls
-        assert seen.calls == (line.asked, line.asked + line.remembered) and seen.runs == 1
-        assert 0 < step.expected_calls.calls[1] < step.may_ask and step.cost.nbytes[1] < step.may_ask * 600
+        assert seen.calls == (line.computed, line.computed + line.cached) and seen.runs == 1
+        assert (
+            0 < step.expected_calls.calls[1] < step.max_calls and step.cost.nbytes[1] < step.max_calls * 600
+        )
     assert planned.bytes_at_least() == 0, "a full disk is refused for what is sure, never for what is likely"
     asked, _ = bench.run(other)
     assert asked["rerank"][1] == rerank.expected_calls.calls[1] == 90
@@ -121,7 +123,7 @@ def test_sources_that_are_not_split_yet_are_expected_to_have_as_many_texts_as_ot
     embed = steps["embed"]
     assert not embed.exact and embed.expected_calls.runs == 1
     least, most = embed.expected_calls.calls
-    assert least / 2 < counts["embed"][1] < most * 2 < embed.may_ask / 2
+    assert least / 2 < counts["embed"][1] < most * 2 < embed.max_calls / 2
     assert embed.cost.seconds[1] > 0
 
 

@@ -61,8 +61,8 @@ def ingest(
 ) -> IngestResult:
     """Reads files into a store, each line once; the same bytes again change nothing.
 
-    `paths` are files, folders of files, or URIs. `format` None: synth for a folder that `raypipe synth` wrote,
-    else crag. The store is made where there is none. Raises DataError for a missing or damaged file; then the
+    `paths` are files, folders of files, or URIs. `format` None: synth for a folder of `raypipe synth`, else
+    crag. The store is made where there is none. Raises DataError for a missing or damaged file; then the
     store is unchanged.
     """
     from raypipe.api.paths import format_for, inputs

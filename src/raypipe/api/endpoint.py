@@ -147,7 +147,9 @@ def check_host(host: str, keys: ApiKeys) -> None:
         )
 
 
-def serve(endpoint: ServeArgs, host: str, port: int, on_start: Callable[[str], None], settings: Settings) -> None:
+def serve(
+    endpoint: ServeArgs, host: str, port: int, on_start: Callable[[str], None], settings: Settings
+) -> None:
     """Serves an endpoint on this machine until the process is interrupted. `on_start` gets its address.
 
     Raises ConfError for an address that others reach without keys, ModelMissing, ClusterTooSmall.

@@ -1,7 +1,7 @@
 """Refresh periods: a model proposes how long a graph's replies hold, by domain; a person accepts.
 
-WeKnow lets a language model decide how often each domain is asked again. Here its reply is a proposal: nothing
-is changed before a person has seen it.
+WeKnow lets a language model decide how often each domain is asked again. Here its reply is a proposal:
+nothing is changed before a person has seen it.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import yaml
+
 from raypipe.api.results import Result, outside_loop
 from raypipe.api.session import Session, endpoint_addresses
 from raypipe.core import config

@@ -42,7 +42,7 @@ class PlanResult(Result):
         return self.to_json()["steps"]  # type: ignore[no-any-return]
 
     def to_json(self) -> dict[str, Any]:
-        return {**self.plan.to_json(), "old": self.expired, "placement": dict(self.placement)}
+        return {**self.plan.to_json(), "expired": self.expired, "placement": dict(self.placement)}
 
 
 @outside_loop

@@ -84,7 +84,11 @@ class RankResult(Result):
                 yield {"query": query, "document": document, "rank": rank, "score": score}
 
     def to_json(self) -> dict[str, Any]:
-        return {"recipe": self.recipe, "by": self.by, "queries": {q: dict(found) for q, found in self.run.items()}}
+        return {
+            "recipe": self.recipe,
+            "by": self.by,
+            "queries": {q: dict(found) for q, found in self.run.items()},
+        }
 
     def write_trec(self, out: str | Path) -> None:
         """Writes the ranking as a TREC run."""

@@ -53,7 +53,9 @@ class Result(ABC):
         import pyarrow as pa
 
         columns = [(name, pa.type_for_alias(kind)) for name, kind in self.SCHEMA.items()]
-        return pa.Table.from_pylist([dict(r) for r in self.rows()], schema=pa.schema(columns) if columns else None)
+        return pa.Table.from_pylist(
+            [dict(r) for r in self.rows()], schema=pa.schema(columns) if columns else None
+        )
 
     def to_pandas(self) -> Any:
         """The rows as a pandas DataFrame. Raises ConfError where pandas is not installed."""

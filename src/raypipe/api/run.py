@@ -15,7 +15,8 @@ from raypipe.api.pipelines import open_judge, open_pipeline
 from raypipe.api.results import Result, outside_loop
 from raypipe.api.session import Session
 from raypipe.cluster.budget import Budget
-from raypipe.evaluation import dead_letters, evaluate as evaluating
+from raypipe.evaluation import dead_letters
+from raypipe.evaluation import evaluate as evaluating
 from raypipe.evaluation.evaluate import Evaluation, questions_of
 from raypipe.metrics.crag import Rule
 from raypipe.metrics.textfile import replaced
@@ -119,7 +120,11 @@ class ReprocessResult(Result):
     @property
     def title(self) -> str:
         found = self.changes
-        return "no earlier run" if found is None else f"{len(found.changed)} answers changed, {found.same} the same"
+        return (
+            "no earlier run"
+            if found is None
+            else f"{len(found.changed)} answers changed, {found.same} the same"
+        )
 
     def rows(self) -> Iterator[Mapping[str, Any]]:
         """A row for each answer that changed: `step` is the first that came out differently."""

@@ -79,8 +79,8 @@ def load_recipe(
     """A recipe by name or path, with the prompts, models and graphs that it names.
 
     `models` is a models file in place of conf/models.yaml. `conf` says where names are looked up; None: in
-    $RAYPIPE_CONF, ./conf, then the installed copy. `graphs`: graph -> folder, file or address; "": all others.
-    Raises ConfError with file, field, what was expected and found; ModelMissing for a model that is not here.
+    $RAYPIPE_CONF, ./conf, then the installed copy. `graphs`: graph -> folder, file or address; "": all
+    others. Raises ConfError with file, field, what was expected and found, and ModelMissing.
     """
     from raypipe.recipes.recipe import load
     from raypipe.recipes.resolve import resolvers
@@ -123,7 +123,7 @@ def read_cluster(name: str, conf: Conf) -> Cluster:
 def endpoint_addresses(
     file: Cluster, models: Sequence[Model], keys: Mapping[str, str]
 ) -> dict[str, EndpointAddress]:
-    """The endpoints of these models, with their keys. Raises ConfError for a key that the environment lacks."""
+    """The endpoints of these models, with keys. Raises ConfError for a key that the environment lacks."""
     from raypipe.models.load import EndpointAddress
 
     wanted = {m.path for m in models if m.loader == "openai"}

@@ -1,1 +1,1 @@
-"""The command line: `main` reads arguments, `commands` lists the commands, other modules hold them by group."""
+"""The command line: `main` reads arguments, `commands` lists commands, other modules hold them."""

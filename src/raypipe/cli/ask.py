@@ -26,10 +26,10 @@ def add(commands: options.Commands) -> None:
     options.recipe(made, live=True)
     about = "the question; one that is stored, by its id or in its words, has its own pages"
     made.add_argument("question", metavar="QUESTION", help=about)
+    made.add_argument("--pages", metavar="FILE", help="a CRAG line: its search results are searched")
     made.add_argument(
-        "--pages", metavar="FILE", help="a CRAG line: its search results are searched"
+        "--time", metavar="T", default="", help='time of the question: "03/05/2024, 23:18:31 PT"'
     )
-    made.add_argument("--time", metavar="T", default="", help='time of the question: "03/05/2024, 23:18:31 PT"')
     options.store(made)
     options.cluster(made)
     options.as_json(made)

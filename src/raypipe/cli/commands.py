@@ -26,29 +26,49 @@ class Command:
 
 
 COMMANDS: Mapping[str, Command] = {
-    "synth": Command("data", "data", "Write a CRAG-format dataset about an invented world, with its knowledge graph."),
+    "synth": Command(
+        "data", "data", "Write a CRAG-format dataset about an invented world, with its knowledge graph."
+    ),
     "download": Command("data", "data", "Download the official CRAG files: resumable, checked by digest."),
-    "ingest": Command("data", "data", "Read files into a store, each line once; the same bytes again change nothing."),
+    "ingest": Command(
+        "data", "data", "Read files into a store, each line once; the same bytes again change nothing."
+    ),
     "parse": Command("data", "data", "Convert HTML files to text, as the pipeline does."),
-    "plan": Command("run", "plans", "Estimate the model calls, time and memory of an eval, with the reason for each."),
+    "plan": Command(
+        "run", "plans", "Estimate the model calls, time and memory of an eval, with the reason for each."
+    ),
     "index": Command("run", "runs", "Parse, split and embed the sources that a recipe's tables lack."),
     "answer": Command("run", "runs", "Answer the stored questions that have no answer yet."),
-    "eval": Command("run", "runs", "Run what is missing, score it, and write a report; without arguments, the demo."),
+    "eval": Command(
+        "run", "runs", "Run what is missing, score it, and write a report; without arguments, the demo."
+    ),
     "reprocess": Command("run", "runs", "Recompute only what changed, and report which answers differ."),
     "rank": Command("run", "rank", "Rank documents for queries and write a TREC run."),
-    "why": Command("look", "look", "Explain one row of a finished eval: its key, what was reused, what was asked and why."),
-    "faults": Command("look", "look", "List the rows of a finished eval that failed, why, and after how many attempts."),
+    "why": Command(
+        "look",
+        "look",
+        "Explain one row of a finished eval: its key, what was reused, what was asked and why.",
+    ),
+    "faults": Command(
+        "look", "look", "List the rows of a finished eval that failed, why, and after how many attempts."
+    ),
     "score": Command("look", "scores", "Score predictions or rankings of any system."),
-    "promote": Command("release", "releases", "Make a finished run the live release, if it passes the gates."),
+    "promote": Command(
+        "release", "releases", "Make a finished run the live release, if it passes the gates."
+    ),
     "rollback": Command("release", "releases", "Make the release before the live one live again."),
     "releases": Command("release", "releases", "List the releases of a store."),
     "prune": Command("release", "releases", "Delete tables and replies that nothing references."),
     "ask": Command("serve", "ask", "Answer one question, from the store or from pages in a file."),
     "serve": Command("serve", "serve", "Answer questions over HTTP on this machine."),
-    "doctor": Command("tools", "doctor", "Check what is installed and reachable, and print the command that mends the rest."),
-    "models": Command("tools", "models", "List a recipe's models: where they are, how large, and how to get what is missing."),
+    "doctor": Command(
+        "tools", "doctor", "Check what is installed and reachable, and print the command that mends the rest."
+    ),
+    "models": Command(
+        "tools",
+        "models",
+        "List a recipe's models: where they are, how large, and how to get what is missing.",
+    ),
     "kg": Command("tools", "kg", "Query a knowledge graph, serve one, and prepare examples of calls."),
     "facts": Command("tools", "facts", "Convert public data to tables of facts."),
-    "schema": Command("tools", "schema", "Write the JSON Schemas of recipe, models and cluster files."),
-    "completion": Command("tools", "completion", "Print the completion script of a shell."),
-}  # fmt: skip
+}

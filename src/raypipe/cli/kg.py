@@ -164,9 +164,7 @@ def _draft(args: argparse.Namespace, settings: Settings) -> int:
     from raypipe.api.kg_examples import draft_examples
 
     session = options.session(args, settings)
-    drafts = draft_examples(
-        args.data, args.graph, args.model, args.prompt, args.number, args.format, session
-    )
+    drafts = draft_examples(args.data, args.graph, args.model, args.prompt, args.number, args.format, session)
     args.out.write_text("".join(json.dumps(d, ensure_ascii=False) + "\n" for d in drafts), encoding="utf-8")
     failed = [d for d in drafts if d["failed"]]
     for d in failed:
@@ -199,6 +197,6 @@ def _refresh(args: argparse.Namespace, settings: Settings) -> int:
     for row in found.rows():
         shown.add_row(*row.values())
     options.console().print(shown)
-    what = f"is written to {found.file}" if args.accept else f"is not written: --accept puts it into {found.file}"
-    print(f"by {args.propose}; it {what}")
+    what = "is written to" if args.accept else "is not written: --accept puts it into"
+    print(f"by {args.propose}; it {what} {found.file}")
     return 0

@@ -1,9 +1,9 @@
 """The command line: `raypipe COMMAND`. jobs/*.py are the same commands behind `ray job submit`.
 
-Reads arguments and the environment, calls the Python API, prints. A command's module is imported when it runs,
-so help and a wrong command or flag cost no library. Exit codes: 0 fine, 2 usage or configuration, 3 input
-data, 4 model missing, 5 cluster too small, 6 fault budget exceeded, 7 quality gate failed, 70 internal, 130
-Ctrl-C, 143 stopped by SIGTERM.
+Reads arguments and the environment, calls the Python API, prints. A command's module is imported when it
+runs, and libraries by the API, so help and a wrong command or flag are quick. Exit codes: 0 fine, 2 usage or
+configuration, 3 input data, 4 model missing, 5 cluster too small, 6 fault budget exceeded, 7 quality gate
+failed, 70 internal, 130 Ctrl-C, 143 stopped by SIGTERM.
 """
 
 from __future__ import annotations
@@ -121,7 +121,9 @@ def _failed(command: str, error: Exception) -> int:
     return 70
 
 
-_FULL = "the disk is full. What was stored before stays readable; free some space and run it again to continue"
+_FULL = (
+    "the disk is full. What was stored before stays readable; free some space and run it again to continue"
+)
 
 
 def _stop(number: int, frame: FrameType | None) -> None:

@@ -125,9 +125,7 @@ def fresh(made: argparse.ArgumentParser) -> None:
 
 
 def retry(made: argparse.ArgumentParser) -> None:
-    made.add_argument(
-        "--retry-faults", action="store_true", help="try rows again that failed permanently"
-    )
+    made.add_argument("--retry-faults", action="store_true", help="try rows again that failed permanently")
 
 
 def refresh(made: argparse.ArgumentParser) -> None:

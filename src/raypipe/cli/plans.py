@@ -22,7 +22,9 @@ def add(commands: options.Commands) -> None:
     made.add_argument("--data", metavar="PATH", nargs="+", default=[], help="files of the eval, or URIs")
     options.format_of(made)
     options.cluster(made)
-    made.add_argument("--limit", metavar="N", type=options.at_least(1), help="plan the first N questions only")
+    made.add_argument(
+        "--limit", metavar="N", type=options.at_least(1), help="plan the first N questions only"
+    )
     options.refresh(made)
     options.as_json(made)
 

@@ -93,7 +93,7 @@ def _counts(args: argparse.Namespace, done: RunResult) -> int:
     if not counts:
         print("nothing was missing")
     for name, count in counts.items():
-        work = f"{count.rows} rows, {count.tally.asked} model calls, {count.faults} faults"
+        work = f"{count.rows} rows, {count.calls.computed} model calls, {count.faults} faults"
         print(f"{name:<12} {work}, {count.seconds:.1f} s")
     return 0
 

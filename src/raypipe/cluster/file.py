@@ -1,6 +1,6 @@
 """The cluster file (conf/clusters/*.yaml): where a recipe runs. Plain values, checked one by one.
 
-What fits where is in `rooms.py` and `placement.py`, what starts it in `cluster.py`. In no digest.
+What fits where is in `capacity.py` and `placement.py`, what starts it in `pools.py`. In no digest.
 """
 
 from __future__ import annotations

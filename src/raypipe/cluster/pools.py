@@ -1,8 +1,8 @@
 """Parts of work on Ray Data: the actor pools, and the engines that live beside the pool that asks them.
 
-What a part computes and stores is in `work.py`, what an engine is in `engines.py`, what fits is said by
-`rooms.py` before anything starts. One pool runs at a time, so a pool may take the whole cluster and none
-waits for another.
+What a part computes and stores is in `pipeline.tasks`, what an engine is in `models.actors`, what fits is
+checked by `capacity.py` before anything starts. One pool runs at a time, so a pool may take the whole cluster
+and none waits for another.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ import logging
 import os
 import pickle
 import signal
+import socket
 import sys
 import tempfile
 import time
 import traceback
 import uuid
 import warnings
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -35,7 +36,7 @@ from raypipe.cluster.alarm import Alarm
 from raypipe.cluster.capacity import Node, declared_nodes, preflight_engines, startable
 from raypipe.cluster.file import LIMITS, Cluster, Engines, Pool, Timeouts
 from raypipe.core.digests import model_identity
-from raypipe.core.errors import RaypipeError
+from raypipe.core.errors import ConfError, RaypipeError
 from raypipe.core.protocols import Model
 from raypipe.core.records import Fault
 from raypipe.models import actors as engines
@@ -44,6 +45,8 @@ from raypipe.models.engine import Engine
 from raypipe.pipeline.tasks import Do, FailedRow, TableTask, Task, TaskResult, placed
 from raypipe.recipes.executor import StageCounters
 
+JOINS, JOIN_PAUSE_S = 4, 1.0  # tries to join a Ray, and s before the second; then twice as long each time
+LISTENS_S = 5.0  # for a connection to a Ray's port
 TRIES = 2  # of a part whose actor dies: Ray's own default is without end. A row alone has one more
 
 
@@ -105,8 +108,9 @@ def is_connected() -> bool:
     return bool(ray.is_initialized())
 
 
-def connect(address: str) -> None:
-    """Joins the Ray at `address` ("local" starts one), unless this process has joined one already."""
+def connect(address: str, tries: int = JOINS, pause_s: float = JOIN_PAUSE_S) -> None:
+    """Joins the Ray at `address` ("local" starts one), unless this process has joined one already. Raises
+    ConfError where that fails `tries` times, with pauses from `pause_s`, each twice the one before."""
     if not is_connected():
         if address == "local":
             # Ray's own 15 leaves a worker a thirtieth of a core as soon as anything else wants it. A Ray that
@@ -121,8 +125,54 @@ def connect(address: str) -> None:
             warnings.filterwarnings("ignore", message="lance is not fork-safe|lancedb fork support")
             stop = signal.getsignal(signal.SIGTERM)
             with _stderr_without(b"RAY_BACKEND_LOG_LEVEL"):
-                ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+                join(address, tries, pause_s, logging_level=logging.ERROR)
             signal.signal(signal.SIGTERM, stop)  # Ray's core puts its own there, which aborts the process
+
+
+def join(
+    address: str,
+    tries: int = JOINS,
+    pause_s: float = JOIN_PAUSE_S,
+    init: Callable[..., Any] = ray.init,
+    **options: Any,
+) -> None:
+    """`ray.init` with these options, tried as in `connect`: on a busy machine a Ray that is starting, or that
+    has much to do, is not there in time."""
+    for attempt in range(tries):
+        try:
+            _listens(address)
+            init(address=address, log_to_driver=False, **options)
+            return
+        except ValueError:
+            raise  # options or an address that can never be right
+        except Exception as e:  # ConnectionError, RuntimeError, and for a late raylet a plain Exception
+            ray.shutdown()  # what of it has started
+            if attempt == tries - 1:
+                raise ConfError(_not_joined(address, tries, e)) from e
+            time.sleep(pause_s * 2**attempt)
+
+
+def _listens(address: str) -> None:
+    """Raises ConnectionError where nothing listens at a host and port: Ray itself tries for a quarter of an
+    hour before it says so."""
+    host, colon, port = address.rpartition(":")
+    if colon and port.isdigit() and "/" not in host:
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=LISTENS_S).close()
+        except OSError as e:
+            raise ConnectionError(f"nothing listens there: {e}") from e
+
+
+def _not_joined(address: str, tries: int, why: Exception) -> str:
+    if address == "local":
+        return (
+            f"no Ray could be started on this machine in {tries} tries: {why}. See whether it is very busy "
+            f"or its disk is full; RAY_ADDRESS names a cluster that runs elsewhere"
+        )
+    return (
+        f"the Ray at {address!r} could not be joined in {tries} tries: {why}. See whether it runs and can be "
+        f"reached from here, or correct RAY_ADDRESS; RAY_ADDRESS=local starts one on this machine"
+    )
 
 
 @contextmanager
@@ -270,10 +320,10 @@ def _row_by_row(fill: TableTask, part: Task, pool: Pool, limits: Timeouts) -> Ta
                 actor = worker.remote(fill, limits)
                 continue
             for name, count in tried.counts.items():
-                asked.setdefault(name, StageCounters()).tally.add(count.tally)
+                asked.setdefault(name, StageCounters()).calls.add(count.calls)
         done: TaskResult = ray.get(actor.do.remote(replace(part, lost=lost)))
         for name, count in done.counts.items():  # what the trials asked is remembered now, and was asked
-            count.tally.add(asked.get(name, StageCounters()).tally)
+            count.calls.add(asked.get(name, StageCounters()).calls)
         return done
     except RayTaskError as e:
         raise e.cause if isinstance(e.cause, Exception) else e from e

@@ -131,7 +131,7 @@ class GraphRef:
     version: str  # of a folder: a digest of its tables; of a server: what its entry declares
     grammar: str  # of the calls that it is asked in: Lark's notation
     levels: Mapping[str, tuple[Level, ...]] = field(default_factory=dict)
-    """Kind of name -> how a written name may be linked, in order; kinds not named: `graph.link.LEVELS`."""
+    """Kind of name -> how a written name may be linked, in order; kinds not named: `kg.link.LEVELS`."""
     refresh: Mapping[str, float] = field(default_factory=dict)
     """Domain -> seconds that its replies hold; 0: none is remembered. A domain that is not named
     never changes. Not identity: it decides what is asked again, not what an answer is."""

@@ -73,9 +73,9 @@ def check(budget: Budget, losses: DeadLetters) -> None:
 
 
 def dead_letters(pipeline: Pipeline, questions: Iterable[Question], lines: Mapping[str, int]) -> DeadLetters:
-    """What could not be done. `lines`: what was read (`readers.Counts`), nothing where no file was; then the
-    lines of all files that the store ever read are listed and not counted. A row without a letter that is
-    not done is still to do."""
+    """The dead letters of a run, counted. `lines`: what was read (`readers.ReadCounts`), nothing where no
+    file was; then the lines of all files that the store ever read are listed and not counted. A row that is
+    neither done nor a dead letter is pending."""
     keys, tables = _keys(pipeline, questions), _tables(pipeline)
     wanted = pipeline.sources(questions)
     sources = _lacking(pipeline, wanted)

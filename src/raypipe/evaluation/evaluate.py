@@ -186,13 +186,13 @@ def _report(
         resumed=done.resumed,
         questions=questions,
         without_truth=answers.without_truth,
-        normalised=_normalised(read),
+        normalized=_normalized(read),
         faults=_faults(pipeline, answers, read),
         steps=_steps(pipeline, planned.planned(), done),
         marks=marks,
         judge=judge,
         answer_cut=_answer_cut(pipeline),
-        planted=answers.planted,
+        prompt_injection=answers.prompt_injection,
         **_corpus(pipeline, answers),
     )
 
@@ -230,8 +230,8 @@ def _judge(
     line = JudgeLine(
         model=judge.model.name,
         pairs=done.pairs,
-        asked=tally.replies.asked,
-        remembered=tally.replies.remembered,
+        computed=tally.replies.computed,
+        cached=tally.replies.cached,
         unreadable=done.unreadable,
         no_reply=done.no_reply,
         faults=dict(done.faults),
@@ -242,7 +242,7 @@ def _judge(
     return done.replies, line
 
 
-def _normalised(read: IngestSummary | None) -> dict[str, int]:
+def _normalized(read: IngestSummary | None) -> dict[str, int]:
     counts = read.counts if read else {}
     return {name: counts[name] for name in NORMALISED if counts.get(name)}
 
@@ -294,10 +294,10 @@ def _line(name: str, works: bool, planned: int, count: StageCounters, earlier: S
     own plans, and is added to this one's."""
 
     def asked(c: StageCounters) -> int:
-        return c.rows - c.skipped if works else c.tally.asked
+        return c.rows - c.skipped if works else c.calls.computed
 
-    tokens = count.tally.tokens
+    tokens = count.calls.tokens
     return StepLine(
-        name, count.rows, planned + asked(earlier), asked(count), count.tally.remembered, count.skipped,
+        name, count.rows, planned + asked(earlier), asked(count), count.calls.cached, count.skipped,
         count.faults, count.seconds, tokens.prompt, tokens.cached, tokens.generated, asked(earlier),
     )  # fmt: skip

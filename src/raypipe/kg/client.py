@@ -20,13 +20,13 @@ from typing import Any, Final, TypeAlias
 import httpx
 
 from raypipe.core.kg import Request
+from raypipe.core.retry import RETRY_STATUSES, Backoff, retry_after_s
 from raypipe.kg.graph import GraphFault
 
 Ask: TypeAlias = Request
 """Path and body -> the result, null included. Raises GraphFault. A memo may stand before it."""
 
 ABSENT_ON_500: Final = frozenset({"/movie/get_year_info"})
-_AGAIN: Final = frozenset({429, 500, 502, 503, 504})
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class HttpLimits:
 
     timeout_s: float = 10.0  # of one try, connecting included
     tries: int = 3
-    wait_s: float = 0.2  # before the second try; twice as long before each next one
+    wait_s: float = 0.2  # before the second try, doubling, with jitter
     most_bytes: int = 8 * 1024 * 1024  # of a reply: a team's ten years of games are about 5 MB
     at_once: int = 16  # requests under way
 
@@ -84,40 +84,42 @@ class ServerConnection:
 
 
 async def _asked(client: httpx.AsyncClient, path: str, body: Mapping[str, Any], limits: HttpLimits) -> Any:
-    trouble = ""
-    for attempt in range(limits.tries):
-        if attempt:
-            await asyncio.sleep(limits.wait_s * 2 ** (attempt - 1))
+    backoff = Backoff(limits.tries, limits.wait_s, limits.timeout_s)
+    while True:
+        after_s = 0.0
         try:
             async with asyncio.timeout(limits.timeout_s):
-                status, raw = await _posted(client, path, body, limits.most_bytes)
+                reply, raw = await _posted(client, path, body, limits.most_bytes)
         except TimeoutError:
             trouble = f"no answer within {limits.timeout_s:g} s"
-            continue
         except httpx.InvalidURL as e:
             raise GraphFault("bad_address", f"{client.base_url}: {e}") from e
         except httpx.TransportError as e:
             trouble = f"{type(e).__name__}: {e}"
-            continue
-        if status == 200:
-            return _result(path, raw)
-        if status == 500 and path in ABSENT_ON_500:
-            return None
-        if status not in _AGAIN:
-            detail = f"{path} {json.dumps(dict(body))[:200]}: status {status}: {raw[:200]!r}"
-            raise GraphFault("bad_request", f"{detail}. The server does not take this request.")
-        trouble = f"status {status}"
-    raise GraphFault(
-        "unreachable",
-        f"{client.base_url}{path}: {trouble}, {limits.tries} tries. Is the graph's server running there?",
-        transient=True,
-    )
+        else:
+            status = reply.status_code
+            if status == 200:
+                return _result(path, raw)
+            if status == 500 and path in ABSENT_ON_500:
+                return None
+            if status not in RETRY_STATUSES:
+                detail = f"{path} {json.dumps(dict(body))[:200]}: status {status}: {raw[:200]!r}"
+                raise GraphFault("bad_request", f"{detail}. The server does not take this request.")
+            trouble, after_s = f"status {status}", retry_after_s(reply.headers)
+        if (wait_s := backoff.next_s(after_s)) is None:
+            raise GraphFault(
+                "unreachable",
+                f"{client.base_url}{path}: {trouble}, {limits.tries} tries. "
+                "Is the graph's server running there?",
+                transient=True,
+            )
+        await asyncio.sleep(wait_s)
 
 
 async def _posted(
     client: httpx.AsyncClient, path: str, body: Mapping[str, Any], most: int
-) -> tuple[int, bytes]:
-    """Status and body, read only as far as it may go."""
+) -> tuple[httpx.Response, bytes]:
+    """The reply and its body, read only as far as it may go."""
     async with client.stream("POST", path, json=dict(body)) as reply:
         parts, size = [], 0
         async for part in reply.aiter_bytes():
@@ -125,7 +127,7 @@ async def _posted(
             if size > most:
                 raise GraphFault("too_large", f"{path}: expected a reply of at most {most} bytes, found more")
             parts.append(part)
-        return reply.status_code, b"".join(parts)
+        return reply, b"".join(parts)
 
 
 def _result(path: str, raw: bytes) -> Any:

@@ -13,9 +13,10 @@ import numpy as np
 import pyarrow as pa
 
 from raypipe.core.digests import model_identity
-from raypipe.core.kg import FactsRef, PublicFacts, Request
+from raypipe.core.kg import Request
+from raypipe.core.kits import ForwardingKit
 from raypipe.core.llm import Chat, Generated, Generator, Sampling
-from raypipe.core.protocols import Embed, Graph, GraphRef, Index, Kit, Model, Role, Score, Step, Tokenize
+from raypipe.core.protocols import Embed, Graph, GraphRef, Kit, Model, Role, Score, Step
 from raypipe.core.records import Fault, Question, digest
 from raypipe.memo.memo import CallCounts, Memo, MemoryMemo, MemoTable, Values, cached
 from raypipe.store.database import Store, missing
@@ -90,11 +91,8 @@ class NoReply(NotCached):
         self.path = path
 
 
-class CacheOnlyKit:
-    """A kit without models (`step.Kit`): whatever the memo does not know is not asked, and raises."""
-
-    def __init__(self, kit: Kit) -> None:
-        self._kit = kit
+class CacheOnlyKit(ForwardingKit[Kit]):
+    """A kit without models (`protocols.Kit`): whatever the memo does not know is not asked, and raises."""
 
     def embedder(self, model: Model) -> Embed:
         async def embed(texts: Sequence[str], role: Role) -> np.ndarray:
@@ -116,12 +114,6 @@ class CacheOnlyKit:
 
         return generate
 
-    def tokenizer(self, model: Model) -> Tokenize:
-        return self._kit.tokenizer(model)
-
-    def index(self) -> Index:
-        return self._kit.index()
-
     def graph(self, ref: GraphRef) -> Graph:
         """Tables are read: that asks nobody. A server is not asked."""
 
@@ -132,9 +124,6 @@ class CacheOnlyKit:
             return ask
 
         return self._kit.graph(ref).through(silent, self.embedder)
-
-    def facts(self, ref: FactsRef) -> PublicFacts:
-        return self._kit.facts(ref)
 
 
 async def first_request(step: Step, kit: Kit, questions: Sequence[Question]) -> list[MemoRequest | None]:

@@ -17,14 +17,15 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 
 from raypipe.core.digests import model_identity, stable
-from raypipe.core.kg import FactsRef, PublicFacts, Request, domain_of
+from raypipe.core.kg import Request, domain_of
+from raypipe.core.kits import ForwardingKit
 from raypipe.core.llm import Chat, Generated, Generator, Sampling
-from raypipe.core.protocols import Embed, Graph, GraphRef, Index, Kit, Model, Role, Score, Tokenize
+from raypipe.core.protocols import Embed, Graph, GraphRef, Kit, Model, Role, Score
 from raypipe.core.records import Fault, digest
 from raypipe.core.singleflight import SingleFlight
 
 Values: TypeAlias = np.ndarray
-"""One value per key: (keys, dim) or (keys,) float32, or (keys,) of `chat.Generated` as objects."""
+"""One value per key: (keys, dim) or (keys,) float32, or (keys,) of `llm.Generated` as objects."""
 
 ENTRY_BYTES = 300
 """What a remembered value takes beside its numbers, about: its key, and its places in two tables."""
@@ -120,8 +121,8 @@ class Memo(Protocol):
 class CallCount:
     """How many distinct requests of one kind were asked of a model, and how many were remembered."""
 
-    asked: int = 0
-    remembered: int = 0
+    computed: int = 0
+    cached: int = 0
 
 
 @dataclass(slots=True)
@@ -149,12 +150,12 @@ class CallCounts:
         return cls(**counts, tokens=Tokens(**tree["tokens"]))
 
     @property
-    def asked(self) -> int:
-        return self.vectors.asked + self.scores.asked + self.replies.asked
+    def computed(self) -> int:
+        return self.vectors.computed + self.scores.computed + self.replies.computed
 
     @property
-    def remembered(self) -> int:
-        return self.vectors.remembered + self.scores.remembered + self.replies.remembered
+    def cached(self) -> int:
+        return self.vectors.cached + self.scores.cached + self.replies.cached
 
     def add(self, other: CallCounts) -> None:
         """Adds what another kit counted."""
@@ -225,11 +226,12 @@ def cached(
     return _Remembering(kit, memo, tally, SingleFlight() if asking is None else asking, clock)
 
 
-class _Remembering:
+class _Remembering(ForwardingKit[Kit]):
     def __init__(
         self, kit: Kit, memo: Memo | None, tally: CallCounts, asking: Asking, clock: Callable[[], float]
     ) -> None:
-        self._kit, self._memo, self._tally, self._asking, self._clock = kit, memo, tally, asking, clock
+        super().__init__(kit)
+        self._memo, self._tally, self._asking, self._clock = memo, tally, asking, clock
 
     def embedder(self, model: Model) -> Embed:
         table, identity = vectors_of(model), model_identity(model)
@@ -286,12 +288,6 @@ class _Remembering:
                 tokens.cached += reply.cached_tokens
                 tokens.generated += reply.generated_tokens
 
-    def tokenizer(self, model: Model) -> Tokenize:
-        return self._kit.tokenizer(model)
-
-    def index(self) -> Index:
-        return self._kit.index()
-
     def graph(self, ref: GraphRef) -> Graph:
         """Requests to a server are remembered one by one, for as long as their domain's replies hold."""
         table = graph_replies_of(ref.version)
@@ -306,7 +302,7 @@ class _Remembering:
 
                 period = ref.refresh.get(domain_of(path))
                 if period == 0:
-                    self._tally.replies.asked += 1
+                    self._tally.replies.computed += 1
                     return await request(path, body)
                 key = digest(ref.version, path, json.dumps(dict(body), sort_keys=True), "")
                 key = _until(key, period, self._clock())
@@ -316,9 +312,6 @@ class _Remembering:
             return asked
 
         return self._kit.graph(ref).through(wrap, self.embedder)
-
-    def facts(self, ref: FactsRef) -> PublicFacts:
-        return self._kit.facts(ref)
 
     async def _through(
         self,
@@ -345,8 +338,8 @@ class _Remembering:
 
         for i, value in enumerate(await self._asking.of([(table.name, key) for key in distinct], find)):
             values[i] = value
-        count.asked += asked
-        count.remembered += len(distinct) - asked
+        count.computed += asked
+        count.cached += len(distinct) - asked
         place = {key: i for i, key in enumerate(distinct)}
         return values[[place[key] for key in keys]]
 

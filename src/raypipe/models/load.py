@@ -1,4 +1,4 @@
-"""Opens a model for one device: from a `step.Model` to an object that embeds, scores or generates.
+"""Opens a model for one device: from a `protocols.Model` to an object that embeds, scores or generates.
 
 Knows which class serves which loader under which engine. The engine is where, not what: both give the same
 numbers within 1e-5 in float32. Embedders and rerankers are synchronous. Heavy libraries are imported when the

@@ -1,7 +1,7 @@
 """A generator behind any endpoint that speaks the OpenAI chat protocol.
 
-Keeps the contract of `chat.Generate`: every row has a reply or a fault, and no trouble of the endpoint is
-ever an empty answer. Trouble that time or an operator can mend (down, slow, overloaded, a wrong key or
+Keeps the contract of `llm.Generator`: every row has a reply or a fault, and no trouble of the endpoint
+is ever an empty answer. Trouble that time or an operator can mend (down, slow, overloaded, a wrong key or
 address, an answer that is not the protocol's) is transient, so the row is asked again another day. A chat
 that the endpoint refuses is final. The key is in a request's header and nowhere else. Knows HTTP, no model.
 """
@@ -9,7 +9,6 @@ that the endpoint refuses is final. The key is in a request's header and nowhere
 from __future__ import annotations
 
 import asyncio
-import email.utils
 import json
 import math
 import random
@@ -23,10 +22,8 @@ import httpx
 from raypipe.core.errors import ConfError
 from raypipe.core.llm import STEP, Chat, Choice, Finish, Generated, Grammar, JsonSchema, Regex, Sampling
 from raypipe.core.records import Fault
+from raypipe.core.retry import RETRY_STATUSES, Backoff, retry_after_s
 from raypipe.models.constraint import schema_text
-
-AGAIN = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 520, 522, 524, 529})
-"""Statuses worth another try; the rest of 4xx is refused at once."""
 
 OPERATOR = {401: "unauthorised", 402: "unpaid", 403: "forbidden", 404: "not_found", 405: "not_found"}
 """Statuses that say nothing about the row: whoever runs the job has to mend something."""
@@ -60,7 +57,7 @@ class ChatEndpoint:
 
 
 class OpenAIClient:
-    """`generate` keeps the contract of `chat.Generate`. Use it on one event loop and `await close()` it."""
+    """`generate` keeps the contract of `llm.Generator`. Use it on one event loop and `await close()` it."""
 
     def __init__(
         self,
@@ -81,7 +78,7 @@ class OpenAIClient:
     async def generate(
         self, chats: Sequence[Chat], sampling: Sampling, adapter: str | None = None
     ) -> list[Generated | Fault]:
-        """As `chat.Generate`."""
+        """As `llm.Generator`."""
         body = self._body(sampling, adapter)
         return list(await asyncio.gather(*(self._one(chat, body, sampling) for chat in chats)))
 
@@ -147,18 +144,14 @@ class OpenAIClient:
             # Once a whole round of rows got nothing, each further row is one try, until one gets through: an
             # endpoint that is down costs a run minutes, not hours.
             tries = 1 if self._failing >= self.endpoint.concurrency else self.endpoint.tries
-            for i in range(tries):
-                if i:
-                    await self._sleep(self._wait_s(i))
+            backoff = Backoff(tries, FIRST_WAIT_S, LONGEST_WAIT_S, self._random.random)
+            while True:
                 result, again = await self._try(body | {"messages": messages}, sampling)
-                if not again:
+                if not again or (wait_s := backoff.next_s()) is None:
                     break
+                await self._sleep(wait_s)
             self._failing = self._failing + 1 if isinstance(result, Fault) and result.transient else 0
             return result
-
-    def _wait_s(self, i: int) -> float:
-        doubled: float = FIRST_WAIT_S * 2 ** (i - 1)
-        return min(LONGEST_WAIT_S, doubled) * (0.5 + self._random.random())
 
     def _key(self) -> str:
         key = self.endpoint.key() if self.endpoint.key else ""
@@ -203,10 +196,10 @@ class OpenAIClient:
 
     def _refused(self, response: httpx.Response, key: str) -> tuple[Fault, bool]:
         status, detail = response.status_code, f"status {response.status_code}: {response.text[:SHOWN]!r}"
-        if status in AGAIN:
-            wait = _retry_after(response.headers.get("retry-after", ""))
-            # Everyone waits, not this row alone: the limit is the key's, or the server's.
-            self._next = max(self._next, self._clock() + min(wait, LONGEST_WAIT_S))
+        if status in RETRY_STATUSES:
+            # Every row waits, not this one alone: the limit is the key's, or the server's.
+            wait_s = min(retry_after_s(response.headers), LONGEST_WAIT_S)
+            self._next = max(self._next, self._clock() + wait_s)
             return self._fault("overloaded" if status == 429 else "unavailable", detail, True, key), True
         if status in OPERATOR:
             return self._fault(OPERATOR[status], f"{detail}. Check the key, url and model", True, key), False
@@ -245,15 +238,3 @@ def _reply(tree: Any, sampling: Sampling) -> Generated | Fault:
         generated_tokens=int(usage.get("completion_tokens") or 0),
         logprob=logprob,
     )
-
-
-def _retry_after(value: str) -> float:
-    """Seconds that the header asks for: a number, or a date."""
-    try:
-        return max(0.0, float(value))
-    except ValueError:
-        pass
-    try:
-        return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - time.time())
-    except (ValueError, TypeError):
-        return 0.0

@@ -1,8 +1,8 @@
 """A data set through a recipe over a store: index the corpus, answer the questions; what is missing, no more.
 
 Works out which rows each table lacks, cuts them into parts, hands the parts to a runner, and commits. The
-runner decides where parts are done: Ray Data pools (`cluster.py`) or this process (`inline`). One driver at a
-time; a killed driver's parts are kept and its run is gone on with.
+runner decides where parts are done: Ray Data pools (`cluster.pools`) or this process (`inline`). One driver
+at a time; a killed driver's parts are kept and its run is gone on with.
 """
 
 from __future__ import annotations
@@ -372,7 +372,7 @@ class Pipeline:
                 rows = done.places.setdefault(work.pool, {})
                 rows[part.where] = rows.get(part.where, 0) + part.ids
                 for count in part.counts.values():
-                    task.wrote(count.tally.tokens.generated, count.seconds)
+                    task.wrote(count.calls.tokens.generated, count.seconds)
                 task.advance(part.ids)
         done.keep()
 

@@ -9,23 +9,26 @@ from __future__ import annotations
 
 import hashlib
 import os
+import random
 import re
 import shutil
 import time
 from collections.abc import Callable, Iterable
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
 from urllib.parse import urljoin, urlsplit
 
-import requests
+import httpx
 
 from raypipe.core.errors import ConfError, DataError
+from raypipe.core.retry import RETRY_STATUSES, Backoff, retry_after_s
 
 BLOCK = 1 << 16  # bytes; what was received of a block is lost when the connection breaks in it
 ATTEMPTS = 6  # without a byte gained; then it is given up
 MOVED = (301, 302, 303, 307, 308)
-BUSY = (408, 425, 429, 500, 502, 503, 504)
+TIMEOUT = httpx.Timeout(60.0, connect=10.0)  # s, of each read and write
 
 Progress: TypeAlias = Callable[[str, int, int], None]
 """Told (file name, bytes of it here, its size) as they grow."""
@@ -89,6 +92,7 @@ def fetch(
     progress: Progress,
     hosts: tuple[str, ...] = (),
     pause: Callable[[float], None] = time.sleep,
+    jitter: Callable[[], float] = random.random,
 ) -> list[Path]:
     """These files in `folder`, in order; a file that is there and whole is not asked for again.
 
@@ -106,9 +110,9 @@ def fetch(
             f"{folder}: {needed:,} bytes are still to come and {free:,} are free. Make room first."
         )
     allowed = hosts or (_host(base_url),)
-    with requests.Session() as session:
+    with httpx.Client(timeout=TIMEOUT) as client:
         for file in missing:
-            _receive(session, file, folder, urljoin(base_url, file.name), allowed, progress, pause)
+            _receive(client, file, folder, urljoin(base_url, file.name), allowed, progress, pause, jitter)
             _accept(file, folder)
     return [folder / f.name for f in files]
 
@@ -152,40 +156,45 @@ def _accept(file: RemoteFile, folder: Path) -> None:
 
 
 def _receive(
-    session: requests.Session,
+    client: httpx.Client,
     file: RemoteFile,
     folder: Path,
     url: str,
     hosts: tuple[str, ...],
     progress: Progress,
     pause: Callable[[float], None],
+    jitter: Callable[[], float],
 ) -> None:
     """Makes NAME.partial as long as the file, asking on where it ends."""
     partial = _partial(file, folder)
     partial.touch()
-    failures = 0
+    backoff = Backoff(ATTEMPTS, first_s=1.0, jitter=jitter)
     while (have := partial.stat().st_size) != file.size:
         if have > file.size:
             partial.unlink()
             raise DataError(f"{url}: gives more than the {file.size:,} bytes published. Nothing was kept.")
         progress(file.name, have, file.size)
+        after_s = 0.0
         try:
-            with _ask(session, url, have, hosts) as response:
-                if response.status_code in BUSY:
-                    raise requests.HTTPError(f"status {response.status_code}")
+            with closing(_ask(client, url, have, hosts)) as response:
+                if response.status_code in RETRY_STATUSES:
+                    after_s = retry_after_s(response.headers)
+                    raise httpx.HTTPError(f"status {response.status_code}")
                 start = _start(response, have, file, url)
                 _append(response, partial, start, file, progress)
-        except requests.RequestException as e:
-            failures = 1 if partial.stat().st_size > have else failures + 1
-            if failures == ATTEMPTS:
+        except (httpx.HTTPError, httpx.InvalidURL) as e:
+            if partial.stat().st_size > have:
+                backoff.reset()
+            wait_s = backoff.next_s(after_s)
+            if wait_s is None:
                 raise DataError(
                     f"{url}: no more in {ATTEMPTS} tries ({e}). Here are {partial.stat().st_size:,} of "
                     f"{file.size:,} bytes; run it again to go on from there."
                 ) from e
-            pause(2.0 ** (failures - 1))
+            pause(wait_s)
 
 
-def _ask(session: requests.Session, url: str, have: int, hosts: tuple[str, ...]) -> requests.Response:
+def _ask(client: httpx.Client, url: str, have: int, hosts: tuple[str, ...]) -> httpx.Response:
     """The answer to a request for the bytes from `have` on, after at most five redirects among `hosts`."""
     # identity: a packed transfer would have other bytes and another length than those published.
     headers = {"Range": f"bytes={have}-", "Accept-Encoding": "identity"}
@@ -193,7 +202,7 @@ def _ask(session: requests.Session, url: str, have: int, hosts: tuple[str, ...])
     for _ in range(6):
         if _host(url) not in hosts or (secure and urlsplit(url).scheme != "https"):
             raise DataError(f"{url}: named by a redirect; only {', '.join(hosts)} may serve this file.")
-        response = session.get(url, headers=headers, stream=True, allow_redirects=False, timeout=(10, 60))
+        response = client.send(client.build_request("GET", url, headers=headers), stream=True)
         if response.status_code not in MOVED:
             return response
         response.close()
@@ -201,11 +210,11 @@ def _ask(session: requests.Session, url: str, have: int, hosts: tuple[str, ...])
     raise DataError(f"{url}: more than five redirects. Check the network's proxy.")
 
 
-def _start(response: requests.Response, have: int, file: RemoteFile, url: str) -> int:
+def _start(response: httpx.Response, have: int, file: RemoteFile, url: str) -> int:
     """Where in the file the answer's bytes begin. Raises DataError if they are not this file's."""
     status, headers = response.status_code, response.headers
     if status not in (200, 206):
-        raise DataError(f"{url}: expected the file, found status {status} {response.reason}.")
+        raise DataError(f"{url}: expected the file, found status {status} {response.reason_phrase}.")
     if headers.get("Content-Type", "").startswith("text/html"):
         raise DataError(
             f"{url}: expected the file, found a web page. Is there a log-in page on this network?"
@@ -223,14 +232,14 @@ def _start(response: requests.Response, have: int, file: RemoteFile, url: str) -
 
 
 def _append(
-    response: requests.Response, partial: Path, start: int, file: RemoteFile, progress: Progress
+    response: httpx.Response, partial: Path, start: int, file: RemoteFile, progress: Progress
 ) -> None:
     """Writes the answer from `start` on; at most one block more than the file should have."""
     with partial.open("r+b") as out:
         out.truncate(start)
         out.seek(start)
         have = start
-        for block in response.iter_content(BLOCK):
+        for block in response.iter_bytes(BLOCK):
             out.write(block)
             have += len(block)
             progress(file.name, min(have, file.size), file.size)
@@ -239,4 +248,4 @@ def _append(
         out.flush()
         os.fsync(out.fileno())
     if have < file.size:
-        raise requests.ConnectionError(f"broke off at byte {have:,}")
+        raise httpx.ReadError(f"broke off at byte {have:,}")

@@ -7,7 +7,8 @@ its libraries read.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,6 +16,9 @@ from pyarrow.fs import FileInfo, FileSelector, FileSystem, FileType, LocalFileSy
 
 from raypipe.core.errors import DataError
 from raypipe.core.records import digest
+from raypipe.core.retry import Backoff
+
+TRIES = 4  # of one object
 
 
 def is_remote(place: str) -> bool:
@@ -58,12 +62,32 @@ def _fetch(system: FileSystem, info: FileInfo, here: Path, uri: str) -> None:
         return
     here.parent.mkdir(parents=True, exist_ok=True)
     staged = here.with_name(here.name + ".part")
-    try:
+
+    def copy() -> None:
         copy_files(info.path, str(staged), source_filesystem=system, destination_filesystem=LocalFileSystem())
+
+    try:
+        retried(copy)
     except OSError as e:
         raise DataError(f"{uri}: {info.path} broke off: {e}. Start again") from e
     staged.replace(here)
     sign.write_text(wanted)
+
+
+def retried(copy: Callable[[], None], pause: Callable[[float], None] = time.sleep) -> None:
+    """Copies one object, again if the connection broke off. Raises the last OSError.
+
+    The stores' own clients repeat single requests, not a body that breaks off in the middle. An error that
+    has a number is this machine's (no such file, no permission, disk full): another try does not help.
+    """
+    backoff = Backoff(TRIES, first_s=0.5)
+    while True:
+        try:
+            return copy()
+        except OSError as e:
+            if e.errno is not None or (wait_s := backoff.next_s()) is None:
+                raise
+        pause(wait_s)
 
 
 def sent(folder: Path, uri: str, last: Iterable[str] = ()) -> None:
@@ -77,7 +101,11 @@ def sent(folder: Path, uri: str, last: Iterable[str] = ()) -> None:
             target = f"{path.rstrip('/')}/{file.relative_to(folder).as_posix()}"
             if isinstance(system, LocalFileSystem):  # an object store has no folders to make
                 system.create_dir(target.rpartition("/")[0])
-            with system.open_output_stream(target) as out:
-                out.write(file.read_bytes())
+
+            def write(file: Path = file, target: str = target) -> None:
+                with system.open_output_stream(target) as out:
+                    out.write(file.read_bytes())
+
+            retried(write)
     except (OSError, pa.ArrowInvalid) as e:
         raise DataError(f"{uri}: cannot be written: {e}. What it was to have lies in {folder}") from e

@@ -62,19 +62,19 @@ class StageCounters:
     skipped: int = 0  # kept out by the gate, or by a fault of an earlier stage
     faults: int = 0  # that this stage added
     seconds: float = 0.0  # wall time inside the stage
-    tally: CallCounts = field(default_factory=CallCounts)  # model calls asked and remembered
+    calls: CallCounts = field(default_factory=CallCounts)  # model calls asked and remembered
 
     @classmethod
     def of(cls, tree: Mapping[str, Any]) -> StageCounters:
         """From what `dataclasses.asdict` makes of one."""
-        return cls(**{**tree, "tally": CallCounts.of(tree["tally"])})
+        return cls(**{**tree, "calls": CallCounts.of(tree["calls"])})
 
     def take(self) -> StageCounters:
         """What was counted since the last take; counting goes on from nothing."""
         taken = copy.deepcopy(self)
         self.rows = self.skipped = self.faults = 0
         self.seconds = 0.0
-        self.tally.clear()
+        self.calls.clear()
         return taken
 
     def add(self, other: StageCounters) -> None:
@@ -83,7 +83,7 @@ class StageCounters:
         self.skipped += other.skipped
         self.faults += other.faults
         self.seconds += other.seconds
-        self.tally.add(other.tally)
+        self.calls.add(other.calls)
 
 
 class QuestionExecutor:
@@ -106,7 +106,7 @@ class QuestionExecutor:
         asking: Asking = SingleFlight()
         self._stages: list[tuple[Stage[Step], Ask]] = []
         for i, stage in enumerate(recipe.question):
-            within = cached(kit, memo, self.counts[stage.name].tally, asking)
+            within = cached(kit, memo, self.counts[stage.name].calls, asking)
             ask = stage.step.open(within)
             if "outcome" in stage.step.writes():
                 ask = decided(stage, ask, within, recipe.question[:i], rules)
@@ -184,7 +184,7 @@ class CorpusExecutor:
         self.counts = {s.name: StageCounters() for s in recipe.corpus}
         asking: Asking = SingleFlight()
         self._stages: list[tuple[Stage[CorpusStep], Build]] = [
-            (s, s.step.open(cached(kit, memo, self.counts[s.name].tally, asking))) for s in recipe.corpus
+            (s, s.step.open(cached(kit, memo, self.counts[s.name].calls, asking))) for s in recipe.corpus
         ]
 
     async def texts(self, sources: pa.Table) -> pa.Table:

@@ -17,17 +17,17 @@ def print_plan(console: Console, plan: Mapping[str, Any]) -> None:
     steps = plan["steps"]
     guessed = not all(_sure(s) for s in steps)
     tokens = any(s["estimate"]["tokens"][1] for s in steps)
-    columns = [*(["likely (runs)"] if guessed else []), "time", *(["tokens"] if tokens else []), "because"]
-    shown = grid("step", "rows", "remembered", "may ask", *columns)
+    columns = [*(["expected (runs)"] if guessed else []), "time", *(["tokens"] if tokens else []), "because"]
+    shown = grid("step", "rows", "cached", "max calls", *columns)
     for s in steps:
         several = len(s["reasons"]) > 1
         reasons = ", ".join(f"{why} {n:,}" if several else why for why, n in s["reasons"].items())
-        cells = [f"{s['rows']:,}", f"{s['remembered']:,}", _bound(s["may_ask"], _sure(s))]
+        cells = [f"{s['rows']:,}", f"{s['cached']:,}", _bound(s["max_calls"], _sure(s))]
         cells += [_guess(s)] if guessed else []
         cells += [_range(s["estimate"]["seconds"]), *([_counts(s["estimate"]["tokens"])] if tokens else [])]
         shown.add_row(Text(s["step"]), *cells, Text(reasons))
     console.print(shown)
-    said = f"{_bound(sum(s['may_ask'] for s in steps), not guessed)} calls"
+    said = f"{_bound(sum(s['max_calls'] for s in steps), not guessed)} calls"
     if guessed and all(s["estimate"]["calls"] is not None for s in steps):
         calls = [sum(s["estimate"]["calls"][i] for s in steps) for i in (0, 1)]
         said += f", {_counts(calls)} by what earlier runs asked"
@@ -36,7 +36,7 @@ def print_plan(console: Console, plan: Mapping[str, Any]) -> None:
 
 def _sure(step: Mapping[str, Any]) -> bool:
     """Whether the calls that a step may make are those that it will make."""
-    return step["exact"] or not step["may_ask"]
+    return step["exact"] or not step["max_calls"]
 
 
 def _bound(calls: int, sure: bool) -> str:
@@ -84,7 +84,7 @@ STATES = {
 
 
 def print_story(console: Console, story: Mapping[str, Any]) -> None:
-    """One row of a run (`why.Story`)."""
+    """One row of a run (`explain.Explanation`)."""
     console.print(Text(f"{story['question']}: {STATES[story['state']]}", "bold"))
     if story["outcome"]:
         console.print(Text(f"{story['answer']}  [{story['outcome']}]"))
@@ -105,9 +105,9 @@ def print_story(console: Console, story: Mapping[str, Any]) -> None:
         console.print(Text(f"against run {story['previous']}: {row}"))
     for d in story["differences"]:
         console.print(Text(f"  {_difference(d)}"), soft_wrap=True)
-    shown = grid("step", "requests", "remembered", "asked", "because")
+    shown = grid("step", "requests", "cached", "computed", "because")
     for s in story["steps"]:
-        counts = ("not known" if s[k] is None else str(s[k]) for k in ("requests", "remembered", "asked"))
+        counts = ("not known" if s[k] is None else str(s[k]) for k in ("requests", "cached", "computed"))
         shown.add_row(Text(s["step"]), *counts, Text(s["why"]))
     console.print(shown)
 

@@ -34,8 +34,8 @@ class StageRequests:
     step: str
     why: str  # model, prompt, parameter, version, upstream, row; "" where the row was answered before the run
     requests: int | None  # distinct; None: what the memo held is gone, so the stage could not be followed
-    asked: int | None  # of them by this run, for this row or an equal one; None: not known any more
-    remembered: int | None  # of them from before the run
+    computed: int | None  # of them by this run, for this row or an equal one; None: not known any more
+    cached: int | None  # of them from before the run
 
 
 @dataclass(frozen=True, slots=True)

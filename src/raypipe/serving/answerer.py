@@ -49,7 +49,7 @@ class NotReady(Unavailable):
 
 @dataclass(frozen=True, slots=True)
 class QueryRequest:
-    """One request. Its deadline is `question.due`."""
+    """One request. Its deadline is `Question.due`."""
 
     question: Question
     sources: tuple[Source, ...] | None = None  # documents of its own; None: it is asked of the store
@@ -221,7 +221,7 @@ class Answerer:
             shown = await _passages(answered, over.index, url) if asked.passages else ()
         used = CallCounts()
         for count in counts.values():
-            used.add(count.tally)
+            used.add(count.calls)
         stages = {name: c.seconds for name, c in counts.items() if name in self._asking}
         whole = {**seconds, **stages, "total": time.perf_counter() - start}
         timings = {name: round(s * 1000, 1) for name, s in whole.items()}
@@ -244,9 +244,9 @@ class Answerer:
 def _usage(used: CallCounts) -> dict[str, int]:
     tokens = used.tokens
     return {
-        "embedded": used.vectors.asked,
-        "scored": used.scores.asked,
-        "chats": used.replies.asked,
+        "embedded": used.vectors.computed,
+        "scored": used.scores.computed,
+        "chats": used.replies.computed,
         "prompt_tokens": tokens.prompt,
         "cached_tokens": tokens.cached,
         "generated_tokens": tokens.generated,

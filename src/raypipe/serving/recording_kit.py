@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from raypipe.core.kg import FactsRef, PublicFacts
+from raypipe.core.kits import ForwardingKit
 from raypipe.core.llm import Chat, Generated, Generator, Sampling
-from raypipe.core.protocols import Embed, Graph, GraphRef, Index, Model, Score, Tokenize
+from raypipe.core.protocols import Index, Model
 from raypipe.core.records import Fault
 from raypipe.serving.request import SharedKit
 
 
-class PromptRecorder:
+class PromptRecorder(ForwardingKit[SharedKit]):
     """A kit that notes every chat that a language model is asked."""
 
     def __init__(self, kit: SharedKit, heard: list[Chat]) -> None:
-        self._kit, self._heard = kit, heard
+        super().__init__(kit)
+        self._heard = heard
 
     def with_index(self, index: Index) -> PromptRecorder:
         return PromptRecorder(self._kit.with_index(index), self._heard)
@@ -25,24 +26,6 @@ class PromptRecorder:
 
     def with_sink(self, sink: Callable[[str], None]) -> PromptRecorder:
         return PromptRecorder(self._kit.with_sink(sink), self._heard)
-
-    def embedder(self, model: Model) -> Embed:
-        return self._kit.embedder(model)
-
-    def reranker(self, model: Model) -> Score:
-        return self._kit.reranker(model)
-
-    def tokenizer(self, model: Model) -> Tokenize:
-        return self._kit.tokenizer(model)
-
-    def index(self) -> Index:
-        return self._kit.index()
-
-    def graph(self, ref: GraphRef) -> Graph:
-        return self._kit.graph(ref)
-
-    def facts(self, ref: FactsRef) -> PublicFacts:
-        return self._kit.facts(ref)
 
     def generator(self, model: Model) -> Generator:
         generate = self._kit.generator(model)

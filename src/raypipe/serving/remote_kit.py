@@ -13,9 +13,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from raypipe.core.errors import ConfError, RaypipeError
-from raypipe.core.kg import FactsRef, PublicFacts
+from raypipe.core.kits import ForwardingKit
 from raypipe.core.llm import Chat, Generated, Generator, Sampling
-from raypipe.core.protocols import Embed, Graph, GraphRef, Index, Model, Role, Score, Tokenize
+from raypipe.core.protocols import Embed, Graph, GraphRef, Index, Model, Role, Score
 from raypipe.core.records import Fault
 from raypipe.models.kit import LocalKit
 
@@ -37,11 +37,11 @@ class DeploymentStream(Protocol):
     def stream(self, *args: Any) -> AsyncIterator[Any]: ...
 
 
-class ServeKit:
+class ServeKit(ForwardingKit[LocalKit]):
     """Models in deployments; tokenizers, which are called for every text, in this process.
 
     `embed` takes a model, texts and their role, `score` a model and pairs, `generate` a model, chats,
-    sampling and the name of an adapter, as `deploy.Models` does; `stream` a single chat.
+    sampling and the name of an adapter, as `serving.ray.ModelDeployment` does; `stream` a single chat.
     """
 
     def __init__(
@@ -53,15 +53,15 @@ class ServeKit:
         health: Mapping[str, DeploymentMethod] = {},
     ) -> None:
         """`health`: by deployment, a method that returns while its models can compute."""
+        super().__init__(LocalKit(None))
         self._embed, self._score, self._generate, self._stream = embed, score, generate, stream
         self._health = health
-        self._here = LocalKit(None)
         self._sink: Callable[[str], None] | None = None
 
     def with_index(self, index: Index) -> ServeKit:
         """The same models with another index."""
         other = copy.copy(self)
-        other._here = self._here.with_index(index)
+        other._kit = self._kit.with_index(index)
         return other
 
     def with_sink(self, sink: Callable[[str], None]) -> ServeKit:
@@ -127,14 +127,5 @@ class ServeKit:
             sink(piece)
         raise AssertionError(f"model {model.name!r}: a stream ended without its reply")
 
-    def tokenizer(self, model: Model) -> Tokenize:
-        return self._here.tokenizer(model)
-
-    def index(self) -> Index:
-        return self._here.index()
-
     def graph(self, ref: GraphRef) -> Graph:
-        return self._here.graph(ref).through(lambda request: request, self.embedder)
-
-    def facts(self, ref: FactsRef) -> PublicFacts:
-        return self._here.facts(ref)
+        return self._kit.graph(ref).through(lambda request: request, self.embedder)

@@ -1,6 +1,6 @@
 """Examples for a prompt: the questions of a bank that are nearest to this one, with their calls.
 
-Knows models through the kit, examples through `text.bank`.
+Knows models through the kit, examples through `kg.language.example_bank`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Function calls that a language model wrote as JSON become a program for the knowledge graph.
 
-Knows replies alone; the form of such calls is in `text.functions`.
+Knows replies alone; the form of such calls is in `kg.language.function_calls`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from raypipe.text.template import REPLY
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FunctionCalls:
     """Reads the JSON in the reply `reply` and writes its program into `into` and its operation, one of
-    `text.conclude.RULES`, as the label of `rule`.
+    `answer_rules.RULES`, as the label of `rule`.
 
     `into` is abstained where the reply has no calls or is no answer, and a fault where it is no such JSON:
     then the web path goes on.

@@ -52,7 +52,7 @@ class Generate:
 
     A prompt may use text, body, asked_at, replies.NAME, the names of `fill`, and context: the passages of
     `order` packed to a budget (`text.pack`), without what their pages hide. Whatever strangers wrote is made
-    harmless first (`text.hygiene`).
+    harmless first (`text.sanitize`).
 
     `reply` says how the text is read (`text.replies`) and so what labels it can have:
 

@@ -1,6 +1,6 @@
 """Asks a knowledge graph: a program of calls becomes sentences, and where a rule is named an answer.
 
-Knows graphs through the kit, rules through `text.conclude`. A graph that is down or talks garbage is a fault
+Knows graphs through the kit, rules through `answer_rules`. A graph that is down or talks garbage is a fault
 on the row, and other replies may still answer it.
 """
 
@@ -30,7 +30,7 @@ class KgQuery:
     """Runs the program in the reply `calls` at the question's time; `into` has what it found, in sentences.
 
     `into` is answered where there is a sentence, abstained where there is none, and a fault where every line
-    failed. With `rule` and `answer`: the label of the reply `rule` names one of `text.conclude.RULES`, and
+    failed. With `rule` and `answer`: the label of the reply `rule` names one of `answer_rules.RULES`, and
     the reply `answer` is what it makes of the values: answered, abstained, or invalid for a false premise.
     `certain` says, for each domain if need be, at which levels names may have been linked for an answer to
     rest on them: with any other, `answer` is abstained. `domain` names the reply whose label says what

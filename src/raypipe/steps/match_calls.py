@@ -1,6 +1,6 @@
 """Calls without a language model: the nearest example question's, with the question's own names and times.
 
-Knows graphs and models through the kit, examples through `text.bank`.
+Knows graphs and models through the kit, examples through `kg.language.example_bank`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""`raypipe synth`: a data set in the format of the CRAG benchmark about an invented world, with its graph.
+"""`raypipe synth`: a CRAG-format dataset about an invented world, with its knowledge graph.
 
-The demo, the test bed and the load generator. Nothing in it is real; a seed decides all of it.
+It serves the demo, the tests and the load tests. Nothing in it is real; a seed decides all of it.
 """
 
 from raypipe.synth.ask.core import RULES

@@ -1,4 +1,4 @@
-"""The search results of one question: which pages, what they say, how long they are.
+"""The search results of one question: which pages, their content, their length.
 
 Of the citations about a quarter repeat an earlier one of the same question, and one page in forty is empty.
 Of the other pages about two fifths state the answer (none if the answer is withheld), a fifth are about the
@@ -68,7 +68,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class _Content:
-    """What a page is to say."""
+    """The content of a page, before it has a style."""
 
     title: str
     subject: str
@@ -187,7 +187,7 @@ class Pages:
         return html, int(min(html * 0.45, rng.lognormvariate(0, TEXT_SIGMA) * TEXT_MEDIAN))
 
     def _sentences(self, rng: Random, content: _Content, chars: int) -> tuple[list[str], int]:
-        """Facts and filler to about so many characters, and the position of the key sentence (-1: none)."""
+        """Facts and filler of about `chars` characters, and the position of the key sentence (-1: none)."""
         made, size = [f.sentence for f in content.facts], 0
         if not content.listing:
             made = rng.sample(made, min(len(made), 4 if self._chars else 40))
@@ -298,7 +298,7 @@ class Pages:
         return "".join(parts)
 
     def _fill(self, rng: Random, chars: int) -> tuple[str, str, str]:
-        """Markup without text for the top, the middle and the end of a page: about so many characters."""
+        """Markup without text for the top, the middle and the end of a page: about `chars` characters."""
         if chars < 120:
             return "", "", ""
         if chars < 2_000:

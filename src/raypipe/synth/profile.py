@@ -1,4 +1,4 @@
-"""What pages say about one person, film, firm, team or place: facts with a key, a table cell and sentences.
+"""Facts about one person, film, firm, team or place: key, table cell, sentences.
 
 Every fact follows from the world's tables, so a page about anything is true. The keys are those that a
 question's `tells` names: a page that leaves them out does not give the answer away.

@@ -1,4 +1,4 @@
-"""Text and markup that is about nothing: filler sentences, other languages, scripts, styles, empty markup.
+"""Filler text and markup: sentences about nothing, other languages, scripts, styles, empty markup.
 
 Its people and places are of its own making, so filler neither answers nor contradicts a question.
 """

@@ -1,4 +1,4 @@
-"""How a page is dressed: a dozen styles of real web markup, clean and broken. Knows no question.
+"""Page styles: a dozen kinds of real web markup, clean and broken. Knows no question.
 
 A style turns one chunk of text (already escaped) into one block, and has something to put before and after
 all blocks. So whatever else a page loses to its size, the block that matters can be kept.

@@ -1,4 +1,4 @@
-"""Writes the invented data set to a folder, one question at a time, so that memory does not grow.
+"""Writes the invented dataset to a folder, one question at a time: memory does not grow.
 
 questions-00000.jsonl ...   one question a line; a new file after 256 MiB; read in name order
 kg/NAME.parquet             the knowledge graph
@@ -30,7 +30,7 @@ MANIFEST = "synth.json"
 
 @dataclass(frozen=True, slots=True)
 class SynthSummary:
-    """What was written."""
+    """Counts of what was written."""
 
     folder: Path
     questions: int
@@ -124,12 +124,12 @@ def write(
     page_chars: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> SynthSummary:
-    """A data set of so many questions with `pages` search results each, about the world of `seed`.
+    """Writes a dataset of `questions` questions with `pages` search results each about the world of `seed`.
 
     `page_chars` is the length of a page's HTML in characters, give or take a quarter; None gives real sizes
-    (median about 250 KB). `progress` is told (questions done, questions in all). The same arguments give the
-    same bytes, and the first n questions are the same however many follow. Raises ConfError for sizes that
-    make no sense and for a folder with other things in it.
+    (median about 250 KB). `progress` is called with (questions done, questions in all). The same arguments
+    give the same bytes, and the first n questions are the same however many follow. Raises ConfError for
+    sizes that make no sense and for a folder with other things in it.
     """
     if questions < 1 or pages < 1:
         raise ConfError(

@@ -1,6 +1,6 @@
 """Which stages ask a knowledge graph whose replies do not hold for ever, and which stages depend on them.
 
-Knows recipes; asks nobody. Which stored answers rest on replies that no longer hold is `evaluate.stale`'s.
+Knows recipes; asks nobody. Which stored answers rest on replies that no longer hold is `evaluation.expiry`'s.
 """
 
 from __future__ import annotations

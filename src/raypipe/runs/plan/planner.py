@@ -57,11 +57,11 @@ class StepPlan:
 
     step: str  # its name in the recipe
     rows: int  # in all: sources; chunks, for embed; questions
-    remembered: int  # rows for which nothing is asked
-    may_ask: int  # calls; for parse and split: sources to work on
-    exact: bool  # False: may_ask is an upper bound
+    cached: int  # rows for which nothing is asked
+    max_calls: int  # calls; for parse and split: sources to work on
+    exact: bool  # False: max_calls is an upper bound
     reasons: Mapping[str, int]
-    """row, model, prompt, parameter, version, upstream, stale -> calls; they add up"""
+    """row, model, prompt, parameter, version, upstream, expired -> calls; they add up"""
     expected_calls: (
         ExpectedCalls | None
     )  # calls by what earlier runs asked; None: `exact`, or no earlier run says
@@ -70,7 +70,7 @@ class StepPlan:
     def estimate(self) -> dict[str, Any]:
         """What is likely, as JSON: each a range, or null where no earlier run says. `runs`: how many say how
         many calls; 0 where that is exact or nobody says."""
-        exact = [self.may_ask, self.may_ask] if self.exact else None
+        exact = [self.max_calls, self.max_calls] if self.exact else None
         took = self.cost.seconds
         return {
             "calls": list(self.expected_calls.calls) if self.expected_calls else exact,
@@ -89,7 +89,7 @@ class Plan:
 
     def planned(self) -> dict[str, int]:
         """Step -> calls that may be made."""
-        return {s.step: s.may_ask for s in self.steps}
+        return {s.step: s.max_calls for s in self.steps}
 
     def bytes_at_least(self) -> int:
         """That the store will grow by, whatever the texts are: nothing that is only likely."""
@@ -101,8 +101,8 @@ class Plan:
                 {
                     "step": s.step,
                     "rows": s.rows,
-                    "remembered": s.remembered,
-                    "may_ask": s.may_ask,
+                    "cached": s.cached,
+                    "max_calls": s.max_calls,
                     "exact": s.exact,
                     "reasons": dict(s.reasons),
                     "estimate": s.estimate(),
@@ -129,7 +129,7 @@ def plan(
 ) -> Plan:
     """What an eval of these questions may have to do on this store. `fresh`: every question is answered anew
     and no reply counts as remembered. `old`: ids of questions whose answers are to be worked out again, since
-    a graph's replies no longer hold (`evaluate.stale`)."""
+    a graph's replies no longer hold (`evaluation.expiry`)."""
     questions = list(questions)  # gone through several times
     runs = recent(pipeline.store, LOOKED_BACK)
     planner = _Planner(pipeline, runs, coming or NewSources(), fresh, frozenset(old))
@@ -224,14 +224,14 @@ class _Planner:
         before = self._known_sources(name, [*lacking, *unsplit])
         calls = [(n, self._why(name, s in before)) for s, n in {**fresh, **bounds}.items() if n]
         rows = sum(counts.of(s) for s in {*here, *lacking}) + sum(bounds.values())
-        may_ask = sum(n for n, _ in calls)
+        max_calls = sum(n for n, _ in calls)
         exact, guess = same and not unsplit, None
         if not exact:
             others = embedded(self._stages[name], self._stages[split_name], self._runs)
             unknown = len(unsplit) + (0 if same else len(lacking))
-            guess = expected_calls(others, unknown, may_ask, sum(fresh.values()) if same else 0)
-        texts = guess.calls[1] if guess else may_ask
-        return self._step(name, rows, rows - may_ask, calls, texts, exact, guess)
+            guess = expected_calls(others, unknown, max_calls, sum(fresh.values()) if same else 0)
+        texts = guess.calls[1] if guess else max_calls
+        return self._step(name, rows, rows - max_calls, calls, texts, exact, guess)
 
     def _texts_to_embed(
         self, model: Model, todo: Sequence[str], counts: Chunks
@@ -307,7 +307,7 @@ class _Planner:
         for stage, reach in stages:
             asks = self._ask(stage, len(by_id), todo, answered, last, sure, reach)
             yield asks
-            sure = sure and not may_fault(stage.step, asks.may_ask)
+            sure = sure and not may_fault(stage.step, asks.max_calls)
 
     def _reached(self) -> Iterable[tuple[Stage[Step], Reach]]:
         """Each question stage, and how far a ranking can have grown before it."""
@@ -335,7 +335,7 @@ class _Planner:
             calls, exact = self._told(stage, [q for q in todo if q.id not in settled])
             exact = exact and sure and not stage.when
         asking = {i: n for i, n in calls.items() if n}
-        listed = [(n, "stale" if i in old else self._why(stage.name, i in last)) for i, n in asking.items()]
+        listed = [(n, "expired" if i in old else self._why(stage.name, i in last)) for i, n in asking.items()]
         guess = None
         if not exact:
             guess = expected_calls(
@@ -391,19 +391,19 @@ class _Planner:
     # --- both
 
     def _step(
-        self, name: str, rows: int, remembered: int, calls: Sequence[tuple[int, str]], todo: int,
+        self, name: str, rows: int, cached: int, calls: Sequence[tuple[int, str]], todo: int,
         exact: bool, guess: ExpectedCalls | None = None,
     ) -> StepPlan:  # fmt: skip
         """`calls`: how many, and why. `todo`: rows to pass the step, as many as is likely."""
         stage = self._stages[name]
-        may_ask = sum(n for n, _ in calls)
+        max_calls = sum(n for n, _ in calls)
         reasons: Counter[str] = Counter()
         for n, why in calls:
             reasons[why] += n
         place = self._pipeline.place
         measured = rate(stage, self._runs, place.engine, place.device)
-        costs = cost(self._steps[name], measured, todo, may_ask, exact, guess)
-        return StepPlan(name, rows, remembered, may_ask, exact, dict(reasons), guess, costs)
+        costs = cost(self._steps[name], measured, todo, max_calls, exact, guess)
+        return StepPlan(name, rows, cached, max_calls, exact, dict(reasons), guess, costs)
 
     def _why(self, name: str, had: bool) -> str:
         """Why a step is to do a row; `had`: the last finished run had it."""

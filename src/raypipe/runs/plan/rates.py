@@ -44,9 +44,9 @@ def rate(stage: StageRecord, runs: Sequence[Manifest], engine: str, device: str)
         if (old := run.stage(line.step)) is not None and _alike(old, stage)
     ]
     return Rate(
-        _range(lines, _seconds, lambda s: s.asked),
+        _range(lines, _seconds, lambda s: s.computed),
         _range(lines, _seconds, lambda s: s.rows - s.skipped),
-        _range(lines, lambda s: s.prompt_tokens + s.generated_tokens, lambda s: s.asked),
+        _range(lines, lambda s: s.prompt_tokens + s.generated_tokens, lambda s: s.computed),
     )
 
 
@@ -73,7 +73,7 @@ def embedded(embed: StageRecord, split: StageRecord, runs: Sequence[Manifest]) -
             continue
         planned = next(s for s in run.plan["steps"] if s["step"] == embed.name)
         if set(planned["reasons"]) <= {"row"}:
-            found.append((lines[embed.name], lines[split.name].asked))
+            found.append((lines[embed.name], lines[split.name].computed))
     return _asked(found)
 
 
@@ -83,8 +83,8 @@ def _asked(found: Sequence[tuple[StepLine, int]]) -> CallRange | None:
     if not some:
         return None
     return CallRange(
-        min(line.asked / rows for line, rows in some),
-        max((line.asked + line.remembered) / rows for line, rows in some),
+        min(line.computed / rows for line, rows in some),
+        max((line.computed + line.cached) / rows for line, rows in some),
         len(some),
     )
 

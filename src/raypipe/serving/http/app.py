@@ -32,7 +32,7 @@ AT_ONCE = 4
 
 
 class AnswererProtocol(Protocol):
-    """What answers: `online.Online`, or something that follows a release."""
+    """What answers: `serving.answerer.Answerer`, or something that follows a release."""
 
     @property
     def recipe(self) -> Recipe: ...

@@ -16,8 +16,7 @@ from raypipe.core.errors import Overloaded, Unavailable
 from raypipe.serving.answerer import NotReady
 
 RETRY_S = 5
-"""What a client is told to wait: a replica starts in some seconds, and a backlog of `Limits.ongoing` is
-done."""
+"""Seconds of Retry-After: in that time a replica starts, and a backlog of `RequestLimits.ongoing` is done."""
 
 GONE = 499  # nginx's number for a client that did not wait; nobody reads it but the log
 

@@ -5,8 +5,8 @@
         └─────> generate  chats to replies, where the recipe asks a language model: the jobs' engine
 
 Each is a deployment, so that each is scaled alone. The gateway reads the store, splits a request's own pages,
-searches and decides; it needs no accelerator. Knows Ray Serve; what is computed is in `online`, how it is
-asked for over HTTP in `service`.
+searches and decides; it needs no accelerator. Knows Ray Serve; what is computed is in `serving.answerer`, how
+it is requested over HTTP in `serving.http`.
 """
 
 from raypipe.serving.ray.app import NAME, deployed, run, stop

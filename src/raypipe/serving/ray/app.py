@@ -24,11 +24,11 @@ endpoint starts on any machine. How many threads a model computes with is `Worke
 
 CONNECTIONS = 1000
 """Requests that one gateway holds open, slow bodies and health checks among them. How many are answered at
-once is `Limits.ongoing`: a client that dawdles costs a connection, no slot."""
+once is `RequestLimits.ongoing`: a client that dawdles costs a connection, no slot."""
 
 CALLS, WAITING = 100, 400
 """Of a deployment of models: calls in one replica at once, and those that a gateway lets wait for one. Beyond
-it a gateway says 429; `Limits.ongoing` requests of a few calls each stay below it."""
+it a gateway says 429; `RequestLimits.ongoing` requests of a few calls each stay below it."""
 
 LAST_S = 30.0
 """For requests in flight when a replica is told to end: the default deadline."""

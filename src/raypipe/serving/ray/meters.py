@@ -12,7 +12,7 @@ SHARES = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0]
 
 
 class RayMetrics:
-    """`service.watch.Meters` for Prometheus: Ray puts `ray_` before each name."""
+    """`middleware.RequestMetrics` for Prometheus: Ray puts `ray_` before each name."""
 
     def __init__(self) -> None:
         self._ongoing = 0

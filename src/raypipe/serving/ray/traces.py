@@ -14,7 +14,7 @@ from raypipe.serving.http.middleware import RequestMetrics
 
 
 class Traces:
-    """`service.watch.RequestMetrics` that also sends spans, in the background, to a collector."""
+    """`middleware.RequestMetrics` that also sends spans, in the background, to a collector."""
 
     def __init__(self, inner: RequestMetrics, tracer: Any) -> None:
         self._inner, self._tracer = inner, tracer

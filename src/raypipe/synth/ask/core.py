@@ -1,10 +1,11 @@
-"""What a question template is, and how values are written in answers. Knows no domain.
+"""Question templates, and how answers write values. Knows no domain.
 
 A program is in the call language of the knowledge graph; its rule says how its result becomes the answer
 (`RULES`). Readings of that language that are fixed here: `sort` orders the rows of the line before it and
 gives the first, or all if that line said ALL, or n with `[:n]`; a key is looked up in each row, also of
 `get_open`; "time" of a daily price is its date; GF and GA are the points of the named team and of the other,
-in basketball too; `award_date` is the distinct years, ascending. Nothing after the moment of asking is seen.
+in basketball too; `award_date` is the distinct years, ascending. Nothing after the time of the question is
+visible.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ INVALID = "invalid question"
 
 @dataclass(frozen=True, slots=True)
 class Now:
-    """The moment of asking. Between 6:00 and 20:59 Pacific, so that the day is the same in New York."""
+    """The time of a question. Between 6:00 and 20:59 Pacific, so that the day is the same in New York."""
 
     day: date
     time: str  # HH:MM:SS, Pacific

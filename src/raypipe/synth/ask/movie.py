@@ -24,7 +24,7 @@ def some_movie(w: World, r: Random) -> Movie:
 
 
 def some_director(w: World, r: Random, films: int) -> tuple[str, tuple[Movie, ...]] | None:
-    """Somebody who directed at least so many films, with the films."""
+    """Somebody who directed at least `films` films, with the films."""
     name = skewed(r, w.film.directors)
     made = w.film.directed[name]
     return (name, made) if len(made) >= films else None

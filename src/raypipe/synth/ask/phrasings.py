@@ -1,6 +1,6 @@
 """How each template is worded. Template id -> phrasings; a question's `template` is `id/position`.
 
-Data only. Whoever needs phrasings that were never seen splits each tuple by position.
+Data only. A caller that needs phrasings that were never seen splits each tuple by position.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Question i of a world: which template, which instance, which words. Knows no page.
+"""Question i of a world: its template, instance and wording. Knows no page.
 
 The mix of domains and types is close to that of the CRAG benchmark. Question i depends on the world and i
 alone, so the first twenty of two hundred questions are the twenty.
@@ -42,7 +42,7 @@ STEPS = (0.7548776662466927, 0.5698402909980532)
 
 @dataclass(frozen=True, slots=True)
 class Posed:
-    """One question of the data set, without its pages."""
+    """One question of the dataset, without its pages."""
 
     number: int  # from 0
     id: str  # a uuid

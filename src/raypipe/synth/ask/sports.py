@@ -45,7 +45,7 @@ def refs(w: World, *teams: str) -> tuple[tuple[str, str], ...]:
 
 
 def neighbours(w: World, t: Team, now: Now) -> tuple[Side | None, Side | None]:
-    """The last game before and the first game after the day of asking; none if one is on that day."""
+    """The last game before and the first game after the question's day; none if one is on that day."""
     sides = w.sport.sides[t.name]
     if any(s.date == now.day for s in sides):
         return None, None

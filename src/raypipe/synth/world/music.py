@@ -156,7 +156,7 @@ def _grammys(
 
 
 def _chart(rng: Random, songs: list[Song]) -> list[Charted]:
-    """Every song rises and falls once; a week's chart is the order of the songs' heights."""
+    """Weekly charts: every song rises and falls once; a week's chart orders songs by height."""
     able = [s for s in songs if s.release_date > LAST_CHART - timedelta(weeks=CHART_WEEKS + 110)]
     life = []
     for song in able:

@@ -174,7 +174,7 @@ class Names:
         )
 
     def take(self, name: str) -> str | None:
-        """The name itself, if nobody has it yet."""
+        """The name itself, if it is not taken yet."""
         if name.lower() in self._taken:
             return None
         self._taken.add(name.lower())

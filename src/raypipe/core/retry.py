@@ -1,0 +1,66 @@
+"""Waits between the tries of one request: bounded in number, doubling, with jitter.
+
+Everything that is asked over a network and may fail for a while uses it. The caller makes the tries, waits
+and says what a failure is: an answer, an exception, or a file that did not grow.
+"""
+
+from __future__ import annotations
+
+import email.utils
+import random
+import time
+from collections.abc import Callable, Mapping
+from typing import Final
+
+RETRY_STATUSES: Final = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 520, 522, 524, 529})
+"""HTTP statuses after which another try may succeed."""
+
+
+class Backoff:
+    """Counts the failed tries of one request and gives the wait before the next.
+
+    The nth wait is `first_s * 2 ** (n - 1)`, at most `longest_s`, times a factor from 0.5 to 1.5.
+
+    >>> backoff = Backoff(tries=4, first_s=1.0, longest_s=3.0, jitter=lambda: 0.5)
+    >>> [backoff.next_s() for _ in range(4)]
+    [1.0, 2.0, 3.0, None]
+    """
+
+    def __init__(
+        self, tries: int, first_s: float, longest_s: float = 30.0, jitter: Callable[[], float] = random.random
+    ) -> None:
+        """`tries`: in all, the first included. `jitter` draws from 0 to 1."""
+        self._tries, self._first_s, self._longest_s, self._jitter = tries, first_s, longest_s, jitter
+        self._failed = 0
+
+    def next_s(self, at_least_s: float = 0.0) -> float | None:
+        """Seconds to wait before the next try, after one failed; None: no try is left.
+
+        `at_least_s`: what the server asked for (`retry_after_s`); it counts up to `longest_s`.
+        """
+        self._failed += 1
+        if self._failed >= self._tries:
+            return None
+        wait_s = min(self._longest_s, self._first_s * 2.0 ** (self._failed - 1)) * (0.5 + self._jitter())
+        return max(wait_s, min(at_least_s, self._longest_s))
+
+    def reset(self) -> None:
+        """Starts counting again, since a try brought something."""
+        self._failed = 0
+
+
+def retry_after_s(headers: Mapping[str, str]) -> float:
+    """Seconds that a `Retry-After` header asks for, as a number or a date; 0 without one.
+
+    >>> retry_after_s({"retry-after": "7"}), retry_after_s({})
+    (7.0, 0.0)
+    """
+    value = headers.get("retry-after", "")
+    try:
+        return max(0.0, float(value))
+    except ValueError:
+        pass
+    try:
+        return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - time.time())
+    except (ValueError, TypeError):
+        return 0.0

@@ -1,0 +1,62 @@
+"""Joining a Ray: tried again while it is not there, and given up with what to do.
+
+In processes of their own, which no test has made join one.
+"""
+
+import socket
+import subprocess
+import sys
+
+TRIES, PAUSE_S = 3, 0.2
+HAVING = """
+import sys, time
+from raypipe.cluster import pools
+from raypipe.core.errors import ConfError
+"""
+
+
+def said(code, *args):
+    """What a process prints that has the module of pools."""
+    command = [sys.executable, "-c", HAVING + code, *map(str, (TRIES, PAUSE_S, *args))]
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stdout
+
+
+NOBODY = """
+began = time.monotonic()
+try:
+    pools.connect(sys.argv[3], int(sys.argv[1]), float(sys.argv[2]))
+except ConfError as e:
+    print(time.monotonic() - began, e)
+"""
+
+
+def test_a_ray_that_is_not_there_is_tried_again_and_the_last_message_says_what_to_do():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{s.getsockname()[1]}"
+    seconds, message = said(NOBODY, address).split(maxsplit=1)
+    assert float(seconds) >= PAUSE_S + 2 * PAUSE_S, "the second pause is twice the first"
+    assert f"{address!r} could not be joined in {TRIES} tries: nothing listens there" in message
+    assert "RAY_ADDRESS" in message
+
+
+LATE = """
+tried = []
+def init(address, **options):
+    tried.append((address, options))
+    if len(tried) < 3:
+        raise [ConnectionError("Failed to connect to Ray cluster"), Exception("timed out during startup")][len(tried) - 1]
+pools.join("local", int(sys.argv[1]), float(sys.argv[2]), init, num_cpus=2)
+print(tried == [("local", {"log_to_driver": False, "num_cpus": 2})] * 3)
+def wrong(address, **options):
+    tried.append(address)
+    raise ValueError("no such option")
+try:
+    pools.join("local", 3, 0.1, wrong)
+except ValueError as e:
+    print(len(tried), e)
+"""  # noqa: E501
+
+
+def test_a_ray_that_comes_late_is_joined_and_a_mistake_is_not_tried_again():
+    assert said(LATE).splitlines() == ["True", "4 no such option"]
