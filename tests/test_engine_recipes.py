@@ -398,7 +398,9 @@ def endpoint(job, ten, server):
     before, port = set(living(VLLM, GUARD)), free_port()
     place = WorkerConfig(ten.store.uri, "sorted", "cpu", 1)
     try:
-        ray.run(ray.deployed(ten.recipe, place, 0, rules=DegradePolicy(fallback())), "127.0.0.1", port)
+        ray.start(
+            ray.build_application(ten.recipe, place, 0, policy=DegradePolicy(fallback())), "127.0.0.1", port
+        )
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=120) as client:
             yield client
     finally:
@@ -453,7 +455,7 @@ def until_unfinished(chats):
 
     from raypipe.serving import ray
 
-    asked = serve.get_deployment_handle("generate", ray.NAME).unfinished
+    asked = serve.get_deployment_handle("generate", ray.APP_NAME).unfinished
     end = time.monotonic() + 60
     while (found := asked.remote().result(timeout_s=60)) != chats:
         assert time.monotonic() < end, f"{found} chats, not {chats}"
@@ -496,4 +498,4 @@ def test_an_engine_killed_amid_an_answer_is_named_in_it_and_the_next_is_answered
     while (said := endpoint.post("/v1/answer", json=body).json())["degraded"]:
         assert time.monotonic() < end, said
     assert (said["answer"], said["outcome"]) == (job.answer, job.outcome)
-    assert endpoint.get("/readyz").json() == {"status": "ready", "away": []}
+    assert endpoint.get("/readyz").json() == {"status": "ready", "unavailable": []}

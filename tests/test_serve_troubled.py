@@ -101,7 +101,7 @@ def url(local_ray, upstream, tmp_path_factory):
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
-    ray.run(ray.deployed(recipe, place, 0, face), "127.0.0.1", port)
+    ray.start(ray.build_application(recipe, place, 0, face), "127.0.0.1", port)
     yield f"http://127.0.0.1:{port}"
     ray.stop()
     serve.shutdown()

@@ -107,7 +107,7 @@ def parse_html(files: Iterable[str | Path], parser: Parser = "lxml") -> Iterator
 
     Raises DataError for a file that cannot be read; a page that cannot be parsed has a fault.
     """
-    from raypipe.text.limits import SandboxedParser
+    from raypipe.text.page_parser import SandboxedParser
 
     with SandboxedParser() as limited:
         for file in files:

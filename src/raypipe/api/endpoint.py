@@ -19,11 +19,10 @@ from raypipe.core.protocols import Model
 from raypipe.models import load
 from raypipe.models.load import EngineLimits
 from raypipe.pipeline.tasks import WorkerConfig
-from raypipe.recipes.deadlines import DegradePolicy
+from raypipe.recipes.deadlines import DegradePolicy, fallback_of
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.serialize import from_plain
 from raypipe.serving.access import ApiKeys, RequestLimits, ServerConfig
-from raypipe.steps.extract import Extract
 from raypipe.store import Store
 
 if TYPE_CHECKING:
@@ -52,7 +51,7 @@ class ServeArgs:
 
     def application(self, settings: Settings) -> Application:
         """The application for Ray Serve. The store need not be there yet."""
-        from raypipe.serving.ray import deployed  # Ray takes a second to import; `--help` needs none of it
+        from raypipe.serving.ray import build_application  # Ray takes a second to import
 
         file = self.file(settings)
         store = settings.store_to_use(self.store)
@@ -67,7 +66,7 @@ class ServeArgs:
         gpus = min(pool.gpus, 1.0) / 2
         if (engines := file.engines) is not None and (vllm := _engines(recipe)):
             gpus, engine_gpus = engines.answer.gpus / 2, sum(engines.needs(m)["GPU"] for m in vllm)
-        return deployed(recipe, place, gpus, face, rules, self.follows, engine_gpus, self.gateways)
+        return build_application(recipe, place, gpus, face, rules, self.follows, engine_gpus, self.gateways)
 
     def check(self, settings: Settings) -> None:
         """Raises ModelMissing or ConfError unless every model's files are here and may be read, and the
@@ -106,10 +105,9 @@ class ServeArgs:
         if self.fallback is None:
             return DegradePolicy()
         recipe = load_recipe(self.fallback, self.models, settings.conf)
-        steps = [s.step for s in recipe.question if isinstance(s.step, Extract)]
-        if not steps:
+        if (step := fallback_of(recipe)) is None:
             raise ConfError(f"fallback {self.fallback!r}: expected a recipe with an extract step, found none")
-        return DegradePolicy(steps[-1])
+        return DegradePolicy(step)
 
     def file(self, settings: Settings) -> Cluster:
         """The cluster file."""
@@ -155,7 +153,7 @@ def serve(
     Raises ConfError for an address that others reach without keys, ModelMissing, ClusterTooSmall.
     """
     from raypipe.cluster import pools
-    from raypipe.serving.ray import run, stop
+    from raypipe.serving.ray import start, stop
 
     check_host(host, endpoint.face(settings.keys).keys)
     endpoint.check(settings)  # a replica that cannot start is tried again and again
@@ -163,7 +161,7 @@ def serve(
     pools.connect("local")  # a Serve that runs elsewhere may listen to others
     preflight({"embed": endpoint.file(settings).pools["embed"]}, pools.nodes())
     try:
-        run(application, host, port)
+        start(application, host, port)
         on_start(f"http://{host}:{port}")
         threading.Event().wait()
     finally:

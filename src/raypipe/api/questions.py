@@ -22,7 +22,8 @@ from raypipe.pipeline.ingest import fingerprint, ingest
 from raypipe.recipes.recipe import Recipe, ranking_of
 from raypipe.recipes.serialize import from_plain
 from raypipe.runs.release import Release, live
-from raypipe.serving.answerer import Answerer, NotReady, QueryRequest, QueryResult
+from raypipe.serving.answerer import Answerer, NotReady
+from raypipe.serving.query import QueryRequest, QueryResult
 from raypipe.store import Store, StoreError
 
 FINAL = "final"  # the order that the recipe ends with
@@ -57,9 +58,9 @@ class AskResult(Result):
             yield {"chunk": p.hit.chunk, "source": p.hit.source, "url": p.url, "text": p.text}
 
     def to_json(self) -> dict[str, Any]:
-        from raypipe.serving.http import reply  # the web framework takes half a second to import
+        from raypipe.serving.http import answer_response  # the web framework takes half a second to import
 
-        return dict(reply(self.result, ("hits", "replies", "faults")))
+        return dict(answer_response(self.result, ("hits", "replies", "faults")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,14 +149,16 @@ async def _answer(kit: LocalKit, answerer: Answerer, request: QueryRequest) -> Q
 
 def _request(question: str, pages: str | Path | None, asked_at: str, passages: bool) -> QueryRequest:
     if pages is None:
-        return QueryRequest(Question(digest("ask", question), question, asked_at=asked_at), passages=passages)
+        return QueryRequest(
+            Question(digest("ask", question), question, asked_at=asked_at), include_passages=passages
+        )
     rows = list(readers.open([Path(pages)], "crag", readers.ReadCounts()))
     if len(rows) != 1 or rows[0].question is None:
         why = "; ".join(f.detail for r in rows for f in r.faults) or f"found {len(rows)}"
         raise DataError(f"{pages}: expected one CRAG line with search_results, {why}")
     read = rows[0].question
     asked = replace(read, text=question, asked_at=asked_at or read.asked_at)
-    return QueryRequest(asked, tuple(rows[0].sources), rows[0].faults, passages=passages)
+    return QueryRequest(asked, tuple(rows[0].sources), rows[0].faults, include_passages=passages)
 
 
 def _kit(session: Session, recipe: Recipe, on_text: Callable[[str], None] | None) -> LocalKit:

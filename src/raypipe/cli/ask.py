@@ -10,7 +10,7 @@ from raypipe.api.settings import Settings
 from raypipe.cli import options
 
 if TYPE_CHECKING:
-    from raypipe.serving.answerer import QueryResult
+    from raypipe.serving.query import QueryResult
 
 SHOWN, SHOWN_CHARS = 3, 160  # quotes of a reply and characters of each on a terminal; `--json` has all
 
