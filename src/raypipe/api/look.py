@@ -44,7 +44,7 @@ class FaultsResult(Result):
     """The rows of a run that failed; its rows are the dead letters."""
 
     SCHEMA: ClassVar[Mapping[str, str]] = {
-        "what": "string", "id": "string", "step": "string", "reason": "string", "detail": "string",
+        "kind": "string", "id": "string", "step": "string", "reason": "string", "detail": "string",
         "transient": "bool", "attempts": "int64",
     }  # fmt: skip
     run: str
@@ -52,14 +52,14 @@ class FaultsResult(Result):
 
     @property
     def title(self) -> str:
-        return f"run {self.run}: {len(self.found.letters)} rows failed"
+        return f"run {self.run}: {len(self.found.rows)} rows failed"
 
     def rows(self) -> Sequence[Mapping[str, Any]]:
         """A row for each dead letter."""
-        return [asdict(x) for x in self.found.letters]
+        return [asdict(x) for x in self.found.rows]
 
     def to_json(self) -> dict[str, Any]:
-        return {"run": self.run, "rows": [asdict(t) for t in self.found.tallies], "faults": self.rows()}
+        return {"run": self.run, "rows": [asdict(t) for t in self.found.counts], "faults": self.rows()}
 
 
 @outside_loop
@@ -81,7 +81,10 @@ def faults(run: str | Path) -> FaultsResult:
     manifest = read(Path(run))
     store = Store.open(manifest.store)
     # Nothing is run: where it would be does not matter.
-    place, silent = WorkerConfig(store.uri, "sorted", manifest.device, 1), Progress(sys.stderr, silent=True)
+    place, silent = (
+        WorkerConfig(store.uri, "transformers", manifest.device, 1),
+        Progress(sys.stderr, silent=True),
+    )
     pipeline = Pipeline(store, from_plain(manifest.recipe), place, TaskSizes(1, 1), inline, silent)
     questions = questions_of(pipeline, sorted(answer_keys(store, manifest.run)), None)
     return FaultsResult(manifest.run, dead_letters(pipeline, questions, {}))

@@ -30,7 +30,7 @@ from raypipe.metrics.crag import Rule
 from raypipe.models.kit import LocalKit
 from raypipe.models.load import EndpointAddress
 from raypipe.pipeline.driver import Pipeline, Runner, TaskSizes, alone, inline, nowhere
-from raypipe.pipeline.tasks import TableTask, Task, TaskResult, Verb, WorkerConfig, Workers, placed
+from raypipe.pipeline.tasks import TableTask, Task, TaskResult, Verb, WorkerConfig, Workers, with_worker
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.resolve import prompt_file
 from raypipe.report.progress import Progress
@@ -123,7 +123,7 @@ def _on_cluster(
         file, team = connected()
         if team is None or verb != "answer":
             return pools.run_tasks(fill, parts, file.pools[verb], file.limits)
-        fill = placed(fill, engines=team.names)
+        fill = with_worker(fill, engines=team.names)
         if judge is None or not judge.share(team):
             return pools.run_with_engines(team, fill, parts, file.limits)
         judge.start()
@@ -142,9 +142,15 @@ def _in_process(session: Session, file: Cluster, uri: str, models: Sequence[Mode
     threads = max(1, int(file.pools["embed"].cpus))
     addresses = endpoint_addresses(file, models, session.settings.keys)
     place = WorkerConfig(
-        uri, file.engine, file.device, threads, {}, addresses, question_s=file.limits.question_s
+        uri,
+        file.engine,
+        file.device,
+        threads,
+        {},
+        addresses,
+        question_timeout_s=file.limits.question_timeout_s,
     )
-    return Placed(place, TaskSizes(file.sources_per_part, file.questions_per_part), inline)
+    return Placed(place, TaskSizes(file.sources_per_task, file.questions_per_task), inline)
 
 
 class JudgeKit(LocalKit):
@@ -178,7 +184,7 @@ class JudgeKit(LocalKit):
         """Starts the engines, once; they end with the block that made this kit."""
         if self._needed is not None and not self._up:
             team = self._team or self._own_team()
-            self._ends.enter_context(team.at_work())
+            self._ends.enter_context(team.running())
             self._engines = team.names
             self._up = True
 

@@ -165,14 +165,14 @@ def _kit(session: Session, recipe: Recipe, on_text: Callable[[str], None] | None
     """A kit that computes here. Only a language model needs a cluster file: the limits of its engine, or its
     endpoint's address."""
     if not any(m.loader in ("vllm", "openai") for m in recipe.models()):
-        return LocalKit(None, "sorted")
+        return LocalKit(None, "transformers")
     file = session.cluster_file()
     return LocalKit(
         None,
         file.engine,
         file.device,
         endpoints=endpoint_addresses(file, recipe.models(), session.settings.keys),
-        room=file.engines.room(file.device) if file.engines else None,
+        room=file.engines.limits(file.device) if file.engines else None,
         heard=on_text,
     )
 

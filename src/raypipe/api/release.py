@@ -64,7 +64,7 @@ class ReleasesResult(Result):
 class PruneResult(Result):
     """What was deleted, or would be; a row for each."""
 
-    SCHEMA: ClassVar[Mapping[str, str]] = {"what": "string", "name": "string", "rows": "int64"}
+    SCHEMA: ClassVar[Mapping[str, str]] = {"kind": "string", "name": "string", "rows": "int64"}
     dry_run: bool
     removed: tuple[pruning.Removal, ...]
 

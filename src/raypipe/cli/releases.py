@@ -80,6 +80,6 @@ def _prune(args: argparse.Namespace, settings: Settings) -> int:
         options.print_json(found.to_json())
         return 0
     for r in found.removed:
-        print(f"{r.what} {r.name}: {r.rows} rows")
+        print(f"{r.kind} {r.name}: {r.rows} rows")
     print(f"{len(found.removed)} things {'would be deleted' if args.dry_run else 'deleted'}")
     return 0
