@@ -92,7 +92,7 @@ def test_who_is_in_each_replica_that_an_input_kills_is_answered(calls):
 
 
 @pytest.fixture(scope="module")
-def fragile(local_ray, tmp_path_factory):
+def fragile(serve_port, tmp_path_factory):
     from ray import cloudpickle, serve
 
     cloudpickle.register_pickle_by_value(sys.modules[__name__])  # replicas have no tests on their path
@@ -106,7 +106,7 @@ def fragile(local_ray, tmp_path_factory):
     )
     handle = serve.run(made.bind(folder), name="fragile", route_prefix=None)
     yield handle, folder
-    serve.shutdown()
+    serve.delete("fragile")
 
 
 @pytest.mark.ray
