@@ -32,7 +32,7 @@ from raypipe.pipeline.tasks import WorkerConfig
 from raypipe.report.progress import Progress
 from raypipe.store import Store, put
 from raypipe.text.html import storable
-from raypipe.text.limits import PageLimits
+from raypipe.text.page_parser import PageLimits
 
 ROOT = Path(__file__).parents[1]
 TAGS = ("div", "table", "td", "font", "a", "p", "script", "style", "svg", "template", "select", "b", "!--")

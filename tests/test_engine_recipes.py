@@ -344,8 +344,8 @@ def endpoint(ten, serve_port):
     others = set(living(VLLM, WATCHDOG))
     place = WorkerConfig(ten.store.uri, "sorted", "cpu", 1)
     try:
-        app = ray.deployed(ten.recipe, place, 0, rules=DegradePolicy(fallback()))
-        ray.run(app, "127.0.0.1", serve_port)
+        app = ray.build_application(ten.recipe, place, 0, policy=DegradePolicy(fallback()))
+        ray.start(app, "127.0.0.1", serve_port)
         with httpx.Client(base_url=f"http://127.0.0.1:{serve_port}", timeout=120) as client:
             yield Endpoint(client, others)
     finally:
@@ -392,7 +392,7 @@ def until_unfinished(chats):
 
     from raypipe.serving import ray
 
-    asked = serve.get_deployment_handle("generate", ray.NAME).unfinished
+    asked = serve.get_deployment_handle("generate", ray.APP_NAME).unfinished
     end = time.monotonic() + 60
     while (found := asked.remote().result(timeout_s=60)) != chats:
         assert time.monotonic() < end, f"{found} chats, not {chats}"
@@ -435,4 +435,4 @@ def test_an_engine_killed_amid_an_answer_is_named_in_it_and_the_next_is_answered
     while (said := endpoint.client.post("/v1/answer", json=body).json())["degraded"]:
         assert time.monotonic() < end, said
     assert (said["answer"], said["outcome"]) == (job.answer, job.outcome)
-    assert endpoint.client.get("/readyz").json() == {"status": "ready", "away": []}
+    assert endpoint.client.get("/readyz").json() == {"status": "ready", "unavailable": []}

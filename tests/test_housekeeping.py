@@ -23,7 +23,8 @@ from raypipe.pipeline.driver import inline
 from raypipe.runs.manifest import read
 from raypipe.runs.prune import prune
 from raypipe.runs.release import promote
-from raypipe.serving.answerer import Answerer, QueryRequest
+from raypipe.serving.answerer import Answerer
+from raypipe.serving.query import QueryRequest
 from raypipe.store import Store, StoreError, begin, end, read_now, sweep
 from raypipe.store.disk_space import DiskFull, is_full, need
 from raypipe.store.keep import clean, compact, tables, unfinished
@@ -151,7 +152,7 @@ def test_what_an_endpoint_without_a_release_reads_stays_until_it_ends(bench, sto
         return [(q.answer, q.hits) for q in done]
 
     said = answers(online)
-    pinned = asyncio.run(online.opened()).spec.pinned()
+    pinned = asyncio.run(online.snapshot()).spec.pinned()
     lines = bench.lines()
     for line in lines:
         line["search_results"] = line["search_results"][:2]
@@ -211,7 +212,7 @@ def test_a_store_that_may_not_be_written_is_read_without_a_lease(bench, store, c
     (bench.folder / "store" / "_lease").write_text("no folder: nothing can be put into it")
     online = Answerer(bench.pipeline().recipe, LocalKit(None, "sorted"), store.uri)
     assert asyncio.run(online.ready()) == []
-    assert "no lease on what is read" in caplog.text
+    assert "no read lease" in caplog.text
 
 
 def test_a_clock_that_jumps_takes_no_version_and_no_lease(bench, store, monkeypatch):

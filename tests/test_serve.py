@@ -347,12 +347,12 @@ def test_a_fallback_whose_model_is_not_here_is_said_before_anything_starts(confi
 def test_the_fallback_is_the_extract_step_of_a_recipe_and_its_models_are_served_too(config):
     from ray.serve._private.build_app import build_app
 
-    app = builder()({"recipe": "local", "fallback": "local", "limits": {"ongoing": 4}})
+    app = builder()({"recipe": "local", "fallback": "local", "limits": {"max_ongoing_requests": 4}})
     models = {
         d.name: d.init_args[1] for d in build_app(app, name="raypipe").deployments if d.name != "gateway"
     }
     assert {m.name for m in models["embed"]} == {"all-MiniLM-L6-v2"}
     with pytest.raises(ConfError, match="expected a recipe with an extract step"):
         builder()({"recipe": "local", "fallback": "vanilla"})
-    with pytest.raises(ConfError, match="limits: expected ongoing"):
-        builder()({"limits": {"ongoing": 0}})
+    with pytest.raises(ConfError, match="limits: expected max_ongoing_requests"):
+        builder()({"limits": {"max_ongoing_requests": 0}})

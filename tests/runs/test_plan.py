@@ -1,15 +1,20 @@
 """The plan before the run: no call that it did not name, and exactly those where it says so."""
 
-from dataclasses import replace
+import io
+import json
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import pytest
 from reruns import FAKES, Bench, TaskSizes
+from rich.console import Console
 
 from raypipe.evaluation.evaluate import questions_of
 from raypipe.pipeline.driver import inline
 from raypipe.pipeline.tasks import Workers
+from raypipe.recipes.recipe import Stage
+from raypipe.report.plans import print_plan
 from raypipe.runs.manifest import answer_keys, chains, read, recent
-from raypipe.runs.plan.bounds import calls_at_most
 from raypipe.runs.plan.planner import plan
 
 
@@ -140,6 +145,42 @@ def test_a_chain_changes_with_what_a_stage_reads_and_with_nothing_else(bench):
     assert moved("pages: 5", "pages: 4") == after_split - {"split", "embed"} | {"shortlist"}
 
 
-def test_a_step_without_a_bound_is_refused(bench):
-    with pytest.raises(TypeError, match="has no bound"):
-        calls_at_most(object(), None, None)
+@dataclass(frozen=True, slots=True)
+class Unbounded:
+    """A step that ranks and says nothing about what it costs."""
+
+    version: ClassVar[int] = 1
+
+    def reads(self):
+        return frozenset({"hits", "order"})
+
+    def writes(self):
+        return frozenset({"order"})
+
+    def open(self, kit):
+        async def ask(questions):
+            return [replace(q, order=q.order[::-1]) for q in questions]
+
+        return ask
+
+
+def test_a_step_without_a_bound_is_planned_as_not_known_and_so_is_what_depends_on_it_and_runs(bench):
+    pipe = bench.pipeline()
+    stages = pipe.recipe.question
+    at = next(i for i, s in enumerate(stages) if s.name == "rerank")
+    stages = (*stages[:at], Stage("strange", Unbounded()), *stages[at:])
+    pipe = replace(pipe, recipe=replace(pipe.recipe, question=stages))
+    questions = questions_of(pipe, None, None)
+    found = plan(pipe, questions).to_json()
+    steps = {s["step"]: s for s in found["steps"]}
+    json.dumps(found, allow_nan=False)
+    assert (steps["strange"]["max_calls"], steps["strange"]["exact"]) == (None, False)
+    assert steps["strange"]["reasons"] == {"parameter": None}
+    assert steps["dense"]["max_calls"] == 0 == steps["bm25"]["max_calls"], "what stands before it is known"
+    assert steps["rerank"]["max_calls"] == 6 * 20, "it scores 20 however long the ranking is"
+    out = io.StringIO()
+    print_plan(Console(file=out, width=120), found)
+    assert out.getvalue().splitlines()[-1].startswith("calls: not known; ")
+    pipe.answer(questions)
+    assert all(q.outcome for q in pipe.answers(questions))
+    assert plan(pipe, questions).planned()["strange"] == 0, "where nothing is to do nothing is asked"

@@ -111,7 +111,7 @@ class EndpointEntry:
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """What one row may take outside the child process that pages are parsed in (text/limits.py)."""
+    """What one row may take outside the child process that pages are parsed in (text/page_parser.py)."""
 
     row_s: float = 120.0  # wall time; a part may take as often that as it has rows
     open_s: float = 300.0  # on top, for a worker to load its models

@@ -14,8 +14,8 @@ from raypipe.core.errors import ClusterTooSmall
 from raypipe.core.protocols import Model
 from raypipe.models.catalog import WEIGHTLESS
 from raypipe.models.memory import GIB, ModelSize, model_size
+from raypipe.recipes.contract import embedder_of, table_of
 from raypipe.recipes.recipe import Recipe
-from raypipe.steps.embed import Embed
 
 ENGINE_GIB = 2.0
 """That an engine takes of each GPU beside weights, keys and values: CUDA's context, graphs, activations. An
@@ -184,7 +184,8 @@ def bottleneck(
     answers = "pool engines.answer" if "pool engines.answer" in actors else "pool answer"
     where: dict[str, str] = {}
     for c in recipe.corpus:
-        where[c.name] = f"pool embed {c.step.model.name}" if isinstance(c.step, Embed) else "pool parse"
+        embeds = table_of(c.step) == "vectors"
+        where[c.name] = f"pool embed {embedder_of(c.step).name}" if embeds else "pool parse"
     waits: dict[str, str] = {}
     for q in recipe.question:
         where[q.name] = answers

@@ -39,13 +39,14 @@ from raypipe.core.digests import model_identity
 from raypipe.core.errors import ConfError, RaypipeError
 from raypipe.core.protocols import Model
 from raypipe.core.records import Fault
+from raypipe.core.retry import Backoff
 from raypipe.models import actors as engines
 from raypipe.models import load
 from raypipe.models.engine import Engine
 from raypipe.pipeline.tasks import Do, FailedRow, TableTask, Task, TaskResult, placed
 from raypipe.recipes.executor import StageCounters
 
-JOINS, JOIN_PAUSE_S = 4, 1.0  # tries to join a Ray, and s before the second; then twice as long each time
+JOINS, JOIN_PAUSE_S = 4, 1.0  # tries to join a Ray, and s before the second, doubling
 LISTENS_S = 5.0  # for a connection to a Ray's port
 TRIES = 2  # of a part whose actor dies: Ray's own default is without end. A row alone has one more
 
@@ -110,7 +111,7 @@ def is_connected() -> bool:
 
 def connect(address: str, tries: int = JOINS, pause_s: float = JOIN_PAUSE_S) -> None:
     """Joins the Ray at `address` ("local" starts one), unless this process has joined one already. Raises
-    ConfError where that fails `tries` times, with pauses from `pause_s`, each twice the one before."""
+    ConfError where that fails `tries` times, with pauses from `pause_s` (`core.retry.Backoff`)."""
     if not is_connected():
         if address == "local":
             # Ray's own 15 leaves a worker a thirtieth of a core as soon as anything else wants it. A Ray that
@@ -138,7 +139,8 @@ def join(
 ) -> None:
     """`ray.init` with these options, tried as in `connect`: on a busy machine a Ray that is starting, or that
     has much to do, is not there in time."""
-    for attempt in range(tries):
+    backoff = Backoff(tries, pause_s)
+    while True:
         try:
             _listens(address)
             init(address=address, log_to_driver=False, **options)
@@ -147,9 +149,9 @@ def join(
             raise  # options or an address that can never be right
         except Exception as e:  # ConnectionError, RuntimeError, and for a late raylet a plain Exception
             ray.shutdown()  # what of it has started
-            if attempt == tries - 1:
+            if (wait_s := backoff.next_s()) is None:
                 raise ConfError(_not_joined(address, tries, e)) from e
-            time.sleep(pause_s * 2**attempt)
+            time.sleep(wait_s)
 
 
 def _listens(address: str) -> None:

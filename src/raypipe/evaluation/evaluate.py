@@ -34,6 +34,7 @@ from raypipe.pipeline.counters import RunCounters
 from raypipe.pipeline.driver import Pipeline, batches
 from raypipe.pipeline.ingest import IngestSummary, ingest
 from raypipe.readers import Format
+from raypipe.recipes.contract import answer_cut, asked_models, models_of
 from raypipe.recipes.executor import StageCounters
 from raypipe.report.report import (
     AnswerCut,
@@ -47,9 +48,6 @@ from raypipe.report.report import (
 )
 from raypipe.runs.manifest import Manifest, Origin
 from raypipe.runs.plan.planner import Plan, plan
-from raypipe.steps.decide import Decide
-from raypipe.steps.embed import Embed
-from raypipe.steps.generate import Generate
 from raypipe.store import Store
 from raypipe.store.disk_space import need
 from raypipe.store.keep import compact, tables
@@ -139,7 +137,7 @@ def evaluate(
         pipeline.index(questions, done)
         pipeline.answer(questions, fresh, done)
         outputs = outputs_in(out)
-        orders = any(isinstance(s.step, Generate) for s in pipeline.recipe.question)
+        orders = any(m.kind == "generator" for s in pipeline.recipe.question for m in models_of(s.step))
         with replaced(outputs.predictions) as lines:
             answers = collect(pipeline, questions, lines, orders)
         rows, verdict = answers.rows, None
@@ -200,9 +198,9 @@ def _report(
 def _answer_cut(pipeline: Pipeline) -> AnswerCut | None:
     """How the recipe cuts its answers, and with whose tokenizer."""
     for stage in pipeline.recipe.question:
-        step = stage.step
-        if isinstance(step, Decide) and step.answer_tokens is not None and step.tokenizer is not None:
-            return AnswerCut(step.answer_tokens, step.tokenizer.name, step.tokenizer.weights)
+        if (cut := answer_cut(stage.step)) is not None:
+            tokens, tokenizer = cut
+            return AnswerCut(tokens, tokenizer.name, tokenizer.weights)
     return None
 
 
@@ -277,9 +275,9 @@ def _faults(pipeline: Pipeline, answers: Collected, read: IngestSummary | None) 
     return tuple(FaultCount(step, why, again, n) for (step, why, again), n in sorted(found.items()))
 
 
-def _steps(pipeline: Pipeline, planned: Mapping[str, int], done: RunCounters) -> tuple[StepLine, ...]:
+def _steps(pipeline: Pipeline, planned: Mapping[str, int | None], done: RunCounters) -> tuple[StepLine, ...]:
     recipe, counts = pipeline.recipe, done.counts
-    stages = [(s.name, not isinstance(s.step, Embed)) for s in recipe.corpus]
+    stages = [(s.name, not asked_models(s.step)) for s in recipe.corpus]
     stages += [(s.name, False) for s in recipe.question]
     return tuple(
         _line(
@@ -289,7 +287,9 @@ def _steps(pipeline: Pipeline, planned: Mapping[str, int], done: RunCounters) ->
     )
 
 
-def _line(name: str, works: bool, planned: int, count: StageCounters, earlier: StageCounters) -> StepLine:
+def _line(
+    name: str, works: bool, planned: int | None, count: StageCounters, earlier: StageCounters
+) -> StepLine:
     """`works`: the stage asks no model; what it did is its rows. What earlier attempts asked stood in their
     own plans, and is added to this one's."""
 
@@ -297,7 +297,8 @@ def _line(name: str, works: bool, planned: int, count: StageCounters, earlier: S
         return c.rows - c.skipped if works else c.calls.computed
 
     tokens = count.calls.tokens
+    whole = None if planned is None else planned + asked(earlier)
     return StepLine(
-        name, count.rows, planned + asked(earlier), asked(count), count.calls.cached, count.skipped,
+        name, count.rows, whole, asked(count), count.calls.cached, count.skipped,
         count.faults, count.seconds, tokens.prompt, tokens.cached, tokens.generated, asked(earlier),
     )  # fmt: skip

@@ -16,13 +16,14 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
-from raypipe.core.digests import model_identity, stable
+from raypipe.core.digests import model_identity
 from raypipe.core.kg import Request, domain_of
 from raypipe.core.kits import ForwardingKit
 from raypipe.core.llm import Chat, Generated, Generator, Sampling
 from raypipe.core.protocols import Embed, Graph, GraphRef, Kit, Model, Role, Score
 from raypipe.core.records import Fault, digest
 from raypipe.core.singleflight import SingleFlight
+from raypipe.memo.keys import graph_reply_key, reply_keys, score_keys, vector_keys
 
 Values: TypeAlias = np.ndarray
 """One value per key: (keys, dim) or (keys,) float32, or (keys,) of `llm.Generated` as objects."""
@@ -86,23 +87,6 @@ def replies_of(model: Model) -> MemoTable:
 def graph_replies_of(version: str) -> MemoTable:
     """The map that keeps what a graph's server of this version replied: JSON texts."""
     return MemoTable(f"replies-{digest('graph', version)}")
-
-
-def _until(key: str, period: float | None, now: float) -> str:
-    """The key of a graph's reply, which names the period of so many seconds that it holds in, if any."""
-    return key if period is None else f"{key}@{period!r}*{int(now // period)}"
-
-
-def expired(key: str, now: float) -> bool:
-    """Whether the period of a graph's reply has ended, so that no run asks for its key any more.
-
-    >>> [expired(_until("key", period, 100.0), 130.0) for period in (None, 60.0, 120.0)]
-    [False, True, True]
-    >>> expired(_until("key", 60.0, 130.0), 130.0)
-    False
-    """
-    period, _, number = key.partition("@")[2].partition("*")
-    return bool(period) and (int(number) + 1) * float(period) <= now
 
 
 class Memo(Protocol):
@@ -234,31 +218,31 @@ class _Remembering(ForwardingKit[Kit]):
         self._memo, self._tally, self._asking, self._clock = memo, tally, asking, clock
 
     def embedder(self, model: Model) -> Embed:
-        table, identity = vectors_of(model), model_identity(model)
+        table = vectors_of(model)
 
         async def embed(texts: Sequence[str], role: Role) -> np.ndarray:
             async def ask(rows: list[int]) -> np.ndarray:
                 return await self._kit.embedder(model)([texts[i] for i in rows], role)
 
-            keys = [digest(identity, role, t) for t in texts]
+            keys = vector_keys(model, role, texts)
             return await self._through(table, keys, ask, self._tally.vectors)
 
         return embed
 
     def reranker(self, model: Model) -> Score:
-        table, identity = scores_of(model), model_identity(model)
+        table = scores_of(model)
 
         async def score(pairs: Sequence[tuple[str, str]]) -> np.ndarray:
             async def ask(rows: list[int]) -> np.ndarray:
                 return await self._kit.reranker(model)([pairs[i] for i in rows])
 
-            keys = [digest(identity, query, passage) for query, passage in pairs]
+            keys = score_keys(model, pairs)
             return await self._through(table, keys, ask, self._tally.scores)
 
         return score
 
     def generator(self, model: Model) -> Generator:
-        table, identity = replies_of(model), model_identity(replace(model, adapters=()))
+        table = replies_of(model)
 
         async def generate(
             chats: Sequence[Chat], sampling: Sampling, adapter: str | None = None
@@ -270,10 +254,7 @@ class _Remembering(ForwardingKit[Kit]):
                 out[:] = replies
                 return out
 
-            # An adapter that the model lacks is the generator's to refuse: nothing is remembered of it.
-            weights = dict(model.adapters).get(adapter, adapter) if adapter is not None else None
-            how = digest(identity, stable(sampling), stable(weights))
-            keys = [digest(how, *(part for m in chat for part in (m.role, m.content))) for chat in chats]
+            keys = reply_keys(model, chats, sampling, adapter)
             replies: list[Generated | Fault]
             replies = (await self._through(table, keys, ask, self._tally.replies)).tolist()
             return replies
@@ -304,8 +285,7 @@ class _Remembering(ForwardingKit[Kit]):
                 if period == 0:
                     self._tally.replies.computed += 1
                     return await request(path, body)
-                key = digest(ref.version, path, json.dumps(dict(body), sort_keys=True), "")
-                key = _until(key, period, self._clock())
+                key = graph_reply_key(ref.version, path, body, period, self._clock())
                 [reply] = await self._through(table, [key], ask, self._tally.replies)
                 return json.loads(reply.text)
 

@@ -40,7 +40,6 @@ from raypipe.pipeline.tasks import (
 from raypipe.recipes.executor import CorpusExecutor
 from raypipe.recipes.recipe import Recipe
 from raypipe.report.progress import Progress
-from raypipe.steps.parse import Parse
 from raypipe.store import (
     PASSAGES,
     AddedMeanwhile,
@@ -259,7 +258,7 @@ class Pipeline:
 
     def sources(self, questions: Iterable[Question] | None) -> list[str]:
         """Ids of the sources to index, in citation order, of the kinds that the recipe parses."""
-        kinds = next(s.step.kinds for s in self.recipe.corpus if isinstance(s.step, Parse))
+        kinds = self.recipe.source_kinds()
         table = self.store.dataset("sources").to_table(columns=["id", "kind"])
         here = table.filter(pc.is_in(table["kind"], value_set=pa.array(kinds)))["id"].to_pylist()
         cited: dict[str, None] = {}

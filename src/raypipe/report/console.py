@@ -33,11 +33,14 @@ def print_report(console: Console, report: Mapping[str, Any], outputs: Outputs) 
         console.print(Text(f"{report['without_truth']} more questions have no truth in the dataset"))
     steps = grid("step", "rows", "planned", "computed", "cached", "skipped", "faults", "seconds")
     for s in report["steps"]:
-        counts = (str(s[k]) for k in ("rows", "planned", "computed", "cached", "skipped", "faults"))
-        steps.add_row(Text(s["step"]), *counts, f"{s['seconds']:.1f}")
+        planned = "not known" if s["planned"] is None else str(s["planned"])
+        counts = (str(s[k]) for k in ("computed", "cached", "skipped", "faults"))
+        steps.add_row(Text(s["step"]), str(s["rows"]), planned, *counts, f"{s['seconds']:.1f}")
     console.print(steps)
-    total = {k: sum(s[k] for s in report["steps"]) for k in ("planned", "computed", "cached")}
-    console.print(Text("calls: " + ", ".join(f"{n} {k}" for k, n in total.items())))
+    bounds = [s["planned"] for s in report["steps"]]
+    planned = "not known how many" if None in bounds else str(sum(bounds))
+    computed, known = (sum(s[k] for s in report["steps"]) for k in ("computed", "cached"))
+    console.print(Text(f"calls: {planned} planned, {computed} computed, {known} cached"))
     if report["resumed"]:
         console.print(Text(resumed(report)))
     for name, cost in _costs(report):

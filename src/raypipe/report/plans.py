@@ -16,18 +16,19 @@ def print_plan(console: Console, plan: Mapping[str, Any]) -> None:
     """What an eval may have to ask, and why. Seconds are those of all processes together."""
     steps = plan["steps"]
     guessed = not all(_sure(s) for s in steps)
-    tokens = any(s["estimate"]["tokens"][1] for s in steps)
+    tokens = any(s["estimate"]["tokens"][1] != 0 for s in steps)
     columns = [*(["expected (runs)"] if guessed else []), "time", *(["tokens"] if tokens else []), "because"]
     shown = grid("step", "rows", "cached", "max calls", *columns)
     for s in steps:
         several = len(s["reasons"]) > 1
-        reasons = ", ".join(f"{why} {n:,}" if several else why for why, n in s["reasons"].items())
-        cells = [f"{s['rows']:,}", f"{s['cached']:,}", _bound(s["max_calls"], _sure(s))]
+        reasons = ", ".join(f"{why} {_number(n)}" if several else why for why, n in s["reasons"].items())
+        cells = [_number(s["rows"]), f"{s['cached']:,}", _bound(s["max_calls"], _sure(s))]
         cells += [_guess(s)] if guessed else []
         cells += [_range(s["estimate"]["seconds"]), *([_counts(s["estimate"]["tokens"])] if tokens else [])]
         shown.add_row(Text(s["step"]), *cells, Text(reasons))
     console.print(shown)
-    said = f"{_bound(sum(s['max_calls'] for s in steps), not guessed)} calls"
+    most = _total([s["max_calls"] for s in steps])
+    said = "calls: not known" if most is None else f"{_bound(most, not guessed)} calls"
     if guessed and all(s["estimate"]["calls"] is not None for s in steps):
         calls = [sum(s["estimate"]["calls"][i] for s in steps) for i in (0, 1)]
         said += f", {_counts(calls)} by what earlier runs asked"
@@ -36,11 +37,21 @@ def print_plan(console: Console, plan: Mapping[str, Any]) -> None:
 
 def _sure(step: Mapping[str, Any]) -> bool:
     """Whether the calls that a step may make are those that it will make."""
-    return step["exact"] or not step["max_calls"]
+    return bool(step["exact"] or step["max_calls"] == 0)
 
 
-def _bound(calls: int, sure: bool) -> str:
-    return f"{'' if sure else 'at most '}{calls:,}"
+def _bound(calls: int | None, sure: bool) -> str:
+    return f"{'' if sure or calls is None else 'at most '}{_number(calls)}"
+
+
+def _number(n: int | None) -> str:
+    return "not known" if n is None else f"{n:,}"
+
+
+def _total(numbers: Sequence[float | None]) -> Any:
+    """The sum; None where one of them is not known."""
+    known = [n for n in numbers if n is not None]
+    return sum(known) if len(known) == len(numbers) else None
 
 
 def _guess(step: Mapping[str, Any]) -> str:
@@ -54,7 +65,10 @@ def _guess(step: Mapping[str, Any]) -> str:
 
 
 def _megabytes(plan: Mapping[str, Any]) -> str:
-    low, high = (f"{sum(s['estimate']['bytes'][i] for s in plan['steps']) / 1e6:,.1f}" for i in (0, 1))
+    least, most = (_total([s["estimate"]["bytes"][i] for s in plan["steps"]]) for i in (0, 1))
+    if most is None:
+        return f"{least / 1e6:,.1f} MB or more"
+    low, high = f"{least / 1e6:,.1f}", f"{most / 1e6:,.1f}"
     return f"{high} MB" if low == high else f"{low} - {high} MB"
 
 
@@ -141,8 +155,10 @@ def _difference(d: Mapping[str, Any]) -> str:
     return f"{d['stage']}.{d['what']} was {before or 'not there'}, is {after or 'gone'}"
 
 
-def _counts(estimate: Sequence[int]) -> str:
+def _counts(estimate: Sequence[int | None]) -> str:
     low, high = estimate
+    if high is None:
+        return "not known"
     return f"{high:,}" if low == high else f"{low:,}-{high:,}"
 
 

@@ -24,7 +24,7 @@ class StepLine:
 
     step: str  # its name in the recipe
     rows: int  # that reached it, let in or not
-    planned: int  # calls that the plan said may be made; never fewer than asked
+    planned: int | None  # most calls by the plan, never fewer than asked; None: it could not say
     computed: int  # model or graph calls made; for parse and split: sources that were worked on
     cached: int  # calls answered from the memo
     skipped: int  # rows that its gate, or an earlier fault, kept out

@@ -16,7 +16,8 @@ from datetime import timedelta
 import pyarrow.compute as pc
 
 from raypipe.core.digests import model_identity
-from raypipe.memo.memo import expired, graph_replies_of
+from raypipe.memo.keys import expired
+from raypipe.memo.memo import graph_replies_of
 from raypipe.recipes.serialize import from_plain, graph_versions
 from raypipe.runs.manifest import Manifest, recent
 from raypipe.runs.release import Release, forget, history, releases

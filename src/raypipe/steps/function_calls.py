@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from raypipe.core.protocols import Ask, Kit
+from raypipe.core.protocols import Ask, Bound, Kit, Reach
 from raypipe.core.records import ABSTAINED, ANSWERED, FAULT, SKIPPED_REPLY, Fault, Question, Reply
 from raypipe.kg.language.function_calls import program_of
 from raypipe.text.html import storable
@@ -40,6 +40,9 @@ class FunctionCalls:
 
     def writes(self) -> frozenset[str]:
         return frozenset({REPLY + self.into, REPLY + self.rule})
+
+    def bound(self, question: Question, reach: Reach) -> Bound:
+        return Bound(0, reach, "never")
 
     def open(self, kit: Kit) -> Ask:
         async def ask(questions: list[Question]) -> list[Question]:

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, get_args
 
 from raypipe.core.errors import DataError
-from raypipe.core.kg import CallResult, Level
-from raypipe.core.protocols import Ask, Graph, GraphRef, Kit
+from raypipe.core.kg import MOST_REQUESTS, CallResult, Level
+from raypipe.core.protocols import Ask, Bound, Graph, GraphRef, Kit, Reach
 from raypipe.core.records import ABSTAINED, ANSWERED, FAULT, IDK, SKIPPED_REPLY, TRACE, Fault, Question, Reply
 from raypipe.kg.language.answer_rules import RULES, conclude
 from raypipe.kg.language.time_words import moment
@@ -74,6 +74,10 @@ class KgQuery:
     def writes(self) -> frozenset[str]:
         names = (self.into, self.answer, self.trace)
         return frozenset(REPLY + n for n in names if n is not None) | {"degraded"}
+
+    def bound(self, question: Question, reach: Reach) -> Bound:
+        requests = 0 if self.graph.kind == "folder" else MOST_REQUESTS
+        return Bound(requests + self.graph.most_vectors(), reach, "never")
 
     def open(self, kit: Kit) -> Ask:
         graph = kit.graph(self.graph)

@@ -16,8 +16,8 @@ from raypipe.core.records import Source, source_id
 from raypipe.models.kit import LocalKit
 from raypipe.recipes.executor import CorpusExecutor
 from raypipe.serving.answerer import Answerer, NotReady
-from raypipe.serving.http import application
-from raypipe.serving.http import requests as bodies
+from raypipe.serving.http import create_app
+from raypipe.serving.http.requests import DocumentBody
 from raypipe.serving.remote_kit import ServeKit
 
 HERE = Path(__file__).parents[2]
@@ -207,7 +207,7 @@ ODD = {
     "a deadline longer than any": {"query": "who?", "deadline_s": 3600},
     "pages with NULs": {
         "query": "who?",
-        "documents": [dict.fromkeys(bodies.DocumentBody.model_fields, "a\0b")],
+        "documents": [dict.fromkeys(DocumentBody.model_fields, "a\0b")],
     },
     "pages of digits and of no address": {
         "query": f"how many are {DIGITS}?",
@@ -238,7 +238,7 @@ def test_what_http_itself_refuses_is_a_problem_too(tmp_path):
         ("GET", "/v1/answer", {}),
         ("GET", f"/{SECRET}", {}),
         ("POST", "/v1/answer", {"data": {"query": SECRET}}),
-        ("POST", "/v1/answer", {"content": b" " * (OPEN.limits.body_bytes + 1), "headers": JSON}),
+        ("POST", "/v1/answer", {"content": b" " * (OPEN.limits.max_body_bytes + 1), "headers": JSON}),
     )
     assert [r.status_code for r in (get, path, form, large)] == [405, 404, 415, 413]
     assert get.headers["allow"] == "POST"
@@ -257,10 +257,10 @@ class Raising:
     async def current(self):
         return self
 
-    async def answer(self, asked, heard=None):
+    async def answer(self, request, listener=None):
         raise self.error
 
-    ready = opened = retrieve = answer
+    ready = snapshot = retrieve = answer
 
 
 @pytest.mark.parametrize(
@@ -275,7 +275,7 @@ class Raising:
 )
 def test_what_goes_wrong_inside_is_said_without_a_trace_or_a_place(error, status):
     for path in ("/v1/answer", "/v1/retrieve"):
-        [reply] = send(application(Raising(error), OPEN), ("POST", path, {"json": {"query": "x"}}))
+        [reply] = send(create_app(Raising(error), OPEN), ("POST", path, {"json": {"query": "x"}}))
         assert reply.status_code == reply.json()["status"] == status
         assert SECRET not in reply.text and "Traceback" not in reply.text
         assert ("retry-after" in reply.headers) == (status != 500)

@@ -7,6 +7,7 @@ step asks about a row depends on neither: there all runs of the same step with t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -110,13 +111,15 @@ def _range(
     return (min(found), max(found)) if found else None
 
 
-def seconds(rate: Rate, rows: int, calls: int | None) -> Range | None:
+def seconds(rate: Rate, rows: float, calls: float | None) -> Range | None:
     """What so many rows should take; None where no earlier run says. `calls` None: they are not known.
 
     Then nothing is known but what such rows took before, when all, some or none of it was remembered.
     """
     if rows == 0:
         return 0.0, 0.0
+    if math.isinf(rows):
+        return None
     if calls and rate.per_call:
         return calls * rate.per_call[0], calls * rate.per_call[1]
     return (0.0, rows * rate.per_row[1]) if rate.per_row else None
