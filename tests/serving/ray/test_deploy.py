@@ -150,7 +150,7 @@ def test_more_calls_than_may_wait_is_overloaded(calls, fragile):
 
     async def asked():
         asked = [asyncio.ensure_future(calls.RetryingHandle(handle, "double").remote(0)) for _ in range(20)]
-        done, rest = await asyncio.wait(asked, timeout=5)
+        done, rest = await asyncio.wait(asked, timeout=60, return_when=asyncio.FIRST_EXCEPTION)
         for task in rest:
             task.cancel()
         await asyncio.gather(*rest, return_exceptions=True)
