@@ -1,6 +1,6 @@
 """The endpoint's builder, for Ray Serve's own commands: `serve run serve/local.yaml`.
 
-Reads arguments and the environment, as a command does; what they name is made in `raypipe.serving.ray`.
+Reads arguments and the environment, as a command does, and builds the application of `raypipe.serving.ray`.
 Arguments: the fields of `raypipe.cli.serve.ServeArgs`.
 """
 

@@ -158,7 +158,7 @@ def team(local_ray, pools, standins):
     assert made is not None and len(made.models) == 1, "both recipes name one model"
     made.preflight(pools.nodes())
     before = set(living(VLLM, WATCHDOG))
-    with made.at_work():
+    with made.running():
         yield made
     assert engines_end(before), "an engine outlived its job"
 
@@ -233,7 +233,7 @@ def filled(world, tmp_path_factory) -> Filled:
     store = Store.create(uri)
     with Progress(io.StringIO(), silent=True) as progress:
         pipeline = Pipeline(
-            store, recipe, WorkerConfig(uri, "sorted", "cpu", 1), TaskSizes(50, 3), inline, progress
+            store, recipe, WorkerConfig(uri, "transformers", "cpu", 1), TaskSizes(50, 3), inline, progress
         )
         ids = ingest(store, [world], "synth", progress).questions
         asked = arrow.question.records(store.rows("questions", "id", ids))

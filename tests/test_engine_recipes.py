@@ -125,7 +125,7 @@ def run(recipe, team, store, data, out, fresh=False, on_ray=True, **place) -> tu
         there = team.engines.answer if on_ray and verb == "answer" else None
         return pools.run_tasks(fill, parts, there) if there else inline(verb, fill, parts)
 
-    where = WorkerConfig(store.uri, "sorted", "cpu", 2, team.names, **place)
+    where = WorkerConfig(store.uri, "transformers", "cpu", 2, team.names, **place)
     with Progress(io.StringIO(), silent=True) as progress:
         pipeline = Pipeline(store, recipe, where, TaskSizes(100, 5), runner, progress)
         done = evaluate(pipeline, [data], "crag", 10, "official", out, fresh=fresh)
@@ -342,7 +342,7 @@ def endpoint(ten, serve_port):
     from raypipe.serving import ray
 
     others = set(living(VLLM, WATCHDOG))
-    place = WorkerConfig(ten.store.uri, "sorted", "cpu", 1)
+    place = WorkerConfig(ten.store.uri, "transformers", "cpu", 1)
     try:
         app = ray.build_application(ten.recipe, place, 0, policy=DegradePolicy(fallback()))
         ray.start(app, "127.0.0.1", serve_port)

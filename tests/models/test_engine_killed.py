@@ -51,7 +51,7 @@ def test_a_worker_that_is_killed_ends_every_call_with_one_clear_error_and_leaves
             return [*results, e]
 
     async def start() -> Engine:
-        engine = Engine(EngineSetup(str(folder), 4096, "float32", cache_gib=1.0))
+        engine = Engine(EngineSetup(str(folder), 4096, "float32", kv_cache_gib=1.0))
         await engine.ready()
         return engine
 
