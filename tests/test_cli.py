@@ -106,7 +106,7 @@ def test_a_model_that_is_not_here_is_exit_code_4_with_the_way_to_get_it(capsys, 
 def test_too_few_cpus_are_exit_code_5_with_numbers_before_anything_starts(capsys, local_ray, world, tmp_path):
     text = (HERE.parent / "conf/clusters/laptop.yaml").read_text()
     cluster = tmp_path / "big.yaml"
-    cluster.write_text(text.replace("embed:  {actors: 2, cpus: 1}", "embed:  {actors: 3, cpus: 1}"))
+    cluster.write_text(text.replace("embed:  {actors: 2, cpus: 1}", "embed:  {actors: 5, cpus: 1}"))
     code, _, err = run(
         capsys,
         "eval",
@@ -120,7 +120,7 @@ def test_too_few_cpus_are_exit_code_5_with_numbers_before_anything_starts(capsys
         "--out",
         tmp_path / "o",
     )
-    assert code == 5 and "pool embed: 3 actors x 1 CPU = 3 CPU, the cluster has 2" in err
+    assert code == 5 and "pool embed: 5 actors x 1 CPU = 5 CPU, the cluster has 4" in err
 
 
 def test_a_second_eval_neither_starts_ray_nor_imports_it(bench):
