@@ -15,7 +15,7 @@ import pyarrow.dataset
 import pytest
 from face import OPEN, ask, events, listening, send, served
 
-from raypipe.cli.opened import resolved
+from raypipe.api.session import load_recipe
 from raypipe.core.config import Conf
 from raypipe.core.errors import ConfError
 from raypipe.models.kit import LocalKit
@@ -511,7 +511,7 @@ class Elsewhere:
 
 
 def test_what_a_language_model_writes_is_streamed_as_drafts_of_its_stage(filled, tmp_path):
-    recipe = resolved("crag-baseline", str(HERE / "fake_models.yaml"), Conf((HERE.parent / "conf",)))
+    recipe = load_recipe("crag-baseline", str(HERE / "fake_models.yaml"), Conf((HERE.parent / "conf",)))
     here = LocalKit(None, "transformers")
 
     async def pieces(model, chat, sampling, adapter):

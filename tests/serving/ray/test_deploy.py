@@ -92,7 +92,7 @@ def test_calls_in_a_replica_that_an_input_kills_are_answered(calls):
 
 
 @pytest.fixture(scope="module")
-def fragile(local_ray, tmp_path_factory):
+def fragile(serve_port, tmp_path_factory):
     from ray import cloudpickle, serve
 
     cloudpickle.register_pickle_by_value(sys.modules[__name__])  # replicas have no tests on their path
@@ -106,7 +106,7 @@ def fragile(local_ray, tmp_path_factory):
     )
     handle = serve.run(made.bind(folder), name="fragile", route_prefix=None)
     yield handle, folder
-    serve.shutdown()
+    serve.delete("fragile")
 
 
 @pytest.mark.ray
@@ -149,7 +149,7 @@ def test_more_calls_than_the_queue_holds_are_overloaded(calls, fragile):
 
     async def scene():
         sent = [asyncio.ensure_future(calls.RetryingHandle(handle, "double").remote(0)) for _ in range(20)]
-        done, rest = await asyncio.wait(sent, timeout=5)
+        done, rest = await asyncio.wait(sent, timeout=60, return_when=asyncio.FIRST_EXCEPTION)
         for task in rest:
             task.cancel()
         await asyncio.gather(*rest, return_exceptions=True)
