@@ -1,4 +1,4 @@
-"""A kit that notes what language models are asked, for whoever wants to see the prompts of a question."""
+"""A kit that records the prompts of a question's calls to language models."""
 
 from __future__ import annotations
 

@@ -25,8 +25,7 @@ computes answers it meanwhile."""
 
 
 class DeploymentMethod(Protocol):
-    """A method of a deployment. Raises Unavailable where nobody is there to ask, Overloaded where too many
-    ask."""
+    """A method of a deployment. Raises Unavailable without a replica, Overloaded with too many callers."""
 
     def remote(self, *args: Any) -> Awaitable[Any]: ...
 

@@ -101,7 +101,7 @@ async def _split(corpora: CorpusExecutor, sources: Sequence[Source]) -> tuple[pa
 
 async def _beside(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """Work that computes and awaits little, on a thread with a loop of its own: splitting fifty pages takes a
-    second, and other requests go on meanwhile. Whoever stops waiting ends the work, too."""
+    second, and other requests continue meanwhile. Cancelling the caller ends the work, too."""
     doing: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[T]]] = []
     unwanted = threading.Event()
 
