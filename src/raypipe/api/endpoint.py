@@ -37,15 +37,17 @@ class ServeArgs:
     """What an endpoint is made of, by name, as on the command line."""
 
     recipe: str = "local"  # a name under conf/recipes, or a path; live: the release that is live, followed
-    models: str | None = None  # models file in place of conf/models.yaml store: str | None = None  # URI
+    models: str | None = None  # models file in place of conf/models.yaml
+    store: str | None = None  # URI
     cluster: str = "laptop"  # a name under conf/clusters, or a path: engine, device and threads of the models
-    keys: str | None = None  # file with a key a line, in addition to those of the environment variable
-    RAYPIPE_KEYS auth: Literal["none"] | None = None  # none: no key is needed fallback: str | None = None  #
-    recipe whose extract step answers while a language model is down page: bool = True  # the web page at /
-    gateways: int = 1  # processes that speak HTTP and run the recipe; with two, one may die traces: str |
-    None = None  # collector of traces, as OTLP over HTTP: http://collector:4318/v1/traces graphs:
-    Mapping[str, str] = field(default_factory=dict)  # name -> where it lies; "": all others limits:
-    RequestLimits = field(default_factory=RequestLimits)
+    keys: str | None = None  # file with a key a line; and those of the variable RAYPIPE_KEYS
+    auth: Literal["none"] | None = None  # none: no key is needed
+    fallback: str | None = None  # recipe whose extract step answers while a language model is down
+    page: bool = True  # the web page at /
+    gateways: int = 1  # processes that speak HTTP and run the recipe; with two, one may die
+    traces: str | None = None  # collector of traces, as OTLP over HTTP: http://collector:4318/v1/traces
+    graphs: Mapping[str, str] = field(default_factory=dict)  # name -> where it lies; "": all others
+    limits: RequestLimits = field(default_factory=RequestLimits)
 
     def application(self, settings: Settings) -> Application:
         """The application for Ray Serve. The store need not be there yet."""
