@@ -158,7 +158,7 @@ def test_function_calls_become_a_program(said, program):
         ("[]", 'list of "calls"'),
         (one(function="weather", name="x"), "there is no function 'weather'"),
         (one(function="movie"), "expected a name"),
-        (one(function="movie", name="$1"), "expected $0"),
+        (one(function="movie", name="$1"), "expected a name, as no call comes before"),
         (one(function="movie", name=["a"]), "expected text"),
         (one(function="movie", name="a", take="most"), "take: expected one of"),
         (one(function="movie", name="a", conditions=[{"key": "a"}]), "expected key, op"),
