@@ -41,7 +41,10 @@ def main() -> int:
         write(folder / "world", given.questions, pages=50, seed=1, page_chars=2000)
         store = Store.create(str(folder / "store"))
         recipe = resolved(given.recipe, None, Conf((ROOT / "conf",)))
-        place, silent = WorkerConfig(store.uri, "sorted", "cpu", 1), Progress(io.StringIO(), silent=True)
+        place, silent = (
+            WorkerConfig(store.uri, "transformers", "cpu", 1),
+            Progress(io.StringIO(), silent=True),
+        )
         pipe = Pipeline(store, recipe, place, TaskSizes(100, 10), inline, silent)
         took, cpu, calls = [], [], []
         for _ in range(2):
@@ -49,7 +52,7 @@ def main() -> int:
             done = evaluate(pipe, [folder / "world"], "synth", None, "official", folder / "out")
             took.append(round(time.perf_counter() - start, 2))
             cpu.append(round(time.process_time() - worked, 2))
-            calls.append(sum(s.asked for s in done.report.steps))
+            calls.append(sum(s.computed for s in done.report.steps))
     found = {
         "recipe": recipe.name, "questions": given.questions, "calls": calls, "seconds": took,
         "cpu_seconds": cpu, "ratio": round(took[1] / took[0], 3),

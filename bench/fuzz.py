@@ -24,6 +24,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import httpx
+
 from raypipe.kg.client import ABSENT_ON_500
 from raypipe.kg.execute import run
 from raypipe.kg.fetch import ServerBackend
@@ -32,7 +34,7 @@ from raypipe.kg.language.parser import parser
 from raypipe.kg.language.program import FUNCTIONS, Bad, Program, print_program
 from raypipe.kg.language.time_words import moment
 from raypipe.kg.mock_api import MockApi
-from raypipe.kg.server import reply
+from raypipe.kg.server import application
 
 SMALL = runpy.run_path(str(Path(__file__).parents[1] / "tests/kg/smallgraph.py"))
 NAMES = (
@@ -116,15 +118,16 @@ def _tail(rng: random.Random) -> str:
 
 def behind_a_server(graph: FolderBackend) -> ServerBackend:
     """The same graph as the mock API's endpoints give it, without HTTP."""
-    api = MockApi(graph.tables)
+    served = httpx.ASGITransport(application(MockApi(graph.tables)))
 
     async def ask(path: str, body: Mapping[str, Any]) -> Any:
-        status, found = reply(api, "POST", path, json.dumps(dict(body)).encode())
-        if status == 200:
-            return found["result"]
+        async with httpx.AsyncClient(transport=served, base_url="http://graph") as client:
+            answer = await client.post(path, json=dict(body))
+        if answer.status_code == 200:
+            return answer.json()["result"]
         if path in ABSENT_ON_500:
             return None
-        raise GraphFault("bad_request", f"{path}: status {status}")
+        raise GraphFault("bad_request", f"{path}: status {answer.status_code}")
 
     return ServerBackend(ask)
 

@@ -66,11 +66,11 @@ def verdict(line: Mapping[str, Any], question: Question) -> str:
 
 async def answered(recipe: Recipe, questions: list[Question]) -> tuple[list[Question], int]:
     """The questions with their answers, and the requests that were made of a server."""
-    kit = LocalKit(None, "sorted")
+    kit = LocalKit(None, "transformers")
     ask = QuestionExecutor(recipe, kit, MemoryMemo())
     out = await ask(questions)
     await kit.close()
-    return out, sum(c.tally.replies.asked for c in ask.counts.values())
+    return out, sum(c.calls.replies.computed for c in ask.counts.values())
 
 
 def measured(folder: Path, questions: int, seed: int, behind: bool) -> dict[str, Any]:

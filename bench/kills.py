@@ -40,7 +40,7 @@ from typing import Any, TypeAlias, cast
 import psutil
 
 import raypipe
-from raypipe.pipeline.tasks import Do, TableTask, Task, TaskResult, Verb, WorkerConfig
+from raypipe.pipeline.tasks import RunTask, TableTask, Task, TaskResult, Verb, WorkerConfig
 
 ROOT = Path(__file__).parents[1]
 OURS = str(Path(raypipe.__file__).parent)
@@ -51,6 +51,8 @@ Points: TypeAlias = dict[str, int]
 """Point -> times that a run comes to it."""
 
 PATIENCE_S = 600.0  # for any run: one takes 10 s on an idle machine, minutes on a crowded one
+NOT_JOINED = 75  # exit code of a driver that could not join its Ray: nothing was run and nothing is shown
+JOINS = 3  # Rays that are tried for a run before the drill gives up
 LAST_S = 15.0  # for a driver whose raylet is gone, which may never end: then it dies, too
 
 DRIVER = (
@@ -98,16 +100,16 @@ def note(diary: Path, line: str) -> None:
 class Armed:
     """Work whose worker logs parts and points, and dies at one of them, once per trial."""
 
-    fill: TableTask
+    task: TableTask
     verb: str
     diary: str
     kill: Kill | None  # of a worker, at a point
-    place: WorkerConfig
+    worker: WorkerConfig
 
-    def open(self) -> Do:
-        do = replace(cast(Any, self.fill), place=self.place).open()
+    def open(self) -> RunTask:
+        do = replace(cast(Any, self.task), worker=self.worker).open()
         seen, diary = Counter[str](), Path(self.diary)
-        table = getattr(self.fill, "table", "answers")
+        table = getattr(self.task, "table", "answers")
 
         def reached(point: str) -> None:
             note(diary, f"worker {point}")
@@ -116,7 +118,7 @@ class Armed:
                 die_once(diary, point)
 
         async def armed(part: Task) -> TaskResult:
-            note(diary, f"begun {table} {cast(Any, self.fill).run} {part.name}")
+            note(diary, f"begun {table} {cast(Any, self.task).run} {part.name}")
             watch(WORKER, reached)
             try:
                 return cast(TaskResult, await do(part))
@@ -148,13 +150,18 @@ def drive(address: str, session: int, folder: Path, kills: Sequence[Kill]) -> No
     from raypipe.cluster import pools
     from raypipe.cluster.file import Pool
     from raypipe.core.config import Conf
+    from raypipe.core.errors import ConfError
     from raypipe.evaluation.evaluate import evaluate
     from raypipe.pipeline.driver import Pipeline, TaskSizes
     from raypipe.report.progress import Progress
     from raypipe.store import Store
 
     diary = folder / "diary"
-    pools.connect(address)
+    try:
+        pools.connect(address)
+    except ConfError as e:
+        print(e, flush=True)
+        os._exit(NOT_JOINED)
     import ray
 
     ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers do not import a script
@@ -176,12 +183,12 @@ def drive(address: str, session: int, folder: Path, kills: Sequence[Kill]) -> No
     at_a_point = next((k for k in kills if k.who == "worker" and k.point), None)
 
     def runner(verb: Verb, fill: TableTask, parts: Sequence[Task]) -> Iterator[TaskResult]:
-        armed = Armed(fill, verb, str(diary), at_a_point, cast(Any, fill).place)
+        armed = Armed(fill, verb, str(diary), at_a_point, cast(Any, fill).worker)
         return pools.run_tasks(armed, parts, Pool(actors=ACTORS, cpus=0.5))
 
     recipe = resolved(str(RECIPE), str(MODELS), Conf((ROOT / "conf",)))
     store = Store.create(str(folder / "store"))
-    place, silent = WorkerConfig(store.uri, "sorted", "cpu", 1), Progress(io.StringIO(), silent=True)
+    place, silent = WorkerConfig(store.uri, "transformers", "cpu", 1), Progress(io.StringIO(), silent=True)
     pipe = Pipeline(store, recipe, place, TaskSizes(15, 2), runner, silent)
     evaluate(pipe, [folder.parent / "world"], "synth", None, "official", folder / "out")
 
@@ -286,7 +293,19 @@ def prepare() -> Any:
 
 
 def run(drivers: Any, head: Head, folder: Path, kills: Sequence[Kill] = ()) -> str:
-    """One run in a process of its own; "finished", or how it ended."""
+    """One run in its own process; "finished", or how it ended. A Ray that cannot be joined is replaced."""
+    for _ in range(JOINS):
+        code, said = _run(drivers, head, folder, kills)
+        if code == 0:
+            return "finished"
+        if code != NOT_JOINED:
+            return f"exit code {code}: {said}"
+        head.down()
+    raise SystemExit(f"no Ray could be joined, {JOINS} were started: {said}")
+
+
+def _run(drivers: Any, head: Head, folder: Path, kills: Sequence[Kill]) -> tuple[int | None, str]:
+    """The exit code of one run, and the last of what it said."""
     head.up()
     (folder / "diary.dead").unlink(missing_ok=True)
     process = drivers.Process(target=drive, args=(head.address, head.session, folder, kills), daemon=True)
@@ -298,10 +317,8 @@ def run(drivers: Any, head: Head, folder: Path, kills: Sequence[Kill] = ()) -> s
             deadline, gone = time.monotonic() + LAST_S, True
     process.kill()
     process.join()
-    if process.exitcode == 0:
-        return "finished"
     said = folder / "said"
-    return f"exit code {process.exitcode}: {said.read_text()[-1500:] if said.exists() else ''}"
+    return process.exitcode, said.read_text()[-1500:] if said.exists() else ""
 
 
 def contents(folder: Path) -> dict[str, list[str]]:

@@ -100,7 +100,7 @@ def fill_answers(pipe: Pipeline) -> None:
 def timed(what: str, pipe: Pipeline) -> None:
     start, cpu = time.perf_counter(), time.process_time()
     found = plan(pipe, questions_of(pipe, None, None))
-    calls = {s.step: s.may_ask for s in found.steps if s.may_ask}
+    calls = {s.step: s.max_calls for s in found.steps if s.max_calls}
     took, worked = time.perf_counter() - start, time.process_time() - cpu
     print(f"{what}: {took:.1f} s, {worked:.1f} of CPU, {calls}", flush=True)
 
@@ -111,7 +111,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="raypipe-plan-") as folder:
         store = Store.create(folder)
         recipe = resolved(str(ROOT / "tests" / "fakes.yaml"), None, Conf((ROOT / "conf",)))
-        place = WorkerConfig(store.uri, "sorted", "cpu", 1)
+        place = WorkerConfig(store.uri, "transformers", "cpu", 1)
         pipe = Pipeline(
             store, recipe, place, TaskSizes(100, 10), inline, Progress(io.StringIO(), silent=True)
         )

@@ -50,10 +50,10 @@ from raypipe.pipeline.tasks import WorkerConfig
 from raypipe.recipes.executor import QuestionExecutor
 from raypipe.recipes.recipe import Recipe
 from raypipe.report.progress import Progress
-from raypipe.serving import ray as deploy
+from raypipe.serving import ray as serving
 from raypipe.serving.access import ApiKeys, RequestLimits, ServerConfig
 from raypipe.serving.answerer import Answerer
-from raypipe.serving.http import application
+from raypipe.serving.http import create_app
 from raypipe.store import Store
 from raypipe.store.index import LanceIndex
 
@@ -106,7 +106,7 @@ def _measure(
             continue
         found: dict[bool, list[float]] = {True: [], False: []}
         for together in TURNS:
-            _compute_together(deploy.MICRO_BATCH if together else 1)
+            _set_micro_batch(serving.MICRO_BATCH if together else 1)
             numbers = asyncio.run(_turn(served, questions, n, max(n, ALONE) * unit))
             found[together].append(numbers["per_second"])
             _say({"way": "endpoint", "clients": n, "together": together, **numbers})
@@ -175,7 +175,7 @@ def filled(folder: Path, recipe: Recipe, count: int, pages: int) -> tuple[list[Q
     store = Store.create(str(folder / "store"))
     with Progress(io.StringIO(), silent=True) as progress:
         ingest(store, [folder / "world"], "synth", progress)
-        place = WorkerConfig(store.uri, "sorted", "cpu", 2)
+        place = WorkerConfig(store.uri, "transformers", "cpu", 2)
         pipeline = Pipeline(store, recipe, place, TaskSizes(200, 50), inline, progress)
         questions = arrow.question.records(store.dataset("questions").to_table())
         pipeline.index(questions)
@@ -183,7 +183,7 @@ def filled(folder: Path, recipe: Recipe, count: int, pages: int) -> tuple[list[Q
 
 
 async def _bare(recipe: Recipe, store: Store, questions: list[Question], seconds: float) -> dict[str, Any]:
-    ask = QuestionExecutor(recipe, LocalKit(LanceIndex(searched(store, recipe)), "sorted", threads=1))
+    ask = QuestionExecutor(recipe, LocalKit(LanceIndex(searched(store, recipe)), "transformers", threads=1))
     await ask(questions[:2])  # models are loaded
     took, start = list[float](), time.perf_counter()
     for question in itertools.cycle(questions):
@@ -200,17 +200,19 @@ def _served(recipe: Recipe, store: Store) -> str:
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
-    face = ServerConfig(ApiKeys(open=True), RequestLimits(ongoing=64, deadline_s=DEADLINE_S))
-    deploy.run(
-        deploy.deployed(recipe, WorkerConfig(store.uri, "sorted", "cpu", 1), 0, face), "127.0.0.1", port
+    face = ServerConfig(ApiKeys(open=True), RequestLimits(max_ongoing_requests=64, deadline_s=DEADLINE_S))
+    serving.start(
+        serving.build_application(recipe, WorkerConfig(store.uri, "transformers", "cpu", 1), 0, face),
+        "127.0.0.1",
+        port,
     )
     return f"http://127.0.0.1:{port}"
 
 
 def _in_process(recipe: Recipe, store: Store) -> dict[str, Any]:
     """The app with its models in this process: no socket, no Serve."""
-    online = Answerer(recipe, LocalKit(None, "sorted", threads=1), store.uri)
-    app = application(online, ServerConfig(ApiKeys(open=True), RequestLimits(deadline_s=DEADLINE_S)))
+    online = Answerer(recipe, LocalKit(None, "transformers", threads=1), store.uri)
+    app = create_app(online, ServerConfig(ApiKeys(open=True), RequestLimits(deadline_s=DEADLINE_S)))
     return {"transport": httpx.ASGITransport(app=app), "base_url": "http://here"}
 
 
@@ -218,11 +220,11 @@ DEADLINE_S = 120.0
 """Of a question: none is cut because many wait."""
 
 
-def _compute_together(calls: int) -> None:
+def _set_micro_batch(calls: int) -> None:
     """Sets the micro-batch of the model deployments: at most `calls` computed as one from now on."""
     for name in ("embed", "rerank"):
-        handle = serve.get_deployment_handle(name, deploy.NAME)
-        handle.compute_together.remote(calls).result(timeout_s=DEADLINE_S)
+        handle = serve.get_deployment_handle(name, serving.APP_NAME)
+        handle.set_micro_batch.remote(calls).result(timeout_s=DEADLINE_S)
 
 
 async def _turn(

@@ -94,7 +94,9 @@ def local_ray():
     asks for a GPU gets a number for it and computes on a CPU."""
     import ray
 
-    ray.init(address="local", num_cpus=2, num_gpus=4, log_to_driver=False, include_dashboard=False)
+    from raypipe.cluster import pools
+
+    pools.join("local", num_cpus=2, num_gpus=4, include_dashboard=False)
     yield ray
     ray.shutdown()
 
@@ -115,6 +117,14 @@ def world(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("world")
     write(folder, 6, pages=12, seed=3, page_chars=1500)
     return folder
+
+
+@pytest.fixture(scope="session")
+def released(tmp_path_factory):
+    """A store with a hundred questions and two runs, the first of which is live."""
+    from endpoint import released_runs
+
+    return released_runs(tmp_path_factory)
 
 
 @pytest.fixture(scope="session")
@@ -169,7 +179,7 @@ def filled(world, tmp_path_factory) -> Filled:
     store = Store.create(uri)
     with Progress(io.StringIO(), silent=True) as progress:
         pipeline = Pipeline(
-            store, recipe, WorkerConfig(uri, "sorted", "cpu", 1), TaskSizes(50, 3), inline, progress
+            store, recipe, WorkerConfig(uri, "transformers", "cpu", 1), TaskSizes(50, 3), inline, progress
         )
         ids = ingest(store, [world], "synth", progress).questions
         asked = arrow.question.records(store.rows("questions", "id", ids))

@@ -10,14 +10,14 @@ import httpx
 import uvicorn
 
 from raypipe.serving.access import ApiKeys, RequestLimits, ServerConfig
-from raypipe.serving.http import application
+from raypipe.serving.http import create_app
 
-OPEN = ServerConfig(ApiKeys(open=True), RequestLimits(body_bytes=1 << 20))
+OPEN = ServerConfig(ApiKeys(open=True), RequestLimits(max_body_bytes=1 << 20))
 JSON = {"content-type": "application/json"}
 
 
 def served(online, face=OPEN, meters=None):
-    return application(online, face, meters)
+    return create_app(online, face, meters)
 
 
 def send(app, *requests, **client):

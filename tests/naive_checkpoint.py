@@ -22,6 +22,8 @@ from ray.data.block import BlockAccessor
 from ray.data.checkpoint import CheckpointConfig
 from ray.data.datasource import Datasink
 
+from raypipe.cluster import pools
+
 BLOCKS, ROWS = 4, 25  # of each block
 
 
@@ -59,7 +61,7 @@ def dies_when_checkpointed(folder):
 
 
 def main(address, folder, dies):
-    ray.init(address=address, log_to_driver=False)
+    pools.connect(address)
     context = DataContext.get_current()
     context.enable_progress_bars = False
     context.checkpoint_config = CheckpointConfig("id", str(folder / "checkpoint"))

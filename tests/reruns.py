@@ -42,7 +42,9 @@ class Bench:
         recipe = resolved(str(self.folder / "fakes.yaml"), str(self.folder / "models.yaml"), CONF)
         store = Store.create(str(self.folder / "store"))
         silent = Progress(io.StringIO(), silent=True)
-        return Pipeline(store, recipe, WorkerConfig(store.uri, "sorted", "cpu", 1), sizes, runner, silent)
+        return Pipeline(
+            store, recipe, WorkerConfig(store.uri, "transformers", "cpu", 1), sizes, runner, silent
+        )
 
     def run(self, text=FAKES, data=None, pipe=None, out="out"):
         """Step -> (planned, asked), step -> plan; after holding every run to its plan. What an attempt that
@@ -55,12 +57,12 @@ class Bench:
         steps = {s.step: s for s in plans[0].steps}
         for line in done.report.steps:
             planned = line.planned - line.resumed
-            assert planned == steps[line.step].may_ask
+            assert planned == steps[line.step].max_calls
             assert sum(steps[line.step].reasons.values()) == planned
-            assert line.asked <= line.planned, line
-            assert line.asked == line.planned or not steps[line.step].exact, line
+            assert line.computed <= line.planned, line
+            assert line.computed == line.planned or not steps[line.step].exact, line
         steps_done = done.report.steps
-        return {s.step: (s.planned - s.resumed, s.asked - s.resumed) for s in steps_done}, steps
+        return {s.step: (s.planned - s.resumed, s.computed - s.resumed) for s in steps_done}, steps
 
     def lines(self):
         files = sorted(self.world.glob("questions*.jsonl"))

@@ -157,8 +157,8 @@ def test_a_dry_run_checks_and_plans_and_does_nothing(capsys, local_ray, world, t
     code, out, _ = run(capsys, *args, "--json")
     planned = json.loads(out)
     assert code == 0 and not (tmp_path / "o").exists()
-    assert {s["step"]: s["may_ask"] for s in planned["steps"]}["parse"] > 0
-    assert planned["placement"]["pools"][0]["who"] == "pool parse"
+    assert {s["step"]: s["max_calls"] for s in planned["steps"]}["parse"] > 0
+    assert planned["placement"]["pools"][0]["name"] == "pool parse"
     code, out, _ = run(capsys, *args, "--json")
     assert json.loads(out)["steps"] == planned["steps"], "nothing was done meanwhile"
 
@@ -195,7 +195,7 @@ def test_eval_json_is_one_object_with_the_fields_that_programs_rely_on(capsys, l
     fields = "run recipe digest questions citations distinct_pages chunks faults score accuracy hallucination"
     assert {*fields.split(), "missing", "unscored", "seconds", "steps"} <= set(report)
     assert all(
-        {"step", "rows", "asked", "remembered", "skipped", "faults", "seconds"} <= set(s)
+        {"step", "rows", "computed", "cached", "skipped", "faults", "seconds"} <= set(s)
         for s in report["steps"]
     )
     assert report["questions"] == 6 and report["citations"] == 72

@@ -166,7 +166,7 @@ def job(local_ray, models, server):
     made.preflight(pools.nodes())
     before = set(living(VLLM, GUARD))
     with ExitStack() as ends:
-        ends.enter_context(made.at_work())
+        ends.enter_context(made.running())
         yield Job(made, ends, before)
 
 
@@ -184,7 +184,7 @@ def run(recipe, job, store, data, out, fresh=False, on_ray=True, **place) -> tup
         there = job.team.engines.answer if on_ray and verb == "answer" else None
         return pools.run_tasks(fill, parts, there) if there else inline(verb, fill, parts)
 
-    where = WorkerConfig(store.uri, "sorted", "cpu", 2, job.team.names, **place)
+    where = WorkerConfig(store.uri, "transformers", "cpu", 2, job.team.names, **place)
     with Progress(io.StringIO(), silent=True) as progress:
         pipeline = Pipeline(store, recipe, where, TaskSizes(100, 5), runner, progress)
         done = evaluate(pipeline, [data], "crag", 10, "official", out, fresh=fresh)
@@ -208,14 +208,14 @@ def test_a_recipe_answers_every_question_asks_nothing_twice_and_fresh_asks_again
     assert len(answers) == 6 and len({p["prediction"] for p in answers}) == 6, "each has an answer of its own"
     assert all(p["outcome"] == "answered" and p["prediction"] and p["source"] == "web" for p in answers)
     step = generated(first)
-    assert step.asked == 6 and step.faults == 0
+    assert step.computed == 6 and step.faults == 0
     assert step.prompt_tokens > 6 * 100 and step.generated_tokens >= 6 * 40
     assert first.report.answer_cut.tokens == 75 and first.report.answer_cut.tokenizer == "llama-2-tokens"
     second = run(recipe, job, store, world, outs[1])[1]
-    assert second.reused == 6 and not any(s.asked for s in second.report.steps)
+    assert second.reused == 6 and not any(s.computed for s in second.report.steps)
     again = run(recipe, job, store, world, outs[2], fresh=True, on_ray=False)[1]
-    assert generated(again).asked == 6
-    assert sum(s.asked for s in again.report.steps) == 6, "vectors and scores are remembered"
+    assert generated(again).computed == 6
+    assert sum(s.computed for s in again.report.steps) == 6, "vectors and scores are cached"
     assert said(outs[0]) == said(outs[1]) == said(outs[2])
 
 
@@ -316,7 +316,7 @@ def test_what_the_graph_or_public_data_answered_asks_nothing_of_the_web(
     web = [s for s in WEB if s in steps]
     assert len(web) >= 4 and {s: steps[s].skipped for s in web} == dict.fromkeys(web, len(found))
     asked = steps["generate:web"]
-    assert asked.asked + asked.remembered == 10 - len(found), "the recipe of before may have asked the same"
+    assert asked.computed + asked.cached == 10 - len(found), "the recipe of before may have asked the same"
 
 
 def test_an_engine_killed_with_calls_in_flight_loses_no_row(job):
@@ -360,7 +360,7 @@ def test_the_same_recipe_through_an_openai_server_gives_equal_answers(
     recipe = resolved(WHOLE, str(file), CONF)
     at = {"here": EndpointAddress(server.ready(), dialect="vllm")}
     _, done = run(recipe, job, ten.store, pages, tmp_path, endpoints=at)
-    assert generated(done).asked == 10 and generated(done).prompt_tokens > 10_000
+    assert generated(done).computed == 10 and generated(done).prompt_tokens > 10_000
     assert said(tmp_path) == ten.said
 
 
@@ -393,9 +393,11 @@ def endpoint(job, ten, server):
     job.ends.close()
     assert engines_end(job.before), "an engine outlived the job or the server"
     before, port = set(living(VLLM, GUARD)), free_port()
-    place = WorkerConfig(ten.store.uri, "sorted", "cpu", 1)
+    place = WorkerConfig(ten.store.uri, "transformers", "cpu", 1)
     try:
-        ray.run(ray.deployed(ten.recipe, place, 0, rules=DegradePolicy(fallback())), "127.0.0.1", port)
+        ray.start(
+            ray.build_application(ten.recipe, place, 0, policy=DegradePolicy(fallback())), "127.0.0.1", port
+        )
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=120) as client:
             yield client
     finally:
@@ -433,7 +435,7 @@ def test_the_ten_real_questions_through_http_have_equal_hits_prompts_and_answers
             assert texts[citation["source"]][slice(*citation["span"])] == citation["quote"] != ""
             assert citation["url"].startswith("http")
     print(f"answers that flipped between job and endpoint: {flips} of {len(replies)}")
-    assert tally.replies.remembered == 10
+    assert tally.replies.cached == 10
     assert flips == 0, "on a CPU a reply does not depend on its neighbours in the batch"
 
 
@@ -450,7 +452,7 @@ def until_unfinished(chats):
 
     from raypipe.serving import ray
 
-    asked = serve.get_deployment_handle("generate", ray.NAME).unfinished
+    asked = serve.get_deployment_handle("generate", ray.APP_NAME).unfinished
     end = time.monotonic() + 60
     while (found := asked.remote().result(timeout_s=60)) != chats:
         assert time.monotonic() < end, f"{found} chats, not {chats}"
@@ -493,4 +495,4 @@ def test_an_engine_killed_amid_an_answer_is_named_in_it_and_the_next_is_answered
     while (said := endpoint.post("/v1/answer", json=body).json())["degraded"]:
         assert time.monotonic() < end, said
     assert (said["answer"], said["outcome"]) == (job.answer, job.outcome)
-    assert endpoint.get("/readyz").json() == {"status": "ready", "away": []}
+    assert endpoint.get("/readyz").json() == {"status": "ready", "unavailable": []}

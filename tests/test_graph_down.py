@@ -54,7 +54,7 @@ def pipe(tmp_path):
         graphs, files = {"crag-mock": graph}, Conf((tmp_path, HERE.parent / "conf"))
         recipe = resolved(str(tmp_path / "made.yaml"), str(HERE / "fake_models.yaml"), files, graphs)
         progress = Progress(io.StringIO(), silent=True)
-        place = WorkerConfig(store.uri, "sorted", "cpu", 1)
+        place = WorkerConfig(store.uri, "transformers", "cpu", 1)
         pipeline = Pipeline(store, recipe, place, TaskSizes(50, 4), inline, progress)
         ids = ingest(store, [tmp_path / "q.jsonl"], "crag", progress).questions
         questions = list(arrow.question.records(store.rows("questions", "id", ids)))
@@ -136,14 +136,14 @@ def test_a_refresh_plans_what_is_stale_with_that_reason_and_does_no_more(answere
         done = evaluate(
             pipeline, [], "crag", None, "official", tmp_path / "out", show=plans.append, refresh=refresh
         )
-        return {s.step: s for s in plans[0].steps}, {s.step: s.asked for s in done.report.steps}, done
+        return {s.step: s for s in plans[0].steps}, {s.step: s.computed for s in done.report.steps}, done
 
     plan, asked, done = run(refresh=False)
     assert done.reused == 1 and not any(asked.values())
     plan, asked, done = run(refresh=True)
     assert done.reused == (0 if stale else 1)
-    assert {name: set(s.reasons) for name, s in plan.items() if s.may_ask} == (
-        {"kg_query": {"stale"}} if stale else {}
+    assert {name: set(s.reasons) for name, s in plan.items() if s.max_calls} == (
+        {"kg_query": {"expired"}} if stale else {}
     )
     assert (asked["kg_query"] > 0) == stale and asked["generate:calls"] == asked["generate:llm"] == 0
 
@@ -165,7 +165,7 @@ def test_replies_go_when_their_period_is_over_and_with_the_last_run_that_asked_t
     assert store.count(table) == 0 and prune(store, False, lambda: later) == []
     (tmp_path / "graphs.yaml").write_text(GRAPHS.replace("api-v5", "api-v6"))
     run()
-    assert [(r.what, r.name) for r in prune(store, dry_run=False) if r.what == "table"] == [("table", table)]
+    assert [(r.kind, r.name) for r in prune(store, dry_run=False) if r.kind == "table"] == [("table", table)]
     assert not store.has(table) and store.count(graph_replies_of("crag-mock-api-v6").name) == rows
 
 
@@ -189,6 +189,6 @@ def test_the_command_says_how_many_answers_are_old_and_plans_them_where_that_is_
     for more in ([], ["--refresh"]):
         assert main([*command, *more]) == 0
         said.append(json.loads(capsys.readouterr().out))
-    assert [s["old"] for s in said] == [1, 1]
+    assert [s["expired"] for s in said] == [1, 1]
     reasons = [{k for step in s["steps"] for k in step["reasons"]} for s in said]
-    assert reasons == [set(), {"stale"}]
+    assert reasons == [set(), {"expired"}]

@@ -33,7 +33,7 @@ class Kit(LocalKit):
     """Models that compute from words; the language model says what a script says."""
 
     def __init__(self, script=echo):
-        super().__init__(None, "sorted", clock=lambda: 0.0)  # of traces
+        super().__init__(None, "transformers", clock=lambda: 0.0)  # of traces
         self.llm = Scripted(script, context=9000)
 
     def generator(self, model):
@@ -81,10 +81,10 @@ def test_db3_answers_the_ten_questions_and_what_the_graph_answered_skips_the_web
     kg = [q for q in together if q.origin == "kg"]
     assert kg and all(q.replies["facts"].label == "answered" for q in kg)
     assert all(counts[stage].skipped == len(kg) for stage in WEB)
-    assert counts["kg_query:facts"].tally.replies.asked > 0
+    assert counts["kg_query:facts"].calls.replies.computed > 0
     apart, counts = answered(name, ten, {"crag-mock": server}, Kit(), memo, batch=1)
     assert apart == together
-    asked = {s: c.tally.replies.asked for s, c in counts.items() if s.startswith("generate")}
+    asked = {s: c.calls.replies.computed for s, c in counts.items() if s.startswith("generate")}
     assert set(asked.values()) == {0}, "replies are remembered"
 
 
@@ -101,7 +101,7 @@ def test_static_replies_of_the_graph_are_remembered_and_live_ones_are_asked_agai
 
         for _ in range(2):
             _, counts = answered("db3-task2", rows, {"crag-mock": server}, Kit(script), memo)
-        assert (counts["kg_query:facts"].tally.replies.asked > 0) == again
+        assert (counts["kg_query:facts"].calls.replies.computed > 0) == again
 
 
 def weknow(domain="open", certainty=99, invalid=False, calls=(), operation="value", confidence="high"):
@@ -243,7 +243,7 @@ def ask(ten, public, text, script):
 def test_public_data_answer_alone_without_a_web_call(ten, public, text, script, says):
     q, counts = ask(ten, public, text, script)
     assert q.origin == "known" and says in q.answer
-    assert all(counts[stage].skipped == 1 and not counts[stage].tally.asked for stage in WEB)
+    assert all(counts[stage].skipped == 1 and not counts[stage].calls.computed for stage in WEB)
 
 
 def test_what_is_known_of_films_stands_before_the_passages_of_the_web(ten, public):

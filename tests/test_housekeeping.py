@@ -23,7 +23,8 @@ from raypipe.pipeline.driver import inline
 from raypipe.runs.manifest import read
 from raypipe.runs.prune import prune
 from raypipe.runs.release import promote
-from raypipe.serving.answerer import Answerer, QueryRequest
+from raypipe.serving.answerer import Answerer
+from raypipe.serving.query import QueryRequest
 from raypipe.store import Store, StoreError, begin, end, read_now, sweep
 from raypipe.store.disk_space import DiskFull, is_full, need
 from raypipe.store.keep import clean, compact, tables, unfinished
@@ -144,20 +145,20 @@ def test_prune_is_refused_while_another_driver_holds_the_store(bench, store):
 def test_what_an_endpoint_without_a_release_reads_stays_until_it_ends(bench, store):
     bench.run(SURE, out="one")
     asked = [QueryRequest(Question("new", f"{q['text']} (asked of everything)")) for q in questions_in(store)]
-    online = Answerer(bench.pipeline(SURE).recipe, LocalKit(None, "sorted"), store.uri)
+    online = Answerer(bench.pipeline(SURE).recipe, LocalKit(None, "transformers"), store.uri)
 
     def answers(online):
         done = [asyncio.run(online.answer(a)).question for a in asked]
         return [(q.answer, q.hits) for q in done]
 
     said = answers(online)
-    pinned = asyncio.run(online.opened()).spec.pinned()
+    pinned = asyncio.run(online.snapshot()).spec.pinned()
     lines = bench.lines()
     for line in lines:
         line["search_results"] = line["search_results"][:2]
     other = SURE.replace("child_chars: 200", "child_chars: 190")  # now the last run of this recipe
     bench.run(other, data=bench.data(lines), out="two")
-    removed = {r.what for r in prune(store, dry_run=False, kept=AGE)}
+    removed = {r.kind for r in prune(store, dry_run=False, kept=AGE)}
     assert "sources" in removed, "something was to go"
     for table in pinned:
         assert store.dataset(table.table, table.version).count_rows() > 0
@@ -165,7 +166,7 @@ def test_what_an_endpoint_without_a_release_reads_stays_until_it_ends(bench, sto
     del online
     gc.collect()
     assert store.files.names("_lease") == []
-    gone = {r.name for r in prune(store, dry_run=False, kept=AGE) if r.what == "table"}
+    gone = {r.name for r in prune(store, dry_run=False, kept=AGE) if r.kind == "table"}
     assert gone & {table.table for table in pinned}
 
 
@@ -209,9 +210,9 @@ def test_a_reader_on_another_host_counts_while_it_shows_life_and_its_sign_stays_
 def test_a_store_that_may_not_be_written_is_read_without_a_lease(bench, store, caplog):
     shutil.rmtree(bench.folder / "store" / "_lease")
     (bench.folder / "store" / "_lease").write_text("no folder: nothing can be put into it")
-    online = Answerer(bench.pipeline().recipe, LocalKit(None, "sorted"), store.uri)
+    online = Answerer(bench.pipeline().recipe, LocalKit(None, "transformers"), store.uri)
     assert asyncio.run(online.ready()) == []
-    assert "no lease on what is read" in caplog.text
+    assert "no read lease" in caplog.text
 
 
 def test_a_clock_that_jumps_takes_no_version_and_no_lease(bench, store, monkeypatch):

@@ -105,8 +105,8 @@ def test_a_job_runs_in_both_forms_and_a_second_one_asks_nothing(head, world, tmp
     )
     assert copied.returncode == 0, copied.stdout + copied.stderr
     one, two = (json.loads((tmp_path / name / "report.json").read_text()) for name in ("one", "two"))
-    assert one["questions"] == 6 and sum(s["asked"] for s in one["steps"]) > 0
-    assert sum(s["asked"] for s in two["steps"]) == 0
+    assert one["questions"] == 6 and sum(s["computed"] for s in one["steps"]) > 0
+    assert sum(s["computed"] for s in two["steps"]) == 0
     first, second = ((tmp_path / name / "predictions.jsonl").read_bytes() for name in ("one", "two"))
     assert first == second and first.count(b"\n") == 6
 

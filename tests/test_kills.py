@@ -11,6 +11,7 @@ KILLS = Path(__file__).parents[1] / "bench" / "kills.py"
 
 
 @pytest.mark.ray
+@pytest.mark.drill
 @pytest.mark.timeout(1200)
 def test_ten_kills_leave_the_tables_of_an_undisturbed_run(tmp_path):
     out = tmp_path / "kills.jsonl"

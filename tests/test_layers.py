@@ -42,7 +42,8 @@ ALONE = {"synth": {"core"}}  # packages that import less than their layer lets t
 # Which packages may import a heavy library. `store` and `memo` are the only ones that know LanceDB.
 HEAVY = {
     "ray": {"models", "cluster", "serving"},
-    "fastapi": {"serving"},
+    "fastapi": {"serving", "kg"},  # kg: the mock server
+    "uvicorn": {"kg"},
     "torch": {"models"},
     "FlagEmbedding": {"models"},
     "vllm": {"models"},

@@ -186,7 +186,7 @@ def answered(name, world, batch, memo=None):
     rows = list(readers.open([world], "synth", readers.ReadCounts()))
     seen: set[str] = set()
     sources = [s for r in rows for s in readers.unseen(r.sources, seen)]
-    found, kit = recipe(name), LocalKit(None, "sorted")
+    found, kit = recipe(name), LocalKit(None, "transformers")
 
     async def run():
         corpus = await build(found, kit, arrow.corpus_table(sources))
@@ -207,12 +207,12 @@ def test_a_recipe_answers_every_question_alike_in_one_batch_and_one_by_one(name,
     assert len(together) == 6
     assert {q.outcome for q in together} <= {"answered", "abstained", "false_premise"}
     stage = next(n for n in counts if n.startswith("generate"))
-    assert counts[stage].tally.replies.asked == 6
-    assert counts[stage].tally.tokens.prompt > 0
+    assert counts[stage].calls.replies.computed == 6
+    assert counts[stage].calls.tokens.prompt > 0
     apart, counts = answered(name, world, batch=1, memo=memo)
     assert apart == together
-    assert counts[stage].tally.replies.asked == 0
-    assert counts[stage].tally.replies.remembered == 6
+    assert counts[stage].calls.replies.computed == 0
+    assert counts[stage].calls.replies.cached == 6
 
 
 def test_the_two_db3_recipes_differ_in_what_the_paper_lets_vary_alone():

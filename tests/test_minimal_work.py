@@ -109,9 +109,9 @@ class Reruns(Bench):
 
     def pipeline(self, text=BRANCHES, sizes=SIZES, runner=inline):
         pipe = super().pipeline(text, sizes, runner)
-        place = pipe.place
+        place = pipe.worker
         return replace(
-            pipe, place=Counted(place.store, place.engine, place.device, place.threads, calls=self.calls)
+            pipe, worker=Counted(place.store, place.engine, place.device, place.threads, calls=self.calls)
         )
 
     def run(self, text=BRANCHES, data=None, pipe=None, out="out"):
@@ -163,7 +163,7 @@ GATE = "when: {kind: [what, which, who]}"
 def test_the_first_run_asks_of_every_step_and_its_gate_keeps_some_questions_out(base):
     asked, plans = base.first
     only(asked, *STEPS)
-    assert asked["generate:kind"] == asked["generate:closed"] == plans["generate:kind"].may_ask == 6
+    assert asked["generate:kind"] == asked["generate:closed"] == plans["generate:kind"].max_calls == 6
     assert plans["generate:kind"].exact and not plans["generate:web"].exact
     assert 0 < asked["generate:web"] < 6, "the gate must let some in and keep some out"
 
@@ -171,7 +171,7 @@ def test_the_first_run_asks_of_every_step_and_its_gate_keeps_some_questions_out(
 def test_nothing_changed_asks_nothing(bench):
     asked, plans = bench.run()
     only(asked)
-    assert all(p.exact and p.may_ask == 0 for p in plans.values())
+    assert all(p.exact and p.max_calls == 0 for p in plans.values())
 
 
 def test_another_reranker_asks_its_scores_and_the_replies_whose_prompt_changed(bench):
@@ -191,7 +191,7 @@ def test_a_reranking_that_shows_the_same_passages_asks_for_no_reply(bench):
 def test_another_embedder_parses_nothing(bench):
     asked, plans = bench.run(changed(("hash-embedder", "other-embedder")))
     assert not any(asked[s] for s in ("parse", "tokenize", "split", "generate:kind", "generate:closed"))
-    assert plans["embed"].exact and asked["embed"] == plans["embed"].may_ask > 0
+    assert plans["embed"].exact and asked["embed"] == plans["embed"].max_calls > 0
 
 
 def test_an_old_store_and_a_new_model_give_a_fresh_runs_answers_for_the_new_models_calls(bench, tmp_path):
@@ -261,7 +261,7 @@ def test_one_question_more_is_one_question_more(bench):
     more = {**lines[0], "interaction_id": "more", "query": "what owl sleeps on mount brenn?"}
     asked, plans = bench.run(data=bench.data([*lines, more]))
     assert asked["generate:kind"] == asked["generate:closed"] == asked["dense"] == 1
-    assert not any(asked[s] for s in CORPUS) and plans["rerank"].remembered == 6
+    assert not any(asked[s] for s in CORPUS) and plans["rerank"].cached == 6
 
 
 def test_a_gate_that_flips_and_flips_back_asks_nothing_twice_and_answers_as_a_fresh_run(bench, tmp_path):
@@ -297,7 +297,7 @@ def test_another_place_other_parts_and_more_workers_ask_nothing(bench):
             yield from inline(verb, fill, [part])  # each part in a worker of its own
 
     pipe = bench.pipeline(sizes=TaskSizes(3, 1), runner=backwards)
-    place = replace(pipe.place, engine="flag", device="cuda", threads=7)
-    only(bench.run(pipe=replace(pipe, place=place, workers=lambda verb: Workers(9)))[0])
+    place = replace(pipe.worker, engine="flagembedding", device="cuda", threads=7)
+    only(bench.run(pipe=replace(pipe, worker=place, workers=lambda verb: Workers(9)))[0])
     asked, _ = bench.run(pipe=replace(pipe, recipe=bench.pipeline(changed(("top: 30,", "top: 9,"))).recipe))
     assert asked["rerank"] <= 120 and not asked["embed"], "what is left is done by many workers as by one"

@@ -11,7 +11,9 @@ from threading import Barrier
 
 import lance
 import pyarrow as pa
+import pytest
 
+pytestmark = pytest.mark.drill
 IDS = list(range(100))
 CHECKPOINT = Path(__file__).with_name("naive_checkpoint.py")
 

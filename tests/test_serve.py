@@ -1,201 +1,45 @@
-"""The endpoint on a real Ray Serve: what the job answered, a release that changes under load, and what
-breaks.
-
-One start of `raypipe serve live` for all of it: two gateways, an embedder and a reranker.
-"""
+"""The endpoint on a real Ray Serve: what the job answered, a release that changes under load, and what is
+refused. One start of `raypipe serve live` for all of it; what dies in it is in `test_serve_killed.py`."""
 
 import asyncio
 import gzip
 import io
 import json
-import os
 import pickle
-import signal
 import socket
-import subprocess
-import sys
 import tarfile
-import time
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, redirect_stdout
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
-import psutil
 import pytest
 import yaml
+from endpoint import AUTH, KEY, QUESTIONS, SURE, live_endpoint, until
 from face import events
 from load import fire
-from reruns import CONF, MODELS, Bench
-from reruns import FAKES as RECIPE
+from reruns import CONF, MODELS
 from serve_config import builder, unknown
 
 from raypipe.cli.main import main
 from raypipe.cli.opened import resolved
 from raypipe.cli.serve import ServeArgs, check_host
-from raypipe.core import arrow
 from raypipe.core.errors import ConfError
 from raypipe.recipes.serialize import to_plain
-from raypipe.runs.manifest import read
 from raypipe.runs.release import live, promote, rollback
 from raypipe.serving.access import ApiKeys
-from raypipe.store import Store
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
 CONFIG = ROOT / "serve" / "local.yaml"
-KEY = "the-key-of-these-tests"
-AUTH = {"authorization": f"Bearer {KEY}"}
 pytestmark = pytest.mark.filterwarnings("ignore::pydantic.PydanticDeprecatedSince20")  # Ray's own classes
-QUESTIONS = 100
-SURE = RECIPE.replace("fitted: local-extract}", "fitted: local-extract, threshold: 0.0}")
 AUTO_MAP = {"auto_map": {"AutoModel": "own.Own"}}
-OTHER = SURE.replace("hash-embedder", "other-embedder").replace("top: 10}", "top: 3}")
-
-
-@dataclass(frozen=True)
-class Running:
-    """The endpoint, and what it stands on."""
-
-    url: str
-    store: object
-    jobs: list  # what the job of the first release answered
-    pages: dict  # question id -> its search results
-    runs: tuple  # manifests of two runs; the first is live
-    process: subprocess.Popen
-    log: Path
-
-    def client(self):
-        return httpx.Client(base_url=self.url, timeout=90, headers=AUTH)
-
-    def replicas(self, name):
-        """The processes of a deployment."""
-        found = []
-        for child in psutil.Process(self.process.pid).children(recursive=True):
-            try:
-                if f"ServeReplica:raypipe:{name}" in " ".join(child.cmdline()):
-                    found.append(child)
-            except psutil.Error:
-                continue
-        return found
-
-    def logs(self):
-        """What the endpoint and all of its processes have written."""
-        texts = [self.log.read_text()]
-        for child in psutil.Process(self.process.pid).children(recursive=True):
-            try:
-                files = [Path(f.path) for f in child.open_files() if "/logs/" in f.path]
-                texts += [f.read_text(errors="replace") for f in files]
-            except (psutil.Error, OSError):
-                continue
-        return "\n".join(texts)
-
-    def refuses(self, words, digest):
-        """Waits until the log has these words, while every question is answered by the recipe."""
-
-        def said():
-            for c in self.fire(8, 4):
-                assert (c.status, c.body["versions"]["recipe"]) == (200, digest), c.body
-            return words in self.logs()
-
-        until(said, 60)
-
-    def fire(self, count, at_once, **options):
-        """`count` questions of the job, some at a time; on a thread, so that something can happen
-        meanwhile."""
-        bodies = [{"query": self.jobs[i % QUESTIONS].text} for i in range(count)]
-        return asyncio.run(fire(self.url, bodies, at_once, AUTH, **options))
-
-    def under_load(self, count, at_once, happens, **options):
-        """What came of the requests while `happens` happened, a third of the way in."""
-        with ThreadPoolExecutor(1) as thread:
-            came = thread.submit(self.fire, count, at_once, **options)
-            time.sleep(1.0)
-            assert not came.done(), "the load was over before anything could happen"
-            happens()
-            return came.result(timeout=300)
-
-    def settled(self, gateways=2):
-        """Waits until every deployment is whole again."""
-        wanted = {"gateway": gateways, "embed": 1, "rerank": 1}
-        until(lambda: {n: len(self.replicas(n)) for n in wanted} == wanted, 60)
-        with self.client() as client:
-            for _ in range(8):  # each gateway has opened the release
-                until(lambda: self._answers(client), 60)
-
-    def _answers(self, client):
-        try:
-            reply = client.post("/v1/answer", json={"query": self.jobs[0].text})
-        except httpx.TransportError:
-            return False
-        return reply.is_success and not reply.json()["degraded"]
-
-
-def until(true, seconds):
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, f"not within {seconds} s"
-        time.sleep(0.2)
 
 
 @pytest.fixture(scope="module")
-def running(tmp_path_factory):
-    from raypipe.synth import write
-
-    world = tmp_path_factory.mktemp("hundred")
-    write(world, QUESTIONS, pages=5, seed=11, page_chars=1000)
-    bench = Bench(tmp_path_factory.mktemp("released"), world)
-    bench.run(RECIPE, out="one")
-    store = Store.open(str(bench.folder / "store"))
-    asked = arrow.question.records(store.dataset("questions").to_table())
-    jobs = list(bench.pipeline(RECIPE).answers(asked))
-    bench.run(OTHER, out="two")
-    runs = tuple(read(bench.folder / name) for name in ("one", "two"))
-    promote(store, runs[0], [])
-    pages = {line["interaction_id"]: line["search_results"] for line in bench.lines()}
-    with ExitStack() as ends:
-        url, process, log = ends.enter_context(started(bench, tmp_path_factory.mktemp("log") / "serve.log"))
-        made = Running(url, store, jobs, pages, runs, process, log)
-        until(lambda: made.fire(8, 8) and made.logs().count("answers, before it None") >= 2, 60)
-        yield made  # both gateways have opened the release
-
-
-class started:
-    """`raypipe serve live` in a process of its own, ended by SIGTERM with the code that says so."""
-
-    def __init__(self, bench, log):
-        with socket.socket() as s:
-            s.bind(("127.0.0.1", 0))
-            self.port = s.getsockname()[1]
-        self.log, self.store = log, str(bench.folder / "store")
-
-    def __enter__(self):
-        env = {
-            **os.environ,
-            "RAYPIPE_CONF": str(ROOT / "conf"),
-            "RAYPIPE_KEYS": f"{KEY},another-key-for-rotation",
-        }
-        command = [sys.executable, "-m", "raypipe", "serve", "live", "--store", self.store, "--gateways", "2"]
-        with self.log.open("wb") as out:
-            self.process = subprocess.Popen(
-                [*command, "--port", str(self.port)], env=env, stdout=out, stderr=out
-            )
-        url = f"http://127.0.0.1:{self.port}"
-        for _ in range(300):
-            assert self.process.poll() is None, self.log.read_text()
-            try:
-                if httpx.get(f"{url}/readyz", timeout=5).is_success:
-                    return url, self.process, self.log
-            except httpx.TransportError:
-                pass  # not listening yet
-            time.sleep(0.5)
-        raise AssertionError(f"not ready after minutes:\n{self.log.read_text()}")
-
-    def __exit__(self, *_):
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
-        assert self.process.wait(90) == 143, self.log.read_text()
+def running(released, tmp_path_factory):
+    with live_endpoint(released, tmp_path_factory.mktemp("log") / "serve.log") as made:
+        yield made
 
 
 @pytest.mark.ray
@@ -399,51 +243,11 @@ def test_a_release_whose_name_climbs_out_of_the_store_is_not_followed(running):
 
 
 @pytest.mark.ray
-@pytest.mark.parametrize("name", ["embed", "rerank"])
-def test_a_killed_model_replica_costs_no_request(running, name):
-    [victim] = running.replicas(name)
-    came = running.under_load(300, 8, victim.kill)
-    assert {c.status for c in came} == {200}
-    running.settled()
-
-
-@pytest.mark.ray
-def test_a_killed_gateway_costs_at_most_what_was_in_flight_there_and_one_more_try_loses_nothing(running):
-    victim, _ = running.replicas("gateway")
-    came = running.under_load(300, 8, victim.kill, retries=1)
-    assert {c.status for c in came} == {200}
-    assert sum(c.tries > 1 for c in came) <= 8, "no more than were in flight"
-    running.settled()
-
-
-@pytest.mark.ray
-def test_with_every_gateway_killed_it_says_so_and_comes_back(running):
-    def kill_all():
-        for victim in running.replicas("gateway"):
-            victim.kill()
-
-    came = running.under_load(100, 8, kill_all, timeout=60)
-    assert {c.status for c in came} <= {0, 200, 500, 503}
-    running.settled()
-    assert {c.status for c in running.fire(20, 4)} == {200}
-
-
-@pytest.mark.ray
 def test_no_key_and_no_question_is_in_any_log(running):
-    """After all others: the logs of all that happened here."""
-    whole = running.logs()
-    assert '"route": "/v1/answer"' in whole, "the lines of the requests are not here"
-    assert KEY not in whole
-    assert not [q.text for q in running.jobs if q.text in whole]
-
-
-@pytest.mark.ray
-def test_told_to_end_it_finishes_what_it_has_begun(running):
-    """The last of all: it ends the endpoint."""
-    came = running.under_load(200, 8, lambda: running.process.send_signal(signal.SIGTERM), timeout=30)
-    assert {c.status for c in came} <= {200, 404, 503, 0}, "refused afterwards, never broken off"
-    assert sum(c.status == 200 for c in came) > 8
-    assert running.process.wait(90) == 143, running.log.read_text()
+    """Of what happens here; the logs of all tests together are looked at when the endpoint has ended."""
+    assert {c.status for c in running.fire(8, 4)} == {200}
+    until(lambda: '"route": "/v1/answer"' in running.logs(), 30)
+    assert running.secrets() == []
 
 
 @pytest.fixture
@@ -543,12 +347,12 @@ def test_a_fallback_whose_model_is_not_here_is_said_before_anything_starts(confi
 def test_the_fallback_is_the_extract_step_of_a_recipe_and_its_models_are_served_too(config):
     from ray.serve._private.build_app import build_app
 
-    app = builder()({"recipe": "local", "fallback": "local", "limits": {"ongoing": 4}})
+    app = builder()({"recipe": "local", "fallback": "local", "limits": {"max_ongoing_requests": 4}})
     models = {
         d.name: d.init_args[1] for d in build_app(app, name="raypipe").deployments if d.name != "gateway"
     }
     assert {m.name for m in models["embed"]} == {"all-MiniLM-L6-v2"}
     with pytest.raises(ConfError, match="expected a recipe with an extract step"):
         builder()({"recipe": "local", "fallback": "vanilla"})
-    with pytest.raises(ConfError, match="limits: expected ongoing"):
-        builder()({"limits": {"ongoing": 0}})
+    with pytest.raises(ConfError, match="limits: expected max_ongoing_requests"):
+        builder()({"limits": {"max_ongoing_requests": 0}})

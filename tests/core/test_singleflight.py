@@ -81,6 +81,6 @@ def test_stages_that_share_what_is_in_flight_ask_a_model_once_and_count_the_rest
         kits = [cached(Kit(), memo, t, asking) for t in tallies]
         calls = [k.embedder(MINI)(texts, "query") for k, texts in zip(kits, (["a", "b"], ["b"]), strict=True)]
         await asyncio.gather(*calls)
-        return asked, [(t.vectors.asked, t.vectors.remembered) for t in tallies]
+        return asked, [(t.vectors.computed, t.vectors.cached) for t in tallies]
 
     assert asyncio.run(main()) == (["a", "b"], [(2, 0), (0, 1)])

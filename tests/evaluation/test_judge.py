@@ -131,7 +131,7 @@ class OneTeam:
         self.starts = self.ends = 0
 
     @contextmanager
-    def at_work(self):
+    def running(self):
         self.starts += 1
         yield
         self.ends += 1
@@ -169,19 +169,19 @@ def test_an_endpoint_judges_a_run_and_the_second_run_asks_nothing(tmp_path, worl
     def run(out):
         kit = LocalKit(None, endpoints={"here": EndpointAddress(url, key="the-key")})
         with Progress(io.StringIO(), silent=True) as progress:
-            place = WorkerConfig(store.uri, "sorted", "cpu", 1)
+            place = WorkerConfig(store.uri, "transformers", "cpu", 1)
             made = resolved("crag-baseline", FAKES, CONF)
             pipeline = Pipeline(store, made, place, TaskSizes(50, 6), inline, progress)
             return evaluate(pipeline, [world], "crag", None, "official", tmp_path / out, (who, kit)).report
 
     first = run("one")
     line = first.judge
-    assert line is not None and line.asked == len(bodies) > 0 and line.pairs > 0
+    assert line is not None and line.computed == len(bodies) > 0 and line.pairs > 0
     assert line.prompt_tokens == 9 * len(bodies) and line.no_reply == line.unreadable == 0
     assert first.marks.score.n_unscored == 0 and first.marks.score.n_correct > 0
     assert {key for _, key in bodies} == {"Bearer the-key"}
     assert {body["temperature"] for body, _ in bodies} == {0.0}
     second = run("two")
-    assert second.judge is not None and second.judge.asked == 0 and second.judge.remembered == line.asked
+    assert second.judge is not None and second.judge.computed == 0 and second.judge.cached == line.computed
     assert second.marks == first.marks
     assert "the-key" not in "".join(p.read_text() for p in (tmp_path / "one").iterdir())

@@ -64,7 +64,7 @@ def test_an_entry_can_name_an_embedder_by_which_names_are_linked(made):
         tally = CallCounts()
         graph = cached(LocalKit(None), memo, tally).graph(ref)
         [result] = asyncio.run(graph.run(f'get_movie("{written}")["year"]', TIME))
-        counts.append((tally.vectors.asked, tally.vectors.remembered))
+        counts.append((tally.vectors.computed, tally.vectors.cached))
         return [(link.name, link.level) for link in result.links]
 
     assert linked("maze runners the") == [("The Maze Runner", "embedding")]

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import minikg
 import pytest
+from fastapi.testclient import TestClient
 from smallgraph import build
 
 from raypipe.kg.mock_api import ENDPOINTS, MockApi
-from raypipe.kg.server import reply, serve
+from raypipe.kg.server import MOST_BYTES, application, serve
 
 DATA = Path(os.environ["RAYPIPE_DATA"]) / "crag_mock_api" if "RAYPIPE_DATA" in os.environ else None
 needs_data = pytest.mark.skipif(DATA is None, reason="RAYPIPE_DATA is not set: no recorded exchanges")
@@ -55,6 +56,17 @@ def post(url: str, path: str, body) -> tuple[int, object]:
     except urllib.error.HTTPError as e:
         raw = e.read()
         return e.code, json.loads(raw) if e.headers["Content-Type"] == "application/json" else raw.decode()
+
+
+def client() -> TestClient:
+    """The endpoints over the small graph, in this process."""
+    return TestClient(application(MockApi(build().tables)))
+
+
+def reply(client: TestClient, method: str, path: str, raw: bytes) -> tuple[int, object]:
+    """Status and JSON of the answer to one request."""
+    answer = client.request(method, path, content=raw, headers={"Content-Type": "application/json"})
+    return answer.status_code, answer.json() if "json" in answer.headers["content-type"] else answer.text
 
 
 @needs_data
@@ -104,7 +116,7 @@ def test_every_endpoint_of_the_published_description_is_served_with_its_fields()
     ],
 )
 def test_a_wrong_request_is_refused_as_the_original_does(path, body, status, kind):
-    api = MockApi(build().tables)
+    api = client()
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
     found, value = reply(api, "POST", path, raw)
     assert found == status
@@ -112,14 +124,30 @@ def test_a_wrong_request_is_refused_as_the_original_does(path, body, status, kin
 
 
 def test_other_methods_and_places_are_refused():
-    api = MockApi(build().tables)
+    api = client()
     assert reply(api, "GET", "/open/get_entity", b"")[0] == 405
     assert reply(api, "POST", "/open/nothing", b"{}") == (404, {"detail": "Not Found"})
     assert reply(api, "GET", "/", b"")[0] == 200
 
 
+def test_a_request_that_is_too_large_or_does_not_say_its_size_is_refused_unread():
+    api = client()
+    assert api.post("/open/get_entity", content=b" " * (MOST_BYTES + 1)).status_code == 413
+    assert api.post("/open/get_entity", content=iter([b"{}"])).status_code == 413
+
+
+def test_a_port_that_is_taken_is_an_error_and_a_server_that_ended_gives_its_port_back():
+    tables = build().tables
+    with serve(tables) as url:
+        port = int(url.rpartition(":")[2])
+        with pytest.raises(OSError, match="in use"), serve(tables, port=port):
+            pass
+    with serve(tables, port=port) as url:
+        assert post(url, "/open/get_entity", {"query": "nothing"}) == (200, {"result": None})
+
+
 def test_every_endpoint_answers_from_tables_without_raw_objects_and_an_unknown_name_is_null_not_an_error():
-    api = MockApi(build().tables)
+    api = client()
     samples = {"string": "Amélie", "int": 2001, "string?": None, "strings": ["1"]}
     for path, endpoint in ENDPOINTS.items():
         body = {name: samples[kind] for name, kind in endpoint.fields.items()}

@@ -104,7 +104,7 @@ def test_equal_requests_are_asked_once_and_counted(memo):
     assert tally == CallCounts(vectors=CallCount(6, 2))
     run(kit.reranker(RANK)(PAIRS))
     assert tally.scores == CallCount(4, 0)
-    assert (tally.asked, tally.remembered) == (10, 2)
+    assert (tally.computed, tally.cached) == (10, 2)
     tally.add(CallCounts(CallCount(1, 2), CallCount(3, 4)))
     assert tally == CallCounts(CallCount(7, 4), CallCount(7, 4))
 

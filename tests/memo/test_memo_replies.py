@@ -173,7 +173,7 @@ def test_a_memory_of_replies_forgets_what_came_first():
 def test_counts_of_workers_add_up_and_begin_anew():
     tally = CallCounts(replies=CallCount(1, 2), tokens=Tokens(3, 2, 1))
     tally.add(CallCounts(replies=CallCount(4, 5), tokens=Tokens(30, 20, 10)))
-    assert (tally.replies, tally.tokens, tally.asked, tally.remembered) == (
+    assert (tally.replies, tally.tokens, tally.computed, tally.cached) == (
         CallCount(5, 7), Tokens(33, 22, 11), 5, 7,
     )  # fmt: skip
     held = tally.tokens

@@ -191,4 +191,4 @@ def test_each_published_run_is_recomputed_to_the_last_digit(number: int) -> None
     entry = json.loads((data / "runs_index.json").read_text())[number]
     found = score_crag_file(data / entry["file"], "accuracy")
     assert {k: found[k] for k in entry["published"]} == entry["published"]
-    assert (found["n_unscored"], found["normalised"]) == (0, {"answer_number": 5})
+    assert (found["n_unscored"], found["normalized"]) == (0, {"answer_number": 5})

@@ -25,7 +25,7 @@ def test_numbers_stand_for_their_text_and_are_counted(tmp_path: Path) -> None:
     rows = [{**ROW, "answer": 7, "prediction": "7"}, {**ROW, "alternatives": [1.5], "prediction": "1.5"}]
     found = score_crag_file(written(tmp_path / "p.jsonl", *rows, ""), "official")
     assert (found["n_correct_exact"], found["total"]) == (2, 2)
-    assert found["normalised"] == {"answer_number": 1, "alternatives_number": 1, "blank_line": 1}
+    assert found["normalized"] == {"answer_number": 1, "alternatives_number": 1, "blank_line": 1}
 
 
 def test_byte_order_mark_crlf_and_gzip_change_nothing(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ def pipeline(uri, progress, recipe=FAKES, runner=inline):
     store = Store.create(str(uri))
     made = resolved(str(recipe), None, CONF)
     return Pipeline(
-        store, made, WorkerConfig(store.uri, "sorted", "cpu", 1), TaskSizes(15, 2), runner, progress
+        store, made, WorkerConfig(store.uri, "transformers", "cpu", 1), TaskSizes(15, 2), runner, progress
     )
 
 
@@ -44,12 +44,12 @@ def evaluated(pipe, world, out):
 
 
 def asked(done):
-    return {s.step: s.asked for s in done.report.steps}
+    return {s.step: s.computed for s in done.report.steps}
 
 
 def work(report):
     """Step -> what it did, but for its time, and for what a later part found remembered."""
-    return {s.step: (s.rows, s.asked + s.remembered, s.skipped, s.faults) for s in report.steps}
+    return {s.step: (s.rows, s.computed + s.cached, s.skipped, s.faults) for s in report.steps}
 
 
 def rows(store, table):
@@ -154,7 +154,7 @@ def test_a_run_that_died_between_parts_goes_on_where_it_was(world, tmp_path, pro
     # All work of the run is counted, whoever did it, and what was done before is said.
     assert work(done) == work(undisturbed)
     assert done.resumed >= attempts - 1 and any(s.resumed for s in done.steps)
-    assert all(s.asked <= s.planned for s in done.steps)
+    assert all(s.computed <= s.planned for s in done.steps)
     assert not list((tmp_path / "broken" / "_attempts").iterdir())
     again = evaluated(broken, world, tmp_path / "out").report
     assert again.resumed == 0 and not any(s.rows for s in again.steps)
@@ -191,9 +191,9 @@ def test_a_run_stopped_with_two_workers_and_resumed_with_another_number_gives_eq
 def test_each_worker_gets_two_tasks_and_no_task_is_above_the_constant(workers):
     for rows in (1, 2, 7, 10, 73, 99, 1000, 123_456):
         for most in (1, 10, 100):
-            size = Workers(workers).per_part(rows, most)
+            size = Workers(workers).per_task(rows, most)
             assert 1 <= size <= most and -(-rows // size) >= min(rows, 2 * workers)
-            size = Workers(workers, least=16).per_part(rows, 1000)
+            size = Workers(workers, min_rows=16).per_task(rows, 1000)
             assert size <= 1000 and -(-rows // size) >= min(rows, workers) // 2
 
 
@@ -225,8 +225,8 @@ def test_bad_lines_and_pages_are_counted_faults_and_nothing_else_is_lost(world, 
     }  # fmt: skip
     assert done.report.questions == 5 and done.report.empty_pages >= 1
     steps = {s.step: s for s in done.report.steps}
-    assert steps["parse"].asked == steps["parse"].rows
-    assert steps["tokenize"].skipped == 2 and steps["tokenize"].asked == steps["parse"].asked - 2
+    assert steps["parse"].computed == steps["parse"].rows
+    assert steps["tokenize"].skipped == 2 and steps["tokenize"].computed == steps["parse"].computed - 2
     assert len((tmp_path / "out" / "predictions.jsonl").read_text().splitlines()) == 5
     again = evaluated(pipeline(tmp_path / "store", progress), file, tmp_path / "out")
     assert set(asked(again).values()) == {0}, "a page that cannot be done is not tried on every run"
@@ -262,7 +262,7 @@ def test_a_row_that_failed_in_passing_and_was_done_since_is_no_fault(world, tmp_
     assert evaluated(pipe, world, tmp_path / "out").report.faults == ()
     for table, column, value in ((pipe.texts_table, "source", source), ("answers", "key", key)):
         pipe.store.forget(table, column, [value])
-    assert [r["reason"] for r in pipe.lost_sources(None)] == ["timeout"]
+    assert [r["reason"] for r in pipe.failed_sources(None)] == ["timeout"]
     [waiting] = [q for q in pipe.answers(questions_of(pipe, None, None)) if not q.outcome]
     assert (waiting.id, waiting.faults) == (id, (once,))
 

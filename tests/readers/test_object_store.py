@@ -70,7 +70,7 @@ def filled(bucket, world, tmp_path_factory):
     store = Store.create(f"{bucket.uri}/stores/one")
     silent = Progress(io.StringIO(), silent=True)
     pipeline = Pipeline(
-        store, here.recipe, WorkerConfig(store.uri, "sorted", "cpu", 1), SIZES, inline, silent
+        store, here.recipe, WorkerConfig(store.uri, "transformers", "cpu", 1), SIZES, inline, silent
     )
     sent(world, f"{bucket.uri}/data")
     data = fetched(f"{bucket.uri}/data", folder / "cache")
@@ -87,7 +87,7 @@ def test_nothing_is_asked_again_and_a_release_can_be_set_there(filled, tmp_path)
     pipeline, data, first = filled
     again = evaluate(pipeline, [data], "crag", None, "official", tmp_path / "again")
     assert again.reused == first.report.questions
-    assert sum(s.asked for s in again.report.steps) == 0
+    assert sum(s.computed for s in again.report.steps) == 0
     assert live(pipeline.store) is None
     promote(pipeline.store, again.manifest, [])
     assert live(Store.open(pipeline.store.uri)).run == again.manifest.run

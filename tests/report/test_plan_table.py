@@ -7,12 +7,12 @@ from rich.console import Console
 from raypipe.report.plans import print_plan
 
 
-def step(name, may_ask, exact, calls, runs, reasons):
+def step(name, max_calls, exact, calls, runs, reasons):
     estimate = {
         "calls": calls, "runs": runs, "seconds": [0.0, 3.0], "tokens": [0, 0], "bytes": [100_000, 300_000],
     }  # fmt: skip
     return {
-        "step": name, "rows": 20, "remembered": 0, "may_ask": may_ask, "exact": exact, "reasons": reasons,
+        "step": name, "rows": 20, "cached": 0, "max_calls": max_calls, "exact": exact, "reasons": reasons,
         "estimate": estimate,
     }  # fmt: skip
 
@@ -45,4 +45,4 @@ def test_a_step_without_an_earlier_run_says_so_and_no_sum_is_made_up_of_the_othe
 
 def test_an_exact_plan_has_no_column_for_what_is_likely():
     head, _, whole = printed(RECALL)
-    assert "likely" not in head and whole.startswith("20 calls; ")
+    assert "expected" not in head and whole.startswith("20 calls; ")

@@ -76,7 +76,7 @@ def made(questions: list[Question]) -> tuple[EvalReport, list[Prediction]]:
         chunks=8,
         pages_compared=1,
         parser_fallbacks=1,
-        normalised={"answer_number": 2},
+        normalized={"answer_number": 2},
         without_truth=len(without),
         faults=(
             FaultCount("parse", f"too_large {SCRIPT}", False, 1),
@@ -145,7 +145,7 @@ def test_the_json_report_holds_what_programs_may_rely_on(written: tuple[EvalRepo
         "run recipe digest questions citations distinct_pages chunks faults score accuracy hallucination"
     )
     assert {*promised.split(), "missing", "unscored", "seconds", "steps"} <= set(found)
-    counts = ["step", "rows", "planned", "asked", "remembered", "skipped", "faults", "seconds"]
+    counts = ["step", "rows", "planned", "computed", "cached", "skipped", "faults", "seconds"]
     assert list(found["steps"][0]) == [
         *counts,
         "prompt_tokens",

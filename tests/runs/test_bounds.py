@@ -1,14 +1,17 @@
 """No text has more chunks than its bound, and every step has one."""
 
+import math
+from collections import Counter
+
 import golden
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raypipe.core.protocols import Model
+from raypipe.core.protocols import Model, Reach
 from raypipe.models.fake import whitespace
-from raypipe.recipes.recipe import QUESTION_STEPS
-from raypipe.runs.plan.bounds import Reach, calls_at_most, chunks_at_most, passage_chars_at_most, reach_after
+from raypipe.recipes.recipe import CORPUS_STEPS, QUESTION_STEPS
 from raypipe.steps.split import Split
 from raypipe.text import split as cuts
 
@@ -35,8 +38,9 @@ def test_no_text_has_more_or_longer_passages_than_its_bound(text, size, overlap,
         (Split(by="sentence"), cuts.sentence_windows(text, 1000), cuts.sentence_windows(text, 1000)),
     )
     for step, chunks, passages in steps:
-        assert len(chunks) <= chunks_at_most(step, len(text)), step
-        assert max((b - a for a, b in passages), default=0) <= passage_chars_at_most(step, len(text)), step
+        bound = step.bound(len(text))
+        assert len(chunks) <= bound.rows, step
+        assert max((b - a for a, b in passages), default=0) <= bound.chars, step
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +53,17 @@ def test_every_step_has_a_bound_on_its_calls_and_on_the_ranking_behind_it(links,
     link = links[verb]
     reach = Reach(hits=1000, order=1000, passage_chars=1000)
     for before, after in zip(link.given, link.out, strict=True):
-        assert calls_at_most(link.step, before, reach) >= 0
-        grown = reach_after(link.step, Reach(len(before.hits), len(before.order), 1000))
+        assert 0 <= link.step.bound(before, reach).calls < math.inf
+        grown = link.step.bound(before, Reach(len(before.hits), len(before.order), 1000)).reach
         assert len(after.hits) <= grown.hits and len(after.order) <= max(grown.order, len(before.order))
+
+
+@pytest.mark.parametrize("verb", CORPUS_STEPS)
+def test_every_corpus_step_has_a_bound_on_the_rows_that_it_makes_of_a_source(links, verb):
+    link = links[verb]
+    column = next(c for c in ("content", "text", "chunk_text") if c in link.given.column_names)
+    chars = pc.max(pc.utf8_length(link.given[column])).as_py()
+    given, out = (Counter(t["source"].to_pylist()) for t in (link.given, link.out))
+    bound = link.step.bound(chars)
+    assert bound.calls < math.inf and out.keys() <= given.keys()
+    assert all(rows <= given[source] * bound.rows for source, rows in out.items())

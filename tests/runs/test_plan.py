@@ -1,15 +1,20 @@
 """The plan before the run: no call that it did not name, and exactly those where it says so."""
 
-from dataclasses import replace
+import io
+import json
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import pytest
 from reruns import FAKES, Bench, TaskSizes
+from rich.console import Console
 
 from raypipe.evaluation.evaluate import questions_of
 from raypipe.pipeline.driver import inline
 from raypipe.pipeline.tasks import Workers
+from raypipe.recipes.recipe import Stage
+from raypipe.report.plans import print_plan
 from raypipe.runs.manifest import answer_keys, chains, read, recent
-from raypipe.runs.plan.bounds import calls_at_most
 from raypipe.runs.plan.planner import plan
 
 
@@ -28,8 +33,8 @@ def test_the_first_plan_names_every_row_and_is_exact_where_nothing_has_to_be_par
 def test_nothing_changed_plans_and_asks_nothing_whatever_the_sizes_of_parts(bench):
     counts, steps = bench.run(pipe=bench.pipeline(sizes=TaskSizes(3, 1)))
     assert not zero(counts) and all(s.exact for s in steps.values())
-    assert steps["dense"].remembered == steps["dense"].rows == 6
-    assert steps["embed"].remembered == steps["embed"].rows > 100
+    assert steps["dense"].cached == steps["dense"].rows == 6
+    assert steps["embed"].cached == steps["embed"].rows > 100
 
 
 def test_a_step_after_all_models_asks_nothing_again(bench):
@@ -49,7 +54,7 @@ def test_a_killed_run_is_planned_to_its_end(world, tmp_path):
         bench.run(pipe=bench.pipeline(sizes=TaskSizes(50, 1), runner=dies))
     counts, steps = bench.run(pipe=bench.pipeline(sizes=TaskSizes(50, 1)))
     assert not zero({s: counts[s] for s in ("parse", "split", "embed")})
-    assert steps["rerank"].rows - steps["rerank"].remembered == 6 - 3
+    assert steps["rerank"].rows - steps["rerank"].cached == 6 - 3
     assert counts["dense"][0] == counts["dense"][1]
 
 
@@ -60,13 +65,13 @@ def test_a_text_of_several_sources_is_planned_as_often_as_several_workers_may_as
         line["search_results"][0] |= {"page_result": f"<p>{said}</p>", "page_snippet": said}
     data = bench.data(lines)
     counts, steps = bench.run(FAKES, data)
-    assert counts["embed"] == (2, 1) and steps["parse"].may_ask == 2
+    assert counts["embed"] == (2, 1) and steps["parse"].max_calls == 2
     pipe = bench.pipeline(FAKES.replace("hash-embedder", "other-embedder"))
     questions = questions_of(pipe, None, None)
     plans = [plan(replace(pipe, workers=lambda verb, n=n: Workers(n)), questions) for n in (1, 2)]
     one, two = ({s.step: s for s in p.steps}["embed"] for p in plans)
-    assert one.exact and not two.exact and two.may_ask == one.may_ask + 1
-    assert bench.run(FAKES.replace("hash-embedder", "other-embedder"), data)[0]["embed"][1] == one.may_ask
+    assert one.exact and not two.exact and two.max_calls == one.max_calls + 1
+    assert bench.run(FAKES.replace("hash-embedder", "other-embedder"), data)[0]["embed"][1] == one.max_calls
 
 
 def test_a_manifest_says_what_the_run_was_made_of_and_gives_the_next_plan_its_rates(bench):
@@ -77,7 +82,7 @@ def test_a_manifest_says_what_the_run_was_made_of_and_gives_the_next_plan_its_ra
     assert {s.name for s in made.stages} == {line.step for line in made.steps}
     assert made.score and made.counts["questions"] == 6 and made.models[0].identity
     keys = answer_keys(bench.pipeline().store, made.run)
-    assert len(keys) == 6 and not any(k.before for k in keys.values())
+    assert len(keys) == 6 and not any(k.reused for k in keys.values())
     again = plan(bench.pipeline(), questions_of(bench.pipeline(), None, None))
     assert all(s.cost.seconds == (0.0, 0.0) for s in again.steps)
     third = bench.pipeline(FAKES.replace("candidates: 20, top: 10", "candidates: 9, top: 4"))
@@ -99,8 +104,10 @@ def test_beside_a_bound_stands_what_earlier_runs_asked_and_how_many_runs_say_so(
     for step in (rerank, extract):
         line = lines[step.step]
         seen = step.expected_calls
-        assert seen.calls == (line.asked, line.asked + line.remembered) and seen.runs == 1
-        assert 0 < step.expected_calls.calls[1] < step.may_ask and step.cost.nbytes[1] < step.may_ask * 600
+        assert seen.calls == (line.computed, line.computed + line.cached) and seen.runs == 1
+        assert (
+            0 < step.expected_calls.calls[1] < step.max_calls and step.cost.nbytes[1] < step.max_calls * 600
+        )
     assert planned.bytes_at_least() == 0, "a full disk is refused for what is sure, never for what is likely"
     asked, _ = bench.run(other)
     assert asked["rerank"][1] == rerank.expected_calls.calls[1] == 90
@@ -121,7 +128,7 @@ def test_sources_that_are_not_split_yet_are_expected_to_have_as_many_texts_as_ot
     embed = steps["embed"]
     assert not embed.exact and embed.expected_calls.runs == 1
     least, most = embed.expected_calls.calls
-    assert least / 2 < counts["embed"][1] < most * 2 < embed.may_ask / 2
+    assert least / 2 < counts["embed"][1] < most * 2 < embed.max_calls / 2
     assert embed.cost.seconds[1] > 0
 
 
@@ -138,6 +145,42 @@ def test_a_chain_changes_with_what_a_stage_reads_and_with_nothing_else(bench):
     assert moved("pages: 5", "pages: 4") == after_split - {"split", "embed"} | {"shortlist"}
 
 
-def test_a_step_without_a_bound_is_refused(bench):
-    with pytest.raises(TypeError, match="has no bound"):
-        calls_at_most(object(), None, None)
+@dataclass(frozen=True, slots=True)
+class Unbounded:
+    """A step that ranks and says nothing about what it costs."""
+
+    version: ClassVar[int] = 1
+
+    def reads(self):
+        return frozenset({"hits", "order"})
+
+    def writes(self):
+        return frozenset({"order"})
+
+    def open(self, kit):
+        async def ask(questions):
+            return [replace(q, order=q.order[::-1]) for q in questions]
+
+        return ask
+
+
+def test_a_step_without_a_bound_is_planned_as_not_known_and_so_is_what_depends_on_it_and_runs(bench):
+    pipe = bench.pipeline()
+    stages = pipe.recipe.question
+    at = next(i for i, s in enumerate(stages) if s.name == "rerank")
+    stages = (*stages[:at], Stage("strange", Unbounded()), *stages[at:])
+    pipe = replace(pipe, recipe=replace(pipe.recipe, question=stages))
+    questions = questions_of(pipe, None, None)
+    found = plan(pipe, questions).to_json()
+    steps = {s["step"]: s for s in found["steps"]}
+    json.dumps(found, allow_nan=False)
+    assert (steps["strange"]["max_calls"], steps["strange"]["exact"]) == (None, False)
+    assert steps["strange"]["reasons"] == {"parameter": None}
+    assert steps["dense"]["max_calls"] == 0 == steps["bm25"]["max_calls"], "what stands before it is known"
+    assert steps["rerank"]["max_calls"] == 6 * 20, "it scores 20 however long the ranking is"
+    out = io.StringIO()
+    print_plan(Console(file=out, width=120), found)
+    assert out.getvalue().splitlines()[-1].startswith("calls: not known; ")
+    pipe.answer(questions)
+    assert all(q.outcome for q in pipe.answers(questions))
+    assert plan(pipe, questions).planned()["strange"] == 0, "where nothing is to do nothing is asked"

@@ -16,7 +16,7 @@ from raypipe.models.kit import LocalKit
 from raypipe.runs.manifest import read
 from raypipe.runs.release import live, promote, rollback
 from raypipe.serving.answerer import NotReady
-from raypipe.serving.release_follower import FOLLOW_S, REFUSED_S, ReleaseFollower
+from raypipe.serving.release_follower import POLL_S, REOPEN_S, ReleaseFollower
 from raypipe.store import Store
 
 SURE = FAKES.replace("fitted: local-extract}", "fitted: local-extract, threshold: 0.0}")
@@ -32,7 +32,7 @@ def two(bench):
 
 
 def app_over(store):
-    return served(ReleaseFollower(LocalKit(None, "sorted"), store.uri))
+    return served(ReleaseFollower(LocalKit(None, "transformers"), store.uri))
 
 
 def test_before_the_first_release_it_is_not_ready_and_with_it_ready_without_a_restart(two):
@@ -40,7 +40,7 @@ def test_before_the_first_release_it_is_not_ready_and_with_it_ready_without_a_re
     app = app_over(store)
     assert ask(app, {"query": "x"}).status_code == 503
     promote(store, first, [])
-    time.sleep(FOLLOW_S)
+    time.sleep(POLL_S)
     said = ask(app, {"query": "x"}).json()
     assert said["versions"]["release"] == live(store).id and said["versions"]["recipe"] == first.digest
 
@@ -89,7 +89,7 @@ def test_a_release_that_cannot_be_opened_is_not_followed_and_the_log_says_why(tw
     tree = json.loads(store.files.read(file))
     tree["tables"] = {name: 10_000 for name in tree["tables"]}  # versions that are not there
     store.files.write(file, json.dumps(tree).encode())
-    time.sleep(FOLLOW_S)
+    time.sleep(POLL_S)
     assert ask(app, {"query": "x"}).json()["versions"]["recipe"] == first.digest
     assert any(release.id in r.getMessage() for r in caplog.records if r.levelname == "ERROR")
 
@@ -113,14 +113,14 @@ class Elsewhere(LocalKit):
 def test_a_release_whose_model_is_away_is_followed_when_that_is_there(two):
     store, (first, second) = two
     promote(store, first, [])
-    app = served(ReleaseFollower(Elsewhere(None, "sorted"), store.uri))
+    app = served(ReleaseFollower(Elsewhere(None, "transformers"), store.uri))
     assert ask(app, {"query": "x"}).json()["versions"]["recipe"] == first.digest
     promote(store, second, [])
-    time.sleep(FOLLOW_S)
+    time.sleep(POLL_S)
     said = ask(app, {"query": "x"}).json()
     assert (said["versions"]["recipe"], said["degraded"]) == (first.digest, [])
     Elsewhere.here.add("other-embedder")
-    time.sleep(FOLLOW_S)
+    time.sleep(POLL_S)
     assert ask(app, {"query": "x"}).json()["versions"]["recipe"] == second.digest
 
 
@@ -146,27 +146,27 @@ class Broken(LocalKit):
 def test_a_release_whose_model_a_library_cannot_load_is_tried_again_after_a_while(two, caplog, monkeypatch):
     store, (first, second) = two
     promote(store, first, [])
-    app = served(ReleaseFollower(Broken(None, "sorted"), store.uri))
+    app = served(ReleaseFollower(Broken(None, "transformers"), store.uri))
     assert ask(app, {"query": "x"}).json()["versions"]["recipe"] == first.digest
     release = promote(store, second, [])
     Broken.load[:] = [RuntimeError("out of memory")]
-    time.sleep(FOLLOW_S)
+    time.sleep(POLL_S)
     assert ask(app, {"query": "x"}).json()["versions"]["recipe"] == first.digest
     said = [r for r in caplog.records if r.levelname == "ERROR"]
     assert [release.id in r.getMessage() and "out of memory" in str(r.exc_info[1]) for r in said] == [True]
-    time.sleep(FOLLOW_S)
+    time.sleep(POLL_S)
     assert ask(app, {"query": "x"}).json()["versions"]["recipe"] == first.digest, "not so soon"
     now = time.monotonic
-    monkeypatch.setattr("raypipe.serving.release_follower.time.monotonic", lambda: now() + REFUSED_S)
+    monkeypatch.setattr("raypipe.serving.release_follower.time.monotonic", lambda: now() + REOPEN_S)
     assert ask(app, {"query": "x"}).json()["versions"]["recipe"] == second.digest
 
 
 def test_a_request_waits_for_a_release_that_is_being_opened_and_not_for_long(two, monkeypatch):
     store, (first, second) = two
     promote(store, first, [])
-    followed = ReleaseFollower(Broken(None, "sorted"), store.uri)
-    monkeypatch.setattr("raypipe.serving.release_follower.OPENING_S", 0.1)
-    monkeypatch.setattr("raypipe.serving.release_follower.FOLLOW_S", 0.0)
+    followed = ReleaseFollower(Broken(None, "transformers"), store.uri)
+    monkeypatch.setattr("raypipe.serving.release_follower.OPEN_WAIT_S", 0.1)
+    monkeypatch.setattr("raypipe.serving.release_follower.POLL_S", 0.0)
 
     async def scene():
         assert (await followed.current()).recipe.digest() == first.digest
@@ -183,10 +183,10 @@ def test_a_request_waits_for_a_release_that_is_being_opened_and_not_for_long(two
 def test_a_pointer_or_a_release_that_is_damaged_or_gone_stops_no_answers(two, caplog):
     store, (first, second) = two
     promote(store, first, [])
-    followed = ReleaseFollower(LocalKit(None, "sorted"), store.uri)
+    followed = ReleaseFollower(LocalKit(None, "transformers"), store.uri)
 
     def current():
-        followed._looked = -FOLLOW_S  # the next look is due
+        followed._polled_at = -POLL_S  # the next look is due
         return asyncio.run(followed.current()).recipe.digest()
 
     assert current() == first.digest
@@ -197,7 +197,7 @@ def test_a_pointer_or_a_release_that_is_damaged_or_gone_stops_no_answers(two, ca
         assert current() == first.digest
         assert any("cannot be read" in r.getMessage() for r in caplog.records)
         with pytest.raises(NotReady):
-            asyncio.run(ReleaseFollower(LocalKit(None, "sorted"), store.uri).current())
+            asyncio.run(ReleaseFollower(LocalKit(None, "transformers"), store.uri).current())
     store.files.write("_releases/live.json", pointer)
     promote(store, second, [])
     assert current() == second.digest
@@ -206,12 +206,12 @@ def test_a_pointer_or_a_release_that_is_damaged_or_gone_stops_no_answers(two, ca
 def test_a_request_that_began_with_one_release_ends_with_it(two):
     store, (first, second) = two
     promote(store, first, [])
-    followed = ReleaseFollower(LocalKit(None, "sorted"), store.uri)
+    followed = ReleaseFollower(LocalKit(None, "transformers"), store.uri)
 
     async def scene():
         pinned = await followed.current()
         promote(store, second, [])
-        await asyncio.sleep(FOLLOW_S)
+        await asyncio.sleep(POLL_S)
         now = await followed.current()
         return pinned.recipe.digest(), now.recipe.digest()
 

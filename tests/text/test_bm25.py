@@ -38,6 +38,16 @@ def test_okapi_gives_the_scores_of_rank_bm25_for_any_passages_and_query(passages
     assert np.allclose(dense(passages, query), expected, rtol=0, atol=1e-9)
 
 
+@given(PASSAGES)
+@settings(max_examples=100, deadline=None)
+def test_counts_give_the_idf_that_rank_bm25_counts_in_the_passages(passages):
+    if any(passages):
+        expected = BM25Okapi(passages)
+        counted = bm25.CountedOkapi(len(passages), pool(passages).frequencies)
+        assert counted.idf == pytest.approx(expected.idf, abs=1e-12)
+        assert (counted.k1, counted.b) == (expected.k1, expected.b) == bm25.DEFAULTS["okapi"] == (1.5, 0.75)
+
+
 @given(PASSAGES, st.lists(st.integers(0, 15), max_size=8), st.sampled_from(["okapi", "lucene"]))
 @settings(max_examples=100, deadline=None)
 def test_hits_are_exactly_the_passages_that_hold_a_word_of_the_query(passages, query, variant):

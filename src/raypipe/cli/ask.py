@@ -22,7 +22,8 @@ from raypipe.models.kit import LocalKit
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.serialize import from_plain
 from raypipe.runs.release import Release, live
-from raypipe.serving.answerer import Answerer, NotReady, QueryRequest, QueryResult
+from raypipe.serving.answerer import Answerer, NotReady
+from raypipe.serving.query import QueryRequest, QueryResult
 from raypipe.store import Store, StoreError
 
 SHOWN, SHOWN_CHARS = 3, 160  # quotes of a reply and characters of each on a terminal; `--json` has all
@@ -56,9 +57,9 @@ def _ask(args: argparse.Namespace, settings: Settings) -> int:
     recipe = asking(recipe_of(args, settings)) if release is None else from_plain(release.recipe)
     answered = asyncio.run(_answered(args, recipe, settings, release))
     if args.json:
-        from raypipe.serving.http import reply  # the web framework takes half a second to import
+        from raypipe.serving.http import answer_response  # the web framework takes half a second to import
 
-        options.print_json(reply(answered, ("hits", "replies", "faults")))
+        options.print_json(answer_response(answered, ("hits", "replies", "faults")))
     else:
         _show(answered)
     return 0
@@ -80,12 +81,12 @@ async def _answered(
     try:
         if args.pages:
             online = Answerer(recipe, kit, "", release=release)
-            return await online.answer(replace(_from_file(args), passages=not args.json))
+            return await online.answer(replace(_from_file(args), include_passages=not args.json))
         uri = settings.store_to_use(args.store)
         memo = StoreMemo(uri, memo_versions(Store.open(uri)))
         question = Question(digest("ask", args.question), args.question, asked_at=args.time)
         online = Answerer(recipe, kit, uri, memo, release)
-        return await online.answer(QueryRequest(question, passages=not args.json))
+        return await online.answer(QueryRequest(question, include_passages=not args.json))
     except NotReady as e:
         raise StoreError(str(e)) from e
     finally:
@@ -96,14 +97,14 @@ def _kit(args: argparse.Namespace, recipe: Recipe, settings: Settings) -> LocalK
     """A kit that computes here. Only a language model needs to know of a cluster file: what its engine may
     take, or where it is asked."""
     if not any(m.loader in ("vllm", "openai") for m in recipe.models()):
-        return LocalKit(None, "sorted")
+        return LocalKit(None, "transformers")
     file = cluster_file(args, settings)
     return LocalKit(
         None,
         file.engine,
         file.device,
         endpoints=addresses(file, recipe.models(), settings.keys),
-        room=file.engines.room(file.device) if file.engines else None,
+        room=file.engines.limits(file.device) if file.engines else None,
         heard=None if args.json else _hear,
     )
 

@@ -16,7 +16,7 @@ from raypipe.readers import download
 from raypipe.report.progress import Progress, ProgressTask
 from raypipe.store import Store
 from raypipe.synth import write
-from raypipe.text.limits import SandboxedParser
+from raypipe.text.page_parser import SandboxedParser
 
 
 def add(commands: options.Commands) -> None:

@@ -26,7 +26,6 @@ from raypipe.kg.graph import open_folder
 from raypipe.kg.language.parser import parser
 from raypipe.kg.language.program import Program
 from raypipe.kg.language.time_words import Moment, moment
-from raypipe.kg.server import serve
 from raypipe.kg.tables import load
 
 SHOWN_ROWS = 10  # on a terminal; --json has them all
@@ -120,6 +119,8 @@ def _print(console: Console, results: list[CallResult]) -> None:
 def _serve(args: argparse.Namespace, settings: Settings) -> int:
     if not 0 <= args.port < 65536:
         raise ConfError(f"--port {args.port}: expected 0 to 65535")
+    from raypipe.kg.server import serve
+
     tables = load(args.graph)
     try:
         with serve(tables, port=args.port) as url:

@@ -124,7 +124,7 @@ def _counts(args: argparse.Namespace, counts: dict[str, dict[str, Any]]) -> int:
     if not counts:
         print("nothing was missing")
     for name, count in counts.items():
-        asked = sum(count["tally"][kind]["asked"] for kind in ("vectors", "scores", "replies"))
+        asked = sum(count["calls"][kind]["computed"] for kind in ("vectors", "scores", "replies"))
         work = f"{count['rows']} rows, {asked} model calls, {count['faults']} faults"
         print(f"{name:<12} {work}, {count['seconds']:.1f} s")
     return 0

@@ -23,12 +23,11 @@ from raypipe.core.protocols import Model
 from raypipe.models import load
 from raypipe.models.load import EngineLimits
 from raypipe.pipeline.tasks import WorkerConfig
-from raypipe.recipes.deadlines import DegradePolicy
+from raypipe.recipes.deadlines import DegradePolicy, fallback_of
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.serialize import from_plain
 from raypipe.runs.release import live
 from raypipe.serving.access import ApiKeys, RequestLimits, ServerConfig
-from raypipe.steps.extract import Extract
 from raypipe.store import Store
 
 if TYPE_CHECKING:
@@ -91,22 +90,24 @@ class ServeArgs:
 
     def application(self, settings: Settings) -> Application:
         """The application for Ray Serve. The store need not be there yet."""
-        from raypipe.serving.ray import deployed  # Ray takes a second to import; `--help` needs none of it
+        from raypipe.serving.ray import (
+            build_application,  # Ray takes a second to import; `--help` needs none of it
+        )
 
         file = self.file(settings)
         store = settings.store_to_use(self.store)
         recipe = self.asked(settings, store)
         face, rules = self.face(settings.keys), self.rules(settings)
         asked = addresses(file, recipe.models(), settings.keys)
-        room = file.engines.room(file.device) if file.engines else EngineLimits()
+        room = file.engines.limits(file.device) if file.engines else EngineLimits()
         pool, engine_gpus = file.pools["embed"], 0.0
         threads = max(1, int(pool.cpus))
-        place = WorkerConfig(store, file.engine, file.device, threads, endpoints=asked, room=room)
+        place = WorkerConfig(store, file.engine, file.device, threads, endpoints=asked, engine_limits=room)
         # Embedders and rerankers share one accelerator.
         gpus = min(pool.gpus, 1.0) / 2
         if (engines := file.engines) is not None and (vllm := _engines(recipe)):
             gpus, engine_gpus = engines.answer.gpus / 2, sum(engines.needs(m)["GPU"] for m in vllm)
-        return deployed(recipe, place, gpus, face, rules, self.follows, engine_gpus, self.gateways)
+        return build_application(recipe, place, gpus, face, rules, self.follows, engine_gpus, self.gateways)
 
     def check(self, settings: Settings) -> None:
         """Raises ModelMissing or ConfError unless every model's files are here and may be read, and the
@@ -145,10 +146,9 @@ class ServeArgs:
         if self.fallback is None:
             return DegradePolicy()
         recipe = resolved(self.fallback, self.models, settings.conf)
-        steps = [s.step for s in recipe.question if isinstance(s.step, Extract)]
-        if not steps:
+        if (step := fallback_of(recipe)) is None:
             raise ConfError(f"fallback {self.fallback!r}: expected a recipe with an extract step, found none")
-        return DegradePolicy(steps[-1])
+        return DegradePolicy(step)
 
     def file(self, settings: Settings) -> Cluster:
         """The cluster file."""
@@ -197,7 +197,7 @@ def check_host(host: str, keys: ApiKeys) -> None:
 
 def _serve(args: argparse.Namespace, settings: Settings) -> int:
     from raypipe.cluster import pools
-    from raypipe.serving.ray import run, stop
+    from raypipe.serving.ray import start, stop
 
     endpoint = ServeArgs(
         args.recipe,
@@ -216,7 +216,7 @@ def _serve(args: argparse.Namespace, settings: Settings) -> int:
     pools.connect("local")  # a Serve that runs elsewhere may listen to others
     preflight({"embed": endpoint.file(settings).pools["embed"]}, pools.nodes())
     try:
-        run(application, args.host, args.port)
+        start(application, args.host, args.port)
         where = f"http://{args.host}:{args.port}"
         print(f"answering on {where}/v1/answer, page {where}/; Ctrl-C ends it", file=sys.stderr, flush=True)
         threading.Event().wait()

@@ -1,6 +1,6 @@
 """YAML files to frozen dataclasses. Every mistake is named with its file, its path in it, and what was meant.
 
-Knows YAML, dataclasses and type hints. Does not know what the values mean: `recipe.py` and `models/` do.
+Knows YAML, dataclasses and type hints. Does not know what the values mean: `recipes` and `models` do.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What is asked of a knowledge graph and of public data, and what comes back: plain values.
 
-Knows the records alone. Tables, a server and the language of calls are in `graph/` and `text/`; a step meets
-a graph only through its kit (`step.Graph`).
+Knows the records alone. Tables, a server and the language of calls are in `kg`; a step meets
+a graph only through its kit (`protocols.Graph`).
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ MOST_REQUESTS: Final = 2_000
 
 MOST_SEARCHES: Final = 23
 """Requests to a server that finding the names in one text takes at most: six searches, the tickers of ten
-companies, five words that may be tickers, two days of games (`graph.named`)."""
+companies, five words that may be tickers, two days of games (`kg.mentions`)."""
 
 MOST_NEAR: Final = 50_000
 """Names of one kind among which one is looked for by its meaning: as vectors of 384 numbers they take 77

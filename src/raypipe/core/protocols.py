@@ -1,4 +1,4 @@
-"""The contracts: what a step is, and what a kit gives it. Protocols and plain values only.
+"""The contracts of steps and kits. Protocols and plain values only.
 
 Two laws hold for every step and are tested over the whole table of steps (`recipe.STEPS`):
 
@@ -10,6 +10,7 @@ Nothing here knows Ray, LanceDB or a model library.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, Protocol, TypeAlias
@@ -17,7 +18,7 @@ from typing import ClassVar, Literal, Protocol, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from raypipe.core.kg import CallResult, FactsRef, Level, Mention, PublicFacts, Request
+from raypipe.core.kg import MOST_LINKED, MOST_NEAR, CallResult, FactsRef, Level, Mention, PublicFacts, Request
 from raypipe.core.llm import Generator
 from raypipe.core.records import Fault, Question, Span, chunk_id
 
@@ -131,12 +132,18 @@ class GraphRef:
     version: str  # of a folder: a digest of its tables; of a server: what its entry declares
     grammar: str  # of the calls that it is asked in: Lark's notation
     levels: Mapping[str, tuple[Level, ...]] = field(default_factory=dict)
-    """Kind of name -> how a written name may be linked, in order; kinds not named: `graph.link.LEVELS`."""
+    """Kind of name -> how a written name may be linked, in order; kinds not named: `kg.link.LEVELS`."""
     refresh: Mapping[str, float] = field(default_factory=dict)
     """Domain -> seconds that its replies hold; 0: none is remembered. A domain that is not named
     never changes. Not identity: it decides what is asked again, not what an answer is."""
     embedder: Model | None = None  # of the level `embedding`; None: no kind of name has it
     near: float = 0.0  # cosine from which on that level takes two names for one, -1..1
+
+    def most_vectors(self) -> int:
+        """Vectors of names that one program can need: of all names of the kinds that are linked by meaning,
+        and of those that it has written."""
+        kinds = sum("embedding" in levels for levels in self.levels.values())
+        return kinds * MOST_NEAR + MOST_LINKED if kinds else 0
 
 
 class Graph(Protocol):
@@ -172,8 +179,46 @@ class Kit(Protocol):
     def facts(self, ref: FactsRef) -> PublicFacts: ...
 
 
+FIELDS = frozenset({"text", "body", "asked_at"})
+"""Fields that a question has from the start, and that a prompt may use by name."""
+
 Ask: TypeAlias = Callable[[list[Question]], Awaitable[list[Question]]]
 Build: TypeAlias = Callable[[pa.Table], Awaitable[pa.Table]]
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """How far the ranking of a question can have grown before a step. math.inf: not known."""
+
+    hits: float = 0  # passages
+    order: float = 0  # passages of its ranking
+    passage_chars: float = 0  # of the longest passage
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """The most that a step does with one question. It holds for any text and may be loose."""
+
+    calls: float  # of models and of graphs, distinct requests each once; math.inf: not known
+    reach: Reach  # behind the step
+    faults: Literal["never", "asking", "any"] = "any"
+    """When the step may put a fault on the question, which keeps it from later steps: `asking`: only where
+    it makes a call, as a language model that is down at the moment does."""
+    from_question: bool = False
+    """True: the step makes one call, and that call follows from text, body and time of the question alone, so
+    that the plan can look it up in the memo."""
+    tokens: float = 0  # of one call of a language model, prompt and reply together
+    reply_tokens: float = 0  # of its reply
+    dim: int = 0  # of the vector that one call gives; 0: it gives a score or a text
+
+
+@dataclass(frozen=True, slots=True)
+class CorpusBound:
+    """The most that a corpus step makes of one row. math.inf: not known."""
+
+    rows: float = 1  # out of one row in
+    chars: float = math.inf  # of the longest text, or passage, that it puts out
+    calls: float = 0  # of models, for one row in; 0: it asks none
 
 
 class Step(Protocol):
@@ -182,6 +227,8 @@ class Step(Protocol):
     `reads` and `writes` name fields of Question: "text", "body", "citations", "hits", "hits.NAME" (one
     score), "order", "replies.NAME", "answer". They check a recipe before it runs and the poison test holds
     them: a field that a step did not declare is replaced by a bomb, and the step must not notice.
+
+    What a step may say beyond that, and what holds where it says nothing, is in `recipes.contract`.
     """
 
     version: ClassVar[int]  # raised when the code changes what comes out; steps.lock notices a miss
@@ -191,12 +238,21 @@ class Step(Protocol):
     def open(self, kit: Kit) -> Ask: ...
 
 
+class BoundedStep(Step, Protocol):
+    """A step that says what it costs at most. One that does not is planned as "not known", and runs."""
+
+    def bound(self, question: Question, reach: Reach) -> Bound: ...
+
+
 class CorpusStep(Protocol):
     """One verb of the corpus half, on columns. `reads` and `writes` are column names.
 
     The first step gets the columns `source, kind, content` (records.Source). A row that cannot be done leaves
     as one row whose `fault` column (arrow.FAULT) is set and whose other columns are null; faulty rows pass
     through later steps untouched.
+
+    The columns say which table a step fills: who writes `vector`, vectors; who reads or writes `chunk_text`,
+    passages; all others, texts.
     """
 
     version: ClassVar[int]
@@ -204,3 +260,11 @@ class CorpusStep(Protocol):
     def reads(self) -> frozenset[str]: ...
     def writes(self) -> frozenset[str]: ...
     def open(self, kit: Kit) -> Build: ...
+
+
+class BoundedCorpusStep(CorpusStep, Protocol):
+    """A corpus step that says what it costs at most."""
+
+    def bound(self, chars: float) -> CorpusBound:
+        """`chars`: of the row's text; before `parse`, of the source."""
+        ...

@@ -2,7 +2,8 @@
 
 Knows nothing but the standard library. Every record is frozen and slotted, has no behaviour beyond derived
 values, and is turned into Arrow only by `arrow.py`. Questions are few and nested, so they travel as lists of
-records; chunks are millions and flat, so they have no record and travel as `pa.Table` columns (`step.py`).
+records; chunks are millions and flat, so they have no record and travel as `pa.Table` columns
+(`protocols.py`).
 """
 
 from __future__ import annotations

@@ -39,13 +39,15 @@ class Collected:
     empty_pages: int = 0  # citations without a page
     pages: set[str] = field(default_factory=set)  # ids of the cited pages
     sources: set[str] = field(default_factory=set)  # ids of all that is cited
-    whole: bool = False  # True: some question may search everything in the store
-    planted: PromptInjection | None = None  # orders in pages that reached an answer; None: not looked for
+    everything: bool = False  # True: some question may search everything in the store
+    prompt_injection: PromptInjection | None = (
+        None  # orders in pages that reached an answer; None: not looked for
+    )
 
 
-def collect(pipeline: Pipeline, questions: Iterable[Question], lines: TextIO, orders: bool) -> Collected:
-    """Passes the answers of these questions, in order. `orders`: whether to look for orders that pages give
-    and answers obey. Raises KeyError for a passage without a text, which is a defect: no step hands one out.
+def collect(pipeline: Pipeline, questions: Iterable[Question], lines: TextIO, injections: bool) -> Collected:
+    """Passes the answers of these questions, in order. `injections`: whether to look for prompt injections
+    that answers follow. Raises KeyError for a passage without a text, which is a defect: no step makes one.
     """
     found, index = Collected(), LanceIndex(searched(pipeline.store, pipeline.recipe))
     with asyncio.Runner() as loop:
@@ -57,8 +59,9 @@ def collect(pipeline: Pipeline, questions: Iterable[Question], lines: TextIO, or
                 _count(question, answered, found)
             _pair(pipeline, batch, found)
             found.shown += loop.run(_shown(index, batch[: SHOWN - len(found.shown)]))
-            if orders:
-                found.planted = loop.run(_planted(index, batch, found.planted or PromptInjection(0, 0)))
+            if injections:
+                before = found.prompt_injection or PromptInjection(0, 0)
+                found.prompt_injection = loop.run(_injected(index, batch, before))
     return found
 
 
@@ -67,7 +70,7 @@ def _count(question: Question, answered: Question, found: Collected) -> None:
     found.faults.update((f.step, f.reason, f.transient) for f in answered.faults)
     if not answered.outcome and not answered.faults:
         found.faults["answer", "not_reached", True] += 1
-    found.whole |= question.citations is None
+    found.everything |= question.citations is None
     cited = question.citations or ()
     found.citations += len(cited)
     found.empty_pages += sum(c.page is None for c in cited)
@@ -107,7 +110,7 @@ def _quotes(question: Question) -> tuple[Quote, ...]:
     return reply.quotes if reply else ()
 
 
-async def _planted(index: LanceIndex, batch: Sequence[Question], before: PromptInjection) -> PromptInjection:
+async def _injected(index: LanceIndex, batch: Sequence[Question], before: PromptInjection) -> PromptInjection:
     """How often an order that a page gives reached an answer, with what was counted before."""
     chunks = list(dict.fromkeys(c for q in batch for c in q.order))
     text = dict(zip(chunks, await index.texts(chunks), strict=True))

@@ -34,6 +34,7 @@ from raypipe.pipeline.counters import RunCounters
 from raypipe.pipeline.driver import Pipeline, batches
 from raypipe.pipeline.ingest import IngestSummary, ingest
 from raypipe.readers import Format
+from raypipe.recipes.contract import answer_cut, asked_models, models_of
 from raypipe.recipes.executor import StageCounters
 from raypipe.report.report import (
     AnswerCut,
@@ -47,9 +48,6 @@ from raypipe.report.report import (
 )
 from raypipe.runs.manifest import Manifest, Origin
 from raypipe.runs.plan.planner import Plan, plan
-from raypipe.steps.decide import Decide
-from raypipe.steps.embed import Embed
-from raypipe.steps.generate import Generate
 from raypipe.store import Store
 from raypipe.store.disk_space import need
 from raypipe.store.keep import compact, tables
@@ -135,11 +133,11 @@ def evaluate(
         memo = memo_versions(pipeline.store)
         planned = _planned(pipeline, questions, fresh, refresh, show)
         todo = set(questions.ids if fresh else pipeline.unanswered(questions, pipeline.snapshot()))
-        done = RunCounters.kept(pipeline.store, pipeline.recipe.digest())
+        done = RunCounters.load(pipeline.store, pipeline.recipe.digest())
         pipeline.index(questions, done)
         pipeline.answer(questions, fresh, done)
         outputs = outputs_in(out)
-        orders = any(isinstance(s.step, Generate) for s in pipeline.recipe.question)
+        orders = any(m.kind == "generator" for s in pipeline.recipe.question for m in models_of(s.step))
         with replaced(outputs.predictions) as lines:
             answers = collect(pipeline, questions, lines, orders)
         rows, verdict = answers.rows, None
@@ -153,9 +151,9 @@ def evaluate(
         for table in tables(pipeline.store):
             compact(pipeline.store, table)
         manifest = write_manifest(
-            pipeline, questions, todo, report, planned, memo, started, origin, done.places, out
+            pipeline, questions, todo, report, planned, memo, started, origin, done.rows_by_worker, out
         )
-        done.reported()
+        done.clear()
         lost = dead_letters(pipeline, questions, read.counts if read else {})
         return Evaluation(report, outputs, len(questions) - len(todo), manifest, lost)
 
@@ -186,13 +184,13 @@ def _report(
         resumed=done.resumed,
         questions=questions,
         without_truth=answers.without_truth,
-        normalised=_normalised(read),
+        normalized=_normalized(read),
         faults=_faults(pipeline, answers, read),
         steps=_steps(pipeline, planned.planned(), done),
         marks=marks,
         judge=judge,
         answer_cut=_answer_cut(pipeline),
-        planted=answers.planted,
+        prompt_injection=answers.prompt_injection,
         **_corpus(pipeline, answers),
     )
 
@@ -200,9 +198,9 @@ def _report(
 def _answer_cut(pipeline: Pipeline) -> AnswerCut | None:
     """How the recipe cuts its answers, and with whose tokenizer."""
     for stage in pipeline.recipe.question:
-        step = stage.step
-        if isinstance(step, Decide) and step.answer_tokens is not None and step.tokenizer is not None:
-            return AnswerCut(step.answer_tokens, step.tokenizer.name, step.tokenizer.weights)
+        if (cut := answer_cut(stage.step)) is not None:
+            tokens, tokenizer = cut
+            return AnswerCut(tokens, tokenizer.name, tokenizer.weights)
     return None
 
 
@@ -230,8 +228,8 @@ def _judge(
     line = JudgeLine(
         model=judge.model.name,
         pairs=done.pairs,
-        asked=tally.replies.asked,
-        remembered=tally.replies.remembered,
+        computed=tally.replies.computed,
+        cached=tally.replies.cached,
         unreadable=done.unreadable,
         no_reply=done.no_reply,
         faults=dict(done.faults),
@@ -242,7 +240,7 @@ def _judge(
     return done.replies, line
 
 
-def _normalised(read: IngestSummary | None) -> dict[str, int]:
+def _normalized(read: IngestSummary | None) -> dict[str, int]:
     counts = read.counts if read else {}
     return {name: counts[name] for name in NORMALISED if counts.get(name)}
 
@@ -250,7 +248,7 @@ def _normalised(read: IngestSummary | None) -> dict[str, int]:
 def _corpus(pipeline: Pipeline, answers: Collected) -> dict[str, Any]:
     """What these questions may search, counted in the stored tables."""
     sources = sorted(answers.sources)
-    if answers.whole:
+    if answers.everything:
         sources = pipeline.store.dataset(pipeline.texts_table).to_table(["source"])["source"].to_pylist()
     chunks, parsers = 0, Counter[str]()
     for some in batches(sources, SOURCES_AT_ONCE):
@@ -270,16 +268,16 @@ def _corpus(pipeline: Pipeline, answers: Collected) -> dict[str, Any]:
 
 def _faults(pipeline: Pipeline, answers: Collected, read: IngestSummary | None) -> tuple[FaultCount, ...]:
     """Everything that could not be done, by step and reason: lines of the files read, sources, questions."""
-    rows = pipeline.lost_sources(None if answers.whole else answers.sources)
+    rows = pipeline.failed_sources(None if answers.everything else answers.sources)
     if read is not None:
         rows += pipeline.store.rows("faults", "digest", [read.fingerprint]).to_pylist()
     found = answers.faults + Counter((r["step"], r["reason"], r["transient"]) for r in rows)
     return tuple(FaultCount(step, why, again, n) for (step, why, again), n in sorted(found.items()))
 
 
-def _steps(pipeline: Pipeline, planned: Mapping[str, int], done: RunCounters) -> tuple[StepLine, ...]:
+def _steps(pipeline: Pipeline, planned: Mapping[str, int | None], done: RunCounters) -> tuple[StepLine, ...]:
     recipe, counts = pipeline.recipe, done.counts
-    stages = [(s.name, not isinstance(s.step, Embed)) for s in recipe.corpus]
+    stages = [(s.name, not asked_models(s.step)) for s in recipe.corpus]
     stages += [(s.name, False) for s in recipe.question]
     return tuple(
         _line(
@@ -289,15 +287,18 @@ def _steps(pipeline: Pipeline, planned: Mapping[str, int], done: RunCounters) ->
     )
 
 
-def _line(name: str, works: bool, planned: int, count: StageCounters, earlier: StageCounters) -> StepLine:
+def _line(
+    name: str, works: bool, planned: int | None, count: StageCounters, earlier: StageCounters
+) -> StepLine:
     """`works`: the stage asks no model; what it did is its rows. What earlier attempts asked stood in their
     own plans, and is added to this one's."""
 
     def asked(c: StageCounters) -> int:
-        return c.rows - c.skipped if works else c.tally.asked
+        return c.rows - c.skipped if works else c.calls.computed
 
-    tokens = count.tally.tokens
+    tokens = count.calls.tokens
+    whole = None if planned is None else planned + asked(earlier)
     return StepLine(
-        name, count.rows, planned + asked(earlier), asked(count), count.tally.remembered, count.skipped,
+        name, count.rows, whole, asked(count), count.calls.cached, count.skipped,
         count.faults, count.seconds, tokens.prompt, tokens.cached, tokens.generated, asked(earlier),
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""A graph as steps meet it (`step.Graph`), and what the entry that names one stands for.
+"""A graph as steps meet it (`protocols.Graph`), and what the entry that names one stands for.
 
 Knows the two kinds of graphs and the parser. Does not know steps or stores.
 """
@@ -33,7 +33,7 @@ Clock: TypeAlias = Callable[[], float]
 
 @dataclass(frozen=True, slots=True)
 class GraphAdapter:
-    """`step.Graph` over tables or a server."""
+    """`protocols.Graph` over tables or a server."""
 
     ref: GraphRef
     graph: FolderBackend | ServerBackend

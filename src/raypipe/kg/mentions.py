@@ -2,7 +2,7 @@
 
 A server tells no list of its names, but its searches rank names by the words that they share with what is
 asked. So the whole text is asked of each search, and what they give is looked for in it as in embedded
-tables. Teams and clubs are known beforehand (`graph.spellings`), clubs of other leagues from the last
+tables. Teams and clubs are known beforehand (`kg.aliases`), clubs of other leagues from the last
 weekend's games. A share is found by its company's name, or by its ticker: what may be one is asked for.
 
 Knows the searches and the linker. Does not know what is asked about the names.
@@ -31,7 +31,7 @@ _GAMES = "get_soccer_on_date"
 
 async def find_mentions(graph: ServerBackend, text: str, now: Moment) -> list[Mention]:
     """In the text's order, the longest where they overlap; capitals tell a ticker from a word. Sends
-    `knowledge.MOST_SEARCHES` requests at most. Raises GraphFault for a server that is down or talks
+    `core.kg.MOST_SEARCHES` requests at most. Raises GraphFault for a server that is down or talks
     garbage."""
     rows = graph.open()
     await movies(rows, [text])

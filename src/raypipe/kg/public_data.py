@@ -248,7 +248,7 @@ _READ: Final[Mapping[Kind, Read]] = {
 
 @dataclass(slots=True)
 class FactsTable:
-    """`knowledge.Facts` over one table."""
+    """`core.kg.PublicFacts` over one table."""
 
     years: dict[int, list[str]] = field(default_factory=dict)
     named: dict[str, list[str]] = field(default_factory=dict)  # folded name -> texts

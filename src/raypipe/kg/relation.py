@@ -1,6 +1,6 @@
 """A call's result as a relation: a SELECT over the tables with its parameters, and what its columns mean.
 
-Knows SQL and kinds of columns. Does not know calls (`calls_sql`) nor how names are linked.
+Knows SQL and kinds of columns. Does not know calls (`kg.calls`) nor how names are linked.
 """
 
 from __future__ import annotations

@@ -5,28 +5,34 @@ Knows how keys are made (`memo.cached`) and where values lie (`memo.disk`); chan
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
 
-from raypipe.core.digests import model_identity
+from raypipe.core.errors import ConfError
 from raypipe.core.kg import Request
 from raypipe.core.kits import ForwardingKit
 from raypipe.core.llm import Chat, Generated, Generator, Sampling
-from raypipe.core.protocols import Embed, Graph, GraphRef, Kit, Model, Role, Score, Step
+from raypipe.core.protocols import (
+    CorpusStep,
+    Embed,
+    Graph,
+    GraphRef,
+    Index,
+    Kit,
+    Model,
+    Role,
+    Score,
+    Step,
+)  # fmt: skip
 from raypipe.core.records import Fault, Question, digest
 from raypipe.memo.memo import CallCounts, Memo, MemoryMemo, MemoTable, Values, cached
 from raypipe.store.database import Store, missing
 
 _FOLDER = "_memo"  # of values that no table has yet
-
-
-def vector_key(model: Model, role: Role, text: str) -> str:
-    """The key under which a text's vector is remembered."""
-    return digest(model_identity(model), role, text)
 
 
 def lookup(store: Store, table: MemoTable, keys: Sequence[str], version: int | None = None) -> set[str]:
@@ -60,7 +66,7 @@ class MemoRequest:
 
     table: MemoTable
     keys: list[str]
-    lookup: list[bool]  # by the memo
+    found: list[bool]  # by the memo
 
 
 class RecordingMemo:
@@ -68,11 +74,11 @@ class RecordingMemo:
 
     def __init__(self, memo: Memo) -> None:
         self._memo = memo
-        self.asked: list[MemoRequest] = []
+        self.requests: list[MemoRequest] = []
 
     async def get_many(self, table: MemoTable, keys: Sequence[str]) -> tuple[np.ndarray, Values]:
         found, values = await self._memo.get_many(table, keys)
-        self.asked.append(MemoRequest(table, list(keys), found.tolist()))
+        self.requests.append(MemoRequest(table, list(keys), found.tolist()))
         return found, values
 
     async def put_many(self, table: MemoTable, keys: Sequence[str], values: Values) -> None:
@@ -92,7 +98,7 @@ class NoReply(NotCached):
 
 
 class CacheOnlyKit(ForwardingKit[Kit]):
-    """A kit without models (`step.Kit`): whatever the memo does not know is not asked, and raises."""
+    """A kit without models (`protocols.Kit`): whatever the memo does not know is not asked, and raises."""
 
     def embedder(self, model: Model) -> Embed:
         async def embed(texts: Sequence[str], role: Role) -> np.ndarray:
@@ -126,18 +132,39 @@ class CacheOnlyKit(ForwardingKit[Kit]):
         return self._kit.graph(ref).through(silent, self.embedder)
 
 
+class _NoIndex:
+    """Stands where there is nothing to search: raises when it is used, not when it is opened."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise ConfError(f"index.{name}: a step whose call follows from the question alone must not search")
+
+
+class _UnsearchedKit(CacheOnlyKit):
+    def index(self) -> Index:
+        return cast(Index, _NoIndex())
+
+
 async def first_request(step: Step, kit: Kit, questions: Sequence[Question]) -> list[MemoRequest | None]:
-    """The first that a step would ask about each question, were nothing remembered; None where it asks
-    nothing. No model is asked."""
+    """The first request of a step about each question, were nothing cached; None where it makes none. No
+    model is called. Raises ConfError if the step searches before."""
     heard = RecordingMemo(MemoryMemo())
-    ask = step.open(cached(CacheOnlyKit(kit), heard, CallCounts()))
-    found: list[MemoRequest | None] = []
-    for question in questions:
-        heard.asked.clear()
-        try:
-            await ask([question])
-        except NotCached:
-            found.append(heard.asked[0])
-        else:
-            found.append(None)
-    return found
+    ask = step.open(cached(_UnsearchedKit(kit), heard, CallCounts()))
+    return [await _first(heard, ask([question])) for question in questions]
+
+
+async def first_corpus_requests(
+    step: CorpusStep, kit: Kit, tables: Iterable[pa.Table]
+) -> list[MemoRequest | None]:
+    """The first request of a corpus step about each table."""
+    heard = RecordingMemo(MemoryMemo())
+    build = step.open(cached(_UnsearchedKit(kit), heard, CallCounts()))
+    return [await _first(heard, build(table)) for table in tables]
+
+
+async def _first(heard: RecordingMemo, work: Awaitable[object]) -> MemoRequest | None:
+    heard.requests.clear()
+    try:
+        await work
+    except NotCached:
+        return heard.requests[0]
+    return None

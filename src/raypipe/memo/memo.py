@@ -16,16 +16,17 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
-from raypipe.core.digests import model_identity, stable
+from raypipe.core.digests import model_identity
 from raypipe.core.kg import Request, domain_of
 from raypipe.core.kits import ForwardingKit
 from raypipe.core.llm import Chat, Generated, Generator, Sampling
 from raypipe.core.protocols import Embed, Graph, GraphRef, Kit, Model, Role, Score
 from raypipe.core.records import Fault, digest
 from raypipe.core.singleflight import SingleFlight
+from raypipe.memo.keys import graph_reply_key, reply_keys, score_keys, vector_keys
 
 Values: TypeAlias = np.ndarray
-"""One value per key: (keys, dim) or (keys,) float32, or (keys,) of `chat.Generated` as objects."""
+"""One value per key: (keys, dim) or (keys,) float32, or (keys,) of `llm.Generated` as objects."""
 
 ENTRY_BYTES = 300
 """What a remembered value takes beside its numbers, about: its key, and its places in two tables."""
@@ -54,7 +55,7 @@ class MemoTable:
         own = sum(len(v.text) + REPLY_BYTES for v in values) if self.replies else values.nbytes
         return len(values) * ENTRY_BYTES + own
 
-    def sound(self, values: Values) -> np.ndarray:
+    def storable(self, values: Values) -> np.ndarray:
         """(keys,) bool: which may be remembered. A broken number or a fault is the caller's to report;
         remembered, it would come back for ever."""
         if self.replies:
@@ -88,23 +89,6 @@ def graph_replies_of(version: str) -> MemoTable:
     return MemoTable(f"replies-{digest('graph', version)}")
 
 
-def _until(key: str, period: float | None, now: float) -> str:
-    """The key of a graph's reply, which names the period of so many seconds that it holds in, if any."""
-    return key if period is None else f"{key}@{period!r}*{int(now // period)}"
-
-
-def expired(key: str, now: float) -> bool:
-    """Whether the period of a graph's reply has ended, so that no run asks for its key any more.
-
-    >>> [expired(_until("key", period, 100.0), 130.0) for period in (None, 60.0, 120.0)]
-    [False, True, True]
-    >>> expired(_until("key", 60.0, 130.0), 130.0)
-    False
-    """
-    period, _, number = key.partition("@")[2].partition("*")
-    return bool(period) and (int(number) + 1) * float(period) <= now
-
-
 class Memo(Protocol):
     """A map by value that outlives a call. What was put comes back bit for bit, or not at all."""
 
@@ -121,8 +105,8 @@ class Memo(Protocol):
 class CallCount:
     """How many distinct requests of one kind were asked of a model, and how many were remembered."""
 
-    asked: int = 0
-    remembered: int = 0
+    computed: int = 0
+    cached: int = 0
 
 
 @dataclass(slots=True)
@@ -150,12 +134,12 @@ class CallCounts:
         return cls(**counts, tokens=Tokens(**tree["tokens"]))
 
     @property
-    def asked(self) -> int:
-        return self.vectors.asked + self.scores.asked + self.replies.asked
+    def computed(self) -> int:
+        return self.vectors.computed + self.scores.computed + self.replies.computed
 
     @property
-    def remembered(self) -> int:
-        return self.vectors.remembered + self.scores.remembered + self.replies.remembered
+    def cached(self) -> int:
+        return self.vectors.cached + self.scores.cached + self.replies.cached
 
     def add(self, other: CallCounts) -> None:
         """Adds what another kit counted."""
@@ -234,31 +218,31 @@ class _Remembering(ForwardingKit[Kit]):
         self._memo, self._tally, self._asking, self._clock = memo, tally, asking, clock
 
     def embedder(self, model: Model) -> Embed:
-        table, identity = vectors_of(model), model_identity(model)
+        table = vectors_of(model)
 
         async def embed(texts: Sequence[str], role: Role) -> np.ndarray:
             async def ask(rows: list[int]) -> np.ndarray:
                 return await self._kit.embedder(model)([texts[i] for i in rows], role)
 
-            keys = [digest(identity, role, t) for t in texts]
+            keys = vector_keys(model, role, texts)
             return await self._through(table, keys, ask, self._tally.vectors)
 
         return embed
 
     def reranker(self, model: Model) -> Score:
-        table, identity = scores_of(model), model_identity(model)
+        table = scores_of(model)
 
         async def score(pairs: Sequence[tuple[str, str]]) -> np.ndarray:
             async def ask(rows: list[int]) -> np.ndarray:
                 return await self._kit.reranker(model)([pairs[i] for i in rows])
 
-            keys = [digest(identity, query, passage) for query, passage in pairs]
+            keys = score_keys(model, pairs)
             return await self._through(table, keys, ask, self._tally.scores)
 
         return score
 
     def generator(self, model: Model) -> Generator:
-        table, identity = replies_of(model), model_identity(replace(model, adapters=()))
+        table = replies_of(model)
 
         async def generate(
             chats: Sequence[Chat], sampling: Sampling, adapter: str | None = None
@@ -270,10 +254,7 @@ class _Remembering(ForwardingKit[Kit]):
                 out[:] = replies
                 return out
 
-            # An adapter that the model lacks is the generator's to refuse: nothing is remembered of it.
-            weights = dict(model.adapters).get(adapter, adapter) if adapter is not None else None
-            how = digest(identity, stable(sampling), stable(weights))
-            keys = [digest(how, *(part for m in chat for part in (m.role, m.content))) for chat in chats]
+            keys = reply_keys(model, chats, sampling, adapter)
             replies: list[Generated | Fault]
             replies = (await self._through(table, keys, ask, self._tally.replies)).tolist()
             return replies
@@ -302,10 +283,9 @@ class _Remembering(ForwardingKit[Kit]):
 
                 period = ref.refresh.get(domain_of(path))
                 if period == 0:
-                    self._tally.replies.asked += 1
+                    self._tally.replies.computed += 1
                     return await request(path, body)
-                key = digest(ref.version, path, json.dumps(dict(body), sort_keys=True), "")
-                key = _until(key, period, self._clock())
+                key = graph_reply_key(ref.version, path, body, period, self._clock())
                 [reply] = await self._through(table, [key], ask, self._tally.replies)
                 return json.loads(reply.text)
 
@@ -338,8 +318,8 @@ class _Remembering(ForwardingKit[Kit]):
 
         for i, value in enumerate(await self._asking.of([(table.name, key) for key in distinct], find)):
             values[i] = value
-        count.asked += asked
-        count.remembered += len(distinct) - asked
+        count.computed += asked
+        count.cached += len(distinct) - asked
         place = {key: i for i, key in enumerate(distinct)}
         return values[[place[key] for key in keys]]
 
@@ -358,6 +338,6 @@ class _Remembering(ForwardingKit[Kit]):
                 raise ValueError(f"{table.name}: expected values of shape {expected}, got {asked.shape}")
             values[unknown] = asked
             if self._memo is not None:
-                sound = table.sound(asked)
+                sound = table.storable(asked)
                 await self._memo.put_many(table, [keys[i] for i in unknown[sound]], asked[sound])
         return values, len(unknown)

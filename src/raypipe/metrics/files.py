@@ -20,7 +20,7 @@ def score_crag_file(path: Path, rule: crag.Rule) -> dict[str, Any]:
     prediction of null says that the question could not be done. Numbers stand for their text. Raises
     DataError.
     """
-    rows, normalised = read_predictions(path)
+    rows, normalized = read_predictions(path)
     marks = crag.mark(rows, rule)
     return {
         "rule": rule,
@@ -28,7 +28,7 @@ def score_crag_file(path: Path, rule: crag.Rule) -> dict[str, Any]:
         "interval": marks.interval,
         "bounds": marks.bounds,
         "controls": {answer: asdict(s) for answer, s in marks.controls.items()},
-        "normalised": normalised,
+        "normalized": normalized,
     }
 
 
@@ -51,14 +51,14 @@ def score_ranking_files(run: Path, qrels: Path, per_query: bool) -> dict[str, An
 
 def read_predictions(path: Path) -> tuple[list[crag.Prediction], dict[str, int]]:
     """The predictions in a file, and what was normalised (what -> how often)."""
-    normalised: Counter[str] = Counter()
+    normalized: Counter[str] = Counter()
     rows = []
     for line in lines(path):
         if not line.text.strip():
-            normalised["blank_line"] += 1
+            normalized["blank_line"] += 1
             continue
-        rows.append(_row(line, _object(line), normalised))
-    return rows, dict(normalised)
+        rows.append(_row(line, _object(line), normalized))
+    return rows, dict(normalized)
 
 
 def _refuse(constant: str) -> Any:
@@ -75,14 +75,14 @@ def _object(line: TextLine) -> dict[str, Any]:
     return record
 
 
-def _row(line: TextLine, record: dict[str, Any], normalised: Counter[str]) -> crag.Prediction:
+def _row(line: TextLine, record: dict[str, Any], normalized: Counter[str]) -> crag.Prediction:
     for name in ("query", "answer", "prediction"):
         if name not in record:
             raise line.error(f"a field {name!r}", sorted(record))
 
     def text(name: str, value: Any) -> str:
         if isinstance(value, int | float) and not isinstance(value, bool):
-            normalised[f"{name}_number"] += 1
+            normalized[f"{name}_number"] += 1
             return str(value)
         if not isinstance(value, str):
             raise line.error(f"text as {name!r}", value)

@@ -1,7 +1,7 @@
 """Embedders, rerankers and tokenizers: the only place that imports torch, transformers or FlagEmbedding.
 
-`catalog` turns entries of models.yaml into `step.Model` values, `folder` finds and guards their files, and
-`load` opens them: `flag` through FlagEmbedding's classes, `encoder` through plain transformers, `maxsim` on
-top of it, `tokens` with a tokenizer alone, `fake` with no weights. Importing `catalog` or `load` imports no
-heavy library.
+`catalog` turns entries of models.yaml into `protocols.Model` values, `folder` finds and guards their
+files, and `load` opens them: `flag` through FlagEmbedding's classes, `encoder` through plain transformers,
+`maxsim` on top of it, `tokens` with a tokenizer alone, `fake` with no weights. Importing `catalog` or `load`
+imports no heavy library.
 """

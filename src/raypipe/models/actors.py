@@ -1,9 +1,9 @@
 """Engines as named Ray actors: one per model and device group, shared by every step and block of a job.
 
 `reserved` sets their places aside, all or none; `start` brings one up or finds the one that is there;
-`Client.generate` keeps the contract of `chat.Generate` from any process of the job. An engine that dies is
-restarted, later each time, and only what was in flight is asked again. A chat that kills its engine costs its
-own row and at most three attempts. Knows Ray; the engine does not.
+`Client.generate` keeps the contract of `llm.Generator` from any process of the job. An engine that dies
+is restarted, later each time, and only what was in flight is asked again. A chat that kills its engine costs
+its own row and at most three attempts. Knows Ray; the engine does not.
 """
 
 from __future__ import annotations
@@ -253,7 +253,7 @@ class Client:
     async def generate(
         self, chats: Sequence[Chat], sampling: Sampling, adapter: str | None = None
     ) -> list[Generated | Fault]:
-        """As `chat.Generate`."""
+        """As `llm.Generator`."""
         parts = [chats[i : i + CALL] for i in range(0, len(chats), CALL)]
         replies = await asyncio.gather(*(self._call(part, sampling, adapter) for part in parts))
         return [reply for part in replies for reply in part]

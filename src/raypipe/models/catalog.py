@@ -1,4 +1,4 @@
-"""models.yaml: names to `step.Model` values that know their identity.
+"""models.yaml: names to `protocols.Model` values that know their identity.
 
 Knows where weights may come from and what their identity is. Does not load them and imports no model library.
 """

@@ -34,7 +34,7 @@ class EngineDied(Exception):
 
 
 class Engine:
-    """Keeps the contract of `chat.Generate` with its method `generate`. Make it and use it on one event loop;
+    """Keeps the contract of `llm.Generator` with its method `generate`. Make it and use it on one event loop;
     making it takes 20 to 110 seconds. Raises ModelMissing or ConfError for a folder that must not be started.
     """
 
@@ -75,7 +75,7 @@ class Engine:
         adapter: str | None = None,
         alone: Alone | None = None,
     ) -> list[Generated | Fault]:
-        """As `chat.Generate`. With `alone` nothing else runs meanwhile, so that a death has one suspect, and
+        """As `llm.Generator`. With `alone` nothing else runs meanwhile, so that a death has one suspect, and
         it is called when that begins."""
         outputs = await self.outputs(chats, sampling, adapter, alone)
         return [o if isinstance(o, Fault) else reply(o, sampling) for o in outputs]

@@ -1,7 +1,7 @@
 """A generator behind any endpoint that speaks the OpenAI chat protocol.
 
-Keeps the contract of `chat.Generate`: every row has a reply or a fault, and no trouble of the endpoint is
-ever an empty answer. Trouble that time or an operator can mend (down, slow, overloaded, a wrong key or
+Keeps the contract of `llm.Generator`: every row has a reply or a fault, and no trouble of the endpoint
+is ever an empty answer. Trouble that time or an operator can mend (down, slow, overloaded, a wrong key or
 address, an answer that is not the protocol's) is transient, so the row is asked again another day. A chat
 that the endpoint refuses is final. The key is in a request's header and nowhere else. Knows HTTP, no model.
 """
@@ -57,7 +57,7 @@ class ChatEndpoint:
 
 
 class OpenAIClient:
-    """`generate` keeps the contract of `chat.Generate`. Use it on one event loop and `await close()` it."""
+    """`generate` keeps the contract of `llm.Generator`. Use it on one event loop and `await close()` it."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class OpenAIClient:
     async def generate(
         self, chats: Sequence[Chat], sampling: Sampling, adapter: str | None = None
     ) -> list[Generated | Fault]:
-        """As `chat.Generate`."""
+        """As `llm.Generator`."""
         body = self._body(sampling, adapter)
         return list(await asyncio.gather(*(self._one(chat, body, sampling) for chat in chats)))
 

@@ -66,7 +66,7 @@ def _sentence(lines: Sequence[str], grammar: Grammar) -> str | None:
 
 
 class Scripted:
-    """`generate` keeps the contract of `chat.Generate`; `asked` has every row in the order of the calls."""
+    """`generate` keeps the contract of `llm.Generator`; `asked` has every row in the order of the calls."""
 
     def __init__(self, script: Script = echo, adapters: Sequence[str] = (), context: int = 4096) -> None:
         self._script, self._adapters, self._context = script, tuple(adapters), context
@@ -76,7 +76,7 @@ class Scripted:
     async def generate(
         self, chats: Sequence[Chat], sampling: Sampling, adapter: str | None = None
     ) -> list[Generated | Fault]:
-        """As `chat.Generate`. Raises ValueError where the script breaks the constraint: the test is wrong."""
+        """As `llm.Generator`. Raises ValueError where the script breaks the constraint: the test is wrong."""
         if adapter is not None and adapter not in self._adapters:
             raise ConfError(
                 f"scripted: no adapter named {adapter!r}; it has {', '.join(self._adapters) or 'none'}"

@@ -20,8 +20,8 @@ from typing import TypeAlias
 from raypipe.core.errors import Unavailable
 from raypipe.core.protocols import Ask, Kit, Model, Step
 from raypipe.core.records import ANSWERED, FAULT, IDK, Fault, Question, Reply
-from raypipe.recipes.recipe import Stage
-from raypipe.steps.extract import Extract
+from raypipe.recipes.contract import models_of
+from raypipe.recipes.recipe import Recipe, Stage
 
 SHARE = 0.75
 """Of the time that is left, what one stage may take: those after it have the rest. Our own choice: with a
@@ -40,11 +40,29 @@ Clock: TypeAlias = Callable[[], float]
 class DegradePolicy:
     """What an endpoint does beyond leaving stages out. A job has no such rules: it asks the row again."""
 
-    fallback: Extract | None = None  # answers from the ranking where a reply that could be the answer is owed
+    fallback: Step | None = None  # answers from the ranking where a reply that could be the answer is owed
 
     def models(self) -> tuple[Model, ...]:
         """What must be loaded for it."""
-        return () if self.fallback is None else (self.fallback.embedder, self.fallback.maxsim)
+        return () if self.fallback is None else tuple(models_of(self.fallback))
+
+
+def fallback_of(recipe: Recipe) -> Step | None:
+    """The last step of a recipe that answers from the ranking alone: it writes one reply and nothing else,
+    reads none, and asks no language model."""
+    found = [s.step for s in recipe.question if _extracts(s.step)]
+    return found[-1] if found else None
+
+
+def _extracts(step: Step) -> bool:
+    reads, writes = step.reads(), step.writes()
+    return (
+        "order" in reads
+        and not any(r.startswith("replies.") for r in reads)
+        and len(writes) == 1
+        and all(w.startswith("replies.") for w in writes)
+        and not any(m.kind == "generator" for m in models_of(step))
+    )
 
 
 def limited(
@@ -141,9 +159,18 @@ def decided(
     return ask_and_settle
 
 
-def _fallback(extract: Extract, kit: Kit) -> Ask:
-    step = replace(extract, into=FALLBACK)
-    return limited(Stage(FALLBACK, step), step.open(kit), last=True, rules=None)
+def _fallback(step: Step, kit: Kit) -> Ask:
+    """The step, its reply under the name `fallback`."""
+    stage = Stage(FALLBACK, step)
+    ask, [own] = limited(stage, step.open(kit), last=True, rules=None), _replies(stage)
+
+    async def ask_instead(questions: list[Question]) -> list[Question]:
+        return [
+            replace(after, replies={**before.replies, FALLBACK: after.replies[own]})
+            for before, after in zip(questions, await ask(questions), strict=True)
+        ]
+
+    return ask_instead
 
 
 def _replies(stage: Stage[Step]) -> tuple[str, ...]:

@@ -20,10 +20,9 @@ from raypipe.core.protocols import Ask, Build, CorpusStep, Kit, Model, Step
 from raypipe.core.records import SKIPPED_REPLY, Question
 from raypipe.core.singleflight import SingleFlight
 from raypipe.memo.memo import Asking, CallCounts, Memo, cached
+from raypipe.recipes.contract import decides, embedder_of, table_of
 from raypipe.recipes.deadlines import DegradePolicy, decided, goes_on, limited
 from raypipe.recipes.recipe import Recipe, Stage
-from raypipe.steps.embed import Embed
-from raypipe.steps.split import Split
 
 S = TypeVar("S", Step, CorpusStep)
 T = TypeVar("T")
@@ -62,19 +61,19 @@ class StageCounters:
     skipped: int = 0  # kept out by the gate, or by a fault of an earlier stage
     faults: int = 0  # that this stage added
     seconds: float = 0.0  # wall time inside the stage
-    tally: CallCounts = field(default_factory=CallCounts)  # model calls asked and remembered
+    calls: CallCounts = field(default_factory=CallCounts)  # model calls asked and remembered
 
     @classmethod
     def of(cls, tree: Mapping[str, Any]) -> StageCounters:
         """From what `dataclasses.asdict` makes of one."""
-        return cls(**{**tree, "tally": CallCounts.of(tree["tally"])})
+        return cls(**{**tree, "calls": CallCounts.of(tree["calls"])})
 
     def take(self) -> StageCounters:
         """What was counted since the last take; counting goes on from nothing."""
         taken = copy.deepcopy(self)
         self.rows = self.skipped = self.faults = 0
         self.seconds = 0.0
-        self.tally.clear()
+        self.calls.clear()
         return taken
 
     def add(self, other: StageCounters) -> None:
@@ -83,7 +82,7 @@ class StageCounters:
         self.skipped += other.skipped
         self.faults += other.faults
         self.seconds += other.seconds
-        self.tally.add(other.tally)
+        self.calls.add(other.calls)
 
 
 class QuestionExecutor:
@@ -106,13 +105,13 @@ class QuestionExecutor:
         asking: Asking = SingleFlight()
         self._stages: list[tuple[Stage[Step], Ask]] = []
         for i, stage in enumerate(recipe.question):
-            within = cached(kit, memo, self.counts[stage.name].tally, asking)
+            within = cached(kit, memo, self.counts[stage.name].calls, asking)
             ask = stage.step.open(within)
-            if "outcome" in stage.step.writes():
+            if decides(stage.step):
                 ask = decided(stage, ask, within, recipe.question[:i], rules)
             else:
                 after = recipe.question[i + 1 : i + 2]
-                last = any("outcome" in s.step.writes() for s in after)
+                last = any(decides(s.step) for s in after)
                 ask = limited(stage, ask, last, rules)
             self._stages.append((stage, ask))
 
@@ -133,7 +132,7 @@ async def _pass(stage: Stage[Step], ask: Ask, rows: list[Question], count: Stage
     start = time.perf_counter()
     # A row whose ranking broke has no honest evidence: only the stage that names the outcome still runs. One
     # that lost a stage to time goes on with what it has.
-    broken = [not goes_on(q) and "outcome" not in stage.step.writes() for q in rows]
+    broken = [not goes_on(q) and not decides(stage.step) for q in rows]
     chosen = [i for i, q in enumerate(rows) if not broken[i] and stage.admits(q)]
     out = await _watched(stage.name, ask([rows[i] for i in chosen])) if chosen else []
     if [q.id for q in out] != [rows[i].id for i in chosen]:
@@ -184,20 +183,20 @@ class CorpusExecutor:
         self.counts = {s.name: StageCounters() for s in recipe.corpus}
         asking: Asking = SingleFlight()
         self._stages: list[tuple[Stage[CorpusStep], Build]] = [
-            (s, s.step.open(cached(kit, memo, self.counts[s.name].tally, asking))) for s in recipe.corpus
+            (s, s.step.open(cached(kit, memo, self.counts[s.name].calls, asking))) for s in recipe.corpus
         ]
 
     async def texts(self, sources: pa.Table) -> pa.Table:
         """The stages before the split: one row per source."""
-        return await self._through(sources, lambda s: not isinstance(s, Split | Embed))
+        return await self._through(sources, lambda s: table_of(s) == "texts")
 
     async def passages(self, texts: pa.Table) -> pa.Table:
         """The split: one row per chunk, with its text."""
-        return await self._through(texts, lambda s: isinstance(s, Split))
+        return await self._through(texts, lambda s: table_of(s) == "passages")
 
     async def vectors(self, chunks: pa.Table, model: Model) -> pa.Table:
         """One embedder over the chunks."""
-        return await self._through(chunks, lambda s: isinstance(s, Embed) and s.model == model)
+        return await self._through(chunks, lambda s: table_of(s) == "vectors" and embedder_of(s) == model)
 
     async def __call__(self, sources: pa.Table) -> CorpusTables:
         """All stages."""

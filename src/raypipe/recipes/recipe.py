@@ -11,14 +11,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, get_args
 
 from raypipe.core import config
 from raypipe.core.config import Resolve, Where, did_you_mean
 from raypipe.core.digests import stable
 from raypipe.core.errors import ConfError
 from raypipe.core.protocols import CorpusStep, GraphRef, Model, Step
-from raypipe.core.records import Question, digest
+from raypipe.core.records import Question, SourceKind, digest
+from raypipe.recipes.contract import decides, embedder_of, named_by, source_kinds, table_of
 from raypipe.steps.bm25 import Bm25
 from raypipe.steps.decide import Decide
 from raypipe.steps.demote import Demote
@@ -103,34 +104,39 @@ class Recipe:
 
     def texts_digest(self) -> str:
         """Names the parsed sources: the corpus stages before the split."""
-        return digest("texts", *(s.digest() for s in self.corpus if not isinstance(s.step, Split | Embed)))
+        return digest("texts", *(s.digest() for s in self.corpus if table_of(s.step) == "texts"))
 
     def passages_digest(self) -> str:
         """Names the passages: the parsed sources and the split."""
-        return digest("passages", *(s.digest() for s in self.corpus if not isinstance(s.step, Embed)))
+        return digest("passages", *(s.digest() for s in self.corpus if table_of(s.step) != "vectors"))
 
     def vectors_digest(self, model: Model) -> str:
         """Names the searched copy of one embedder's vectors."""
-        stage = next(s for s in self.corpus if isinstance(s.step, Embed) and s.step.model == model)
+        stage = next(s for s in self._embedding() if embedder_of(s.step) == model)
         return digest("vectors", self.passages_digest(), stage.digest())
 
     def embedders(self) -> tuple[Model, ...]:
         """The models whose vectors are searched."""
-        return tuple(s.step.model for s in self.corpus if isinstance(s.step, Embed))
+        return tuple(embedder_of(s.step) for s in self._embedding())
+
+    def _embedding(self) -> list[Stage[CorpusStep]]:
+        return [s for s in self.corpus if table_of(s.step) == "vectors"]
+
+    def source_kinds(self) -> tuple[SourceKind, ...]:
+        """The kinds of sources that can be searched."""
+        named = [k for s in self.corpus if (k := source_kinds(s.step)) is not None]
+        return named[0] if named else get_args(SourceKind)
 
     def models(self) -> tuple[Model, ...]:
         """Every model that a step names, each once, in the order in which they are met."""
-        return tuple(v for v in self._named() if isinstance(v, Model))
+        return tuple(v for v in named_by(*self._steps()) if isinstance(v, Model))
 
     def graphs(self) -> tuple[GraphRef, ...]:
         """Every knowledge graph that a step names, each once."""
-        return tuple(v for v in self._named() if isinstance(v, GraphRef))
+        return tuple(v for v in named_by(*self._steps()) if isinstance(v, GraphRef))
 
-    def _named(self) -> list[Model | GraphRef]:
-        found: list[Model | GraphRef] = []
-        for stage in (*self.corpus, *self.question):
-            _collect(stage.step, found)
-        return found
+    def _steps(self) -> list[Step | CorpusStep]:
+        return [s.step for s in (*self.corpus, *self.question)]
 
 
 RANKING = ("order", "hits", "citations")
@@ -162,23 +168,6 @@ def _ungated(stage: Stage[Step], said: set[str]) -> Stage[Step]:
     """The stage with the gates alone whose replies are still made."""
     when = {r: labels for r, labels in stage.when.items() if f"replies.{r}" in said}
     return replace(stage, when=MappingProxyType(when))
-
-
-def _collect(value: Any, found: list[Model | GraphRef]) -> None:
-    if isinstance(value, Model | GraphRef):
-        if value not in found:
-            found.append(value)
-        if isinstance(value, GraphRef):
-            _collect(value.embedder, found)
-    elif dataclasses.is_dataclass(value):
-        for f in dataclasses.fields(value):
-            _collect(getattr(value, f.name), found)
-    elif isinstance(value, tuple):
-        for v in value:
-            _collect(v, found)
-    elif isinstance(value, Mapping):
-        for v in value.values():
-            _collect(v, found)
 
 
 def load(path: Path, resolve: Resolve) -> Recipe:
@@ -254,18 +243,28 @@ def _check(recipe: Recipe, where: Where) -> None:
     for i, stage in enumerate(recipe.corpus):
         _check_reads(stage, stage.step.reads(), columns, where.at("corpus").at(i))
         columns |= stage.step.writes()
+        if table_of(stage.step) == "vectors":
+            _embedder(stage, where.at("corpus").at(i))
     known = GIVEN | {f"index.{c}" for c in columns}
     for i, q in enumerate(recipe.question):
         here = where.at("question").at(i)
         _check_reads(q, q.step.reads() | {f"replies.{r}" for r in q.when}, known, here)
-        if isinstance(q.step, Dense) and q.step.model not in recipe.embedders():
+        if "index.vector" in q.step.reads() and (model := _embedder(q, here)) not in recipe.embedders():
             embedded = ", ".join(m.name for m in recipe.embedders()) or "nothing"
             raise here.error(
-                f"dense searches vectors of {q.step.model.name!r}; the corpus half embeds {embedded}"
+                f"{q.name} searches vectors of {model.name!r}; the corpus half embeds {embedded}"
             )
         known |= q.step.writes()
-    if not recipe.question or not isinstance(recipe.question[-1].step, Decide):
+    if not recipe.question or not decides(recipe.question[-1].step):
         raise where.at("question").error("the last step must be decide: it says which reply is the answer")
+
+
+def _embedder(stage: Stage[Any], where: Where) -> Model:
+    """The one embedder of a stage. Raises ConfError for none or several."""
+    try:
+        return embedder_of(stage.step)
+    except ValueError as e:
+        raise where.error(f"{stage.name}: {e}") from e
 
 
 def _check_reads(stage: Stage[Any], reads: frozenset[str], known: frozenset[str], where: Where) -> None:

@@ -22,7 +22,7 @@ def print_report(console: Console, report: Mapping[str, Any], outputs: Outputs) 
     console.print(Text(f"{inputs}, {report['chunks']} chunks"))
     if report["parser_fallbacks"]:
         console.print(Text(f"{report['parser_fallbacks']} pages were left to the reference parser"))
-    _normalised(console, report["normalised"])
+    _normalized(console, report["normalized"])
     _scores(console, report)
     if cut := report["answer_cut"]:
         console.print(
@@ -31,13 +31,16 @@ def print_report(console: Console, report: Mapping[str, Any], outputs: Outputs) 
         )
     if report["without_truth"]:
         console.print(Text(f"{report['without_truth']} more questions have no truth in the dataset"))
-    steps = grid("step", "rows", "planned", "asked", "remembered", "skipped", "faults", "seconds")
+    steps = grid("step", "rows", "planned", "computed", "cached", "skipped", "faults", "seconds")
     for s in report["steps"]:
-        counts = (str(s[k]) for k in ("rows", "planned", "asked", "remembered", "skipped", "faults"))
-        steps.add_row(Text(s["step"]), *counts, f"{s['seconds']:.1f}")
+        planned = "not known" if s["planned"] is None else str(s["planned"])
+        counts = (str(s[k]) for k in ("computed", "cached", "skipped", "faults"))
+        steps.add_row(Text(s["step"]), str(s["rows"]), planned, *counts, f"{s['seconds']:.1f}")
     console.print(steps)
-    planned, asked, known = (sum(s[k] for s in report["steps"]) for k in ("planned", "asked", "remembered"))
-    console.print(Text(f"calls: {planned} planned, {asked} made, {known} remembered"))
+    bounds = [s["planned"] for s in report["steps"]]
+    planned = "not known how many" if None in bounds else str(sum(bounds))
+    computed, known = (sum(s[k] for s in report["steps"]) for k in ("computed", "cached"))
+    console.print(Text(f"calls: {planned} planned, {computed} computed, {known} cached"))
     if report["resumed"]:
         console.print(Text(resumed(report)))
     for name, cost in _costs(report):
@@ -53,10 +56,10 @@ def print_report(console: Console, report: Mapping[str, Any], outputs: Outputs) 
 
 
 def print_losses(console: Console, found: Mapping[str, Any]) -> None:
-    """What became of the rows of a run, and each that could not be done (`letters.Losses`)."""
+    """What became of the rows of a run, and each that could not be done (`dead_letters.DeadLetters`)."""
     table = grid("rows", "in all", "done", "dead letters", "to do")
     for t in found["rows"]:
-        table.add_row(t["what"], *(str(t[k]) for k in ("rows", "done", "dead", "todo")))
+        table.add_row(t["kind"], *(str(t[k]) for k in ("rows", "done", "failed", "pending")))
     console.print(table)
     for x in found["faults"]:
         again = "tried again by the next run" if x["transient"] else "given up"
@@ -77,10 +80,10 @@ def _costs(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         if s["prompt_tokens"] or s["generated_tokens"]:
             yield s["step"], _tokens(s)
     if judge := report["judge"]:
-        said = f"{judge['model']}, {judge['asked']} asked, {judge['remembered']} remembered"
+        said = f"{judge['model']}, {judge['computed']} computed, {judge['cached']} cached"
         lost = f"{judge['unreadable']} unreadable, {judge['no_reply']} without a reply"
         yield "judge", f"{said}, {lost}; {_tokens(judge)}"
-    if planted := report["planted"]:
+    if planted := report["prompt_injection"]:
         said = f"{planted['followed']} of {planted['exposed']} reached the answer"
         yield "orders planted in pages", said if planted["exposed"] else "none in this evidence"
 
@@ -93,7 +96,7 @@ def _tokens(cost: Mapping[str, Any]) -> str:
 
 def print_crag(console: Console, found: Mapping[str, Any]) -> None:
     """What `metrics.files.score_crag_file` found."""
-    _normalised(console, found["normalised"])
+    _normalized(console, found["normalized"])
     _scores(console, {**found, "slices": []})
 
 
@@ -126,9 +129,9 @@ def grid(*columns: str) -> Table:
     return table
 
 
-def _normalised(console: Console, normalised: Mapping[str, int]) -> None:
-    if normalised:
-        listed = ", ".join(f"{what} {n}" for what, n in normalised.items())
+def _normalized(console: Console, normalized: Mapping[str, int]) -> None:
+    if normalized:
+        listed = ", ".join(f"{what} {n}" for what, n in normalized.items())
         console.print(Text(f"put right on the way in: {listed}"))
 
 

@@ -16,18 +16,19 @@ def print_plan(console: Console, plan: Mapping[str, Any]) -> None:
     """What an eval may have to ask, and why. Seconds are those of all processes together."""
     steps = plan["steps"]
     guessed = not all(_sure(s) for s in steps)
-    tokens = any(s["estimate"]["tokens"][1] for s in steps)
-    columns = [*(["likely (runs)"] if guessed else []), "time", *(["tokens"] if tokens else []), "because"]
-    shown = grid("step", "rows", "remembered", "may ask", *columns)
+    tokens = any(s["estimate"]["tokens"][1] != 0 for s in steps)
+    columns = [*(["expected (runs)"] if guessed else []), "time", *(["tokens"] if tokens else []), "because"]
+    shown = grid("step", "rows", "cached", "max calls", *columns)
     for s in steps:
         several = len(s["reasons"]) > 1
-        reasons = ", ".join(f"{why} {n:,}" if several else why for why, n in s["reasons"].items())
-        cells = [f"{s['rows']:,}", f"{s['remembered']:,}", _bound(s["may_ask"], _sure(s))]
+        reasons = ", ".join(f"{why} {_number(n)}" if several else why for why, n in s["reasons"].items())
+        cells = [_number(s["rows"]), f"{s['cached']:,}", _bound(s["max_calls"], _sure(s))]
         cells += [_guess(s)] if guessed else []
         cells += [_range(s["estimate"]["seconds"]), *([_counts(s["estimate"]["tokens"])] if tokens else [])]
         shown.add_row(Text(s["step"]), *cells, Text(reasons))
     console.print(shown)
-    said = f"{_bound(sum(s['may_ask'] for s in steps), not guessed)} calls"
+    most = _total([s["max_calls"] for s in steps])
+    said = "calls: not known" if most is None else f"{_bound(most, not guessed)} calls"
     if guessed and all(s["estimate"]["calls"] is not None for s in steps):
         calls = [sum(s["estimate"]["calls"][i] for s in steps) for i in (0, 1)]
         said += f", {_counts(calls)} by what earlier runs asked"
@@ -36,11 +37,21 @@ def print_plan(console: Console, plan: Mapping[str, Any]) -> None:
 
 def _sure(step: Mapping[str, Any]) -> bool:
     """Whether the calls that a step may make are those that it will make."""
-    return step["exact"] or not step["may_ask"]
+    return bool(step["exact"] or step["max_calls"] == 0)
 
 
-def _bound(calls: int, sure: bool) -> str:
-    return f"{'' if sure else 'at most '}{calls:,}"
+def _bound(calls: int | None, sure: bool) -> str:
+    return f"{'' if sure or calls is None else 'at most '}{_number(calls)}"
+
+
+def _number(n: int | None) -> str:
+    return "not known" if n is None else f"{n:,}"
+
+
+def _total(numbers: Sequence[float | None]) -> Any:
+    """The sum; None where one of them is not known."""
+    known = [n for n in numbers if n is not None]
+    return sum(known) if len(known) == len(numbers) else None
 
 
 def _guess(step: Mapping[str, Any]) -> str:
@@ -54,7 +65,10 @@ def _guess(step: Mapping[str, Any]) -> str:
 
 
 def _megabytes(plan: Mapping[str, Any]) -> str:
-    low, high = (f"{sum(s['estimate']['bytes'][i] for s in plan['steps']) / 1e6:,.1f}" for i in (0, 1))
+    least, most = (_total([s["estimate"]["bytes"][i] for s in plan["steps"]]) for i in (0, 1))
+    if most is None:
+        return f"{least / 1e6:,.1f} MB or more"
+    low, high = f"{least / 1e6:,.1f}", f"{most / 1e6:,.1f}"
     return f"{high} MB" if low == high else f"{low} - {high} MB"
 
 
@@ -65,26 +79,26 @@ def print_placement(console: Console, placement: Mapping[str, Any]) -> None:
         held = f"{p['cpus']:g} CPU" + (f" and {p['device']}" if p["gpus"] else "")
         memory = f"; {p['arithmetic']}" if p["memory"] else ""
         note = f"; {p['note']}" if p["note"] else ""
-        console.print(Text(f"  {p['who']}: {p['actors']} x {held}{memory}{note}"), soft_wrap=True)
+        console.print(Text(f"  {p['name']}: {p['actors']} x {held}{memory}{note}"), soft_wrap=True)
     slowest = placement["bottleneck"]
     if slowest is None:
         console.print(Text("what takes the longest is not known: nothing to do, or no run measured it here"))
         return
-    where, took = slowest["where"], seconds(slowest["seconds"])
+    where, took = slowest["pool"], seconds(slowest["seconds"])
     said = f"{slowest['stage']} in {where}, at most {took}, {slowest['share']:.0%} of the clock"
     console.print(Text(f"what takes the longest: {said}"), soft_wrap=True)
 
 
 STATES = {
     "reused": "answered before this run; nothing was asked for it",
-    "made": "answered by this run",
+    "computed": "answered by this run",
     "fault": "could not be done",
     "missing": "was not reached",
 }
 
 
 def print_story(console: Console, story: Mapping[str, Any]) -> None:
-    """One row of a run (`why.Story`)."""
+    """One row of a run (`explain.Explanation`)."""
     console.print(Text(f"{story['question']}: {STATES[story['state']]}", "bold"))
     if story["outcome"]:
         console.print(Text(f"{story['answer']}  [{story['outcome']}]"))
@@ -105,23 +119,23 @@ def print_story(console: Console, story: Mapping[str, Any]) -> None:
         console.print(Text(f"against run {story['previous']}: {row}"))
     for d in story["differences"]:
         console.print(Text(f"  {_difference(d)}"), soft_wrap=True)
-    shown = grid("step", "requests", "remembered", "asked", "because")
+    shown = grid("step", "requests", "cached", "computed", "because")
     for s in story["steps"]:
-        counts = ("not known" if s[k] is None else str(s[k]) for k in ("requests", "remembered", "asked"))
-        shown.add_row(Text(s["step"]), *counts, Text(s["why"]))
+        counts = ("not known" if s[k] is None else str(s[k]) for k in ("requests", "cached", "computed"))
+        shown.add_row(Text(s["step"]), *counts, Text(s["reason"]))
     console.print(shown)
 
 
 def print_changes(console: Console, found: Mapping[str, Any]) -> None:
     """What a run changed (`changes.Changes`)."""
-    counts = f"{found['common']} questions in both runs, {found['new']} new, {found['gone']} gone"
+    counts = f"{found['common']} questions in both runs, {found['new']} new, {found['removed']} gone"
     console.print(Text(f"against run {found['before']}: {counts}", "bold"))
-    other = sum(found["otherwise"].values())
+    other = sum(found["other_path"].values())
     said = f"{len(found['changed'])} answers changed, {other} are the same by another path"
     console.print(Text(f"{said}, {found['same']} are the same throughout"))
     for c in found["changed"][:CHANGES_SHOWN]:
         console.print(Text(f"{c['question']}  {c['query']}", "bold"), soft_wrap=True)
-        because = f", because {_difference(c['because'])}" if c["because"] else ""
+        because = f", because {_difference(c['cause'])}" if c["cause"] else ""
         console.print(Text(f"  parts at {c['step']}{because}"), soft_wrap=True)
         for when in ("before", "after"):
             said = c[when]
@@ -138,11 +152,13 @@ CHANGES_SHOWN = 20  # on a terminal
 
 def _difference(d: Mapping[str, Any]) -> str:
     before, after = (x if len(x) <= 60 else x[:59] + "\u2026" for x in (d["before"], d["after"]))
-    return f"{d['stage']}.{d['what']} was {before or 'not there'}, is {after or 'gone'}"
+    return f"{d['stage']}.{d['field']} was {before or 'not there'}, is {after or 'gone'}"
 
 
-def _counts(estimate: Sequence[int]) -> str:
+def _counts(estimate: Sequence[int | None]) -> str:
     low, high = estimate
+    if high is None:
+        return "not known"
     return f"{high:,}" if low == high else f"{low:,}-{high:,}"
 
 

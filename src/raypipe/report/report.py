@@ -24,9 +24,9 @@ class StepLine:
 
     step: str  # its name in the recipe
     rows: int  # that reached it, let in or not
-    planned: int  # calls that the plan said may be made; never fewer than asked
-    asked: int  # model or graph calls made; for parse and split: sources that were worked on
-    remembered: int  # calls answered from the memo
+    planned: int | None  # most calls by the plan, never fewer than asked; None: it could not say
+    computed: int  # model or graph calls made; for parse and split: sources that were worked on
+    cached: int  # calls answered from the memo
     skipped: int  # rows that its gate, or an earlier fault, kept out
     faults: int  # rows it could not do
     seconds: float  # wall time inside the step, summed over its actors
@@ -42,8 +42,8 @@ class JudgeLine:
 
     model: str  # its name in models.yaml
     pairs: int  # predictions with a truth that the rule leaves to a judge
-    asked: int  # calls made
-    remembered: int  # calls answered from the memo
+    computed: int  # calls made
+    cached: int  # calls answered from the memo
     unreadable: int  # predictions whose verdict is hallucination because no reply was a judgement
     no_reply: int  # predictions that stay unscored because the judge could not be asked
     faults: Mapping[str, int]  # reason -> calls without a reply
@@ -86,7 +86,7 @@ class EvalReport:
     chunks: int
     pages_compared: int  # parsed a second time by the reference parser
     parser_fallbacks: int  # pages that the fast parser left to the reference parser
-    normalised: Mapping[str, int]  # what was put right on the way in -> how often
+    normalized: Mapping[str, int]  # what was put right on the way in -> how often
     without_truth: int  # questions that cannot be scored: the dataset has no answer
     faults: tuple[FaultCount, ...]
     steps: tuple[StepLine, ...]  # corpus steps, then question steps, in recipe order
@@ -94,7 +94,7 @@ class EvalReport:
     resumed: int = 0  # parts that attempts before this one did, which were stopped; the steps count them
     judge: JudgeLine | None = None  # None: nobody was asked
     answer_cut: AnswerCut | None = None  # None: answers are as long as they are
-    planted: PromptInjection | None = None  # orders in pages; None: no language model was asked
+    prompt_injection: PromptInjection | None = None  # orders in pages; None: no language model was asked
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ def to_json(report: EvalReport) -> dict[str, Any]:
         "chunks": report.chunks,
         "pages_compared": report.pages_compared,
         "parser_fallbacks": report.parser_fallbacks,
-        "normalised": dict(report.normalised),
+        "normalized": dict(report.normalized),
         "without_truth": report.without_truth,
         "faults": sum(f.rows for f in report.faults),
         "faults_by_reason": [asdict(f) for f in report.faults],
@@ -136,7 +136,9 @@ def to_json(report: EvalReport) -> dict[str, Any]:
             for s in marks.slices
         ],
         "answer_cut": asdict(report.answer_cut) if report.answer_cut else None,
-        "planted": {**asdict(report.planted), "rate": report.planted.rate} if report.planted else None,
+        "prompt_injection": {**asdict(report.prompt_injection), "rate": report.prompt_injection.rate}
+        if report.prompt_injection
+        else None,
         "seconds": report.seconds,
         "resumed": report.resumed,
         "steps": [asdict(s) for s in report.steps],

@@ -1,1 +1,1 @@
-"""One question at a time: answering over a release, over HTTP (`http`) and on Ray Serve (`ray`)."""
+"""Serving: one question at a time over a release, over HTTP (`http`) and on Ray Serve (`ray`)."""

@@ -1,5 +1,5 @@
-"""How the endpoint meets the world: who may ask, and how much is taken on. Plain values, which travel to
-replicas and open nothing.
+"""Configuration of the endpoint: keys, limits, the page, traces. Plain values, which travel to replicas and
+open nothing.
 """
 
 from __future__ import annotations
@@ -12,32 +12,32 @@ from dataclasses import dataclass, field
 from raypipe.core.errors import ConfError
 
 KEY_CHARS = 16
-"""The least that a key has: 16 characters of base64 are 96 bits, which nobody guesses."""
+"""Minimum length of a key: 16 characters of base64 are 96 bits, too many to guess."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestLimits:
-    """What one gateway takes on. The defaults suit one machine of two cores."""
+    """Limits of one gateway. The defaults suit one machine of two cores."""
 
-    ongoing: int = 32  # requests being answered at once; the next is told to come again
-    body_bytes: int = 32 << 20  # fifty real pages are 16 MB on average
-    body_s: float = 10.0  # for a body to arrive: 32 MiB at 27 Mbit/s; slower ones are cut
+    max_ongoing_requests: int = 32  # answered at once; the next gets 429
+    max_body_bytes: int = 32 << 20  # fifty real pages are 16 MB on average
+    body_timeout_s: float = 10.0  # for a body to arrive: 32 MiB at 27 Mbit/s; slower ones are cut
     deadline_s: float = 30.0  # of a request that names none; CRAG's limit for a question
-    longest_s: float = 120.0  # of any request
+    max_deadline_s: float = 120.0  # of any request
 
     def __post_init__(self) -> None:
-        if self.ongoing < 1 or self.body_bytes < 1:
-            raise ValueError("limits: expected ongoing and body_bytes of at least 1")
-        if not 0 < self.deadline_s <= self.longest_s or self.body_s <= 0:
-            raise ValueError("limits: expected 0 < deadline_s <= longest_s, and body_s above 0")
+        if self.max_ongoing_requests < 1 or self.max_body_bytes < 1:
+            raise ValueError("limits: expected max_ongoing_requests and max_body_bytes of at least 1")
+        if not 0 < self.deadline_s <= self.max_deadline_s or self.body_timeout_s <= 0:
+            raise ValueError("limits: expected 0 < deadline_s <= max_deadline_s, and body_timeout_s above 0")
 
 
 @dataclass(frozen=True, slots=True)
 class ApiKeys:
-    """The keys that open the endpoint: none of them (loopback only), some, or `open` for everyone."""
+    """The accepted API keys. With none, only loopback requests are accepted, unless `open`."""
 
     digests: tuple[bytes, ...] = ()  # SHA-256 of each: what travels to replicas opens nothing
-    open: bool = False  # whoever reaches the port may ask
+    open: bool = False  # every request is accepted
 
     @classmethod
     def of(cls, keys: Iterable[str]) -> ApiKeys:
@@ -52,7 +52,7 @@ class ApiKeys:
             digests.append(hashlib.sha256(key.encode()).digest())
         return cls(tuple(digests))
 
-    def knows(self, key: str) -> bool:
+    def accepts(self, key: str) -> bool:
         """Compares with every key, each in constant time."""
         given = hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()
         matches = [hmac.compare_digest(given, d) for d in self.digests]
@@ -61,9 +61,9 @@ class ApiKeys:
 
 @dataclass(frozen=True, slots=True)
 class ServerConfig:
-    """How the endpoint meets the world."""
+    """Keys, limits and options of the endpoint."""
 
     keys: ApiKeys = field(default_factory=ApiKeys)
     limits: RequestLimits = field(default_factory=RequestLimits)
     page: bool = True  # the web page at /
-    traces: str | None = None  # where spans are sent, as OTLP over HTTP: http://collector:4318/v1/traces
+    traces: str | None = None  # OTLP collector over HTTP: http://collector:4318/v1/traces

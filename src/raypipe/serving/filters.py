@@ -1,4 +1,4 @@
-"""What may be searched: where each source of a store came from, and which of them a request wants.
+"""Filters: which sources a request may search, by host and by id, and the urls of a store's sources.
 
 Knows the store's questions and their citations. A url is only compared, never opened.
 """
@@ -16,10 +16,9 @@ from raypipe.store import Store
 
 @dataclass(frozen=True, slots=True)
 class Filters:
-    """Which sources may be searched. A source must fit every filter that is given; none: every source
-    fits."""
+    """Which sources may be searched. A source must match every filter that is given."""
 
-    hosts: tuple[str, ...] = ()  # a source was cited from one of these, or from a name below it
+    hosts: tuple[str, ...] = ()  # of a url that cites the source, or a parent domain of it
     sources: tuple[str, ...] = ()  # source ids
 
     def __bool__(self) -> bool:
@@ -27,15 +26,17 @@ class Filters:
 
 
 def narrow(question: Question, filters: Filters) -> Question:
-    """The question with the citations, and of them the sources, that fit. One without citations of its own,
-    about a whole store, stays as it is."""
+    """The question with only the citations and sources that match. A question without citations, about the
+    whole store, is unchanged."""
     if question.citations is None or not filters:
         return question
-    cited = tuple(_narrowed(c, filters) for c in question.citations if within(c.url, filters.hosts))
+    cited = tuple(
+        _narrow_citation(c, filters) for c in question.citations if host_matches(c.url, filters.hosts)
+    )
     return replace(question, citations=tuple(c for c in cited if c.sources()))
 
 
-def _narrowed(citation: Citation, filters: Filters) -> Citation:
+def _narrow_citation(citation: Citation, filters: Filters) -> Citation:
     if not filters.sources:
         return citation
     page, snippet, name = (
@@ -44,11 +45,13 @@ def _narrowed(citation: Citation, filters: Filters) -> Citation:
     return replace(citation, page=page, snippet=snippet, name=name)
 
 
-def within(url: str, hosts: Collection[str]) -> bool:
-    """True if the url's host is one of these or below one; with no hosts every url fits.
+def host_matches(url: str, hosts: Collection[str]) -> bool:
+    """True if the url's host is one of these or a subdomain of one, or if there are no hosts.
 
-    >>> within("https://en.example.org/a", ["example.org"]), within("https://anexample.org/", ["example.org"])
-    (True, False)
+    >>> host_matches("https://en.example.org/a", ["example.org"])
+    True
+    >>> host_matches("https://anexample.org/", ["example.org"])
+    False
     """
     if not hosts:
         return True
@@ -60,35 +63,35 @@ def within(url: str, hosts: Collection[str]) -> bool:
 
 
 class CitationCatalog:
-    """The citations of every stored question, read when they are first needed: some seconds and 70 MB for
-    CRAG's 135,000."""
+    """The citations of all stored questions, read at the first use: some seconds and 70 MB for CRAG's
+    135,000."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._reading = threading.Lock()
+        self._lock = threading.Lock()
         self._urls: dict[str, list[str]] | None = None
 
     def urls(self, sources: Collection[str]) -> dict[str, str]:
-        """The url of each source that some question cites; of several, the first's."""
-        known = self._known()
-        return {s: known[s][0] for s in sources if s in known}
+        """The url of each source that a question cites: the first of several."""
+        urls = self._urls_by_source()
+        return {s: urls[s][0] for s in sources if s in urls}
 
     def citations(self, question: str, filters: Filters) -> tuple[Citation, ...]:
-        """Citations of a question about the whole store: one for each source that fits, by source id."""
+        """Citations for a question about the whole store: one for each matching source, by source id."""
         return tuple(
-            Citation(question, i, u, "", s, None, None) for i, (s, u) in enumerate(self._fit(filters))
+            Citation(question, i, u, "", s, None, None) for i, (s, u) in enumerate(self._matching(filters))
         )
 
-    def _fit(self, filters: Filters) -> Iterator[tuple[str, str]]:
-        known = self._known()
-        for source in sorted(set(filters.sources) or known):
-            fit = (url for url in known.get(source, ("",)) if within(url, filters.hosts))
-            if (url := next(fit, None)) is not None:
+    def _matching(self, filters: Filters) -> Iterator[tuple[str, str]]:
+        urls = self._urls_by_source()
+        for source in sorted(set(filters.sources) or urls):
+            matching = (url for url in urls.get(source, ("",)) if host_matches(url, filters.hosts))
+            if (url := next(matching, None)) is not None:
                 yield source, url
 
-    def _known(self) -> dict[str, list[str]]:
-        """Source id -> the urls that it was cited from, each once, by question id and rank."""
-        with self._reading:
+    def _urls_by_source(self) -> dict[str, list[str]]:
+        """Source id -> the urls that cite it, each once, by question id and rank."""
+        with self._lock:
             if self._urls is None:
                 found: dict[str, list[str]] = {}
                 table = self._store.dataset("questions").to_table(columns=["id", "citations"]).sort_by("id")

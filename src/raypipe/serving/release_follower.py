@@ -1,4 +1,4 @@
-"""The live release of a store, followed without a restart."""
+"""Follows the live release of a store, without a restart."""
 
 from __future__ import annotations
 
@@ -14,88 +14,90 @@ from raypipe.serving.answerer import Answerer, NotReady
 from raypipe.serving.request import SharedKit
 from raypipe.store import Store
 
-FOLLOW_S = 1.0
-"""Between two looks at the pointer to the live release: a small file, some milliseconds."""
+POLL_S = 1.0
+"""Between two reads of the pointer to the live release: a small file, some milliseconds."""
 
-OPENING_S = 5.0
-"""What the request that finds another release waits for it. After that the one it knows answers this request,
-too, and the other is opened beside it: loading a model's weights may take minutes."""
+OPEN_WAIT_S = 5.0
+"""How long the request that finds a new release waits for it to open. Then the current release answers this
+request too, and the new one is opened in the background: loading a model's weights may take minutes."""
 
-REFUSED_S = 60.0
-"""Before a release that could not be opened is tried again: its models may be loaded for that, which holds up
-nobody else but costs the machine."""
+REOPEN_S = 60.0
+"""Before a release that failed to open is tried again: opening may load its models, which delays no request
+but costs the machine."""
 
 log = logging.getLogger("raypipe.serving.release_follower")
 
 
 class ReleaseFollower:
-    """The live release of a store, followed: each request is answered by the one that was live when it came.
+    """Follows the live release: the release that was live when a request came answers all of it.
 
-    The pointer is read again when a request comes and FOLLOW_S are over. Whoever finds that it moved opens
-    the new tables; the others go on with the release that they know. A release that cannot be opened is not
-    followed, the log says why, and after REFUSED_S it is tried again.
+    The pointer is read again when a request comes and POLL_S have passed. The request that finds a new
+    release opens its tables; other requests use the current release meanwhile. A release that cannot be
+    opened is not followed, the log says why, and it is tried again after REOPEN_S.
     """
 
-    def __init__(self, kit: SharedKit, store: str, rules: DegradePolicy | None = None) -> None:
-        self._kit, self._uri, self._rules = kit, store, rules
-        self._now: Answerer | None = None
-        self._looked = -FOLLOW_S
-        self._looking = asyncio.Lock()
-        self._look_beside: asyncio.Task[None] | None = None  # held here: a loop holds its tasks weakly
-        self._refused = ("", 0.0)  # id of the release that could not be opened; when it is tried again
+    def __init__(self, kit: SharedKit, store: str, policy: DegradePolicy | None = None) -> None:
+        self._kit, self._uri, self._policy = kit, store, policy
+        self._current: Answerer | None = None
+        self._polled_at = -POLL_S
+        self._poll_lock = asyncio.Lock()
+        self._poll_task: asyncio.Task[None] | None = None  # kept here: a loop holds its tasks weakly
+        self._refused = ("", 0.0)  # id of the release that failed to open; when it is tried again
 
     async def current(self) -> Answerer:
-        """What answers now. Raises NotReady before the first release."""
-        if self._now is None:
-            await self._look_once()
-        elif self._stale() and (self._look_beside is None or self._look_beside.done()):
-            self._look_beside = asyncio.ensure_future(self._look_once())
-            await asyncio.wait({self._look_beside}, timeout=OPENING_S)
-        if self._now is None:
-            raise NotReady(f"{self._uri}: nothing is live; `raypipe promote DIR` releases a finished eval")
-        return self._now
+        """The answerer of the live release. Raises NotReady before the first release."""
+        if self._current is None:
+            await self._poll_if_due()
+        elif self._poll_due() and (self._poll_task is None or self._poll_task.done()):
+            self._poll_task = asyncio.ensure_future(self._poll_if_due())
+            await asyncio.wait({self._poll_task}, timeout=OPEN_WAIT_S)
+        if self._current is None:
+            raise NotReady(f"{self._uri}: no release is live; `raypipe promote DIR` releases a finished eval")
+        return self._current
 
-    async def _look_once(self) -> None:
-        async with self._looking:
-            if self._stale():
-                await self._look()
-                self._looked = time.monotonic()
+    async def _poll_if_due(self) -> None:
+        async with self._poll_lock:
+            if self._poll_due():
+                await self._poll()
+                self._polled_at = time.monotonic()
 
-    def _stale(self) -> bool:
-        return time.monotonic() - self._looked >= FOLLOW_S
+    def _poll_due(self) -> bool:
+        return time.monotonic() - self._polled_at >= POLL_S
 
-    async def _look(self) -> None:
+    async def _poll(self) -> None:
         try:
             release = await asyncio.to_thread(lambda: live(Store.open(self._uri)))
-        except (RaypipeError, OSError) as e:  # a file that is damaged or gone; a network that is away
-            if self._now is None:
+        except (RaypipeError, OSError) as e:  # a damaged or missing file; a network that is down
+            if self._current is None:
                 raise NotReady(str(e)) from e
-            log.error("the pointer to the live release cannot be read, %s goes on: %s", self._now.release, e)
+            log.error(
+                "the pointer to the live release cannot be read, %s stays: %s", self._current.release, e
+            )
             return
         if release is None or (release.id == self._refused[0] and time.monotonic() < self._refused[1]):
             return
-        if self._now is not None and release.id == self._now.release:
+        if self._current is not None and release.id == self._current.release:
             return
         try:
-            online = Answerer(from_plain(release.recipe), self._kit, self._uri, None, release, self._rules)
-            await online.check()
+            opened = Answerer(from_plain(release.recipe), self._kit, self._uri, None, release, self._policy)
+            await opened.check()
         except RaypipeError as e:
-            # Tables that are gone do not come back. A model that is away does: the next look asks again.
+            # Missing tables do not come back. An unavailable model does: the next poll tries again.
             if isinstance(e, NotReady) or not isinstance(e, Unavailable | Overloaded):
                 self._refuse(release.id)
             log.error("release %s is not followed: %s", release.id, e)
             return
-        except OSError as e:  # of the moment: the next look tries it again
-            if self._now is None:
+        except OSError as e:  # temporary: the next poll tries again
+            if self._current is None:
                 raise NotReady(str(e)) from e
-            log.error("release %s cannot be read, %s goes on: %s", release.id, self._now.release, e)
+            log.error("release %s cannot be read, %s stays: %s", release.id, self._current.release, e)
             return
-        except Exception:  # of a library that loads a model: whoever answers now goes on
+        except Exception:  # from a library that loads a model: the current release keeps answering
             self._refuse(release.id)
             log.exception("release %s is not followed", release.id)
             return
-        before, self._now = self._now, online
-        log.info("release %s answers, before it %s", online.release, before and before.release)
+        before, self._current = self._current, opened
+        log.info("release %s answers now, before it %s", opened.release, before and before.release)
 
     def _refuse(self, release: str) -> None:
-        self._refused = (release, time.monotonic() + REFUSED_S)
+        self._refused = (release, time.monotonic() + REOPEN_S)

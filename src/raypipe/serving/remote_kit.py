@@ -41,7 +41,7 @@ class ServeKit(ForwardingKit[LocalKit]):
     """Models in deployments; tokenizers, which are called for every text, in this process.
 
     `embed` takes a model, texts and their role, `score` a model and pairs, `generate` a model, chats,
-    sampling and the name of an adapter, as `deploy.Models` does; `stream` a single chat.
+    sampling and the name of an adapter, as `serving.ray.ModelDeployment` does; `stream` a single chat.
     """
 
     def __init__(

@@ -8,9 +8,9 @@ from typing import ClassVar, Literal, TypeAlias
 
 import numpy as np
 
-from raypipe.core.protocols import Ask, Kit
+from raypipe.core.protocols import Ask, Bound, Kit, Reach
 from raypipe.core.records import Citation, Hit, Question, parse_chunk_id
-from raypipe.steps.ranking import add_hits, best_first, pool_of
+from raypipe.steps.ranking import add_hits, best_first, grown, pool_of
 from raypipe.text import bm25
 from raypipe.text.template import PLAIN, query_reads, query_renderer
 from raypipe.text.words import analyse
@@ -57,6 +57,9 @@ class Bm25:
 
     def writes(self) -> frozenset[str]:
         return frozenset({"hits", f"hits.{self.into}"})
+
+    def bound(self, question: Question, reach: Reach) -> Bound:
+        return Bound(0, grown(reach, self.top), "never")
 
     def open(self, kit: Kit) -> Ask:
         render = query_renderer(self.query)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from raypipe.core import records
-from raypipe.core.protocols import Ask, Kit, Model
+from raypipe.core.protocols import Ask, Bound, Kit, Model, Reach
 from raypipe.core.records import IDK, Fault, Question, Reply
 from raypipe.text.pack import cut
 from raypipe.text.prompt import ByLabel
@@ -45,6 +45,14 @@ class Decide:
 
     def writes(self) -> frozenset[str]:
         return frozenset({"answer", "outcome", "origin"})
+
+    def bound(self, question: Question, reach: Reach) -> Bound:
+        return Bound(0, reach)
+
+    def answer_cut(self) -> tuple[int, Model] | None:
+        if self.answer_tokens is None or self.tokenizer is None:
+            return None
+        return self.answer_tokens, self.tokenizer
 
     def _tables(self) -> tuple[tuple[str, ...], ...]:
         """Every list of replies that a question may be decided by."""

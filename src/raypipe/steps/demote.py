@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from raypipe.core.protocols import Ask, Kit
+from raypipe.core.protocols import Ask, Bound, Kit, Reach
 from raypipe.core.records import ABSTAINED, ANSWERED, IDK, INVALID, Question, Reply
 from raypipe.text.replies import INVALID_QUESTION
 from raypipe.text.template import REPLY
@@ -51,6 +51,9 @@ class Demote:
 
     def writes(self) -> frozenset[str]:
         return frozenset({REPLY + self.reply})
+
+    def bound(self, question: Question, reach: Reach) -> Bound:
+        return Bound(0, reach, "never")
 
     def open(self, kit: Kit) -> Ask:
         async def ask(questions: list[Question]) -> list[Question]:

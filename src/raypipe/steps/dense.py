@@ -7,9 +7,9 @@ from typing import ClassVar, Final
 
 import numpy as np
 
-from raypipe.core.protocols import Ask, Index, Kit, Model, VectorHit
+from raypipe.core.protocols import FIELDS, Ask, Bound, Index, Kit, Model, Reach, VectorHit
 from raypipe.core.records import Hit, Question
-from raypipe.steps.ranking import add_hits, pool_of
+from raypipe.steps.ranking import add_hits, grown, pool_of
 from raypipe.text.template import PLAIN, query_reads, query_renderer
 
 MOST_CHUNKS: Final = 1_000_000
@@ -46,6 +46,10 @@ class Dense:
 
     def writes(self) -> frozenset[str]:
         return frozenset({"hits", f"hits.{self.into}"})
+
+    def bound(self, question: Question, reach: Reach) -> Bound:
+        plain = query_reads(self.query) <= FIELDS
+        return Bound(1, grown(reach, self.top), "never", plain, dim=self.model.dim)
 
     def open(self, kit: Kit) -> Ask:
         render = query_renderer(self.query)

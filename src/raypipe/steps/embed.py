@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raypipe.core.errors import ConfError
-from raypipe.core.protocols import Build, Kit, Model
+from raypipe.core.protocols import Build, CorpusBound, Kit, Model
 from raypipe.core.protocols import Embed as Embedder
 from raypipe.core.records import Fault
 
@@ -36,6 +36,9 @@ class Embed:
 
     def writes(self) -> frozenset[str]:
         return frozenset({"vector", "fault"})
+
+    def bound(self, chars: float) -> CorpusBound:
+        return CorpusBound(1, chars, calls=1)
 
     def open(self, kit: Kit) -> Build:
         embedder = kit.embedder(self.model)

@@ -1,6 +1,6 @@
 """Examples for a prompt: the questions of a bank that are nearest to this one, with their calls.
 
-Knows models through the kit, examples through `text.bank`.
+Knows models through the kit, examples through `kg.language.example_bank`.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from raypipe.core.protocols import Ask, Kit, Model
+from raypipe.core.protocols import Ask, Bound, Kit, Model, Reach
 from raypipe.core.records import ANSWERED, Question, Reply
 from raypipe.kg.language.example_bank import ExampleBank, masked, shown_example
 from raypipe.text.template import REPLY
@@ -35,6 +35,9 @@ class Examples:
 
     def writes(self) -> frozenset[str]:
         return frozenset({REPLY + self.into})
+
+    def bound(self, question: Question, reach: Reach) -> Bound:
+        return Bound(len(self.bank.flat) + 1, reach, "never")  # vectors of the examples and of the question
 
     def open(self, kit: Kit) -> Ask:
         embed = kit.embedder(self.embedder)

@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from raypipe.core.protocols import Ask, Kit, Model
+from raypipe.core.protocols import Ask, Bound, Kit, Model, Reach
 from raypipe.core.records import ABSTAINED, ANSWERED, IDK, Question, Quote, Reply, parse_chunk_id
 from raypipe.text import evidence
 from raypipe.text.evidence import Fitted, Sentence
@@ -52,6 +52,11 @@ class Extract:
 
     def writes(self) -> frozenset[str]:
         return frozenset({f"replies.{self.into}"})
+
+    def bound(self, question: Question, reach: Reach) -> Bound:
+        passages = min(reach.order, self.passages)
+        sentences = passages * reach.passage_chars if passages else 0  # some scripts end one at every letter
+        return Bound(2 * sentences + 1, reach, "never")  # vector and MaxSim of each, the question's vector
 
     def open(self, kit: Kit) -> Ask:
         embed, score, index = kit.embedder(self.embedder), kit.reranker(self.maxsim), kit.index()

@@ -12,7 +12,7 @@ from typing import ClassVar, Literal
 
 from raypipe.core.kg import FactsRef
 from raypipe.core.kg import PublicFacts as Table
-from raypipe.core.protocols import Ask, Kit, Model, Score
+from raypipe.core.protocols import Ask, Bound, Kit, Model, Reach, Score
 from raypipe.core.records import ABSTAINED, ANSWERED, IDK, Question, Reply
 from raypipe.text.html import storable
 from raypipe.text.prompt import ByLabel
@@ -75,6 +75,9 @@ class Facts:
 
     def writes(self) -> frozenset[str]:
         return frozenset({REPLY + self.into})
+
+    def bound(self, question: Question, reach: Reach) -> Bound:
+        return Bound(0 if self.model is None else MOST, reach, "never")
 
     def open(self, kit: Kit) -> Ask:
         tables = {s.table.where: kit.facts(s.table) for s in self.table.values() if s is not None}

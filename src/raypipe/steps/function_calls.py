@@ -1,6 +1,6 @@
 """Function calls that a language model wrote as JSON become a program for the knowledge graph.
 
-Knows replies alone; the form of such calls is in `text.functions`.
+Knows replies alone; the form of such calls is in `kg.language.function_calls`.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from raypipe.core.protocols import Ask, Kit
+from raypipe.core.protocols import Ask, Bound, Kit, Reach
 from raypipe.core.records import ABSTAINED, ANSWERED, FAULT, SKIPPED_REPLY, Fault, Question, Reply
 from raypipe.kg.language.function_calls import program_of
 from raypipe.text.html import storable
@@ -19,7 +19,7 @@ from raypipe.text.template import REPLY
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FunctionCalls:
     """Reads the JSON in the reply `reply` and writes its program into `into` and its operation, one of
-    `text.conclude.RULES`, as the label of `rule`.
+    `answer_rules.RULES`, as the label of `rule`.
 
     `into` is abstained where the reply has no calls or is no answer, and a fault where it is no such JSON:
     then the web path goes on.
@@ -40,6 +40,9 @@ class FunctionCalls:
 
     def writes(self) -> frozenset[str]:
         return frozenset({REPLY + self.into, REPLY + self.rule})
+
+    def bound(self, question: Question, reach: Reach) -> Bound:
+        return Bound(0, reach, "never")
 
     def open(self, kit: Kit) -> Ask:
         async def ask(questions: list[Question]) -> list[Question]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
-from raypipe.core.protocols import Ask, Kit
+from raypipe.core.protocols import Ask, Bound, Kit, Reach
 from raypipe.core.records import Fault, Hit, Question
 from raypipe.steps.ranking import add_scores, best_first
 
@@ -57,6 +57,10 @@ class Fuse:
 
     def writes(self) -> frozenset[str]:
         return frozenset({"order", f"hits.{self.into}"})
+
+    def bound(self, question: Question, reach: Reach) -> Bound:
+        behind = Reach(reach.hits, min(self.top, reach.hits), reach.passage_chars)
+        return Bound(0, behind, "any" if self.missing == "fault" else "never")
 
     def open(self, kit: Kit) -> Ask:
         async def ask(questions: list[Question]) -> list[Question]:

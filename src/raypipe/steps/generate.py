@@ -10,7 +10,7 @@ from typing import ClassVar, Literal
 
 from raypipe.core.llm import Chat, Choice, Constraint, Generated, Grammar, JsonSchema, Sampling
 from raypipe.core.llm import Generator as Generator
-from raypipe.core.protocols import Ask, Index, Kit, Model, Tokenize
+from raypipe.core.protocols import FIELDS, Ask, Bound, Index, Kit, Model, Reach, Tokenize
 from raypipe.core.records import ABSTAINED, ANSWERED, FAULT, Fault, Question, Reply, Span, parse_chunk_id
 from raypipe.text import replies
 from raypipe.text.cite import cite
@@ -20,9 +20,6 @@ from raypipe.text.prompt import ByLabel, Prompt
 from raypipe.text.replies import Level, ParsedReply, UnreadableReply
 from raypipe.text.sanitize import escape_markup, shown, visible
 from raypipe.text.template import REPLY
-
-FIELDS = frozenset({"text", "body", "asked_at"})
-"""Fields of a question that a prompt may use by name. `context` is the packed passages."""
 
 SHOWN = 200  # characters of an unreadable reply that its fault repeats
 
@@ -52,7 +49,7 @@ class Generate:
 
     A prompt may use text, body, asked_at, replies.NAME, the names of `fill`, and context: the passages of
     `order` packed to a budget (`text.pack`), without what their pages hide. Whatever strangers wrote is made
-    harmless first (`text.hygiene`).
+    harmless first (`text.sanitize`).
 
     `reply` says how the text is read (`text.replies`) and so what labels it can have:
 
@@ -125,6 +122,10 @@ class Generate:
 
     def writes(self) -> frozenset[str]:
         return frozenset({REPLY + self.into})
+
+    def bound(self, question: Question, reach: Reach) -> Bound:
+        plain = self.reads() <= FIELDS
+        return Bound(1, reach, "asking", plain, tokens=self.model.max_tokens, reply_tokens=self.max_tokens)
 
     def open(self, kit: Kit) -> Ask:
         generate = kit.generator(self.model)

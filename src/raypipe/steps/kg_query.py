@@ -1,6 +1,6 @@
 """Asks a knowledge graph: a program of calls becomes sentences, and where a rule is named an answer.
 
-Knows graphs through the kit, rules through `text.conclude`. A graph that is down or talks garbage is a fault
+Knows graphs through the kit, rules through `answer_rules`. A graph that is down or talks garbage is a fault
 on the row, and other replies may still answer it.
 """
 
@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, get_args
 
 from raypipe.core.errors import DataError
-from raypipe.core.kg import CallResult, Level
-from raypipe.core.protocols import Ask, Graph, GraphRef, Kit
+from raypipe.core.kg import MOST_REQUESTS, CallResult, Level
+from raypipe.core.protocols import Ask, Bound, Graph, GraphRef, Kit, Reach
 from raypipe.core.records import ABSTAINED, ANSWERED, FAULT, IDK, SKIPPED_REPLY, TRACE, Fault, Question, Reply
 from raypipe.kg.language.answer_rules import RULES, conclude
 from raypipe.kg.language.time_words import moment
@@ -30,7 +30,7 @@ class KgQuery:
     """Runs the program in the reply `calls` at the question's time; `into` has what it found, in sentences.
 
     `into` is answered where there is a sentence, abstained where there is none, and a fault where every line
-    failed. With `rule` and `answer`: the label of the reply `rule` names one of `text.conclude.RULES`, and
+    failed. With `rule` and `answer`: the label of the reply `rule` names one of `answer_rules.RULES`, and
     the reply `answer` is what it makes of the values: answered, abstained, or invalid for a false premise.
     `certain` says, for each domain if need be, at which levels names may have been linked for an answer to
     rest on them: with any other, `answer` is abstained. `domain` names the reply whose label says what
@@ -74,6 +74,10 @@ class KgQuery:
     def writes(self) -> frozenset[str]:
         names = (self.into, self.answer, self.trace)
         return frozenset(REPLY + n for n in names if n is not None) | {"degraded"}
+
+    def bound(self, question: Question, reach: Reach) -> Bound:
+        requests = 0 if self.graph.kind == "folder" else MOST_REQUESTS
+        return Bound(requests + self.graph.most_vectors(), reach, "never")
 
     def open(self, kit: Kit) -> Ask:
         graph = kit.graph(self.graph)

@@ -1,6 +1,6 @@
 """Calls without a language model: the nearest example question's, with the question's own names and times.
 
-Knows graphs and models through the kit, examples through `text.bank`.
+Knows graphs and models through the kit, examples through `kg.language.example_bank`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from typing import ClassVar
 import numpy as np
 
 from raypipe.core.errors import DataError
-from raypipe.core.protocols import Ask, GraphRef, Kit, Model
+from raypipe.core.kg import MOST_SEARCHES
+from raypipe.core.protocols import Ask, Bound, GraphRef, Kit, Model, Reach
 from raypipe.core.records import ABSTAINED, ANSWERED, FAULT, SKIPPED_REPLY, Fault, Question, Reply
 from raypipe.kg.language.example_bank import (
     NO_CALLS,
@@ -64,6 +65,10 @@ class MatchCalls:
 
     def writes(self) -> frozenset[str]:
         return frozenset(REPLY + n for n in (self.into, self.rule, self.domain)) | {"degraded"}
+
+    def bound(self, question: Question, reach: Reach) -> Bound:
+        searches = 0 if self.graph.kind == "folder" else MOST_SEARCHES
+        return Bound(len(self.bank.flat) + 1 + searches, reach, "never")  # vectors of examples and question
 
     def open(self, kit: Kit) -> Ask:
         graph, embed = kit.graph(self.graph), kit.embedder(self.embedder)

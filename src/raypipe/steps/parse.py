@@ -1,4 +1,4 @@
-"""Pages to text: the first corpus step. Knows HTML through `text.html` and runs it behind `text.limits`."""
+"""Pages to text: the first corpus step. `text.html` reads HTML, `text.page_parser` runs it under limits."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from raypipe.core.arrow import SPAN, fault_column
-from raypipe.core.protocols import Build, Kit
+from raypipe.core.protocols import Build, CorpusBound, Kit
 from raypipe.core.records import Fault, SourceKind
 from raypipe.text.html import ParsedPage, Parser, Via, check, fold
-from raypipe.text.limits import ParseJob, ParseRefused, SandboxedParser
+from raypipe.text.page_parser import ParseJob, ParseRefused, SandboxedParser
 
 COMPARED_EVERY = 256
 """One page in so many is parsed by BeautifulSoup too. It is 20 times slower, so this costs 8 %, and CRAG's
@@ -60,6 +60,9 @@ class Parse:
 
     def writes(self) -> frozenset[str]:
         return frozenset({"text", "hidden", "parser", "fault"})
+
+    def bound(self, chars: float) -> CorpusBound:
+        return CorpusBound(1, chars)  # a parsed text is never longer than its source
 
     def open(self, kit: Kit) -> Build:
         limited = SandboxedParser()  # its child starts with the first page and ends with the last reference

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from raypipe.core.protocols import Reach
 from raypipe.core.records import Hit, Question
 
 
@@ -45,3 +46,8 @@ def _with_score(hit: Hit, name: str, scores: Mapping[str, float]) -> Hit:
     if hit.chunk not in scores:
         return hit
     return replace(hit, scores={**hit.scores, name: scores[hit.chunk]})
+
+
+def grown(reach: Reach, hits: int) -> Reach:
+    """The reach behind a step that adds at most so many hits."""
+    return Reach(reach.hits + hits, reach.order, reach.passage_chars)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from raypipe.core.protocols import Ask, Kit, Model
+from raypipe.core.protocols import Ask, Bound, Kit, Model, Reach
 from raypipe.core.records import Question
 from raypipe.steps.ranking import add_scores, best_first
 from raypipe.text.template import PLAIN, query_reads, query_renderer
@@ -40,6 +40,11 @@ class Rerank:
 
     def writes(self) -> frozenset[str]:
         return frozenset({"order", f"hits.{self.into}"})
+
+    def bound(self, question: Question, reach: Reach) -> Bound:
+        scored = min(reach.order, self.candidates or reach.order)
+        calls = 0 if self.shortcut and scored <= self.top else scored
+        return Bound(calls, Reach(reach.hits, min(self.top, reach.order), reach.passage_chars), "never")
 
     def open(self, kit: Kit) -> Ask:
         render = query_renderer(self.query)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from raypipe.core.protocols import Ask, Kit, Model
+from raypipe.core.protocols import Ask, Bound, Kit, Model, Reach
 from raypipe.core.records import Citation, Question
 from raypipe.text.template import PLAIN, query_reads, query_renderer
 
@@ -40,6 +40,10 @@ class Shortlist:
 
     def writes(self) -> frozenset[str]:
         return frozenset({"citations"})
+
+    def bound(self, question: Question, reach: Reach) -> Bound:
+        snippets = {c.snippet for c in self._candidates(question) if c.snippet is not None}
+        return Bound(0 if self.model is None else len(snippets), reach, "never")
 
     def open(self, kit: Kit) -> Ask:
         if self.model is None:

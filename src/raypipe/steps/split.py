@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import pyarrow as pa
 
-from raypipe.core.protocols import Build, Kit, Model
+from raypipe.core.protocols import Build, CorpusBound, Kit, Model
 from raypipe.core.records import Span
 from raypipe.text import split
 
@@ -66,6 +67,29 @@ class Split:
 
     def writes(self) -> frozenset[str]:
         return frozenset({*_SPANS, "chunk_text"})
+
+    def bound(self, chars: float) -> CorpusBound:
+        return CorpusBound(self._most_chunks(chars), self._most_chars(chars))
+
+    def _most_chunks(self, chars: float) -> float:
+        """Chunks that a text of so many characters can have."""
+        if self.child_chars is not None and self.parent_chars is not None:
+            parents = _most_windows(chars, self.parent_chars, self.parent_overlap)
+            return parents * _most_windows(
+                min(self.parent_chars, chars), self.child_chars, self.child_overlap
+            )
+        if self.child_chars is not None:
+            return _most_windows(chars, self.child_chars, self.child_overlap)
+        if self.tokens is not None:
+            return math.ceil(chars / (self.tokens - self.overlap)) + 1
+        return chars  # sentences: some scripts end one after every character
+
+    def _most_chars(self, chars: float) -> float:
+        """Characters of the longest passage of a text of so many characters."""
+        size = self.parent_chars or self.child_chars
+        if size is not None:  # a window is longer than its size if it is one long word
+            return min(chars, max(size, split.LONGEST_WORD))
+        return min(chars, self.sentence_chars) if self.tokens is None else chars
 
     def open(self, kit: Kit) -> Build:
         cut, end = self._cutter(kit), self._end(kit)
@@ -127,3 +151,9 @@ def _window(name: str, size: int | None, overlap_name: str, overlap: int) -> Non
         raise ValueError(f"{name}: expected at least 1, found {size}")
     elif not 0 <= overlap < size:
         raise ValueError(f"{overlap_name}: expected 0 to less than {name} ({size}), found {overlap}")
+
+
+def _most_windows(chars: float, size: int, overlap: int) -> float:
+    """Windows of `text.split.WordSpans`: of any two that follow each other, the second ends `size - overlap`
+    characters or more after the end of the one before the first."""
+    return min(chars, 1) if chars <= size else 2 * math.ceil(chars / (size - overlap)) + 2

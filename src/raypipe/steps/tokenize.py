@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 import pyarrow as pa
 
-from raypipe.core.protocols import Build, Kit
+from raypipe.core.protocols import Build, CorpusBound, Kit
 from raypipe.text.words import ANALYZERS, Analyzer, analyse
 
 
@@ -30,6 +30,9 @@ class Tokenize:
 
     def writes(self) -> frozenset[str]:
         return frozenset({f"words_{self.words}", f"starts_{self.words}"})
+
+    def bound(self, chars: float) -> CorpusBound:
+        return CorpusBound(1, chars)
 
     def open(self, kit: Kit) -> Build:
         async def build(table: pa.Table) -> pa.Table:

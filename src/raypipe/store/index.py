@@ -67,7 +67,7 @@ def index_spec(store: Store, texts: str, passages: str, vectors: Mapping[str, st
 
 
 class LanceIndex:
-    """The tables of a store at pinned versions (`step.Index`). Later commits do not show."""
+    """The tables of a store at pinned versions (`protocols.Index`). Later commits do not show."""
 
     def __init__(self, spec: IndexSpec) -> None:
         """Raises StoreError if a table, its pinned version or a scalar index is missing."""
@@ -141,7 +141,7 @@ class LanceIndex:
 
 
 class MemoryIndex:
-    """Corpus tables in memory (`step.Index`). Any may hold more columns than are read.
+    """Corpus tables in memory (`protocols.Index`). Any may hold more columns than are read.
 
     `texts`: source, text, hidden, and words_NAME, starts_NAME per analyzer. `passages`: source, start, end,
     parent_start, parent_end. `vectors`: by model identity, the columns of passages and vector.

@@ -4,7 +4,7 @@ Knows Arrow and the records' schemas. Knows neither Lance nor how rows get there
 
 | table | one row per | written by |
 |---|---|---|
-| `sources documents questions golds` | what was ingested | the driver, `Store.put` |
+| `sources documents questions golds` | what was ingested | the driver, `put.put` |
 | `faults` | row that could not be done, run and step | parts |
 | `texts-D passages-D vectors-D` | source, chunk, chunk; D: digest of the stages up to there | parts |
 | `answers` | question, row key and recipe | parts |

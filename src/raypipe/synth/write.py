@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-import msgspec
-
 from raypipe.core.errors import ConfError
 from raypipe.synth.ask.questions import Posed, pose
 from raypipe.synth.pages import Pages, Result
@@ -44,36 +42,35 @@ class SynthSummary:
 def _encoded(posed: Posed, results: list[Result]) -> bytes:
     """One line: the fields of the benchmark, then those that only an invented world can know."""
     asked, stated = posed.asked, any(r.states for r in results)
-    return msgspec.json.encode(
-        {
-            "interaction_id": posed.id,
-            "query_time": posed.now.stamp,
-            "domain": posed.template.domain,
-            "question_type": posed.template.type,
-            "static_or_dynamic": posed.template.dynamism,
-            "query": posed.text,
-            "answer": asked.answer,
-            "alt_ans": list(asked.alternatives),
-            "split": posed.split,
-            "popularity": posed.popularity,
-            "kg_answerable": posed.kg_answerable,
-            "premise_false": posed.premise_false,
-            "answer_on_pages": stated,
-            "template": f"{posed.template.id}/{posed.phrasing}",
-            "kg_program": asked.program,
-            "kg_rule": asked.rule if asked.program else "",
-            "search_results": [
-                {
-                    "page_name": r.page_name,
-                    "page_url": r.page_url,
-                    "page_snippet": r.page_snippet,
-                    "page_result": r.page_result,
-                    "page_last_modified": r.page_last_modified,
-                }
-                for r in results
-            ],
-        }
-    )
+    tree = {
+        "interaction_id": posed.id,
+        "query_time": posed.now.stamp,
+        "domain": posed.template.domain,
+        "question_type": posed.template.type,
+        "static_or_dynamic": posed.template.dynamism,
+        "query": posed.text,
+        "answer": asked.answer,
+        "alt_ans": list(asked.alternatives),
+        "split": posed.split,
+        "popularity": posed.popularity,
+        "kg_answerable": posed.kg_answerable,
+        "premise_false": posed.premise_false,
+        "answer_on_pages": stated,
+        "template": f"{posed.template.id}/{posed.phrasing}",
+        "kg_program": asked.program,
+        "kg_rule": asked.rule if asked.program else "",
+        "search_results": [
+            {
+                "page_name": r.page_name,
+                "page_url": r.page_url,
+                "page_snippet": r.page_snippet,
+                "page_result": r.page_result,
+                "page_last_modified": r.page_last_modified,
+            }
+            for r in results
+        ],
+    }
+    return json.dumps(tree, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 class _Parts:

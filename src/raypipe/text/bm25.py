@@ -1,13 +1,14 @@
 """BM25 over flat arrays of word hashes: what `rank_bm25` computes, without building its corpus again.
 
-Pure functions of arrays. Knows rank_bm25, whose own object makes the Okapi variant's idf; knows no records,
-no index and no analyzer. There is one path for every size of pool: a request's few pages get the same
+Pure functions of arrays. rank_bm25 gives the Okapi variant's idf and parameters; knows no records, no index
+and no analyzer. There is one path for every size of pool: a request's few pages get the same
 numbers as rank_bm25 would give them (a test holds them to 1e-9), and 5,000 passages take a few milliseconds
 instead of 79.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Literal, TypeAlias
 
@@ -17,8 +18,29 @@ from rank_bm25 import BM25Okapi
 
 Variant: TypeAlias = Literal["lucene", "okapi"]
 
-DEFAULTS: dict[Variant, tuple[float, float]] = {"lucene": (1.2, 0.75), "okapi": (1.5, 0.75)}
-"""k1 and b. Okapi: WeKnow-RAG's and rank_bm25's own; Lucene: its BM25Similarity's."""
+
+class CountedOkapi(BM25Okapi):  # type: ignore[misc]  # the package has no types
+    """A BM25Okapi made from counts instead of texts: `idf`, `k1` and `b` are its own.
+
+    >>> CountedOkapi(4, {7: 1, 9: 3}).idf[7]  # log(3.5 / 1.5)
+    0.8472978603872037
+    """
+
+    def __init__(self, size: int, found: Mapping[int, int]) -> None:
+        """`size`: passages; `found`: for each word, how many passages hold it."""
+        self._counts = size, found
+        super().__init__(())
+
+    def _initialize(self, corpus: tuple[()]) -> Mapping[int, int]:
+        """What the base class counts in a corpus."""
+        self.corpus_size, found = self._counts
+        return found
+
+
+_OKAPI = CountedOkapi(1, {0: 1})
+
+DEFAULTS: dict[Variant, tuple[float, float]] = {"lucene": (1.2, 0.75), "okapi": (_OKAPI.k1, _OKAPI.b)}
+"""k1 and b. Okapi: WeKnow-RAG's and rank_bm25's own, 1.5 and 0.75; Lucene: its BM25Similarity's."""
 
 
 class Bm25Corpus:
@@ -80,11 +102,9 @@ def _lucene_idf(pool: Bm25Corpus, found: np.ndarray) -> np.ndarray:
 
 
 def _okapi_idf(pool: Bm25Corpus, terms: np.ndarray, found: np.ndarray) -> np.ndarray:
-    """(terms,) float64, 0 for a word that no passage holds. Made by a BM25Okapi object's own `_calc_idf`."""
-    okapi = BM25Okapi([["a corpus that is replaced by the pool's counts"]])
-    okapi.corpus_size, okapi.idf = pool.size, {}
+    """(terms,) float64, 0 for a word that no passage holds."""
     # The vocabulary's mean idf only makes the floor, and that is for words in more than half of the passages.
     common = bool((2 * found > pool.size).any())
     seen = {int(t): int(n) for t, n in zip(terms, found, strict=True) if n}
-    okapi._calc_idf(pool.frequencies if common else seen)
+    okapi = CountedOkapi(pool.size, pool.frequencies if common else seen)
     return np.array([okapi.idf.get(int(t), 0.0) for t in terms])

@@ -29,12 +29,12 @@ SHOTS = os.environ.get("RAYPIPE_SCREENSHOTS")  # a folder that gets pictures for
 class Slow(Answerer):
     """Answers after a while, so that there is something to watch and to stop."""
 
-    async def answer(self, asked, heard=None):
-        if "slowly" in asked.question.text:
-            heard.stage("dense", None)
-            heard.draft("a draft <b>not the answer</b>")
+    async def answer(self, request, listener=None):
+        if "slowly" in request.question.text:
+            listener.on_stage("dense", None)
+            listener.on_draft("a draft <b>not the answer</b>")
             await asyncio.sleep(30)
-        return await super().answer(asked, heard)
+        return await super().answer(request, listener)
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,7 @@ def browser():
 
 @pytest.fixture(scope="module")
 def address(filled):
-    with listening(served(Slow(filled.recipe, LocalKit(None, "sorted"), filled.store.uri))) as url:
+    with listening(served(Slow(filled.recipe, LocalKit(None, "transformers"), filled.store.uri))) as url:
         yield url
 
 
@@ -150,12 +150,14 @@ def test_what_a_page_says_is_text_and_its_address_is_no_script(page):
     assert page.title() == "raypipe" and page.locator("main img, main b").count() == 0
     assert page.locator("#answer").inner_text() == HOSTILE
     assert page.locator("#quotes a").count() == 0
-    assert "left out: rerank" in page.locator("#about").inner_text()
+    assert "omitted: rerank" in page.locator("#about").inner_text()
 
 
 def test_an_endpoint_with_keys_asks_for_one(browser, filled, job):
     face = replace(OPEN, keys=ApiKeys.of([KEY]))
-    with listening(served(Answerer(filled.recipe, LocalKit(None, "sorted"), filled.store.uri), face)) as url:
+    with listening(
+        served(Answerer(filled.recipe, LocalKit(None, "transformers"), filled.store.uri), face)
+    ) as url:
         page = browser.new_page()
         page.goto(url)
         page.get_by_label("Question").fill(job.text)

@@ -14,7 +14,8 @@ import pytest
 from raypipe.core.errors import Overloaded, Unavailable
 from raypipe.core.records import Question
 from raypipe.models.kit import LocalKit
-from raypipe.serving.answerer import Answerer, QueryRequest
+from raypipe.serving.answerer import Answerer
+from raypipe.serving.query import QueryRequest
 
 pytestmark = pytest.mark.filterwarnings("ignore::pydantic.PydanticDeprecatedSince20")  # Ray's own classes
 
@@ -74,9 +75,9 @@ class OneReplica:
 @pytest.fixture(scope="module")
 def calls():
     """The module, which imports Ray and so is none of collection's."""
-    from raypipe.serving.ray import calls
+    from raypipe.serving.ray import retrying_handle
 
-    return calls
+    return retrying_handle
 
 
 def test_who_is_in_each_replica_that_an_input_kills_is_answered(calls):
@@ -84,7 +85,7 @@ def test_who_is_in_each_replica_that_an_input_kills_is_answered(calls):
         asks = calls.RetryingHandle(OneReplica(), "double")
         poison = asyncio.ensure_future(asks.remote(13))
         fine = [asyncio.ensure_future(asks.remote(i)) for i in range(1, 6)]
-        with pytest.raises(Unavailable, match=f"{calls.TRIES} replicas died"):
+        with pytest.raises(Unavailable, match=f"{calls.MAX_ATTEMPTS} replicas died"):
             await poison
         return await asyncio.gather(*fine)
 
@@ -117,14 +118,14 @@ def test_an_input_that_kills_its_replica_kills_no_more_than_three_and_the_others
     async def asked():
         poison = asyncio.ensure_future(asks.remote(13))
         fine = [await asks.remote(i) for i in range(1, 6)]
-        with pytest.raises(Unavailable, match=f"{calls.TRIES} replicas died"):
+        with pytest.raises(Unavailable, match=f"{calls.MAX_ATTEMPTS} replicas died"):
             await poison
         return fine, await asks.remote(21)
 
     before = len(list(folder.glob("born-*")))
     fine, after = asyncio.run(asked())
     assert (fine, after) == ([2, 4, 6, 8, 10], 42)
-    assert len(list(folder.glob("born-*"))) - before == calls.TRIES
+    assert len(list(folder.glob("born-*"))) - before == calls.MAX_ATTEMPTS
 
 
 @pytest.mark.ray
@@ -185,10 +186,10 @@ class Handle:
 
     deployment_name = "embed"
 
-    def __init__(self, alone):
+    def __init__(self, unbatched):
         self.asked = []
         self.embed = self._method("embed", ZeroDivisionError("somebody's input"))
-        self.embed_alone = self._method("embed_alone", alone)
+        self.embed_unbatched = self._method("embed_unbatched", unbatched)
 
     def _method(self, name, comes):
         async def work():
@@ -205,12 +206,12 @@ class Handle:
 
 def test_an_input_that_breaks_a_batch_breaks_its_own_request_alone(calls):
     fine = Handle("mine")
-    assert asyncio.run(calls.RetryingHandle(fine, "embed", "embed_alone").remote(1)) == "mine"
-    assert fine.asked == ["embed", "embed_alone"]
+    assert asyncio.run(calls.RetryingHandle(fine, "embed", "embed_unbatched").remote(1)) == "mine"
+    assert fine.asked == ["embed", "embed_unbatched"]
     broken = Handle(ValueError("mine, too"))
     with pytest.raises(ValueError, match="mine, too"):
-        asyncio.run(calls.RetryingHandle(broken, "embed", "embed_alone").remote(1))
-    assert broken.asked == ["embed", "embed_alone"]
+        asyncio.run(calls.RetryingHandle(broken, "embed", "embed_unbatched").remote(1))
+    assert broken.asked == ["embed", "embed_unbatched"]
 
 
 def test_calls_of_one_kind_are_computed_in_one_batch_and_each_gets_its_own_rows():
@@ -235,7 +236,7 @@ def test_calls_of_one_kind_are_computed_in_one_batch_and_each_gets_its_own_rows(
 
 def answered(filled, text):
     """One question, answered in this process."""
-    online = Answerer(filled.recipe, LocalKit(None, "sorted"), filled.store.uri)
+    online = Answerer(filled.recipe, LocalKit(None, "transformers"), filled.store.uri)
     return asyncio.run(online.answer(QueryRequest(Question("q", text))))
 
 
@@ -243,12 +244,12 @@ def answered(filled, text):
 def test_numbers_go_out_through_rays_exporter(local_ray, filled):
     import ray
 
-    from raypipe.serving.ray.meters import RayMetrics
+    from raypipe.serving.ray.metrics import RayMetrics
 
     meters, job = RayMetrics(), filled.answers[0]
-    meters.began()
-    meters.answered(answered(filled, job.text))
-    meters.ended("/v1/answer", 200, 0.2)
+    meters.request_started()
+    meters.question_answered(answered(filled, job.text))
+    meters.request_ended("/v1/answer", 200, 0.2)
     [node] = ray.nodes()
     url = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
     wanted = [
@@ -268,13 +269,13 @@ def test_a_question_is_a_span_with_its_stages_and_without_its_words(filled):
     from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
     from raypipe.serving.http.middleware import NoMetrics
-    from raypipe.serving.ray.traces import Traces
+    from raypipe.serving.ray.traces import TracedMetrics
 
     kept, provider = InMemorySpanExporter(), trace.TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(kept))
     job = filled.answers[0]
     said = answered(filled, job.text)
-    Traces(NoMetrics(), provider.get_tracer("raypipe")).answered(replace(said, release="r1"))
+    TracedMetrics(NoMetrics(), provider.get_tracer("raypipe")).question_answered(replace(said, release="r1"))
     *stages, whole = kept.get_finished_spans()
     assert [s.name for s in stages] == [s.name for s in filled.recipe.question]
     assert whole.name == "answer" and whole.attributes["outcome"] == job.outcome

@@ -39,7 +39,7 @@ class ExampleGroup:
     domain: Domain
     calls: str  # a program with places; NO_CALLS: the graph cannot tell
     questions: tuple[str, ...]  # lower case, with places
-    rule: str = "value"  # of conclude.RULES
+    rule: str = "value"  # of answer_rules.RULES
 
     def __post_init__(self) -> None:
         if self.rule not in RULES:
@@ -144,7 +144,7 @@ def nearest(
 ) -> FilledExample | None:
     """The example with the best score, of those that fit: every place of its calls is filled, and nothing
     that the question names is left out. None if none of at least `least` fits. `scores` stand beside
-    `bank.flat`; of equals the first."""
+    `ExampleBank.flat`; of equals the first."""
     order = sorted(range(len(bank.flat)), key=lambda i: -scores[i])
     for i in order:
         if scores[i] < least:

@@ -1,37 +1,20 @@
-"""How much a step may ask at most: of a text of so many characters, of a question with so many citations.
+"""What steps may ask and keep at most: calls of a stage, bytes in a store and in memory.
 
-Pure functions of steps and sizes, for what cannot be known before a run. Every bound holds for any text; some
-are loose. A step that is not here has no bound and cannot be planned: a test looks through all of them.
+Pure functions of what steps say of themselves (`core.protocols.Bound`) and of sizes, for what cannot be known
+before a run.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
-from raypipe.core.kg import MOST_LINKED, MOST_NEAR, MOST_REQUESTS, MOST_SEARCHES
-from raypipe.core.protocols import GraphRef, Model
+from raypipe.core.protocols import Bound, CorpusBound, CorpusStep, Reach, Step
 from raypipe.core.records import Question
 from raypipe.memo.memo import ENTRY_BYTES, REPLY_BYTES
-from raypipe.steps.bm25 import Bm25
-from raypipe.steps.decide import Decide
-from raypipe.steps.demote import Demote
-from raypipe.steps.dense import Dense
-from raypipe.steps.embed import Embed
-from raypipe.steps.examples import Examples
-from raypipe.steps.extract import Extract
-from raypipe.steps.facts import MOST, Facts
-from raypipe.steps.function_calls import FunctionCalls
-from raypipe.steps.fuse import Fuse
-from raypipe.steps.generate import FIELDS, Generate
-from raypipe.steps.kg_query import KgQuery
-from raypipe.steps.match_calls import MatchCalls
-from raypipe.steps.rerank import Rerank
-from raypipe.steps.shortlist import Shortlist
-from raypipe.steps.split import Split
-from raypipe.text.split import LONGEST_WORD
-from raypipe.text.template import query_reads
+from raypipe.recipes.contract import bound_of, corpus_bound_of, graphs_of, models_of, table_of
+from raypipe.recipes.recipe import Recipe, Stage
 
 KEY_BYTES = 40  # of a remembered value: its digest and its place; spans and source of a chunk take as much
 CHAR_BYTES = 4  # of a token of a reply, about
@@ -39,143 +22,101 @@ TOKEN_CHARS = 128  # of a token of a reply, at most: vocabularies have runs of s
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
-    """How far the ranking of any question can have grown before a step."""
+class StageBound:
+    """A question stage, and the most that it does with each of some questions."""
 
-    hits: int = 0  # passages
-    order: int = 0  # passages of its ranking
-    passage_chars: int = 0  # of the longest passage
-
-
-def chunks_at_most(split: Split, chars: int) -> int:
-    """Chunks that a source of so many characters can have. A parsed text is never longer than its source."""
-    if split.child_chars is not None and split.parent_chars is not None:
-        parents = _windows(chars, split.parent_chars, split.parent_overlap)
-        return parents * _windows(min(split.parent_chars, chars), split.child_chars, split.child_overlap)
-    if split.child_chars is not None:
-        return _windows(chars, split.child_chars, split.child_overlap)
-    if split.tokens is not None:
-        return math.ceil(chars / (split.tokens - split.overlap)) + 1
-    return chars  # sentences: some scripts end one after every character
+    stage: Stage[Step]
+    before: Reach  # of the ranking, before the stage
+    each: Bound  # the largest of all questions
+    calls: float  # of all questions together
 
 
-def _windows(chars: int, size: int, overlap: int) -> int:
-    """Windows of `text.split.WordSpans`: of any two that follow each other, the second ends `size - overlap`
-    characters or more after the end of the one before the first."""
-    return min(chars, 1) if chars <= size else 2 * math.ceil(chars / (size - overlap)) + 2
+def stage_bounds(recipe: Recipe, questions: Iterable[Question], reach: Reach) -> list[StageBound]:
+    """The question stages in order. `reach`: before the first of them."""
+    questions = list(questions)
+    found: list[StageBound] = []
+    for stage in recipe.question:
+        bounds = [bound_of(stage.step, q, reach) for q in questions]
+        each = _largest(bounds) if bounds else Bound(0, reach, "never")
+        found.append(StageBound(stage, reach, each, sum(b.calls for b in bounds)))
+        reach = _further(reach, each.reach) if stage.when else each.reach
+    return found
 
 
-def passage_chars_at_most(split: Split, chars: int) -> int:
-    """Characters of the longest passage of a source of so many characters."""
-    size = split.parent_chars or split.child_chars
-    if size is not None:
-        return min(chars, max(size, LONGEST_WORD))  # a window is longer than its size if it is one long word
-    return min(chars, split.sentence_chars) if split.tokens is None else chars
+def _largest(bounds: list[Bound]) -> Bound:
+    reach = bounds[0].reach
+    for b in bounds:
+        if b.reach != reach:
+            reach = _further(reach, b.reach)
+    return Bound(
+        max(b.calls for b in bounds),
+        reach,
+        max((b.faults for b in bounds), key=("never", "asking", "any").index),
+        all(b.from_question for b in bounds),
+        max(b.tokens for b in bounds),
+        max(b.reply_tokens for b in bounds),
+        max(b.dim for b in bounds),
+    )
 
 
-def calls_at_most(step: Any, question: Question, reach: Reach) -> int:
-    """Calls that a step can make for one question. Raises TypeError for a step without a bound."""
-    match step:
-        case Bm25() | Fuse() | Decide() | FunctionCalls() | Demote():
-            return 0
-        case Facts():
-            return 0 if step.model is None else MOST
-        case Examples():
-            return len(step.bank.flat) + 1
-        case MatchCalls():  # the vectors of the examples and of the question
-            return len(step.bank.flat) + 1 + (0 if step.graph.kind == "folder" else MOST_SEARCHES)
-        case KgQuery():
-            return (0 if step.graph.kind == "folder" else MOST_REQUESTS) + _linked_at_most(step.graph)
-        case Dense() | Generate():
-            return 1
-        case Shortlist():
-            pages = [c for c in question.citations or () if c.page is not None]
-            narrows = len({c.page for c in pages}) > step.pages
-            return len({c.snippet for c in pages if c.snippet is not None}) if narrows else 0
-        case Rerank():
-            scored = min(reach.order, step.candidates or reach.order)
-            return 0 if step.shortcut and scored <= step.top else scored
-        case Extract():
-            sentences = min(reach.order, step.passages) * reach.passage_chars
-            return 2 * sentences + 1  # each sentence's vector and MaxSim, and the question's vector
-    raise TypeError(f"step {type(step).__name__} has no bound in bounds.py: give it one")
+def _further(a: Reach, b: Reach) -> Reach:
+    chars = max(a.passage_chars, b.passage_chars)
+    return Reach(max(a.hits, b.hits), max(a.order, b.order), chars)
 
 
-def _linked_at_most(graph: GraphRef) -> int:
-    """Vectors of names that one program can need: of all names of the kinds that are linked by meaning, and
-    of those it has written."""
-    kinds = sum("embedding" in levels for levels in graph.levels.values())
-    return kinds * MOST_NEAR + MOST_LINKED if kinds else 0
+@dataclass(frozen=True, slots=True)
+class SourceBound:
+    """The most that the corpus half does with one source."""
+
+    calls: dict[str, float]  # stage -> of models
+    chunks: float
+    passage_chars: float  # of its longest passage
 
 
-def reach_after(step: Any, reach: Reach) -> Reach:
-    """The reach of the ranking behind a step."""
-    match step:
-        case Dense() | Bm25():
-            return Reach(reach.hits + step.top, reach.order, reach.passage_chars)
-        case Fuse():
-            return Reach(reach.hits, min(step.top, reach.hits), reach.passage_chars)
-        case Rerank():
-            return Reach(reach.hits, min(step.top, reach.order), reach.passage_chars)
-    return reach
+def source_bound(recipe: Recipe, chars: int) -> SourceBound:
+    """Of a source of so many characters."""
+    row, rows, calls = CorpusBound(1, chars), 1.0, {}
+    chunks = passage_chars = 0.0
+    for stage in recipe.corpus:
+        made = corpus_bound_of(stage.step, row.chars)
+        calls[stage.name] = times(rows, made.calls)
+        if table_of(stage.step) == "vectors":
+            continue
+        row, rows = made, times(rows, made.rows)
+        if table_of(stage.step) == "passages":
+            chunks, passage_chars = rows, row.chars
+    return SourceBound(calls, chunks, passage_chars)
 
 
-_FAULTLESS = (
-    Demote, Extract, Facts, FunctionCalls, Bm25, KgQuery, MatchCalls, Dense, Rerank, Shortlist, Examples,
-)  # fmt: skip
+def times(count: float, each: float) -> float:
+    """The product, where nothing of what is not known (math.inf) is nothing.
+
+    >>> times(0, math.inf), times(2, math.inf), times(2, 3)
+    (0, inf, 6)
+    """
+    return count * each if count and each else 0
 
 
-def may_fault(step: Any, calls: int) -> bool:
-    """Whether the step can put a fault on a question, which keeps the question from later steps. A language
-    model does so where it cannot be asked at the moment, so not where nothing is asked."""
-    match step:
-        case Fuse():
-            return step.missing == "fault"
-        case Generate():
-            return calls > 0
-    return not isinstance(step, _FAULTLESS)
+def may_fault(bound: Bound, calls: float) -> bool:
+    """Whether a stage can put a fault on a question if it makes so many calls."""
+    return bound.faults == "any" or (bound.faults == "asking" and calls > 0)
 
 
-def asks_plainly(step: Any) -> bool:
-    """Whether what the step asks follows from the question alone, so that it is known before a run."""
-    match step:
-        case Dense():
-            return query_reads(step.query) <= FIELDS
-        case Generate():
-            return bool(step.reads() <= FIELDS)
-    return False
+def stored_bytes(bound: Bound, calls: float) -> float:
+    """Bytes that so many calls of a step add to the memo, about, before they are compressed."""
+    value = CHAR_BYTES * bound.reply_tokens if bound.reply_tokens else 4 * (bound.dim or 1)
+    return times(calls, KEY_BYTES + value)
 
 
-def stored_bytes(step: Any, calls: int) -> int:
-    """Bytes that so many calls of a step add to a store, about, before they are compressed: keys and values
-    in the memo, and for a chunk its vector in the searched copy, too."""
-    match step:
-        case Embed():
-            return calls * 2 * (KEY_BYTES + 4 * step.model.dim)
-        case Dense():
-            return calls * (KEY_BYTES + 4 * step.model.dim)
-        case Generate():
-            return calls * (KEY_BYTES + CHAR_BYTES * step.max_tokens)
-    return calls * (KEY_BYTES + 4)
+def embedded_bytes(dim: int, texts: float) -> float:
+    """Bytes that so many embedded texts add to a store: in the memo, and in the searched copy."""
+    return times(texts, 2 * (KEY_BYTES + 4 * dim))
 
 
-def kept_bytes(step: Any, calls: int) -> float:
+def kept_bytes(step: Step | CorpusStep, bound: Bound, calls: float) -> float:
     """Bytes that so many calls of a step take at most in the memory of the process that made them."""
-    match step:
-        case KgQuery() | MatchCalls() if step.graph.kind == "server":  # its replies are as long as it likes
-            return math.inf if calls else 0
-        case Generate():
-            return calls * (ENTRY_BYTES + REPLY_BYTES + step.max_tokens * TOKEN_CHARS)
-    return calls * (ENTRY_BYTES + 4 * max((m.dim for m in models_of(step)), default=0) + 4)
-
-
-def models_of(step: Any) -> list[Model]:
-    """The models that a step names, itself or by its graph."""
-    values = [getattr(step, name) for name in type(step).__dataclass_fields__]
-    values += [v.embedder for v in values if isinstance(v, GraphRef)]
-    return [v for v in values if isinstance(v, Model)]
-
-
-def tokens_at_most(step: Any, calls: int) -> int:
-    """Tokens of prompt and reply that so many calls of a step can take: its model has room for no more."""
-    return calls * int(step.model.max_tokens) if isinstance(step, Generate) else 0
+    if any(g.kind == "server" for g in graphs_of(step)):  # its replies are as long as it likes
+        return math.inf if calls else 0
+    if bound.reply_tokens:
+        return times(calls, ENTRY_BYTES + REPLY_BYTES + bound.reply_tokens * TOKEN_CHARS)
+    return times(calls, ENTRY_BYTES + 4 * max((m.dim for m in models_of(step)), default=0) + 4)

@@ -6,14 +6,11 @@ Estimates, not bounds: they rest on what earlier runs recorded wherever these sa
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
-from raypipe.runs.plan.bounds import stored_bytes, tokens_at_most
+from raypipe.runs.plan.bounds import times
 from raypipe.runs.plan.rates import CallRange, Range, Rate, seconds
-from raypipe.steps.parse import Parse
-from raypipe.steps.split import Split
-from raypipe.steps.tokenize import Tokenize
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,34 +26,41 @@ class Cost:
     """What a step may take."""
 
     seconds: Range | None  # of all processes together; None: no earlier run says
-    tokens: tuple[int, int]  # of prompts and replies of language models
-    nbytes: tuple[int, int]  # that the store grows by, about, before compression; texts not counted
+    tokens: tuple[float, float]  # of prompts and replies of language models; math.inf: not known
+    nbytes: tuple[float, float]  # that the store grows by, about, before compression; texts not counted
 
 
-def expected_calls(asked: CallRange | None, rows: int, bound: int, sure: int = 0) -> ExpectedCalls | None:
+def expected_calls(asked: CallRange | None, rows: int, bound: float, sure: int = 0) -> ExpectedCalls | None:
     """What so many rows should ask, never more than `bound`; None where no earlier run says. `sure`: calls
     for other rows, which are known."""
     if asked is None:
         return None
     least, most = (sure + round(rows * each) for each in (asked.least, asked.most))
-    return ExpectedCalls((min(least, bound), min(most, bound)), asked.runs)
+    return ExpectedCalls((int(min(least, bound)), int(min(most, bound))), asked.runs)
 
 
-def cost(step: Any, rate: Rate, rows: int, calls: int, exact: bool, guess: ExpectedCalls | None) -> Cost:
+def cost(
+    tokens: float, stored: Callable[[float], float], rate: Rate, rows: float, calls: float, exact: bool,
+    guess: ExpectedCalls | None,
+) -> Cost:  # fmt: skip
     """What `calls` of a step about so many rows should take. Unless `exact`, they are an upper bound, and
-    `guess` says what is likely."""
+    `guess` says what is likely. `tokens`: of one call, at most; `stored`: calls -> bytes in the store."""
     low, high = guess.calls if guess else (calls if exact else 0, calls)
-    works = isinstance(step, Parse | Split | Tokenize)  # without a model: leaves texts alone
     return Cost(
         seconds(rate, rows, calls if exact else None),
-        _tokens(step, rate, low, high),
-        (0, 0) if works else (stored_bytes(step, low), stored_bytes(step, high)),
+        _tokens(tokens, rate, low, high),
+        (stored(low), stored(high)),
     )
 
 
-def _tokens(step: Any, rate: Rate, low: int, high: int) -> tuple[int, int]:
+def _tokens(most: float, rate: Rate, low: float, high: float) -> tuple[float, float]:
     """Of language models: by earlier runs' where there were any, and never more than fit."""
-    most = tokens_at_most(step, high)
+    most = times(high, most)
     if rate.tokens is None:
         return 0, most
-    return min(math.ceil(low * rate.tokens[0]), most), min(math.ceil(high * rate.tokens[1]), most)
+    least, likely = times(low, rate.tokens[0]), times(high, rate.tokens[1])
+    return min(_up(least), most), min(_up(likely), most)
+
+
+def _up(number: float) -> float:
+    return number if math.isinf(number) else math.ceil(number)

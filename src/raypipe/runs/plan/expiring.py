@@ -1,20 +1,18 @@
 """Which stages ask a knowledge graph whose replies do not hold for ever, and which stages depend on them.
 
-Knows recipes; asks nobody. Which stored answers rest on replies that no longer hold is `evaluate.stale`'s.
+Knows recipes; asks nobody. Which stored answers rest on replies that no longer hold is `evaluation.expiry`'s.
 """
 
 from __future__ import annotations
 
 from raypipe.core.protocols import GraphRef, Step
+from raypipe.recipes.contract import graphs_of
 from raypipe.recipes.recipe import Recipe, Stage
-from raypipe.steps.kg_query import KgQuery
-from raypipe.steps.match_calls import MatchCalls
 
 
 def asking(recipe: Recipe) -> list[tuple[Stage[Step], GraphRef]]:
     """The stages that ask such a graph."""
-    stages = [(s, s.step.graph) for s in recipe.question if isinstance(s.step, KgQuery | MatchCalls)]
-    return [(s, graph) for s, graph in stages if graph.refresh]
+    return [(s, graph) for s in recipe.question for graph in graphs_of(s.step) if graph.refresh]
 
 
 def behind(recipe: Recipe) -> frozenset[str]:

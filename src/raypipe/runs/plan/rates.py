@@ -7,6 +7,7 @@ step asks about a row depends on neither: there all runs of the same step with t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -44,9 +45,9 @@ def rate(stage: StageRecord, runs: Sequence[Manifest], engine: str, device: str)
         if (old := run.stage(line.step)) is not None and _alike(old, stage)
     ]
     return Rate(
-        _range(lines, _seconds, lambda s: s.asked),
+        _range(lines, _seconds, lambda s: s.computed),
         _range(lines, _seconds, lambda s: s.rows - s.skipped),
-        _range(lines, lambda s: s.prompt_tokens + s.generated_tokens, lambda s: s.asked),
+        _range(lines, lambda s: s.prompt_tokens + s.generated_tokens, lambda s: s.computed),
     )
 
 
@@ -73,7 +74,7 @@ def embedded(embed: StageRecord, split: StageRecord, runs: Sequence[Manifest]) -
             continue
         planned = next(s for s in run.plan["steps"] if s["step"] == embed.name)
         if set(planned["reasons"]) <= {"row"}:
-            found.append((lines[embed.name], lines[split.name].asked))
+            found.append((lines[embed.name], lines[split.name].computed))
     return _asked(found)
 
 
@@ -83,8 +84,8 @@ def _asked(found: Sequence[tuple[StepLine, int]]) -> CallRange | None:
     if not some:
         return None
     return CallRange(
-        min(line.asked / rows for line, rows in some),
-        max((line.asked + line.remembered) / rows for line, rows in some),
+        min(line.computed / rows for line, rows in some),
+        max((line.computed + line.cached) / rows for line, rows in some),
         len(some),
     )
 
@@ -110,13 +111,15 @@ def _range(
     return (min(found), max(found)) if found else None
 
 
-def seconds(rate: Rate, rows: int, calls: int | None) -> Range | None:
+def seconds(rate: Rate, rows: float, calls: float | None) -> Range | None:
     """What so many rows should take; None where no earlier run says. `calls` None: they are not known.
 
     Then nothing is known but what such rows took before, when all, some or none of it was remembered.
     """
     if rows == 0:
         return 0.0, 0.0
+    if math.isinf(rows):
+        return None
     if calls and rate.per_call:
         return calls * rate.per_call[0], calls * rate.per_call[1]
     return (0.0, rows * rate.per_row[1]) if rate.per_row else None

@@ -1,11 +1,11 @@
-"""The HTTP face: questions in, answers with their evidence out, as an ASGI app.
+"""The HTTP API: questions in, answers with their evidence out, as an ASGI app.
 
-Knows HTTP, JSON and the shapes of requests and replies. How a question is answered is handed in (`online`);
-where the app runs is `deploy`'s matter. What a client sent appears in no error and no log, and no url is ever
-opened.
+Knows HTTP, JSON and the shapes of requests and replies. What answers is handed in (`serving.answerer`), where
+the app runs is decided in `serving.ray`. No error and no log line repeats what a client sent, and no url is
+ever opened.
 """
 
-from raypipe.serving.http.app import application
-from raypipe.serving.http.responses import reply
+from raypipe.serving.http.app import create_app
+from raypipe.serving.http.responses import answer_response
 
-__all__ = ["application", "reply"]
+__all__ = ["answer_response", "create_app"]

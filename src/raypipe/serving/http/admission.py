@@ -1,4 +1,4 @@
-"""Who may ask, how much, and how many at once: everything that is checked before a question is read.
+"""Checks before a question is read: authorization, body size and time, free slots.
 
 Knows requests and nothing of questions.
 """
@@ -23,26 +23,23 @@ from raypipe.serving.http.errors import ClientGone, RequestRefused
 T = TypeVar("T")
 
 
-def check(keys: ApiKeys, headers: Headers, client: str | None) -> None:
-    """Raises Refused unless this request may ask."""
+def authorize(keys: ApiKeys, headers: Headers, client: str | None) -> None:
+    """Raises RequestRefused unless this request is allowed."""
     if keys.open:
         return
     if keys.digests:
         scheme, _, key = headers.get("authorization", "").partition(" ")
-        if scheme.lower() != "bearer" or not keys.knows(key.strip()):
-            ask = {"www-authenticate": "Bearer"}
-            raise RequestRefused(
-                HTTPStatus.UNAUTHORIZED, "expected the header authorization: Bearer KEY", (), ask
-            )
+        if scheme.lower() != "bearer" or not keys.accepts(key.strip()):
+            detail = "Expected the header `authorization: Bearer KEY`."
+            raise RequestRefused(HTTPStatus.UNAUTHORIZED, detail, (), {"www-authenticate": "Bearer"})
     elif not (_loopback(client) and _loopback(_host(headers))):
-        # The name counts, too: a page on the web may point a name of its own at this machine.
-        raise RequestRefused(
-            HTTPStatus.FORBIDDEN, "this endpoint has no keys, so it answers its own machine alone"
-        )
+        # The host name counts, too: a page on the web may point a name of its own at this machine.
+        detail = "This endpoint has no keys, so it answers only its own machine."
+        raise RequestRefused(HTTPStatus.FORBIDDEN, detail)
 
 
 def _host(headers: Headers) -> str:
-    """The host that was asked for, without its port."""
+    """The host of the `host` header, without its port."""
     name = headers.get("host", "")
     return name[1:].partition("]")[0] if name.startswith("[") else name.partition(":")[0]
 
@@ -57,15 +54,15 @@ def _loopback(host: str | None) -> bool:
 
 
 class Slots:
-    """How many requests are being answered."""
+    """Slots for requests that are answered at the same time."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self.taken = 0
 
     @asynccontextmanager
-    async def one(self) -> AsyncIterator[None]:
-        """A slot, at once. Raises Overloaded where there is none: a queue would only eat deadlines."""
+    async def acquire(self) -> AsyncIterator[None]:
+        """A slot, at once. Raises Overloaded if none is free: a queue would only use up deadlines."""
         if self.taken >= self._most:
             raise Overloaded(f"{self.taken} requests are being answered")
         self.taken += 1
@@ -75,54 +72,53 @@ class Slots:
             self.taken -= 1
 
 
-async def body(request: Request, limits: RequestLimits) -> bytes:
-    """The body. A form that a web page can send across sites is no JSON by its type, and is refused."""
+async def read_body(request: Request, limits: RequestLimits) -> bytes:
+    """The body. Refuses types that a form on another site can send: they are never JSON."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         raise RequestRefused(
-            HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "expected the header content-type: application/json"
+            HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "Expected the header `content-type: application/json`."
         )
     if request.headers.get("content-encoding", "identity").lower() != "identity":
-        raise RequestRefused(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "expected a body that is not compressed")
-    large = RequestRefused(
-        HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"expected at most {limits.body_bytes} bytes", (), _CLOSE
-    )
+        raise RequestRefused(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "Expected a body without compression.")
+    detail = f"Expected at most {limits.max_body_bytes} bytes."
+    too_large = RequestRefused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, detail, (), _CLOSE)
     declared = request.headers.get("content-length", "")
-    if declared.isdecimal() and int(declared) > limits.body_bytes:
-        raise large
-    found = bytearray()
+    if declared.isdecimal() and int(declared) > limits.max_body_bytes:
+        raise too_large
+    body = bytearray()
     try:
-        async with asyncio.timeout(limits.body_s):
+        async with asyncio.timeout(limits.body_timeout_s):
             async for chunk in request.stream():
-                found += chunk
-                if len(found) > limits.body_bytes:
-                    raise large
+                body += chunk
+                if len(body) > limits.max_body_bytes:
+                    raise too_large
     except ClientDisconnect:
         raise ClientGone from None
     except TimeoutError:
-        detail = f"expected the whole body within {limits.body_s:g} s"
+        detail = f"Expected the whole body within {limits.body_timeout_s:g} s."
         raise RequestRefused(HTTPStatus.REQUEST_TIMEOUT, detail, (), _CLOSE) from None
-    return bytes(found)
+    return bytes(body)
 
 
-_CLOSE = {"connection": "close"}  # what else the client sends is nobody's
+_CLOSE = {"connection": "close"}  # the rest of the body is not read
 
 
-async def waited(request: Request, work: Awaitable[T]) -> T:
-    """The result of the work, which ends when the client goes. Raises Gone."""
-    doing, leaving = asyncio.ensure_future(work), asyncio.ensure_future(left(request))
+async def until_disconnect(request: Request, work: Awaitable[T]) -> T:
+    """The result of the work, which is cancelled when the client disconnects. Raises ClientGone."""
+    task, client_gone = asyncio.ensure_future(work), asyncio.ensure_future(disconnected(request))
     try:
-        await asyncio.wait({doing, leaving}, return_when=asyncio.FIRST_COMPLETED)
-        if not doing.done():
+        await asyncio.wait({task, client_gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
             raise ClientGone
-        return doing.result()
+        return task.result()
     finally:
-        for task in (doing, leaving):
-            task.cancel()
-        await asyncio.gather(doing, leaving, return_exceptions=True)
+        for waiting in (task, client_gone):
+            waiting.cancel()
+        await asyncio.gather(task, client_gone, return_exceptions=True)
 
 
-async def left(request: Request) -> None:
+async def disconnected(request: Request) -> None:
     """Returns when the client has closed its connection. The body must have been read."""
     while (await request.receive())["type"] != "http.disconnect":
         pass

@@ -15,148 +15,149 @@ from fastapi.responses import HTMLResponse, JSONResponse
 from raypipe.core.errors import ConfError
 from raypipe.recipes.recipe import Recipe
 from raypipe.serving.access import ServerConfig
-from raypipe.serving.answerer import NULL_LISTENER, Listener, QueryRequest, QueryResult, StoreSnapshot
-from raypipe.serving.http import errors, requests, stream
-from raypipe.serving.http import openai as chat
-from raypipe.serving.http.admission import Slots, body, check, waited
+from raypipe.serving.http import errors, openai, requests, stream
+from raypipe.serving.http.admission import Slots, authorize, read_body, until_disconnect
 from raypipe.serving.http.errors import RequestRefused, to_problem
 from raypipe.serving.http.middleware import NoMetrics, ObservedApp, RequestMetrics, request_id
 from raypipe.serving.http.openai import ChatBody
-from raypipe.serving.http.openapi import described
-from raypipe.serving.http.page import page
-from raypipe.serving.http.requests import AnswerBody, BatchBody, RetrieveBody, asked, read
-from raypipe.serving.http.responses import AnswerResponse, reply, retrieved
+from raypipe.serving.http.openapi import openapi_document
+from raypipe.serving.http.page import load_page
+from raypipe.serving.http.requests import AnswerBody, BatchBody, RetrieveBody, parse_body, query_request
+from raypipe.serving.http.responses import AnswerResponse, answer_response, retrieve_response
+from raypipe.serving.query import NULL_LISTENER, Listener, QueryRequest, QueryResult
+from raypipe.serving.store_snapshot import StoreSnapshot
 
-AT_ONCE = 4
-"""Questions of one batch that are answered at the same time: it has the slot of one request."""
+BATCH_CONCURRENCY = 4
+"""Questions of one batch that are answered at the same time: a batch takes the slot of one request."""
 
 
 class AnswererProtocol(Protocol):
-    """What answers: `online.Online`, or something that follows a release."""
+    """Answers questions: what `serving.answerer.Answerer` gives the routes."""
 
     @property
     def recipe(self) -> Recipe: ...
     @property
     def release(self) -> str | None: ...
     async def ready(self) -> list[str]: ...
-    async def opened(self) -> StoreSnapshot: ...
-    async def answer(self, asked: QueryRequest, heard: Listener = NULL_LISTENER) -> QueryResult: ...
-    async def retrieve(self, asked: QueryRequest, heard: Listener = NULL_LISTENER) -> QueryResult: ...
+    async def snapshot(self) -> StoreSnapshot: ...
+    async def answer(self, request: QueryRequest, listener: Listener = NULL_LISTENER) -> QueryResult: ...
+    async def retrieve(self, request: QueryRequest, listener: Listener = NULL_LISTENER) -> QueryResult: ...
 
 
 class ReleaseRouter(Protocol):
-    """Gives each request the one that answers it, from its first byte to its last."""
+    """Picks the answerer of each request, which then answers all of it."""
 
     async def current(self) -> AnswererProtocol: ...
 
 
-class Service:
-    """The questions behind the routes."""
+class Routes:
+    """The functions of the routes."""
 
-    def __init__(self, answerer: ReleaseRouter, face: ServerConfig, meters: RequestMetrics) -> None:
-        self._answerer, self._face, self._meters = answerer, face, meters
-        self._slots = Slots(face.limits.ongoing)
+    def __init__(self, router: ReleaseRouter, config: ServerConfig, metrics: RequestMetrics) -> None:
+        self._router, self._limits, self._metrics = router, config.limits, metrics
+        self._slots = Slots(config.limits.max_ongoing_requests)
 
-    async def _read(self, request: Request) -> bytes:
-        return await body(request, self._face.limits)
+    async def _body(self, request: Request) -> bytes:
+        return await read_body(request, self._limits)
 
-    def _asked(
-        self, query: str, beside: requests.QueryOptions, include: Collection[requests.Include] = ()
+    def _query(
+        self, query: str, options: requests.QueryOptions, include: Collection[requests.Include] = ()
     ) -> QueryRequest:
-        return asked(query, beside, self._face.limits.deadline_s, self._face.limits.longest_s, include)
+        return query_request(query, options, self._limits.deadline_s, self._limits.max_deadline_s, include)
 
     async def answer(self, request: Request) -> Response:
-        sent = read(AnswerBody, await self._read(request))
-        oracle = await self._answerer.current()
-        if sent.stream:
-            return await self._stream(request, partial(self._said, oracle, sent), stream.written)
-        async with self._slots.one():
-            return JSONResponse(await waited(request, self._said(oracle, sent, NULL_LISTENER, request)))
+        body = parse_body(AnswerBody, await self._body(request))
+        answerer = await self._router.current()
+        if body.stream:
+            return await self._stream(request, partial(self._answer, answerer, body), stream.encode_events)
+        async with self._slots.acquire():
+            answer = self._answer(answerer, body, NULL_LISTENER, request)
+            return JSONResponse(await until_disconnect(request, answer))
 
     async def batch(self, request: Request) -> Response:
-        sent = read(BatchBody, await self._read(request))
-        oracle, turns = await self._answerer.current(), asyncio.Semaphore(AT_ONCE)
+        body = parse_body(BatchBody, await self._body(request))
+        answerer, turns = await self._router.current(), asyncio.Semaphore(BATCH_CONCURRENCY)
 
-        async def one(query: requests.QueryBody) -> Any:
+        async def answer_one(query: requests.QueryBody) -> Any:
             async with turns:
                 try:
-                    return await self._said(oracle, query, NULL_LISTENER)
+                    return await self._answer(answerer, query, NULL_LISTENER)
                 except Exception as e:
-                    return {"problem": errors.body(to_problem(e))}
+                    return {"problem": errors.problem_body(to_problem(e))}
 
-        async with self._slots.one():
-            answers = await waited(request, asyncio.gather(*(one(q) for q in sent.queries)))
+        async with self._slots.acquire():
+            answers = await until_disconnect(request, asyncio.gather(*(answer_one(q) for q in body.queries)))
         return JSONResponse({"answers": answers})
 
     async def retrieve(self, request: Request) -> Response:
-        sent = read(RetrieveBody, await self._read(request))
-        oracle = await self._answerer.current()
-        async with self._slots.one():
+        body = parse_body(RetrieveBody, await self._body(request))
+        answerer = await self._router.current()
+        async with self._slots.acquire():
             try:
-                found = await waited(request, oracle.retrieve(self._asked(sent.query, sent)))
+                ranked = await until_disconnect(request, answerer.retrieve(self._query(body.query, body)))
             except ConfError as e:
-                raise RequestRefused(HTTPStatus.NOT_FOUND, "this recipe ranks no passages") from e
-        return JSONResponse(retrieved(found, sent.top))
+                raise RequestRefused(HTTPStatus.NOT_FOUND, "This recipe ranks no passages.") from e
+        return JSONResponse(retrieve_response(ranked, body.top))
 
     async def chat(self, request: Request) -> Response:
         try:
             return await self._chat(request)
-        except (RequestRefused, *errors.EXPECTED) as e:
-            return chat.refusal(to_problem(e))
+        except (RequestRefused, *errors.EXPECTED_ERRORS) as e:
+            return openai.error_response(to_problem(e))
 
     async def _chat(self, request: Request) -> Response:
-        sent = read(ChatBody, await self._read(request))
-        oracle, id = await self._answerer.current(), request_id.get()
-        if sent.model not in names(oracle):
-            raise RequestRefused(HTTPStatus.NOT_FOUND, "no such model is served: GET /v1/models lists them")
-        query = requests.QueryBody(query=sent.query(), **dict(sent.raypipe))
-        if sent.stream:
+        body = parse_body(ChatBody, await self._body(request))
+        answerer, id = await self._router.current(), request_id.get()
+        if body.model not in model_names(answerer):
+            raise RequestRefused(HTTPStatus.NOT_FOUND, "Unknown model: GET /v1/models lists the names.")
+        query = requests.QueryBody(query=body.query(), **dict(body.raypipe))
+        if body.stream:
             return await self._stream(
-                request, partial(self._said, oracle, query), partial(chat.chunks, id, sent)
+                request, partial(self._answer, answerer, query), partial(openai.chunks, id, body)
             )
-        async with self._slots.one():
-            said = await waited(request, self._said(oracle, query, NULL_LISTENER, request))
-        return JSONResponse(chat.completion(id, sent.model, said))
+        async with self._slots.acquire():
+            answer = await until_disconnect(request, self._answer(answerer, query, NULL_LISTENER, request))
+        return JSONResponse(openai.completion(id, body.model, answer))
 
-    async def _said(
+    async def _answer(
         self,
-        oracle: AnswererProtocol,
-        sent: requests.QueryBody,
-        heard: Listener,
+        answerer: AnswererProtocol,
+        query: requests.QueryBody,
+        listener: Listener,
         request: Request | None = None,
     ) -> AnswerResponse:
-        answered = await oracle.answer(self._asked(sent.query, sent, sent.include), heard)
-        self._meters.answered(answered)
+        result = await answerer.answer(self._query(query.query, query, query.include), listener)
+        self._metrics.question_answered(result)
         if request is not None:
-            q = answered.question
-            noted = {"outcome": q.outcome, "degraded": list(q.degraded), "release": answered.release}
-            request.state.noted.update(noted)
-        return reply(answered, sent.include)
+            q = result.question
+            fields = {"outcome": q.outcome, "degraded": list(q.degraded), "release": result.release}
+            request.state.log_fields.update(fields)
+        return answer_response(result, query.include)
 
     async def _stream(
         self,
         request: Request,
-        said: Callable[[Listener, Request], Awaitable[AnswerResponse]],
-        written: Callable[[AsyncIterator[stream.Event | None]], AsyncIterator[str]],
+        answer: Callable[[Listener, Request], Awaitable[AnswerResponse]],
+        encode: Callable[[AsyncIterator[stream.Event | None]], AsyncIterator[bytes]],
     ) -> Response:
-        """One question as a stream. Its slot is taken here, so that a refusal is still a status, and given
-        back with the answer: a client that does not read it keeps nobody else from one."""
+        """One question as a stream. Its slot is taken here, so that a refusal is still a status, and released
+        with the answer: a client that does not read it takes no slot from others."""
         slot = AsyncExitStack()
-        await slot.enter_async_context(self._slots.one())
+        await slot.enter_async_context(self._slots.acquire())
 
-        async def work(heard: Listener) -> AnswerResponse:
+        async def work(listener: Listener) -> AnswerResponse:
             async with slot:
-                return await said(heard, request)
+                return await answer(listener, request)
 
-        return stream.ClosingStream(written(stream.events(request, work)), slot.aclose)
+        return stream.ClosingStream(encode(stream.event_stream(request, work)), slot.aclose)
 
     async def index(self, request: Request) -> Response:
-        oracle = await self._answerer.current()
-        rows = await asyncio.to_thread((await oracle.opened()).rows)
-        recipe = oracle.recipe
+        answerer = await self._router.current()
+        rows = await asyncio.to_thread((await answerer.snapshot()).row_counts)
+        recipe = answerer.recipe
         return JSONResponse(
             {
-                "release": oracle.release,
+                "release": answerer.release,
                 "recipe": {"name": recipe.name, "digest": recipe.digest()},
                 "embedders": [m.name for m in recipe.embedders()],
                 "rows": rows,
@@ -164,68 +165,69 @@ class Service:
         )
 
     async def models(self, request: Request) -> Response:
-        oracle = await self._answerer.current()
-        weights = {m.name: m.weights for m in oracle.recipe.models()}
+        answerer = await self._router.current()
+        weights = {m.name: m.weights for m in answerer.recipe.models()}
         entry = {"object": "model", "created": 0, "owned_by": "raypipe"}
-        told = {"recipe": oracle.recipe.digest(), "models": weights}
-        return JSONResponse({"object": "list", "data": [{"id": id, **entry, **told} for id in names(oracle)]})
+        entry |= {"recipe": answerer.recipe.digest(), "models": weights}
+        data = [{"id": id, **entry} for id in model_names(answerer)]
+        return JSONResponse({"object": "list", "data": data})
 
     async def healthz(self, request: Request) -> Response:
         return JSONResponse({"status": "alive"})
 
     async def readyz(self, request: Request) -> Response:
-        away = await (await self._answerer.current()).ready()
-        return JSONResponse({"status": "ready", "away": away})
+        unavailable = await (await self._router.current()).ready()
+        return JSONResponse({"status": "ready", "unavailable": unavailable})
 
 
-def names(oracle: AnswererProtocol) -> list[str]:
-    """What a chat client may call the model."""
-    return ["raypipe", oracle.recipe.name] if oracle.recipe.name != "raypipe" else ["raypipe"]
+def model_names(answerer: AnswererProtocol) -> list[str]:
+    """The model names that a chat client may send."""
+    return ["raypipe", answerer.recipe.name] if answerer.recipe.name != "raypipe" else ["raypipe"]
 
 
-def application(
-    answerer: ReleaseRouter,
-    face: ServerConfig | None = None,
-    meters: RequestMetrics | None = None,
-    named: bool = False,
+def create_app(
+    router: ReleaseRouter,
+    config: ServerConfig | None = None,
+    metrics: RequestMetrics | None = None,
+    proxy_sets_id: bool = False,
 ) -> FastAPI:
-    """The app. The page and the two health routes have no question and no answer: they need no key. `named`:
-    something in front gives requests their ids."""
-    face, meters = face or ServerConfig(), meters or NoMetrics()
-    service = Service(answerer, face, meters)
+    """The app. The page and the two health routes need no key: they show no question and no answer.
+    `proxy_sets_id` as in `ObservedApp`."""
+    config, metrics = config or ServerConfig(), metrics or NoMetrics()
+    routes = Routes(router, config, metrics)
 
-    async def may_ask(request: Request) -> None:
-        check(face.keys, request.headers, request.client.host if request.client else None)
+    async def authorized(request: Request) -> None:
+        authorize(config.keys, request.headers, request.client.host if request.client else None)
 
-    app = FastAPI(title="raypipe", docs_url=None, redoc_url=None, openapi_url=None)
-    guard = [Depends(may_ask)]
+    app = FastAPI(title="raypipe endpoint", docs_url=None, redoc_url=None, openapi_url=None)
+    guard = [Depends(authorized)]
     for path, post in {
-        "/v1/answer": service.answer,
-        "/v1/answer:batch": service.batch,
-        "/v1/retrieve": service.retrieve,
-        "/v1/chat/completions": service.chat,
+        "/v1/answer": routes.answer,
+        "/v1/answer:batch": routes.batch,
+        "/v1/retrieve": routes.retrieve,
+        "/v1/chat/completions": routes.chat,
     }.items():
         app.add_api_route(path, post, methods=["POST"], dependencies=guard)
-    document = described()
+    document = openapi_document()
 
-    async def openapi(request: Request) -> Response:
+    async def openapi_json(request: Request) -> Response:
         return JSONResponse(document)
 
     for path, get in {
-        "/v1/index": service.index,
-        "/v1/models": service.models,
-        "/openapi.json": openapi,
+        "/v1/index": routes.index,
+        "/v1/models": routes.models,
+        "/openapi.json": openapi_json,
     }.items():
         app.add_api_route(path, get, methods=["GET"], dependencies=guard)
-    app.add_api_route("/healthz", service.healthz, methods=["GET"])
-    app.add_api_route("/readyz", service.readyz, methods=["GET"])
-    html, headers = page()
+    app.add_api_route("/healthz", routes.healthz, methods=["GET"])
+    app.add_api_route("/readyz", routes.readyz, methods=["GET"])
+    html, headers = load_page()
 
     async def root(request: Request) -> Response:
         return HTMLResponse(html, headers=headers)
 
-    if face.page:
+    if config.page:
         app.add_api_route("/", root, methods=["GET"])
-    errors.handle(app)
-    app.add_middleware(ObservedApp, meters=meters, named=named)
+    errors.add_exception_handlers(app)
+    app.add_middleware(ObservedApp, metrics=metrics, proxy_sets_id=proxy_sets_id)
     return app

@@ -1,5 +1,4 @@
-"""What goes wrong with a request, as RFC 9457 writes it. Nothing of what was sent is repeated, and no
-trace."""
+"""Errors as problem details (RFC 9457). They repeat nothing that the client sent, and carry no traceback."""
 
 from __future__ import annotations
 
@@ -15,17 +14,17 @@ from starlette.exceptions import HTTPException
 from raypipe.core.errors import Overloaded, Unavailable
 from raypipe.serving.answerer import NotReady
 
-RETRY_S = 5
-"""What a client is told to wait: a replica starts in some seconds, and a backlog of `Limits.ongoing` is
-done."""
+RETRY_AFTER_S = 5
+"""The `retry-after` of a refusal: by then a replica has started, and a backlog of
+`RequestLimits.max_ongoing_requests` is answered."""
 
-GONE = 499  # nginx's number for a client that did not wait; nobody reads it but the log
+CLIENT_CLOSED_REQUEST = 499  # nginx's number for it; only the log and the metrics show it
 
 log = logging.getLogger("raypipe.serving.http")
 
 
 class RequestRefused(Exception):
-    """A request that is answered with an error. `detail` and `errors` hold nothing of what was sent."""
+    """A request that is answered with an error. `detail` and `errors` hold nothing that the client sent."""
 
     def __init__(
         self,
@@ -38,68 +37,69 @@ class RequestRefused(Exception):
         self.status, self.detail, self.errors, self.headers = status, detail, errors, headers
 
 
-EXPECTED = (NotReady, Overloaded, Unavailable)
-"""What may be raised while a question is answered, and is no defect."""
+EXPECTED_ERRORS = (NotReady, Overloaded, Unavailable)
+"""What answering a question may raise without being a defect."""
 
 
 class ClientGone(Exception):
-    """The client does not wait any more."""
+    """The client closed its connection."""
 
 
 def to_problem(error: Exception) -> RequestRefused:
-    """Whatever may be raised while a question is answered, as what the client is told. A defect is logged."""
+    """Any exception, as the error that the client gets. Defects are logged with their traceback."""
     if isinstance(error, RequestRefused):
         return error
-    wait = {"retry-after": str(RETRY_S)}
+    wait = {"retry-after": str(RETRY_AFTER_S)}
     if isinstance(error, NotReady):
         log.warning("not ready: %s", error)
-        detail = "the tables of this recipe are not there yet: `raypipe index` makes them"
+        detail = "The tables of this recipe do not exist yet: `raypipe index` makes them."
         return RequestRefused(HTTPStatus.SERVICE_UNAVAILABLE, detail, headers=wait)
     if isinstance(error, Overloaded):
-        detail = "as many requests as can be answered in time are being answered: ask again later"
-        return RequestRefused(HTTPStatus.TOO_MANY_REQUESTS, detail, headers=wait)
+        return RequestRefused(HTTPStatus.TOO_MANY_REQUESTS, "Too many requests. Retry later.", headers=wait)
     if isinstance(error, Unavailable):
         log.warning("unavailable: %s", error)
-        detail = "a model that no answer can do without is away: ask again later"
+        detail = "A model that every answer needs is unavailable. Retry later."
         return RequestRefused(HTTPStatus.SERVICE_UNAVAILABLE, detail, headers=wait)
-    log.error("a defect", exc_info=error)
-    return RequestRefused(HTTPStatus.INTERNAL_SERVER_ERROR, "a defect in raypipe; its log says where")
+    log.error("defect", exc_info=error)
+    detail = "Internal error. The endpoint's log has the traceback."
+    return RequestRefused(HTTPStatus.INTERNAL_SERVER_ERROR, detail)
 
 
-def body(refused: RequestRefused) -> dict[str, Any]:
-    """The object that says what is wrong."""
+def problem_body(refused: RequestRefused) -> dict[str, Any]:
+    """The problem object."""
     status = refused.status
-    said: dict[str, Any] = {"type": "about:blank", "title": status.phrase, "status": status.value}
-    said["detail"] = refused.detail
+    body: dict[str, Any] = {"type": "about:blank", "title": status.phrase, "status": status.value}
+    body["detail"] = refused.detail
     if refused.errors:
-        said["errors"] = list(refused.errors)
-    return said
+        body["errors"] = list(refused.errors)
+    return body
 
 
-def response(refused: RequestRefused) -> Response:
-    """The whole response."""
+def problem_response(refused: RequestRefused) -> Response:
+    """The problem as an HTTP response."""
     media = "application/problem+json"
-    return JSONResponse(body(refused), refused.status.value, dict(refused.headers), media_type=media)
+    return JSONResponse(problem_body(refused), refused.status.value, dict(refused.headers), media_type=media)
 
 
-def handle(app: FastAPI) -> None:
-    """Every error of the app becomes a problem."""
-    for kind in (RequestRefused, *EXPECTED):
-        app.add_exception_handler(kind, _told)
-    app.add_exception_handler(ClientGone, _gone)
-    app.add_exception_handler(HTTPException, _http)
+def add_exception_handlers(app: FastAPI) -> None:
+    """Makes every error of the app a problem."""
+    for kind in (RequestRefused, *EXPECTED_ERRORS):
+        app.add_exception_handler(kind, _handle_problem)
+    app.add_exception_handler(ClientGone, _handle_client_gone)
+    app.add_exception_handler(HTTPException, _handle_http)
 
 
-async def _told(request: Request, error: Exception) -> Response:
-    return response(to_problem(error))
+async def _handle_problem(request: Request, error: Exception) -> Response:
+    return problem_response(to_problem(error))
 
 
-async def _gone(request: Request, error: Exception) -> Response:
-    return Response(status_code=GONE)
+async def _handle_client_gone(request: Request, error: Exception) -> Response:
+    return Response(status_code=CLIENT_CLOSED_REQUEST)
 
 
-async def _http(request: Request, error: Exception) -> Response:
+async def _handle_http(request: Request, error: Exception) -> Response:
     """What the framework refuses: an unknown path, another method."""
     assert isinstance(error, HTTPException)
     status = HTTPStatus(error.status_code)
-    return response(RequestRefused(status, status.description or status.phrase, headers=error.headers or {}))
+    detail = status.description or status.phrase
+    return problem_response(RequestRefused(status, detail, headers=error.headers or {}))

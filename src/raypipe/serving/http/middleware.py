@@ -1,7 +1,7 @@
-"""What the endpoint says about itself: one line of JSON for each request, and numbers.
+"""Request ids, one JSON log line for each request, and metrics.
 
-A line has a request's id, route, status, seconds and outcome. It never has a text of a question, a page or a
-key, nor a path or name that a client chose.
+A line has a request's id, route, status, milliseconds and outcome. It never has text of a question, a page or
+a key, nor a path or name that a client chose.
 """
 
 from __future__ import annotations
@@ -16,44 +16,44 @@ from typing import Any, Protocol
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from raypipe.serving.answerer import QueryResult
-from raypipe.serving.http.errors import GONE, response, to_problem
+from raypipe.serving.http.errors import CLIENT_CLOSED_REQUEST, problem_response, to_problem
+from raypipe.serving.query import QueryResult
 
-log = logging.getLogger("raypipe.requests")
+log = logging.getLogger("raypipe.serving.requests")
 
 request_id: ContextVar[str] = ContextVar("request_id", default="")
-"""Of the request that this task works for; "" outside of one."""
+"""Id of the request that this task serves; "" outside of a request."""
 
 _ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
 class RequestMetrics(Protocol):
-    """Where numbers go."""
+    """Receives what the metrics count."""
 
-    def began(self) -> None: ...
-    def ended(self, route: str, status: int, seconds: float) -> None: ...
-    def answered(self, answered: QueryResult) -> None: ...
+    def request_started(self) -> None: ...
+    def request_ended(self, route: str, status: int, seconds: float) -> None: ...
+    def question_answered(self, result: QueryResult) -> None: ...
 
 
 class NoMetrics:
-    """No numbers are kept."""
+    """Ignores all events."""
 
-    def began(self) -> None:
+    def request_started(self) -> None:
         """Nothing."""
 
-    def ended(self, route: str, status: int, seconds: float) -> None:
+    def request_ended(self, route: str, status: int, seconds: float) -> None:
         """Nothing."""
 
-    def answered(self, answered: QueryResult) -> None:
+    def question_answered(self, result: QueryResult) -> None:
         """Nothing."""
 
 
 class ObservedApp:
-    """An app whose requests have ids, are counted, timed and logged. `named`: whoever stands in front names
-    requests in `x-request-id`, and gives the name back itself."""
+    """Middleware: gives requests ids, counts, times and logs them. With `proxy_sets_id` a proxy in front sets
+    `x-request-id` on requests and on responses."""
 
-    def __init__(self, app: ASGIApp, meters: RequestMetrics, named: bool) -> None:
-        self._app, self._meters, self._named = app, meters, named
+    def __init__(self, app: ASGIApp, metrics: RequestMetrics, proxy_sets_id: bool) -> None:
+        self._app, self._metrics, self._proxy_sets_id = app, metrics, proxy_sets_id
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -62,31 +62,31 @@ class ObservedApp:
         given = dict(scope["headers"]).get(b"x-request-id", b"").decode("latin-1")
         id = given if _ID.fullmatch(given) else uuid.uuid4().hex
         token = request_id.set(id)
-        start, status = time.perf_counter(), GONE  # unless a response begins
-        noted: dict[str, Any] = scope.setdefault("state", {}).setdefault("noted", {})
+        start, status = time.perf_counter(), CLIENT_CLOSED_REQUEST  # unless a response begins
+        log_fields: dict[str, Any] = scope.setdefault("state", {}).setdefault("log_fields", {})
 
-        async def sent(message: Message) -> None:
+        async def observed_send(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                ours = [] if self._named else [(b"x-request-id", id.encode())]
-                message = {**message, "headers": [*message["headers"], *_HEADERS, *ours]}
+                own = [] if self._proxy_sets_id else [(b"x-request-id", id.encode())]
+                message = {**message, "headers": [*message["headers"], *_HEADERS, *own]}
             await send(message)
 
-        self._meters.began()
+        self._metrics.request_started()
         try:
-            await self._app(scope, receive, sent)
-        except Exception as e:  # a defect: the client hears that there is one, the log which
+            await self._app(scope, receive, observed_send)
+        except Exception as e:  # a defect: the client learns that there is one, the log says which
             refused = to_problem(e)
-            if status == GONE:
-                await response(refused)(scope, receive, sent)
+            if status == CLIENT_CLOSED_REQUEST:
+                await problem_response(refused)(scope, receive, observed_send)
         finally:
             seconds = time.perf_counter() - start
             route = getattr(scope.get("route"), "path", "unknown")
-            self._meters.ended(route, status, seconds)
-            said = {"method": scope["method"], "route": route, "status": status}
-            said["ms"] = round(seconds * 1000, 1)
-            log.info("request", extra={"fields": said | noted})
+            self._metrics.request_ended(route, status, seconds)
+            fields = {"method": scope["method"], "route": route, "status": status}
+            fields["ms"] = round(seconds * 1000, 1)
+            log.info("request", extra={"fields": fields | log_fields})
             request_id.reset(token)
 
 
@@ -97,10 +97,10 @@ _HEADERS = [
 
 
 class JsonLines(logging.Formatter):
-    """A log record as one line of JSON with the id of its request."""
+    """Formats a log record as one line of JSON, with the id of its request."""
 
     def format(self, record: logging.LogRecord) -> str:
-        said = {
+        line = {
             "at": self.formatTime(record, "%Y-%m-%dT%H:%M:%S%z"),
             "level": record.levelname.lower(),
             "logger": record.name,
@@ -109,5 +109,5 @@ class JsonLines(logging.Formatter):
             **getattr(record, "fields", {}),
         }
         if record.exc_info:
-            said["trace"] = self.formatException(record.exc_info)
-        return json.dumps(said, ensure_ascii=False, default=str)
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False, default=str)

@@ -1,14 +1,13 @@
-"""The OpenAI chat protocol over the same questions: existing chat clients work unchanged.
+"""The OpenAI chat protocol for the same questions: existing chat clients work unchanged.
 
-The question is the last message of the user; earlier turns and system messages are not read, since a recipe
-has prompts of its own. For the same reason sampling fields are taken and have no effect; what would change
-what is asked for (tools, several choices, a response format) is refused. The evidence is in `annotations`, as
-url_citation, and, exact to the character, in the field `raypipe`.
+The question is the last user message. Earlier turns and system messages are ignored, since a recipe has
+prompts of its own. For the same reason sampling fields are accepted and have no effect; fields that would
+change the kind of reply (tools, several choices, a response format) are refused. The evidence is in
+`annotations`, as url_citation, and, exact to the character, in the field `raypipe`.
 """
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import AsyncIterator
 from http import HTTPStatus
@@ -16,30 +15,31 @@ from typing import Any, Literal
 
 from fastapi import Response
 from fastapi.responses import JSONResponse
+from fastapi.sse import KEEPALIVE_COMMENT, format_sse_event
 from pydantic import BaseModel, ConfigDict, Field
 
 from raypipe.serving.http.errors import RequestRefused
 from raypipe.serving.http.requests import QueryOptions, StrictBody
 from raypipe.serving.http.responses import AnswerResponse, CitedQuote
-from raypipe.serving.http.stream import Event
+from raypipe.serving.http.stream import Event, encode_event
 
 
 class TextPart(StrictBody):
-    """A part of a message."""
+    """A text part of a message."""
 
     type: Literal["text"]
     text: str = Field(max_length=100_000)
 
 
 class ChatTurn(BaseModel):
-    """One message. Clients send replies back with whatever fields they had."""
+    """One message. Unknown fields are ignored: clients send replies back with all their fields."""
 
     model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
 
     role: Literal["system", "developer", "user", "assistant"]
     content: str | list[TextPart] | None = Field(default=None)
 
-    def words(self) -> str:
+    def joined_text(self) -> str:
         """The text of the message."""
         if isinstance(self.content, list):
             return "".join(part.text for part in self.content)
@@ -47,6 +47,8 @@ class ChatTurn(BaseModel):
 
 
 class StreamOptions(StrictBody):
+    """What a stream also carries."""
+
     include_usage: bool = False
     include_obfuscation: bool = False  # has no effect
 
@@ -59,10 +61,8 @@ class ChatBody(StrictBody):
     stream: bool = False
     stream_options: StreamOptions | None = None
     n: Literal[1] | None = None
-    raypipe: QueryOptions = (
-        QueryOptions()
-    )  # what stands beside the question: time, documents, filters, deadline_s
-    # Taken, and without effect: the recipe says how its models are asked.
+    raypipe: QueryOptions = QueryOptions()  # time, documents, filters and deadline_s of the question
+    # Accepted without effect: prompts and sampling are the recipe's.
     temperature: float | None = Field(default=None, ge=0, le=2, allow_inf_nan=False)
     top_p: float | None = Field(default=None, ge=0, le=1, allow_inf_nan=False)
     max_tokens: int | None = Field(default=None, ge=1)
@@ -72,96 +72,96 @@ class ChatBody(StrictBody):
     seed: int | None = None
     stop: str | list[str] | None = None
     user: str | None = None
-    metadata: dict[str, Any] | None = None  # of any form: its keys are the client's, and stand in no error
+    metadata: dict[str, Any] | None = None  # of any form: no error repeats the client's keys
     store: bool | None = None
 
     def query(self) -> str:
-        """The question. Raises Refused where there is none."""
-        said = [turn.words() for turn in self.messages if turn.role == "user"]
-        if not said or not said[-1].strip():
-            raise RequestRefused(HTTPStatus.BAD_REQUEST, "expected a message of the user with text in it")
-        if len(said[-1]) > 10_000:
-            raise RequestRefused(HTTPStatus.BAD_REQUEST, "expected a question of at most 10000 characters")
-        return said[-1]
+        """The question. Raises RequestRefused if there is none."""
+        texts = [turn.joined_text() for turn in self.messages if turn.role == "user"]
+        if not texts or not texts[-1].strip():
+            raise RequestRefused(
+                HTTPStatus.BAD_REQUEST, "Invalid request: expected a user message with text."
+            )
+        if len(texts[-1]) > 10_000:
+            detail = "Invalid request: expected a question of at most 10000 characters."
+            raise RequestRefused(HTTPStatus.BAD_REQUEST, detail)
+        return texts[-1]
 
 
-def completion(id: str, model: str, said: AnswerResponse) -> dict[str, Any]:
+def completion(id: str, model: str, answer: AnswerResponse) -> dict[str, Any]:
     """The whole reply."""
-    message = {"role": "assistant", **_content(said), "annotations": sources(said)}
+    message = {"role": "assistant", **_content(answer), "annotations": url_citations(answer)}
     choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}
-    return {**_head(id, model, "chat.completion"), "choices": [choice], "usage": usage(said), **_beside(said)}
+    head = _head(id, model, "chat.completion")
+    return {**head, "choices": [choice], "usage": usage(answer), **_extension(answer)}
 
 
-async def chunks(id: str, body: ChatBody, found: AsyncIterator[Event | None]) -> AsyncIterator[str]:
-    """The reply as the protocol streams it. Drafts are not sent: a client would take them for the answer."""
+async def chunks(id: str, body: ChatBody, events: AsyncIterator[Event | None]) -> AsyncIterator[bytes]:
+    """The reply as the protocol streams it. Drafts are not sent: a client would show them as the answer."""
     head = _head(id, body.model, "chat.completion.chunk")
 
-    def chunk(delta: dict[str, Any], finish: str | None = None, **more: Any) -> str:
+    def chunk(delta: dict[str, Any], finish: str | None = None, **more: Any) -> bytes:
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
-        return _data({**head, "choices": [choice], **more})
+        return encode_event({**head, "choices": [choice], **more})
 
     yield chunk({"role": "assistant", "content": ""})
-    async for event in found:
+    async for event in events:
         if event is None or event[0] in ("stage", "draft"):
-            yield ": still at it\n\n"
+            yield KEEPALIVE_COMMENT
         elif event[0] == "error":
-            yield _data(error_body(event[1]["status"], event[1]["detail"]))
+            yield encode_event(error_body(event[1]["status"], event[1]["detail"]))
         else:
-            said: AnswerResponse = event[1]
-            yield chunk({**_content(said), "annotations": sources(said)})
-            yield chunk({}, "stop", **_beside(said))
+            answer: AnswerResponse = event[1]
+            yield chunk({**_content(answer), "annotations": url_citations(answer)})
+            yield chunk({}, "stop", **_extension(answer))
             if body.stream_options and body.stream_options.include_usage:
-                yield _data({**head, "choices": [], "usage": usage(said)})
-    yield "data: [DONE]\n\n"
+                yield encode_event({**head, "choices": [], "usage": usage(answer)})
+    yield format_sse_event(data_str="[DONE]")
 
 
-def sources(said: AnswerResponse) -> list[dict[str, Any]]:
-    """The evidence that has a url. Each stands behind the whole answer."""
-    end = len(said["answer"] or "")
-    return [_annotation(c, c["url"], end) for c in said["citations"] if c["url"]]
+def url_citations(answer: AnswerResponse) -> list[dict[str, Any]]:
+    """The evidence that has a url. Each annotation spans the whole answer."""
+    end = len(answer["answer"] or "")
+    return [_annotation(c, c["url"], end) for c in answer["citations"] if c["url"]]
 
 
 def _annotation(citation: CitedQuote, url: str, end: int) -> dict[str, Any]:
-    at = {"url": url, "title": citation["quote"][:100], "start_index": 0, "end_index": end}
-    return {"type": "url_citation", "url_citation": at}
+    span = {"url": url, "title": citation["quote"][:100], "start_index": 0, "end_index": end}
+    return {"type": "url_citation", "url_citation": span}
 
 
-def usage(said: AnswerResponse) -> dict[str, int]:
-    """Tokens of every chat that the recipe asked."""
-    prompt, written = said["usage"]["prompt_tokens"], said["usage"]["generated_tokens"]
-    return {"prompt_tokens": prompt, "completion_tokens": written, "total_tokens": prompt + written}
+def usage(answer: AnswerResponse) -> dict[str, int]:
+    """Tokens of every chat that the recipe made."""
+    prompt, generated = answer["usage"]["prompt_tokens"], answer["usage"]["generated_tokens"]
+    return {"prompt_tokens": prompt, "completion_tokens": generated, "total_tokens": prompt + generated}
 
 
-def _content(said: AnswerResponse) -> dict[str, Any]:
-    """An answer, or, where the question could not be done, a refusal."""
-    if said["answer"] is None:
-        return {"content": None, "refusal": "the question could not be answered: see raypipe.outcome"}
-    return {"content": said["answer"], "refusal": None}
+def _content(answer: AnswerResponse) -> dict[str, Any]:
+    """The answer, or a refusal if answering failed."""
+    if answer["answer"] is None:
+        return {"content": None, "refusal": "Answering failed: see raypipe.outcome."}
+    return {"content": answer["answer"], "refusal": None}
 
 
-def _beside(said: AnswerResponse) -> dict[str, Any]:
+def _extension(answer: AnswerResponse) -> dict[str, Any]:
     fields = ("outcome", "degraded", "confidence", "citations", "timings_ms", "versions")
-    return {"raypipe": {name: said[name] for name in fields}}  # type: ignore[literal-required]
+    return {"raypipe": {name: answer[name] for name in fields}}  # type: ignore[literal-required]
 
 
 def _head(id: str, model: str, kind: str) -> dict[str, Any]:
     return {"id": f"chatcmpl-{id}", "object": kind, "created": int(time.time()), "model": model}
 
 
-def _data(value: dict[str, Any]) -> str:
-    return f"data: {json.dumps(value, ensure_ascii=False)}\n\n"
-
-
 def error_body(status: int, message: str) -> dict[str, Any]:
-    """An error as this protocol writes it."""
+    """An error in this protocol's form."""
     kind = "invalid_request_error" if status < 500 else "server_error"
     if status == HTTPStatus.TOO_MANY_REQUESTS:
         kind = "rate_limit_error"
     return {"error": {"message": message, "type": kind, "param": None, "code": str(status)}}
 
 
-def refusal(refused: RequestRefused) -> Response:
-    """The whole response of an error."""
+def error_response(refused: RequestRefused) -> Response:
+    """An error as an HTTP response."""
     where = "; ".join(f"{e['at']}: {e['problem']}" for e in refused.errors)
-    message = f"{refused.detail}: {where}" if where else refused.detail
+    message = f"{refused.detail} {where}" if where else refused.detail
     return JSONResponse(error_body(refused.status, message), refused.status.value, dict(refused.headers))

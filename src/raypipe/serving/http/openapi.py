@@ -1,4 +1,4 @@
-"""The OpenAPI document, from the same models that read the requests."""
+"""The OpenAPI document, from the models that parse the requests."""
 
 from __future__ import annotations
 
@@ -35,71 +35,75 @@ ERROR = {
     "properties": {"error": {"type": "object", "required": ["message", "type", "code"]}},
 }
 STATUSES = {
-    400: "not the expected form",
-    401: "no key, or an unknown one",
-    403: "an endpoint without keys, asked from another machine",
-    404: "no such thing",
-    408: "the body came too slowly",
-    413: "the body is too large",
-    415: "not JSON",
-    429: "as many requests as can be answered in time are being answered",
-    503: "the tables are not there yet, or a model that no answer can do without is away",
+    400: "Invalid request",
+    401: "Key missing or unknown",
+    403: "Endpoint without keys, request from another machine",
+    404: "Not found",
+    408: "Body arrived too slowly",
+    413: "Body too large",
+    415: "Body is not JSON",
+    429: "Too many requests; retry later",
+    503: "Tables do not exist yet, or a model that every answer needs is unavailable; retry later",
 }
 EVENT = {
     "type": "object",
     "required": ["data"],
     "properties": {
-        "event": {"enum": ["stage", "draft", "answer", "error"]},  # chats: no name
-        "data": {"type": "string", "description": "JSON; the last one of a chat is [DONE]"},
+        "event": {"enum": ["stage", "draft", "answer", "error"]},  # events of chats have none
+        "data": {"type": "string", "description": "JSON; the last event of a chat is [DONE]"},
     },
 }
-READY = {
+READINESS = {
     "type": "object",
     "required": ["status"],
     "properties": {
         "status": {"type": "string"},
-        "away": {"type": "array", "items": {"type": "string"}, "description": "what is left out now"},
+        "unavailable": {
+            "type": "array",
+            "items": {"type": "string"},
+            "description": "Deployments whose stages are omitted at the moment",
+        },
     },
 }
 
 
-def described() -> dict[str, Any]:
-    """The document."""
+def openapi_document() -> dict[str, Any]:
+    """The OpenAPI document of every route."""
     schemas: dict[str, Any] = {"Problem": PROBLEM, "Error": ERROR}
 
-    def ref(of: Any) -> dict[str, str]:
-        schema = TypeAdapter(of).json_schema(ref_template=REF)
+    def ref(kind: Any) -> dict[str, str]:
+        schema = TypeAdapter(kind).json_schema(ref_template=REF)
         schemas.update(schema.pop("$defs", {}))
-        schemas[of.__name__] = schema
-        return {"$ref": REF.format(model=of.__name__)}
+        schemas[kind.__name__] = schema
+        return {"$ref": REF.format(model=kind.__name__)}
 
-    said, answer = ref(AnswerResponse), ref(RetrieveResponse)
+    answer, ranking = ref(AnswerResponse), ref(RetrieveResponse)
     answers = {
         "type": "object",
         "properties": {
             "answers": {
                 "type": "array",
-                "items": {"anyOf": [said, {"type": "object", "required": ["problem"]}]},
+                "items": {"anyOf": [answer, {"type": "object", "required": ["problem"]}]},
             }
         },
     }
     anything = {"type": "object"}
     paths = {
-        "/v1/answer": _post("answers a question", ref(AnswerBody), said, stream=True),
-        "/v1/answer:batch": _post("answers up to 16 questions", ref(BatchBody), answers),
-        "/v1/retrieve": _post("ranks passages for a question", ref(RetrieveBody), answer),
+        "/v1/answer": _post("Answer a question", ref(AnswerBody), answer, stream=True),
+        "/v1/answer:batch": _post("Answer up to 16 questions", ref(BatchBody), answers),
+        "/v1/retrieve": _post("Rank passages for a question", ref(RetrieveBody), ranking),
         "/v1/chat/completions": _post(
-            "answers the last message of a chat", ref(ChatBody), anything, stream=True, error="Error"
+            "Answer the last user message of a chat", ref(ChatBody), anything, stream=True, error="Error"
         ),
-        "/v1/index": _get("what is searched", anything),
-        "/v1/models": _get("what answers", anything),
-        "/openapi.json": _get("this document", anything),
-        "/healthz": _get("the process is alive", READY, key=False),
-        "/readyz": _get("questions can be asked of the store", READY, key=False),
+        "/v1/index": _get("Show the tables that are searched", anything),
+        "/v1/models": _get("List the model names and weights", anything),
+        "/openapi.json": _get("Return this document", anything),
+        "/healthz": _get("Liveness: the process runs", READINESS, key=False),
+        "/readyz": _get("Readiness: the store can be searched", READINESS, key=False),
     }
     return {
         "openapi": "3.1.0",
-        "info": {"title": "raypipe", "version": "1"},
+        "info": {"title": "raypipe endpoint", "version": "1"},
         "paths": paths,
         "components": {
             "schemas": schemas,
@@ -108,21 +112,28 @@ def described() -> dict[str, Any]:
     }
 
 
-def _post(about: str, body: Any, reply: Any, stream: bool = False, error: str = "Problem") -> dict[str, Any]:
+def _post(
+    summary: str, body: Any, reply: Any, stream: bool = False, error: str = "Problem"
+) -> dict[str, Any]:
     kinds: dict[str, Any] = {"application/json": {"schema": reply}}
     if stream:
         kinds["text/event-stream"] = {"schema": EVENT}
-    sent = {"required": True, "content": {"application/json": {"schema": body}}}
-    responses = {"200": {"description": "done", "content": kinds}, **_refusals(tuple(STATUSES), error)}
+    request = {"required": True, "content": {"application/json": {"schema": body}}}
+    responses = {"200": {"description": "OK", "content": kinds}, **_refusals(tuple(STATUSES), error)}
     return {
-        "post": {"summary": about, "requestBody": sent, "responses": responses, "security": [{"key": []}]}
+        "post": {
+            "summary": summary,
+            "requestBody": request,
+            "responses": responses,
+            "security": [{"key": []}],
+        }
     }
 
 
-def _get(about: str, reply: Any, key: bool = True) -> dict[str, Any]:
-    responses = {"200": {"description": "done", "content": {"application/json": {"schema": reply}}}}
+def _get(summary: str, reply: Any, key: bool = True) -> dict[str, Any]:
+    responses = {"200": {"description": "OK", "content": {"application/json": {"schema": reply}}}}
     responses |= _refusals((401, 403, 503) if key else (503,), "Problem")
-    return {"get": {"summary": about, "responses": responses, "security": [{"key": []}] if key else []}}
+    return {"get": {"summary": summary, "responses": responses, "security": [{"key": []}] if key else []}}
 
 
 def _refusals(statuses: tuple[int, ...], error: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The web page at `/`: one file, no build step, no request to anyone but this endpoint."""
+"""The web page at `/`: one file, no build step, no request to any other host."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ import importlib.resources
 import re
 
 
-def page() -> tuple[str, dict[str, str]]:
-    """The page and its headers, which let it run its own script and ask its own endpoint, and nothing
-    else."""
+def load_page() -> tuple[str, dict[str, str]]:
+    """The page and its headers. They allow its own script and its own endpoint, and nothing else."""
     html = importlib.resources.files("raypipe.serving.http").joinpath("page.html").read_text(encoding="utf-8")
     policy = (
         f"default-src 'none'; script-src {_hash(html, 'script')}; style-src {_hash(html, 'style')}; "
@@ -20,6 +19,6 @@ def page() -> tuple[str, dict[str, str]]:
 
 
 def _hash(html: str, tag: str) -> str:
-    """What a content security policy calls the one inline `tag` of a page."""
+    """The content security policy's hash of the one inline `tag` of a page."""
     [inside] = re.findall(rf"<{tag}>(.*?)</{tag}>", html, re.DOTALL)
     return "'sha256-" + base64.b64encode(hashlib.sha256(inside.encode()).digest()).decode() + "'"

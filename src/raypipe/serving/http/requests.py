@@ -1,4 +1,4 @@
-"""Requests: what may stand in a body, and what is asked with it.
+"""Request bodies: their fields, how they are parsed, and the query each one makes.
 
     {"query": "who directed the film?", "time": "03/05/2024, 23:18:31 PT", "deadline_s": 10, "include":
     ["hits"],
@@ -6,8 +6,8 @@
                     "page_last_modified": "..."}],
      "filters": {"hosts": ["example.org"]}}
 
-A body is read as the readers read files, so that equal pages are equal sources. What a model does not know is
-refused: a misspelt field must not be a wish that nobody hears.
+A body is read as the readers read files, so that equal pages are equal sources. An unknown field is refused:
+a misspelt option must not be ignored.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from raypipe.readers import ReadCounts
 from raypipe.readers.crag import cited
 from raypipe.readers.lines import decode
 from raypipe.readers.rows import UnusableLine
-from raypipe.serving.answerer import QueryRequest
 from raypipe.serving.filters import Filters
 from raypipe.serving.http.errors import RequestRefused
+from raypipe.serving.query import QueryRequest
 
-PAGES = 50  # of one request; CRAG's task 3 has 50
-BATCH = 16  # questions of one request; the most that CRAG's own harness hands out
+MAX_DOCUMENTS = 50  # in one request; CRAG's task 3 has 50
+MAX_QUERIES = 16  # in one batch; the most that CRAG's own harness hands out
 
 Include = Literal["hits", "replies", "faults", "prompts", "context", "passages"]
 
@@ -38,31 +38,33 @@ B = TypeVar("B", bound=BaseModel)
 
 
 class StrictBody(BaseModel):
+    """A JSON object that refuses unknown fields and other types."""
+
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
 class DocumentBody(StrictBody):
-    """One search result, as CRAG writes them. What is missing or null is not there."""
+    """One search result in CRAG's shape. A field that is missing or null is absent."""
 
     page_name: str | None = Field(default="", max_length=10_000)
     page_url: str | None = Field(default="", max_length=10_000)
     page_snippet: str | None = Field(default="", max_length=100_000)
-    page_result: str | None = ""  # HTML; longer than Limits.page_bytes: a fault of this page
+    page_result: str | None = ""  # HTML; longer than PageLimits allows: a fault of this page
     page_last_modified: str | None = Field(default="", max_length=100)
 
 
 class SourceFilter(StrictBody):
-    """What of the sources may be searched. A source must fit every filter that is given."""
+    """Which sources are searched. A source must match every filter that is given."""
 
     hosts: list[Annotated[str, Field(min_length=1, max_length=253)]] = Field(default=[], max_length=100)
     sources: list[Annotated[str, Field(min_length=1, max_length=100)]] = Field(default=[], max_length=1000)
 
 
 class QueryOptions(StrictBody):
-    """What stands beside a question."""
+    """Options of a question."""
 
-    time: str = Field(default="", max_length=100)  # when it is asked; "": the stored question's, or unknown
-    documents: list[DocumentBody] | None = Field(default=None, max_length=PAGES)  # None: asked of the store
+    time: str = Field(default="", max_length=100)  # asked at; "": the stored question's time, or unknown
+    documents: list[DocumentBody] | None = Field(default=None, max_length=MAX_DOCUMENTS)  # None: the store
     filters: SourceFilter = SourceFilter()
     deadline_s: float | None = Field(default=None, gt=0, le=3600, allow_inf_nan=False)  # None: the endpoint's
 
@@ -77,70 +79,76 @@ class QueryBody(QueryOptions):
 class AnswerBody(QueryBody):
     """The body of /v1/answer."""
 
-    stream: bool = False  # stages and drafts while they come, as server-sent events
+    stream: bool = False  # stages, drafts and the answer, as server-sent events
 
 
 class BatchBody(StrictBody):
     """The body of /v1/answer:batch."""
 
-    queries: list[QueryBody] = Field(min_length=1, max_length=BATCH)
+    queries: list[QueryBody] = Field(min_length=1, max_length=MAX_QUERIES)
 
 
 class RetrieveBody(QueryOptions):
     """The body of /v1/retrieve."""
 
     query: str = Field(max_length=10_000, pattern=r"\S")
-    top: int = Field(default=20, ge=1, le=1000)  # passages; a recipe that ranks fewer has fewer
+    top: int = Field(default=20, ge=1, le=1000)  # passages, at most as many as the recipe ranks
 
 
-def read(kind: type[B], body: bytes) -> B:
-    """The request in a body. Raises Refused."""
+def parse_body(kind: type[B], body: bytes) -> B:
+    """The request in a body. Raises RequestRefused."""
     try:
         tree = decode(body, ReadCounts())
     except UnusableLine as e:
-        detail = f"expected one JSON object in UTF-8: {_JSON[e.fault.reason]}"
+        detail = f"Invalid request: expected one JSON object in UTF-8, {_JSON[e.fault.reason]}."
         raise RequestRefused(HTTPStatus.BAD_REQUEST, detail) from e
     try:
         return kind.model_validate(tree)
     except ValidationError as e:
         found = e.errors(include_url=False, include_context=False, include_input=False)
         errors = [{"at": _path(f["loc"], f["type"]), "problem": f["msg"]} for f in found[:20]]
-        raise RequestRefused(HTTPStatus.BAD_REQUEST, "the request has not the expected form", errors) from e
+        raise RequestRefused(HTTPStatus.BAD_REQUEST, "Invalid request.", errors) from e
 
 
 _JSON = {
-    "bad_json": "it cannot be parsed",
-    "not_utf8": "it is not UTF-8",
-    "surrogate": "a text has half a surrogate pair",
-    "nul": "it has a NUL byte",
-    "too_deep": "it is nested too deeply",
-    "nan": "a number is not finite",
-    "big_integer": "an integer has more than 64 bits",
-    "duplicate_key": "a key stands twice in one object",
-    "not_object": "it is something else",
+    "bad_json": "but it cannot be parsed",
+    "not_utf8": "but it is not UTF-8",
+    "surrogate": "but a text has half a surrogate pair",
+    "nul": "but it has a NUL byte",
+    "too_deep": "but it is nested too deeply",
+    "nan": "but a number is not finite",
+    "big_integer": "but an integer has more than 64 bits",
+    "duplicate_key": "but an object has a key twice",
+    "not_object": "found another JSON value",
 }
 
 
 def _path(loc: tuple[int | str, ...], kind: str) -> str:
-    """Where a mistake is. The name of an unknown field is the client's own text: its parent is named."""
+    """The path of a mistake. The name of an unknown field is the client's text, so its parent is named."""
     known = loc[:-1] if kind == "extra_forbidden" else loc
     return "".join(f"[{k}]" if isinstance(k, int) else f".{k}" for k in known).lstrip(".") or "the object"
 
 
-def asked(
-    query: str, beside: QueryOptions, deadline_s: float, longest_s: float, include: Collection[Include] = ()
+def query_request(
+    query: str,
+    options: QueryOptions,
+    default_deadline_s: float,
+    max_deadline_s: float,
+    include: Collection[Include] = (),
 ) -> QueryRequest:
-    """The request as what is asked. `deadline_s` is the endpoint's own; no client gets more than
-    `longest_s`."""
-    within = min(beside.deadline_s or deadline_s, longest_s)
-    question = Question(digest("ask", query), query, asked_at=beside.time, due=time.time() + within)
-    hosts = tuple(h.lower().strip(".") for h in beside.filters.hosts)
-    filters = Filters(hosts, tuple(beside.filters.sources))
-    made = QueryRequest(
-        question, filters=filters, prompts="prompts" in include, passages="passages" in include
+    """The query that a body asks for. Its deadline starts now and is at most `max_deadline_s`."""
+    deadline_s = min(options.deadline_s or default_deadline_s, max_deadline_s)
+    question = Question(digest("ask", query), query, asked_at=options.time, due=time.time() + deadline_s)
+    hosts = tuple(h.lower().strip(".") for h in options.filters.hosts)
+    filters = Filters(hosts, tuple(options.filters.sources))
+    request = QueryRequest(
+        question,
+        filters=filters,
+        include_prompts="prompts" in include,
+        include_passages="passages" in include,
     )
-    if beside.documents is None:
-        return made
-    citations, sources, faults = cited(question.id, [d.model_dump() for d in beside.documents])
+    if options.documents is None:
+        return request
+    citations, sources, faults = cited(question.id, [d.model_dump() for d in options.documents])
     question = replace(question, citations=citations)
-    return replace(made, question=question, sources=sources, faults=faults)
+    return replace(request, question=question, sources=sources, faults=faults)

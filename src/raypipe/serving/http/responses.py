@@ -1,4 +1,4 @@
-"""Replies: what is said about an answered question."""
+"""Response bodies: an answered question and a ranking, as JSON."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from typing_extensions import TypedDict
 
 from raypipe.core.records import FAULT, Hit
 from raypipe.report.report import ranking
-from raypipe.serving.answerer import Evidence, QueryResult
+from raypipe.serving.query import Evidence, QueryResult
 
 
 class ScoredPassage(TypedDict):
-    """A passage that was found."""
+    """A ranked passage."""
 
     chunk: str  # passage id: source:start-end
-    url: str | None  # None: no citation brought it
+    url: str | None  # None: no citation has its source
     span: list[int]  # [start, end) in the source's parsed text
     scores: dict[str, float]  # by ranker
-    text: NotRequired[str]  # where it was asked for
+    text: NotRequired[str]  # with its ranking, and in /v1/retrieve
 
 
 class CitedQuote(TypedDict):
-    """A quote that the answer rests on: the source's parsed text at `span`, to the character."""
+    """A quote that supports the answer: exactly the source's parsed text at `span`."""
 
     source: str
     chunk: str | None
@@ -40,7 +40,7 @@ class CitedQuote(TypedDict):
 
 
 class Versions(TypedDict):
-    """What answered."""
+    """Which release, recipe and models result."""
 
     release: str | None
     recipe: str  # digest
@@ -48,82 +48,82 @@ class Versions(TypedDict):
 
 
 class AnswerResponse(TypedDict):
-    """The body of an answer."""
+    """The body of /v1/answer's response."""
 
     id: str
     query: str
     answer: str | None  # null where the outcome is fault, never empty
     outcome: str  # answered | abstained | false_premise | fault
-    degraded: list[str]  # stages that were left out
+    degraded: list[str]  # stages that were omitted
     confidence: float | None
     citations: list[CitedQuote]
     timings_ms: dict[str, float]
-    usage: dict[str, int]  # what models were asked for
+    usage: dict[str, int]  # texts embedded, pairs scored, chats, tokens
     versions: Versions
     hits: NotRequired[list[ScoredPassage]]
     replies: NotRequired[dict[str, Any]]
-    prompts: NotRequired[list[list[dict[str, str]]]]  # every chat that a language model was asked
+    prompts: NotRequired[list[list[dict[str, str]]]]  # every chat that a language model got
     faults: NotRequired[list[dict[str, Any]]]
     passages: NotRequired[list[ScoredPassage]]
 
 
 class RetrieveResponse(TypedDict):
-    """The body of a ranking."""
+    """The body of /v1/retrieve's response."""
 
     id: str
     query: str
     degraded: list[str]
     passages: list[ScoredPassage]
     timings_ms: dict[str, float]
-    usage: dict[str, int]  # what models were asked for
+    usage: dict[str, int]  # texts embedded, pairs scored, chats, tokens
     versions: Versions
 
 
-def reply(answered: QueryResult, include: Collection[str]) -> AnswerResponse:
-    """The body of a reply."""
-    q = answered.question
-    said = q.replies.get(q.origin)
-    out: AnswerResponse = {
+def answer_response(result: QueryResult, include: Collection[str]) -> AnswerResponse:
+    """The response to a question, with the optional parts named in `include`."""
+    q = result.question
+    reply = q.replies.get(q.origin)
+    body: AnswerResponse = {
         "id": q.id,
         "query": q.text,
         "answer": None if q.outcome == FAULT else q.answer,
         "outcome": q.outcome,
         "degraded": list(q.degraded),
-        "confidence": said.confidence if said else None,
-        "citations": [_cited(e, "context" in include) for e in answered.evidence],
-        "timings_ms": dict(answered.timings_ms),
-        "usage": dict(answered.usage),
-        "versions": _versions(answered),
+        "confidence": reply.confidence if reply else None,
+        "citations": [_citation(e, "context" in include) for e in result.evidence],
+        "timings_ms": dict(result.timings_ms),
+        "usage": dict(result.usage),
+        "versions": _versions(result),
     }
     if "hits" in include:
-        out["hits"] = [_scored(h, answered.url) for h in ranking(q)]
+        body["hits"] = [_scored(h, result.urls) for h in ranking(q)]
     if "replies" in include:
-        out["replies"] = {name: asdict(r) for name, r in q.replies.items()}
+        body["replies"] = {name: asdict(r) for name, r in q.replies.items()}
     if "prompts" in include:
-        out["prompts"] = [[asdict(message) for message in chat] for chat in answered.prompts]
+        body["prompts"] = [[asdict(message) for message in chat] for chat in result.prompts]
     if "faults" in include:
-        out["faults"] = [asdict(f) for f in (*answered.faults, *q.faults)]
+        body["faults"] = [asdict(f) for f in (*result.faults, *q.faults)]
     if "passages" in include:
-        out["passages"] = _passages(answered)
-    return out
+        body["passages"] = _passages(result)
+    return body
 
 
-def retrieved(answered: QueryResult, top: int) -> RetrieveResponse:
+def retrieve_response(result: QueryResult, top: int) -> RetrieveResponse:
     """The best `top` passages with their texts."""
-    q = answered.question
+    q = result.question
     return {
         "id": q.id,
         "query": q.text,
         "degraded": list(q.degraded),
-        "passages": _passages(answered)[:top],
-        "timings_ms": dict(answered.timings_ms),
-        "usage": dict(answered.usage),
-        "versions": _versions(answered),
+        "passages": _passages(result)[:top],
+        "timings_ms": dict(result.timings_ms),
+        "usage": dict(result.usage),
+        "versions": _versions(result),
     }
 
 
-def _passages(answered: QueryResult) -> list[ScoredPassage]:
-    return [{**_scored(p.hit, answered.url), "text": p.text} for p in answered.passages]
+def _passages(result: QueryResult) -> list[ScoredPassage]:
+    return [{**_scored(p.hit, result.urls), "text": p.text} for p in result.passages]
 
 
 def _scored(hit: Hit, url: Mapping[str, str]) -> ScoredPassage:
@@ -135,8 +135,8 @@ def _scored(hit: Hit, url: Mapping[str, str]) -> ScoredPassage:
     }
 
 
-def _cited(evidence: Evidence, context: bool) -> CitedQuote:
-    out: CitedQuote = {
+def _citation(evidence: Evidence, context: bool) -> CitedQuote:
+    citation: CitedQuote = {
         "source": evidence.source,
         "chunk": evidence.chunk,
         "url": evidence.url,
@@ -145,13 +145,13 @@ def _cited(evidence: Evidence, context: bool) -> CitedQuote:
         "scores": _floats(evidence.scores),
     }
     if context:
-        out["before"], out["after"] = evidence.before, evidence.after
-    return out
+        citation["before"], citation["after"] = evidence.before, evidence.after
+    return citation
 
 
 def _floats(scores: Mapping[str, float]) -> dict[str, float]:
     return {name: float(value) for name, value in scores.items()}
 
 
-def _versions(answered: QueryResult) -> Versions:
-    return {"release": answered.release, "recipe": answered.recipe, "models": dict(answered.models)}
+def _versions(result: QueryResult) -> Versions:
+    return {"release": result.release, "recipe": result.recipe, "models": dict(result.models)}

@@ -1,10 +1,14 @@
-"""Server-sent events: what happens to a question, while it happens.
+"""Server-sent events of one question: its stages, its drafts, and last its answer or an error.
 
-event: stage    {"stage": "rerank"}                      it begins
-event: stage    {"stage": "rerank", "ms": 81.2}          it ended
-event: draft    {"stage": "generate:web", "text": "The"} a piece of what a model writes: not the answer
-yet event: answer   the body that /v1/answer has without `stream`; the last event
+event: stage    {"stage": "rerank"}                      the stage begins
+event: stage    {"stage": "rerank", "ms": 81.2}          the stage ended
+event: draft    {"stage": "generate:web", "text": "The"} a piece of what a model writes, not yet the answer
+event: answer   the body that /v1/answer returns without `stream`; the last event
 event: error    a problem; the last event
+
+FastAPI's sse module writes the events. Its generator routes (`response_class=EventSourceResponse`) do not
+fit: the body says whether a route returns JSON or a stream, and a refusal (400, 429) is a status, sent
+before a stream begins.
 """
 
 from __future__ import annotations
@@ -15,97 +19,108 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, TypeAlias
 
 from fastapi import Request
-from fastapi.responses import StreamingResponse
+from fastapi.sse import KEEPALIVE_COMMENT, EventSourceResponse, format_sse_event
 from starlette.types import Receive, Scope, Send
 
-from raypipe.serving.answerer import Listener
 from raypipe.serving.http import errors
-from raypipe.serving.http.admission import left
+from raypipe.serving.http.admission import disconnected
+from raypipe.serving.query import Listener
 
-QUIET_S = 15.0
-"""After this long without an event a comment is sent: proxies cut connections that say nothing for 30 to 60
+KEEP_ALIVE_S = 15.0
+"""Without an event for this long, a comment is sent: proxies cut connections that are silent for 30 to 60
 s."""
 
 Event: TypeAlias = tuple[str, Any]
 """Name, and what is sent as JSON."""
 
 HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
-"""No proxy keeps an event back."""
+"""No proxy holds an event back."""
 
 
-class ClosingStream(StreamingResponse):
-    """A stream that gives back what it holds when it ends, even if nobody ever read from it."""
+class ClosingStream(EventSourceResponse):
+    """An event stream that runs `on_end` when it ends, even if no client ever read from it."""
 
-    def __init__(self, lines: AsyncIterator[str], done: Callable[[], Awaitable[None]]) -> None:
-        super().__init__(lines, media_type="text/event-stream", headers=HEADERS)
-        self._done = done
+    def __init__(self, chunks: AsyncIterator[bytes], on_end: Callable[[], Awaitable[None]]) -> None:
+        super().__init__(chunks, headers=HEADERS)
+        self._on_end = on_end
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await super().__call__(scope, receive, send)
         finally:
-            await self._done()
+            await self._on_end()
 
 
 class EventListener(Listener):
-    """What is heard while a question is answered, as events in a queue."""
+    """Puts stages and drafts into a queue, as events."""
 
     def __init__(self) -> None:
-        self.events: asyncio.Queue[Event | None] = asyncio.Queue()  # None: the work is done
+        self.events: asyncio.Queue[Event | None] = asyncio.Queue()  # None: the question is done
         self._stage = ""
 
-    def stage(self, stage: str, seconds: float | None) -> None:
+    def on_stage(self, stage: str, seconds: float | None) -> None:
         self._stage = stage
         ended = {} if seconds is None else {"ms": round(seconds * 1000, 1)}
         self.events.put_nowait(("stage", {"stage": stage} | ended))
 
-    def draft(self, piece: str) -> None:
+    def on_draft(self, piece: str) -> None:
         self.events.put_nowait(("draft", {"stage": self._stage, "text": piece}))
 
 
-async def events(request: Request, work: Callable[[Listener], Awaitable[Any]]) -> AsyncIterator[Event | None]:
-    """Events until the work's result, as ("answer", result), or ("error", problem); None where nothing
-    happened for QUIET_S. The work ends when the client goes."""
-    heard = EventListener()
-    doing = asyncio.ensure_future(work(heard))
-    doing.add_done_callback(lambda _: heard.events.put_nowait(None))  # after whatever was heard before
-    leaving = asyncio.ensure_future(left(request))
-    coming: asyncio.Future[Event | None] | None = None
+async def event_stream(
+    request: Request, answer: Callable[[Listener], Awaitable[Any]]
+) -> AsyncIterator[Event | None]:
+    """Yields events up to ("answer", result) or ("error", problem); None after KEEP_ALIVE_S without one.
+    Cancels the work when the client disconnects."""
+    listener = EventListener()
+    work = asyncio.ensure_future(answer(listener))
+    work.add_done_callback(lambda _: listener.events.put_nowait(None))  # after the events before it
+    client_gone = asyncio.ensure_future(disconnected(request))
+    next_event: asyncio.Future[Event | None] | None = None
     try:
         while True:
-            coming = coming or asyncio.ensure_future(heard.events.get())
-            waiting: set[asyncio.Future[Any]] = {coming, leaving}
-            await asyncio.wait(waiting, timeout=QUIET_S, return_when=asyncio.FIRST_COMPLETED)
-            if coming.done():
-                if (event := coming.result()) is None:
-                    yield _last(doing)
+            next_event = next_event or asyncio.ensure_future(listener.events.get())
+            waiting: set[asyncio.Future[Any]] = {next_event, client_gone}
+            await asyncio.wait(waiting, timeout=KEEP_ALIVE_S, return_when=asyncio.FIRST_COMPLETED)
+            if next_event.done():
+                if (event := next_event.result()) is None:
+                    yield _final_event(work)
                     return
                 yield event
-                coming = None
-            elif leaving.done():
+                next_event = None
+            elif client_gone.done():
                 return
             else:
                 yield None
     finally:
-        for task in (doing, leaving, coming):
+        for task in (work, client_gone, next_event):
             if task is not None:
                 task.cancel()
-        await asyncio.gather(doing, leaving, return_exceptions=True)
+        await asyncio.gather(work, client_gone, return_exceptions=True)
 
 
-def _last(doing: asyncio.Future[Any]) -> Event:
-    error = doing.exception()
+def _final_event(work: asyncio.Future[Any]) -> Event:
+    error = work.exception()
     if error is None:
-        return "answer", doing.result()
+        return "answer", work.result()
     if not isinstance(error, Exception):
         raise error
-    return "error", errors.body(errors.to_problem(error))
+    return "error", errors.problem_body(errors.to_problem(error))
 
 
-async def written(found: AsyncIterator[Event | None]) -> AsyncIterator[str]:
-    """The events as lines. JSON has no line break of its own."""
-    async for event in found:
-        if event is None:
-            yield ": still at it\n\n"
-        else:
-            yield f"event: {event[0]}\ndata: {json.dumps(event[1], ensure_ascii=False)}\n\n"
+async def encode_events(events: AsyncIterator[Event | None]) -> AsyncIterator[bytes]:
+    """The events in wire format."""
+    async for event in events:
+        yield KEEPALIVE_COMMENT if event is None else encode_event(event[1], event[0])
+
+
+def encode_event(data: Any, name: str | None = None) -> bytes:
+    """One event with `data` as JSON.
+
+    The JSON is ASCII: `format_sse_event` splits the data wherever splitlines does, at U+2028 and U+0085
+    too, which JSON leaves as they are and a client would join with a line feed, inside a string.
+
+    >>> encode_event({"text": "a\\u2028b"}, "draft")
+    b'event: draft\\ndata: {"text": "a\\\\u2028b"}\\n\\n'
+    """
+    return format_sse_event(data_str=json.dumps(data), event=name)

@@ -1,15 +1,15 @@
-"""The endpoint on Ray Serve: a gateway that runs the recipe, models beside it.
+"""The endpoint on Ray Serve: a gateway that runs the recipe, and deployments of models.
 
     gateway ──> embed     texts to vectors
         ├─────> rerank    pairs to scores
-        └─────> generate  chats to replies, where the recipe asks a language model: the jobs' engine
+        └─────> generate  chats to replies, if the recipe has a language model: the engine of the jobs
 
-Each is a deployment, so that each is scaled alone. The gateway reads the store, splits a request's own pages,
-searches and decides; it needs no accelerator. Knows Ray Serve; what is computed is in `online`, how it is
-asked for over HTTP in `service`.
+Each deployment is scaled on its own. The gateway reads the store, splits a request's own pages, searches and
+decides; it needs no accelerator. Knows Ray Serve; what is computed is in `serving.answerer`, the HTTP API in
+`serving.http`.
 """
 
-from raypipe.serving.ray.app import NAME, deployed, run, stop
+from raypipe.serving.ray.app import APP_NAME, build_application, start, stop
 from raypipe.serving.ray.models import MICRO_BATCH, ModelDeployment
 
-__all__ = ["MICRO_BATCH", "NAME", "ModelDeployment", "deployed", "run", "stop"]
+__all__ = ["APP_NAME", "MICRO_BATCH", "ModelDeployment", "build_application", "start", "stop"]

@@ -1,4 +1,4 @@
-"""The application: which deployments there are and what each holds; how it is started and ended."""
+"""The Serve application: its deployments and their resources; starting and stopping it."""
 
 from __future__ import annotations
 
@@ -13,93 +13,95 @@ from raypipe.pipeline.tasks import WorkerConfig
 from raypipe.recipes.deadlines import DegradePolicy
 from raypipe.recipes.recipe import Recipe
 from raypipe.serving.access import ServerConfig
-from raypipe.serving.http.errors import RETRY_S
+from raypipe.serving.http.errors import RETRY_AFTER_S
 from raypipe.serving.ray.gateway import Gateway
 from raypipe.serving.ray.models import ModelDeployment
 
-NAME = "raypipe"
+APP_NAME = "raypipe"
 GATEWAY_CPUS, MODEL_CPUS = 0.2, 0.4
-"""What Ray sets aside per replica unless a Serve config says otherwise: one CPU together, so that the
-endpoint starts on any machine. How many threads a model computes with is `WorkerConfig.threads`."""
+"""CPUs that Ray reserves per replica unless a Serve config says otherwise: one CPU together, so that the
+endpoint starts on any machine. A model computes with `WorkerConfig.threads` threads."""
 
-CONNECTIONS = 1000
-"""Requests that one gateway holds open, slow bodies and health checks among them. How many are answered at
-once is `Limits.ongoing`: a client that dawdles costs a connection, no slot."""
+MAX_CONNECTIONS = 1000
+"""Open requests per gateway, with slow bodies and health checks. `RequestLimits.max_ongoing_requests` limits
+how many are answered at once: a slow client takes a connection, no slot."""
 
-CALLS, WAITING = 100, 400
-"""Of a deployment of models: calls in one replica at once, and those that a gateway lets wait for one. Beyond
-it a gateway says 429; `Limits.ongoing` requests of a few calls each stay below it."""
+MAX_CALLS, MAX_QUEUED_CALLS = 100, 400
+"""Calls at once in one replica of models, and calls that a gateway queues for the deployment. Beyond that the
+gateway answers 429; `max_ongoing_requests` requests of a few calls each stay below it."""
 
-LAST_S = 30.0
-"""For requests in flight when a replica is told to end: the default deadline."""
+SHUTDOWN_GRACE_S = 30.0
+"""For requests in flight when a replica is told to stop: the default deadline."""
 
-HEALTH_S = 5.0
-"""Between two looks at a replica: a dead engine is replaced after this long, not Serve's ten."""
+HEALTH_CHECK_S = 5.0
+"""Between two health checks of a replica: a dead engine is replaced after this long, not Serve's ten."""
 
 
-def deployed(
+def build_application(
     recipe: Recipe,
-    place: WorkerConfig,
+    worker: WorkerConfig,
     gpus: float,
-    face: ServerConfig | None = None,
-    rules: DegradePolicy | None = None,
-    follows: bool = False,
+    config: ServerConfig | None = None,
+    policy: DegradePolicy | None = None,
+    follow_live: bool = False,
     engine_gpus: float = 0,
     gateways: int = 1,
 ) -> Application:
-    """The application. `follows`: the live release answers, which is `recipe` now. `place` says where the
-    store is and what models compute on, `gpus` what each replica with embedders or rerankers holds of them,
-    `engine_gpus` one with engines, and `gateways` how many of those there are, unless a Serve config says
-    otherwise."""
-    face, rules = face or ServerConfig(), rules or DegradePolicy()
-    wanted = dict.fromkeys((*recipe.models(), *rules.models()))
+    """The application.
 
-    def models(name: str, kind: str) -> Application:
-        chosen = [m for m in wanted if m.kind == kind]
-        holds = {"num_cpus": MODEL_CPUS, "num_gpus": engine_gpus if kind == "generator" else gpus}
-        made = serve.deployment(
+    `worker` has the store and the device, engine and threads of the models; `gpus` are the GPUs of each
+    replica of embedders or rerankers, `engine_gpus` those of a replica of engines. `follow_live`: the live
+    release answers, whose recipe is now `recipe`. A Serve config overrides replicas and resources.
+    """
+    config, policy = config or ServerConfig(), policy or DegradePolicy()
+    all_models = dict.fromkeys((*recipe.models(), *policy.models()))
+
+    def deploy_models(name: str, kind: str) -> Application:
+        chosen = [m for m in all_models if m.kind == kind]
+        resources = {"num_cpus": MODEL_CPUS, "num_gpus": engine_gpus if kind == "generator" else gpus}
+        deployment = serve.deployment(
             ModelDeployment,
             name=name,
-            max_ongoing_requests=CALLS,
-            max_queued_requests=WAITING,
-            ray_actor_options=holds,
-            graceful_shutdown_timeout_s=LAST_S,
-            health_check_period_s=HEALTH_S,
+            max_ongoing_requests=MAX_CALLS,
+            max_queued_requests=MAX_QUEUED_CALLS,
+            ray_actor_options=resources,
+            graceful_shutdown_timeout_s=SHUTDOWN_GRACE_S,
+            health_check_period_s=HEALTH_CHECK_S,
         )
-        return made.bind(place, chosen)
+        return deployment.bind(worker, chosen)
 
     gateway = serve.deployment(
         serve.ingress()(Gateway),
         name="gateway",
         num_replicas=gateways,
-        max_ongoing_requests=CONNECTIONS,
-        max_queued_requests=CONNECTIONS,
-        backpressure_config=BackpressureConfig(status_code=429, retry_after_s=RETRY_S),
+        max_ongoing_requests=MAX_CONNECTIONS,
+        max_queued_requests=MAX_CONNECTIONS,
+        backpressure_config=BackpressureConfig(status_code=429, retry_after_s=RETRY_AFTER_S),
         ray_actor_options={"num_cpus": GATEWAY_CPUS},
-        graceful_shutdown_timeout_s=LAST_S,
+        graceful_shutdown_timeout_s=SHUTDOWN_GRACE_S,
         graceful_shutdown_wait_loop_s=0.5,
-        health_check_period_s=HEALTH_S,
+        health_check_period_s=HEALTH_CHECK_S,
     )
-    asks = any(m.kind == "generator" for m in wanted)
+    generates = any(m.kind == "generator" for m in all_models)
     return gateway.bind(
-        None if follows else recipe,
-        place.store,
-        face,
-        rules,
-        models("embed", "embedder"),
-        models("rerank", "reranker"),
-        models("generate", "generator") if asks else None,
+        None if follow_live else recipe,
+        worker.store,
+        config,
+        policy,
+        deploy_models("embed", "embedder"),
+        deploy_models("rerank", "reranker"),
+        deploy_models("generate", "generator") if generates else None,
     )
 
 
-def run(app: Application, host: str, port: int) -> None:
-    """Starts Serve in the joined Ray and the application on it; returns when its replicas are ready."""
+def start(app: Application, host: str, port: int) -> None:
+    """Starts Serve and the application in the connected Ray; returns when its replicas are ready."""
     quiet = LoggingConfig(log_level=logging.WARNING, enable_access_log=False)
     logging.getLogger("ray.serve").setLevel(logging.WARNING)  # of this process
     serve.start(http_options=HTTPOptions(host=host, port=port), logging_config=quiet)
-    serve.run(app, name=NAME, route_prefix="/", logging_config=quiet)
+    serve.run(app, name=APP_NAME, route_prefix="/", logging_config=quiet)
 
 
 def stop() -> None:
-    """Ends the application: requests in flight are finished first. Serve ends with the Ray it runs in."""
-    serve.delete(NAME)
+    """Stops the application after the requests in flight. Serve ends with the Ray that it runs in."""
+    serve.delete(APP_NAME)

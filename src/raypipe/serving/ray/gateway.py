@@ -1,4 +1,4 @@
-"""The deployment that speaks HTTP: it runs the recipe, and asks the others for what models compute."""
+"""The gateway deployment: serves HTTP, runs the recipe, and calls the deployments of models."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from raypipe.recipes.deadlines import DegradePolicy
 from raypipe.recipes.recipe import Recipe
 from raypipe.serving.access import ServerConfig
 from raypipe.serving.answerer import Answerer
-from raypipe.serving.http import application
+from raypipe.serving.http import create_app
 from raypipe.serving.http.app import ReleaseRouter
 from raypipe.serving.http.middleware import JsonLines, RequestMetrics
-from raypipe.serving.ray.calls import RetryingHandle
-from raypipe.serving.ray.meters import RayMetrics
-from raypipe.serving.ray.traces import Traces, tracer
+from raypipe.serving.ray.metrics import RayMetrics
+from raypipe.serving.ray.retrying_handle import RetryingHandle
+from raypipe.serving.ray.traces import TracedMetrics, otlp_tracer
 from raypipe.serving.release_follower import ReleaseFollower
 from raypipe.serving.remote_kit import ServeKit
 
 
 class Gateway:
-    """The HTTP face over one recipe and one store."""
+    """The HTTP API over one store: of one recipe, or of its live release."""
 
     def __init__(
-        self, recipe: Recipe | None, store: str, face: ServerConfig, rules: DegradePolicy,
+        self, recipe: Recipe | None, store: str, config: ServerConfig, policy: DegradePolicy,
         embed: DeploymentHandle, rerank: DeploymentHandle, generate: DeploymentHandle | None,
     ) -> None:  # fmt: skip
         """`recipe` None: the live release of the store is followed."""
-        _log()
-        self._face = face
+        _configure_logging()
+        self._config = config
         kit = ServeKit(
-            RetryingHandle(embed, "embed", "embed_alone"),
-            RetryingHandle(rerank, "score", "score_alone"),
+            RetryingHandle(embed, "embed", "embed_unbatched"),
+            RetryingHandle(rerank, "score", "score_unbatched"),
             generate and RetryingHandle(generate, "generate"),
             generate and RetryingHandle(generate, "stream"),
             {
@@ -43,25 +43,25 @@ class Gateway:
                 if h is not None
             },
         )
-        self._answerer: ReleaseRouter = (
-            ReleaseFollower(kit, store, rules)
+        self._router: ReleaseRouter = (
+            ReleaseFollower(kit, store, policy)
             if recipe is None
-            else Answerer(recipe, kit, store, rules=rules)
+            else Answerer(recipe, kit, store, policy=policy)
         )
 
     def __serve_build_asgi_app__(self) -> FastAPI:
-        """Called by Serve in the replica, once this object is made."""
-        meters: RequestMetrics = RayMetrics()
-        if self._face.traces is not None:
-            meters = Traces(meters, tracer(self._face.traces))
-        return application(self._answerer, self._face, meters, named=True)  # by Serve's proxy
+        """Called by Serve in the replica, after `__init__`."""
+        metrics: RequestMetrics = RayMetrics()
+        if self._config.traces is not None:
+            metrics = TracedMetrics(metrics, otlp_tracer(self._config.traces))
+        return create_app(self._router, self._config, metrics, proxy_sets_id=True)  # Serve's proxy
 
 
-def _log() -> None:
-    """Lines of JSON on this process's stderr, which Ray keeps. INFO: one for each request."""
-    ours = logging.getLogger("raypipe")
-    out = logging.StreamHandler(sys.stderr)
-    out.setFormatter(JsonLines())
-    ours.handlers[:] = [out]
-    ours.setLevel(logging.INFO)
-    ours.propagate = False
+def _configure_logging() -> None:
+    """Writes JSON lines to this process's stderr, which Ray keeps. INFO: one for each request."""
+    logger = logging.getLogger("raypipe")
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines())
+    logger.handlers[:] = [handler]
+    logger.setLevel(logging.INFO)
+    logger.propagate = False

@@ -1,4 +1,4 @@
-"""The models of one kind in one process, shared by every request: calls that wait are computed together."""
+"""Deployments of models: one kind in one process, with micro-batches over concurrent calls."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from raypipe.pipeline.tasks import WorkerConfig
 T = TypeVar("T")
 
 MICRO_BATCH = 16
-"""Calls computed as one, at most: while one batch computes, the next gathers, so nobody waits for company.
+"""Most calls in one batch. The next batch collects while one computes, so no call waits for others to come.
 With fifty pairs a call this is 800 pairs, some batches of any model's own."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelCall:
-    """One caller's inputs."""
+    """The inputs of one call."""
 
     model: Model
     inputs: Sequence[Any]
@@ -33,7 +33,7 @@ class ModelCall:
 
     @property
     def kind(self) -> Hashable:
-        """Calls of one kind can be computed together."""
+        """Calls of one kind can share a batch."""
         return self.model, self.role
 
 
@@ -41,29 +41,31 @@ class ModelDeployment:
     """The models of one deployment, loaded before the first request."""
 
     async def __init__(  # type: ignore[misc]
-        self, place: WorkerConfig, models: Sequence[Model]
+        self, worker: WorkerConfig, models: Sequence[Model]
     ) -> None:
-        self._chats = Gauge("raypipe_engine_chats", "that the engines of this process have not ended yet")
+        self._chats = Gauge(
+            "raypipe_engine_chats", "Chat requests queued or running in this process's engines."
+        )
         # engines None: this replica is the one that holds the engine of a vLLM model.
-        self._kit: LocalKit = replace(place, engines=None).kit(None)
+        self._kit: LocalKit = replace(worker, engines=None).kit(None)
         await held(self._kit, models)
 
     async def embed(self, model: Model, texts: list[str], role: Role) -> np.ndarray:
         """(texts, dim) float32, unit rows."""
-        vectors: np.ndarray = await self._embed_together(ModelCall(model, texts, role))
+        vectors: np.ndarray = await self._embed_batch(ModelCall(model, texts, role))
         return vectors
 
-    async def embed_alone(self, model: Model, texts: list[str], role: Role) -> np.ndarray:
-        """As `embed`, with nobody else's texts in the batch."""
+    async def embed_unbatched(self, model: Model, texts: list[str], role: Role) -> np.ndarray:
+        """As `embed`, with no other call's texts in the batch."""
         return await self._kit.embedder(model)(texts, role)
 
     async def score(self, model: Model, pairs: list[tuple[str, str]]) -> np.ndarray:
         """(pairs,) float32, bigger is better."""
-        scores: np.ndarray = await self._score_together(ModelCall(model, pairs))
+        scores: np.ndarray = await self._score_batch(ModelCall(model, pairs))
         return scores
 
-    async def score_alone(self, model: Model, pairs: list[tuple[str, str]]) -> np.ndarray:
-        """As `score`, with nobody else's pairs in the batch."""
+    async def score_unbatched(self, model: Model, pairs: list[tuple[str, str]]) -> np.ndarray:
+        """As `score`, with no other call's pairs in the batch."""
         return await self._kit.reranker(model)(pairs)
 
     async def generate(
@@ -75,37 +77,37 @@ class ModelDeployment:
     async def stream(
         self, model: Model, chat: Chat, sampling: Sampling, adapter: str | None
     ) -> AsyncIterator[str | Generated | Fault]:
-        """The pieces of one reply, then the whole of it or its fault."""
+        """The pieces of one reply, then the whole reply or its fault."""
         async for piece in self._kit.stream(model, chat, sampling, adapter):
             yield piece
 
-    async def compute_together(self, calls: int) -> None:
-        """From now on at most so many calls are computed as one."""
-        for batched in (self._embed_together, self._score_together):
+    async def set_micro_batch(self, calls: int) -> None:
+        """Sets the most calls in one batch."""
+        for batched in (self._embed_batch, self._score_batch):
             batched.set_max_batch_size(calls)
 
     async def ready(self) -> None:
-        """Returns while models can compute."""
+        """Returns if the models can compute, else raises."""
         await self._kit.healthy()
 
     async def unfinished(self) -> int:
-        """Chats that the engines of this replica are writing, or have waiting."""
+        """Chat requests queued or running in this replica's engines."""
         return self._kit.unfinished()
 
     async def check_health(self) -> None:
-        """Asked by Serve every few seconds; a replica whose engine is dead is replaced."""
+        """Called by Serve every few seconds; it replaces a replica whose engine is dead."""
         await self._kit.healthy()
         self._chats.set(self._kit.unfinished())
 
     @serve.batch(max_batch_size=MICRO_BATCH, batch_wait_timeout_s=0)  # type: ignore[untyped-decorator]
-    async def _embed_together(self, calls: list[ModelCall]) -> list[np.ndarray]:
+    async def _embed_batch(self, calls: list[ModelCall]) -> list[np.ndarray]:
         async def embed(call: ModelCall, texts: list[Any]) -> np.ndarray:
             return await self._kit.embedder(call.model)(texts, call.role)
 
         return await micro_batch(calls, embed)
 
     @serve.batch(max_batch_size=MICRO_BATCH, batch_wait_timeout_s=0)  # type: ignore[untyped-decorator]
-    async def _score_together(self, calls: list[ModelCall]) -> list[np.ndarray]:
+    async def _score_batch(self, calls: list[ModelCall]) -> list[np.ndarray]:
         async def score(call: ModelCall, pairs: list[Any]) -> np.ndarray:
             return await self._kit.reranker(call.model)(pairs)
 
@@ -115,13 +117,13 @@ class ModelDeployment:
 async def micro_batch(
     calls: Sequence[ModelCall], compute: Callable[[ModelCall, list[Any]], Any]
 ) -> list[np.ndarray]:
-    """Each call's rows, computed in one batch for each kind."""
+    """The rows of each call, computed in one batch per kind."""
     kinds: dict[Hashable, list[int]] = {}
     for i, call in enumerate(calls):
         kinds.setdefault(call.kind, []).append(i)
-    found: dict[int, np.ndarray] = {}
+    results: dict[int, np.ndarray] = {}
     for at in kinds.values():
         rows = await compute(calls[at[0]], [x for i in at for x in calls[i].inputs])
         ends = np.cumsum([len(calls[i].inputs) for i in at])[:-1]
-        found.update(zip(at, np.split(rows, ends), strict=True))
-    return [found[i] for i in range(len(calls))]
+        results.update(zip(at, np.split(rows, ends), strict=True))
+    return [results[i] for i in range(len(calls))]

@@ -1,4 +1,4 @@
-"""Traces by OpenTelemetry, as an option: a span for each question, and in it one for each stage.
+"""OpenTelemetry traces, optional: a span for each question with a child span for each stage.
 
 Needs the extra `tracing`. A span has names, numbers and the outcome; no text of a question or a page.
 """
@@ -9,50 +9,53 @@ import time
 from typing import Any
 
 from raypipe.core.errors import ConfError
-from raypipe.serving.answerer import QueryResult
 from raypipe.serving.http.middleware import RequestMetrics
+from raypipe.serving.query import QueryResult
 
 
-class Traces:
-    """`service.watch.RequestMetrics` that also sends spans, in the background, to a collector."""
+class TracedMetrics:
+    """`middleware.RequestMetrics` that also sends spans to a collector, in the background."""
 
     def __init__(self, inner: RequestMetrics, tracer: Any) -> None:
         self._inner, self._tracer = inner, tracer
 
-    def began(self) -> None:
-        self._inner.began()
+    def request_started(self) -> None:
+        self._inner.request_started()
 
-    def ended(self, route: str, status: int, seconds: float) -> None:
-        self._inner.ended(route, status, seconds)
+    def request_ended(self, route: str, status: int, seconds: float) -> None:
+        self._inner.request_ended(route, status, seconds)
 
-    def answered(self, answered: QueryResult) -> None:
+    def question_answered(self, result: QueryResult) -> None:
         from opentelemetry.trace import set_span_in_context
 
-        self._inner.answered(answered)
-        ns = {stage: int(ms * 1e6) for stage, ms in answered.timings_ms.items()}
+        self._inner.question_answered(result)
+        stages_ns = {stage: int(ms * 1e6) for stage, ms in result.timings_ms.items()}
         end = time.time_ns()
-        start = at = end - ns.pop("total")
-        q = answered.question
-        about = {"outcome": q.outcome, "degraded": list(q.degraded), "recipe": answered.recipe}
-        whole = self._tracer.start_span(
-            "answer", start_time=start, attributes={**about, "release": answered.release or ""}
-        )
-        within = set_span_in_context(whole)
-        for stage, took in ns.items():  # one after the other, as they ran
-            self._tracer.start_span(stage, context=within, start_time=at).end(end_time=at + took)
-            at += took
-        whole.end(end_time=end)
+        start = at = end - stages_ns.pop("total")
+        q = result.question
+        attributes = {
+            "outcome": q.outcome,
+            "degraded": list(q.degraded),
+            "recipe": result.recipe,
+            "release": result.release or "",
+        }
+        parent = self._tracer.start_span("answer", start_time=start, attributes=attributes)
+        context = set_span_in_context(parent)
+        for stage, ns in stages_ns.items():  # one after the other, as they ran
+            self._tracer.start_span(stage, context=context, start_time=at).end(end_time=at + ns)
+            at += ns
+        parent.end(end_time=end)
 
 
-def tracer(url: str) -> Any:
-    """Sends to a collector that speaks OTLP over HTTP. Raises ConfError where the extra is not installed."""
+def otlp_tracer(url: str) -> Any:
+    """A tracer that sends OTLP over HTTP to a collector. Raises ConfError if the extra is not installed."""
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         from opentelemetry.sdk.resources import Resource
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError as e:
-        raise ConfError(f"traces: {e}; `pip install raypipe[tracing]` brings what is missing") from e
+        raise ConfError(f"traces: {e}; `pip install raypipe[tracing]` installs what is missing") from e
     provider = TracerProvider(resource=Resource.create({"service.name": "raypipe"}))
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=url)))
     return provider.get_tracer("raypipe")

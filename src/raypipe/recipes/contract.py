@@ -1,0 +1,130 @@
+"""What the rest of raypipe asks of a step beyond `reads`, `writes` and `open`, and the defaults.
+
+A step says it with a method or a field of its own; this module answers for the steps that say nothing. It
+knows contracts alone: nothing here, and nothing that calls it, asks which class a step is.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any, Literal, TypeAlias
+
+from raypipe.core.protocols import Bound, CorpusBound, CorpusStep, GraphRef, Model, Reach, Step
+from raypipe.core.records import Question, SourceKind
+
+Table: TypeAlias = Literal["texts", "passages", "vectors"]
+"""What the corpus half fills, one after the other."""
+
+RANKING = frozenset({"hits", "order"})
+
+
+def bound_of(step: Step, question: Question, reach: Reach) -> Bound:
+    """What the step's method bound says. By default the calls are not known, nor is the ranking behind a step
+    that writes it."""
+    bound = getattr(step, "bound", None)
+    if bound is not None:
+        found: Bound = bound(question, reach)
+        return found
+    if not step.writes().isdisjoint(RANKING):
+        reach = Reach(math.inf, math.inf, reach.passage_chars)
+    asked = asked_models(step)
+    tokens = math.inf if any(m.kind == "generator" for m in asked) else 0
+    return Bound(
+        math.inf, reach, tokens=tokens, reply_tokens=tokens, dim=max((m.dim for m in asked), default=0)
+    )
+
+
+def corpus_bound_of(step: CorpusStep, chars: float) -> CorpusBound:
+    """What the step's method bound says. By default, and for a text of unknown length, nothing is known."""
+    bound = getattr(step, "bound", None)
+    if bound is None or math.isinf(chars):
+        return CorpusBound(math.inf, math.inf, math.inf)
+    found: CorpusBound = bound(chars)
+    return found
+
+
+def is_bounded(step: Step | CorpusStep) -> bool:
+    """Whether the step says what it costs at most."""
+    return hasattr(step, "bound")
+
+
+def answer_cut(step: Step) -> tuple[int, Model] | None:
+    """The tokens after which a deciding step cuts answers, and the tokenizer, as its method answer_cut says.
+    By default it does not cut."""
+    cut = getattr(step, "answer_cut", None)
+    return None if cut is None else cut()
+
+
+def source_kinds(step: CorpusStep) -> tuple[SourceKind, ...] | None:
+    """The field `kinds` of the step that reads `content`: sources of other kinds are not searched. By default
+    all kinds are."""
+    kinds = getattr(step, "kinds", None)
+    return tuple(kinds) if kinds is not None and "content" in step.reads() else None
+
+
+def table_of(step: CorpusStep) -> Table:
+    """The table that a corpus step fills, by the columns that it declares."""
+    return table_with(step.writes(), step.reads())
+
+
+def table_with(writes: frozenset[str] | tuple[str, ...], reads: frozenset[str] = frozenset()) -> Table:
+    """The table of a corpus step with these columns."""
+    if "vector" in writes:
+        return "vectors"
+    return "passages" if "chunk_text" in writes or "chunk_text" in reads else "texts"
+
+
+def decides(step: Step) -> bool:
+    """Whether the step says which reply is the answer."""
+    return "outcome" in step.writes()
+
+
+def models_of(step: Step | CorpusStep) -> list[Model]:
+    """The models that a step names, itself or by its graphs, each once."""
+    return [v for v in named_by(step) if isinstance(v, Model)]
+
+
+def asked_models(step: Step | CorpusStep) -> list[Model]:
+    """The models of a step that are asked. A tokenizer counts and is not asked."""
+    return [m for m in models_of(step) if m.kind != "tokenizer"]
+
+
+def graphs_of(step: Step | CorpusStep) -> list[GraphRef]:
+    """The knowledge graphs that a step names, each once."""
+    return [v for v in named_by(step) if isinstance(v, GraphRef)]
+
+
+def embedder_of(step: Step | CorpusStep) -> Model:
+    """The embedder of a step that embeds or searches by vectors. Raises ValueError unless it names one."""
+    found = [m for m in models_of(step) if m.kind == "embedder"]
+    if len(found) != 1:
+        names = ", ".join(m.name for m in found) or "none"
+        raise ValueError(f"expected a field with one embedder, found {names}")
+    return found[0]
+
+
+def named_by(*steps: Step | CorpusStep) -> list[Model | GraphRef]:
+    """The models and graphs in the fields of steps, each once, in the order in which they are met."""
+    found: list[Model | GraphRef] = []
+    for step in steps:
+        _collect(step, found)
+    return found
+
+
+def _collect(value: Any, found: list[Model | GraphRef]) -> None:
+    if isinstance(value, Model | GraphRef):
+        if value not in found:
+            found.append(value)
+        if isinstance(value, GraphRef):
+            _collect(value.embedder, found)
+    elif dataclasses.is_dataclass(value):
+        for f in dataclasses.fields(value):
+            _collect(getattr(value, f.name), found)
+    elif isinstance(value, tuple):
+        for v in value:
+            _collect(v, found)
+    elif isinstance(value, Mapping):
+        for v in value.values():
+            _collect(v, found)

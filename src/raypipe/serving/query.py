@@ -1,0 +1,86 @@
+"""One query: the request, its result, and the listener that follows it. Plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from raypipe.core.llm import Chat
+from raypipe.core.records import Fault, Hit, Question, Source, Span
+from raypipe.serving.filters import Filters
+
+
+@dataclass(frozen=True, slots=True)
+class QueryRequest:
+    """One request. Its deadline is `Question.due`."""
+
+    question: Question
+    sources: tuple[Source, ...] | None = None  # documents of its own; None: the store is searched
+    faults: tuple[Fault, ...] = ()  # of pages that could not be read
+    filters: Filters = field(default_factory=Filters)  # which sources may be searched
+    include_prompts: bool = False  # return the chats that language models got
+    include_passages: bool = False  # return the texts of the ranking
+
+
+class Listener(Protocol):
+    """Receives the progress of one question."""
+
+    def on_stage(self, stage: str, seconds: float | None) -> None:
+        """A stage began (`seconds` None) or ended."""
+
+    def on_draft(self, piece: str) -> None:
+        """A language model wrote a piece of a reply."""
+
+
+class NullListener:
+    """Ignores all events."""
+
+    def on_stage(self, stage: str, seconds: float | None) -> None:
+        """Nothing."""
+
+    def on_draft(self, piece: str) -> None:
+        """Nothing."""
+
+
+NULL_LISTENER = NullListener()
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """One quote that supports the answer."""
+
+    source: str  # source id
+    chunk: str | None  # the best-ranked passage that holds it whole; None: no passage does
+    url: str | None  # of the best-ranked citation of its source; None: no citation has it
+    quote: str  # the source's parsed text at `span`
+    span: Span
+    scores: Mapping[str, float]  # of the passage, by ranker
+    before: str  # up to CONTEXT_CHARS of the parsed text before the quote
+    after: str  # up to CONTEXT_CHARS after it
+
+
+@dataclass(frozen=True, slots=True)
+class RankedPassage:
+    """One passage of a ranking."""
+
+    hit: Hit
+    url: str | None
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class QueryResult:
+    """The answered question with its evidence, timings and versions."""
+
+    question: Question
+    evidence: tuple[Evidence, ...]  # of the reply that is the answer, best first
+    faults: tuple[Fault, ...]  # of the request's pages
+    recipe: str  # digest
+    models: Mapping[str, str]  # name -> identity of the weights
+    release: str | None  # id of the release that answered; None: a named recipe did
+    urls: Mapping[str, str]  # of each source that a hit or a quote names, if known
+    timings_ms: Mapping[str, float]  # wall time by stage, "documents" for its own documents, and "total"
+    usage: Mapping[str, int]  # texts embedded, pairs scored, chats answered, and their tokens
+    prompts: tuple[Chat, ...]  # every chat that a language model got, in order; () unless included
+    passages: tuple[RankedPassage, ...] = ()  # the ranking with its texts, best first; () unless included

@@ -1,0 +1,57 @@
+"""Metrics of the endpoint through Ray's exporter, next to Serve's own of queues and replicas."""
+
+from __future__ import annotations
+
+from ray.util.metrics import Counter, Gauge, Histogram
+
+from raypipe.serving.query import QueryResult
+
+SECONDS_BUCKETS = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60]
+SHARE_BUCKETS = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0]
+
+
+class RayMetrics:
+    """`middleware.RequestMetrics` for Prometheus: Ray puts `ray_` before each name."""
+
+    def __init__(self) -> None:
+        self._ongoing = 0
+        self._in_flight = Gauge("raypipe_in_flight", "Requests being answered by this gateway.")
+        self._requests = Counter("raypipe_requests", "Requests that ended.", tag_keys=("route", "status"))
+        self._seconds = Histogram(
+            "raypipe_request_seconds", "Request time, first to last byte.", SECONDS_BUCKETS, ("route",)
+        )
+        self._outcomes = Counter("raypipe_outcomes", "Questions answered.", tag_keys=("outcome", "release"))
+        self._stages = Histogram(
+            "raypipe_stage_seconds", "Wall time of a stage.", SECONDS_BUCKETS, ("stage",)
+        )
+        self._omitted = Counter("raypipe_stages_omitted", "Stages omitted.", tag_keys=("stage", "reason"))
+        self._tokens = Counter("raypipe_tokens", "Tokens of language models.", tag_keys=("kind",))
+        self._confidence = Histogram(
+            "raypipe_confidence", "Confidence of the reply that is the answer.", SHARE_BUCKETS
+        )
+
+    def request_started(self) -> None:
+        self._ongoing += 1
+        self._in_flight.set(self._ongoing)
+
+    def request_ended(self, route: str, status: int, seconds: float) -> None:
+        self._ongoing -= 1
+        self._in_flight.set(self._ongoing)
+        self._requests.inc(tags={"route": route, "status": str(status)})
+        self._seconds.observe(max(seconds, 1e-6), tags={"route": route})
+
+    def question_answered(self, result: QueryResult) -> None:
+        q = result.question
+        self._outcomes.inc(tags={"outcome": q.outcome, "release": result.release or ""})
+        for stage, ms in result.timings_ms.items():
+            self._stages.observe(max(ms / 1000, 1e-6), tags={"stage": stage})
+        for fault in q.faults:
+            if fault.step in q.degraded:  # reason late: a deadline that was missed
+                self._omitted.inc(tags={"stage": fault.step, "reason": fault.reason})
+        for kind in ("prompt", "cached", "generated"):
+            tokens = result.usage[f"{kind}_tokens"]
+            if tokens:
+                self._tokens.inc(tokens, tags={"kind": kind})
+        reply = q.replies.get(q.origin)
+        if reply is not None and reply.confidence is not None:
+            self._confidence.observe(max(reply.confidence, 1e-6))

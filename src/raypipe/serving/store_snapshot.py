@@ -1,0 +1,70 @@
+"""A store at one moment: the pinned tables that requests search, and the stored questions."""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from dataclasses import replace
+
+from raypipe.core import arrow
+from raypipe.core.records import Question
+from raypipe.pipeline.driver import searched
+from raypipe.recipes.recipe import Recipe
+from raypipe.runs.release import Release
+from raypipe.serving.filters import CitationCatalog, Filters, narrow
+from raypipe.store import Reading, Store
+from raypipe.store.index import LanceIndex
+
+log = logging.getLogger("raypipe.serving.store_snapshot")
+
+
+class StoreSnapshot:
+    """A store at one moment: the index over its tables, and the questions stored in it.
+
+    Tags protect the tables of a release. Other tables are protected by a read lease for as long as this
+    object lives; on a store that this process may not write there is none.
+    """
+
+    def __init__(self, recipe: Recipe, uri: str, release: Release | None) -> None:
+        """Raises StoreError if the store, a table of the recipe or an index of one is missing."""
+        self._store = Store.open(uri)
+        self.spec = release.opened(self._store)[1] if release else searched(self._store, recipe)
+        if release is None:
+            self._lease(f"questions to {recipe.name}")
+        self.index = LanceIndex(self.spec)
+        self._catalog = CitationCatalog(self._store)
+
+    def _lease(self, owner: str) -> None:
+        """Leases the tables before they are opened: one that was dropped earlier is then found missing."""
+        reads = {p.table: p.version for p in self.spec.pinned()}
+        lease = Reading(self._store.files, owner, reads)
+        try:
+            lease.begin()
+        except OSError as e:
+            log.warning("no read lease at %s, the store cannot be written: %s", self._store.uri, e)
+        else:
+            weakref.finalize(self, lease.end)
+
+    def resolve(self, question: Question, filters: Filters) -> Question:
+        """The stored question with this id or text, which has citations of its own; else the question itself,
+        about the whole store. A given time overrides the stored one."""
+        for column in ("id", "text"):
+            found = arrow.question.records(self._store.rows("questions", column, [question.text]))
+            if found:
+                first = min(found, key=lambda q: q.id)
+                asked_at = question.asked_at or first.asked_at
+                question = replace(first, asked_at=asked_at, due=question.due)
+                break
+        if question.citations is None and filters:
+            question = replace(question, citations=self._catalog.citations(question.id, filters))
+        return narrow(question, filters)
+
+    def urls(self, sources: set[str]) -> dict[str, str]:
+        """The url of each of these sources that a stored question cites."""
+        return self._catalog.urls(sources)
+
+    def row_counts(self) -> dict[str, int]:
+        """Rows of each searched table, by its content."""
+        pinned = {"texts": self.spec.texts, "passages": self.spec.passages}
+        pinned |= {f"vectors:{identity}": p for identity, p in self.spec.vectors}
+        return {name: self._store.dataset(p.table, p.version).count_rows() for name, p in pinned.items()}
