@@ -144,16 +144,16 @@ def standins(tmp_path_factory) -> Path:
 @pytest.fixture(scope="session")
 def team(local_ray, pools, standins):
     """The session's one engine, started as a job starts it, and gone afterwards with all its processes."""
-    from raypipe.cli.opened import resolved
     from shared_engine import VLLM, WATCHDOG, engines_end, living
 
+    from raypipe.api.session import load_recipe
     from raypipe.cluster.file import Cluster
     from raypipe.core import config
     from raypipe.core.config import Conf, Where
 
     path = CONF / "clusters/laptop.yaml"
     file = config.build(Cluster, config.read_yaml(path), Where(str(path)))
-    recipes = (resolved(name, str(standins), Conf((CONF,))) for name in ("crag-baseline", "db3-task1-700"))
+    recipes = (load_recipe(name, str(standins), Conf((CONF,))) for name in ("crag-baseline", "db3-task1-700"))
     made = pools.EngineGroup.of(file, [model for recipe in recipes for model in recipe.models()])
     assert made is not None and len(made.models) == 1, "both recipes name one model"
     made.preflight(pools.nodes())

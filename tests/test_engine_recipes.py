@@ -143,10 +143,8 @@ def generated(done):
 def test_a_recipe_answers_every_question_asks_nothing_twice_and_fresh_asks_again(
     standins, team, store, world, tmp_path
 ):
-    recipe, outs = (
-        load_recipe(SMALL, str(standins), CONF),
-        [tmp_path / name for name in ("one", "two", "three")],
-    )
+    recipe = load_recipe(SMALL, str(standins), CONF)
+    outs = [tmp_path / name for name in ("one", "two", "three")]
     first = run(recipe, team, store, world, outs[0])[1]
     answers = said(outs[0])
     assert len(answers) == 6 and len({p["prediction"] for p in answers}) == 6, "each has an answer of its own"

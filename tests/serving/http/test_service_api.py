@@ -24,7 +24,7 @@ from raypipe.serving.answerer import Answerer, NotReady
 from raypipe.serving.crag_harness import EndpointModel
 from raypipe.serving.filters import CitationCatalog, Filters
 from raypipe.serving.http.middleware import JsonLines
-from raypipe.serving.remote_kit import ServeKit
+from raypipe.serving.serve_kit import ServeKit
 
 HERE = Path(__file__).parents[2]
 KEY, NEXT_KEY = "first-key-of-sixteen", "second-key-of-sixteen"
