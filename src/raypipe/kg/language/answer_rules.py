@@ -1,14 +1,8 @@
 """Rules that make an answer of a program's results: a number, a date, a name, yes or no, a false premise.
 
-<<<<<<< HEAD
 WeKnow's post-processing. Its operands are calls, not lines: a call and the `sort` lines that filter and order
 it are one operand, with one value, and a call whose value another call uses is none. Pure functions; knows
 results, no graph. A rule that its operands do not fit abstains, and the web path answers.
-=======
-The rules that turn candidates from a knowledge graph into an answer (WeKnow's post-processing). Pure
-functions; knows results, no graph. A rule that its values do not fit gives no answer: the question continues
-to the web.
->>>>>>> main
 """
 
 from __future__ import annotations
