@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from raypipe.cli.opened import resolved
+from raypipe.api.session import load_recipe
 from raypipe.core import arrow
 from raypipe.core.config import Conf
 from raypipe.core.errors import ClusterTooSmall, DataError
@@ -33,7 +33,7 @@ def progress():
 
 def pipeline(uri, progress, recipe=FAKES, runner=inline):
     store = Store.create(str(uri))
-    made = resolved(str(recipe), None, CONF)
+    made = load_recipe(str(recipe), None, CONF)
     return Pipeline(
         store, made, WorkerConfig(store.uri, "transformers", "cpu", 1), TaskSizes(15, 2), runner, progress
     )
@@ -272,7 +272,7 @@ def test_questions_without_any_page_are_answered(world, tmp_path, progress):
     data = tmp_path / "bare.jsonl"
     data.write_text("\n".join(json.dumps({**line, "search_results": []}) for line in lines))
     done = evaluated(pipeline(tmp_path / "s", progress), data, tmp_path / "o")
-    told = [json.loads(line) for line in done.outputs.predictions.read_text().splitlines()]
+    told = [json.loads(line) for line in done.folder.predictions.read_text().splitlines()]
     assert len(told) == len(lines) and {t["outcome"] for t in told} == {"abstained"}
     assert done.report.chunks == 0 and not done.report.faults
 

@@ -94,18 +94,41 @@ class EvalReport:
     steps: tuple[StepLine, ...]  # corpus steps, then question steps, in recipe order
     marks: Marks
     resumed: int = 0  # parts that attempts before this one did, which were stopped; the steps count them
-    judge: JudgeLine | None = None  # None: nobody was asked
+    judge: JudgeLine | None = None  # None: there was no judge
     answer_cut: AnswerCut | None = None  # None: answers are as long as they are
     prompt_injection: PromptInjection | None = None  # orders in pages; None: no language model was asked
 
 
 @dataclass(frozen=True, slots=True)
-class Outputs:
-    """The files of a report."""
+class RunFolder:
+    """A run's folder, and the files in it."""
 
-    report: Path  # report.json
-    predictions: Path  # predictions.jsonl
-    page: Path  # report.html
+    path: Path
+
+    @property
+    def report(self) -> Path:
+        """What `eval --json` prints."""
+        return self.path / "report.json"
+
+    @property
+    def predictions(self) -> Path:
+        """A line for each question."""
+        return self.path / "predictions.jsonl"
+
+    @property
+    def page(self) -> Path:
+        """The report for people."""
+        return self.path / "report.html"
+
+    @property
+    def changes(self) -> Path:
+        """What a reprocess changed."""
+        return self.path / "changes.json"
+
+    @property
+    def manifest(self) -> Path:
+        """What the run was made of; written last, so a folder that has one is whole."""
+        return self.path / "manifest.json"
 
 
 def to_json(report: EvalReport) -> dict[str, Any]:
@@ -191,22 +214,17 @@ def prediction_line(question: Question) -> str:
     return json.dumps(prediction(question), ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def outputs_in(folder: Path) -> Outputs:
-    """Where the files of a report are in its folder."""
-    return Outputs(folder / "report.json", folder / "predictions.jsonl", folder / "report.html")
-
-
 def write_report(
-    outputs: Outputs, report: EvalReport, shown: Sequence[ShownQuestion], truths: Mapping[str, Sequence[str]]
+    folder: RunFolder, report: EvalReport, shown: Sequence[ShownQuestion], truths: Mapping[str, Sequence[str]]
 ) -> None:
     """Writes report.json and report.html, each as a whole; predictions.jsonl is written while answers pass.
 
     `shown` are the first questions of the run, `truths` the right answers by question id.
     """
     found = to_json(report)
-    with replaced(outputs.report) as out:
+    with replaced(folder.report) as out:
         out.write(json.dumps(found, ensure_ascii=False, allow_nan=False, indent=1) + "\n")
     verdicts = {v.question: v for v in report.marks.verdicts}
     results = [QuestionResult(s, tuple(truths.get(s.id, ())), verdicts.get(s.id)) for s in shown[:SHOWN]]
-    with replaced(outputs.page) as out:
+    with replaced(folder.page) as out:
         out.write(render(found, results))

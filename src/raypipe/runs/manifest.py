@@ -23,12 +23,11 @@ from raypipe.core.protocols import Model
 from raypipe.core.records import digest
 from raypipe.metrics.textfile import replaced
 from raypipe.recipes.recipe import Recipe, Stage
-from raypipe.report.report import FaultCount, StepLine
+from raypipe.report.report import FaultCount, RunFolder, StepLine
 from raypipe.store import Store
 from raypipe.store.layout import ANSWER_KEYS, MANIFESTS
 
 FORMAT = 2
-NAME = "manifest.json"
 
 Kind = Literal["model", "prompt", "parameter"]
 
@@ -236,7 +235,7 @@ def write(store: Store, manifest: Manifest, keys: Sequence[AnswerKey], folder: P
     text = json.dumps(to_json(manifest), allow_nan=False, indent=1) + "\n"
     order = f"{int(manifest.finished * 1000):015d}"  # names sort by time
     store.files.write(f"{MANIFESTS}/{order}-{manifest.run}.json", text.encode())
-    with replaced(folder / NAME) as out:
+    with replaced(RunFolder(folder).manifest) as out:
         out.write(text)
 
 
@@ -247,7 +246,7 @@ _KEYS = pa.schema(
 
 def read(folder: Path) -> Manifest:
     """The manifest of a run's folder. Raises DataError if there is none: the run did not finish."""
-    path = folder / NAME
+    path = RunFolder(folder).manifest
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as e:
