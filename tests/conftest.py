@@ -1,4 +1,4 @@
-"""What tests share: one local Ray for the session, the real data, a small invented data set.
+"""What tests share: one local Ray for the session, the real data, a small invented dataset.
 
 And what holds of every test: finding it imports no heavy library, and one that is not marked so starts
 neither Ray nor an engine.

@@ -1,4 +1,4 @@
-"""The pages of the invented data set: sizes, repeats, what they say; and the files they are in."""
+"""The pages of the invented dataset: sizes, repeats, what they say; and the files they are in."""
 
 from __future__ import annotations
 
