@@ -159,14 +159,14 @@ def team(local_ray, pools, standins):
     """The session's one engine, started as a job starts it, and gone afterwards with all its processes."""
     from shared_engine import VLLM, WATCHDOG, engines_end, living
 
-    from raypipe.cli.opened import resolved
+    from raypipe.api.session import load_recipe
     from raypipe.cluster.file import Cluster
     from raypipe.core import config
     from raypipe.core.config import Conf, Where
 
     path = CONF / "clusters/laptop.yaml"
     file = config.build(Cluster, config.read_yaml(path), Where(str(path)))
-    recipes = (resolved(name, str(standins), Conf((CONF,))) for name in ("crag-baseline", "db3-task1-700"))
+    recipes = (load_recipe(name, str(standins), Conf((CONF,))) for name in ("crag-baseline", "db3-task1-700"))
     made = pools.EngineGroup.of(file, [model for recipe in recipes for model in recipe.models()])
     assert made is not None and len(made.models) == 1, "both recipes name one model"
     made.preflight(pools.nodes())
@@ -231,7 +231,7 @@ class Filled:
 @pytest.fixture(scope="session")
 def filled(world, tmp_path_factory) -> Filled:
     """The invented world, indexed and answered with fakes that compute."""
-    from raypipe.cli.opened import resolved
+    from raypipe.api.session import load_recipe
     from raypipe.core import arrow
     from raypipe.core.config import Conf
     from raypipe.pipeline.driver import Pipeline, TaskSizes, inline
@@ -241,7 +241,7 @@ def filled(world, tmp_path_factory) -> Filled:
     from raypipe.store import Store
 
     here = Path(__file__).parent
-    recipe = resolved(str(here / "fakes.yaml"), None, Conf((here.parent / "conf",)))
+    recipe = load_recipe(str(here / "fakes.yaml"), None, Conf((here.parent / "conf",)))
     uri = str(tmp_path_factory.mktemp("filled") / "store")
     store = Store.create(uri)
     with Progress(io.StringIO(), silent=True) as progress:

@@ -24,7 +24,7 @@ import pytest
 import yaml
 from shared_engine import VLLM, WATCHDOG, engines_end, living, ours
 
-from raypipe.cli.opened import resolved
+from raypipe.api.session import load_recipe
 from raypipe.core import arrow
 from raypipe.core.config import Conf
 from raypipe.core.digests import model_identity
@@ -143,7 +143,8 @@ def generated(done):
 def test_a_recipe_answers_every_question_asks_nothing_twice_and_fresh_asks_again(
     standins, team, store, world, tmp_path
 ):
-    recipe, outs = resolved(SMALL, str(standins), CONF), [tmp_path / name for name in ("one", "two", "three")]
+    recipe = load_recipe(SMALL, str(standins), CONF)
+    outs = [tmp_path / name for name in ("one", "two", "three")]
     first = run(recipe, team, store, world, outs[0])[1]
     answers = said(outs[0])
     assert len(answers) == 6 and len({p["prediction"] for p in answers}) == 6, "each has an answer of its own"
@@ -196,7 +197,7 @@ def answers_of(pipeline, store):
 @pytest.fixture(scope="module")
 def ten(standins, team, pages, tmp_path_factory):
     folder = tmp_path_factory.mktemp("ten")
-    recipe, store = resolved(WHOLE, str(standins), CONF), Store.create(str(folder / "store"))
+    recipe, store = load_recipe(WHOLE, str(standins), CONF), Store.create(str(folder / "store"))
     pipeline, _ = run(recipe, team, store, pages, folder / "out")
     return Done(recipe, store, answers_of(pipeline, store), said(folder / "out"))
 
@@ -244,7 +245,7 @@ def test_what_the_graph_or_public_data_answered_asks_nothing_of_the_web(
         (tmp_path / file).parent.mkdir(exist_ok=True)
         (tmp_path / file).write_text(held)
     files = Conf((tmp_path, ROOT / "conf"))
-    recipe = resolved(str(tmp_path / "made.yaml"), str(standins), files, graphs)
+    recipe = load_recipe(str(tmp_path / "made.yaml"), str(standins), files, graphs)
     pipeline, done = run(recipe, team, ten.store, pages, tmp_path / "out", on_ray=False)
     answers, steps = answers_of(pipeline, ten.store), {s.step: s for s in done.report.steps}
     assert len(answers) == 10 and not any(
@@ -299,7 +300,7 @@ def test_the_same_recipe_through_an_openai_server_gives_equal_answers(
     }  # fmt: skip
     file = standins.with_name("models.openai.yaml")
     file.write_text(yaml.safe_dump(tree))
-    recipe = resolved(WHOLE, str(file), CONF)
+    recipe = load_recipe(WHOLE, str(file), CONF)
     at = {"here": EndpointAddress(server.ready(), dialect="vllm")}
     _, done = run(recipe, team, ten.store, pages, tmp_path, endpoints=at)
     assert generated(done).computed == 10 and generated(done).prompt_tokens > 10_000
@@ -318,7 +319,7 @@ class Nobody(LocalKit):
 
 def fallback():
     """An extract step that asks models of words alone, and always answers."""
-    recipe = resolved(str(ROOT / "tests/fakes.yaml"), None, CONF)
+    recipe = load_recipe(str(ROOT / "tests/fakes.yaml"), None, CONF)
     [extract] = [s.step for s in recipe.question if isinstance(s.step, Extract)]
     return replace(extract, threshold=0.0)
 

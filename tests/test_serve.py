@@ -16,14 +16,14 @@ import httpx
 import pytest
 import yaml
 from endpoint import AUTH, KEY, QUESTIONS, SURE, live_endpoint, until
-from face import events
+from http_app import events
 from load import fire
 from reruns import CONF, MODELS
 from serve_config import builder, unknown
 
+from raypipe.api.endpoint import ServeArgs, check_host
+from raypipe.api.session import load_recipe
 from raypipe.cli.main import main
-from raypipe.cli.opened import resolved
-from raypipe.cli.serve import ServeArgs, check_host
 from raypipe.core.errors import ConfError
 from raypipe.recipes.serialize import to_plain
 from raypipe.runs.release import live, promote, rollback
@@ -218,7 +218,7 @@ def test_a_release_with_a_model_that_must_not_be_opened_is_not_followed_and_noth
     (tmp_path / "evil.yaml").write_text(
         SURE.replace("rerank: {model: overlap-reranker", "rerank: {model: evil")
     )
-    recipe = resolved(str(tmp_path / "evil.yaml"), str(tmp_path / "models.yaml"), CONF)
+    recipe = load_recipe(str(tmp_path / "evil.yaml"), str(tmp_path / "models.yaml"), CONF)
     first, _ = running.runs
     evil = replace(first, run=f"evil{weights[0]}", recipe=to_plain(recipe), digest=recipe.digest())
     release = promote(running.store, evil, [])

@@ -17,7 +17,7 @@ import pytest
 import yaml
 from chat_server import ChatServer
 
-from raypipe.cli.opened import resolved
+from raypipe.api.session import load_recipe
 from raypipe.core.config import Conf
 from raypipe.models.load import EndpointAddress
 from raypipe.pipeline.tasks import WorkerConfig
@@ -102,11 +102,11 @@ def url(serve_port, upstream, tmp_path_factory):
         "kind": "generator", "loader": "openai", "endpoint": "here", "model": "m", "max_tokens": 8192,
     }  # fmt: skip
     (folder / "models.yaml").write_text(yaml.safe_dump(tree))
-    recipe = resolved("crag-baseline", str(folder / "models.yaml"), CONF)
+    recipe = load_recipe("crag-baseline", str(folder / "models.yaml"), CONF)
     at = {"here": EndpointAddress(f"http://127.0.0.1:{upstream.port}/v1", timeout_s=300, tries=1)}
     place = WorkerConfig(str(folder / "none"), "transformers", "cpu", 1, endpoints=at)
-    face = ServerConfig(ApiKeys(open=True), RequestLimits(deadline_s=DEADLINE_S))
-    ray.start(ray.build_application(recipe, place, 0, face), "127.0.0.1", serve_port)
+    config = ServerConfig(ApiKeys(open=True), RequestLimits(deadline_s=DEADLINE_S))
+    ray.start(ray.build_application(recipe, place, 0, config), "127.0.0.1", serve_port)
     yield f"http://127.0.0.1:{serve_port}"
     ray.stop()
 

@@ -6,9 +6,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-from face import JSON, OPEN, ask, send, served
+from http_app import JSON, OPEN, ask, send, served
 
-from raypipe.cli.opened import resolved
+from raypipe.api.session import load_recipe
 from raypipe.core import arrow
 from raypipe.core.config import Conf
 from raypipe.core.errors import Overloaded, Unavailable
@@ -18,10 +18,10 @@ from raypipe.recipes.executor import CorpusExecutor
 from raypipe.serving.answerer import Answerer, NotReady
 from raypipe.serving.http import create_app
 from raypipe.serving.http.requests import DocumentBody
-from raypipe.serving.remote_kit import ServeKit
+from raypipe.serving.serve_kit import ServeKit
 
 HERE = Path(__file__).parents[2]
-RECIPE = resolved(str(HERE / "fakes.yaml"), None, Conf((HERE.parent / "conf",)))
+RECIPE = load_recipe(str(HERE / "fakes.yaml"), None, Conf((HERE.parent / "conf",)))
 SECRET = "s3cr3t"
 
 
@@ -77,7 +77,7 @@ def test_a_reply_has_the_fields_that_programs_rely_on_and_quotes_what_is_in_the_
 def test_a_language_models_answer_cites_what_its_prompt_showed_of_the_pages(name, tmp_path, filled):
     lines = filled.lines
     line = next(iter(lines.values()))
-    recipe = resolved(name, str(HERE / "fake_models.yaml"), Conf((HERE.parent / "conf",)))
+    recipe = load_recipe(name, str(HERE / "fake_models.yaml"), Conf((HERE.parent / "conf",)))
     app = served(Answerer(recipe, LocalKit(None, "transformers"), str(tmp_path / "none")))
     body = {"query": line["query"], "documents": line["search_results"], "include": ["prompts"]}
     said = ask(app, body).json()
