@@ -55,6 +55,11 @@ def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: item.get_closest_marker("engine") is not None)
 
 
+def pytest_make_parametrize_id(val, argname):
+    """Packed bytes have the time in them: a name made of them is another in each process."""
+    return argname if isinstance(val, bytes) else None
+
+
 def pytest_collection_finish(session):
     """Fails where finding the tests has imported what takes seconds."""
     if found := [name for name in HEAVY if name in sys.modules]:
