@@ -24,6 +24,8 @@ from raypipe.synth.pages import Pages
 from raypipe.synth.styles import STYLES
 from raypipe.synth.world.world import World
 
+pytestmark = pytest.mark.slow
+
 Small = tuple[Path, synth.SynthSummary]
 Rows = list[dict[str, Any]]
 
