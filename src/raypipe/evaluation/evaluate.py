@@ -1,4 +1,4 @@
-"""A data set through a recipe to a score: ingest, index, answer, score, and the report of it all.
+"""A dataset through a recipe to a score: ingest, index, answer, score, and the report of it all.
 
 Knows the pipeline and the metrics. With `collect`, which passes the answers, the only reader of golds and
 labels after ingest.
