@@ -1,4 +1,4 @@
-"""Asking a knowledge graph: tables, linking names, running programs of calls, words for rows, the mock API.
+"""Knowledge graphs: tables, linking of names, execution of call programs, sentences, the mock API.
 
 Knows records and text. Does not know models, stores or recipes.
 """

@@ -1,4 +1,4 @@
-"""A graph as steps meet it (`protocols.Graph`), and what the entry that names one stands for.
+"""Implements `protocols.Graph` for steps, over a folder of tables or a server.
 
 Knows the two kinds of graphs and the parser. Does not know steps or stores.
 """

@@ -1,4 +1,4 @@
-"""How names are written, and how tables have them: clubs and teams, companies, tickers.
+"""Aliases: spellings of clubs, teams, companies and tickers, and the names that tables use.
 
 Pure functions and lists; knows no table. The clubs and teams are those of the leagues that the mock API
 serves, in its spelling, so that one which has no game in a time is still known to be one.

@@ -1,4 +1,4 @@
-"""The CRAG mock API over HTTP: one request, and its answer or a fault.
+"""HTTP client of the CRAG mock API: one request gives its result or a fault.
 
 The contract: every reply is `{"result": X}`; null is "not there" and no fault; 422 is a request that this
 side got wrong; 500 of `get_year_info` is a year outside its range, so "not there" too; any other 5xx, 429, a

@@ -1,4 +1,4 @@
-"""A graph behind the mock API: what a call is about is fetched and becomes rows of the tables.
+"""Fetches the rows that a call needs from the mock API into the graph's tables.
 
 So that every operator works there as it does on embedded tables. Knows the endpoints and their shapes, each
 field of which may be absent. Does not know HTTP: it is handed `client.Ask`.
@@ -62,7 +62,7 @@ class FetchedTables:
         self.linker.forget()
 
     def new(self, what: str, identity: object) -> bool:
-        """True the first time; a fact must not stand in the tables twice."""
+        """True the first time; a fact must not be in the tables twice."""
         key = (what, str(identity))
         if key in self.done:
             return False

@@ -1,4 +1,4 @@
-"""What a knowledge graph is to the programs that ask it: tables, and someone who brings rows into them.
+"""The graph that programs run on: tables, and a backend that fills them with rows.
 
 Knows tables and time. Does not know how rows are fetched (`client`) nor what is asked of them (`execute`).
 """
@@ -17,7 +17,7 @@ from raypipe.kg.tables import Tables, load
 
 
 class GraphFault(Exception):
-    """A line cannot be answered: what is asked makes no sense, or the graph is down or talks garbage."""
+    """A line has no answer: the call makes no sense, or the graph is down or sends garbage."""
 
     def __init__(self, reason: str, detail: str, transient: bool = False):
         super().__init__(detail)

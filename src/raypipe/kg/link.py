@@ -1,4 +1,4 @@
-"""Linking: which names of the graph a written name means.
+"""Entity linking: which names of the graph a written name means.
 
 Levels, tried in order until one finds something: `exact` (equal when folded, nicknames, tickers however they
 are marked, and shortened company names included), `substring` (the words of one stand together in the other),

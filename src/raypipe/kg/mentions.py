@@ -1,4 +1,4 @@
-"""The names of a server's graph that stand in a text.
+"""Finds the names of a server's graph in a text.
 
 A server tells no list of its names, but its searches rank names by the words that they share with what is
 asked. So the whole text is asked of each search, and what they give is looked for in it as in embedded
@@ -31,7 +31,7 @@ _GAMES = "get_soccer_on_date"
 
 async def find_mentions(graph: ServerBackend, text: str, now: Moment) -> list[Mention]:
     """In the text's order, the longest where they overlap; capitals tell a ticker from a word. Sends
-    `core.kg.MOST_SEARCHES` requests at most. Raises GraphFault for a server that is down or talks
+    `core.kg.MOST_SEARCHES` requests at most. Raises GraphFault for a server that is down or sends
     garbage."""
     rows = graph.open()
     await movies(rows, [text])

@@ -1,4 +1,4 @@
-"""What the CRAG mock API answers, from tables: every endpoint of the published description, with its shapes.
+"""The CRAG mock API over tables: every published endpoint, with its shapes.
 
 A table may carry a column `raw`, the endpoint's own object as JSON: then that is the answer (a film with
 fields that no call uses); without it the object is made of the rows. Searches are the published ones: words

@@ -1,4 +1,4 @@
-"""One spelling for all: what of a name or value counts when two are compared."""
+"""Normalisation of names and values for comparison."""
 
 from __future__ import annotations
 

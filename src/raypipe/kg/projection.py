@@ -1,4 +1,4 @@
-"""What is taken of a relation: rows, a column's values, their number."""
+"""Projections of a relation: rows, the values of a column, their number."""
 
 from __future__ import annotations
 

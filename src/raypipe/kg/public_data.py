@@ -1,4 +1,4 @@
-"""Public data as sentences: built once from the CSV files that are published, then looked up by year or name.
+"""Public data as sentences: built once from published CSV files, looked up by year or name.
 
 Four kinds (db3, the public-data pathway): Oscar nominations and Grammy winners by year, films of MovieLens by
 title, shares by ticker and company. The table is one Parquet file: a text, its year or its names. Knows the
@@ -46,7 +46,7 @@ class Fact:
 
 @dataclass(frozen=True, slots=True)
 class BuildSummary:
-    """What building came to."""
+    """Counts of what was built."""
 
     facts: int
     lines: int  # of the CSV, without its header

@@ -1,4 +1,4 @@
-"""Words for rows: sentences that name the entity, the attribute and the value.
+"""Sentences for rows: each names the entity, the attribute and the value.
 
 So a reader can notice that a fact is about something else, and abstain. Knows relations and
 their columns. Does not know questions.

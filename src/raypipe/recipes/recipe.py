@@ -1,4 +1,4 @@
-"""A recipe: one system as data. Two lists of frozen steps, their gates, and the digests that name them.
+"""A recipe: a system as data, two lists of frozen steps with their gates and digests.
 
 *What* is computed stands here and nowhere else. Batch sizes, actors, GPUs, paths and addresses are not here:
 they stand in the cluster file and change nothing in a digest.

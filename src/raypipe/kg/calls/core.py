@@ -1,4 +1,4 @@
-"""What calls share: their places, linked, and rows of one table by one name.
+"""Shared parts of calls: linked arguments, and rows of one table by one name.
 
 What may be seen at the moment of asking, here and in the other modules: films, songs, casts and awards that
 were out on the asker's day; a daily price when its session has closed in New York; a price of a minute when

@@ -1,4 +1,4 @@
-"""Prices, dividends and measures of companies, at the moment of asking on New York's clock."""
+"""Prices, dividends and measures of companies, at the question's time on New York's clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Films, people, and what ties them: casts, crews, Oscars."""
+"""Films, people, and their relations: casts, crews, Oscars."""
 
 from __future__ import annotations
 

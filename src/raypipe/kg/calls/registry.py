@@ -1,5 +1,4 @@
-"""The calls of the language, each as a relation over the tables. Nothing that happened after the moment
-of asking is in it.
+"""The table of calls, each a relation over the tables. Nothing after the question's time is in it.
 
 Knows SQL and the tables. Does not know names: they come linked, as keys (`fold`) for each place of the call.
 """
