@@ -41,7 +41,10 @@ def main() -> int:
         write(folder / "world", given.questions, pages=50, seed=1, page_chars=2000)
         store = Store.create(str(folder / "store"))
         recipe = resolved(given.recipe, None, Conf((ROOT / "conf",)))
-        place, silent = WorkerConfig(store.uri, "sorted", "cpu", 1), Progress(io.StringIO(), silent=True)
+        place, silent = (
+            WorkerConfig(store.uri, "transformers", "cpu", 1),
+            Progress(io.StringIO(), silent=True),
+        )
         pipe = Pipeline(store, recipe, place, TaskSizes(100, 10), inline, silent)
         took, cpu, calls = [], [], []
         for _ in range(2):

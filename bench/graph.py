@@ -66,7 +66,7 @@ def verdict(line: Mapping[str, Any], question: Question) -> str:
 
 async def answered(recipe: Recipe, questions: list[Question]) -> tuple[list[Question], int]:
     """The questions with their answers, and the requests that were made of a server."""
-    kit = LocalKit(None, "sorted")
+    kit = LocalKit(None, "transformers")
     ask = QuestionExecutor(recipe, kit, MemoryMemo())
     out = await ask(questions)
     await kit.close()

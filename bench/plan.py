@@ -111,7 +111,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="raypipe-plan-") as folder:
         store = Store.create(folder)
         recipe = resolved(str(ROOT / "tests" / "fakes.yaml"), None, Conf((ROOT / "conf",)))
-        place = WorkerConfig(store.uri, "sorted", "cpu", 1)
+        place = WorkerConfig(store.uri, "transformers", "cpu", 1)
         pipe = Pipeline(
             store, recipe, place, TaskSizes(100, 10), inline, Progress(io.StringIO(), silent=True)
         )

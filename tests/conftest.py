@@ -179,7 +179,7 @@ def filled(world, tmp_path_factory) -> Filled:
     store = Store.create(uri)
     with Progress(io.StringIO(), silent=True) as progress:
         pipeline = Pipeline(
-            store, recipe, WorkerConfig(uri, "sorted", "cpu", 1), TaskSizes(50, 3), inline, progress
+            store, recipe, WorkerConfig(uri, "transformers", "cpu", 1), TaskSizes(50, 3), inline, progress
         )
         ids = ingest(store, [world], "synth", progress).questions
         asked = arrow.question.records(store.rows("questions", "id", ids))

@@ -42,7 +42,9 @@ class Bench:
         recipe = resolved(str(self.folder / "fakes.yaml"), str(self.folder / "models.yaml"), CONF)
         store = Store.create(str(self.folder / "store"))
         silent = Progress(io.StringIO(), silent=True)
-        return Pipeline(store, recipe, WorkerConfig(store.uri, "sorted", "cpu", 1), sizes, runner, silent)
+        return Pipeline(
+            store, recipe, WorkerConfig(store.uri, "transformers", "cpu", 1), sizes, runner, silent
+        )
 
     def run(self, text=FAKES, data=None, pipe=None, out="out"):
         """Step -> (planned, asked), step -> plan; after holding every run to its plan. What an attempt that

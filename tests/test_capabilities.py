@@ -63,7 +63,12 @@ def filled(tmp_path):
         recipe = resolved(str(recipe_file), None, CONF)
         with Progress(io.StringIO(), silent=True) as progress:
             pipe = Pipeline(
-                store, recipe, WorkerConfig(store.uri, "sorted", "cpu", 1), TaskSizes(50, 4), inline, progress
+                store,
+                recipe,
+                WorkerConfig(store.uri, "transformers", "cpu", 1),
+                TaskSizes(50, 4),
+                inline,
+                progress,
             )
             ids = ingest(store, [data], "crag", progress).questions
             stored = {q.id: q for q in arrow.question.records(store.rows("questions", "id", ids))}
@@ -104,7 +109,7 @@ def test_a_new_embedder_makes_a_new_table_and_leaves_the_old_one_readable(filled
     models.write_text(text.replace("loader: hash\n  dim: 256", "loader: hash\n  dim: 128"))
     other = resolved(str(models.with_name("made.yaml")), str(models), CONF)
     with Progress(io.StringIO(), silent=True) as progress:
-        new = Pipeline(old.store, other, old.place, old.sizes, inline, progress)
+        new = Pipeline(old.store, other, old.worker, old.sizes, inline, progress)
         new.index(None)
     [before], [after] = old.recipe.embedders(), new.recipe.embedders()
     assert old.vectors_table(before) != new.vectors_table(after)

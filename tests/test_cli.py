@@ -158,7 +158,7 @@ def test_a_dry_run_checks_and_plans_and_does_nothing(capsys, local_ray, world, t
     planned = json.loads(out)
     assert code == 0 and not (tmp_path / "o").exists()
     assert {s["step"]: s["max_calls"] for s in planned["steps"]}["parse"] > 0
-    assert planned["placement"]["pools"][0]["who"] == "pool parse"
+    assert planned["placement"]["pools"][0]["name"] == "pool parse"
     code, out, _ = run(capsys, *args, "--json")
     assert json.loads(out)["steps"] == planned["steps"], "nothing was done meanwhile"
 

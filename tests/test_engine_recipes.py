@@ -166,7 +166,7 @@ def job(local_ray, models, server):
     made.preflight(pools.nodes())
     before = set(living(VLLM, GUARD))
     with ExitStack() as ends:
-        ends.enter_context(made.at_work())
+        ends.enter_context(made.running())
         yield Job(made, ends, before)
 
 
@@ -184,7 +184,7 @@ def run(recipe, job, store, data, out, fresh=False, on_ray=True, **place) -> tup
         there = job.team.engines.answer if on_ray and verb == "answer" else None
         return pools.run_tasks(fill, parts, there) if there else inline(verb, fill, parts)
 
-    where = WorkerConfig(store.uri, "sorted", "cpu", 2, job.team.names, **place)
+    where = WorkerConfig(store.uri, "transformers", "cpu", 2, job.team.names, **place)
     with Progress(io.StringIO(), silent=True) as progress:
         pipeline = Pipeline(store, recipe, where, TaskSizes(100, 5), runner, progress)
         done = evaluate(pipeline, [data], "crag", 10, "official", out, fresh=fresh)
@@ -393,7 +393,7 @@ def endpoint(job, ten, server):
     job.ends.close()
     assert engines_end(job.before), "an engine outlived the job or the server"
     before, port = set(living(VLLM, GUARD)), free_port()
-    place = WorkerConfig(ten.store.uri, "sorted", "cpu", 1)
+    place = WorkerConfig(ten.store.uri, "transformers", "cpu", 1)
     try:
         ray.start(
             ray.build_application(ten.recipe, place, 0, policy=DegradePolicy(fallback())), "127.0.0.1", port

@@ -30,7 +30,7 @@ ROUTES = [
 @pytest.fixture(scope="module")
 def described(filled):
     face = ServerConfig(ApiKeys.of([KEY]))
-    app = served(Answerer(filled.recipe, LocalKit(None, "sorted"), filled.store.uri), face)
+    app = served(Answerer(filled.recipe, LocalKit(None, "transformers"), filled.store.uri), face)
     return schemathesis.openapi.from_asgi("/openapi.json", app, headers=AUTH)
 
 

@@ -23,7 +23,7 @@ from raypipe.models import catalog
 from raypipe.models.kit import LocalKit
 from raypipe.models.load import EndpointAddress
 from raypipe.pipeline.driver import Pipeline, TaskSizes, inline
-from raypipe.pipeline.tasks import TextsTask, WorkerConfig, placed
+from raypipe.pipeline.tasks import TextsTask, WorkerConfig, with_worker
 from raypipe.report.progress import Progress
 from raypipe.store import Store
 
@@ -74,7 +74,7 @@ def test_an_endpoint_is_the_cluster_files_and_its_key_the_environments_and_shown
         addresses(file, [model], {})
     found = addresses(file, [model], {"SOME_KEY": KEY})
     assert found["here"].key == KEY
-    place = WorkerConfig("store", "sorted", "cpu", 1, endpoints=found)
+    place = WorkerConfig("store", "transformers", "cpu", 1, endpoints=found)
     settings = from_environment({"SOME_KEY": KEY}, tmp_path)
     for thing in (found, place, place.kit(None), settings, file):
         assert KEY not in repr(thing)
@@ -173,7 +173,7 @@ def evaluated(tmp_path, world, out, fresh=False, recipe="db3-task1-700"):
     store = Store.create(str(tmp_path / "store"))
     with Progress(io.StringIO(), silent=True) as progress:
         made = resolved(recipe, FAKES, CONF)
-        place = WorkerConfig(store.uri, "sorted", "cpu", 1)
+        place = WorkerConfig(store.uri, "transformers", "cpu", 1)
         pipeline = Pipeline(store, made, place, TaskSizes(50, 3), inline, progress)
         return evaluate(pipeline, [world], "crag", None, "official", tmp_path / out, fresh=fresh)
 
@@ -290,6 +290,6 @@ def test_an_engine_that_no_node_can_hold_is_refused(team):
 
 
 def test_each_pool_gives_its_workers_its_own_threads():
-    place = WorkerConfig("store", "sorted", "cpu", 1)
-    fill = placed(TextsTask(place, resolved("local", None, CONF), "texts", "run"), threads=3)
-    assert fill.place == replace(place, threads=3) and isinstance(fill, TextsTask)
+    place = WorkerConfig("store", "transformers", "cpu", 1)
+    fill = with_worker(TextsTask(place, resolved("local", None, CONF), "texts", "run"), threads=3)
+    assert fill.worker == replace(place, threads=3) and isinstance(fill, TextsTask)

@@ -33,7 +33,7 @@ class Kit(LocalKit):
     """Models that compute from words; the language model says what a script says."""
 
     def __init__(self, script=echo):
-        super().__init__(None, "sorted", clock=lambda: 0.0)  # of traces
+        super().__init__(None, "transformers", clock=lambda: 0.0)  # of traces
         self.llm = Scripted(script, context=9000)
 
     def generator(self, model):

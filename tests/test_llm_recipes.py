@@ -186,7 +186,7 @@ def answered(name, world, batch, memo=None):
     rows = list(readers.open([world], "synth", readers.ReadCounts()))
     seen: set[str] = set()
     sources = [s for r in rows for s in readers.unseen(r.sources, seen)]
-    found, kit = recipe(name), LocalKit(None, "sorted")
+    found, kit = recipe(name), LocalKit(None, "transformers")
 
     async def run():
         corpus = await build(found, kit, arrow.corpus_table(sources))

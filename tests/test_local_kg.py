@@ -34,7 +34,7 @@ def done(tmp_path_factory):
     rows = list(readers.open([folder], "synth", readers.ReadCounts()))
     seen: set[str] = set()
     sources = [s for r in rows for s in readers.unseen(r.sources, seen)]
-    kit = LocalKit(None, "sorted")
+    kit = LocalKit(None, "transformers")
 
     async def run():
         corpus = await build(recipe, kit, arrow.corpus_table(sources))

@@ -41,7 +41,7 @@ def read(world):
 def in_memory(recipe, world, batch):
     """The answers without a store and without Ray, `batch` questions at a time."""
     questions, sources = read(world)
-    kit = LocalKit(None, "sorted")
+    kit = LocalKit(None, "transformers")
 
     async def answers():
         corpus = await build(recipe, kit, arrow.corpus_table(sources))
@@ -56,7 +56,7 @@ def stored(recipe, world, uri, runner, progress):
     """The answers out of a fresh store, filled by a runner: at least four parts of the corpus."""
     store = Store.create(str(uri))
     pipeline = Pipeline(
-        store, recipe, WorkerConfig(store.uri, "sorted", "cpu", 1), TaskSizes(20, 2), runner, progress
+        store, recipe, WorkerConfig(store.uri, "transformers", "cpu", 1), TaskSizes(20, 2), runner, progress
     )
     ids = ingest(store, [world], "synth", progress).questions
     questions = {q.id: q for q in arrow.question.records(store.rows("questions", "id", ids))}

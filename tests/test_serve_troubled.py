@@ -96,7 +96,7 @@ def url(local_ray, upstream, tmp_path_factory):
     (folder / "models.yaml").write_text(yaml.safe_dump(tree))
     recipe = resolved("crag-baseline", str(folder / "models.yaml"), CONF)
     at = {"here": EndpointAddress(f"http://127.0.0.1:{upstream.port}/v1", timeout_s=300, tries=1)}
-    place = WorkerConfig(str(folder / "none"), "sorted", "cpu", 1, endpoints=at)
+    place = WorkerConfig(str(folder / "none"), "transformers", "cpu", 1, endpoints=at)
     face = ServerConfig(ApiKeys(open=True), RequestLimits(deadline_s=DEADLINE_S))
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))

@@ -63,7 +63,7 @@ def recipe(tmp_path):
 def run(recipe, store, url, world, out):
     at = {"here": EndpointAddress(url, timeout_s=0.5, tries=1)}
     with Progress(io.StringIO(), silent=True) as progress:
-        place = WorkerConfig(store.uri, "sorted", "cpu", 1, endpoints=at)
+        place = WorkerConfig(store.uri, "transformers", "cpu", 1, endpoints=at)
         pipeline = Pipeline(store, recipe, place, TaskSizes(50, 6), inline, progress)
         report = evaluate(pipeline, [world], "crag", None, "official", out).report
     return report, [json.loads(line) for line in (out / "predictions.jsonl").read_text().splitlines()]

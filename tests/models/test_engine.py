@@ -71,7 +71,7 @@ class Running:
 def setup(tmp_path_factory: pytest.TempPathFactory) -> EngineSetup:
     built = standins.build(tmp_path_factory.mktemp("standins"), sentences(800))
     adapters = tuple(Adapter(name, str(folder)) for name, folder in built.adapters)
-    return EngineSetup(str(built.chat), CONTEXT, "float32", adapters=adapters, cache_gib=1.0)
+    return EngineSetup(str(built.chat), CONTEXT, "float32", adapters=adapters, kv_cache_gib=1.0)
 
 
 @pytest.fixture(scope="module")

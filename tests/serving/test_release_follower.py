@@ -32,7 +32,7 @@ def two(bench):
 
 
 def app_over(store):
-    return served(ReleaseFollower(LocalKit(None, "sorted"), store.uri))
+    return served(ReleaseFollower(LocalKit(None, "transformers"), store.uri))
 
 
 def test_before_the_first_release_it_is_not_ready_and_with_it_ready_without_a_restart(two):
@@ -113,7 +113,7 @@ class Elsewhere(LocalKit):
 def test_a_release_whose_model_is_away_is_followed_when_that_is_there(two):
     store, (first, second) = two
     promote(store, first, [])
-    app = served(ReleaseFollower(Elsewhere(None, "sorted"), store.uri))
+    app = served(ReleaseFollower(Elsewhere(None, "transformers"), store.uri))
     assert ask(app, {"query": "x"}).json()["versions"]["recipe"] == first.digest
     promote(store, second, [])
     time.sleep(POLL_S)
@@ -146,7 +146,7 @@ class Broken(LocalKit):
 def test_a_release_whose_model_a_library_cannot_load_is_tried_again_after_a_while(two, caplog, monkeypatch):
     store, (first, second) = two
     promote(store, first, [])
-    app = served(ReleaseFollower(Broken(None, "sorted"), store.uri))
+    app = served(ReleaseFollower(Broken(None, "transformers"), store.uri))
     assert ask(app, {"query": "x"}).json()["versions"]["recipe"] == first.digest
     release = promote(store, second, [])
     Broken.load[:] = [RuntimeError("out of memory")]
@@ -164,7 +164,7 @@ def test_a_release_whose_model_a_library_cannot_load_is_tried_again_after_a_whil
 def test_a_request_waits_for_a_release_that_is_being_opened_and_not_for_long(two, monkeypatch):
     store, (first, second) = two
     promote(store, first, [])
-    followed = ReleaseFollower(Broken(None, "sorted"), store.uri)
+    followed = ReleaseFollower(Broken(None, "transformers"), store.uri)
     monkeypatch.setattr("raypipe.serving.release_follower.OPEN_WAIT_S", 0.1)
     monkeypatch.setattr("raypipe.serving.release_follower.POLL_S", 0.0)
 
@@ -183,7 +183,7 @@ def test_a_request_waits_for_a_release_that_is_being_opened_and_not_for_long(two
 def test_a_pointer_or_a_release_that_is_damaged_or_gone_stops_no_answers(two, caplog):
     store, (first, second) = two
     promote(store, first, [])
-    followed = ReleaseFollower(LocalKit(None, "sorted"), store.uri)
+    followed = ReleaseFollower(LocalKit(None, "transformers"), store.uri)
 
     def current():
         followed._polled_at = -POLL_S  # the next look is due
@@ -197,7 +197,7 @@ def test_a_pointer_or_a_release_that_is_damaged_or_gone_stops_no_answers(two, ca
         assert current() == first.digest
         assert any("cannot be read" in r.getMessage() for r in caplog.records)
         with pytest.raises(NotReady):
-            asyncio.run(ReleaseFollower(LocalKit(None, "sorted"), store.uri).current())
+            asyncio.run(ReleaseFollower(LocalKit(None, "transformers"), store.uri).current())
     store.files.write("_releases/live.json", pointer)
     promote(store, second, [])
     assert current() == second.digest
@@ -206,7 +206,7 @@ def test_a_pointer_or_a_release_that_is_damaged_or_gone_stops_no_answers(two, ca
 def test_a_request_that_began_with_one_release_ends_with_it(two):
     store, (first, second) = two
     promote(store, first, [])
-    followed = ReleaseFollower(LocalKit(None, "sorted"), store.uri)
+    followed = ReleaseFollower(LocalKit(None, "transformers"), store.uri)
 
     async def scene():
         pinned = await followed.current()

@@ -97,14 +97,14 @@ def _kit(args: argparse.Namespace, recipe: Recipe, settings: Settings) -> LocalK
     """A kit that computes here. Only a language model needs to know of a cluster file: what its engine may
     take, or where it is asked."""
     if not any(m.loader in ("vllm", "openai") for m in recipe.models()):
-        return LocalKit(None, "sorted")
+        return LocalKit(None, "transformers")
     file = cluster_file(args, settings)
     return LocalKit(
         None,
         file.engine,
         file.device,
         endpoints=addresses(file, recipe.models(), settings.keys),
-        room=file.engines.room(file.device) if file.engines else None,
+        room=file.engines.limits(file.device) if file.engines else None,
         heard=None if args.json else _hear,
     )
 

@@ -39,13 +39,16 @@ def _faults(args: argparse.Namespace, settings: Settings) -> int:
     manifest = read(args.run_folder)
     store = Store.open(manifest.store)
     # Nothing is run: where it would be does not matter.
-    place, silent = WorkerConfig(store.uri, "sorted", manifest.device, 1), Progress(sys.stderr, silent=True)
+    place, silent = (
+        WorkerConfig(store.uri, "transformers", manifest.device, 1),
+        Progress(sys.stderr, silent=True),
+    )
     pipeline = Pipeline(store, from_plain(manifest.recipe), place, TaskSizes(1, 1), inline, silent)
     found = dead_letters(pipeline, questions_of(pipeline, sorted(answer_keys(store, manifest.run)), None), {})
     tree = {
         "run": manifest.run,
-        "rows": [asdict(t) for t in found.tallies],
-        "faults": [asdict(x) for x in found.letters],
+        "rows": [asdict(t) for t in found.counts],
+        "faults": [asdict(x) for x in found.rows],
     }
     if args.json:
         options.print_json(tree)

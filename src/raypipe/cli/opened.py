@@ -39,7 +39,7 @@ from raypipe.models.catalog import Catalog
 from raypipe.models.kit import LocalKit
 from raypipe.models.load import EndpointAddress
 from raypipe.pipeline.driver import Pipeline, Runner, TaskSizes, alone, inline, nowhere
-from raypipe.pipeline.tasks import TableTask, Task, TaskResult, Verb, WorkerConfig, Workers, placed
+from raypipe.pipeline.tasks import TableTask, Task, TaskResult, Verb, WorkerConfig, Workers, with_worker
 from raypipe.recipes.recipe import Recipe, load
 from raypipe.recipes.resolve import prompt_file, resolvers
 from raypipe.report.progress import Progress
@@ -160,7 +160,7 @@ def cluster_of(
         file, team = connected()
         if team is None or verb != "answer":
             return pools.run_tasks(fill, parts, file.pools[verb], file.limits)
-        fill = placed(fill, engines=team.names)
+        fill = with_worker(fill, engines=team.names)
         if judge is None or not judge.share(team):
             return pools.run_with_engines(team, fill, parts, file.limits)
         judge.start()
@@ -179,8 +179,10 @@ def _opened(file: Cluster, settings: Settings, uri: str, models: Sequence[Model]
     """What a cluster file says, with everything done in this process."""
     threads = max(1, int(file.pools["embed"].cpus))
     asked = addresses(file, models, settings.keys)
-    place = WorkerConfig(uri, file.engine, file.device, threads, {}, asked, question_s=file.limits.question_s)
-    sizes = TaskSizes(file.sources_per_part, file.questions_per_part)
+    place = WorkerConfig(
+        uri, file.engine, file.device, threads, {}, asked, question_timeout_s=file.limits.question_timeout_s
+    )
+    sizes = TaskSizes(file.sources_per_task, file.questions_per_task)
     return Opened(place, sizes, inline)
 
 
@@ -252,7 +254,7 @@ class JudgeKit(LocalKit):
         """Starts the engines, once; they end with the block that made this kit."""
         if self._needed is not None and not self._up:
             team = self._team or self._own_team()
-            self._ends.enter_context(team.at_work())
+            self._ends.enter_context(team.running())
             self._engines = team.names
             self._up = True
 

@@ -110,7 +110,9 @@ def _placement(
     placed = placement(cluster, recipe.embedders(), asked)
     took = {s["step"]: s["estimate"]["seconds"] for s in steps}
     slowest = bottleneck(recipe, placed, {stage: most[1] for stage, most in took.items() if most})
-    pools = [{**to_json(p), "takes_gib": round(p.takes_gib, 3), "arithmetic": p.arithmetic()} for p in placed]
+    pools = [
+        {**to_json(p), "required_gib": round(p.required_gib, 3), "arithmetic": p.arithmetic()} for p in placed
+    ]
     return {
         "cluster": args.cluster,
         "about": cluster.about,

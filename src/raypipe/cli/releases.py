@@ -87,6 +87,6 @@ def _prune(args: argparse.Namespace, settings: Settings) -> int:
         options.print_json({"dry_run": args.dry_run, "removed": [asdict(r) for r in found]})
         return 0
     for r in found:
-        print(f"{r.what} {r.name}: {r.rows} rows")
+        print(f"{r.kind} {r.name}: {r.rows} rows")
     print(f"{len(found)} things {'would go' if args.dry_run else 'are gone'}")
     return 0

@@ -99,10 +99,10 @@ class ServeArgs:
         recipe = self.asked(settings, store)
         face, rules = self.face(settings.keys), self.rules(settings)
         asked = addresses(file, recipe.models(), settings.keys)
-        room = file.engines.room(file.device) if file.engines else EngineLimits()
+        room = file.engines.limits(file.device) if file.engines else EngineLimits()
         pool, engine_gpus = file.pools["embed"], 0.0
         threads = max(1, int(pool.cpus))
-        place = WorkerConfig(store, file.engine, file.device, threads, endpoints=asked, room=room)
+        place = WorkerConfig(store, file.engine, file.device, threads, endpoints=asked, engine_limits=room)
         # Embedders and rerankers share one accelerator.
         gpus = min(pool.gpus, 1.0) / 2
         if (engines := file.engines) is not None and (vllm := _engines(recipe)):

@@ -45,7 +45,7 @@ def startable(cluster: Cluster, models: Sequence[Model]) -> list[Model]:
             f"`engines`. Say there what one may take: conf/clusters/laptop.yaml has an example"
         )
     for model in wanted:
-        load.engine_setup(model, some.room(cluster.device))
+        load.engine_setup(model, some.limits(cluster.device))
     return wanted
 
 
@@ -57,7 +57,7 @@ def workers(cluster: Cluster, verb: Verb, engines: bool) -> Workers:
     if not (engines and verb == "answer" and (some := cluster.engines)):
         return Workers(cluster.pools[verb].size, least)
     count = some.answer.size
-    return Workers(count, max(least, math.ceil(some.sequences * some.count / count)))
+    return Workers(count, max(least, math.ceil(some.max_num_seqs * some.count / count)))
 
 
 def preflight(pools: Mapping[Verb, Pool], nodes: Sequence[Node]) -> None:
@@ -168,9 +168,9 @@ def sized(cluster: Cluster, models: Sequence[Model], nodes: Sequence[Node]) -> C
     engines = cluster.engines
     if engines is None:
         return replace(cluster, pools=pools)
-    each = _most_engines(engines, models, nodes) if engines.each == FIT else engines.count
+    each = _most_engines(engines, models, nodes) if engines.replicas == FIT else engines.count
     left = _beside(engines, models, each, nodes)
-    engines = replace(engines, each=each, answer=_sized(engines.answer, left or nodes))
+    engines = replace(engines, replicas=each, answer=_sized(engines.answer, left or nodes))
     return replace(cluster, pools=pools, engines=engines)
 
 

@@ -53,7 +53,7 @@ async def _old(
     clock: Callable[[], float],
 ) -> set[str]:
     """Ids of the answers whose calls, followed with what is remembered alone, come to a reply that is not."""
-    here = pipeline.place.kit(None)
+    here = pipeline.worker.kit(None)
     memo = StoreMemo(pipeline.store.uri, memo_versions(pipeline.store))
     kit = cached(CacheOnlyKit(here), memo, CallCounts(), clock=clock)
     found: set[str] = set()

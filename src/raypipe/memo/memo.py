@@ -55,7 +55,7 @@ class MemoTable:
         own = sum(len(v.text) + REPLY_BYTES for v in values) if self.replies else values.nbytes
         return len(values) * ENTRY_BYTES + own
 
-    def sound(self, values: Values) -> np.ndarray:
+    def storable(self, values: Values) -> np.ndarray:
         """(keys,) bool: which may be remembered. A broken number or a fault is the caller's to report;
         remembered, it would come back for ever."""
         if self.replies:
@@ -338,6 +338,6 @@ class _Remembering(ForwardingKit[Kit]):
                 raise ValueError(f"{table.name}: expected values of shape {expected}, got {asked.shape}")
             values[unknown] = asked
             if self._memo is not None:
-                sound = table.sound(asked)
+                sound = table.storable(asked)
                 await self._memo.put_many(table, [keys[i] for i in unknown[sound]], asked[sound])
         return values, len(unknown)

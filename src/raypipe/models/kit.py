@@ -47,7 +47,7 @@ class LocalKit:
     def __init__(
         self,
         index: Index | None,
-        engine: Engine = "flag",
+        engine: Engine = "flagembedding",
         device: str = "cpu",
         threads: int | None = None,
         *,

@@ -59,7 +59,7 @@ def print_losses(console: Console, found: Mapping[str, Any]) -> None:
     """What became of the rows of a run, and each that could not be done (`dead_letters.DeadLetters`)."""
     table = grid("rows", "in all", "done", "dead letters", "to do")
     for t in found["rows"]:
-        table.add_row(t["what"], *(str(t[k]) for k in ("rows", "done", "dead", "todo")))
+        table.add_row(t["kind"], *(str(t[k]) for k in ("rows", "done", "failed", "pending")))
     console.print(table)
     for x in found["faults"]:
         again = "tried again by the next run" if x["transient"] else "given up"

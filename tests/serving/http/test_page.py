@@ -47,7 +47,7 @@ def browser():
 
 @pytest.fixture(scope="module")
 def address(filled):
-    with listening(served(Slow(filled.recipe, LocalKit(None, "sorted"), filled.store.uri))) as url:
+    with listening(served(Slow(filled.recipe, LocalKit(None, "transformers"), filled.store.uri))) as url:
         yield url
 
 
@@ -155,7 +155,9 @@ def test_what_a_page_says_is_text_and_its_address_is_no_script(page):
 
 def test_an_endpoint_with_keys_asks_for_one(browser, filled, job):
     face = replace(OPEN, keys=ApiKeys.of([KEY]))
-    with listening(served(Answerer(filled.recipe, LocalKit(None, "sorted"), filled.store.uri), face)) as url:
+    with listening(
+        served(Answerer(filled.recipe, LocalKit(None, "transformers"), filled.store.uri), face)
+    ) as url:
         page = browser.new_page()
         page.goto(url)
         page.get_by_label("Question").fill(job.text)

@@ -33,7 +33,7 @@ KEY, NEXT_KEY = "first-key-of-sixteen", "second-key-of-sixteen"
 
 def online(filled, face=OPEN, meters=None):
     """The recipe of the fakes over the filled store, as an app."""
-    return served(Answerer(filled.recipe, LocalKit(None, "sorted"), filled.store.uri), face, meters)
+    return served(Answerer(filled.recipe, LocalKit(None, "transformers"), filled.store.uri), face, meters)
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def test_a_stream_tells_the_stages_in_order_and_ends_with_the_answer_that_is_no_
 
 
 def test_a_stream_that_cannot_begin_is_a_status_and_one_that_breaks_is_an_event(filled, tmp_path):
-    absent = served(Answerer(filled.recipe, LocalKit(None, "sorted"), str(tmp_path / "none")))
+    absent = served(Answerer(filled.recipe, LocalKit(None, "transformers"), str(tmp_path / "none")))
     assert ask(absent, {"query": " ", "stream": True}).status_code == 400
     [(name, data)] = events(ask(absent, {"query": "x", "stream": True}).text)
     assert name == "error" and json.loads(data)["status"] == 503
@@ -175,7 +175,8 @@ def test_a_client_that_goes_ends_the_work_and_frees_its_place(filled, path, stre
 def test_more_than_it_takes_on_is_429_with_a_time_to_come_again_and_the_rest_is_answered(filled, job):
     limits = RequestLimits(max_ongoing_requests=2)
     app = served(
-        Answerer(filled.recipe, LocalKit(None, "sorted"), filled.store.uri), replace(OPEN, limits=limits)
+        Answerer(filled.recipe, LocalKit(None, "transformers"), filled.store.uri),
+        replace(OPEN, limits=limits),
     )
     replies = send(app, *[("POST", "/v1/answer", {"json": {"query": job.text}})] * 10)
     assert sorted({r.status_code for r in replies}) == [200, 429]
@@ -310,7 +311,8 @@ def test_a_key_that_can_be_guessed_is_refused_and_not_repeated():
 
 def test_without_keys_it_answers_its_own_machine_alone(filled, job):
     app = served(
-        Answerer(filled.recipe, LocalKit(None, "sorted"), filled.store.uri), replace(OPEN, keys=ApiKeys())
+        Answerer(filled.recipe, LocalKit(None, "transformers"), filled.store.uri),
+        replace(OPEN, keys=ApiKeys()),
     )
 
     def status(client, host):
@@ -511,7 +513,7 @@ class Elsewhere:
 
 def test_what_a_language_model_writes_is_streamed_as_drafts_of_its_stage(filled, tmp_path):
     recipe = resolved("crag-baseline", str(HERE / "fake_models.yaml"), Conf((HERE.parent / "conf",)))
-    here = LocalKit(None, "sorted")
+    here = LocalKit(None, "transformers")
 
     async def pieces(model, chat, sampling, adapter):
         [reply] = await here.generator(model)([chat], sampling, adapter)

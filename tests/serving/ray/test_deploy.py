@@ -236,7 +236,7 @@ def test_calls_of_one_kind_are_computed_in_one_batch_and_each_gets_its_own_rows(
 
 def answered(filled, text):
     """One question, answered in this process."""
-    online = Answerer(filled.recipe, LocalKit(None, "sorted"), filled.store.uri)
+    online = Answerer(filled.recipe, LocalKit(None, "transformers"), filled.store.uri)
     return asyncio.run(online.answer(QueryRequest(Question("q", text))))
 
 
