@@ -13,7 +13,7 @@ MOST_ROWS: Final = 1_000  # of one line that later lines get; counts, means and 
 
 
 def column_values(relation: Relation, column: Column, tables: Tables, limit: int) -> list[Value]:
-    """The first values of a column in the rows' order, a list's items one by one. Nulls are counted, not given."""
+    """The first values of a column, by row, a list's items one by one; of the `limit`, nulls are dropped."""
     if column.kind == "list":
         items = f"({relation.sql}) AS r, json_each({column.sql}) AS j"
         sql = f"SELECT j.value FROM {items} ORDER BY r.{ORDER}, j.key"

@@ -69,7 +69,8 @@ def _narrowed(asked: LinkedCall, table: str, film: str) -> tuple[str, tuple[Any,
                 there = _test(table, column, "?", "g")
                 tests.append(f"{same.format('f')} IN (SELECT {same.format('g')} FROM f AS g WHERE {there})")
                 later.append(key)
-            once = f" GROUP BY {same.format('f')} HAVING min(f._r)"  # with min, SQLite returns that row's other columns
+            # with min, SQLite returns the other columns of that row
+            once = f" GROUP BY {same.format('f')} HAVING min(f._r)"
             continue
         joins.append(f"json_each(?) AS w{i}")
         params.append(json.dumps(place.keys))
