@@ -10,7 +10,15 @@ from raypipe.core.digests import NOT_IDENTITY, model_identity, stable
 from raypipe.core.protocols import Model
 
 MODEL = Model(
-    "mini", "embedder", "flag", "org/mini", "abc", "/models/mini", "org/mini@abc", dim=8, pooling="mean"
+    "mini",
+    "embedder",
+    "flagembedding",
+    "org/mini",
+    "abc",
+    "/models/mini",
+    "org/mini@abc",
+    dim=8,
+    pooling="mean",
 )
 
 

@@ -104,8 +104,8 @@ def _kit(args: argparse.Namespace, recipe: Recipe, settings: Settings) -> LocalK
         file.engine,
         file.device,
         endpoints=addresses(file, recipe.models(), settings.keys),
-        room=file.engines.limits(file.device) if file.engines else None,
-        heard=None if args.json else _hear,
+        engine_limits=file.engines.limits(file.device) if file.engines else None,
+        sink=None if args.json else _hear,
     )
 
 
