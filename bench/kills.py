@@ -146,7 +146,7 @@ def drive(address: str, session: int, folder: Path, kills: Sequence[Kill]) -> No
     said = os.open(folder / "said", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(said, 1)
     os.dup2(said, 2)
-    from raypipe.cli.opened import resolved
+    from raypipe.api.session import load_recipe
     from raypipe.cluster import pools
     from raypipe.cluster.file import Pool
     from raypipe.core.config import Conf
@@ -186,7 +186,7 @@ def drive(address: str, session: int, folder: Path, kills: Sequence[Kill]) -> No
         armed = Armed(fill, verb, str(diary), at_a_point, cast(Any, fill).worker)
         return pools.run_tasks(armed, parts, Pool(actors=ACTORS, cpus=0.5))
 
-    recipe = resolved(str(RECIPE), str(MODELS), Conf((ROOT / "conf",)))
+    recipe = load_recipe(str(RECIPE), str(MODELS), Conf((ROOT / "conf",)))
     store = Store.create(str(folder / "store"))
     place, silent = WorkerConfig(store.uri, "transformers", "cpu", 1), Progress(io.StringIO(), silent=True)
     pipe = Pipeline(store, recipe, place, TaskSizes(15, 2), runner, silent)

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from raypipe.cli.opened import resolved
+from raypipe.api.session import load_recipe
 from raypipe.core import arrow
 from raypipe.core.config import Conf
 from raypipe.core.records import Question, Source, source_id
@@ -122,7 +122,7 @@ def run(pages: Sequence[str], folder: Path) -> dict[str, Any]:
     store = Store.create(str(folder / "store"))
     sources = [Source(source_id("page", html), "page", html) for html in pages]
     put(store, "sources", arrow.source.table(sources))
-    recipe = resolved(str(ROOT / "tests" / "fakes.yaml"), None, Conf((ROOT / "conf",)))
+    recipe = load_recipe(str(ROOT / "tests" / "fakes.yaml"), None, Conf((ROOT / "conf",)))
     silent = Progress(io.StringIO(), silent=True)
     took: list[float] = []
 

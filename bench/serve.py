@@ -39,7 +39,7 @@ from fastapi import FastAPI, Request, Response
 from ray import serve
 
 from raypipe import synth
-from raypipe.cli.opened import resolved
+from raypipe.api.session import load_recipe
 from raypipe.core import arrow
 from raypipe.core.config import Conf
 from raypipe.core.records import Question
@@ -72,7 +72,7 @@ LAST_S = 20.0
 def main() -> None:
     args = _arguments()
     end = time.perf_counter() + args.seconds - LAST_S
-    recipe = resolved(args.recipe, args.models, Conf((ROOT / "conf",)))
+    recipe = load_recipe(args.recipe, args.models, Conf((ROOT / "conf",)))
     os.environ.setdefault("RAY_AUTH_MODE", "disabled")  # else Ray writes a token into the home folder
     os.environ.setdefault("RAY_worker_niceness", "0")  # as `raypipe serve` does
     # Before a table is opened: Lance is not to be forked.

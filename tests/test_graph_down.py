@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from raypipe.api.session import load_recipe
 from raypipe.cli.main import main
-from raypipe.cli.opened import resolved
 from raypipe.core import arrow
 from raypipe.core.config import Conf
 from raypipe.evaluation.evaluate import evaluate
@@ -52,7 +52,7 @@ def pipe(tmp_path):
     def made(graph):
         store = Store.create(str(tmp_path / "store"))
         graphs, files = {"crag-mock": graph}, Conf((tmp_path, HERE.parent / "conf"))
-        recipe = resolved(str(tmp_path / "made.yaml"), str(HERE / "fake_models.yaml"), files, graphs)
+        recipe = load_recipe(str(tmp_path / "made.yaml"), str(HERE / "fake_models.yaml"), files, graphs)
         progress = Progress(io.StringIO(), silent=True)
         place = WorkerConfig(store.uri, "transformers", "cpu", 1)
         pipeline = Pipeline(store, recipe, place, TaskSizes(50, 4), inline, progress)

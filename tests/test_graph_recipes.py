@@ -11,8 +11,8 @@ import publicdata
 import pytest
 
 from raypipe import readers
+from raypipe.api.session import load_recipe
 from raypipe.cli.main import main
-from raypipe.cli.opened import resolved
 from raypipe.core import arrow
 from raypipe.core.config import Conf
 from raypipe.core.digests import model_identity
@@ -42,7 +42,7 @@ class Kit(LocalKit):
 
 def answered(name, rows, graphs, kit, memo=None, batch=50):
     """Questions over their own pages, and the counts of the stages."""
-    recipe, seen = resolved(name, MODELS, CONF, graphs), set()
+    recipe, seen = load_recipe(name, MODELS, CONF, graphs), set()
     sources = [s for r in rows for s in readers.unseen(r.sources, seen)]
 
     async def run():
@@ -153,7 +153,7 @@ def test_weknow_asks_the_graph_by_functions_and_answers_where_it_is_sure(
 
 
 def test_weknow_keeps_a_pool_of_pages_and_one_of_snippets_and_looks_no_further(ten, server):
-    recipe = resolved("weknow", MODELS, CONF, {"crag-mock": server})
+    recipe = load_recipe("weknow", MODELS, CONF, {"crag-mock": server})
     steps = {s.name: s.step for s in recipe.question}
     pools = [steps[f"bm25:{n}"] for n in ("pages", "snippets")]
     assert [p.top for p in pools] == [200, 200]

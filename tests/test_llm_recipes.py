@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from raypipe import readers
-from raypipe.cli.opened import resolved
+from raypipe.api.session import load_recipe
 from raypipe.core import arrow, config
 from raypipe.core.config import Conf
 from raypipe.core.digests import model_identity
@@ -30,7 +30,7 @@ RECIPES = ("vanilla", "crag-baseline", "db3-task1-700", "db3-task1-2000")
 
 
 def recipe(name):
-    return resolved(name, MODELS, CONF)
+    return load_recipe(name, MODELS, CONF)
 
 
 def steps(name):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields, replace
 import pytest
 from reruns import CONF, FAKES, HERE, Bench
 
-from raypipe.cli.opened import resolved
+from raypipe.api.session import load_recipe
 from raypipe.cluster.budget import Budget
 from raypipe.core import arrow
 from raypipe.core.errors import ConfError, DataError, FaultBudgetExceeded
@@ -62,7 +62,7 @@ def sources(tmp_path):
     store = Store.create(str(tmp_path / "store"))
     made = [Source(source_id("snippet", t), "snippet", t) for t in (f"line {i} of many" for i in range(ROWS))]
     put(store, "sources", arrow.source.table(made))
-    recipe = resolved(_fakes(tmp_path), None, CONF)
+    recipe = load_recipe(_fakes(tmp_path), None, CONF)
     silent = Progress(io.StringIO(), silent=True)
     place = WorkerConfig(store.uri, "transformers", "cpu", 1)
     return Pipeline(store, recipe, place, TaskSizes(100, 10), inline, silent), [s.id for s in made]

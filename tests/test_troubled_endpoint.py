@@ -11,7 +11,7 @@ import pytest
 import yaml
 from chat_server import serving
 
-from raypipe.cli.opened import resolved
+from raypipe.api.session import load_recipe
 from raypipe.core.config import Conf
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.models.load import EndpointAddress
@@ -63,7 +63,7 @@ def recipe(tmp_path):
         "max_model_len": 8192,
     }
     (tmp_path / "models.yaml").write_text(yaml.safe_dump({**tree, "llama-3-8b": remote}))
-    return resolved("crag-baseline", str(tmp_path / "models.yaml"), CONF)
+    return load_recipe("crag-baseline", str(tmp_path / "models.yaml"), CONF)
 
 
 def run(recipe, store, url, world, out):

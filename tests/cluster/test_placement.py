@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from raypipe.api.session import load_recipe
 from raypipe.cli.main import main
-from raypipe.cli.opened import resolved
 from raypipe.cluster.capacity import (
     declared_nodes,
     preflight,
@@ -159,7 +159,7 @@ def test_a_context_that_does_not_fit_the_cache_of_a_cpu_is_refused_with_the_arit
 
 
 def test_embedders_that_share_a_gpu_are_counted_once_for_each_actor():
-    encoder = resolved("local", None, CONF).embedders()[0]
+    encoder = load_recipe("local", None, CONF).embedders()[0]
     shared = replace(
         file("one-gpu"), engines=None, pools={**file("one-gpu").pools, "answer": Pool(4, 1, 0.25)}
     )
@@ -169,7 +169,7 @@ def test_embedders_that_share_a_gpu_are_counted_once_for_each_actor():
 
 
 def test_workers_beside_an_engine_share_what_it_leaves_of_the_gpu(model):
-    encoder = resolved("local", None, CONF).embedders()[0]
+    encoder = load_recipe("local", None, CONF).embedders()[0]
     *_, engine, answers = placement(file("one-gpu"), [encoder], [encoder, model])
     assert (engine.device, engine.available_gib) == ("0.8 GPU", 60.0)
     assert (answers.device, answers.available_gib) == ("0.1 GPU, 2 on one", 20.0)
@@ -179,7 +179,7 @@ def test_workers_beside_an_engine_share_what_it_leaves_of_the_gpu(model):
 
 
 def test_the_longest_stage_is_the_one_with_most_seconds_an_actor():
-    recipe = resolved("local", None, CONF)
+    recipe = load_recipe("local", None, CONF)
     made = sized(file("laptop"), [], declared_nodes(file("laptop")))
     placed = placement(made, recipe.embedders(), asked_by(recipe))
     found = bottleneck(recipe, placed, {"embed": 60.0, "rerank": 20.0, "parse": 0.0})

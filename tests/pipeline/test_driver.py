@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from raypipe.cli.opened import resolved
+from raypipe.api.session import load_recipe
 from raypipe.core import arrow
 from raypipe.core.config import Conf
 from raypipe.core.errors import ClusterTooSmall, DataError
@@ -33,7 +33,7 @@ def progress():
 
 def pipeline(uri, progress, recipe=FAKES, runner=inline):
     store = Store.create(str(uri))
-    made = resolved(str(recipe), None, CONF)
+    made = load_recipe(str(recipe), None, CONF)
     return Pipeline(
         store, made, WorkerConfig(store.uri, "transformers", "cpu", 1), TaskSizes(15, 2), runner, progress
     )

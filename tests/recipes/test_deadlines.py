@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
-from raypipe.cli.opened import resolved
+from raypipe.api.session import load_recipe
 from raypipe.core import arrow
 from raypipe.core.config import Conf
 from raypipe.core.errors import Unavailable
@@ -155,7 +155,7 @@ SURE = Fitted(10.0, {}, FittedOn("", "", ""))  # a probability near 1, whatever 
 EXTRACT = replace(
     next(
         s.step
-        for s in resolved(str(HERE / "fakes.yaml"), None, Conf((HERE.parent / "conf",))).question
+        for s in load_recipe(str(HERE / "fakes.yaml"), None, Conf((HERE.parent / "conf",))).question
         if isinstance(s.step, Extract)
     ),
     fitted=SURE,

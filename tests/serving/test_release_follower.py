@@ -95,22 +95,22 @@ def test_a_release_that_cannot_be_opened_is_not_followed_and_the_log_says_why(tw
 
 
 class Elsewhere(LocalKit):
-    """Models of which one is away for a while."""
+    """Models of which one is unavailable for a while."""
 
     here: ClassVar[set[str]] = set()
 
     def embedder(self, model):
         embed = super().embedder(model)
 
-        async def asked(texts, role):
+        async def embed_or_raise(texts, role):
             if model.name == "other-embedder" and model.name not in self.here:
                 raise Unavailable("it is starting")
             return await embed(texts, role)
 
-        return asked
+        return embed_or_raise
 
 
-def test_a_release_whose_model_is_away_is_followed_when_that_is_there(two):
+def test_a_release_whose_model_is_unavailable_is_followed_once_it_is_back(two):
     store, (first, second) = two
     promote(store, first, [])
     app = served(ReleaseFollower(Elsewhere(None, "transformers"), store.uri))
@@ -127,12 +127,12 @@ def test_a_release_whose_model_is_away_is_followed_when_that_is_there(two):
 class Broken(LocalKit):
     """Models of which one cannot be loaded, or only slowly, as a library has it."""
 
-    load: ClassVar[list[float | Exception]] = []  # what the next loads come to: so many seconds, or that
+    load: ClassVar[list[float | Exception]] = []  # of the next loads: seconds, or the error
 
     def embedder(self, model):
         embed = super().embedder(model)
 
-        async def asked(texts, role):
+        async def embed_or_raise(texts, role):
             if model.name == "other-embedder" and self.load:
                 how = self.load.pop()
                 if isinstance(how, Exception):
@@ -140,7 +140,7 @@ class Broken(LocalKit):
                 await asyncio.sleep(how)
             return await embed(texts, role)
 
-        return asked
+        return embed_or_raise
 
 
 def test_a_release_whose_model_a_library_cannot_load_is_tried_again_after_a_while(two, caplog, monkeypatch):

@@ -1,7 +1,6 @@
-"""The web page in a real browser: ask, watch, read with the evidence marked, with keys and with a screen
-reader.
+"""The web page in a real browser: ask, watch, read the marked evidence, with keys and a screen reader.
 
-Skipped where Debian's Chromium or playwright is not here: `apt-get install chromium`, and the extra
+Skipped where Debian's Chromium or playwright is not installed: `apt-get install chromium`, and the extra
 `test`.
 """
 
@@ -61,7 +60,7 @@ def page(browser, address):
     page.goto(address)
     yield page
     others = [url for url in page.asked if not url.startswith((address, "data:"))]
-    assert others == [], "it asked somebody else"
+    assert others == [], "the page called another host"
     page.close()
 
 
@@ -98,7 +97,7 @@ def test_an_answer_has_its_evidence_marked_in_the_text_of_the_page(page, job, fi
     assert page.wrong == []
 
 
-def test_everything_can_be_done_with_the_keyboard_and_is_said_to_a_screen_reader(page, job):
+def test_everything_works_with_the_keyboard_and_is_announced_to_a_screen_reader(page, job):
     assert page.evaluate("document.activeElement.id") == "query"
     page.keyboard.type(job.text)
     page.keyboard.press("Enter")

@@ -1,4 +1,4 @@
-"""The HTTP face with the recipe in this process: replies, errors, readiness. No Ray."""
+"""The HTTP API with the recipe in this process: replies, errors, readiness. No Ray."""
 
 import asyncio
 import json
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from face import JSON, OPEN, ask, send, served
 
-from raypipe.cli.opened import resolved
+from raypipe.api.session import load_recipe
 from raypipe.core import arrow
 from raypipe.core.config import Conf
 from raypipe.core.errors import Overloaded, Unavailable
@@ -18,15 +18,15 @@ from raypipe.recipes.executor import CorpusExecutor
 from raypipe.serving.answerer import Answerer, NotReady
 from raypipe.serving.http import create_app
 from raypipe.serving.http.requests import DocumentBody
-from raypipe.serving.remote_kit import ServeKit
+from raypipe.serving.serve_kit import ServeKit
 
 HERE = Path(__file__).parents[2]
-RECIPE = resolved(str(HERE / "fakes.yaml"), None, Conf((HERE.parent / "conf",)))
+RECIPE = load_recipe(str(HERE / "fakes.yaml"), None, Conf((HERE.parent / "conf",)))
 SECRET = "s3cr3t"
 
 
 def assert_equal(reply, job):
-    """What the endpoint said is what the job said, to the last bit."""
+    """The endpoint's reply equals the job's, to the last bit."""
     assert reply.status_code == 200, reply.text
     said = reply.json()
     assert (said["answer"], said["outcome"]) == (job.answer, job.outcome)
@@ -77,7 +77,7 @@ def test_a_reply_has_the_fields_that_programs_rely_on_and_quotes_what_is_in_the_
 def test_a_language_models_answer_cites_what_its_prompt_showed_of_the_pages(name, tmp_path, filled):
     lines = filled.lines
     line = next(iter(lines.values()))
-    recipe = resolved(name, str(HERE / "fake_models.yaml"), Conf((HERE.parent / "conf",)))
+    recipe = load_recipe(name, str(HERE / "fake_models.yaml"), Conf((HERE.parent / "conf",)))
     app = served(Answerer(recipe, LocalKit(None, "transformers"), str(tmp_path / "none")))
     body = {"query": line["query"], "documents": line["search_results"], "include": ["prompts"]}
     said = ask(app, body).json()
@@ -99,7 +99,7 @@ def test_a_language_models_answer_cites_what_its_prompt_showed_of_the_pages(name
     assert len({c["source"] for c in said["citations"]}) > 1
 
 
-def test_a_question_that_nobody_stored_is_asked_of_the_whole_store(filled):
+def test_a_question_that_is_not_stored_searches_the_whole_store(filled):
     store, answers, lines = filled.store, filled.answers, filled.lines
     online = Answerer(RECIPE, LocalKit(None, "transformers"), store.uri)
     said = ask(served(online), {"query": answers[0].text + " exactly", "include": ["hits"]}).json()
@@ -108,9 +108,7 @@ def test_a_question_that_nobody_stored_is_asked_of_the_whole_store(filled):
     assert {h["url"] for h in said["hits"]} <= cited
 
 
-def test_it_is_not_ready_until_the_tables_are_there_but_answers_from_pages_that_a_request_brings(
-    world, tmp_path
-):
+def test_it_is_not_ready_until_the_tables_exist_but_answers_from_a_requests_own_pages(world, tmp_path):
     app = served(Answerer(RECIPE, LocalKit(None, "transformers"), str(tmp_path / "none")))
     page = {"page_result": "<p>Ada wrote the first program.</p>"}
     health, ready = send(app, ("GET", "/healthz", {}), ("GET", "/readyz", {}))
@@ -247,7 +245,7 @@ def test_what_http_itself_refuses_is_a_problem_too(tmp_path):
 
 
 class Raising:
-    """Answers nothing: raises what it is told to."""
+    """Raises the given error instead of answering."""
 
     recipe, release = RECIPE, None
 
@@ -273,7 +271,7 @@ class Raising:
     ],
     ids=lambda x: type(x).__name__ if isinstance(x, Exception) else str(x),
 )
-def test_what_goes_wrong_inside_is_said_without_a_trace_or_a_place(error, status):
+def test_an_internal_error_is_reported_without_a_traceback_or_a_path(error, status):
     for path in ("/v1/answer", "/v1/retrieve"):
         [reply] = send(create_app(Raising(error), OPEN), ("POST", path, {"json": {"query": "x"}}))
         assert reply.status_code == reply.json()["status"] == status

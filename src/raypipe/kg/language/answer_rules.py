@@ -1,7 +1,7 @@
 """What the values of a program's lines come to: a number, a date, a name, yes or no, or a false premise.
 
 The rules that turn candidates from a knowledge graph into an answer (WeKnow's post-processing). Pure
-functions; knows results, no graph. A rule that its values do not fit gives no answer: whoever asked goes on
+functions; knows results, no graph. A rule that its values do not fit gives no answer: the question continues
 to the web.
 """
 
