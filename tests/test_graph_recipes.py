@@ -125,6 +125,18 @@ MAYOR = [
 STEEL = [{"function": "market_cap", "name": "united steel"}]
 TICKER = [{"function": "market_cap", "name": "$x"}]
 GAME = [{"function": "nba", "name": "lakers", "time": "2024-02-26", "attribute": "opponent"}]
+DIRECTOR = [{"key": "job", "op": "eq", "value": "Director"}]
+OLDER = [
+    {"function": "crew", "name": "amélie", "other": "", "attribute": "name", "conditions": DIRECTOR},
+    {"function": "crew", "name": "small town ecstasy", "other": "", "attribute": "name"},
+    {"function": "person", "name": "$1", "attribute": "birthday"},
+    {"function": "person", "name": "$2", "attribute": "birthday"},
+]
+LONG = [
+    {"function": "crew", "name": "", "other": "walt becker", "attribute": "movie_name", "order": "-year"},
+    {"function": "movie", "name": "$1", "attribute": "length"},
+    {"function": "movie", "name": "amélie", "attribute": "length"},
+]
 ROLE = [{"function": "cast", "name": "amélie", "other": "brenda crichlow", "attribute": "character"}]
 
 
@@ -133,6 +145,8 @@ ROLE = [{"function": "cast", "name": "amélie", "other": "brenda crichlow", "att
     [
         (weknow(calls=MAYOR), "answered", "homestead", "kg"),  # two hops
         (weknow("movie", calls=ROLE, operation="premise"), "false_premise", "invalid question", "kg"),
+        (weknow("movie", calls=OLDER, operation="least"), "answered", "walt becker", "kg"),
+        (weknow("movie", calls=LONG, operation="sum"), "answered", "235", "kg"),  # 113 and 122
         (weknow("open", calls=STEEL), "answered", "11", "kg"),
         (weknow("finance", calls=STEEL), "answered", "from the web", "web"),  # only like a company's name
         (weknow("finance", calls=TICKER), "answered", "11", "kg"),
