@@ -200,9 +200,9 @@ def _served(recipe: Recipe, store: Store) -> str:
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
-    face = ServerConfig(ApiKeys(open=True), RequestLimits(max_ongoing_requests=64, deadline_s=DEADLINE_S))
+    config = ServerConfig(ApiKeys(open=True), RequestLimits(max_ongoing_requests=64, deadline_s=DEADLINE_S))
     serving.start(
-        serving.build_application(recipe, WorkerConfig(store.uri, "transformers", "cpu", 1), 0, face),
+        serving.build_application(recipe, WorkerConfig(store.uri, "transformers", "cpu", 1), 0, config),
         "127.0.0.1",
         port,
     )

@@ -306,7 +306,7 @@ def test_a_prompt_is_looked_for_under_prompts_alone(name):
             {"prompt": "db3/p_basic", "fill": {"words": 1}, "context_tokens": 8000, "max_tokens": 500},
             "found 500 of reply and 8000 of context",
         ),
-        ({"prompt": {"by": "domain", "movie": "crag/vanilla"}}, "expected `else` beside the labels"),
+        ({"prompt": {"by": "domain", "movie": "crag/vanilla"}}, "expected `else` next to the labels"),
         ({"prompt": {"by": "domain", True: "crag/vanilla", "else": "crag/vanilla"}}, "put it in quotes"),
         ({"prompt": "db3/p_basic"}, "prompt: it uses 'words', which is no field of a question"),
         ({"grammar": "nowhere"}, "no 'nowhere' under grammar/"),

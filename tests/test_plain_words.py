@@ -28,8 +28,7 @@ REFUSED = """
 """
 PATTERN = re.compile(rf"\b({'|'.join(word.strip() for word in REFUSED.split(','))})\b", re.IGNORECASE)
 PENDING = """
-    api cli cluster evaluation models pipeline report runs
-    steps store one-row.md
+    models pipeline runs steps store
 """
 SCRIPTS = [f for folder in ("bench", "jobs", "serve") for f in sorted((ROOT / folder).glob("*.py"))]
 SETTINGS = [

@@ -16,7 +16,7 @@ import httpx
 import pytest
 import yaml
 from endpoint import AUTH, KEY, QUESTIONS, SURE, live_endpoint, until
-from face import events
+from http_app import events
 from load import fire
 from reruns import CONF, MODELS
 from serve_config import builder, unknown

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import httpx
 import pytest
-from face import ask, listening, served
+from http_app import ask, listening, served
 from load import fire
 from reruns import FAKES
 

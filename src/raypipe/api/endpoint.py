@@ -40,9 +40,9 @@ class ServeArgs:
     models: str | None = None  # models file in place of conf/models.yaml
     store: str | None = None  # URI
     cluster: str = "laptop"  # a name under conf/clusters, or a path: engine, device and threads of the models
-    keys: str | None = None  # file with a key a line, beside those of the environment variable RAYPIPE_KEYS
-    auth: Literal["none"] | None = None  # none: whoever reaches the port may ask
-    fallback: str | None = None  # recipe whose extract step answers while a language model is away
+    keys: str | None = None  # file with a key a line; and those of the variable RAYPIPE_KEYS
+    auth: Literal["none"] | None = None  # none: no key is needed
+    fallback: str | None = None  # recipe whose extract step answers while a language model is down
     page: bool = True  # the web page at /
     gateways: int = 1  # processes that speak HTTP and run the recipe; with two, one may die
     traces: str | None = None  # collector of traces, as OTLP over HTTP: http://collector:4318/v1/traces
@@ -78,8 +78,8 @@ class ServeArgs:
         startable(self.file(settings), models)
 
     def asked(self, settings: Settings, store: str) -> Recipe:
-        """The recipe that answers: by name, or the live release's now. Raises ConfError for a graph whose
-        place nobody said."""
+        """The recipe that answers: by name, or the live release's now. Raises ConfError for a graph without
+        a location."""
         if self.follows:
             return from_plain(live_release(Store.open(store)).recipe)
         return require_graphs(load_recipe(self.recipe, self.models, settings.conf, self.graphs))
@@ -101,7 +101,7 @@ class ServeArgs:
         return ServerConfig(keys, self.limits, self.page, self.traces)
 
     def rules(self, settings: Settings) -> DegradePolicy:
-        """What is done about what is away."""
+        """How unavailable services are handled."""
         if self.fallback is None:
             return DegradePolicy()
         recipe = load_recipe(self.fallback, self.models, settings.conf)
@@ -133,7 +133,7 @@ def _in_file(path: Path) -> list[str]:
 
 
 def check_host(host: str, keys: ApiKeys) -> None:
-    """Raises ConfError for an address that others reach, where anyone could ask and nobody said so."""
+    """Raises ConfError for an address that others reach, without keys and without `--auth none`."""
     try:
         alone = host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -141,7 +141,7 @@ def check_host(host: str, keys: ApiKeys) -> None:
     if not (alone or keys.digests or keys.open):
         raise ConfError(
             f"--host {host}: others reach it, and there are no keys. Give --keys FILE or ${KEYS}, or say "
-            "--auth none if whoever reaches the port may ask"
+            "--auth none to answer without a key"
         )
 
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from face import OPEN, listening, served
+from http_app import OPEN, listening, served
 
 from raypipe.models.kit import LocalKit
 from raypipe.serving.access import ApiKeys
@@ -153,9 +153,9 @@ def test_what_a_page_says_is_text_and_its_address_is_no_script(page):
 
 
 def test_an_endpoint_with_keys_asks_for_one(browser, filled, job):
-    face = replace(OPEN, keys=ApiKeys.of([KEY]))
+    config = replace(OPEN, keys=ApiKeys.of([KEY]))
     with listening(
-        served(Answerer(filled.recipe, LocalKit(None, "transformers"), filled.store.uri), face)
+        served(Answerer(filled.recipe, LocalKit(None, "transformers"), filled.store.uri), config)
     ) as url:
         page = browser.new_page()
         page.goto(url)

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-from face import JSON, OPEN, ask, send, served
+from http_app import JSON, OPEN, ask, send, served
 
 from raypipe.api.session import load_recipe
 from raypipe.core import arrow
