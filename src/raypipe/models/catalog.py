@@ -66,7 +66,7 @@ class ModelEntry:
     dim: int = 0  # of an embedder's vectors
     pooling: Literal["", "cls", "mean"] = ""  # of an embedder
     max_tokens: int = 512  # of an embedder, or a reranker's query and passage: longer inputs are cut
-    max_model_len: int = 0  # of a generator: tokens of prompt and reply together, as vLLM calls it
+    max_model_len: int = 512  # of a generator: tokens of prompt and reply together, as vLLM calls it
     query_instruction: str = ""  # put before a query as it stands, a space at its end included
     passage_instruction: str = ""  # put before a passage
     quantization: str = ""  # of a generator: what its folder does not say, such as fp8
@@ -93,13 +93,11 @@ class ModelEntry:
             raise ValueError("pooling is missing: cls for the BGE family, mean for MiniLM")
         if self.loader == "bge-m3" and self.pooling != "cls":
             raise ValueError(f"loader 'bge-m3' pools cls, found {self.pooling!r}")
-        own = {"max_model_len": 0, "quantization": "", "tensor_parallel": 1, "adapters": {}}
+        own = {"max_model_len": 512, "quantization": "", "tensor_parallel": 1, "adapters": {}}
         if self.kind == "generator" and self.max_tokens != 512:
             raise ValueError(
                 "max_tokens: expected with an embedder or reranker; a generator has max_model_len"
             )
-        if self.kind == "generator" and self.max_model_len < 8:
-            raise ValueError(f"max_model_len: expected at least 8, found {self.max_model_len}")
         if self.kind != "generator" and (odd := [k for k, v in own.items() if getattr(self, k) != v]):
             raise ValueError(f"{odd[0]}: expected with a generator alone, found with a {self.kind}")
         if self.tokenizer and self.loader not in REMOTE:
@@ -108,8 +106,9 @@ class ModelEntry:
             raise ValueError(f"instead: expected with a tokenizer alone, found with a {self.kind}")
         if self.tensor_parallel < 1:
             raise ValueError(f"tensor_parallel: expected at least 1 GPU, found {self.tensor_parallel}")
-        if self.max_tokens < 8:
-            raise ValueError(f"max_tokens: expected at least 8, found {self.max_tokens}")
+        for name in ("max_tokens", "max_model_len"):
+            if getattr(self, name) < 8:
+                raise ValueError(f"{name}: expected at least 8, found {getattr(self, name)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +157,7 @@ class Catalog:
             dim=entry.dim,
             pooling=entry.pooling,
             max_tokens=entry.max_tokens,
-            max_model_len=entry.max_model_len,
+            max_model_len=entry.max_model_len if entry.kind == "generator" else 0,
             query_instruction=entry.query_instruction,
             passage_instruction=entry.passage_instruction,
             quantization=entry.quantization,
