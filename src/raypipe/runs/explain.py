@@ -22,6 +22,7 @@ from raypipe.pipeline.driver import passages_table, texts_table, vectors_table
 from raypipe.recipes.executor import QuestionExecutor, StageError
 from raypipe.recipes.recipe import Recipe, Stage, row_key
 from raypipe.recipes.serialize import from_plain
+from raypipe.report.report import JSON_FORMAT
 from raypipe.runs.manifest import AnswerKey, Difference, Manifest, answer_keys, differences, find, reason
 from raypipe.store import Store, StoreError
 from raypipe.store.index import IndexSpec, LanceIndex, Pinned
@@ -44,6 +45,7 @@ class StageRequests:
 class Explanation:
     """Why a row of a run is as it is."""
 
+    format: int  # of its JSON
     question: str
     run: str
     recipe: str  # digest
@@ -75,6 +77,7 @@ def why(store: Store, manifest: Manifest, row: str) -> Explanation:
     changed = _changed(store, before, old, key, parts)
     reasons = {s.name: _why(s.name, manifest, before, own, old, key) for s in recipe.question}
     return Explanation(
+        format=JSON_FORMAT,
         question=row,
         run=manifest.run,
         recipe=manifest.digest,
