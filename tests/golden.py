@@ -65,7 +65,7 @@ LOCK = Path(__file__).parents[1] / "conf" / "steps.lock"
 HASH = Model("hash-embedder", "embedder", "hash", "", "", "", "hash@1", dim=64)
 OVERLAP = Model("overlap-reranker", "reranker", "overlap", "", "", "", "overlap@1")
 SCRIPTED = Model(
-    "scripted", "generator", "scripted", "", "", "", "scripted@1", max_tokens=4096,
+    "scripted", "generator", "scripted", "", "", "", "scripted@1", max_model_len=4096,
     adapters=(("careful", "scripted@1:careful"),),
 )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Knowledge graphs: tables, linking of names, execution of call programs, sentences, the mock API.
+"""Knowledge graph: tables, entity linking, execution of call programs, verbalization, the CRAG mock API.
 
 Knows records and text. Does not know models, stores or recipes.
 """

@@ -1,4 +1,6 @@
-"""The table of calls, each a relation over the tables. Nothing after the question's time is in it.
+"""The registry of calls: each gives a relation over the tables.
+
+Nothing that happened after the moment of asking is in a relation.
 
 Knows SQL and the tables. Does not know names: they come linked, as keys (`fold`) for each place of the call.
 """
