@@ -15,7 +15,7 @@ from raypipe.evaluation.dead_letters import dead_letters
 from raypipe.evaluation.evaluate import questions_of
 from raypipe.pipeline.driver import Pipeline, TaskSizes, inline
 from raypipe.pipeline.tasks import WorkerConfig
-from raypipe.recipes.serialize import from_plain
+from raypipe.recipes.serialize import description
 from raypipe.report.console import print_losses
 from raypipe.report.progress import Progress
 from raypipe.runs.manifest import answer_keys, read
@@ -40,7 +40,7 @@ def _faults(args: argparse.Namespace, settings: Settings) -> int:
     store = Store.open(manifest.store)
     # Nothing is run: where it would be does not matter.
     place, silent = WorkerConfig(store.uri, "sorted", manifest.device, 1), Progress(sys.stderr, silent=True)
-    pipeline = Pipeline(store, from_plain(manifest.recipe), place, TaskSizes(1, 1), inline, silent)
+    pipeline = Pipeline(store, description(manifest.recipe), place, TaskSizes(1, 1), inline, silent)
     found = dead_letters(pipeline, questions_of(pipeline, sorted(answer_keys(store, manifest.run)), None), {})
     tree = {
         "run": manifest.run,

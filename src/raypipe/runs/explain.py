@@ -21,7 +21,7 @@ from raypipe.models.kit import LocalKit
 from raypipe.pipeline.driver import passages_table, texts_table, vectors_table
 from raypipe.recipes.executor import QuestionExecutor, StageError
 from raypipe.recipes.recipe import Recipe, Stage, row_key
-from raypipe.recipes.serialize import from_plain
+from raypipe.recipes.serialize import description
 from raypipe.runs.manifest import Difference, Key, Manifest, answer_keys, differences, find, reason
 from raypipe.store import Store, StoreError
 from raypipe.store.index import IndexSpec, LanceIndex, Pinned
@@ -63,7 +63,7 @@ def why(store: Store, manifest: Manifest, row: str) -> Explanation:
     if row not in keys:
         some = ", ".join(sorted(keys)[:3])
         raise DataError(f"run {manifest.run} has no question {row!r}; it has {len(keys)}, such as {some}")
-    key, recipe = keys[row], from_plain(manifest.recipe)
+    key, recipe = keys[row], description(manifest.recipe)
     asked, answered = _asked(store, manifest, key), _answered(store, key)
     question = asked or answered
     before = find(store, manifest.previous) if manifest.previous else None
@@ -85,7 +85,7 @@ def why(store: Store, manifest: Manifest, row: str) -> Explanation:
         previous=before.run if before else "",
         changed=changed,
         differences=tuple(own.values()),
-        steps=_steps(store, manifest, recipe, asked, key, reasons),
+        steps=_steps(store, manifest, recipe, asked, answered, key, reasons),
     )
 
 
@@ -142,8 +142,8 @@ def _why(
 
 
 def _steps(
-    store: Store, manifest: Manifest, recipe: Recipe, question: Question | None, key: Key,
-    reasons: Mapping[str, str],
+    store: Store, manifest: Manifest, recipe: Recipe, question: Question | None,
+    answered: Question | None, key: Key, reasons: Mapping[str, str],
 ) -> tuple[StageRequests, ...]:  # fmt: skip
     """What each stage asked for, followed as far as the memo knows the answers."""
     kit = CacheOnlyKit(LocalKit(_index(store, manifest, recipe)))
@@ -153,6 +153,10 @@ def _steps(
         unknown = StageRequests(stage.name, reasons[stage.name], None, None, None)
         if question is None:
             found.append(unknown)
+            continue
+        if stage.plugin is not None:
+            found.append(unknown)
+            question = _as_answered(stage, question, answered)
             continue
         heard = RecordingMemo(memo)
         try:
@@ -165,6 +169,16 @@ def _steps(
             continue
         found.append(_requests(store, manifest, heard, key, unknown))
     return tuple(found)
+
+
+def _as_answered(stage: Stage[Step], question: Question, answered: Question | None) -> Question | None:
+    """The question behind a stage from outside, which is not run: with the replies that its stored answer
+    has. None where the stage writes anything else."""
+    names = [w.removeprefix("replies.") for w in stage.step.writes()]
+    if answered is None or not names or not all(n in answered.replies for n in names):
+        return None
+    replies = {n: answered.replies[n] for n in names}
+    return replace(question, replies={**question.replies, **replies})
 
 
 async def _through(
