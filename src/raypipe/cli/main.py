@@ -30,6 +30,7 @@ from raypipe.cli import (
     runs,
     scores,
     serve,
+    steps,
 )  # fmt: skip
 from raypipe.cli.settings import from_environment
 from raypipe.core.errors import RaypipeError
@@ -45,7 +46,7 @@ def parser() -> argparse.ArgumentParser:
     )
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for group in (
-        doctor, data, plans, runs, faults, releases, ask, rank, kg, facts, scores, models, serve,
+        doctor, data, plans, runs, faults, releases, ask, rank, kg, facts, scores, models, steps, serve,
     ):  # fmt: skip
         group.add(commands)
     return top
@@ -55,6 +56,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code."""
     args = parser().parse_args(argv)
     signal.signal(signal.SIGTERM, _stop)
+    if (here := str(Path.cwd())) not in sys.path:  # the user's own steps, readers, metrics and loaders
+        sys.path.append(here)
     try:
         code: int = args.run(args, from_environment(os.environ, Path.cwd()))
         return code

@@ -144,6 +144,7 @@ def cluster_of(
         from raypipe.cluster import pools  # Ray takes a second to import
 
         pools.connect(settings.ray)
+        pools.carry(recipe)
         file = fitting(written, wanted, reachable(written, pools.nodes()))
         return file, pools.EngineGroup.of(file, models)
 

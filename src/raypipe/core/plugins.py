@@ -1,8 +1,8 @@
 """Code from outside, named where it is used: `mypkg.steps:Shout`.
 
-A module of that name is imported from the Python path; the command line puts the current folder on it. What is
-named decides results, so the digest of its source file is part of its identity. Knows modules alone: what a
-step, a reader, a metric or a loader must look like is checked by who asks for one.
+A module of that name is imported from the Python path; the command line puts the current folder on it. The
+digest of its source file is part of its identity. Knows modules alone: the form of a step, a reader, a metric
+or a loader is checked where one is asked for.
 """
 
 from __future__ import annotations
@@ -63,14 +63,10 @@ def load(path: str, what: str) -> tuple[Any, Plugin]:
         raise ConfError(f"{path!r}: expected {what} as MODULE:NAME, such as mypkg.steps:Shout")
     module, name = _imported(match[1], path, what), match[2]
     if not hasattr(module, name):
-        known = [n for n in vars(module) if not n.startswith("_")]
-        raise ConfError(
-            f"{path}: expected {what}, {module.__file__} has no {name!r}; {did_you_mean(name, known)}"
-        )
+        hint = did_you_mean(name, [n for n in vars(module) if not n.startswith("_")])
+        raise ConfError(f"{path}: expected {what}, {module.__file__} has no {name!r}; {hint}")
     found = getattr(module, name)
-    home = sys.modules.get(
-        getattr(found, "__module__", ""), module
-    )  # where it is written, not where it is named
+    home = sys.modules.get(getattr(found, "__module__", ""), module)  # where it is written
     return found, Plugin(path, _source(home, path))
 
 
@@ -92,14 +88,10 @@ def _imported(name: str, path: str, what: str) -> ModuleType:
 def _source(module: ModuleType, path: str) -> str:
     file = inspect.getsourcefile(module)
     if file is None or not Path(file).is_file():
-        raise ConfError(
-            f"{path}: expected a module with a source file, since its digest is identity; found none"
-        )
+        raise ConfError(f"{path}: expected a module with a source file: its digest is identity. Found none")
     now = hashlib.blake2b(Path(file).read_bytes(), digest_size=16).hexdigest()
-    if (then := vars(module).setdefault(_SOURCE, now)) != now:
-        raise ConfError(
-            f"{path}: {file} changed after it was imported ({then[:8]}, now {now[:8]}): start again"
-        )
+    if vars(module).setdefault(_SOURCE, now) != now:
+        raise ConfError(f"{path}: {file} changed after this process imported it. Start raypipe again")
     return now
 
 
