@@ -63,6 +63,7 @@ BANK = ExampleBank(
 PROMPT_READS = ("context", "asked_at", "text", "words")
 ABSTAINED_READS = ("context", "replies.extract", "text")
 
+# The fields of each step; one that is not here is checked with its defaults.
 CORPUS: Mapping[str, Any] = {
     "parse": Parse(kinds=("page", "snippet")),
     "tokenize": Tokenize(words="stems"),
@@ -128,8 +129,9 @@ def chain() -> dict[str, Trial]:
     links: dict[str, Trial] = {}
     kit = LocalKit(None, clock=lambda: 0.0)  # a trace says how long a call took
     table = arrow.corpus_table(sources())
-    for verb in CORPUS_STEPS:
-        links[verb] = Trial(CORPUS[verb], kit, table, run(CORPUS[verb], kit, table))
+    for verb, cls in CORPUS_STEPS.items():
+        step = CORPUS.get(verb) or cls()
+        links[verb] = Trial(step, kit, table, run(step, kit, table))
         table = links[verb].out
     index = MemoryIndex(
         fine(links["tokenize"].out),
@@ -138,8 +140,9 @@ def chain() -> dict[str, Trial]:
     )
     kit = kit.with_index(index)
     rows = questions()
-    for verb in QUESTION_STEPS:
-        links[verb] = Trial(QUESTION[verb], kit, rows, run(QUESTION[verb], kit, rows))
+    for verb, cls in QUESTION_STEPS.items():
+        step = QUESTION.get(verb) or cls()
+        links[verb] = Trial(step, kit, rows, run(step, kit, rows))
         rows = links[verb].out
     return links
 

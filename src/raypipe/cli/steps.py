@@ -45,7 +45,7 @@ def _check(args: argparse.Namespace, settings: Settings) -> int:
     if not isinstance(fields, Mapping):
         raise ConfError(f"--fields: expected a mapping of fields to values, found {args.fields!r}")
     models = catalog_of(args.models, settings.conf)
-    fakes = {Model: fakes_for({name: entry.kind for name, entry in models.entries.items()})}
+    fakes: dict[Any, Any] = {Model: fakes_for({name: entry.kind for name, entry in models.entries.items()})}
     found = check_step(args.step, fields, {**resolvers(settings.conf, models), **fakes}, args.lock)
     tree: dict[str, Any] = {**asdict(found), "holds": found.holds}
     if args.json:

@@ -204,7 +204,8 @@ def _with_what_it_reads(question: Question, at: int, reads: frozenset[str]) -> Q
     hits = tuple(
         replace(h, scores={**{n: float(len(h.chunk) % 7) for n in scores}, **h.scores}) for h in question.hits
     )
-    return replace(question, replies={**question.replies, **replies}, hits=hits)
+    body = f"more about {question.id}"  # the fixed questions have none
+    return replace(question, body=body, replies={**question.replies, **replies}, hits=hits)
 
 
 def _checked(name: str, law: Any, trial: Trial) -> LawCheck:

@@ -19,6 +19,7 @@ from raypipe.memo.disk import StoreMemo, memo_versions
 from raypipe.memo.lookup import CacheOnlyKit, NotCached, RecordingMemo, lookup
 from raypipe.models.kit import LocalKit
 from raypipe.pipeline.driver import passages_table, texts_table, vectors_table
+from raypipe.recipes.contract import asked_models, graphs_of
 from raypipe.recipes.executor import QuestionExecutor, StageError
 from raypipe.recipes.recipe import Recipe, Stage, row_key
 from raypipe.recipes.serialize import description
@@ -154,9 +155,10 @@ def _steps(
         if question is None:
             found.append(unknown)
             continue
-        if stage.plugin is not None:
-            found.append(unknown)
-            question = _as_answered(stage, question, answered)
+        if stage.plugin is not None:  # its code is not imported
+            asks = asked_models(stage.step) or graphs_of(stage.step)
+            found.append(unknown if asks else replace(unknown, requests=0, computed=0, cached=0))
+            question = _as_answered(recipe, stage, question, answered)
             continue
         heard = RecordingMemo(memo)
         try:
@@ -171,11 +173,16 @@ def _steps(
     return tuple(found)
 
 
-def _as_answered(stage: Stage[Step], question: Question, answered: Question | None) -> Question | None:
-    """The question behind a stage from outside, which is not run: with the replies that its stored answer
-    has. None where the stage writes anything else."""
-    names = [w.removeprefix("replies.") for w in stage.step.writes()]
-    if answered is None or not names or not all(n in answered.replies for n in names):
+def _as_answered(
+    recipe: Recipe, stage: Stage[Step], question: Question, answered: Question | None
+) -> Question | None:
+    """The question behind a stage from outside, which is not run: with the replies of its stored answer. None
+    where the stage writes anything else, or a reply that another stage writes, too."""
+    others = {w for s in recipe.question if s is not stage for w in s.step.writes()}
+    names = [w.removeprefix("replies.") for w in stage.step.writes() - others]
+    if answered is None or len(names) < len(stage.step.writes()):
+        return None
+    if not all(n in answered.replies for n in names):
         return None
     replies = {n: answered.replies[n] for n in names}
     return replace(question, replies={**question.replies, **replies})
