@@ -18,7 +18,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from raypipe.cli.opened import resolved
+from raypipe.api.session import load_recipe
 from raypipe.core.config import Conf
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.pipeline.driver import Pipeline, TaskSizes, inline
@@ -40,8 +40,11 @@ def main() -> int:
         folder = Path(temporary)
         write(folder / "world", given.questions, pages=50, seed=1, page_chars=2000)
         store = Store.create(str(folder / "store"))
-        recipe = resolved(given.recipe, None, Conf((ROOT / "conf",)))
-        place, silent = WorkerConfig(store.uri, "sorted", "cpu", 1), Progress(io.StringIO(), silent=True)
+        recipe = load_recipe(given.recipe, None, Conf((ROOT / "conf",)))
+        place, silent = (
+            WorkerConfig(store.uri, "transformers", "cpu", 1),
+            Progress(io.StringIO(), silent=True),
+        )
         pipe = Pipeline(store, recipe, place, TaskSizes(100, 10), inline, silent)
         took, cpu, calls = [], [], []
         for _ in range(2):

@@ -137,7 +137,7 @@ def encode(part: str, shape: Shape, size: str, device: str) -> dict[str, Any]:
     half = device != "cpu"
     with tempfile.TemporaryDirectory() as place:
         model = encoder(part, shape, Path(place), device)
-        way: Engine = "flag" if half else "sorted"
+        way: Engine = "flagembedding" if half else "transformers"
         lengths = [len(x) for x in AutoTokenizer.from_pretrained(model.path)(texts)["input_ids"]]
         if part == "embed":
             mine = open_embedder(model, way, device)

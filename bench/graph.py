@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from raypipe import readers
-from raypipe.cli.opened import resolved
+from raypipe.api.session import load_recipe
 from raypipe.core.config import Conf
 from raypipe.core.records import Question
 from raypipe.kg.server import serve
@@ -66,7 +66,7 @@ def verdict(line: Mapping[str, Any], question: Question) -> str:
 
 async def answered(recipe: Recipe, questions: list[Question]) -> tuple[list[Question], int]:
     """The questions with their answers, and the requests that were made of a server."""
-    kit = LocalKit(None, "sorted")
+    kit = LocalKit(None, "transformers")
     ask = QuestionExecutor(recipe, kit, MemoryMemo())
     out = await ask(questions)
     await kit.close()
@@ -80,7 +80,7 @@ def measured(folder: Path, questions: int, seed: int, behind: bool) -> dict[str,
     rows = [
         r.question for r in readers.open([folder], "synth", readers.ReadCounts()) if r.question is not None
     ]
-    recipe = resolved("local-kg", None, CONF, {"": str(folder)})
+    recipe = load_recipe("local-kg", None, CONF, {"": str(folder)})
     start = time.perf_counter()
     with serve(load(folder)) if behind else nullcontext() as url:
         out, requests = asyncio.run(answered(graph_alone(recipe, url), rows))

@@ -40,7 +40,7 @@ from typing import Any, TypeAlias, cast
 import psutil
 
 import raypipe
-from raypipe.pipeline.tasks import Do, TableTask, Task, TaskResult, Verb, WorkerConfig
+from raypipe.pipeline.tasks import RunTask, TableTask, Task, TaskResult, Verb, WorkerConfig
 
 ROOT = Path(__file__).parents[1]
 OURS = str(Path(raypipe.__file__).parent)
@@ -100,16 +100,16 @@ def note(diary: Path, line: str) -> None:
 class Armed:
     """Work whose worker logs parts and points, and dies at one of them, once per trial."""
 
-    fill: TableTask
+    task: TableTask
     verb: str
     diary: str
     kill: Kill | None  # of a worker, at a point
-    place: WorkerConfig
+    worker: WorkerConfig
 
-    def open(self) -> Do:
-        do = replace(cast(Any, self.fill), place=self.place).open()
+    def open(self) -> RunTask:
+        do = replace(cast(Any, self.task), worker=self.worker).open()
         seen, diary = Counter[str](), Path(self.diary)
-        table = getattr(self.fill, "table", "answers")
+        table = getattr(self.task, "table", "answers")
 
         def reached(point: str) -> None:
             note(diary, f"worker {point}")
@@ -118,7 +118,7 @@ class Armed:
                 die_once(diary, point)
 
         async def armed(part: Task) -> TaskResult:
-            note(diary, f"begun {table} {cast(Any, self.fill).run} {part.name}")
+            note(diary, f"begun {table} {cast(Any, self.task).run} {part.name}")
             watch(WORKER, reached)
             try:
                 return cast(TaskResult, await do(part))
@@ -146,7 +146,7 @@ def drive(address: str, session: int, folder: Path, kills: Sequence[Kill]) -> No
     said = os.open(folder / "said", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(said, 1)
     os.dup2(said, 2)
-    from raypipe.cli.opened import resolved
+    from raypipe.api.session import load_recipe
     from raypipe.cluster import pools
     from raypipe.cluster.file import Pool
     from raypipe.core.config import Conf
@@ -183,12 +183,12 @@ def drive(address: str, session: int, folder: Path, kills: Sequence[Kill]) -> No
     at_a_point = next((k for k in kills if k.who == "worker" and k.point), None)
 
     def runner(verb: Verb, fill: TableTask, parts: Sequence[Task]) -> Iterator[TaskResult]:
-        armed = Armed(fill, verb, str(diary), at_a_point, cast(Any, fill).place)
+        armed = Armed(fill, verb, str(diary), at_a_point, cast(Any, fill).worker)
         return pools.run_tasks(armed, parts, Pool(actors=ACTORS, cpus=0.5))
 
-    recipe = resolved(str(RECIPE), str(MODELS), Conf((ROOT / "conf",)))
+    recipe = load_recipe(str(RECIPE), str(MODELS), Conf((ROOT / "conf",)))
     store = Store.create(str(folder / "store"))
-    place, silent = WorkerConfig(store.uri, "sorted", "cpu", 1), Progress(io.StringIO(), silent=True)
+    place, silent = WorkerConfig(store.uri, "transformers", "cpu", 1), Progress(io.StringIO(), silent=True)
     pipe = Pipeline(store, recipe, place, TaskSizes(15, 2), runner, silent)
     evaluate(pipe, [folder.parent / "world"], "synth", None, "official", folder / "out")
 

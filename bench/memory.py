@@ -21,7 +21,7 @@ from pathlib import Path
 import psutil
 
 EVERY_S = 0.5  # a peak of all processes together that is shorter may be missed, one of a single process not
-ACTOR, PARSER = "ray::MapWorker", "raypipe.text.page_child"  # in their command lines
+ACTOR, PARSER = "ray::MapWorker", "raypipe.core.sandbox"  # in their command lines
 
 
 @dataclass(slots=True)

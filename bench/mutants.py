@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from raypipe.cli.opened import resolved
+from raypipe.api.session import load_recipe
 from raypipe.core import arrow
 from raypipe.core.config import Conf
 from raypipe.core.records import Question, Source, source_id
@@ -32,7 +32,7 @@ from raypipe.pipeline.tasks import WorkerConfig
 from raypipe.report.progress import Progress
 from raypipe.store import Store, put
 from raypipe.text.html import storable
-from raypipe.text.limits import PageLimits
+from raypipe.text.page_parser import PageLimits
 
 ROOT = Path(__file__).parents[1]
 TAGS = ("div", "table", "td", "font", "a", "p", "script", "style", "svg", "template", "select", "b", "!--")
@@ -122,7 +122,7 @@ def run(pages: Sequence[str], folder: Path) -> dict[str, Any]:
     store = Store.create(str(folder / "store"))
     sources = [Source(source_id("page", html), "page", html) for html in pages]
     put(store, "sources", arrow.source.table(sources))
-    recipe = resolved(str(ROOT / "tests" / "fakes.yaml"), None, Conf((ROOT / "conf",)))
+    recipe = load_recipe(str(ROOT / "tests" / "fakes.yaml"), None, Conf((ROOT / "conf",)))
     silent = Progress(io.StringIO(), silent=True)
     took: list[float] = []
 
@@ -134,19 +134,19 @@ def run(pages: Sequence[str], folder: Path) -> dict[str, Any]:
             start = time.perf_counter()
 
     pipe = Pipeline(
-        store, recipe, WorkerConfig(store.uri, "sorted", "cpu", 1), TaskSizes(20, 1), timed, silent
+        store, recipe, WorkerConfig(store.uri, "transformers", "cpu", 1), TaskSizes(20, 1), timed, silent
     )
     start = time.perf_counter()
     pipe.index(None)
     whole = Question("all", "of everything", citations=None)
     lost = dead_letters(pipe, [whole], {})
-    of = next(t for t in lost.tallies if t.what == "sources")
+    of = next(t for t in lost.counts if t.kind == "sources")
     return {
         "pages": len(pages),
         "done": of.done,
-        "dead": of.dead,
-        "to_do": of.todo,
-        "reasons": dict(Counter(x.reason for x in lost.letters)),
+        "failed": of.failed,
+        "pending": of.pending,
+        "reasons": dict(Counter(x.reason for x in lost.rows)),
         "seconds": round(time.perf_counter() - start, 1),
         "slowest_part_s": round(max(took), 2),
         "bytes": sum(len(html.encode()) for html in pages),
@@ -165,7 +165,7 @@ def main() -> int:
         )
         found = run(pages, folder)
     print(json.dumps(found))
-    whole = found["done"] + found["dead"] + found["to_do"] == given.pages
+    whole = found["done"] + found["failed"] + found["pending"] == given.pages
     return 0 if whole and found["slowest_part_s"] < 20 * PageLimits().wall_s else 1
 
 

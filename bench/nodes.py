@@ -53,10 +53,10 @@ WHAT = ("worker", "node", "node for good", "silence", "driver", "stop", "head")
 # As many actors as there are nodes, with small parts: a death costs little, and hits something.
 CLUSTER = """
 about: three raylets on one machine
-engine: sorted
+engine: transformers
 device: cpu
-sources_per_part: 15
-questions_per_part: 2
+sources_per_task: 15
+questions_per_task: 2
 machines: [{nodes: 3, cpus: 1}]
 pools:
   parse: {actors: fit, cpus: 0.9}

@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 from raypipe.text.html import ParsedPage, fast_text, fold, to_text
-from raypipe.text.limits import ParseJob, SandboxedParser
+from raypipe.text.page_parser import ParseJob, SandboxedParser
 
 PAGES = "crag/dev_data.jsonl.bz2"
 ROUNDS = 6

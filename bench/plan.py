@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from raypipe.cli.opened import resolved
+from raypipe.api.session import load_recipe
 from raypipe.core import arrow
 from raypipe.core.config import Conf
 from raypipe.core.records import Citation, Question, Source, SourceKind, source_id
@@ -110,8 +110,8 @@ def main() -> None:
     argparse.ArgumentParser(description=__doc__, formatter_class=raw).parse_args()
     with tempfile.TemporaryDirectory(prefix="raypipe-plan-") as folder:
         store = Store.create(folder)
-        recipe = resolved(str(ROOT / "tests" / "fakes.yaml"), None, Conf((ROOT / "conf",)))
-        place = WorkerConfig(store.uri, "sorted", "cpu", 1)
+        recipe = load_recipe(str(ROOT / "tests" / "fakes.yaml"), None, Conf((ROOT / "conf",)))
+        place = WorkerConfig(store.uri, "transformers", "cpu", 1)
         pipe = Pipeline(
             store, recipe, place, TaskSizes(100, 10), inline, Progress(io.StringIO(), silent=True)
         )

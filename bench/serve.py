@@ -39,7 +39,7 @@ from fastapi import FastAPI, Request, Response
 from ray import serve
 
 from raypipe import synth
-from raypipe.cli.opened import resolved
+from raypipe.api.session import load_recipe
 from raypipe.core import arrow
 from raypipe.core.config import Conf
 from raypipe.core.records import Question
@@ -72,7 +72,7 @@ LAST_S = 20.0
 def main() -> None:
     args = _arguments()
     end = time.perf_counter() + args.seconds - LAST_S
-    recipe = resolved(args.recipe, args.models, Conf((ROOT / "conf",)))
+    recipe = load_recipe(args.recipe, args.models, Conf((ROOT / "conf",)))
     os.environ.setdefault("RAY_AUTH_MODE", "disabled")  # else Ray writes a token into the home folder
     os.environ.setdefault("RAY_worker_niceness", "0")  # as `raypipe serve` does
     # Before a table is opened: Lance is not to be forked.
@@ -175,7 +175,7 @@ def filled(folder: Path, recipe: Recipe, count: int, pages: int) -> tuple[list[Q
     store = Store.create(str(folder / "store"))
     with Progress(io.StringIO(), silent=True) as progress:
         ingest(store, [folder / "world"], "synth", progress)
-        place = WorkerConfig(store.uri, "sorted", "cpu", 2)
+        place = WorkerConfig(store.uri, "transformers", "cpu", 2)
         pipeline = Pipeline(store, recipe, place, TaskSizes(200, 50), inline, progress)
         questions = arrow.question.records(store.dataset("questions").to_table())
         pipeline.index(questions)
@@ -183,7 +183,7 @@ def filled(folder: Path, recipe: Recipe, count: int, pages: int) -> tuple[list[Q
 
 
 async def _bare(recipe: Recipe, store: Store, questions: list[Question], seconds: float) -> dict[str, Any]:
-    ask = QuestionExecutor(recipe, LocalKit(LanceIndex(searched(store, recipe)), "sorted", threads=1))
+    ask = QuestionExecutor(recipe, LocalKit(LanceIndex(searched(store, recipe)), "transformers", threads=1))
     await ask(questions[:2])  # models are loaded
     took, start = list[float](), time.perf_counter()
     for question in itertools.cycle(questions):
@@ -200,9 +200,9 @@ def _served(recipe: Recipe, store: Store) -> str:
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
-    face = ServerConfig(ApiKeys(open=True), RequestLimits(max_ongoing_requests=64, deadline_s=DEADLINE_S))
+    config = ServerConfig(ApiKeys(open=True), RequestLimits(max_ongoing_requests=64, deadline_s=DEADLINE_S))
     serving.start(
-        serving.build_application(recipe, WorkerConfig(store.uri, "sorted", "cpu", 1), 0, face),
+        serving.build_application(recipe, WorkerConfig(store.uri, "transformers", "cpu", 1), 0, config),
         "127.0.0.1",
         port,
     )
@@ -211,7 +211,7 @@ def _served(recipe: Recipe, store: Store) -> str:
 
 def _in_process(recipe: Recipe, store: Store) -> dict[str, Any]:
     """The app with its models in this process: no socket, no Serve."""
-    online = Answerer(recipe, LocalKit(None, "sorted", threads=1), store.uri)
+    online = Answerer(recipe, LocalKit(None, "transformers", threads=1), store.uri)
     app = create_app(online, ServerConfig(ApiKeys(open=True), RequestLimits(deadline_s=DEADLINE_S)))
     return {"transport": httpx.ASGITransport(app=app), "base_url": "http://here"}
 

@@ -30,7 +30,7 @@ import psutil
 sys.path.insert(0, str(Path(__file__).parent))
 from serve import ROOT, filled
 
-from raypipe.cli.opened import resolved
+from raypipe.api.session import load_recipe
 from raypipe.core.config import Conf
 from raypipe.core.records import Question
 
@@ -57,7 +57,7 @@ def main() -> int:
     args = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was started is ended
     with tempfile.TemporaryDirectory() as folder:
-        questions, store = filled(Path(folder), resolved(RECIPE, None, Conf((ROOT / "conf",))), 60, 5)
+        questions, store = filled(Path(folder), load_recipe(RECIPE, None, Conf((ROOT / "conf",))), 60, 5)
         with socket.socket() as s:
             s.bind(("127.0.0.1", 0))
             port = s.getsockname()[1]

@@ -1,16 +1,13 @@
 """The endpoint's builder, for Ray Serve's own commands: `serve run serve/local.yaml`.
 
-Reads arguments and the environment, as a command does; what they name is made in `raypipe.serving.ray`.
-Arguments: the fields of `raypipe.cli.serve.ServeArgs`.
+Reads arguments and the environment, as a command does, and builds the application of `raypipe.serving.ray`.
+Arguments: the fields of `raypipe.api.endpoint.ServeArgs`.
 """
-
-import os
-from pathlib import Path
 
 from ray.serve import Application
 
-from raypipe.cli.serve import ServeArgs
-from raypipe.cli.settings import from_environment
+from raypipe.api.endpoint import ServeArgs
+from raypipe.api.settings import from_environment
 from raypipe.core import config
 from raypipe.core.config import Where
 
@@ -19,4 +16,4 @@ from raypipe.core.config import Where
 def build(args: dict) -> Application:  # type: ignore[type-arg]
     """The application. Raises ConfError for unknown arguments: Serve itself takes any."""
     endpoint = config.build(ServeArgs, args, Where("serve", "args"))
-    return endpoint.application(from_environment(os.environ, Path.cwd()))
+    return endpoint.application(from_environment())

@@ -46,8 +46,8 @@ class Request(BaseHTTPRequestHandler):
 class ChatServer(ThreadingHTTPServer):
     """Calls `asked(request, body)` for each chat, in a thread of its own."""
 
-    def __init__(self, asked):
-        super().__init__(("127.0.0.1", 0), Request)
+    def __init__(self, asked, port=0):
+        super().__init__(("127.0.0.1", port), Request)
         self.asked, self.paths = asked, []
         self.url = f"http://127.0.0.1:{self.server_port}/v1"
         self._thread = threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.01})

@@ -23,6 +23,7 @@ os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's 15 means a thirtieth 
 os.environ.setdefault("RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S", "60")  # and Serve its proxy after 5 s
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # each of Ray's workers would compile the package again
+CONF = Path(__file__).parents[1] / "conf"
 HEAVY = ("ray", "torch", "vllm")
 ENGINE = "vllm.v1.engine.async_llm"
 TRACES = {"ray": "ray/session_*", "engine": "vllm_dist_*"}
@@ -45,10 +46,13 @@ def pytest_sessionfinish(session, exitstatus):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Whoever uses the session's Ray is marked so."""
+    """Whoever uses the session's Ray or engine is marked so. The engine comes last: idle, it takes a sixth of
+    a core from the others."""
     for item in items:
-        if "local_ray" in item.fixturenames:
-            item.add_marker("ray")
+        for fixture, marker in (("local_ray", "ray"), ("team", "engine")):
+            if fixture in item.fixturenames:
+                item.add_marker(marker)
+    items.sort(key=lambda item: item.get_closest_marker("engine") is not None)
 
 
 def pytest_collection_finish(session):
@@ -90,13 +94,14 @@ def data() -> Path:
 
 @pytest.fixture(scope="session")
 def local_ray():
-    """A Ray of two CPUs and four GPUs that are not there, started by this session and ended by it. Whoever
-    asks for a GPU gets a number for it and computes on a CPU."""
+    """Ray, and a cluster of four CPUs and four GPUs that are not there, which this session starts and ends:
+    room for the shared engine, an endpoint and a pool at the same time. Whoever asks for a GPU gets a number
+    for it and computes on a CPU."""
     import ray
 
     from raypipe.cluster import pools
 
-    pools.join("local", num_cpus=2, num_gpus=4, include_dashboard=False)
+    pools.join("local", num_cpus=4, num_gpus=4, include_dashboard=False)
     yield ray
     ray.shutdown()
 
@@ -107,6 +112,55 @@ def pools():
     from raypipe.cluster import pools
 
     return pools
+
+
+@pytest.fixture(scope="session")
+def serve_port(local_ray):
+    """Where the session's one Serve listens."""
+    import socket
+
+    from ray import serve
+    from ray.serve.config import HTTPOptions
+
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    serve.start(http_options=HTTPOptions(host="127.0.0.1", port=port))
+    yield port
+    serve.shutdown()
+
+
+@pytest.fixture(scope="session")
+def standins(tmp_path_factory) -> Path:
+    """conf/models.standin.yaml beside stand-ins of its own."""
+    from raypipe.cli.main import main
+
+    folder = tmp_path_factory.mktemp("standins")
+    assert main(["models", "standins", str(folder / ".cache/standins")]) == 0
+    (folder / "conf").mkdir()
+    return Path(shutil.copy(CONF / "models.standin.yaml", folder / "conf/models.standin.yaml"))
+
+
+@pytest.fixture(scope="session")
+def team(local_ray, pools, standins):
+    """The session's one engine, started as a job starts it, and gone afterwards with all its processes."""
+    from shared_engine import VLLM, WATCHDOG, engines_end, living
+
+    from raypipe.api.session import load_recipe
+    from raypipe.cluster.file import Cluster
+    from raypipe.core import config
+    from raypipe.core.config import Conf, Where
+
+    path = CONF / "clusters/laptop.yaml"
+    file = config.build(Cluster, config.read_yaml(path), Where(str(path)))
+    recipes = (load_recipe(name, str(standins), Conf((CONF,))) for name in ("crag-baseline", "db3-task1-700"))
+    made = pools.EngineGroup.of(file, [model for recipe in recipes for model in recipe.models()])
+    assert made is not None and len(made.models) == 1, "both recipes name one model"
+    made.preflight(pools.nodes())
+    before = set(living(VLLM, WATCHDOG))
+    with made.running():
+        yield made
+    assert engines_end(before), "an engine outlived its job"
 
 
 @pytest.fixture(scope="session")
@@ -164,7 +218,7 @@ class Filled:
 @pytest.fixture(scope="session")
 def filled(world, tmp_path_factory) -> Filled:
     """The invented world, indexed and answered with fakes that compute."""
-    from raypipe.cli.opened import resolved
+    from raypipe.api.session import load_recipe
     from raypipe.core import arrow
     from raypipe.core.config import Conf
     from raypipe.pipeline.driver import Pipeline, TaskSizes, inline
@@ -174,12 +228,12 @@ def filled(world, tmp_path_factory) -> Filled:
     from raypipe.store import Store
 
     here = Path(__file__).parent
-    recipe = resolved(str(here / "fakes.yaml"), None, Conf((here.parent / "conf",)))
+    recipe = load_recipe(str(here / "fakes.yaml"), None, Conf((here.parent / "conf",)))
     uri = str(tmp_path_factory.mktemp("filled") / "store")
     store = Store.create(uri)
     with Progress(io.StringIO(), silent=True) as progress:
         pipeline = Pipeline(
-            store, recipe, WorkerConfig(uri, "sorted", "cpu", 1), TaskSizes(50, 3), inline, progress
+            store, recipe, WorkerConfig(uri, "transformers", "cpu", 1), TaskSizes(50, 3), inline, progress
         )
         ids = ingest(store, [world], "synth", progress).questions
         asked = arrow.question.records(store.rows("questions", "id", ids))

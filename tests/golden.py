@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from raypipe.core import arrow
 from raypipe.core.digests import model_identity
 from raypipe.core.kg import FactsRef
 from raypipe.core.protocols import GraphRef
+from raypipe.core.records import ABSTAINED, ANSWERED, IDK, SKIPPED_REPLY, Question, Reply
 from raypipe.kg.language.example_bank import ExampleBank, ExampleGroup
 from raypipe.models.kit import LocalKit
 from raypipe.recipes.executor import fine
@@ -82,7 +84,7 @@ QUESTION: Mapping[str, Any] = {
         domain="domain",
         trace="trace",
     ),
-    "demote": Demote(reply="kg", facts="facts"),
+    "demote": Demote(reply="said", facts="games", recent=("win", "late")),
     "facts": Facts(
         table=ByLabel(
             FactsRule(table=PUBLIC, by="year", triggers=("won", "win")),
@@ -124,6 +126,22 @@ QUESTION: Mapping[str, Any] = {
 }
 
 
+def heard(rows: list[Question]) -> list[Question]:
+    """The rows with what a language model says of a graph's facts. `demote` is about the first three: a
+    question that is called invalid, one whose games were none, and an answer that stays."""
+    replies = [
+        ("The premise is Invalid.", "Velora is a film."),
+        ("They won 31 games.", "There is no match of Brask Rovers."),
+        ("41.2", "There is no match of Tarn Holdings."),
+    ]
+    given = [(Reply(s, ANSWERED), Reply(f, ANSWERED)) for s, f in replies]
+    given += [(SKIPPED_REPLY, Reply(IDK, ABSTAINED))] * (len(rows) - len(given))
+    return [
+        replace(q, replies={**q.replies, "said": said, "games": games})
+        for q, (said, games) in zip(rows, given, strict=True)
+    ]
+
+
 def chain() -> dict[str, Trial]:
     """Every step of the table over the golden rows."""
     links: dict[str, Trial] = {}
@@ -142,6 +160,7 @@ def chain() -> dict[str, Trial]:
     rows = questions()
     for verb, cls in QUESTION_STEPS.items():
         step = QUESTION.get(verb) or cls()
+        rows = heard(rows) if verb == "demote" else rows
         links[verb] = Trial(step, kit, rows, run(step, kit, rows))
         rows = links[verb].out
     return links

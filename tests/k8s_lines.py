@@ -42,7 +42,7 @@ def problems(validator, tree):
 
 FREE = (
     r"\.metadata\.labels\..*",  # for people who look; pods' own labels are in a rule
-    # Nobody else says these names.
+    # No other file has these names.
     r"(NetworkPolicy|PodDisruptionBudget|PodMonitor|PrometheusRule|CronJob)\.metadata\.name",
     r"\.containers\.\d+\.name|\.groupName",
     r"\.rayStartParams",  # none
@@ -73,7 +73,7 @@ def leaves(tree, path=()):
 
 def flipped(tree, path):
     """The tree without the value at a path, and with another of its type there. A tree that is no manifest
-    any more, without its kind or name, is none of these: nobody could apply it."""
+    any more, without its kind or name, is none of these: it could not be applied."""
     for value in (None, *_others(tree, path)):
         changed = copy.deepcopy(tree)
         inner = changed

@@ -47,7 +47,7 @@ KINDS = {
     "RayJob": "ray.io/v1",
     "RayService": "ray.io/v1",
 }
-"""All that may stand in a manifest. A Secret is made by whoever has it, and a Deployment by KubeRay."""
+"""The kinds that a manifest may hold. Operators make Secrets, KubeRay makes Deployments."""
 
 SAID = {  # by other manifests, and by docs/operations.md
     "Namespace": ("raypipe",),

@@ -1,4 +1,4 @@
-"""What the manifests must keep, whoever changes them: here rules on jobs, on groups of workers and on what
+"""Rules that the manifests must keep: here those on jobs, on groups of workers and on what
 outlives a failure; those on pods are in `k8s_pods`, on networks and metrics in `k8s_network`."""
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def what_grows_has_bounds(trees: Trees) -> Iterator[str]:
     for c in clusters(trees):
         if not c.get("enableInTreeAutoscaling"):
             uneven = [g for g in c["workerGroupSpecs"] if g["minReplicas"] != g["maxReplicas"]]
-            yield from (f"{g['groupName']}: nobody makes it grow" for g in uneven)
+            yield from (f"{g['groupName']}: nothing scales it" for g in uneven)
     for c in growing(trees):
         o = c["autoscalerOptions"]
         templates = [c["headGroupSpec"]["template"], *(g["template"] for g in c["workerGroupSpecs"])]

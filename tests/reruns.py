@@ -5,7 +5,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from raypipe.cli.opened import resolved
+from raypipe.api.session import load_recipe
 from raypipe.core.config import Conf
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.pipeline.driver import Pipeline, TaskSizes, inline
@@ -39,10 +39,12 @@ class Bench:
     def pipeline(self, text=FAKES, sizes=SIZES, runner=inline):
         (self.folder / "fakes.yaml").write_text(text)
         (self.folder / "models.yaml").write_text(MODELS)
-        recipe = resolved(str(self.folder / "fakes.yaml"), str(self.folder / "models.yaml"), CONF)
+        recipe = load_recipe(str(self.folder / "fakes.yaml"), str(self.folder / "models.yaml"), CONF)
         store = Store.create(str(self.folder / "store"))
         silent = Progress(io.StringIO(), silent=True)
-        return Pipeline(store, recipe, WorkerConfig(store.uri, "sorted", "cpu", 1), sizes, runner, silent)
+        return Pipeline(
+            store, recipe, WorkerConfig(store.uri, "transformers", "cpu", 1), sizes, runner, silent
+        )
 
     def run(self, text=FAKES, data=None, pipe=None, out="out"):
         """Step -> (planned, asked), step -> plan; after holding every run to its plan. What an attempt that

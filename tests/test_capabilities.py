@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from raypipe.cli.opened import resolved
+from raypipe.api.session import load_recipe
 from raypipe.core import arrow
 from raypipe.core.config import Conf
 from raypipe.core.records import parse_chunk_id
@@ -16,7 +16,7 @@ from raypipe.pipeline.driver import Pipeline, TaskSizes, inline, searched
 from raypipe.pipeline.ingest import ingest
 from raypipe.pipeline.tasks import WorkerConfig
 from raypipe.report.progress import Progress
-from raypipe.serving.request import answer_over
+from raypipe.serving.documents import answer_over_documents
 from raypipe.store import Store
 from raypipe.store.index import LanceIndex
 
@@ -60,10 +60,15 @@ def filled(tmp_path):
         recipe_file.write_text(edit((HERE / "fakes.yaml").read_text()))
         data.write_text("\n".join(json.dumps(x) for x in lines))
         store = Store.create(str(tmp_path / name))
-        recipe = resolved(str(recipe_file), None, CONF)
+        recipe = load_recipe(str(recipe_file), None, CONF)
         with Progress(io.StringIO(), silent=True) as progress:
             pipe = Pipeline(
-                store, recipe, WorkerConfig(store.uri, "sorted", "cpu", 1), TaskSizes(50, 4), inline, progress
+                store,
+                recipe,
+                WorkerConfig(store.uri, "transformers", "cpu", 1),
+                TaskSizes(50, 4),
+                inline,
+                progress,
             )
             ids = ingest(store, [data], "crag", progress).questions
             stored = {q.id: q for q in arrow.question.records(store.rows("questions", "id", ids))}
@@ -102,9 +107,9 @@ def test_a_new_embedder_makes_a_new_table_and_leaves_the_old_one_readable(filled
     models = Path(old.store.uri).parent / "models.yaml"
     text = (HERE.parent / "conf/models.yaml").read_text()
     models.write_text(text.replace("loader: hash\n  dim: 256", "loader: hash\n  dim: 128"))
-    other = resolved(str(models.with_name("made.yaml")), str(models), CONF)
+    other = load_recipe(str(models.with_name("made.yaml")), str(models), CONF)
     with Progress(io.StringIO(), silent=True) as progress:
-        new = Pipeline(old.store, other, old.place, old.sizes, inline, progress)
+        new = Pipeline(old.store, other, old.worker, old.sizes, inline, progress)
         new.index(None)
     [before], [after] = old.recipe.embedders(), new.recipe.embedders()
     assert old.vectors_table(before) != new.vectors_table(after)
@@ -144,7 +149,7 @@ def test_documents_sent_with_a_question_are_parsed_only_if_the_shortlist_keeps_t
     pipe, [question], [stored] = filled([line("q", PLANTED, results)])
     named = set(question.sources())
     sources = [s for s in arrow.source.records(pipe.store.dataset("sources").to_table()) if s.id in named]
-    done = asyncio.run(answer_over(pipe.recipe, LocalKit(None), question, sources))
+    done = asyncio.run(answer_over_documents(pipe.recipe, LocalKit(None), question, sources))
     pages = {s.id for s in sources if s.kind == "page"}
     texts = asyncio.run(done.index.source_texts(sorted(pages)))
     assert sum(text is not None for text in texts) == 5

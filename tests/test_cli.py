@@ -106,7 +106,7 @@ def test_a_model_that_is_not_here_is_exit_code_4_with_the_way_to_get_it(capsys, 
 def test_too_few_cpus_are_exit_code_5_with_numbers_before_anything_starts(capsys, local_ray, world, tmp_path):
     text = (HERE.parent / "conf/clusters/laptop.yaml").read_text()
     cluster = tmp_path / "big.yaml"
-    cluster.write_text(text.replace("embed:  {actors: 2, cpus: 1}", "embed:  {actors: 3, cpus: 1}"))
+    cluster.write_text(text.replace("embed:  {actors: 2, cpus: 1}", "embed:  {actors: 5, cpus: 1}"))
     code, _, err = run(
         capsys,
         "eval",
@@ -120,7 +120,7 @@ def test_too_few_cpus_are_exit_code_5_with_numbers_before_anything_starts(capsys
         "--out",
         tmp_path / "o",
     )
-    assert code == 5 and "pool embed: 3 actors x 1 CPU = 3 CPU, the cluster has 2" in err
+    assert code == 5 and "pool embed: 5 actors x 1 CPU = 5 CPU, the cluster has 4" in err
 
 
 def test_a_second_eval_neither_starts_ray_nor_imports_it(bench):
@@ -135,7 +135,7 @@ sys.exit(code)
 """
     env = {**os.environ, "RAY_ADDRESS": "local", "RAYPIPE_HOME": str(bench.folder)}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
-    assert done.returncode == 0 and "6 of 6 answers were there before" in done.stdout, done.stderr
+    assert done.returncode == 0 and "0 new answers, 6 reused" in done.stdout, done.stderr
 
 
 @pytest.mark.ray
@@ -158,7 +158,7 @@ def test_a_dry_run_checks_and_plans_and_does_nothing(capsys, local_ray, world, t
     planned = json.loads(out)
     assert code == 0 and not (tmp_path / "o").exists()
     assert {s["step"]: s["max_calls"] for s in planned["steps"]}["parse"] > 0
-    assert planned["placement"]["pools"][0]["who"] == "pool parse"
+    assert planned["placement"]["pools"][0]["name"] == "pool parse"
     code, out, _ = run(capsys, *args, "--json")
     assert json.loads(out)["steps"] == planned["steps"], "nothing was done meanwhile"
 
@@ -204,12 +204,12 @@ def test_eval_json_is_one_object_with_the_fields_that_programs_rely_on(capsys, l
 
 
 def test_a_run_without_out_takes_no_other_runs_folder(tmp_path):
-    from raypipe.cli.runs import _unused
+    from raypipe.api.paths import unused
 
     now = time.struct_time((2026, 3, 1, 9, 5, 7, 6, 60, 0))
     taken = []
     for _ in range(3):
-        taken.append(_unused(tmp_path / "runs", now))
+        taken.append(unused(tmp_path / "runs", now))
         taken[-1].mkdir(parents=True)
     assert [f.name for f in taken] == ["2026-03-01-090507", "2026-03-01-090507-2", "2026-03-01-090507-3"]
 
@@ -325,7 +325,7 @@ def test_synth_then_ingest_counts_what_was_written(capsys, tmp_path):
     bad.write_text('{"broken": \n[]\n')
     code, out, _ = run(capsys, "ingest", bad, "--store", tmp_path / "s")
     assert code == 0 and re.search("faults +2\n", out), out
-    assert re.search("left out, bad json +1\n", out) and re.search("left out, not object +1\n", out), out
+    assert re.search("omitted, bad json +1\n", out) and re.search("omitted, not object +1\n", out), out
 
 
 def test_doctor_says_what_mends_what_is_missing(capsys, tmp_path):

@@ -8,14 +8,12 @@ import io
 import json
 import os
 import runpy
-import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -24,12 +22,11 @@ import psutil
 import publicdata
 import pytest
 import yaml
+from shared_engine import VLLM, WATCHDOG, engines_end, living, ours
 
-from raypipe.cli.main import main
-from raypipe.cli.opened import resolved
-from raypipe.cluster.file import Cluster
-from raypipe.core import arrow, config
-from raypipe.core.config import Conf, Where
+from raypipe.api.session import load_recipe
+from raypipe.core import arrow
+from raypipe.core.config import Conf
 from raypipe.core.digests import model_identity
 from raypipe.core.llm import Generated, Message, Sampling
 from raypipe.evaluation.evaluate import Evaluation, evaluate
@@ -54,27 +51,6 @@ pytestmark = [
 ROOT = Path(__file__).parents[1]
 CONF = Conf((ROOT / "conf",))
 SMALL, WHOLE = "crag-baseline", "db3-task1-700"
-VLLM, GUARD = "VLLM::", "models/watchdog.py"  # titles of vLLM's own processes, and who ends them
-
-
-def living(*titles):
-    """Living processes, by what their command line has: vLLM gives its own a title."""
-    found = {}
-    for process in psutil.process_iter():
-        try:
-            if any(title in " ".join(process.cmdline()) for title in titles):
-                found[process.pid] = process
-        except psutil.Error:
-            continue
-    return found
-
-
-def engines_end(before, seconds=30):
-    """Whether every engine that was not there before is gone, after some waiting."""
-    end = time.monotonic() + seconds
-    while (left := living(VLLM, GUARD).keys() - before) and time.monotonic() < end:
-        time.sleep(0.2)
-    return not left
 
 
 def free_port():
@@ -83,18 +59,9 @@ def free_port():
         return s.getsockname()[1]
 
 
-@pytest.fixture(scope="module")
-def models(tmp_path_factory):
-    """conf/models.standin.yaml beside stand-ins of its own."""
-    folder = tmp_path_factory.mktemp("standins")
-    assert main(["models", "standins", str(folder / ".cache/standins")]) == 0
-    (folder / "conf").mkdir()
-    return shutil.copy(ROOT / "conf/models.standin.yaml", folder / "conf/models.standin.yaml")
-
-
 @dataclass
 class Server:
-    """`vllm serve` over the stand-in, which is loading at first."""
+    """`vllm serve` over the stand-in."""
 
     process: subprocess.Popen
     url: str
@@ -124,10 +91,10 @@ class Server:
 
 
 @pytest.fixture(scope="module")
-def server(models, tmp_path_factory):
-    """It loads while other tests run. Its flags make it compute what an engine of ours does."""
+def server(standins, tmp_path_factory):
+    """Its flags make it compute what an engine of ours does."""
     port, log = free_port(), tmp_path_factory.mktemp("vllm") / "serve.log"
-    folder = Path(models).parents[1] / ".cache/standins/chat"
+    folder = standins.parents[1] / ".cache/standins/chat"
     held = {"backend": "xgrammar", "disable_any_whitespace": True}
     # What `vllm serve` runs: that command looks for a distribution called vllm, which the CPU build is not.
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder)]
@@ -144,47 +111,21 @@ def server(models, tmp_path_factory):
     made.end()
 
 
-@dataclass
-class Job:
-    """What a job has: its engines, and how to end them before the tests do."""
-
-    team: object  # pools.EngineGroup
-    ends: ExitStack
-    before: set  # pids of engines that were there before it
-
-
-@pytest.fixture(scope="module")
-def job(local_ray, models, server):
-    """One engine, started as a job starts it, and gone afterwards with all its processes."""
-    from raypipe.cluster import pools
-
-    path = CONF.find("clusters", "laptop")
-    file = config.build(Cluster, config.read_yaml(path), Where(str(path)))
-    wanted = [m for name in (SMALL, WHOLE) for m in resolved(name, str(models), CONF).models()]
-    made = pools.EngineGroup.of(file, wanted)
-    assert made is not None and len(made.models) == 1, "both recipes name one model"
-    made.preflight(pools.nodes())
-    before = set(living(VLLM, GUARD))
-    with ExitStack() as ends:
-        ends.enter_context(made.at_work())
-        yield Job(made, ends, before)
-
-
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
     return Store.create(str(tmp_path_factory.mktemp("engine") / "store"))
 
 
-def run(recipe, job, store, data, out, fresh=False, on_ray=True, **place) -> tuple[Pipeline, Evaluation]:
+def run(recipe, team, store, data, out, fresh=False, on_ray=True, **place) -> tuple[Pipeline, Evaluation]:
     """An eval whose answers are made on Ray, beside the job's engine, or in this process by the same engine.
     The corpus half, which is tested elsewhere, is done in this process."""
     from raypipe.cluster import pools
 
     def runner(verb, fill, parts):
-        there = job.team.engines.answer if on_ray and verb == "answer" else None
+        there = team.engines.answer if on_ray and verb == "answer" else None
         return pools.run_tasks(fill, parts, there) if there else inline(verb, fill, parts)
 
-    where = WorkerConfig(store.uri, "sorted", "cpu", 2, job.team.names, **place)
+    where = WorkerConfig(store.uri, "transformers", "cpu", 2, team.names, **place)
     with Progress(io.StringIO(), silent=True) as progress:
         pipeline = Pipeline(store, recipe, where, TaskSizes(100, 5), runner, progress)
         done = evaluate(pipeline, [data], "crag", 10, "official", out, fresh=fresh)
@@ -200,10 +141,11 @@ def generated(done):
 
 
 def test_a_recipe_answers_every_question_asks_nothing_twice_and_fresh_asks_again(
-    models, job, store, world, tmp_path
+    standins, team, store, world, tmp_path
 ):
-    recipe, outs = resolved(SMALL, str(models), CONF), [tmp_path / name for name in ("one", "two", "three")]
-    first = run(recipe, job, store, world, outs[0])[1]
+    recipe = load_recipe(SMALL, str(standins), CONF)
+    outs = [tmp_path / name for name in ("one", "two", "three")]
+    first = run(recipe, team, store, world, outs[0])[1]
     answers = said(outs[0])
     assert len(answers) == 6 and len({p["prediction"] for p in answers}) == 6, "each has an answer of its own"
     assert all(p["outcome"] == "answered" and p["prediction"] and p["source"] == "web" for p in answers)
@@ -211,18 +153,18 @@ def test_a_recipe_answers_every_question_asks_nothing_twice_and_fresh_asks_again
     assert step.computed == 6 and step.faults == 0
     assert step.prompt_tokens > 6 * 100 and step.generated_tokens >= 6 * 40
     assert first.report.answer_cut.tokens == 75 and first.report.answer_cut.tokenizer == "llama-2-tokens"
-    second = run(recipe, job, store, world, outs[1])[1]
+    second = run(recipe, team, store, world, outs[1])[1]
     assert second.reused == 6 and not any(s.computed for s in second.report.steps)
-    again = run(recipe, job, store, world, outs[2], fresh=True, on_ray=False)[1]
+    again = run(recipe, team, store, world, outs[2], fresh=True, on_ray=False)[1]
     assert generated(again).computed == 6
     assert sum(s.computed for s in again.report.steps) == 6, "vectors and scores are cached"
     assert said(outs[0]) == said(outs[1]) == said(outs[2])
 
 
-def test_all_workers_and_this_process_share_the_one_engine(job):
-    [model] = job.team.models
-    assert list(job.team.names) == [model_identity(model)] and len(job.team.names[model_identity(model)]) == 1
-    generate = LocalKit(None, engines=job.team.names).generator(model)
+def test_all_workers_and_this_process_share_the_one_engine(team):
+    [model] = team.models
+    assert list(team.names) == [model_identity(model)] and len(team.names[model_identity(model)]) == 1
+    generate = LocalKit(None, engines=team.names).generator(model)
     [reply] = asyncio.run(generate([(Message("user", "Who built the bridge?"),)], Sampling(max_tokens=5)))
     assert reply.generated_tokens == 5
 
@@ -253,10 +195,10 @@ def answers_of(pipeline, store):
 
 
 @pytest.fixture(scope="module")
-def ten(models, job, pages, tmp_path_factory):
+def ten(standins, team, pages, tmp_path_factory):
     folder = tmp_path_factory.mktemp("ten")
-    recipe, store = resolved(WHOLE, str(models), CONF), Store.create(str(folder / "store"))
-    pipeline, _ = run(recipe, job, store, pages, folder / "out")
+    recipe, store = load_recipe(WHOLE, str(standins), CONF), Store.create(str(folder / "store"))
+    pipeline, _ = run(recipe, team, store, pages, folder / "out")
     return Done(recipe, store, answers_of(pipeline, store), said(folder / "out"))
 
 
@@ -293,7 +235,7 @@ WEB = ("shortlist", "dense", "fuse", "rerank", "generate:web")
     "name", ["db3-task1-700-public", "db3-task1-2000-public", "db3-task2", "db3-task3", "weknow"]
 )
 def test_what_the_graph_or_public_data_answered_asks_nothing_of_the_web(
-    models, job, ten, graphs, pages, tmp_path, name
+    standins, team, ten, graphs, pages, tmp_path, name
 ):
     text = (ROOT / f"conf/recipes/{name}.yaml").read_text()
     for old, new in next(edits for start, edits in EDITS.items() if name.startswith(start)):
@@ -303,8 +245,8 @@ def test_what_the_graph_or_public_data_answered_asks_nothing_of_the_web(
         (tmp_path / file).parent.mkdir(exist_ok=True)
         (tmp_path / file).write_text(held)
     files = Conf((tmp_path, ROOT / "conf"))
-    recipe = resolved(str(tmp_path / "made.yaml"), str(models), files, graphs)
-    pipeline, done = run(recipe, job, ten.store, pages, tmp_path / "out", on_ray=False)
+    recipe = load_recipe(str(tmp_path / "made.yaml"), str(standins), files, graphs)
+    pipeline, done = run(recipe, team, ten.store, pages, tmp_path / "out", on_ray=False)
     answers, steps = answers_of(pipeline, ten.store), {s.step: s for s in done.report.steps}
     assert len(answers) == 10 and not any(
         r.fault for q in answers for n, r in q.replies.items() if n != "web"
@@ -319,15 +261,15 @@ def test_what_the_graph_or_public_data_answered_asks_nothing_of_the_web(
     assert asked.computed + asked.cached == 10 - len(found), "the recipe of before may have asked the same"
 
 
-def test_an_engine_killed_with_calls_in_flight_loses_no_row(job):
+@pytest.mark.drill
+def test_an_engine_killed_with_calls_in_flight_loses_no_row(team):
     """The actor that holds it; `make drill` kills its worker and its core, too."""
     from raypipe.models import actors
 
-    client = actors.find(job.team.names[model_identity(job.team.models[0])][0])
+    client = actors.find(team.names[model_identity(team.models[0])][0])
     texts = [f"The bridge of {i} " * (1 + i % 30) + f"\nWho was number {i}?" for i in range(40)]
     chats = [(Message("user", text),) for text in texts]
-    ours = psutil.Process().children(recursive=True)
-    cores = {p.pid: p for p in ours if p.pid in living("VLLM::EngineCore")}
+    cores = ours("VLLM::EngineCore")
 
     async def ask():
         replies = await client.generate(chats, Sampling(max_tokens=120))
@@ -339,7 +281,7 @@ def test_an_engine_killed_with_calls_in_flight_loses_no_row(job):
         assert not call.done()
         parents = {p.ppid(): " ".join(psutil.Process(p.ppid()).cmdline()) for p in cores.values()}
         actors = [pid for pid, title in parents.items() if "EngineActor" in title]
-        assert len(actors) == 1, f"cores and who holds them: {parents}, ours: {ours}"
+        assert len(actors) == 1, f"cores and who holds them: {parents}"
         psutil.Process(actors[0]).kill()
         return await call
 
@@ -347,19 +289,20 @@ def test_an_engine_killed_with_calls_in_flight_loses_no_row(job):
     assert asyncio.run(disturbed()) == calm and len(set(calm)) == 40
 
 
+@pytest.mark.drill
 def test_the_same_recipe_through_an_openai_server_gives_equal_answers(
-    models, job, server, ten, pages, tmp_path
+    standins, team, server, ten, pages, tmp_path
 ):
-    tree = yaml.safe_load(Path(models).read_text())
+    tree = yaml.safe_load(standins.read_text())
     tree["llama-3-8b"] = {
         "kind": "generator", "loader": "openai", "endpoint": "here", "model": "tiny", "max_tokens": 8192,
         "tokenizer": "llama-2-tokens",
     }  # fmt: skip
-    file = Path(models).with_name("models.openai.yaml")
+    file = standins.with_name("models.openai.yaml")
     file.write_text(yaml.safe_dump(tree))
-    recipe = resolved(WHOLE, str(file), CONF)
+    recipe = load_recipe(WHOLE, str(file), CONF)
     at = {"here": EndpointAddress(server.ready(), dialect="vllm")}
-    _, done = run(recipe, job, ten.store, pages, tmp_path, endpoints=at)
+    _, done = run(recipe, team, ten.store, pages, tmp_path, endpoints=at)
     assert generated(done).computed == 10 and generated(done).prompt_tokens > 10_000
     assert said(tmp_path) == ten.said
 
@@ -376,41 +319,46 @@ class Nobody(LocalKit):
 
 def fallback():
     """An extract step that asks models of words alone, and always answers."""
-    recipe = resolved(str(ROOT / "tests/fakes.yaml"), None, CONF)
+    recipe = load_recipe(str(ROOT / "tests/fakes.yaml"), None, CONF)
     [extract] = [s.step for s in recipe.question if isinstance(s.step, Extract)]
     return replace(extract, threshold=0.0)
 
 
-@pytest.fixture(scope="module")
-def endpoint(job, ten, server):
-    """A client of the endpoint over the job's store; its engine is its own, and all others are gone. While it
-    is away, the best sentence answers."""
-    from ray import serve
+@dataclass
+class Endpoint:
+    """A client of the endpoint, and the pids of engines that are not its own."""
 
+    client: httpx.Client
+    others: set
+
+    def core(self):
+        """The process in which its engine computes."""
+        [found] = [p for pid, p in ours("VLLM::EngineCore").items() if pid not in self.others]
+        return found
+
+
+@pytest.fixture(scope="module")
+def endpoint(ten, serve_port):
+    """Over the job's store, with an engine of its own. While that is away, the best sentence answers."""
     from raypipe.serving import ray
 
-    server.end()
-    job.ends.close()
-    assert engines_end(job.before), "an engine outlived the job or the server"
-    before, port = set(living(VLLM, GUARD)), free_port()
-    place = WorkerConfig(ten.store.uri, "sorted", "cpu", 1)
+    others = set(living(VLLM, WATCHDOG))
+    place = WorkerConfig(ten.store.uri, "transformers", "cpu", 1)
     try:
-        ray.start(
-            ray.build_application(ten.recipe, place, 0, policy=DegradePolicy(fallback())), "127.0.0.1", port
-        )
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=120) as client:
-            yield client
+        app = ray.build_application(ten.recipe, place, 0, policy=DegradePolicy(fallback()))
+        ray.start(app, "127.0.0.1", serve_port)
+        with httpx.Client(base_url=f"http://127.0.0.1:{serve_port}", timeout=120) as client:
+            yield Endpoint(client, others)
     finally:
         ray.stop()
-        serve.shutdown()
-    assert engines_end(before), "the endpoint's engine outlived it"
+    assert engines_end(others), "the endpoint's engine outlived it"
 
 
 def test_the_ten_real_questions_through_http_have_equal_hits_prompts_and_answers(endpoint, ten):
     def ask(question):
         body = {"query": question.text, "time": question.asked_at, "include": ["hits", "prompts"]}
         body["deadline_s"] = 120  # ten at once on a CPU
-        return endpoint.post("/v1/answer", json=body).json()
+        return endpoint.client.post("/v1/answer", json=body).json()
 
     with ThreadPoolExecutor(10) as threads:
         replies = list(threads.map(ask, ten.answers))
@@ -439,13 +387,6 @@ def test_the_ten_real_questions_through_http_have_equal_hits_prompts_and_answers
     assert flips == 0, "on a CPU a reply does not depend on its neighbours in the batch"
 
 
-def core():
-    """The process in which the endpoint's engine computes."""
-    ours = {p.pid for p in psutil.Process().children(recursive=True)}
-    [found] = [p for pid, p in living("VLLM::EngineCore").items() if pid in ours]
-    return found
-
-
 def until_unfinished(chats):
     """Waits until the endpoint's engine counts so many chats that it has not ended."""
     from ray import serve
@@ -465,26 +406,26 @@ def test_a_client_that_goes_takes_its_chat_out_of_the_engine(endpoint, ten, stre
     body = {"query": job.text, "time": job.asked_at, "deadline_s": 120}
     raw = json.dumps({**body, "stream": streams}).encode()
     head = "POST /v1/answer HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
-    engine = core()
+    engine = endpoint.core()
     engine.suspend()  # so that it cannot be done before the client goes
     try:
-        with socket.create_connection((endpoint.base_url.host, endpoint.base_url.port)) as client:
+        with socket.create_connection(("127.0.0.1", endpoint.client.base_url.port)) as client:
             client.sendall(f"{head}content-length: {len(raw)}\r\n\r\n".encode() + raw)
             until_unfinished(1)
         until_unfinished(0)
     finally:
         engine.resume()
-    assert endpoint.post("/v1/answer", json=body).json()["answer"] == job.answer
+    assert endpoint.client.post("/v1/answer", json=body).json()["answer"] == job.answer
 
 
+@pytest.mark.drill
 def test_an_engine_killed_amid_an_answer_is_named_in_it_and_the_next_is_answered_by_another(endpoint, ten):
-    """The last of all: it ends the engine."""
     [job, *_] = ten.answers
     body = {"query": job.text, "time": job.asked_at, "deadline_s": 120}
-    engine = core()
+    engine = endpoint.core()
     engine.suspend()  # so that it has the question in hand when it dies
     with ThreadPoolExecutor(1) as thread:
-        asking = thread.submit(endpoint.post, "/v1/answer", json=body)
+        asking = thread.submit(endpoint.client.post, "/v1/answer", json=body)
         until_unfinished(1)
         engine.kill()
         said = asking.result(timeout=120).json()
@@ -492,7 +433,7 @@ def test_an_engine_killed_amid_an_answer_is_named_in_it_and_the_next_is_answered
     [citation] = said["citations"]
     assert said["answer"] in citation["quote"] != "", "the fallback quotes the best sentence"
     end = time.monotonic() + 240
-    while (said := endpoint.post("/v1/answer", json=body).json())["degraded"]:
+    while (said := endpoint.client.post("/v1/answer", json=body).json())["degraded"]:
         assert time.monotonic() < end, said
     assert (said["answer"], said["outcome"]) == (job.answer, job.outcome)
-    assert endpoint.get("/readyz").json() == {"status": "ready", "unavailable": []}
+    assert endpoint.client.get("/readyz").json() == {"status": "ready", "unavailable": []}

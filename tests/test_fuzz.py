@@ -2,7 +2,7 @@
 described."""
 
 import pytest
-from face import served
+from http_app import served
 from hypothesis import HealthCheck, given, settings
 
 from raypipe.models.kit import LocalKit
@@ -29,8 +29,8 @@ ROUTES = [
 
 @pytest.fixture(scope="module")
 def described(filled):
-    face = ServerConfig(ApiKeys.of([KEY]))
-    app = served(Answerer(filled.recipe, LocalKit(None, "sorted"), filled.store.uri), face)
+    config = ServerConfig(ApiKeys.of([KEY]))
+    app = served(Answerer(filled.recipe, LocalKit(None, "transformers"), filled.store.uri), config)
     return schemathesis.openapi.from_asgi("/openapi.json", app, headers=AUTH)
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from raypipe.api.session import endpoint_addresses, load_recipe
+from raypipe.api.settings import from_environment
 from raypipe.cli.main import main
-from raypipe.cli.opened import addresses, resolved
-from raypipe.cli.settings import from_environment
 from raypipe.cluster.capacity import preflight
 from raypipe.cluster.file import Cluster, Engines, Pool
 from raypipe.core import config
@@ -23,7 +23,7 @@ from raypipe.models import catalog
 from raypipe.models.kit import LocalKit
 from raypipe.models.load import EndpointAddress
 from raypipe.pipeline.driver import Pipeline, TaskSizes, inline
-from raypipe.pipeline.tasks import TextsTask, WorkerConfig, placed
+from raypipe.pipeline.tasks import TextsTask, WorkerConfig, with_worker
 from raypipe.report.progress import Progress
 from raypipe.store import Store
 
@@ -71,14 +71,14 @@ def test_an_endpoint_is_the_cluster_files_and_its_key_the_environments_and_shown
         Where("c"),
     )
     with pytest.raises(ConfError, match="environment variable SOME_KEY"):
-        addresses(file, [model], {})
-    found = addresses(file, [model], {"SOME_KEY": KEY})
+        endpoint_addresses(file, [model], {})
+    found = endpoint_addresses(file, [model], {"SOME_KEY": KEY})
     assert found["here"].key == KEY
-    place = WorkerConfig("store", "sorted", "cpu", 1, endpoints=found)
+    place = WorkerConfig("store", "transformers", "cpu", 1, endpoints=found)
     settings = from_environment({"SOME_KEY": KEY}, tmp_path)
     for thing in (found, place, place.kit(None), settings, file):
         assert KEY not in repr(thing)
-    assert addresses(file, [], {}) == {}, "a key that nobody needs is not asked for"
+    assert endpoint_addresses(file, [], {}) == {}, "a key that nobody needs is not asked for"
 
 
 def test_a_kit_says_what_is_missing_for_a_generator(tmp_path):
@@ -139,7 +139,7 @@ def team(pools, tmp_path):
 def test_a_laptop_of_two_cores_has_room_for_an_engine_and_the_workers_beside_it(team):
     team(LAPTOP).preflight([{"CPU": 2.0}])
     with pytest.raises(
-        ClusterTooSmall, match=r"beside 1 engines of 0.5 CPU in all = 1.5 CPU, the cluster has 1"
+        ClusterTooSmall, match=r"and 1 engines of 0.5 CPU in all = 1.5 CPU, the cluster has 1"
     ):
         team(LAPTOP).preflight([{"CPU": 1.0}])
 
@@ -153,7 +153,7 @@ def test_a_model_over_several_gpus_takes_them_whole(team):
 
 
 def test_recipes_without_a_language_model_start_no_engine_and_a_cluster_without_room_says_so(pools, tmp_path):
-    assert pools.EngineGroup.of(LAPTOP, resolved("local", None, CONF).models()) is None
+    assert pools.EngineGroup.of(LAPTOP, load_recipe("local", None, CONF).models()) is None
     bare = replace(LAPTOP, engines=None)
     model = replace(entry(tmp_path, kind="generator", loader="scripted"), loader="vllm")
     with pytest.raises(ConfError, match="has no `engines`"):
@@ -172,8 +172,8 @@ def test_an_engine_pool_needs_actors():
 def evaluated(tmp_path, world, out, fresh=False, recipe="db3-task1-700"):
     store = Store.create(str(tmp_path / "store"))
     with Progress(io.StringIO(), silent=True) as progress:
-        made = resolved(recipe, FAKES, CONF)
-        place = WorkerConfig(store.uri, "sorted", "cpu", 1)
+        made = load_recipe(recipe, FAKES, CONF)
+        place = WorkerConfig(store.uri, "transformers", "cpu", 1)
         pipeline = Pipeline(store, made, place, TaskSizes(50, 3), inline, progress)
         return evaluate(pipeline, [world], "crag", None, "official", tmp_path / out, fresh=fresh)
 
@@ -290,6 +290,6 @@ def test_an_engine_that_no_node_can_hold_is_refused(team):
 
 
 def test_each_pool_gives_its_workers_its_own_threads():
-    place = WorkerConfig("store", "sorted", "cpu", 1)
-    fill = placed(TextsTask(place, resolved("local", None, CONF), "texts", "run"), threads=3)
-    assert fill.place == replace(place, threads=3) and isinstance(fill, TextsTask)
+    place = WorkerConfig("store", "transformers", "cpu", 1)
+    fill = with_worker(TextsTask(place, load_recipe("local", None, CONF), "texts", "run"), threads=3)
+    assert fill.worker == replace(place, threads=3) and isinstance(fill, TextsTask)

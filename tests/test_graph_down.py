@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from raypipe.api.session import load_recipe
 from raypipe.cli.main import main
-from raypipe.cli.opened import resolved
 from raypipe.core import arrow
 from raypipe.core.config import Conf
 from raypipe.evaluation.evaluate import evaluate
@@ -52,9 +52,9 @@ def pipe(tmp_path):
     def made(graph):
         store = Store.create(str(tmp_path / "store"))
         graphs, files = {"crag-mock": graph}, Conf((tmp_path, HERE.parent / "conf"))
-        recipe = resolved(str(tmp_path / "made.yaml"), str(HERE / "fake_models.yaml"), files, graphs)
+        recipe = load_recipe(str(tmp_path / "made.yaml"), str(HERE / "fake_models.yaml"), files, graphs)
         progress = Progress(io.StringIO(), silent=True)
-        place = WorkerConfig(store.uri, "sorted", "cpu", 1)
+        place = WorkerConfig(store.uri, "transformers", "cpu", 1)
         pipeline = Pipeline(store, recipe, place, TaskSizes(50, 4), inline, progress)
         ids = ingest(store, [tmp_path / "q.jsonl"], "crag", progress).questions
         questions = list(arrow.question.records(store.rows("questions", "id", ids)))
@@ -165,7 +165,7 @@ def test_replies_go_when_their_period_is_over_and_with_the_last_run_that_asked_t
     assert store.count(table) == 0 and prune(store, False, lambda: later) == []
     (tmp_path / "graphs.yaml").write_text(GRAPHS.replace("api-v5", "api-v6"))
     run()
-    assert [(r.what, r.name) for r in prune(store, dry_run=False) if r.what == "table"] == [("table", table)]
+    assert [(r.kind, r.name) for r in prune(store, dry_run=False) if r.kind == "table"] == [("table", table)]
     assert not store.has(table) and store.count(graph_replies_of("crag-mock-api-v6").name) == rows
 
 

@@ -11,8 +11,8 @@ import publicdata
 import pytest
 
 from raypipe import readers
+from raypipe.api.session import load_recipe
 from raypipe.cli.main import main
-from raypipe.cli.opened import resolved
 from raypipe.core import arrow
 from raypipe.core.config import Conf
 from raypipe.core.digests import model_identity
@@ -33,7 +33,7 @@ class Kit(LocalKit):
     """Models that compute from words; the language model says what a script says."""
 
     def __init__(self, script=echo):
-        super().__init__(None, "sorted", clock=lambda: 0.0)  # of traces
+        super().__init__(None, "transformers", clock=lambda: 0.0)  # of traces
         self.llm = Scripted(script, context=9000)
 
     def generator(self, model):
@@ -42,7 +42,7 @@ class Kit(LocalKit):
 
 def answered(name, rows, graphs, kit, memo=None, batch=50):
     """Questions over their own pages, and the counts of the stages."""
-    recipe, seen = resolved(name, MODELS, CONF, graphs), set()
+    recipe, seen = load_recipe(name, MODELS, CONF, graphs), set()
     sources = [s for r in rows for s in readers.unseen(r.sources, seen)]
 
     async def run():
@@ -125,6 +125,18 @@ MAYOR = [
 STEEL = [{"function": "market_cap", "name": "united steel"}]
 TICKER = [{"function": "market_cap", "name": "$x"}]
 GAME = [{"function": "nba", "name": "lakers", "time": "2024-02-26", "attribute": "opponent"}]
+DIRECTOR = [{"key": "job", "op": "eq", "value": "Director"}]
+OLDER = [
+    {"function": "crew", "name": "amélie", "other": "", "attribute": "name", "conditions": DIRECTOR},
+    {"function": "crew", "name": "small town ecstasy", "other": "", "attribute": "name"},
+    {"function": "person", "name": "$1", "attribute": "birthday"},
+    {"function": "person", "name": "$2", "attribute": "birthday"},
+]
+LONG = [
+    {"function": "crew", "name": "", "other": "walt becker", "attribute": "movie_name", "order": "-year"},
+    {"function": "movie", "name": "$1", "attribute": "length"},
+    {"function": "movie", "name": "amélie", "attribute": "length"},
+]
 ROLE = [{"function": "cast", "name": "amélie", "other": "brenda crichlow", "attribute": "character"}]
 
 
@@ -133,6 +145,8 @@ ROLE = [{"function": "cast", "name": "amélie", "other": "brenda crichlow", "att
     [
         (weknow(calls=MAYOR), "answered", "homestead", "kg"),  # two hops
         (weknow("movie", calls=ROLE, operation="premise"), "false_premise", "invalid question", "kg"),
+        (weknow("movie", calls=OLDER, operation="least"), "answered", "walt becker", "kg"),
+        (weknow("movie", calls=LONG, operation="sum"), "answered", "235", "kg"),  # 113 and 122
         (weknow("open", calls=STEEL), "answered", "11", "kg"),
         (weknow("finance", calls=STEEL), "answered", "from the web", "web"),  # only like a company's name
         (weknow("finance", calls=TICKER), "answered", "11", "kg"),
@@ -153,7 +167,7 @@ def test_weknow_asks_the_graph_by_functions_and_answers_where_it_is_sure(
 
 
 def test_weknow_keeps_a_pool_of_pages_and_one_of_snippets_and_looks_no_further(ten, server):
-    recipe = resolved("weknow", MODELS, CONF, {"crag-mock": server})
+    recipe = load_recipe("weknow", MODELS, CONF, {"crag-mock": server})
     steps = {s.name: s.step for s in recipe.question}
     pools = [steps[f"bm25:{n}"] for n in ("pages", "snippets")]
     assert [p.top for p in pools] == [200, 200]

@@ -145,7 +145,7 @@ def test_prune_is_refused_while_another_driver_holds_the_store(bench, store):
 def test_what_an_endpoint_without_a_release_reads_stays_until_it_ends(bench, store):
     bench.run(SURE, out="one")
     asked = [QueryRequest(Question("new", f"{q['text']} (asked of everything)")) for q in questions_in(store)]
-    online = Answerer(bench.pipeline(SURE).recipe, LocalKit(None, "sorted"), store.uri)
+    online = Answerer(bench.pipeline(SURE).recipe, LocalKit(None, "transformers"), store.uri)
 
     def answers(online):
         done = [asyncio.run(online.answer(a)).question for a in asked]
@@ -158,7 +158,7 @@ def test_what_an_endpoint_without_a_release_reads_stays_until_it_ends(bench, sto
         line["search_results"] = line["search_results"][:2]
     other = SURE.replace("child_chars: 200", "child_chars: 190")  # now the last run of this recipe
     bench.run(other, data=bench.data(lines), out="two")
-    removed = {r.what for r in prune(store, dry_run=False, kept=AGE)}
+    removed = {r.kind for r in prune(store, dry_run=False, kept=AGE)}
     assert "sources" in removed, "something was to go"
     for table in pinned:
         assert store.dataset(table.table, table.version).count_rows() > 0
@@ -166,7 +166,7 @@ def test_what_an_endpoint_without_a_release_reads_stays_until_it_ends(bench, sto
     del online
     gc.collect()
     assert store.files.names("_lease") == []
-    gone = {r.name for r in prune(store, dry_run=False, kept=AGE) if r.what == "table"}
+    gone = {r.name for r in prune(store, dry_run=False, kept=AGE) if r.kind == "table"}
     assert gone & {table.table for table in pinned}
 
 
@@ -210,7 +210,7 @@ def test_a_reader_on_another_host_counts_while_it_shows_life_and_its_sign_stays_
 def test_a_store_that_may_not_be_written_is_read_without_a_lease(bench, store, caplog):
     shutil.rmtree(bench.folder / "store" / "_lease")
     (bench.folder / "store" / "_lease").write_text("no folder: nothing can be put into it")
-    online = Answerer(bench.pipeline().recipe, LocalKit(None, "sorted"), store.uri)
+    online = Answerer(bench.pipeline().recipe, LocalKit(None, "transformers"), store.uri)
     assert asyncio.run(online.ready()) == []
     assert "no read lease" in caplog.text
 

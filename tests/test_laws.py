@@ -19,6 +19,17 @@ def test_every_question_step_keeps_every_law(links, verb, law):
     QUESTION_LAWS[law](links[verb])
 
 
+@pytest.mark.parametrize("verb", QUESTION_STEPS)
+def test_a_question_step_changes_some_of_the_golden_rows_and_so_the_lock_can_see_it_move(links, verb):
+    link = links[verb]
+    assert link.out != link.given
+
+
+def test_the_golden_rows_meet_both_rules_of_demote_and_one_answer_that_it_leaves(links):
+    labels = [q.replies["said"].label for q in links["demote"].out]
+    assert labels == ["abstained", "invalid", "answered", "skipped", "skipped"]
+
+
 @pytest.mark.parametrize("law", CORPUS_LAWS)
 @pytest.mark.parametrize("verb", CORPUS_STEPS)
 def test_every_corpus_step_keeps_every_law(links, verb, law):

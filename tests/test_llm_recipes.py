@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from raypipe import readers
-from raypipe.cli.opened import resolved
+from raypipe.api.session import load_recipe
 from raypipe.core import arrow, config
 from raypipe.core.config import Conf
 from raypipe.core.digests import model_identity
@@ -26,11 +26,12 @@ PROMPTS = sorted(
     p.relative_to(HERE.parent / "conf/prompts").with_suffix("").as_posix()
     for p in (HERE.parent / "conf/prompts").rglob("*.yaml")
 )
+ALL = sorted(p.stem for p in (HERE.parent / "conf/recipes").glob("*.yaml"))
 RECIPES = ("vanilla", "crag-baseline", "db3-task1-700", "db3-task1-2000")
 
 
 def recipe(name):
-    return resolved(name, MODELS, CONF)
+    return load_recipe(name, MODELS, CONF)
 
 
 def steps(name):
@@ -145,6 +146,15 @@ def test_p_basic_and_p_ctrl_have_the_rules_of_the_paper_and_no_others(name, rule
     assert found == rules
 
 
+@pytest.mark.parametrize("name", ALL)
+def test_no_prompt_calls_facts_of_a_graph_or_public_data_taken_from_the_web(name):
+    for stage in recipe(name).question:
+        if getattr(stage.step, "first", ()):
+            for prompt in stage.step.prompt.values():
+                said = " ".join(f"{prompt.system} {prompt.user}".split())
+                assert "web" not in said or "Facts from a knowledge graph" in said, stage.name
+
+
 @pytest.mark.parametrize("words", [70, 30])
 @pytest.mark.parametrize("name", ["db3/p_basic", "db3/p_ctrl"])
 def test_the_word_limits_of_web_and_public_data_answers_fill_the_same_prompt(name, words):
@@ -186,7 +196,7 @@ def answered(name, world, batch, memo=None):
     rows = list(readers.open([world], "synth", readers.ReadCounts()))
     seen: set[str] = set()
     sources = [s for r in rows for s in readers.unseen(r.sources, seen)]
-    found, kit = recipe(name), LocalKit(None, "sorted")
+    found, kit = recipe(name), LocalKit(None, "transformers")
 
     async def run():
         corpus = await build(found, kit, arrow.corpus_table(sources))
@@ -296,7 +306,7 @@ def test_a_prompt_is_looked_for_under_prompts_alone(name):
             {"prompt": "db3/p_basic", "fill": {"words": 1}, "context_tokens": 8000, "max_tokens": 500},
             "found 500 of reply and 8000 of context",
         ),
-        ({"prompt": {"by": "domain", "movie": "crag/vanilla"}}, "expected `else` beside the labels"),
+        ({"prompt": {"by": "domain", "movie": "crag/vanilla"}}, "expected `else` next to the labels"),
         ({"prompt": {"by": "domain", True: "crag/vanilla", "else": "crag/vanilla"}}, "put it in quotes"),
         ({"prompt": "db3/p_basic"}, "prompt: it uses 'words', which is no field of a question"),
         ({"grammar": "nowhere"}, "no 'nowhere' under grammar/"),

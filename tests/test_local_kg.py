@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from raypipe import readers
-from raypipe.cli.opened import resolved
+from raypipe.api.session import load_recipe
 from raypipe.core import arrow
 from raypipe.core.config import Conf, read_yaml
 from raypipe.core.digests import model_identity
@@ -30,11 +30,11 @@ def done(tmp_path_factory):
     folder = tmp_path_factory.mktemp("world")
     write(folder, 240, pages=1, seed=31, page_chars=1000)
     lines = [json.loads(x) for x in (folder / "questions-00000.jsonl").read_text("utf-8").splitlines()]
-    recipe = resolved("local-kg", None, CONF, {"": str(folder)})
+    recipe = load_recipe("local-kg", None, CONF, {"": str(folder)})
     rows = list(readers.open([folder], "synth", readers.ReadCounts()))
     seen: set[str] = set()
     sources = [s for r in rows for s in readers.unseen(r.sources, seen)]
-    kit = LocalKit(None, "sorted")
+    kit = LocalKit(None, "transformers")
 
     async def run():
         corpus = await build(recipe, kit, arrow.corpus_table(sources))

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields, replace
 import pytest
 from reruns import CONF, FAKES, HERE, Bench
 
-from raypipe.cli.opened import resolved
+from raypipe.api.session import load_recipe
 from raypipe.cluster.budget import Budget
 from raypipe.core import arrow
 from raypipe.core.errors import ConfError, DataError, FaultBudgetExceeded
@@ -30,17 +30,17 @@ ROWS = 1000
 class Poisoned:
     """Work on which one row breaks the worker, and a diary of how often it did."""
 
-    fill: object
+    task: object
     row: str
     how: str
     diary: str
-    place: WorkerConfig
+    worker: WorkerConfig
 
     def open(self):
-        do = replace(self.fill, place=self.place).open()
+        do = replace(self.task, worker=self.worker).open()
 
         async def poisoned(part):
-            if self.row in part.ids and self.row not in part.lost:
+            if self.row in part.ids and self.row not in part.failed:
                 with open(self.diary, "a") as diary:
                     diary.write(f"{len(part.ids)}\n")
                 if self.how == "segfault":
@@ -62,9 +62,9 @@ def sources(tmp_path):
     store = Store.create(str(tmp_path / "store"))
     made = [Source(source_id("snippet", t), "snippet", t) for t in (f"line {i} of many" for i in range(ROWS))]
     put(store, "sources", arrow.source.table(made))
-    recipe = resolved(_fakes(tmp_path), None, CONF)
+    recipe = load_recipe(_fakes(tmp_path), None, CONF)
     silent = Progress(io.StringIO(), silent=True)
-    place = WorkerConfig(store.uri, "sorted", "cpu", 1)
+    place = WorkerConfig(store.uri, "transformers", "cpu", 1)
     return Pipeline(store, recipe, place, TaskSizes(100, 10), inline, silent), [s.id for s in made]
 
 
@@ -92,11 +92,11 @@ def test_one_row_in_a_thousand_that_kills_stops_or_fills_its_worker_costs_one_ro
     local_ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers have no tests to import
     pipe, ids = sources
     poison, diary = ids[457], tmp_path / "diary"
-    limits = pools.Timeouts(row_s=0.03, open_s=6.0)  # a part of 100 has 9 s, a row alone 6
+    limits = pools.Timeouts(row_timeout_s=0.03, open_timeout_s=6.0)  # a part of 100 has 9 s, a row alone 6
 
     def runner(verb, fill, parts):
         pool = pools.Pool(actors=2, cpus=0.5)
-        return pools.run_tasks(Poisoned(fill, poison, how, str(diary), fill.place), parts, pool, limits)
+        return pools.run_tasks(Poisoned(fill, poison, how, str(diary), fill.worker), parts, pool, limits)
 
     pipe = replace(pipe, runner=runner)
     pipe._texts(ids, _done())
@@ -119,7 +119,7 @@ def test_what_a_caller_can_mend_ends_the_run_at_once_with_its_own_type(sources, 
     pipe, ids = sources
 
     def runner(verb, fill, parts):
-        wrong = Poisoned(fill, ids[5], "wrong setup", str(tmp_path / "diary"), fill.place)
+        wrong = Poisoned(fill, ids[5], "wrong setup", str(tmp_path / "diary"), fill.worker)
         return pools.run_tasks(wrong, parts, pools.Pool(actors=1, cpus=0.5))
 
     with pytest.raises(ConfError, match="the setup is wrong"):
@@ -187,7 +187,7 @@ def evaluated(bench, pipe):
     bench.run(pipe=pipe)
     questions = list(questions_of(pipe, None, None))
     lost = dead_letters(pipe, questions, {})
-    return questions, lost, {t.what: t for t in lost.tallies}
+    return questions, lost, {t.kind: t for t in lost.counts}
 
 
 def test_rows_in_are_rows_done_dead_letters_and_rows_to_do_and_a_retry_does_them(world, tmp_path):
@@ -217,21 +217,21 @@ def test_rows_in_are_rows_done_dead_letters_and_rows_to_do_and_a_retry_does_them
     question = tuple(replace(s, step=step) if s.step is old else s for s in pipe.recipe.question)
     pipe = replace(pipe, recipe=replace(pipe.recipe, question=question))
     questions, lost, kinds = evaluated(bench, pipe)
-    assert [(x.what, x.id, x.step, x.reason) for x in lost.letters] == [
+    assert [(x.kind, x.id, x.step, x.reason) for x in lost.rows] == [
         ("questions", victim, "rerank", "raised")
     ]
     of = kinds["questions"]
-    assert (of.rows, of.done, of.dead, of.todo) == (6, 5, 1, 0)
+    assert (of.rows, of.done, of.failed, of.pending) == (6, 5, 1, 0)
     check(Budget(), lost)
     with pytest.raises(FaultBudgetExceeded, match="1 of 6 questions could not be done, 0 may be") as over:
         check(Budget(share=0.1, rows=0), lost)
     assert "cannot read this one" in str(over.value) and "--retry-faults" in str(over.value)
     assert FaultBudgetExceeded.exit_code == 6
     broken["on"] = False
-    assert evaluated(bench, pipe)[2]["questions"].dead == 1, "a dead letter is not tried again by itself"
+    assert evaluated(bench, pipe)[2]["questions"].failed == 1, "a dead letter is not tried again by itself"
     assert retry(pipe, questions) == 1
     _, lost, kinds = evaluated(bench, pipe)
-    assert lost.letters == () and kinds["questions"].done == 6
+    assert lost.rows == () and kinds["questions"].done == 6
 
 
 def test_too_many_faults_are_exit_code_6_after_everything_else_is_stored(world, tmp_path, capsys, local_ray):
@@ -253,8 +253,8 @@ def test_too_many_faults_are_exit_code_6_after_everything_else_is_stored(world, 
     assert main(["faults", str(tmp_path / "out"), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     [letter] = found["faults"]
-    assert (letter["what"], letter["reason"], letter["attempts"]) == ("sources", "not_html", 1)
-    assert {r["what"]: (r["dead"], r["todo"]) for r in found["rows"]} == {
+    assert (letter["kind"], letter["reason"], letter["attempts"]) == ("sources", "not_html", 1)
+    assert {r["kind"]: (r["failed"], r["pending"]) for r in found["rows"]} == {
         "sources": (1, 0),
         "questions": (0, 0),
     }

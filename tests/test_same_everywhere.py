@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from raypipe import readers
+from raypipe.api.session import load_recipe
 from raypipe.cli.main import main
-from raypipe.cli.opened import resolved
 from raypipe.core import arrow
 from raypipe.core.config import Conf
 from raypipe.core.digests import model_identity
@@ -41,7 +41,7 @@ def read(world):
 def in_memory(recipe, world, batch):
     """The answers without a store and without Ray, `batch` questions at a time."""
     questions, sources = read(world)
-    kit = LocalKit(None, "sorted")
+    kit = LocalKit(None, "transformers")
 
     async def answers():
         corpus = await build(recipe, kit, arrow.corpus_table(sources))
@@ -56,7 +56,7 @@ def stored(recipe, world, uri, runner, progress):
     """The answers out of a fresh store, filled by a runner: at least four parts of the corpus."""
     store = Store.create(str(uri))
     pipeline = Pipeline(
-        store, recipe, WorkerConfig(store.uri, "sorted", "cpu", 1), TaskSizes(20, 2), runner, progress
+        store, recipe, WorkerConfig(store.uri, "transformers", "cpu", 1), TaskSizes(20, 2), runner, progress
     )
     ids = ingest(store, [world], "synth", progress).questions
     questions = {q.id: q for q in arrow.question.records(store.rows("questions", "id", ids))}
@@ -84,7 +84,7 @@ def progress():
 
 @pytest.mark.ray
 def test_fakes_give_bit_equal_answers_however_they_are_run(world, tmp_path, progress, on_ray, monkeypatch):
-    recipe = resolved(FAKES, None, CONF)
+    recipe = load_recipe(FAKES, None, CONF)
     whole = in_memory(recipe, world, batch=100)
     assert in_memory(recipe, world, batch=1) == whole
     assert stored(recipe, world, tmp_path / "here", inline, progress) == whole
@@ -105,7 +105,7 @@ def test_fakes_give_bit_equal_answers_however_they_are_run(world, tmp_path, prog
 
 @pytest.mark.ray
 def test_minilm_gives_the_same_ids_and_scores_within_1e5(tmp_path, progress, on_ray):
-    recipe = resolved("local", None, CONF)
+    recipe = load_recipe("local", None, CONF)
     world = tmp_path / "world"
     write(world, 3, pages=6, seed=3, page_chars=1500)
     whole = in_memory(recipe, world, batch=100)
@@ -122,7 +122,7 @@ def test_minilm_gives_the_same_ids_and_scores_within_1e5(tmp_path, progress, on_
 
 
 def test_golds_are_invisible_to_whatever_answers(world, tmp_path, progress):
-    recipe = resolved(FAKES, None, CONF)
+    recipe = load_recipe(FAKES, None, CONF)
     clean = stored(recipe, world, tmp_path / "clean", inline, progress)
     poisoned = tmp_path / "poisoned"
     poisoned.mkdir()

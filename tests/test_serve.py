@@ -16,14 +16,14 @@ import httpx
 import pytest
 import yaml
 from endpoint import AUTH, KEY, QUESTIONS, SURE, live_endpoint, until
-from face import events
+from http_app import events
 from load import fire
 from reruns import CONF, MODELS
 from serve_config import builder, unknown
 
+from raypipe.api.endpoint import ServeArgs, check_host
+from raypipe.api.session import load_recipe
 from raypipe.cli.main import main
-from raypipe.cli.opened import resolved
-from raypipe.cli.serve import ServeArgs, check_host
 from raypipe.core.errors import ConfError
 from raypipe.recipes.serialize import to_plain
 from raypipe.runs.release import live, promote, rollback
@@ -95,7 +95,7 @@ def test_stages_arrive_one_by_one_and_chats_and_batches_are_answered(running):
 
 
 @pytest.mark.ray
-def test_what_is_wrong_with_a_request_is_said_without_repeating_it(running):
+def test_an_error_repeats_nothing_of_the_request(running):
     json_type = {"content-type": "application/json"}
     packed = {**json_type, "content-encoding": "gzip"}
     with running.client() as client:
@@ -144,7 +144,7 @@ def test_an_archive_is_never_unpacked_and_a_name_that_climbs_opens_nothing(runni
 
 
 @pytest.mark.ray
-def test_fifty_clients_that_dawdle_keep_nobody_waiting(running):
+def test_fifty_slow_clients_delay_no_other(running):
     host, port = running.url.removeprefix("http://").split(":")
     head = (
         f"POST /v1/answer HTTP/1.1\r\nhost: {host}\r\nauthorization: Bearer {KEY}\r\n"
@@ -162,7 +162,7 @@ def test_fifty_clients_that_dawdle_keep_nobody_waiting(running):
 
 
 @pytest.mark.ray
-def test_more_than_it_takes_on_is_429_and_what_it_took_on_is_answered_in_time(running):
+def test_requests_over_the_limit_get_429_and_the_others_are_answered_in_time(running):
     came = running.fire(400, 400)
     assert {c.status for c in came} == {200, 429}
     for c in came:
@@ -218,7 +218,7 @@ def test_a_release_with_a_model_that_must_not_be_opened_is_not_followed_and_noth
     (tmp_path / "evil.yaml").write_text(
         SURE.replace("rerank: {model: overlap-reranker", "rerank: {model: evil")
     )
-    recipe = resolved(str(tmp_path / "evil.yaml"), str(tmp_path / "models.yaml"), CONF)
+    recipe = load_recipe(str(tmp_path / "evil.yaml"), str(tmp_path / "models.yaml"), CONF)
     first, _ = running.runs
     evil = replace(first, run=f"evil{weights[0]}", recipe=to_plain(recipe), digest=recipe.digest())
     release = promote(running.store, evil, [])
@@ -281,7 +281,7 @@ def test_the_serve_config_names_the_builder_and_the_deployments_that_it_makes(co
         assert made[d["name"]].ray_actor_options["num_cpus"] == d["ray_actor_options"]["num_cpus"]
 
 
-def test_an_engine_gets_the_gpus_that_the_cluster_file_gives_it_and_the_models_beside_it_the_rest(config):
+def test_an_engine_gets_the_gpus_that_the_cluster_file_gives_it_and_the_other_models_the_rest(config):
     from ray.serve._private.build_app import build_app
 
     app = builder()({"recipe": "db3-task1-700", "cluster": "one-gpu", "store": "/data/store"})
@@ -291,12 +291,12 @@ def test_an_engine_gets_the_gpus_that_the_cluster_file_gives_it_and_the_models_b
     assert sum(held.values()) <= 1, "one GPU holds them all"
 
 
-def test_a_model_that_is_not_here_is_said_before_anything_starts(config, capsys, tmp_path):
+def test_a_model_that_is_missing_is_reported_before_anything_starts(config, capsys, tmp_path):
     assert main(["serve", "crag-baseline", "--store", str(tmp_path / "store")]) == 4
     assert "hf download" in capsys.readouterr().err
 
 
-def test_the_builder_refuses_arguments_that_nobody_knows(config):
+def test_the_builder_refuses_unknown_arguments(config):
     with pytest.raises(ConfError, match="unknown field 'recipee'; did you mean 'recipe'"):
         builder()({"recipee": "local"})
     with pytest.raises(ConfError, match="did you mean 'local'"):
@@ -304,7 +304,7 @@ def test_the_builder_refuses_arguments_that_nobody_knows(config):
     assert ServeArgs().recipe == "local"
 
 
-def test_it_does_not_listen_to_others_without_keys_unless_it_is_told_to(config, capsys, tmp_path):
+def test_it_does_not_listen_to_others_without_keys_unless_auth_is_none(config, capsys, tmp_path):
     store = ["--store", str(tmp_path / "store")]
     for host in ("0.0.0.0", "192.0.2.7", "::", "example.org"):
         assert main(["serve", "local", *store, "--host", host]) == 2
@@ -319,8 +319,8 @@ def test_keys_come_from_the_environment_and_a_file_and_a_wrong_one_is_not_repeat
     file = tmp_path / "keys"
     file.write_text(f"# for the team\n{KEY}\n\nanother-key-of-length\n")
     keys = ServeArgs(keys=str(file)).face({"RAYPIPE_KEYS": "a-third-key-of-length, "}).keys
-    assert all(keys.knows(k) for k in (KEY, "another-key-of-length", "a-third-key-of-length"))
-    assert not keys.knows("") and not keys.knows("# for the team")
+    assert all(keys.accepts(k) for k in (KEY, "another-key-of-length", "a-third-key-of-length"))
+    assert not keys.accepts("") and not keys.accepts("# for the team")
     file.write_text("# none\n")
     for endpoint, environ, says in (
         (ServeArgs(keys=str(file)), {}, "expected a key a line"),
@@ -333,7 +333,7 @@ def test_keys_come_from_the_environment_and_a_file_and_a_wrong_one_is_not_repeat
         assert "s3cr3t" not in str(e.value) and KEY not in str(e.value)
 
 
-def test_a_fallback_whose_model_is_not_here_is_said_before_anything_starts(config, capsys, tmp_path):
+def test_a_fallback_whose_model_is_missing_is_reported_before_anything_starts(config, capsys, tmp_path):
     local = Path(__file__).parents[1] / "conf/recipes/local.yaml"
     extract = "extract: {embedder: all-MiniLM-L6-v2"
     text = local.read_text()

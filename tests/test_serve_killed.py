@@ -48,7 +48,7 @@ def test_with_every_gateway_killed_it_says_so_and_comes_back(running):
     assert {c.status for c in running.fire(20, 4)} == {200}
 
 
-def test_told_to_end_it_finishes_what_it_has_begun(released, tmp_path):
+def test_on_sigterm_it_finishes_the_requests_in_flight(released, tmp_path):
     with live_endpoint(released, tmp_path / "serve.log") as running:
         came = running.under_load(200, 8, lambda: running.process.send_signal(signal.SIGTERM), timeout=30)
         assert {c.status for c in came} <= {200, 404, 503, 0}, "refused afterwards, never broken off"

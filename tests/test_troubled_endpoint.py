@@ -11,7 +11,7 @@ import pytest
 import yaml
 from chat_server import serving
 
-from raypipe.cli.opened import resolved
+from raypipe.api.session import load_recipe
 from raypipe.core.config import Conf
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.models.load import EndpointAddress
@@ -57,13 +57,13 @@ def recipe(tmp_path):
     tree = yaml.safe_load((ROOT / "tests/fake_models.yaml").read_text())
     remote = {"kind": "generator", "loader": "openai", "endpoint": "here", "model": "m", "max_tokens": 8192}
     (tmp_path / "models.yaml").write_text(yaml.safe_dump({**tree, "llama-3-8b": remote}))
-    return resolved("crag-baseline", str(tmp_path / "models.yaml"), CONF)
+    return load_recipe("crag-baseline", str(tmp_path / "models.yaml"), CONF)
 
 
 def run(recipe, store, url, world, out):
     at = {"here": EndpointAddress(url, timeout_s=0.5, tries=1)}
     with Progress(io.StringIO(), silent=True) as progress:
-        place = WorkerConfig(store.uri, "sorted", "cpu", 1, endpoints=at)
+        place = WorkerConfig(store.uri, "transformers", "cpu", 1, endpoints=at)
         pipeline = Pipeline(store, recipe, place, TaskSizes(50, 6), inline, progress)
         report = evaluate(pipeline, [world], "crag", None, "official", out).report
     return report, [json.loads(line) for line in (out / "predictions.jsonl").read_text().splitlines()]

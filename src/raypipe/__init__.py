@@ -1,1 +1,53 @@
-"""Answers whole datasets of questions on a Ray cluster, and single questions with the same logic."""
+"""Answers whole datasets of questions on a Ray cluster, and single questions with the same logic.
+
+The Python API: what `raypipe COMMAND` does, as functions. Each name is imported when it is first used, so
+`import raypipe` imports no library. docs/python.md shows it.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from raypipe.api import EXPORTS
+
+if TYPE_CHECKING:  # the same names as EXPORTS, for type checkers and editors
+    from raypipe.api.data import demo_data as demo_data
+    from raypipe.api.data import ingest as ingest
+    from raypipe.api.data import parse_html as parse_html
+    from raypipe.api.look import faults as faults
+    from raypipe.api.look import why as why
+    from raypipe.api.machine import check_environment as check_environment
+    from raypipe.api.model_files import model_needs as model_needs
+    from raypipe.api.plans import plan as plan
+    from raypipe.api.questions import ask as ask
+    from raypipe.api.questions import rank as rank
+    from raypipe.api.release import promote as promote
+    from raypipe.api.release import prune as prune
+    from raypipe.api.release import releases as releases
+    from raypipe.api.release import rollback as rollback
+    from raypipe.api.results import Result as Result
+    from raypipe.api.run import answer as answer
+    from raypipe.api.run import evaluate as evaluate
+    from raypipe.api.run import index as index
+    from raypipe.api.run import reprocess as reprocess
+    from raypipe.api.scores import score_crag as score_crag
+    from raypipe.api.scores import score_ranking as score_ranking
+    from raypipe.api.session import Session as Session
+    from raypipe.api.session import load_recipe as load_recipe
+    from raypipe.api.steps import check_step as check_step
+    from raypipe.core.errors import RaypipeError as RaypipeError
+    from raypipe.store import Store as Store
+
+    __version__: str
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return import_module("importlib.metadata").version("raypipe")
+    if name not in EXPORTS:
+        raise AttributeError(f"module 'raypipe' has no attribute {name!r}")
+    globals()[name] = value = getattr(import_module(EXPORTS[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *EXPORTS, "__version__"})

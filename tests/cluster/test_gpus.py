@@ -54,7 +54,7 @@ class Noting:
     """
 
     diary: str
-    place: WorkerConfig = field(default=WorkerConfig("", "sorted", "cpu", 1))
+    worker: WorkerConfig = field(default=WorkerConfig("", "transformers", "cpu", 1))
 
     def open(self):
         note(self.diary, {"open": os.environ["CUDA_VISIBLE_DEVICES"]})
@@ -88,7 +88,7 @@ def test_a_pool_of_four_holds_four_gpus_and_shares_the_rows(pools, tmp_path):
     assert opened == ["0", "1", "2", "3"], "CUDA_VISIBLE_DEVICES of each actor is its own"
     rows = Counter()
     for d in done:
-        rows[d.where] += d.ids
+        rows[d.worker_name] += d.ids
     assert len(rows) == GPUS and all(" gpu " in who for who in rows)
     mean = sum(rows.values()) / GPUS
     assert max(rows.values()) <= 1.2 * mean and min(rows.values()) >= 0.8 * mean

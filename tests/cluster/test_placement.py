@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from raypipe.api.session import load_recipe
 from raypipe.cli.main import main
-from raypipe.cli.opened import resolved
 from raypipe.cluster.capacity import (
     declared_nodes,
     preflight,
@@ -79,7 +79,7 @@ def test_fit_becomes_as_many_as_there_is_room_for_engines_first():
     assert halves.engines.count == 3, "two models share seven GPUs"
     wide = sized(file("eight-gpus"), [replace(LLAMA, tensor_parallel=4)], declared_nodes(file("eight-gpus")))
     assert wide.engines.count == 1, "a group of four GPUs, and workers on a fifth"
-    alone = Engines(answer=Pool("fit", 1), cpus=1, each="fit")
+    alone = Engines(answer=Pool("fit", 1), cpus=1, replicas="fit")
     many = sized(file("laptop", engines=None), [LLAMA], [{"CPU": 2.0}])
     assert many.engines is None
     some = sized(replace(file("laptop"), engines=alone), [LLAMA], [{"CPU": 4.0}, {"CPU": 2.0}])
@@ -89,20 +89,20 @@ def test_fit_becomes_as_many_as_there_is_room_for_engines_first():
 def test_questions_are_cut_so_that_engines_stay_full_and_no_worker_is_idle():
     cut = sized(file("eight-gpus"), [LLAMA], declared_nodes(file("eight-gpus")))
     with_engines, without_any = (workers(cut, "answer", engines) for engines in (True, False))
-    assert with_engines.count == 8 and with_engines.least == 112, "7 engines x 128 sequences / 8 workers"
-    assert [with_engines.per_part(n, 50) for n in (8, 100, 2706)] == [1, 13, 50]
-    assert [without_any.per_part(n, 50) for n in (8, 100, 2706)] == [1, 10, 50]
-    assert workers(cut, "embed", engines=True).per_part(8 * 1000, 2000) == 250
+    assert with_engines.count == 8 and with_engines.min_rows == 112, "7 engines x 128 chats / 8 workers"
+    assert [with_engines.per_task(n, 50) for n in (8, 100, 2706)] == [1, 13, 50]
+    assert [without_any.per_task(n, 50) for n in (8, 100, 2706)] == [1, 10, 50]
+    assert workers(cut, "embed", engines=True).per_task(8 * 1000, 2000) == 250
     laptop = file("laptop")
-    assert workers(laptop, "answer", engines=True).per_part(100, 10) == 10, "one worker keeps its engine full"
-    assert workers(laptop, "answer", engines=False).per_part(10, 10) == 2
+    assert workers(laptop, "answer", engines=True).per_task(100, 10) == 10, "one worker keeps its engine full"
+    assert workers(laptop, "answer", engines=False).per_task(10, 10) == 2
 
 
 def test_what_nobody_fitted_has_no_number():
     with pytest.raises(ValueError, match="as many actors as fit"):
         _ = Pool("fit", 1).size
     with pytest.raises(ValueError, match="as many engines as fit"):
-        _ = Engines(answer=Pool(1, 1), each="fit").count
+        _ = Engines(answer=Pool(1, 1), replicas="fit").count
 
 
 def test_where_nothing_fits_one_is_asked_for_and_refused_with_numbers():
@@ -154,37 +154,37 @@ def test_a_context_that_does_not_fit_the_cache_of_a_cpu_is_refused_with_the_arit
     laptop = file("laptop")
     refuse(laptop, [], [model])
     with pytest.raises(ClusterTooSmall, match=r"65536 tokens x 8192 bytes .* = 0.50 GiB, .* is 0.25"):
-        small = replace(laptop, engines=replace(laptop.engines, cache_gib=0.25))
+        small = replace(laptop, engines=replace(laptop.engines, kv_cache_gib=0.25))
         refuse(small, [], [replace(model, max_tokens=65536, dtype="float32")])
 
 
 def test_embedders_that_share_a_gpu_are_counted_once_for_each_actor():
-    encoder = resolved("local", None, CONF).embedders()[0]
+    encoder = load_recipe("local", None, CONF).embedders()[0]
     shared = replace(
         file("one-gpu"), engines=None, pools={**file("one-gpu").pools, "answer": Pool(4, 1, 0.25)}
     )
     *_, answers = placement(shared, [encoder], [encoder])
     assert answers.device == "0.25 GPU, 4 on one"
-    assert answers.takes_gib == pytest.approx(4 * (model_size(encoder).bytes / GIB + 1.5))
+    assert answers.required_gib == pytest.approx(4 * (model_size(encoder).bytes / GIB + 1.5))
 
 
 def test_workers_beside_an_engine_share_what_it_leaves_of_the_gpu(model):
-    encoder = resolved("local", None, CONF).embedders()[0]
+    encoder = load_recipe("local", None, CONF).embedders()[0]
     *_, engine, answers = placement(file("one-gpu"), [encoder], [encoder, model])
-    assert (engine.device, engine.has_gib) == ("0.8 GPU", 60.0)
-    assert (answers.device, answers.has_gib) == ("0.1 GPU, 2 on one", 20.0)
+    assert (engine.device, engine.available_gib) == ("0.8 GPU", 60.0)
+    assert (answers.device, answers.available_gib) == ("0.1 GPU, 2 on one", 20.0)
     eight = sized(file("eight-gpus"), [model], declared_nodes(file("eight-gpus")))
     *_, engine, answers = placement(eight, [encoder], [encoder, model])
-    assert (engine.actors, answers.device, answers.has_gib) == (7, "0.125 GPU, 8 on one", 80.0)
+    assert (engine.actors, answers.device, answers.available_gib) == (7, "0.125 GPU, 8 on one", 80.0)
 
 
 def test_the_longest_stage_is_the_one_with_most_seconds_an_actor():
-    recipe = resolved("local", None, CONF)
+    recipe = load_recipe("local", None, CONF)
     made = sized(file("laptop"), [], declared_nodes(file("laptop")))
     placed = placement(made, recipe.embedders(), asked_by(recipe))
     found = bottleneck(recipe, placed, {"embed": 60.0, "rerank": 20.0, "parse": 0.0})
     assert (found.stage, found.seconds, found.share) == ("embed", 30.0, 0.75)
-    assert found.where == "pool embed all-MiniLM-L6-v2"
+    assert found.pool == "pool embed all-MiniLM-L6-v2"
     assert bottleneck(recipe, placed, {}) is None
 
 
@@ -223,7 +223,7 @@ def test_a_plan_says_where_each_pool_runs_and_what_is_planned_for_too_small_mach
     words = ["plan", str(ROOT / "tests/fakes.yaml"), "--data", str(world), "--store", str(tmp_path / "store")]
     assert main([*words, "--cluster", "two-gpus", "--json"]) == 0
     placed = json.loads(capsys.readouterr().out)["placement"]
-    assert [(p["who"], p["actors"], p["device"]) for p in placed["pools"]] == [
+    assert [(p["name"], p["actors"], p["device"]) for p in placed["pools"]] == [
         ("pool parse", 16, "cpu"), ("pool embed hash-embedder", 2, "1 GPU"), ("pool answer", 2, "1 GPU"),
     ]  # fmt: skip
     assert placed["pools"][1]["arithmetic"] == "room to compute 1.50 = 1.50 of 80.00 GiB"

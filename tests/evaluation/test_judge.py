@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from chat_server import serving
 
-from raypipe.cli.opened import JudgeKit, resolved
+from raypipe.api.pipelines import JudgeKit
+from raypipe.api.session import load_recipe
 from raypipe.core.config import Conf
 from raypipe.core.digests import model_identity
 from raypipe.core.llm import STEP
@@ -131,7 +132,7 @@ class OneTeam:
         self.starts = self.ends = 0
 
     @contextmanager
-    def at_work(self):
+    def running(self):
         self.starts += 1
         yield
         self.ends += 1
@@ -169,8 +170,8 @@ def test_an_endpoint_judges_a_run_and_the_second_run_asks_nothing(tmp_path, worl
     def run(out):
         kit = LocalKit(None, endpoints={"here": EndpointAddress(url, key="the-key")})
         with Progress(io.StringIO(), silent=True) as progress:
-            place = WorkerConfig(store.uri, "sorted", "cpu", 1)
-            made = resolved("crag-baseline", FAKES, CONF)
+            place = WorkerConfig(store.uri, "transformers", "cpu", 1)
+            made = load_recipe("crag-baseline", FAKES, CONF)
             pipeline = Pipeline(store, made, place, TaskSizes(50, 6), inline, progress)
             return evaluate(pipeline, [world], "crag", None, "official", tmp_path / out, (who, kit)).report
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from raypipe.cli.opened import resolved
+from raypipe.api.session import load_recipe
 from raypipe.core.config import Conf
 from raypipe.core.errors import ConfError
 from raypipe.memo.memo import CallCounts, MemoryMemo, cached
@@ -27,7 +27,7 @@ def made(tmp_path):
     def of(entry, graphs=None):
         (tmp_path / "graphs.yaml").write_text(f"world: {json.dumps(entry)}\n")
         files = Conf((tmp_path, ROOT / "conf"))
-        recipe = resolved("local-kg", None, files, graphs or {"": str(tmp_path / "kg")})
+        recipe = load_recipe("local-kg", None, files, graphs or {"": str(tmp_path / "kg")})
         models.append({m.name for m in recipe.models()})
         return recipe.graphs()[0], recipe.digest()
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from raypipe.cli.kg_refresh import HELD, with_refresh
+from raypipe.api.kg_refresh import HELD, with_refresh
 from raypipe.cli.main import main
 from raypipe.core.errors import ConfError
 from raypipe.kg.language.example_bank import DOMAINS

@@ -73,7 +73,7 @@ def test_importing_the_kit_imports_no_model_library() -> None:
     )
 
 
-@pytest.mark.parametrize("engine", ["flag", "sorted"])
+@pytest.mark.parametrize("engine", ["flagembedding", "transformers"])
 def test_nothing_in_is_nothing_out_with_the_right_shape(entries: Entries, tiny: Tiny, engine: str) -> None:
     models, kit = tiny_models(entries, tiny), LocalKit(None, engine=engine)  # type: ignore[arg-type]
 
@@ -88,7 +88,7 @@ def test_nothing_in_is_nothing_out_with_the_right_shape(entries: Entries, tiny: 
 def test_a_model_is_loaded_once_under_all_its_names_and_all_the_indexes(
     entries: Entries, tiny: Tiny, texts: list[str]
 ) -> None:
-    models, kit = tiny_models(entries, tiny), LocalKit(None, engine="sorted", threads=1)
+    models, kit = tiny_models(entries, tiny), LocalKit(None, engine="transformers", threads=1)
 
     async def ask() -> list[np.ndarray]:
         calls = [
@@ -113,7 +113,7 @@ def test_an_index_belongs_to_the_kit_it_was_given_to() -> None:
 
 def test_the_event_loop_runs_on_while_a_model_computes() -> None:
     minilm = catalog.read(yaml.safe_load(CONF.read_text()), CONF).model("all-MiniLM-L6-v2")
-    embed = LocalKit(None, engine="sorted").embedder(minilm)
+    embed = LocalKit(None, engine="transformers").embedder(minilm)
 
     async def ask() -> tuple[int, float]:
         work = asyncio.ensure_future(embed(["the tide turned and the boats came in " * 12] * 20, "passage"))

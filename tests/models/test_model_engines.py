@@ -16,7 +16,7 @@ from raypipe.models.load import Engine
 CONF = Path(__file__).parents[2] / "conf" / "models.yaml"
 Entries = Callable[..., Catalog]
 Tiny = Callable[[str, bool], Path]
-ENGINES: tuple[Engine, ...] = ("flag", "sorted")
+ENGINES: tuple[Engine, ...] = ("flagembedding", "transformers")
 CLOSE = 1e-5
 
 EMBEDDERS = {
@@ -149,8 +149,8 @@ def test_long_texts_are_cut_at_max_tokens_and_counted(
 def test_bfloat16_is_another_model_and_close_to_the_first(
     entries: Entries, tiny: Tiny, texts: list[str]
 ) -> None:
-    full = embedder(entries, tiny, "bert-mean", "sorted").embed(texts, "passage")
-    brain = embedder(entries, tiny, "bert-mean", "sorted", dtype="bfloat16").embed(texts, "passage")
+    full = embedder(entries, tiny, "bert-mean", "transformers").embed(texts, "passage")
+    brain = embedder(entries, tiny, "bert-mean", "transformers", dtype="bfloat16").embed(texts, "passage")
     np.testing.assert_allclose(np.linalg.norm(brain, axis=1), 1, atol=CLOSE)
     cosines = (full * brain).sum(1)
     assert cosines.min() > 0.995 and np.abs(full - brain).max() > CLOSE

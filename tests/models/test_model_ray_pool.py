@@ -40,7 +40,7 @@ def test_flagembedding_in_an_actor_pool_gives_what_one_process_gives(
         """A block of texts -> the same block with a column per model. Loads in the actor, one device each."""
 
         def __init__(self, models: dict[str, Model]) -> None:
-            self.kit = LocalKit(None, engine="flag", device="cpu", threads=1)
+            self.kit = LocalKit(None, engine="flagembedding", device="cpu", threads=1)
             self.models = models
 
         async def columns(self, texts: list[str]) -> dict[str, np.ndarray]:

@@ -42,17 +42,17 @@ def test_pickled_weights_are_refused_and_converting_them_once_gives_the_same_vec
     from raypipe.models.convert import convert
 
     here = shutil.copytree(tiny("bert", False), tmp_path / "m")
-    before = load.open_embedder(entries(m=EMBEDDER).model("m"), "sorted", "cpu").embed(texts, "passage")
+    before = load.open_embedder(entries(m=EMBEDDER).model("m"), "transformers", "cpu").embed(texts, "passage")
     torch.save(load_file(here / "model.safetensors"), here / "pytorch_model.bin")
     (here / "model.safetensors").unlink()
     pickled = entries(m=EMBEDDER).model("m")
     with pytest.raises(
         ModelMissing, match=r"pickled weights only \(pytorch_model.bin\).*raypipe.models.convert"
     ):
-        load.open_embedder(pickled, "sorted", "cpu")
+        load.open_embedder(pickled, "transformers", "cpu")
 
     assert convert(here) == here / "model.safetensors"
-    after = load.open_embedder(entries(m=EMBEDDER).model("m"), "sorted", "cpu").embed(texts, "passage")
+    after = load.open_embedder(entries(m=EMBEDDER).model("m"), "transformers", "cpu").embed(texts, "passage")
     np.testing.assert_array_equal(after, before)
 
 
@@ -74,14 +74,14 @@ def test_pickles_beside_safetensors_are_never_opened(
     for name in ("pytorch_model.bin", "colbert_linear.pt", "sparse_linear.pt"):
         (here / name).write_bytes(pickle.dumps(Bomb(mark)))
     model = entries(m={**EMBEDDER, "loader": "bge-m3"}).model("m")
-    vectors = load.open_embedder(model, "flag", "cpu").embed(texts, "passage")
+    vectors = load.open_embedder(model, "flagembedding", "cpu").embed(texts, "passage")
     assert vectors.shape == (len(texts), 32) and not mark.exists()
     with folder.opened(model) as view:
         assert not [p for p in Path(view).iterdir() if p.suffix in (".bin", ".pt")]
 
 
 @pytest.mark.parametrize("file", ["config.json", "tokenizer_config.json"])
-@pytest.mark.parametrize("engine", ["flag", "sorted"])
+@pytest.mark.parametrize("engine", ["flagembedding", "transformers"])
 def test_a_model_with_code_of_its_own_is_refused(
     entries: Entries, tiny: Tiny, tmp_path: Path, file: str, engine: Engine
 ) -> None:
@@ -93,7 +93,7 @@ def test_a_model_with_code_of_its_own_is_refused(
         load.open_embedder(entries(m=EMBEDDER).model("m"), engine, "cpu")
 
 
-@pytest.mark.parametrize("engine", ["flag", "sorted"])
+@pytest.mark.parametrize("engine", ["flagembedding", "transformers"])
 def test_an_embedder_named_as_a_reranker_is_refused_instead_of_given_a_random_head(
     entries: Entries, tiny: Tiny, engine: Engine
 ) -> None:
@@ -102,7 +102,7 @@ def test_an_embedder_named_as_a_reranker_is_refused_instead_of_given_a_random_he
         load.open_reranker(model, engine, "cpu")
 
 
-@pytest.mark.parametrize("engine", ["flag", "sorted"])
+@pytest.mark.parametrize("engine", ["flagembedding", "transformers"])
 def test_a_classifier_of_two_classes_is_no_reranker(
     entries: Entries, tiny: Tiny, tmp_path: Path, engine: Engine
 ) -> None:
@@ -128,18 +128,18 @@ def test_an_entry_that_its_weights_contradict_is_refused(
 ) -> None:
     model = entries(m={**EMBEDDER, **change, "path": str(tiny(shape, False))}).model("m")
     with pytest.raises(ConfError, match=message):
-        load.open_embedder(model, "sorted", "cpu")
+        load.open_embedder(model, "transformers", "cpu")
 
 
 def test_a_dtype_that_would_be_computed_as_another_is_refused(entries: Entries, tiny: Tiny) -> None:
     path = str(tiny("bert", False))
     half = entries(m={**EMBEDDER, "path": path, "dtype": "float16"}).model("m")
-    for engine in ("flag", "sorted"):
+    for engine in ("flagembedding", "transformers"):
         with pytest.raises(ConfError, match="float16 is not computed on a CPU"):
             load.open_embedder(half, engine, "cpu")  # type: ignore[arg-type]
     brain = entries(m={**EMBEDDER, "path": path, "dtype": "bfloat16"}).model("m")
-    with pytest.raises(ConfError, match="Use engine: sorted"):
-        load.open_embedder(brain, "flag", "cpu")
+    with pytest.raises(ConfError, match="Use engine: transformers"):
+        load.open_embedder(brain, "flagembedding", "cpu")
 
 
 def test_a_folder_without_a_fast_tokenizer_or_with_broken_json_says_so(

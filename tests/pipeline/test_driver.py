@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from raypipe.cli.opened import resolved
+from raypipe.api.session import load_recipe
 from raypipe.core import arrow
 from raypipe.core.config import Conf
 from raypipe.core.errors import ClusterTooSmall, DataError
@@ -33,9 +33,9 @@ def progress():
 
 def pipeline(uri, progress, recipe=FAKES, runner=inline):
     store = Store.create(str(uri))
-    made = resolved(str(recipe), None, CONF)
+    made = load_recipe(str(recipe), None, CONF)
     return Pipeline(
-        store, made, WorkerConfig(store.uri, "sorted", "cpu", 1), TaskSizes(15, 2), runner, progress
+        store, made, WorkerConfig(store.uri, "transformers", "cpu", 1), TaskSizes(15, 2), runner, progress
     )
 
 
@@ -191,9 +191,9 @@ def test_a_run_stopped_with_two_workers_and_resumed_with_another_number_gives_eq
 def test_each_worker_gets_two_tasks_and_no_task_is_above_the_constant(workers):
     for rows in (1, 2, 7, 10, 73, 99, 1000, 123_456):
         for most in (1, 10, 100):
-            size = Workers(workers).per_part(rows, most)
+            size = Workers(workers).per_task(rows, most)
             assert 1 <= size <= most and -(-rows // size) >= min(rows, 2 * workers)
-            size = Workers(workers, least=16).per_part(rows, 1000)
+            size = Workers(workers, min_rows=16).per_task(rows, 1000)
             assert size <= 1000 and -(-rows // size) >= min(rows, workers) // 2
 
 
@@ -262,7 +262,7 @@ def test_a_row_that_failed_in_passing_and_was_done_since_is_no_fault(world, tmp_
     assert evaluated(pipe, world, tmp_path / "out").report.faults == ()
     for table, column, value in ((pipe.texts_table, "source", source), ("answers", "key", key)):
         pipe.store.forget(table, column, [value])
-    assert [r["reason"] for r in pipe.lost_sources(None)] == ["timeout"]
+    assert [r["reason"] for r in pipe.failed_sources(None)] == ["timeout"]
     [waiting] = [q for q in pipe.answers(questions_of(pipe, None, None)) if not q.outcome]
     assert (waiting.id, waiting.faults) == (id, (once,))
 

@@ -70,7 +70,7 @@ def filled(bucket, world, tmp_path_factory):
     store = Store.create(f"{bucket.uri}/stores/one")
     silent = Progress(io.StringIO(), silent=True)
     pipeline = Pipeline(
-        store, here.recipe, WorkerConfig(store.uri, "sorted", "cpu", 1), SIZES, inline, silent
+        store, here.recipe, WorkerConfig(store.uri, "transformers", "cpu", 1), SIZES, inline, silent
     )
     sent(world, f"{bucket.uri}/data")
     data = fetched(f"{bucket.uri}/data", folder / "cache")

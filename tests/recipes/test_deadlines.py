@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
-from raypipe.cli.opened import resolved
+from raypipe.api.session import load_recipe
 from raypipe.core import arrow
 from raypipe.core.config import Conf
 from raypipe.core.errors import Unavailable
@@ -155,7 +155,7 @@ SURE = Fitted(10.0, {}, FittedOn("", "", ""))  # a probability near 1, whatever 
 EXTRACT = replace(
     next(
         s.step
-        for s in resolved(str(HERE / "fakes.yaml"), None, Conf((HERE.parent / "conf",))).question
+        for s in load_recipe(str(HERE / "fakes.yaml"), None, Conf((HERE.parent / "conf",))).question
         if isinstance(s.step, Extract)
     ),
     fitted=SURE,
@@ -165,7 +165,7 @@ ASKED = Question("q", "who wrote the first program?", order=(f"s:0-{len(TEXT)}",
 
 
 def test_while_a_language_model_is_away_the_fallback_answers_from_the_ranking_and_says_where_it_stands():
-    kit = LocalKit(Words(s=TEXT), "sorted")
+    kit = LocalKit(Words(s=TEXT), "transformers")
     [said] = run(recipe(Lost()), [ASKED], DegradePolicy(EXTRACT), kit)
     assert (said.outcome, said.origin, said.degraded) == ("answered", FALLBACK, ("web",))
     assert said.answer and said.answer in TEXT
@@ -174,7 +174,7 @@ def test_while_a_language_model_is_away_the_fallback_answers_from_the_ranking_an
 
 
 def test_the_fallback_is_not_asked_where_the_language_model_answered():
-    kit = LocalKit(Words(s=TEXT), "sorted")
+    kit = LocalKit(Words(s=TEXT), "transformers")
     [said] = run(recipe(Slow("web")), [ASKED], DegradePolicy(EXTRACT), kit)
     assert (said.answer, said.origin, said.degraded) == ("web", "web", ())
     assert FALLBACK not in said.replies
@@ -186,7 +186,7 @@ def test_a_deadline_of_the_cluster_file_leaves_a_slow_row_to_do_and_stores_the_o
     slow, *others = questions
     late = Stage("slow", Slow("slow", ((slow.id, 30.0),)))
     made = replace(pipe.recipe, question=(*pipe.recipe.question[:-1], late, pipe.recipe.question[-1]))
-    pipe = replace(pipe, recipe=made, place=replace(pipe.place, question_s=2.0))
+    pipe = replace(pipe, recipe=made, worker=replace(pipe.worker, question_timeout_s=2.0))
     start = time.perf_counter()
     pipe.answer(questions)
     assert time.perf_counter() - start < 20

@@ -9,8 +9,8 @@ import own_step
 import pytest
 from reruns import CONF, Bench
 
+from raypipe.api.session import load_recipe
 from raypipe.cli.main import main
-from raypipe.cli.opened import resolved
 from raypipe.core.errors import ConfError
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.recipes.serialize import description, from_plain, to_plain
@@ -37,7 +37,7 @@ def forget():
 def shout(text=""):
     if text:
         Path("shout.yaml").write_text(text)
-    return resolved("shout.yaml", None, CONF)
+    return load_recipe("shout.yaml", None, CONF)
 
 
 def edit(old, new):

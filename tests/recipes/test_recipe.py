@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from raypipe.cli.opened import resolved
+from raypipe.api.session import load_recipe
 from raypipe.core.config import Conf, Where
 from raypipe.core.errors import ConfError
 from raypipe.core.records import Citation, Question
@@ -21,7 +21,7 @@ TREE = yaml.safe_load((HERE / "fakes.yaml").read_text())
 def made(tree, tmp_path, models=None):
     file = tmp_path / "made.yaml"
     file.write_text(yaml.safe_dump(tree, sort_keys=False))
-    return resolved(str(file), models, CONF)
+    return load_recipe(str(file), models, CONF)
 
 
 def changed(path, value):
@@ -35,7 +35,7 @@ def changed(path, value):
 
 @pytest.mark.parametrize("name", [p.stem for p in (HERE.parent / "conf/recipes").glob("*.yaml")])
 def test_every_recipe_that_ships_can_be_read(name):
-    recipe = resolved(name, None, CONF)
+    recipe = load_recipe(name, None, CONF)
     assert recipe.about and recipe.question
 
 
@@ -112,18 +112,18 @@ def test_a_change_in_the_question_half_leaves_the_corpus_tables(tmp_path):
 
 
 def test_two_steps_of_one_verb_have_two_names():
-    recipe = resolved("local", None, CONF)
+    recipe = load_recipe("local", None, CONF)
     names = [s.name for s in recipe.question]
     assert {"fuse", "fuse:final"} < set(names) and len(set(names)) == len(names)
 
 
 @pytest.mark.parametrize("name", ["local-kg", "db3-task3", "weknow"])
 def test_a_ranking_ranks_every_question_and_asks_no_graph_and_no_language_model(name):
-    ranking = ranking_of(resolved(name, None, CONF))
+    ranking = ranking_of(load_recipe(name, None, CONF))
     asked = replace(ranking, corpus=())
     assert asked.graphs() == () and {m.kind for m in asked.models()} == {"embedder", "reranker"}
     assert not any(s.when for s in ranking.question)
-    whole = {s.name for s in resolved(name, None, CONF).question}
+    whole = {s.name for s in load_recipe(name, None, CONF).question}
     assert {"dense", "fuse", "rerank"} < {s.name for s in ranking.question} < whole
 
 

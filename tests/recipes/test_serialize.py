@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from raypipe.cli.opened import resolved
+from raypipe.api.session import load_recipe
 from raypipe.core.config import Conf
 from raypipe.core.errors import ConfError
 from raypipe.recipes.recipe import STEPS
@@ -18,7 +18,7 @@ RECIPES = [HERE / "fakes.yaml", *sorted((HERE.parent / "conf" / "recipes").glob(
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda p: p.stem)
 def test_a_recipe_comes_back_from_json_with_the_same_digest_and_values(path):
-    recipe = resolved(str(path), None, CONF)
+    recipe = load_recipe(str(path), None, CONF)
     again = from_plain(json.loads(json.dumps(to_plain(recipe))))
     assert again == recipe and again.digest() == recipe.digest()
 
@@ -29,7 +29,7 @@ def test_every_step_and_whatever_its_fields_hold_can_be_written_down():
 
 
 def test_only_classes_of_recipes_are_ever_made_and_another_digest_is_refused():
-    tree = to_plain(resolved(str(HERE / "fakes.yaml"), None, CONF))
+    tree = to_plain(load_recipe(str(HERE / "fakes.yaml"), None, CONF))
     with pytest.raises(ConfError, match="another raypipe"):
         from_plain(
             {**tree, "corpus": [{"name": "x", "step": {"is": "Popen", "args": "true"}, "when": {"map": []}}]}

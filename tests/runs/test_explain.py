@@ -25,18 +25,18 @@ def test_a_row_tells_its_key_what_matched_and_what_was_asked_and_why(bench):
     bench.run(SURE, out="one")
     row = bench.lines()[0]["interaction_id"]
     first = why(store, read(bench.folder / "one"), row)
-    assert first.state == "made" and first.outcome == "answered" and first.changed == ()
-    assert [(d.stage, d.what, d.kind) for d in first.differences] == [("extract", "threshold", "parameter")]
+    assert first.state == "computed" and first.outcome == "answered" and first.changed == ()
+    assert [(d.stage, d.field, d.kind) for d in first.differences] == [("extract", "threshold", "parameter")]
     assert all(asked == 0 and requests == old for requests, asked, old in steps(first).values())
     assert first.parts["text"] == bench.lines()[0]["query"] and "citation 0" in first.parts
     counts, _ = bench.run(OTHER, out="two")
     stories = [why(store, read(bench.folder / "two"), line["interaction_id"]) for line in bench.lines()]
-    assert {s.why for story in stories for s in story.steps if s.step == "rerank"} == {"model"}
+    assert {s.reason for story in stories for s in story.steps if s.step == "rerank"} == {"model"}
     assert sum(steps(s)["rerank"][1] for s in stories) == counts["rerank"][1]
     assert all(steps(s)["dense"] == (1, 0, 1) for s in stories)
     bench.run(OTHER, out="three")
     again = why(store, read(bench.folder / "three"), row)
-    assert again.state == "reused" and {s.why for s in again.steps} == {""}
+    assert again.state == "reused" and {s.reason for s in again.steps} == {""}
     assert all(asked == 0 for _, asked, _ in steps(again).values())
     with pytest.raises(DataError, match="has no question 'nobody'"):
         why(store, read(bench.folder / "three"), "nobody")
@@ -50,7 +50,7 @@ def test_an_edited_page_changes_the_row_and_the_story_names_the_citation(bench, 
     row = lines[0]["interaction_id"]
     story = why(Store.open(str(bench.folder / "store")), read(bench.folder / "edited"), row)
     assert "citation 0" in story.changed and story.differences == ()
-    assert {s.why for s in story.steps} == {"row"}
+    assert {s.reason for s in story.steps} == {"row"}
     assert main(["why", str(bench.folder / "edited"), row, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["changed"] == list(story.changed)
     assert main(["why", str(bench.folder / "edited"), row]) == 0
@@ -65,14 +65,14 @@ def test_changed_answers_are_named_with_the_step_at_which_their_paths_part(bench
     assert found.common == 6 and found.changed and found.same + len(found.changed) == 6
     assert {c.step for c in found.changed} == {"extract"}
     change = found.changed[0]
-    assert change.because.what == "threshold" and change.before.outcome == "abstained"
+    assert change.cause.field == "threshold" and change.before.outcome == "abstained"
     assert change.after.outcome == "answered" and "answered: " in change.after.path
     bench.run(SURE.replace("top: 30}", "top: 3}", 1), out="two")
     two = read(bench.folder / "two")
     found = changes(store, compared_with(store, two), two)
-    parted = {c.step for c in found.changed} | set(found.otherwise)
+    parted = {c.step for c in found.changed} | set(found.other_path)
     assert found.before == one.run and parted == {"dense"}
-    assert all(c.because.stage == "dense" and c.because.what == "top" for c in found.changed)
+    assert all(c.cause.stage == "dense" and c.cause.field == "top" for c in found.changed)
 
 
 def test_changes_count_new_rows_and_say_where_the_row_itself_is_another(bench):
@@ -83,5 +83,5 @@ def test_changes_count_new_rows_and_say_where_the_row_itself_is_another(bench):
     bench.run(SURE, data=bench.data([*lines[:-1], more]), out="two")
     store, two = Store.open(str(bench.folder / "store")), read(bench.folder / "two")
     found = changes(store, compared_with(store, two), two)
-    assert (found.common, found.new, found.gone) == (5, 1, 1) and found.same == 4
-    assert [c.step for c in found.changed] + list(found.otherwise) == ["row"]
+    assert (found.common, found.new, found.removed) == (5, 1, 1) and found.same == 4
+    assert [c.step for c in found.changed] + list(found.other_path) == ["row"]

@@ -82,7 +82,7 @@ def test_a_manifest_says_what_the_run_was_made_of_and_gives_the_next_plan_its_ra
     assert {s.name for s in made.stages} == {line.step for line in made.steps}
     assert made.score and made.counts["questions"] == 6 and made.models[0].identity
     keys = answer_keys(bench.pipeline().store, made.run)
-    assert len(keys) == 6 and not any(k.before for k in keys.values())
+    assert len(keys) == 6 and not any(k.reused for k in keys.values())
     again = plan(bench.pipeline(), questions_of(bench.pipeline(), None, None))
     assert all(s.cost.seconds == (0.0, 0.0) for s in again.steps)
     third = bench.pipeline(FAKES.replace("candidates: 20, top: 10", "candidates: 9, top: 4"))

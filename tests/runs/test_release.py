@@ -27,7 +27,7 @@ def ask(store, questions):
     """Every question answered by the live release, one request each."""
     release = live(store)
     recipe, spec = release.opened(store)
-    kit = LocalKit(LanceIndex(spec), "sorted")
+    kit = LocalKit(LanceIndex(spec), "transformers")
     answered = asyncio.run(answer(recipe, kit, questions))
     return release.id, [(q.answer, q.hits) for q in answered]
 
@@ -73,7 +73,7 @@ def test_a_query_of_another_model_than_the_table_is_refused(bench, store):
     bench.run(SURE, out="one")
     promote(store, read(bench.folder / "one"), [])
     _, spec = live(store).opened(store)
-    kit = LocalKit(LanceIndex(spec), "sorted")
+    kit = LocalKit(LanceIndex(spec), "transformers")
     questions = arrow.question.records(store.dataset("questions").to_table())
     with pytest.raises(ConfError, match="no vectors of model other-embedder"):
         asyncio.run(answer(bench.pipeline(OTHER).recipe, kit, questions))
@@ -120,7 +120,7 @@ def test_prune_keeps_what_releases_and_last_runs_name_and_removes_the_rest(bench
     gone = bench.pipeline(middle).passages_table
     assert main(["prune", "--store", store.uri, "--dry-run", "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
-    assert said["dry_run"] and {"what": "table", "name": gone, "rows": store.count(gone)} in said["removed"]
+    assert said["dry_run"] and {"kind": "table", "name": gone, "rows": store.count(gone)} in said["removed"]
     assert store.has(gone)
     assert prune(store, dry_run=False) and not store.has(gone)
     assert prune(store, dry_run=True) == []
@@ -145,7 +145,7 @@ def test_sources_that_no_question_cites_any_more_go_and_released_answers_stay(be
         line["search_results"] = line["search_results"][:2]
     bench.run(SURE, data=bench.data(lines), out="two")
     sources = store.count("sources")
-    [removed] = [r for r in prune(store, dry_run=False) if r.what == "sources"]
+    [removed] = [r for r in prune(store, dry_run=False) if r.kind == "sources"]
     assert store.count("sources") == sources - removed.rows > 0
     assert ask(store, questions) == before
     counts, _ = bench.run(SURE, data=bench.data(lines))

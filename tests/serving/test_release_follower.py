@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import httpx
 import pytest
-from face import ask, listening, served
+from http_app import ask, listening, served
 from load import fire
 from reruns import FAKES
 
@@ -32,7 +32,7 @@ def two(bench):
 
 
 def app_over(store):
-    return served(ReleaseFollower(LocalKit(None, "sorted"), store.uri))
+    return served(ReleaseFollower(LocalKit(None, "transformers"), store.uri))
 
 
 def test_before_the_first_release_it_is_not_ready_and_with_it_ready_without_a_restart(two):
@@ -95,25 +95,25 @@ def test_a_release_that_cannot_be_opened_is_not_followed_and_the_log_says_why(tw
 
 
 class Elsewhere(LocalKit):
-    """Models of which one is away for a while."""
+    """Models of which one is unavailable for a while."""
 
     here: ClassVar[set[str]] = set()
 
     def embedder(self, model):
         embed = super().embedder(model)
 
-        async def asked(texts, role):
+        async def embed_or_raise(texts, role):
             if model.name == "other-embedder" and model.name not in self.here:
                 raise Unavailable("it is starting")
             return await embed(texts, role)
 
-        return asked
+        return embed_or_raise
 
 
-def test_a_release_whose_model_is_away_is_followed_when_that_is_there(two):
+def test_a_release_whose_model_is_unavailable_is_followed_once_it_is_back(two):
     store, (first, second) = two
     promote(store, first, [])
-    app = served(ReleaseFollower(Elsewhere(None, "sorted"), store.uri))
+    app = served(ReleaseFollower(Elsewhere(None, "transformers"), store.uri))
     assert ask(app, {"query": "x"}).json()["versions"]["recipe"] == first.digest
     promote(store, second, [])
     time.sleep(POLL_S)
@@ -127,12 +127,12 @@ def test_a_release_whose_model_is_away_is_followed_when_that_is_there(two):
 class Broken(LocalKit):
     """Models of which one cannot be loaded, or only slowly, as a library has it."""
 
-    load: ClassVar[list[float | Exception]] = []  # what the next loads come to: so many seconds, or that
+    load: ClassVar[list[float | Exception]] = []  # of the next loads: seconds, or the error
 
     def embedder(self, model):
         embed = super().embedder(model)
 
-        async def asked(texts, role):
+        async def embed_or_raise(texts, role):
             if model.name == "other-embedder" and self.load:
                 how = self.load.pop()
                 if isinstance(how, Exception):
@@ -140,13 +140,13 @@ class Broken(LocalKit):
                 await asyncio.sleep(how)
             return await embed(texts, role)
 
-        return asked
+        return embed_or_raise
 
 
 def test_a_release_whose_model_a_library_cannot_load_is_tried_again_after_a_while(two, caplog, monkeypatch):
     store, (first, second) = two
     promote(store, first, [])
-    app = served(ReleaseFollower(Broken(None, "sorted"), store.uri))
+    app = served(ReleaseFollower(Broken(None, "transformers"), store.uri))
     assert ask(app, {"query": "x"}).json()["versions"]["recipe"] == first.digest
     release = promote(store, second, [])
     Broken.load[:] = [RuntimeError("out of memory")]
@@ -164,7 +164,7 @@ def test_a_release_whose_model_a_library_cannot_load_is_tried_again_after_a_whil
 def test_a_request_waits_for_a_release_that_is_being_opened_and_not_for_long(two, monkeypatch):
     store, (first, second) = two
     promote(store, first, [])
-    followed = ReleaseFollower(Broken(None, "sorted"), store.uri)
+    followed = ReleaseFollower(Broken(None, "transformers"), store.uri)
     monkeypatch.setattr("raypipe.serving.release_follower.OPEN_WAIT_S", 0.1)
     monkeypatch.setattr("raypipe.serving.release_follower.POLL_S", 0.0)
 
@@ -183,7 +183,7 @@ def test_a_request_waits_for_a_release_that_is_being_opened_and_not_for_long(two
 def test_a_pointer_or_a_release_that_is_damaged_or_gone_stops_no_answers(two, caplog):
     store, (first, second) = two
     promote(store, first, [])
-    followed = ReleaseFollower(LocalKit(None, "sorted"), store.uri)
+    followed = ReleaseFollower(LocalKit(None, "transformers"), store.uri)
 
     def current():
         followed._polled_at = -POLL_S  # the next look is due
@@ -197,7 +197,7 @@ def test_a_pointer_or_a_release_that_is_damaged_or_gone_stops_no_answers(two, ca
         assert current() == first.digest
         assert any("cannot be read" in r.getMessage() for r in caplog.records)
         with pytest.raises(NotReady):
-            asyncio.run(ReleaseFollower(LocalKit(None, "sorted"), store.uri).current())
+            asyncio.run(ReleaseFollower(LocalKit(None, "transformers"), store.uri).current())
     store.files.write("_releases/live.json", pointer)
     promote(store, second, [])
     assert current() == second.digest
@@ -206,7 +206,7 @@ def test_a_pointer_or_a_release_that_is_damaged_or_gone_stops_no_answers(two, ca
 def test_a_request_that_began_with_one_release_ends_with_it(two):
     store, (first, second) = two
     promote(store, first, [])
-    followed = ReleaseFollower(LocalKit(None, "sorted"), store.uri)
+    followed = ReleaseFollower(LocalKit(None, "transformers"), store.uri)
 
     async def scene():
         pinned = await followed.current()

@@ -1,1 +1,1 @@
-"""The command line: `raypipe COMMAND`. `main` reads arguments; each other module is one group of commands."""
+"""The command line: `main` reads arguments, `commands` lists commands, other modules hold them."""

@@ -7,16 +7,13 @@ import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from raypipe.api.settings import Settings
 from raypipe.cli import options
-from raypipe.cli.settings import Settings
-from raypipe.core.errors import DataError
-from raypipe.pipeline.ingest import ingest
-from raypipe.readers import download
-from raypipe.report.progress import Progress, ProgressTask
-from raypipe.store import Store
-from raypipe.synth import write
-from raypipe.text.limits import SandboxedParser
+
+if TYPE_CHECKING:
+    from raypipe.report.progress import Progress, ProgressTask
 
 
 def add(commands: options.Commands) -> None:
@@ -26,7 +23,6 @@ def add(commands: options.Commands) -> None:
     made = options.command(
         commands,
         "ingest",
-        "read files into a store, each line once; the same bytes again change nothing",
         "raypipe ingest crag_task_1_and_2_dev_v4.jsonl.bz2 --format crag --store /data/store",
         _ingest,
     )
@@ -37,11 +33,10 @@ def add(commands: options.Commands) -> None:
     parse = options.command(
         commands,
         "parse",
-        "turn HTML files into text, as the pipeline does it",
         "raypipe parse page.html --json",
         _parse,
     )
-    parse.add_argument("files", metavar="FILE", nargs="+", type=Path)
+    parse.add_argument("files", metavar="FILE", nargs="+")
     parse.add_argument(
         "--html", choices=("lxml", "html.parser"), default="lxml", help="whose text (default: lxml)"
     )
@@ -52,7 +47,6 @@ def _add_synth(commands: options.Commands) -> None:
     made = options.command(
         commands,
         "synth",
-        "write a CRAG-format dataset about an invented world, with its knowledge graph",
         "raypipe synth demo --questions 20 --pages 50 --seed 1 --page-chars 2000",
         _synth,
     )
@@ -66,7 +60,7 @@ def _add_synth(commands: options.Commands) -> None:
         "--page-chars",
         metavar="N",
         type=options.at_least(1000),
-        help="about so many characters of HTML a page (default: spread like real pages, 3 KB to 1.5 MB)",
+        help="characters of HTML a page, about (default: spread like real pages, 3 KB to 1.5 MB)",
     )
     options.as_json(made)
 
@@ -75,7 +69,6 @@ def _add_download(commands: options.Commands) -> None:
     made = options.command(
         commands,
         "download",
-        "fetch the official files, resumed where they broke off and checked by digest",
         "raypipe download crag --task 1 /data/crag",
         _download,
     )
@@ -88,7 +81,11 @@ def _add_download(commands: options.Commands) -> None:
 
 
 def _synth(args: argparse.Namespace, settings: Settings) -> int:
-    options.writable(args.folder, "DIR")
+    from raypipe.api.paths import require_writable
+    from raypipe.report.progress import Progress
+    from raypipe.synth import write
+
+    require_writable(args.folder, "DIR")
     with Progress(sys.stderr, silent=args.json) as progress:
         task = progress.task("wrote", "questions", args.questions)
         made = write(
@@ -108,6 +105,9 @@ def _synth(args: argparse.Namespace, settings: Settings) -> int:
 
 
 def _download(args: argparse.Namespace, settings: Settings) -> int:
+    from raypipe.readers import download
+    from raypipe.report.progress import Progress
+
     with Progress(sys.stderr) as progress:
         files = download.crag(args.task, args.folder, _megabytes(progress), args.version)
     for file in files:
@@ -127,46 +127,32 @@ def _megabytes(progress: Progress) -> Callable[[str, int, int], None]:
 
 
 def _ingest(args: argparse.Namespace, settings: Settings) -> int:
-    paths = options.inputs(args.paths, settings)
-    store = Store.create(settings.store_to_fill(args.store))
-    with Progress(sys.stderr, silent=args.json) as progress:
-        read = ingest(store, paths, options.format_for(args.format, paths), progress)
+    from raypipe.api.data import ingest
+
+    session = options.session(args, settings, not args.json)
+    read = ingest(args.paths, args.store, args.format, session)
     if args.json:
-        options.print_json(
-            {"store": store.uri, "again": read.again, "questions": len(read.questions), **read.counts,
-             "reasons": read.reasons}
-        )  # fmt: skip
+        options.print_json(read.to_json())
         return 0
-    print(f"{store.uri}: {'read before: ' if read.again else ''}{len(read.questions)} questions, "
-          f"{store.count('sources')} sources in all")  # fmt: skip
-    for name, count in read.counts.items():
+    print(read.title)
+    for name, count in read.summary.counts.items():
         if count:
             print(f"  {name.replace('_', ' '):<24} {count}")
-    for reason, count in read.reasons.items():
-        print(f"  left out, {reason.replace('_', ' '):<14} {count}")
+    for reason, count in read.summary.reasons.items():
+        print(f"  omitted, {reason.replace('_', ' '):<15} {count}")
     return 0
 
 
 def _parse(args: argparse.Namespace, settings: Settings) -> int:
-    found = 0
-    with SandboxedParser() as limited:
-        for file in args.files:
-            html = _read(file).decode("utf-8", "replace")
-            text, fault = limited.parse(html, args.html)
-            found += fault is not None
-            if args.json:
-                line = {"file": str(file), "text": text, "fault": asdict(fault) if fault else None}
-                options.print_json(line)
-            elif fault:
-                print(f"raypipe parse: {file}: {fault.reason}: {fault.detail}", file=sys.stderr)
-            else:
-                print(text)
-    return 3 if found else 0
+    from raypipe.api.data import parse_html
 
-
-def _read(file: Path) -> bytes:
-    """A file's bytes. Raises DataError if it cannot be read."""
-    try:
-        return file.read_bytes()
-    except OSError as e:
-        raise DataError(f"{file}: expected an HTML file, found none that can be read: {e.strerror}") from e
+    failed = 0
+    for page in parse_html(args.files, args.html):
+        failed += page.fault is not None
+        if args.json:
+            options.print_json(page.to_json())
+        elif page.fault:
+            print(f"raypipe parse: {page.file}: {page.fault.reason}: {page.fault.detail}", file=sys.stderr)
+        else:
+            print(page.text)
+    return 3 if failed else 0

@@ -1,4 +1,4 @@
-"""`raypipe facts`: public data, from the CSV files that are published to a table that recipes look into."""
+"""The command `facts`: published CSV files to tables of facts."""
 
 from __future__ import annotations
 
@@ -6,23 +6,21 @@ import argparse
 from dataclasses import asdict
 from pathlib import Path
 
-from rich.console import Console
-
+from raypipe.api.settings import Settings
 from raypipe.cli import options
-from raypipe.cli.settings import Settings
-from raypipe.kg.public_data import KINDS, build
+
+KINDS = ("oscar", "grammy", "movielens", "stocks")
 
 
 def add(commands: options.Commands) -> None:
     """Declares `facts build`."""
-    top = commands.add_parser("facts", help="public data as sentences, by year or name")
-    kinds = top.add_subparsers(dest="what", metavar="WHAT", required=True)
+    kinds = options.parent(commands, "facts", "what")
     made = options.command(
         kinds,
         "build",
-        "turn a published CSV file into a table of facts",
         "raypipe facts build the_oscar_award.csv --kind oscar --out facts/oscar.parquet",
         _build,
+        "Convert a published CSV file to a table of facts: sentences by year or name.",
     )
     made.add_argument("csv", metavar="CSV", type=Path)
     made.add_argument("--kind", choices=KINDS, required=True, help="whose columns it has")
@@ -34,13 +32,12 @@ def add(commands: options.Commands) -> None:
 
 
 def _build(args: argparse.Namespace, settings: Settings) -> int:
+    from raypipe.kg.public_data import build
+
     built = build(args.csv, args.kind, args.out, args.credits)
     if args.json:
         options.print_json({"out": str(args.out), **asdict(built)})
     else:
-        Console().print(
-            f"{args.out}: {built.facts} facts of {built.lines} lines, {built.skipped} lines skipped. "
-            f"Use it with --graph {args.kind}={args.out}",
-            highlight=False,
-        )
+        print(f"{args.out}: {built.facts} facts of {built.lines} lines, {built.skipped} lines skipped")
+        print(f"use it with --graph {args.kind}={args.out}")
     return 0

@@ -1,87 +1,108 @@
-"""`raypipe kg`: runs knowledge-graph calls over a server or a folder of tables, and serves such a folder.
-
-Examples of calls are in `kg_examples`, periods of refresh in `kg_refresh`.
-"""
+"""The command `kg`: run calls over a graph, serve a folder of tables, draft and import examples of calls,
+propose refresh periods."""
 
 from __future__ import annotations
 
 import argparse
-import asyncio
-import signal
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.markup import escape
-
-from raypipe.cli import kg_examples, kg_refresh, options
-from raypipe.cli.settings import Settings
+from raypipe.api.settings import Settings
+from raypipe.cli import options
 from raypipe.core.errors import ConfError
-from raypipe.core.kg import CallResult
-from raypipe.kg.client import connect
-from raypipe.kg.execute import run
-from raypipe.kg.fetch import ServerBackend
-from raypipe.kg.graph import open_folder
-from raypipe.kg.language.parser import parser
-from raypipe.kg.language.program import Program
-from raypipe.kg.language.time_words import Moment, moment
-from raypipe.kg.tables import load
 
+if TYPE_CHECKING:
+    from raypipe.core.kg import CallResult
+
+DOMAINS = ("finance", "movie", "music", "sports", "open")
 SHOWN_ROWS = 10  # on a terminal; --json has them all
 
 
 def add(commands: options.Commands) -> None:
     """Declares `kg run`, `kg serve`, `kg examples` and `kg refresh`."""
-    top = commands.add_parser("kg", help="ask a knowledge graph")
-    kinds = top.add_subparsers(dest="kind", metavar="KIND", required=True)
+    kinds = options.parent(commands, "kg", "kind")
     made = options.command(
         kinds,
         "run",
-        "run calls over a graph and print rows and sentences",
         "raypipe kg run --graph DIR --time '03/05/2024, 23:18:31 PT' 'get_movie(amelie)[year]'",
         _run,
+        "Run calls over a graph and print rows and sentences.",
     )
     made.add_argument("program", metavar="PROGRAM", help="lines of calls; - reads standard input")
     made.add_argument(
         "--graph", metavar="URL|DIR", required=True, help="the mock API's address, or a folder of tables"
     )
     made.add_argument(
-        "--time", metavar="T", required=True, help="the moment of asking: MM/DD/YYYY, HH:MM:SS PT"
+        "--time", metavar="T", required=True, help="time of the question: MM/DD/YYYY, HH:MM:SS PT"
     )
     options.as_json(made)
     made = options.command(
         kinds,
         "serve",
-        "serve a folder of tables with the mock API's endpoints, for tests and demonstrations",
         "raypipe kg serve --graph DIR --port 8000",
         _serve,
+        "Serve a folder of tables with the mock API's endpoints, for tests and demonstrations.",
     )
     made.add_argument("--graph", metavar="DIR", type=Path, required=True, help="a folder of tables")
     made.add_argument("--port", type=int, default=8000, help="on this machine only (8000); 0: a free one")
-    kg_examples.add(kinds)
-    kg_refresh.add(kinds)
+    _add_examples(kinds)
+    made = options.command(
+        kinds,
+        "refresh",
+        "raypipe kg refresh --graph crag-mock --propose llama-3-8b",
+        _refresh,
+        "Ask a model for how long a graph's replies hold, by domain.",
+    )
+    made.add_argument("--graph", metavar="NAME", required=True, help="a graph of kind server in graphs.yaml")
+    made.add_argument("--propose", metavar="MODEL", required=True, help="a generator of the models file")
+    options.models(made)
+    made.add_argument("--accept", action="store_true", help="write the proposal into graphs.yaml")
+    options.cluster(made)
+    options.as_json(made)
+
+
+def _add_examples(kinds: options.Commands) -> None:
+    about = "Draft calls with a model, and import corrected ones as examples."
+    whats = options.parent(kinds, "examples", "what", about)
+    made = options.command(
+        whats,
+        "draft",
+        "raypipe kg examples draft --data dev.jsonl --model llama-3-8b --prompt db3/calls-movie "
+        "--graph kg --out drafts.jsonl",
+        _draft,
+        "Ask a model for the calls of some questions, run them, and show what failed.",
+    )
+    made.add_argument("--data", metavar="PATH", nargs="+", required=True, help="questions")
+    options.format_of(made)
+    made.add_argument("--model", required=True, help="a generator of the models file")
+    options.models(made)
+    made.add_argument("--prompt", default="db3/calls-open", help="under conf/prompts (db3/calls-open)")
+    made.add_argument("--graph", metavar="DIR", required=True, help="a folder of tables")
+    made.add_argument("--number", metavar="N", type=options.at_least(1), default=100, help="questions (100)")
+    made.add_argument("--out", metavar="FILE", type=Path, required=True, help="drafts, JSON lines")
+    made = options.command(
+        whats,
+        "import",
+        "raypipe kg examples import drafts.jsonl --domain movie --into conf/examples/mine.yaml",
+        _import,
+        'Check the drafts that are marked "use": true and append them to a bank of examples.',
+    )
+    made.add_argument("drafts", metavar="FILE")
+    made.add_argument("--domain", choices=DOMAINS, required=True)
+    made.add_argument("--into", metavar="FILE", required=True, help="a bank; made where there is none")
 
 
 def _run(args: argparse.Namespace, settings: Settings) -> int:
+    from raypipe.api.graphs import run_calls
+
     text = sys.stdin.read() if args.program == "-" else args.program
-    grammar = settings.conf.find("grammar", "calls", ".lark").read_text(encoding="utf-8")
-    program, now = parser(grammar)(text), moment(args.time)
-    results = asyncio.run(_results(args.graph, program, now))
+    results = run_calls(text, args.graph, args.time, options.session(args, settings))
     if args.json:
         options.print_json({"results": [_json(r) for r in results]})
     else:
-        _print(Console(), results)
+        _print(results)
     return 0
-
-
-async def _results(graph: str, program: Program, now: Moment) -> list[CallResult]:
-    if "://" not in graph:
-        return await run(program, open_folder(Path(graph)), now)
-    if not graph.startswith(("http://", "https://")):
-        raise ConfError(f"--graph {graph}: expected http://HOST:PORT or a folder of tables")
-    async with connect(graph) as ask:
-        return await run(program, ServerBackend(ask), now)
 
 
 def _json(result: CallResult) -> dict[str, Any]:
@@ -99,7 +120,10 @@ def _json(result: CallResult) -> dict[str, Any]:
     }
 
 
-def _print(console: Console, results: list[CallResult]) -> None:
+def _print(results: list[CallResult]) -> None:
+    from rich.markup import escape
+
+    console = options.console()
     for result in results:
         console.print(f"[bold]{escape(result.call)}[/bold]", highlight=False)
         if result.fault is not None:
@@ -119,7 +143,10 @@ def _print(console: Console, results: list[CallResult]) -> None:
 def _serve(args: argparse.Namespace, settings: Settings) -> int:
     if not 0 <= args.port < 65536:
         raise ConfError(f"--port {args.port}: expected 0 to 65535")
+    import signal
+
     from raypipe.kg.server import serve
+    from raypipe.kg.tables import load
 
     tables = load(args.graph)
     try:
@@ -128,4 +155,48 @@ def _serve(args: argparse.Namespace, settings: Settings) -> int:
             signal.pause()
     except OSError as e:
         raise ConfError(f"--port {args.port}: {e}. Choose another, or 0 for a free one.") from e
+    return 0
+
+
+def _draft(args: argparse.Namespace, settings: Settings) -> int:
+    import json
+
+    from raypipe.api.kg_examples import draft_examples
+
+    session = options.session(args, settings)
+    drafts = draft_examples(args.data, args.graph, args.model, args.prompt, args.number, args.format, session)
+    args.out.write_text("".join(json.dumps(d, ensure_ascii=False) + "\n" for d in drafts), encoding="utf-8")
+    failed = [d for d in drafts if d["failed"]]
+    for d in failed:
+        print(f"{d['query']}\n  {d['calls']}\n  {d['failed']}")
+    print(
+        f"{len(drafts)} drafts in {args.out}, {len(failed)} failed. Correct those worth keeping, "
+        f'mark them "use": true, and import them.'
+    )
+    return 0
+
+
+def _import(args: argparse.Namespace, settings: Settings) -> int:
+    from raypipe.api.kg_examples import import_examples
+
+    count = import_examples(args.drafts, args.domain, args.into, options.session(args, settings))
+    print(f"{args.into}: {count} examples added")
+    return 0
+
+
+def _refresh(args: argparse.Namespace, settings: Settings) -> int:
+    from raypipe.api.kg_refresh import propose_refresh
+
+    found = propose_refresh(args.graph, args.propose, args.accept, options.session(args, settings))
+    if args.json:
+        options.print_json(found.to_json())
+        return 0
+    from raypipe.report.console import grid
+
+    shown = grid("domain", "now", "proposed")
+    for row in found.rows():
+        shown.add_row(*row.values())
+    options.console().print(shown)
+    what = "is written to" if args.accept else "is not written: --accept puts it into"
+    print(f"by {args.propose}; it {what} {found.file}")
     return 0

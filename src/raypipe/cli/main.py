@@ -1,90 +1,132 @@
 """The command line: `raypipe COMMAND`. jobs/*.py are the same commands behind `ray job submit`.
 
-Reads arguments and the environment, calls the functions that do the work, prints. Exit codes: 0 fine, 2 usage
-or configuration, 3 input data, 4 model missing, 5 cluster too small, 6 fault budget exceeded, 7 quality gate
+Reads arguments and the environment, calls the Python API, prints. A command's module is imported when it
+runs, and libraries by the API, so help and a wrong command or flag are quick. Exit codes: 0 fine, 2 usage or
+configuration, 3 input data, 4 model missing, 5 cluster too small, 6 fault budget exceeded, 7 quality gate
 failed, 70 internal, 130 Ctrl-C, 143 stopped by SIGTERM.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import signal
 import sys
-import traceback
-from collections.abc import Sequence
-from pathlib import Path
+import textwrap
+from collections.abc import Iterable, Sequence
 from types import FrameType
+from typing import Any
 
-from raypipe.cli import (
-    ask,
-    data,
-    doctor,
-    facts,
-    faults,
-    kg,
-    models,
-    plans,
-    rank,
-    releases,
-    runs,
-    scores,
-    serve,
-    steps,
-)  # fmt: skip
-from raypipe.cli.settings import from_environment
-from raypipe.core.errors import RaypipeError
-from raypipe.store.disk_space import DiskFull, is_full
+from raypipe.api.settings import from_environment
+from raypipe.cli.commands import COMMANDS, GROUPS
+from raypipe.core.config import did_you_mean
+from raypipe.core.errors import ConfError, RaypipeError
+
+ABOUT = "Answer datasets of questions on a Ray cluster, and single questions with the same logic."
+WIDTH = 80
 
 
-def parser() -> argparse.ArgumentParser:
-    """Every command with its options."""
-    top = argparse.ArgumentParser(
-        prog="raypipe",
-        description="Answers datasets of questions on a Ray cluster, and one question with the same logic.",
-        epilog="raypipe COMMAND --help has an example for each. Start with: raypipe doctor",
-    )
+class _Parser(argparse.ArgumentParser):
+    """An argument parser that says what a wrong value may have been meant to be."""
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            hint = did_you_mean(str(value), map(str, action.choices))
+            raise argparse.ArgumentError(action, f"unknown value {value!r}; {hint}")
+
+
+def parser(names: Iterable[str] = COMMANDS) -> argparse.ArgumentParser:
+    """A parser of these commands, with their options; default: of all."""
+    top = _Parser(prog="raypipe", description=ABOUT)
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for group in (
-        doctor, data, plans, runs, faults, releases, ask, rank, kg, facts, scores, models, steps, serve,
-    ):  # fmt: skip
-        group.add(commands)
+    for module in dict.fromkeys(COMMANDS[name].module for name in names):
+        importlib.import_module(f"raypipe.cli.{module}").add(commands)
     return top
+
+
+def overview() -> str:
+    """The text of `raypipe --help`: commands by group."""
+    lines = ["usage: raypipe COMMAND ...", "", ABOUT]
+    for group, does in GROUPS.items():
+        lines += ["", f"{group}: {does}"]
+        for name, command in COMMANDS.items():
+            if command.group == group:
+                lines += textwrap.wrap(
+                    command.about, WIDTH, initial_indent=f"  {name:<12}", subsequent_indent=" " * 14
+                )
+    lines += ["", "options:", "  --help      Print this.", "  --version   Print the version.", ""]
+    return "\n".join([*lines, "raypipe COMMAND --help has an example for each. Start with: raypipe doctor"])
+
+
+def read(argv: Sequence[str]) -> argparse.Namespace:
+    """The arguments of one command. Ends the process with code 2 where they are wrong."""
+    name = argv[0]
+    if name not in COMMANDS:
+        what = "option" if name.startswith("-") else "command"
+        known = ("--help", "--version") if what == "option" else COMMANDS
+        print(f"raypipe: unknown {what} {name!r}; {did_you_mean(name, known)}", file=sys.stderr)
+        raise SystemExit(ConfError.exit_code)
+    args, rest = parser([name]).parse_known_args(argv)
+    if rest:
+        flags = [x.partition("=")[0] for x in rest if x.startswith("-")]
+        known = args.parser._option_string_actions
+        hint = f"; {did_you_mean(flags[0], known)}" if flags else ""
+        args.parser.error(f"unexpected {' '.join(rest)}{hint}")
+    return args
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code."""
-    args = parser().parse_args(argv)
+    argv = sys.argv[1:] if argv is None else argv
+    if not argv or argv[0] in ("-h", "--help"):
+        print(overview())
+        return 0
+    if argv[0] == "--version":
+        import raypipe
+
+        print(f"raypipe {raypipe.__version__}")
+        return 0
+    args = read(argv)
     signal.signal(signal.SIGTERM, _stop)
-    if (here := str(Path.cwd())) not in sys.path:  # the user's own steps, readers, metrics and loaders
+    if (here := os.getcwd()) not in sys.path:  # the user's own steps, readers, metrics and loaders
         sys.path.append(here)
     try:
-        code: int = args.run(args, from_environment(os.environ, Path.cwd()))
+        code: int = args.run(args, from_environment())
         return code
     except RaypipeError as e:
         print(f"raypipe {args.command}: {e}", file=sys.stderr)
         return e.exit_code
     except KeyboardInterrupt:
         print(
-            f"raypipe {args.command}: stopped; whole parts are kept, run it again to go on", file=sys.stderr
+            f"raypipe {args.command}: stopped; finished parts are kept, run it again to continue",
+            file=sys.stderr,
         )
         return 130
     except BrokenPipeError:
         sys.stderr.close()
         return 0
     except Exception as e:
-        if is_full(e):
-            print(f"raypipe {args.command}: {_FULL}: {e}", file=sys.stderr)
-            return DiskFull.exit_code
-        traceback.print_exc()
-        print(
-            f"raypipe {args.command}: this is a defect in raypipe; the trace above says where",
-            file=sys.stderr,
-        )
-        return 70
+        return _failed(args.command, e)
 
 
-_FULL = "the disk is full. What was stored before stays readable; free some room and run it again to go on"
+def _failed(command: str, error: Exception) -> int:
+    """Says what no command expects: a full disk, or a defect with its trace."""
+    from raypipe.store.disk_space import DiskFull, is_full
+
+    if is_full(error):
+        print(f"raypipe {command}: {_FULL}: {error}", file=sys.stderr)
+        return DiskFull.exit_code
+    import traceback
+
+    traceback.print_exception(error)
+    print(f"raypipe {command}: this is a defect in raypipe; the trace above says where", file=sys.stderr)
+    return 70
+
+
+_FULL = (
+    "the disk is full. What was stored before stays readable; free some space and run it again to continue"
+)
 
 
 def _stop(number: int, frame: FrameType | None) -> None:

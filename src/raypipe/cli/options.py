@@ -1,37 +1,78 @@
-"""What the commands share: arguments that mean the same everywhere, and how a command is declared."""
+"""Arguments that mean the same in every command, and how a command is declared."""
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
-from raypipe.cli.settings import Settings
-from raypipe.core.errors import ConfError
-from raypipe.core.records import digest
-from raypipe.readers import Format
-from raypipe.readers.object_store import fetched, is_remote, sent
-from raypipe.runs.manifest import NAME as MANIFEST
+from raypipe.api.settings import Settings
+from raypipe.cli.commands import COMMANDS
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from raypipe.api.session import Session
 
 Commands = Any  # argparse's own class for sub-commands is private
 Run = Callable[[argparse.Namespace, Settings], int]
 
 
-def command(commands: Commands, name: str, about: str, example: str, run: Run) -> argparse.ArgumentParser:
-    """Declares one command: a line about it, and an example to copy."""
+def command(
+    commands: Commands, name: str, example: str, run: Run, about: str = ""
+) -> argparse.ArgumentParser:
+    """Declares one command with an example to copy; `about` for those that are not in COMMANDS."""
+    about = about or COMMANDS[name].about
     made: argparse.ArgumentParser = commands.add_parser(
         name,
         help=about,
-        description=about[0].upper() + about[1:] + ".",
+        description=about,
         epilog=f"example:\n  {example}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    made.set_defaults(run=run)
+    made.set_defaults(run=run, parser=made)
     return made
+
+
+def parent(commands: Commands, name: str, dest: str, about: str = "") -> Commands:
+    """Declares a command of further commands, such as `score`."""
+    about = about or COMMANDS[name].about
+    made = commands.add_parser(name, help=about, description=about)
+    return made.add_subparsers(dest=dest, metavar="COMMAND", required=True)
+
+
+def console() -> Console:
+    """The console on stdout. Lines that are piped are not folded; on a terminal they fit its width."""
+    from rich.console import Console
+
+    return Console() if sys.stdout.isatty() else Console(width=PIPED_WIDTH)
+
+
+PIPED_WIDTH = 10_000  # columns: no line of a table is as long
+
+
+def session(args: argparse.Namespace, settings: Settings, progress: bool = False) -> Session:
+    """The session that the arguments of a command say."""
+    from raypipe.api.session import Session
+
+    return Session(
+        settings,
+        getattr(args, "models", None),
+        graphs(args),
+        getattr(args, "cluster", "laptop"),
+        progress,
+    )
+
+
+def graphs(args: argparse.Namespace) -> dict[str, str]:
+    """Graph -> place, as --graph says it; "": all others."""
+    found: dict[str, str] = {}
+    for given in getattr(args, "graphs", []):
+        name, sign, place = given.partition("=")
+        found[name if sign and "/" not in name else ""] = place if sign and "/" not in name else given
+    return found
 
 
 def store(made: argparse.ArgumentParser) -> None:
@@ -50,9 +91,10 @@ def recipe(made: argparse.ArgumentParser, optional: bool = False, live: bool = F
         made.add_argument("recipe", metavar="RECIPE", nargs="?", default="local", help=f"{about} (local)")
     else:
         made.add_argument("recipe", metavar="RECIPE", help=about)
-    made.add_argument("--models", metavar="FILE", help="models file in place of conf/models.yaml")
+    models(made)
     made.add_argument(
         "--graph",
+        dest="graphs",
         metavar="[NAME=]WHERE",
         action="append",
         default=[],
@@ -61,47 +103,8 @@ def recipe(made: argparse.ArgumentParser, optional: bool = False, live: bool = F
     )
 
 
-def graphs_of(args: argparse.Namespace) -> dict[str, str]:
-    """Name -> place, as --graph says it, and under "" the place of all others."""
-    found: dict[str, str] = {}
-    for path in getattr(args, "data", []):
-        if (tables := Path(path) / "kg").is_dir():
-            found.setdefault("", str(tables))
-    for given in args.graph:
-        name, sign, place = given.partition("=")
-        found[name if sign and "/" not in name else ""] = place if sign and "/" not in name else given
-    return found
-
-
-def inputs(given: Sequence[str | Path], settings: Settings) -> list[Path]:
-    """The files and folders of --data, absolute; those of an object store as copies under $RAYPIPE_HOME."""
-    cache = settings.home / "fetched"
-    places = [settings.place(str(p), "--data") for p in given]
-    return [fetched(p, cache) if is_remote(p) else Path(p) for p in places]
-
-
-def output(given: str, settings: Settings) -> Path:
-    """The folder of --out, absolute; for one of an object store a folder under $RAYPIPE_HOME, which
-    `delivered` takes there."""
-    place = settings.place(given, "--out")
-    return settings.home / "sent" / digest(place)[:16] if is_remote(place) else Path(place)
-
-
-def writable(folder: Path, name: str) -> None:
-    """Raises ConfError where the folder that the argument `name` says is to be written to cannot be made or
-    written, before any work for it starts. Makes nothing."""
-    there = next(f for f in (folder.absolute(), *folder.absolute().parents) if f.exists())
-    if not there.is_dir():
-        raise ConfError(f"{name}: {folder} cannot be written: {there} is a file. Name another place")
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise ConfError(f"{name}: {folder} cannot be written: {there} may not be. Name another place")
-
-
-def delivered(given: str | None, folder: Path) -> None:
-    """Copies a finished run's folder to the object store that --out named, its manifest last."""
-    if given and is_remote(given):
-        sent(folder, given, last=[MANIFEST])
-        print(f"sent to {given}", file=sys.stderr)
+def models(made: argparse.ArgumentParser) -> None:
+    made.add_argument("--models", metavar="FILE", help="models file in place of conf/models.yaml")
 
 
 def cluster(made: argparse.ArgumentParser) -> None:
@@ -117,21 +120,19 @@ def fresh(made: argparse.ArgumentParser) -> None:
     made.add_argument(
         "--fresh",
         action="store_true",
-        help="answer again, and ask language models what they were asked before",
+        help="answer all questions, and ask language models again in place of using cached replies",
     )
 
 
 def retry(made: argparse.ArgumentParser) -> None:
-    made.add_argument(
-        "--retry-faults", action="store_true", help="try again what was given up (`raypipe faults DIR`)"
-    )
+    made.add_argument("--retry-faults", action="store_true", help="try rows again that failed permanently")
 
 
 def refresh(made: argparse.ArgumentParser) -> None:
     made.add_argument(
         "--refresh",
         action="store_true",
-        help="answer again what rests on replies of a knowledge graph that no longer hold (graphs.yaml)",
+        help="recompute answers that rest on expired replies of a knowledge graph (graphs.yaml)",
     )
 
 
@@ -141,13 +142,6 @@ def format_of(made: argparse.ArgumentParser) -> None:
         choices=("crag", "beir", "synth"),
         help="of the data (default: synth for a folder that `raypipe synth` wrote, else crag)",
     )
-
-
-def format_for(given: Format | None, paths: Sequence[Path]) -> Format:
-    """The format as given, else what the paths look like."""
-    if given is not None:
-        return given
-    return "synth" if paths and all((p / "synth.json").is_file() for p in paths) else "crag"
 
 
 def at_least(least: int) -> Callable[[str], int]:
@@ -165,7 +159,7 @@ def at_least(least: int) -> Callable[[str], int]:
 
 def as_json(made: argparse.ArgumentParser, lines: bool = False) -> None:
     what = "one JSON object a line" if lines else "one JSON object"
-    made.add_argument("--json", action="store_true", help=f"{what} on stdout and nothing else")
+    made.add_argument("--json", action="store_true", help=f"print {what} on stdout and nothing else")
 
 
 def print_json(value: Any) -> None:

@@ -1,62 +1,29 @@
-"""`raypipe serve`: the endpoint on this machine."""
+"""The command `serve`: the endpoint on this machine."""
 
 from __future__ import annotations
 
 import argparse
-import ipaddress
 import sys
-import threading
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Literal
 
+from raypipe.api.settings import Settings
 from raypipe.cli import options
-from raypipe.cli.opened import addresses, asking, resolved
-from raypipe.cli.settings import Settings
-from raypipe.cluster.capacity import declared_nodes, preflight, sized, startable
-from raypipe.cluster.file import Cluster
-from raypipe.core import config
-from raypipe.core.config import Where
-from raypipe.core.errors import ConfError
-from raypipe.core.protocols import Model
-from raypipe.models import load
-from raypipe.models.load import EngineLimits
-from raypipe.pipeline.tasks import WorkerConfig
-from raypipe.recipes.deadlines import DegradePolicy, fallback_of
-from raypipe.recipes.recipe import Recipe
-from raypipe.recipes.serialize import from_plain
-from raypipe.runs.release import live
-from raypipe.serving.access import ApiKeys, RequestLimits, ServerConfig
-from raypipe.store import Store
-
-if TYPE_CHECKING:
-    from ray.serve import Application
-
 
 HOST = "127.0.0.1"  # this machine alone
 PORT = 8000
-KEYS = "RAYPIPE_KEYS"
 
 
 def add(commands: options.Commands) -> None:
-    """Declares `serve`."""
-    made = options.command(
-        commands,
-        "serve",
-        "answer questions over HTTP on this machine",
-        "raypipe serve local --store /data/store --port 8000",
-        _serve,
-    )
+    """Declares it."""
+    made = options.command(commands, "serve", "raypipe serve local --store /data/store --port 8000", _serve)
     options.recipe(made, optional=True, live=True)
     options.store(made)
     options.cluster(made)
     made.add_argument("--host", metavar="ADDRESS", default=HOST, help=f"to listen on (default: {HOST})")
     made.add_argument("--port", metavar="N", type=options.at_least(1), default=PORT, help=f"default: {PORT}")
     made.add_argument(
-        "--keys", metavar="FILE", help=f"a key a line; and those in ${KEYS}, with commas between them"
+        "--keys", metavar="FILE", help="a key a line; and those in $RAYPIPE_KEYS, with commas between them"
     )
-    made.add_argument("--auth", choices=("none",), help="none: whoever reaches the port may ask")
+    made.add_argument("--auth", choices=("none",), help="none: anyone who reaches the port may ask")
     made.add_argument(
         "--gateways",
         metavar="N",
@@ -67,137 +34,12 @@ def add(commands: options.Commands) -> None:
     made.add_argument(
         "--fallback",
         metavar="RECIPE",
-        help="its extract step answers while a language model is away (default: i don't know)",
+        help="its extract step answers while a language model is unavailable (default: i don't know)",
     )
 
 
-@dataclass(frozen=True, slots=True)
-class ServeArgs:
-    """What an endpoint is made of, by name, as on the command line."""
-
-    recipe: str = "local"  # a name under conf/recipes, or a path; live: the release that is live, followed
-    models: str | None = None  # models file in place of conf/models.yaml
-    store: str | None = None  # URI
-    cluster: str = "laptop"  # a name under conf/clusters, or a path: engine, device and threads of the models
-    keys: str | None = None  # file with a key a line, beside those of the environment variable RAYPIPE_KEYS
-    auth: Literal["none"] | None = None  # none: whoever reaches the port may ask
-    fallback: str | None = None  # recipe whose extract step answers while a language model is away
-    page: bool = True  # the web page at /
-    gateways: int = 1  # processes that speak HTTP and run the recipe; with two, one may die
-    traces: str | None = None  # collector of traces, as OTLP over HTTP: http://collector:4318/v1/traces
-    graphs: Mapping[str, str] = field(default_factory=dict)  # name -> where it lies; "": all others
-    limits: RequestLimits = field(default_factory=RequestLimits)
-
-    def application(self, settings: Settings) -> Application:
-        """The application for Ray Serve. The store need not be there yet."""
-        from raypipe.serving.ray import (
-            build_application,  # Ray takes a second to import; `--help` needs none of it
-        )
-
-        file = self.file(settings)
-        store = settings.store_to_use(self.store)
-        recipe = self.asked(settings, store)
-        face, rules = self.face(settings.keys), self.rules(settings)
-        asked = addresses(file, recipe.models(), settings.keys)
-        room = file.engines.room(file.device) if file.engines else EngineLimits()
-        pool, engine_gpus = file.pools["embed"], 0.0
-        threads = max(1, int(pool.cpus))
-        place = WorkerConfig(store, file.engine, file.device, threads, endpoints=asked, room=room)
-        # Embedders and rerankers share one accelerator.
-        gpus = min(pool.gpus, 1.0) / 2
-        if (engines := file.engines) is not None and (vllm := _engines(recipe)):
-            gpus, engine_gpus = engines.answer.gpus / 2, sum(engines.needs(m)["GPU"] for m in vllm)
-        return build_application(recipe, place, gpus, face, rules, self.follows, engine_gpus, self.gateways)
-
-    def check(self, settings: Settings) -> None:
-        """Raises ModelMissing or ConfError unless every model's files are here and may be read, and the
-        cluster file has room for engines where the recipe needs one."""
-        store = settings.store_to_use(self.store)
-        models = self.asked(settings, store).models()
-        for model in (*models, *self.rules(settings).models()):
-            load.present(model)
-        startable(self.file(settings), models)
-
-    def asked(self, settings: Settings, store: str) -> Recipe:
-        """The recipe that answers: by name, or the live release's now. Raises ConfError for a graph whose
-        place nobody said."""
-        if self.follows:
-            return _released(store)
-        return asking(resolved(self.recipe, self.models, settings.conf, self.graphs))
-
-    @property
-    def follows(self) -> bool:
-        """True if the live release answers, whichever it is."""
-        return self.recipe == "live"
-
-    def face(self, environ: Mapping[str, str]) -> ServerConfig:
-        """How the endpoint meets the world. Raises ConfError for keys that are none."""
-
-        given = [k.strip() for k in environ.get(KEYS, "").split(",") if k.strip()]
-        if self.keys is not None:
-            given += _in_file(Path(self.keys))
-        if given and self.auth == "none":
-            raise ConfError("auth none and keys: expected one of them, found both")
-        keys = ApiKeys(open=True) if self.auth == "none" else ApiKeys.of(given)
-        return ServerConfig(keys, self.limits, self.page, self.traces)
-
-    def rules(self, settings: Settings) -> DegradePolicy:
-        """What is done about what is away."""
-        if self.fallback is None:
-            return DegradePolicy()
-        recipe = resolved(self.fallback, self.models, settings.conf)
-        if (step := fallback_of(recipe)) is None:
-            raise ConfError(f"fallback {self.fallback!r}: expected a recipe with an extract step, found none")
-        return DegradePolicy(step)
-
-    def file(self, settings: Settings) -> Cluster:
-        """The cluster file."""
-        path = settings.conf.find("clusters", self.cluster)
-        file = config.build(Cluster, config.read_yaml(path), Where(str(path)))
-        return sized(file, (), declared_nodes(file))
-
-
-def _engines(recipe: Recipe) -> list[Model]:
-    """The models of a recipe that are asked through an engine of this cluster."""
-    return [m for m in recipe.models() if m.loader == "vllm"]
-
-
-def _released(uri: str) -> Recipe:
-    """The recipe of the live release, whose models are loaded first. Raises ConfError before the first."""
-    found = live(Store.open(uri))
-    if found is None:
-        raise ConfError(f"{uri}: nothing is live; `raypipe promote DIR` releases a finished eval")
-    return from_plain(found.recipe)
-
-
-def _in_file(path: Path) -> list[str]:
-    """The keys in a file, one a line; empty lines and lines that begin with # are none."""
-    try:
-        lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
-    except (OSError, UnicodeDecodeError) as e:
-        raise ConfError(f"keys: {path} cannot be read: {e}") from e
-    found = [line for line in lines if line and not line.startswith("#")]
-    if not found:
-        raise ConfError(f"keys: expected a key a line in {path}, found none")
-    return found
-
-
-def check_host(host: str, keys: ApiKeys) -> None:
-    """Raises ConfError for an address that others reach, where anyone could ask and nobody said so."""
-    try:
-        alone = host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        alone = False
-    if not (alone or keys.digests or keys.open):
-        raise ConfError(
-            f"--host {host}: others reach it, and there are no keys. Give --keys FILE or ${KEYS}, or say "
-            "--auth none if whoever reaches the port may ask"
-        )
-
-
 def _serve(args: argparse.Namespace, settings: Settings) -> int:
-    from raypipe.cluster import pools
-    from raypipe.serving.ray import start, stop
+    from raypipe.api.endpoint import ServeArgs, serve
 
     endpoint = ServeArgs(
         args.recipe,
@@ -208,18 +50,11 @@ def _serve(args: argparse.Namespace, settings: Settings) -> int:
         args.auth,
         args.fallback,
         gateways=args.gateways,
-        graphs=options.graphs_of(args),
+        graphs=options.graphs(args),
     )
-    check_host(args.host, endpoint.face(settings.keys).keys)
-    endpoint.check(settings)  # a replica that cannot start is tried again and again
-    application = endpoint.application(settings)
-    pools.connect("local")  # a Serve that runs elsewhere may listen to others
-    preflight({"embed": endpoint.file(settings).pools["embed"]}, pools.nodes())
-    try:
-        start(application, args.host, args.port)
-        where = f"http://{args.host}:{args.port}"
-        print(f"answering on {where}/v1/answer, page {where}/; Ctrl-C ends it", file=sys.stderr, flush=True)
-        threading.Event().wait()
-    finally:
-        stop()
+    serve(endpoint, args.host, args.port, _started, settings)
     return 0
+
+
+def _started(where: str) -> None:
+    print(f"answering on {where}/v1/answer, page {where}/; Ctrl-C ends it", file=sys.stderr, flush=True)

@@ -49,9 +49,9 @@ class Pool:
 
     @property
     def size(self) -> int:
-        """How many actors. Raises ValueError for a pool that nobody fitted to a cluster."""
+        """How many actors. Raises ValueError for a pool that is not fitted to a cluster yet."""
         if isinstance(self.actors, str):
-            raise ValueError("this pool takes as many actors as fit; rooms.sized says how many")
+            raise ValueError("this pool takes as many actors as fit; capacity.sized says how many")
         return self.actors
 
     @property
@@ -62,38 +62,39 @@ class Pool:
 
 @dataclass(frozen=True, slots=True)
 class Engines:
-    """What the engine of each vLLM model of a recipe takes, and the workers beside it."""
+    """Resources of the engines of a recipe's vLLM models, and of the workers next to them."""
 
     answer: Pool  # in place of pools.answer, since engines take their share of the cluster
     cpus: float = 0.5  # that Ray sets aside for one
     gpus: float = 0.0  # that Ray sets aside for one; a model with tensor_parallel takes that many whole ones
-    each: int | Literal["fit"] = 1  # engines of one model, which share its chats; fit: one for each place
-    cache_gib: float = 1.0  # cpu: memory for keys and values
-    gpu_share: float = 0.9  # cuda: share of its GPUs' memory
-    sequences: int = 128  # replies written at the same time, at most
+    replicas: int | Literal["fit"] = 1  # engines of one model, which share its chats; fit: one for each place
+    kv_cache_gib: float = 1.0  # cpu: memory for keys and values
+    gpu_memory_utilization: float = 0.9  # cuda: share of its GPUs' memory
+    max_num_seqs: int = 128  # replies written at the same time, at most
     wait_s: float = 120.0  # for room that others hold, or for machines that an autoscaler starts
 
     def __post_init__(self) -> None:
-        if (isinstance(self.each, int) and self.each < 1) or self.cpus < 0 or self.gpus < 0:
-            raise ValueError("engines: expected each of at least 1, and no negative CPUs or GPUs")
-        if not 0 < self.gpu_share <= 1:
-            raise ValueError(f"engines: gpu_share is a share of a GPU's memory, found {self.gpu_share:g}")
+        if (isinstance(self.replicas, int) and self.replicas < 1) or self.cpus < 0 or self.gpus < 0:
+            raise ValueError("engines: expected replicas of at least 1, and no negative CPUs or GPUs")
+        if not 0 < self.gpu_memory_utilization <= 1:
+            found = f"{self.gpu_memory_utilization:g}"
+            raise ValueError(f"engines: gpu_memory_utilization is a share of a GPU's memory, found {found}")
 
     @property
     def count(self) -> int:
-        """How many engines each model has. Raises ValueError for a file that nobody fitted to a cluster."""
-        if isinstance(self.each, str):
-            raise ValueError("a model has as many engines as fit; rooms.sized says how many")
-        return self.each
+        """How many engines each model has. Raises ValueError for a file not fitted to a cluster yet."""
+        if isinstance(self.replicas, str):
+            raise ValueError("a model has as many engines as fit; capacity.sized says how many")
+        return self.replicas
 
     def needs(self, model: Model) -> dict[str, float]:
         """What Ray sets aside for one engine of a model."""
         whole = model.tensor_parallel > 1
         return {"CPU": self.cpus, "GPU": float(model.tensor_parallel) if whole else self.gpus}
 
-    def room(self, device: str) -> EngineLimits:
+    def limits(self, device: str) -> EngineLimits:
         kind: Literal["cpu", "cuda"] = "cuda" if device.startswith("cuda") else "cpu"
-        return EngineLimits(kind, self.cache_gib, self.gpu_share, self.sequences)
+        return EngineLimits(kind, self.kv_cache_gib, self.gpu_memory_utilization, self.max_num_seqs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,20 +112,24 @@ class EndpointEntry:
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """What one row may take outside the child process that pages are parsed in (text/limits.py)."""
+    """What one row may take outside the child process that pages are parsed in (text/page_parser.py)."""
 
-    row_s: float = 120.0  # wall time; a part may take as often that as it has rows
-    open_s: float = 300.0  # on top, for a worker to load its models
-    question_s: float | None = None  # for one question; what is not done by then is asked again another time
+    row_timeout_s: float = 120.0  # wall time; a part may take as often that as it has rows
+    open_timeout_s: float = 300.0  # on top, for a worker to load its models
+    question_timeout_s: float | None = (
+        None  # for one question; what is not done by then is asked again another time
+    )
 
     def __post_init__(self) -> None:
-        if self.question_s is not None and self.question_s <= 0:
-            raise ValueError(f"limits: expected question_s above 0, found {self.question_s}")
-        if self.row_s <= 0 or self.open_s < 0:
-            raise ValueError(f"limits: expected row_s above 0 and open_s of at least 0, found {self}")
+        if self.question_timeout_s is not None and self.question_timeout_s <= 0:
+            raise ValueError(f"limits: expected question_timeout_s above 0, found {self.question_timeout_s}")
+        if self.row_timeout_s <= 0 or self.open_timeout_s < 0:
+            raise ValueError(
+                f"limits: expected row_timeout_s above 0 and open_timeout_s of at least 0, found {self}"
+            )
 
-    def part_s(self, rows: int) -> float:
-        return self.open_s + self.row_s * rows
+    def task_timeout_s(self, rows: int) -> float:
+        return self.open_timeout_s + self.row_timeout_s * rows
 
 
 LIMITS = Timeouts()  # unless a file says otherwise
@@ -135,10 +140,10 @@ class Cluster:
     """One file."""
 
     about: str  # one line for people
-    engine: Literal["sorted", "flag"]  # how embedders and rerankers are run: kit.LocalKit
+    engine: Literal["transformers", "flagembedding"]  # how embedders and rerankers are run: kit.LocalKit
     device: str  # cpu, cuda, cuda:0
-    sources_per_part: int  # per completion record of the corpus half, at most: capacity.workers
-    questions_per_part: int  # per completion record of the question half, at most
+    sources_per_task: int  # per completion record of the corpus half, at most: capacity.workers
+    questions_per_task: int  # per completion record of the question half, at most
     pools: Mapping[Literal["parse", "embed", "answer"], Pool]
     machines: tuple[Machines, ...]  # that the file is written for: a plan is made for these
     grows: bool = False  # whether an autoscaler starts machines when work waits, up to these
@@ -151,8 +156,8 @@ class Cluster:
         missing = {"parse", "embed", "answer"} - set(self.pools)
         if missing:
             raise ValueError(f"pools: {', '.join(sorted(missing))} missing; expected parse, embed and answer")
-        if self.sources_per_part < 1 or self.questions_per_part < 1:
-            raise ValueError("sources_per_part and questions_per_part must be at least 1")
+        if self.sources_per_task < 1 or self.questions_per_task < 1:
+            raise ValueError("sources_per_task and questions_per_task must be at least 1")
         if not self.machines:
             raise ValueError("machines: expected the machines that the file is written for, found none")
 

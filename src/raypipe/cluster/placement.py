@@ -18,18 +18,19 @@ from raypipe.recipes.contract import embedder_of, table_of
 from raypipe.recipes.recipe import Recipe
 
 ENGINE_GIB = 2.0
-"""That an engine takes of each GPU beside weights, keys and values: CUDA's context, graphs, activations. An
-estimate, not measured here; vLLM measures it itself when it starts, and refuses what is then too small."""
+"""GiB that an engine takes of each GPU on top of weights, keys and values: CUDA's context, graphs,
+activations. An estimate, not measured here; vLLM measures it itself when it starts, and refuses what is then
+too small."""
 
 ENCODER_GIB = 1.5
-"""That one process with embedders or rerankers takes of a GPU beside their weights. An estimate."""
+"""GiB that one process with embedders or rerankers takes of a GPU on top of their weights. An estimate."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryUse:
     """One thing that takes memory of a device."""
 
-    what: str
+    item: str
     gib: float
 
 
@@ -37,18 +38,18 @@ class MemoryUse:
 class Placement:
     """One pool, or the engines of one model, and where it runs."""
 
-    who: str  # pool parse, engines llama-3-8b, ...
+    name: str  # pool parse, engines llama-3-8b, ...
     actors: int
     cpus: float  # of each
     gpus: float  # of each
     device: str  # cpu, or which share of a GPU
     models: tuple[str, ...]
     memory: tuple[MemoryUse, ...]  # of one device, or of one process on a CPU
-    has_gib: float | None  # memory that it may take there; None: not known
+    available_gib: float | None  # memory that it may take there; None: not known
     note: str = ""
 
     @property
-    def takes_gib(self) -> float:
+    def required_gib(self) -> float:
         return sum(h.gib for h in self.memory)
 
     def arithmetic(self) -> str:
@@ -60,8 +61,10 @@ class Placement:
         """
         if not self.memory:
             return "-"
-        of = f" of {self.has_gib:.2f}" if self.has_gib is not None else ""
-        return " + ".join(f"{h.what} {h.gib:.2f}" for h in self.memory) + f" = {self.takes_gib:.2f}{of} GiB"
+        of = f" of {self.available_gib:.2f}" if self.available_gib is not None else ""
+        return (
+            " + ".join(f"{h.item} {h.gib:.2f}" for h in self.memory) + f" = {self.required_gib:.2f}{of} GiB"
+        )
 
 
 def placement(cluster: Cluster, embedders: Sequence[Model], asked: Sequence[Model]) -> list[Placement]:
@@ -76,9 +79,9 @@ def placement(cluster: Cluster, embedders: Sequence[Model], asked: Sequence[Mode
         return [*placed, _pool("answer", cluster.pools["answer"], encoders, cluster)]
     placed += [_engine(m, engines, cluster) for m in own]
     taken = sum(engines.needs(m)["GPU"] for m in own)
-    if taken >= 1:  # a whole GPU is nobody else's
+    if taken >= 1:  # a whole GPU is not shared
         return [*placed, _pool("engines.answer", engines.answer, encoders, cluster)]
-    share = min(1.0, engines.gpu_share * len(own))
+    share = min(1.0, engines.gpu_memory_utilization * len(own))
     return [*placed, _pool("engines.answer", engines.answer, encoders, cluster, taken, share)]
 
 
@@ -97,16 +100,16 @@ def _pool(
         together = min(pool.size, most)
         device = f"{pool.gpus:g} GPU" + (f", {together} on one" if together > 1 else "")
         if together > 1:
-            held = [MemoryUse(f"{together} x {h.what}", together * h.gib) for h in held]
+            held = [MemoryUse(f"{together} x {h.item}", together * h.gib) for h in held]
     return Placement(
-        who=f"pool {who}",
+        name=f"pool {who}",
         actors=pool.size,
         cpus=pool.cpus,
         gpus=pool.gpus,
         device=device,
         models=tuple(m.name for m in models),
         memory=tuple(held),
-        has_gib=cluster.gpu_gib * (1 - share) if pool.gpus else None,
+        available_gib=cluster.gpu_gib * (1 - share) if pool.gpus else None,
         note=f"not here, not counted: {', '.join(absent)}" if absent else "",
     )
 
@@ -115,7 +118,7 @@ def _engine(model: Model, engines: Engines, cluster: Cluster) -> Placement:
     needs, size = engines.needs(model), model_size(model)
     ways = model.tensor_parallel
     on_gpu = cluster.device.startswith("cuda")
-    has = engines.gpu_share * cluster.gpu_gib if on_gpu else None
+    has = engines.gpu_memory_utilization * cluster.gpu_gib if on_gpu else None
     held: list[MemoryUse] = []
     note = ""
     if size is None:
@@ -130,8 +133,8 @@ def _engine(model: Model, engines: Engines, cluster: Cluster) -> Placement:
         free = has - size.bytes / ways / GIB - ENGINE_GIB
         note = f"room for {max(0.0, free) * ways / _context_gib(model, size):.0f} whole contexts at a time"
     else:
-        held = [MemoryUse("weights", size.bytes / GIB), MemoryUse("keys and values", engines.cache_gib)]
-        note = f"room for {engines.cache_gib / _context_gib(model, size):.1f} whole contexts at a time"
+        held = [MemoryUse("weights", size.bytes / GIB), MemoryUse("keys and values", engines.kv_cache_gib)]
+        note = f"room for {engines.kv_cache_gib / _context_gib(model, size):.1f} whole contexts at a time"
     device = f"{needs['GPU']:g} GPU" if on_gpu else "cpu"
     return Placement(
         f"engines {model.name}", engines.count, needs["CPU"], needs["GPU"], device, (model.name,),
@@ -146,22 +149,22 @@ def _context_gib(model: Model, size: ModelSize) -> float:
 def refuse(cluster: Cluster, embedders: Sequence[Model], asked: Sequence[Model]) -> None:
     """Raises ClusterTooSmall with the arithmetic if a model is larger than the memory that it would get."""
     for placed in placement(cluster, embedders, asked):
-        if placed.has_gib is not None and placed.takes_gib > placed.has_gib:
+        if placed.available_gib is not None and placed.required_gib > placed.available_gib:
             raise ClusterTooSmall(
-                f"{placed.who} on {placed.device}: {placed.arithmetic()}. Take larger GPUs "
+                f"{placed.name} on {placed.device}: {placed.arithmetic()}. Take larger GPUs "
                 "(machines.gpu_gib), more of them for one engine (tensor_parallel in models.yaml), a "
-                "quantised model, or a larger engines.gpu_share"
+                "quantised model, or a larger engines.gpu_memory_utilization"
             )
     engines = cluster.engines
     if engines is None or cluster.device.startswith("cuda"):
         return
     for model in asked:
         size = model_size(model) if model.loader == "vllm" else None
-        if size is not None and _context_gib(model, size) > engines.cache_gib:
+        if size is not None and _context_gib(model, size) > engines.kv_cache_gib:
             raise ClusterTooSmall(
                 f"engines {model.name}: one context of {model.max_tokens} tokens x {size.per_token} bytes of "
-                f"keys and values = {_context_gib(model, size):.2f} GiB, engines.cache_gib is "
-                f"{engines.cache_gib:g}. Raise it, or lower max_tokens in models.yaml"
+                f"keys and values = {_context_gib(model, size):.2f} GiB, engines.kv_cache_gib is "
+                f"{engines.kv_cache_gib:g}. Raise it, or lower max_tokens in models.yaml"
             )
 
 
@@ -170,7 +173,7 @@ class Bottleneck:
     """The stage that is expected to take the longest on the clock."""
 
     stage: str
-    where: str  # the pool that does it, and the engine that it waits for
+    pool: str  # the pool that does it, and the engine that it waits for
     seconds: float  # on the clock, at most
     share: float  # 0..1, of all stages' seconds on the clock
 
@@ -180,7 +183,7 @@ def bottleneck(
 ) -> Bottleneck | None:
     """`seconds`: stage -> of all processes together, from rates that earlier runs measured; None without any.
     Stages of one pool come one after the other, so each is as long as its seconds over the pool's actors."""
-    actors = {p.who: p.actors for p in placed}
+    actors = {p.name: p.actors for p in placed}
     answers = "pool engines.answer" if "pool engines.answer" in actors else "pool answer"
     where: dict[str, str] = {}
     for c in recipe.corpus:

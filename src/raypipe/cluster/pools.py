@@ -1,6 +1,6 @@
-"""Parts of work on Ray Data: the actor pools, and the engines that live beside the pool that asks them.
+"""Tasks on Ray Data: the actor pools, and the engines that run next to the pool that calls them.
 
-What a part computes and stores is in `pipeline.tasks`, what an engine is in `models.actors`, what fits is
+What a task computes and stores is in `pipeline.tasks`, what an engine is in `models.actors`, what fits is
 checked by `capacity.py` before anything starts. One pool runs at a time, so a pool may take the whole cluster
 and none waits for another.
 """
@@ -44,7 +44,7 @@ from raypipe.core.retry import Backoff
 from raypipe.models import actors as engines
 from raypipe.models import load
 from raypipe.models.engine import Engine
-from raypipe.pipeline.tasks import Do, FailedRow, TableTask, Task, TaskResult, placed
+from raypipe.pipeline.tasks import FailedRow, RunTask, TableTask, Task, TaskResult, with_worker
 from raypipe.recipes.executor import StageCounters
 from raypipe.recipes.recipe import Recipe
 
@@ -67,7 +67,9 @@ class EngineGroup:
     device: str
     models: tuple[Model, ...]
     names: Mapping[str, tuple[str, ...]]  # model identity -> names in Ray; known before any is started
-    paper: tuple[Node, ...] = ()  # nodes that an autoscaler may make of the cluster; none: it does not grow
+    declared: tuple[
+        Node, ...
+    ] = ()  # nodes that an autoscaler may make of the cluster; none: it does not grow
 
     @classmethod
     def of(cls, cluster: Cluster, models: Sequence[Model]) -> EngineGroup | None:
@@ -82,11 +84,11 @@ class EngineGroup:
         return cls(some, cluster.device, tuple(wanted.values()), names, paper)
 
     def preflight(self, nodes: Sequence[Node]) -> None:
-        """Raises ClusterTooSmall with numbers if the engines and the workers beside them do not fit."""
-        preflight_engines(self.engines, self.models, self.paper or nodes)
+        """Raises ClusterTooSmall with numbers if the engines and their workers do not fit."""
+        preflight_engines(self.engines, self.models, self.declared or nodes)
 
     @contextmanager
-    def at_work(self) -> Iterator[None]:
+    def running(self) -> Iterator[None]:
         """Starts all engines, at the same time, and ends them however the block ends."""
         wanted = [(model, name) for model in self.models for name in self.names[model_identity(model)]]
         places = [resources_of(self.engines, model) for model, _ in wanted]
@@ -102,7 +104,7 @@ class EngineGroup:
             yield
 
     def _make(self, model: Model) -> functools.partial[Engine]:
-        setup = load.engine_setup(model, self.engines.room(self.device))
+        setup = load.engine_setup(model, self.engines.limits(self.device))
         return functools.partial(Engine, setup, exit_when_dead=True)
 
 
@@ -190,7 +192,7 @@ def _not_joined(address: str, tries: int, why: Exception) -> str:
 
 @contextmanager
 def _stderr_without(words: bytes) -> Iterator[None]:
-    """Holds back what is written to file descriptor 2 till the block ends, then hands it on but for lines
+    """Holds back what is written to file descriptor 2 until the block ends, then hands it on but for lines
     with these words: Ray's core says from C++ that its log level was set."""
     sys.stderr.flush()
     kept = os.dup(2)
@@ -218,17 +220,17 @@ class WorkerDied(RaypipeError):
 class _Worker:
     """One actor: opens its work once, then does part after part under a limit."""
 
-    def __init__(self, fill: TableTask, limits: Timeouts) -> None:
-        self._fill, self._limits = fill, limits
+    def __init__(self, work: TableTask, limits: Timeouts) -> None:
+        self._work, self._limits = work, limits
         self._alarm = Alarm()
-        self._do: Do | None = None
+        self._do: RunTask | None = None
         context = ray.get_runtime_context()
         gpus = ",".join(context.get_accelerator_ids().get("GPU", []))
         node = f"node {context.get_node_id()[:8]}"  # several may stand on one host
-        self._where = f"{node} gpu {gpus}" if gpus else f"{node} process {os.getpid()}"
+        self._name = f"{node} gpu {gpus}" if gpus else f"{node} process {os.getpid()}"
 
     async def __call__(self, batch: dict[str, Any]) -> AsyncIterator[dict[str, list[str]]]:
-        for name, ids in zip(batch["part"], batch["ids"], strict=True):
+        for name, ids in zip(batch["task"], batch["ids"], strict=True):
             try:
                 done = await self.do(Task(str(name), tuple(json.loads(ids))))
             except Exception as e:  # as a value: an exception would count as one more dead worker
@@ -236,16 +238,16 @@ class _Worker:
             else:
                 yield {"done": [done.to_json()], "error": [""]}
 
-    async def do(self, part: Task) -> TaskResult:
+    async def do(self, task: Task) -> TaskResult:
         await self.open()
         assert self._do is not None
-        with self._alarm.limit(self._limits.part_s(len(part.ids))):
-            return replace(await self._do(part), where=self._where)
+        with self._alarm.limit(self._limits.task_timeout_s(len(task.ids))):
+            return replace(await self._do(task), worker_name=self._name)
 
     async def open(self) -> None:
         """Ready to work: from here on the time of rows counts. The first row that needs a model loads it."""
         if self._do is None:
-            self._do = self._fill.open()
+            self._do = self._work.open()
 
 
 def _packed(e: Exception) -> str:
@@ -258,16 +260,16 @@ def _packed(e: Exception) -> str:
 
 
 def run_with_engines(
-    team: EngineGroup, fill: TableTask, parts: Sequence[Task], limits: Timeouts = LIMITS
+    team: EngineGroup, work: TableTask, tasks: Sequence[Task], limits: Timeouts = LIMITS
 ) -> Iterator[TaskResult]:
     """As `run_tasks`, with the team's engines up as long as it takes. Without parts nothing is started."""
-    if parts:
-        with team.at_work():
-            yield from run_tasks(fill, parts, team.engines.answer, limits)
+    if tasks:
+        with team.running():
+            yield from run_tasks(work, tasks, team.engines.answer, limits)
 
 
 def run_tasks(
-    fill: TableTask, parts: Sequence[Task], pool: Pool, limits: Timeouts = LIMITS
+    work: TableTask, tasks: Sequence[Task], pool: Pool, limits: Timeouts = LIMITS
 ) -> Iterator[TaskResult]:
     """Does every part on a pool of actors and yields what each became, in any order.
 
@@ -275,66 +277,66 @@ def run_tasks(
     one that still takes its worker with it, or more time than a row may take, is lost, and the part is done
     without it. An exception inside a part ends the run: parts that were done before stay done.
     """
-    if not parts:
+    if not tasks:
         return
     context = DataContext.get_current()
     context.enable_progress_bars = False
     context.print_on_execution_start = False
     context.max_errored_blocks = -1  # a block is a part: one whose workers died is found missing below
-    rows = [{"part": p.name, "ids": json.dumps(p.ids)} for p in parts]
-    fill = placed(fill, threads=max(1, int(pool.cpus)))  # torch would take cores that other actors use
+    rows = [{"task": t.name, "ids": json.dumps(t.ids)} for t in tasks]
+    work = with_worker(work, threads=max(1, int(pool.cpus)))  # torch would take cores that other actors use
     with warnings.catch_warnings():
         # There is no other way yet to bound restarts than the arguments that 2.64 will name otherwise.
         warnings.filterwarnings("ignore", category=RayDeprecationWarning)
-        pooled = _pooled(fill, rows, pool, limits)
-    left = {p.name: p for p in parts}
+        pooled = _pooled(work, rows, pool, limits)
+    left = {t.name: t for t in tasks}
     for row in pooled.iter_rows():
         if row["error"]:
             raise pickle.loads(base64.b64decode(row["error"]))  # what our own worker packed
         done = TaskResult.from_json(row["done"])
         if left.pop(done.name, None) is not None:  # Ray may hand on a part twice whose worker died after it
             yield done
-    for part in left.values():
-        yield _row_by_row(fill, part, pool, limits)
+    for task in left.values():
+        yield _row_by_row(work, task, pool, limits)
 
 
-def _pooled(fill: TableTask, rows: list[dict[str, str]], pool: Pool, limits: Timeouts) -> ray.data.Dataset:
+def _pooled(work: TableTask, rows: list[dict[str, str]], pool: Pool, limits: Timeouts) -> ray.data.Dataset:
     """The parts through a pool of actors, lazily: one row for each that is done."""
     return ray.data.from_items(rows, override_num_blocks=len(rows)).map_batches(
         _Worker,
-        fn_constructor_args=(fill, limits),
+        fn_constructor_args=(work, limits),
         batch_size=1,
         compute=ActorPoolStrategy(size=min(pool.size, len(rows))),
         num_cpus=pool.cpus,
         num_gpus=pool.gpus or None,
-        # Restarts without end: a pool whose actors may not restart any more waits for ever.
+        # Restarts without end: a pool whose actors may not restart any more never ends.
         ray_remote_args_fn=lambda: {"max_restarts": -1, "max_task_retries": TRIES - 1},
     )
 
 
-def _row_by_row(fill: TableTask, part: Task, pool: Pool, limits: Timeouts) -> TaskResult:
+def _row_by_row(work: TableTask, task: Task, pool: Pool, limits: Timeouts) -> TaskResult:
     """A part of which workers died: each row alone, then all that can be done. Raises what a worker raises,
     and WorkerDied."""
     worker = ray.remote(_Worker).options(num_cpus=pool.cpus, num_gpus=pool.gpus or None, max_restarts=0)
     lost: dict[str, FailedRow] = {}
     asked: dict[str, StageCounters] = {}
-    actor = worker.remote(fill, limits)
+    actor = worker.remote(work, limits)
     try:
-        for id in part.ids:
+        for id in task.ids:
             try:
                 ray.get(actor.open.remote())
             except RayActorError:  # it died between two rows: of something else
-                actor = worker.remote(fill, limits)
+                actor = worker.remote(work, limits)
                 ray.get(actor.open.remote())
-            tried = _tried(actor, Task(part.name, (id,), trial=True), limits)
+            tried = _tried(actor, Task(task.name, (id,), trial=True), limits)
             if isinstance(tried, Fault):
                 lost[id] = FailedRow(tried, TRIES + 1)
                 ray.kill(actor)
-                actor = worker.remote(fill, limits)
+                actor = worker.remote(work, limits)
                 continue
             for name, count in tried.counts.items():
                 asked.setdefault(name, StageCounters()).calls.add(count.calls)
-        done: TaskResult = ray.get(actor.do.remote(replace(part, lost=lost)))
+        done: TaskResult = ray.get(actor.do.remote(replace(task, failed=lost)))
         for name, count in done.counts.items():  # what the trials asked is remembered now, and was asked
             count.calls.add(asked.get(name, StageCounters()).calls)
         return done
@@ -342,24 +344,26 @@ def _row_by_row(fill: TableTask, part: Task, pool: Pool, limits: Timeouts) -> Ta
         raise e.cause if isinstance(e.cause, Exception) else e from e
     except RayActorError as e:
         raise WorkerDied(
-            f"part {part.name}: its worker died {TRIES + 1} times, and not of one of its {len(part.ids)} "
-            f"rows alone ({len(lost)} are lost). Make sources_per_part or questions_per_part smaller, or "
+            f"task {task.name}: its worker died {TRIES + 1} times, and not of one of its {len(task.ids)} "
+            f"rows alone ({len(lost)} are lost). Make sources_per_task or questions_per_task smaller, or "
             f"give a worker more memory. Ray says: {e}"
         ) from e
     finally:
         ray.kill(actor)
 
 
-def _tried(actor: Any, part: Task, limits: Timeouts) -> TaskResult | Fault:
+def _tried(actor: Any, task: Task, limits: Timeouts) -> TaskResult | Fault:
     """What a row alone comes to; or why it cannot be done: its worker died of it, or it takes too long."""
     start = time.monotonic()
-    late = Fault("worker", "timeout", f"expected at most {limits.row_s:g} s, it took more", transient=False)
+    late = Fault(
+        "worker", "timeout", f"expected at most {limits.row_timeout_s:g} s, it took more", transient=False
+    )
     try:
-        done: TaskResult = ray.get(actor.do.remote(part), timeout=limits.part_s(1))
+        done: TaskResult = ray.get(actor.do.remote(task), timeout=limits.task_timeout_s(1))
     except GetTimeoutError:
         return late
     except RayActorError:
-        if time.monotonic() - start >= limits.part_s(1):  # its own alarm was faster
+        if time.monotonic() - start >= limits.task_timeout_s(1):  # its own alarm was faster
             return late
         return Fault(
             "worker", "crash", "expected a result, found its worker dead, three times", transient=False

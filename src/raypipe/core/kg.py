@@ -68,7 +68,9 @@ class CallResult:
     fault: Fault | None = None
     links: tuple[Link, ...] = ()  # what its names were taken for
     unknown: tuple[str, ...] = ()  # names that the graph does not know
-    subject: str = ""  # its first name as written; "": it names none
+    number: int = 1  # of its call in the program, from 1; a `sort` belongs to the call before it
+    reads: frozenset[int] = frozenset()  # numbers of the calls whose values it uses
+    subject: str = ""  # the first name of its call; what `*` stood for; "": it names none
     requests: tuple[str, ...] = ()  # to a server, each its path and body
     ms: float = 0.0  # that the line took
 

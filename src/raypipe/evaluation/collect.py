@@ -39,7 +39,7 @@ class Collected:
     empty_pages: int = 0  # citations without a page
     pages: set[str] = field(default_factory=set)  # ids of the cited pages
     sources: set[str] = field(default_factory=set)  # ids of all that is cited
-    whole: bool = False  # True: some question may search everything in the store
+    everything: bool = False  # True: some question may search everything in the store
     prompt_injection: PromptInjection | None = (
         None  # orders in pages that reached an answer; None: not looked for
     )
@@ -70,7 +70,7 @@ def _count(question: Question, answered: Question, found: Collected) -> None:
     found.faults.update((f.step, f.reason, f.transient) for f in answered.faults)
     if not answered.outcome and not answered.faults:
         found.faults["answer", "not_reached", True] += 1
-    found.whole |= question.citations is None
+    found.everything |= question.citations is None
     cited = question.citations or ()
     found.citations += len(cited)
     found.empty_pages += sum(c.page is None for c in cited)

@@ -19,7 +19,7 @@ from raypipe.core.records import Question
 from raypipe.pipeline.driver import Pipeline
 from raypipe.pipeline.tasks import answer_key
 
-What = Literal["lines", "sources", "questions"]
+RowKind = Literal["lines", "sources", "questions"]
 SHOWN = 3  # letters that an error names
 
 
@@ -27,7 +27,7 @@ SHOWN = 3  # letters that an error names
 class DeadLetter:
     """One row that could not be done."""
 
-    what: What
+    kind: RowKind
     id: str  # source or question; file:line, for a line
     step: str
     reason: str
@@ -40,33 +40,33 @@ class DeadLetter:
 class RowCounts:
     """What became of the rows of one kind."""
 
-    what: What
+    kind: RowKind
     rows: int
     done: int
-    dead: int  # given up: only --retry-faults tries them again
-    todo: int  # the next run tries them
+    failed: int  # given up: only --retry-faults tries them again
+    pending: int  # the next run tries them
 
     @property
-    def lost(self) -> int:
-        return self.dead + self.todo
+    def undone(self) -> int:
+        return self.failed + self.pending
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLetters:
     """What some questions, the sources that they may search and the lines that were read have come to."""
 
-    letters: tuple[DeadLetter, ...]  # by kind, step, reason and id
-    tallies: tuple[RowCounts, ...]
+    rows: tuple[DeadLetter, ...]  # by kind, step, reason and id
+    counts: tuple[RowCounts, ...]
 
 
 def check(budget: Budget, losses: DeadLetters) -> None:
     """Raises FaultBudgetExceeded, with numbers and the first letters, for more lost rows than are allowed."""
-    for t in losses.tallies:
-        if t.lost > (allowed := budget.allowed(t.rows)):
-            some = [x for x in losses.letters if x.what == t.what][:SHOWN]
+    for t in losses.counts:
+        if t.undone > (allowed := budget.allowed(t.rows)):
+            some = [x for x in losses.rows if x.kind == t.kind][:SHOWN]
             shown = "".join(f"\n  {x.id}: {x.step}, {x.reason}: {x.detail}" for x in some)
             raise FaultBudgetExceeded(
-                f"{t.lost} of {t.rows} {t.what} could not be done, {allowed} may be (faults.share "
+                f"{t.undone} of {t.rows} {t.kind} could not be done, {allowed} may be (faults.share "
                 f"{budget.share:g}, faults.rows {budget.rows} of the cluster file). All others are done and "
                 f"stored. `raypipe faults DIR` lists them; --retry-faults tries dead ones again{shown}"
             )
@@ -82,7 +82,7 @@ def dead_letters(pipeline: Pipeline, questions: Iterable[Question], lines: Mappi
     left = {keys[k] for k in pipeline.store.missing("answers", "key", list(keys))}
     found: dict[tuple[str, str], DeadLetter] = {}
     for row in pipeline.store.dataset("faults").to_table().to_pylist():
-        what: What
+        what: RowKind
         if row["run"] == "ingest":
             what = "lines"
         elif row["digest"] in tables and row["id"] in sources:
@@ -97,7 +97,7 @@ def dead_letters(pipeline: Pipeline, questions: Iterable[Question], lines: Mappi
             row["transient"] and (old is None or old.transient),
             row["attempts"] + (old.attempts if old else 0),
         )  # fmt: skip
-    letters = sorted(found.values(), key=lambda x: (x.what, x.step, x.reason, x.id))
+    letters = sorted(found.values(), key=lambda x: (x.kind, x.step, x.reason, x.id))
     counted = [_tally("sources", wanted, sources, letters), _tally("questions", keys, left, letters)]
     if lines:
         used, bad = lines["lines"] - lines["blank_lines"], lines["faults"]
@@ -106,9 +106,9 @@ def dead_letters(pipeline: Pipeline, questions: Iterable[Question], lines: Mappi
 
 
 def _tally(
-    what: What, rows: Collection[str], undone: Collection[str], letters: Sequence[DeadLetter]
+    what: RowKind, rows: Collection[str], undone: Collection[str], letters: Sequence[DeadLetter]
 ) -> RowCounts:
-    dead = len({x.id for x in letters if x.what == what and not x.transient})
+    dead = len({x.id for x in letters if x.kind == what and not x.transient})
     return RowCounts(what, len(rows), len(rows) - len(undone), dead, len(undone) - dead)
 
 

@@ -133,7 +133,7 @@ def evaluate(
         memo = memo_versions(pipeline.store)
         planned = _planned(pipeline, questions, fresh, refresh, show)
         todo = set(questions.ids if fresh else pipeline.unanswered(questions, pipeline.snapshot()))
-        done = RunCounters.kept(pipeline.store, pipeline.recipe.digest())
+        done = RunCounters.load(pipeline.store, pipeline.recipe.digest())
         pipeline.index(questions, done)
         pipeline.answer(questions, fresh, done)
         outputs = outputs_in(out)
@@ -151,9 +151,9 @@ def evaluate(
         for table in tables(pipeline.store):
             compact(pipeline.store, table)
         manifest = write_manifest(
-            pipeline, questions, todo, report, planned, memo, started, origin, done.places, out
+            pipeline, questions, todo, report, planned, memo, started, origin, done.rows_by_worker, out
         )
-        done.reported()
+        done.clear()
         lost = dead_letters(pipeline, questions, read.counts if read else {})
         return Evaluation(report, outputs, len(questions) - len(todo), manifest, lost)
 
@@ -175,7 +175,7 @@ def _report(
     pipeline: Pipeline, questions: int, read: IngestSummary | None, answers: Collected, marks: Marks,
     judge: JudgeLine | None, planned: Plan, done: RunCounters, seconds: float,
 ) -> EvalReport:  # fmt: skip
-    """`seconds`: wall time of the run till now."""
+    """`seconds`: wall time of the run until now."""
     return EvalReport(
         run=uuid.uuid4().hex,
         recipe=pipeline.recipe.name,
@@ -248,7 +248,7 @@ def _normalized(read: IngestSummary | None) -> dict[str, int]:
 def _corpus(pipeline: Pipeline, answers: Collected) -> dict[str, Any]:
     """What these questions may search, counted in the stored tables."""
     sources = sorted(answers.sources)
-    if answers.whole:
+    if answers.everything:
         sources = pipeline.store.dataset(pipeline.texts_table).to_table(["source"])["source"].to_pylist()
     chunks, parsers = 0, Counter[str]()
     for some in batches(sources, SOURCES_AT_ONCE):
@@ -268,7 +268,7 @@ def _corpus(pipeline: Pipeline, answers: Collected) -> dict[str, Any]:
 
 def _faults(pipeline: Pipeline, answers: Collected, read: IngestSummary | None) -> tuple[FaultCount, ...]:
     """Everything that could not be done, by step and reason: lines of the files read, sources, questions."""
-    rows = pipeline.lost_sources(None if answers.whole else answers.sources)
+    rows = pipeline.failed_sources(None if answers.everything else answers.sources)
     if read is not None:
         rows += pipeline.store.rows("faults", "digest", [read.fingerprint]).to_pylist()
     found = answers.faults + Counter((r["step"], r["reason"], r["transient"]) for r in rows)

@@ -16,7 +16,7 @@ from raypipe.pipeline.tasks import answer_key
 from raypipe.recipes.recipe import row_key
 from raypipe.recipes.serialize import to_plain
 from raypipe.report.report import EvalReport
-from raypipe.runs.manifest import FORMAT, Key, Manifest, Origin, describe, models_of, recent, write
+from raypipe.runs.manifest import FORMAT, AnswerKey, Manifest, Origin, describe, models_of, recent, write
 from raypipe.runs.plan.planner import Plan
 
 
@@ -35,10 +35,11 @@ def write_manifest(
     return manifest
 
 
-def _keys(pipeline: Pipeline, questions: Iterable[Question], todo: set[str]) -> list[Key]:
+def _keys(pipeline: Pipeline, questions: Iterable[Question], todo: set[str]) -> list[AnswerKey]:
     snapshot, recipe = pipeline.snapshot(), pipeline.recipe.digest()
     return [
-        Key(q.id, answer_key(recipe, q, snapshot), row_key(q, snapshot), q.id not in todo) for q in questions
+        AnswerKey(q.id, answer_key(recipe, q, snapshot), row_key(q, snapshot), q.id not in todo)
+        for q in questions
     ]
 
 
@@ -71,8 +72,8 @@ def _manifest(
         plan=planned.to_json(),
         steps=report.steps,
         faults=report.faults,
-        engine=pipeline.place.engine,
-        device=pipeline.place.device,
+        engine=pipeline.worker.engine,
+        device=pipeline.worker.device,
         origin=origin,
-        places=places,
+        rows_by_worker=places,
     )

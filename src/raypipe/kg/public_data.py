@@ -283,7 +283,7 @@ class FactsTable:
 
 
 def open_facts(ref: FactsRef) -> FactsTable:
-    """The table of an entry. Raises ConfError for one whose place nobody said, DataError for no table."""
+    """The table of an entry. Raises ConfError for an entry without a location, DataError for no table."""
     if not ref.where:
         raise ConfError(
             f"public data {ref.name!r}: expected to be told where they lie, as --graph {ref.name}=FILE; "

@@ -66,7 +66,7 @@ class MemoRequest:
 
     table: MemoTable
     keys: list[str]
-    lookup: list[bool]  # by the memo
+    found: list[bool]  # by the memo
 
 
 class RecordingMemo:
@@ -74,11 +74,11 @@ class RecordingMemo:
 
     def __init__(self, memo: Memo) -> None:
         self._memo = memo
-        self.asked: list[MemoRequest] = []
+        self.requests: list[MemoRequest] = []
 
     async def get_many(self, table: MemoTable, keys: Sequence[str]) -> tuple[np.ndarray, Values]:
         found, values = await self._memo.get_many(table, keys)
-        self.asked.append(MemoRequest(table, list(keys), found.tolist()))
+        self.requests.append(MemoRequest(table, list(keys), found.tolist()))
         return found, values
 
     async def put_many(self, table: MemoTable, keys: Sequence[str], values: Values) -> None:
@@ -121,7 +121,7 @@ class CacheOnlyKit(ForwardingKit[Kit]):
         return generate
 
     def graph(self, ref: GraphRef) -> Graph:
-        """Tables are read: that asks nobody. A server is not asked."""
+        """Reads tables, which costs no request. A server is not asked."""
 
         def silent(request: Request) -> Request:
             async def ask(path: str, body: Mapping[str, Any]) -> Any:
@@ -162,9 +162,9 @@ async def first_corpus_requests(
 
 
 async def _first(heard: RecordingMemo, work: Awaitable[object]) -> MemoRequest | None:
-    heard.asked.clear()
+    heard.requests.clear()
     try:
         await work
     except NotCached:
-        return heard.asked[0]
+        return heard.requests[0]
     return None

@@ -43,9 +43,9 @@ class EngineSetup:
     adapters: tuple[Adapter, ...] = ()
     device: Device = "cpu"
     tensor_parallel: int = 1  # GPUs that share the weights
-    cache_gib: float = 1.0  # cpu: memory for keys and values
-    gpu_share: float = 0.9  # cuda: share of each GPU's memory that the engine takes
-    sequences: int = 128  # replies written at the same time, at most
+    kv_cache_gib: float = 1.0  # cpu: memory for keys and values
+    gpu_memory_utilization: float = 0.9  # cuda: share of each GPU's memory that the engine takes
+    max_num_seqs: int = 128  # replies written at the same time, at most
 
 
 def check(setup: EngineSetup) -> None:

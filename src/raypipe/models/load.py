@@ -23,8 +23,8 @@ from raypipe.models.generator import Adapter, EngineSetup
 from raypipe.models.openai import ChatEndpoint, OpenAIClient
 from raypipe.models.scripted import Scripted
 
-Engine: TypeAlias = Literal["flag", "sorted"]
-"""flag: FlagEmbedding's classes. sorted: plain transformers, sorted by length, batches of a token budget."""
+Engine: TypeAlias = Literal["flagembedding", "transformers"]
+"""flagembedding: its own classes. transformers: sorted by length, in batches of a token budget."""
 
 
 class Embedder(Protocol):
@@ -54,7 +54,7 @@ def open_embedder(model: Model, engine: Engine, device: str) -> Embedder:
         return fake.HashEmbedder(model.dim)
     _computable(model, engine, device)
     _no_bars()
-    if engine == "sorted":
+    if engine == "transformers":
         from raypipe.models.encoder import TransformersEmbedder
 
         return TransformersEmbedder(model, device)
@@ -72,7 +72,7 @@ def open_reranker(model: Model, engine: Engine, device: str) -> Reranker:
         from raypipe.models.maxsim import MaxSim
 
         return MaxSim(model, device)
-    if engine == "sorted":
+    if engine == "transformers":
         from raypipe.models.encoder import TransformersReranker
 
         return TransformersReranker(model, device)
@@ -86,9 +86,9 @@ class EngineLimits:
     """What one vLLM engine may take of its machine."""
 
     device: Literal["cpu", "cuda"] = "cpu"
-    cache_gib: float = 1.0  # cpu: memory for keys and values
-    gpu_share: float = 0.9  # cuda: share of each GPU's memory
-    sequences: int = 128  # replies written at the same time, at most
+    kv_cache_gib: float = 1.0  # cpu: memory for keys and values
+    gpu_memory_utilization: float = 0.9  # cuda: share of each GPU's memory
+    max_num_seqs: int = 128  # replies written at the same time, at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,9 +144,9 @@ def engine_setup(model: Model, room: EngineLimits) -> EngineSetup:
         adapters=tuple(Adapter(n, p) for n, p in zip(names, model.adapter_paths, strict=True)),
         device=room.device,
         tensor_parallel=model.tensor_parallel,
-        cache_gib=room.cache_gib,
-        gpu_share=room.gpu_share,
-        sequences=room.sequences,
+        kv_cache_gib=room.kv_cache_gib,
+        gpu_memory_utilization=room.gpu_memory_utilization,
+        max_num_seqs=room.max_num_seqs,
     )
     generator.check(setup)
     return setup
@@ -178,10 +178,10 @@ def _computable(model: Model, engine: Engine, device: str) -> None:
             f"under the entry's name. Use a float32 or bfloat16 entry, or a cuda device"
         )
     flag_upcasts = device == "cpu" or model.loader == "flag-reranker"
-    if engine == "flag" and model.dtype == "bfloat16" and model.loader != "maxsim" and flag_upcasts:
+    if engine == "flagembedding" and model.dtype == "bfloat16" and model.loader != "maxsim" and flag_upcasts:
         raise ConfError(
             f"model {model.name!r}: FlagEmbedding computes bfloat16 as float32 for a {model.kind} on "
-            f"{device}. Use engine: sorted, or a float32 entry"
+            f"{device}. Use engine: transformers, or a float32 entry"
         )
 
 

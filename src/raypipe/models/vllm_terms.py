@@ -15,10 +15,10 @@ GIB = 2**30
 
 def arguments(setup: EngineSetup) -> dict[str, Any]:
     """What vLLM is started with."""
-    room: dict[str, Any] = {"gpu_memory_utilization": setup.gpu_share}
+    room: dict[str, Any] = {"gpu_memory_utilization": setup.gpu_memory_utilization}
     if setup.device == "cpu":
         room = {
-            "kv_cache_memory_bytes": int(setup.cache_gib * GIB),
+            "kv_cache_memory_bytes": int(setup.kv_cache_gib * GIB),
             "enforce_eager": True,
             # A prompt prefilled in two steps would kill vLLM's CPU worker if its sampling has a seed: it
             # rewinds the seed's generator, which CPU generators cannot.
@@ -35,7 +35,7 @@ def arguments(setup: EngineSetup) -> dict[str, Any]:
         "dtype": setup.dtype,
         "quantization": setup.quantization or None,
         "max_model_len": setup.context,
-        "max_num_seqs": setup.sequences,
+        "max_num_seqs": setup.max_num_seqs,
         "load_format": "safetensors",  # pickles beside them are not opened
         "trust_remote_code": False,
         "generation_config": "vllm",  # the recipe's sampling, not the folder's

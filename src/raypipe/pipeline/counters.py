@@ -22,11 +22,11 @@ Counts: TypeAlias = dict[str, StageCounters]
 class TableCounters:
     """What the parts of one run over one table came to."""
 
-    parts: int = 0
+    tasks: int = 0
     counts: Counts = field(default_factory=dict)
 
-    def add(self, counts: Mapping[str, StageCounters], parts: int = 1) -> None:
-        self.parts += parts
+    def add(self, counts: Mapping[str, StageCounters], tasks: int = 1) -> None:
+        self.tasks += tasks
         for name, count in counts.items():
             self.counts.setdefault(name, StageCounters()).add(count)
 
@@ -43,16 +43,18 @@ class RunCounters:
     )  # of that, what attempts before this one did
     store: Store | None = None  # where it is kept until it is reported; None: it is not
     name: str = ""  # of its file there
-    places: dict[str, dict[str, int]] = field(default_factory=dict)  # pool -> who -> rows, of this attempt
+    rows_by_worker: dict[str, dict[str, int]] = field(
+        default_factory=dict
+    )  # pool -> who -> rows, of this attempt
 
     @classmethod
-    def kept(cls, store: Store, what: str) -> RunCounters:
+    def load(cls, store: Store, what: str) -> RunCounters:
         """What attempts at some work did that came to no report. `what` names the work: a digest."""
         done = cls(store=store, name=f"_attempts/{what}.json")
         for run, tree in json.loads(store.files.read(done.name) or b"{}").items():
             counts = {name: StageCounters.of(c) for name, c in tree["counts"].items()}
-            done.tables[run] = TableCounters(tree["parts"], counts)
-            done.earlier.add(counts, tree["parts"])
+            done.tables[run] = TableCounters(tree["tasks"], counts)
+            done.earlier.add(counts, tree["tasks"])
         return done
 
     @property
@@ -66,7 +68,7 @@ class RunCounters:
     @property
     def resumed(self) -> int:
         """Parts that earlier attempts did."""
-        return self.earlier.parts
+        return self.earlier.tasks
 
     def add(self, run: str, counts: Mapping[str, StageCounters], earlier: bool = False) -> None:
         """Counts one part, which was done now or by an earlier attempt."""
@@ -74,13 +76,13 @@ class RunCounters:
         if earlier:
             self.earlier.add(counts)
 
-    def keep(self) -> None:
+    def save(self) -> None:
         """Keeps what was counted: before a table is committed, since its completion records go with that."""
         if self.store is not None:
             tree = {run: asdict(filled) for run, filled in self.tables.items()}
             self.store.files.write(self.name, json.dumps(tree).encode())
 
-    def reported(self) -> None:
+    def clear(self) -> None:
         """Forgets it: a report has said it."""
         if self.store is not None:
             self.store.files.remove(self.name)

@@ -35,7 +35,7 @@ from raypipe.pipeline.tasks import (
     WorkerConfig,
     Workers,
     answer_key,
-    counts_of,
+    stage_counts,
 )
 from raypipe.recipes.executor import CorpusExecutor
 from raypipe.recipes.recipe import Recipe
@@ -64,12 +64,12 @@ Runner: TypeAlias = Callable[[Verb, TableTask, Sequence[Task]], Iterator[TaskRes
 """Does parts somewhere and yields what each became, in any order. The verb says which pool it is for."""
 
 
-def inline(verb: Verb, fill: TableTask, parts: Sequence[Task]) -> Iterator[TaskResult]:
+def inline(verb: Verb, work: TableTask, tasks: Sequence[Task]) -> Iterator[TaskResult]:
     """One part after the other in this process."""
-    do = fill.open()
+    do = work.open()
     with asyncio.Runner() as loop:
-        for part in parts:
-            yield loop.run(_coroutine(do(part)))
+        for task in tasks:
+            yield loop.run(_coroutine(do(task)))
 
 
 def batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
@@ -129,14 +129,14 @@ def searched(store: Store, recipe: Recipe) -> IndexSpec:
 class TableBuild:
     """The work that brings one table up to date."""
 
-    what: str  # names the work: a digest of its stages
+    work_id: str  # names the work: a digest of its stages
     table: str
     pool: Verb  # where its parts are done
-    past: str  # what is then done to a unit: parsed, split, embedded, answered
+    done_verb: str  # what is then done to a unit: parsed, split, embedded, answered
     unit: str  # sources, texts, questions
-    most: int  # units in a part
-    todo: Callable[[], list[str]]  # ids that the table lacks
-    fill: Callable[[str], TableTask]  # the work under the name of a run
+    max_rows: int  # units in a part
+    missing_ids: Callable[[], list[str]]  # ids that the table lacks
+    work: Callable[[str], TableTask]  # the work under the name of a run
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +145,7 @@ class Pipeline:
 
     store: Store
     recipe: Recipe
-    place: WorkerConfig
+    worker: WorkerConfig
     sizes: TaskSizes
     runner: Runner
     progress: Progress
@@ -179,7 +179,7 @@ class Pipeline:
             tables = memo_versions(self.store).items()
             return {name: at for name, at in tables if not (fresh and name.startswith("replies-"))}
 
-        what = self.answers_run(snapshot)
+        what = self.answers_work_id(snapshot)
         with self.store.lease("driver", f"answer {self.recipe.name}"):
             merge_memo(self.store)
             if fresh:
@@ -190,7 +190,7 @@ class Pipeline:
                 what, "answers", "answer", "answered", "questions", self.sizes.questions,
                 lambda: self.unanswered_of(keys),
                 lambda run: AnswersTask(
-                    self.place, self.recipe, run, snapshot,
+                    self.worker, self.recipe, run, snapshot,
                     searched(self.store, self.recipe), known(),
                 ),
             )  # fmt: skip
@@ -198,7 +198,7 @@ class Pipeline:
             merge_memo(self.store, fresh)
         return done
 
-    def answers_run(self, snapshot: str) -> str:
+    def answers_work_id(self, snapshot: str) -> str:
         """Names the work of answering from one snapshot."""
         return f"answers-{digest(self.recipe.digest(), snapshot)}"
 
@@ -214,7 +214,7 @@ class Pipeline:
     def unanswered_of(self, keys: Mapping[str, str]) -> list[str]:
         """The same, by keys of answers and the ids of their questions."""
         left = self.store.missing("answers", "key", list(keys))
-        lost = self._lost(lambda row: row["digest"] in keys)
+        lost = self._failed(lambda row: row["digest"] in keys)
         return [keys[k] for k in left if keys[k] not in lost]
 
     def answers(self, questions: Iterable[Question]) -> Iterator[Question]:
@@ -229,7 +229,7 @@ class Pipeline:
             lost = {r["digest"]: r for r in _final_last(self.store.rows("faults", "digest", keys))}
             yield from (found.get(k) or _unanswered(q, lost.get(k)) for k, q in zip(keys, some, strict=True))
 
-    def lost_sources(self, among: set[str] | None) -> list[dict[str, Any]]:
+    def failed_sources(self, among: set[str] | None) -> list[dict[str, Any]]:
         """The rows of `faults` of sources (None: of all) that the corpus half could not do, the last one of
         each source; one that was done since is not among them."""
         tables = [self.texts_table, self.passages_table, *map(self.vectors_table, self.recipe.embedders())]
@@ -272,12 +272,12 @@ class Pipeline:
     def _texts(self, wanted: list[str], done: RunCounters) -> None:
         table = self.texts_table
         with asyncio.Runner() as loop:
-            empty = loop.run(CorpusExecutor(self.recipe, self.place.kit(None)).texts(arrow.corpus_table([])))
+            empty = loop.run(CorpusExecutor(self.recipe, self.worker.kit(None)).texts(arrow.corpus_table([])))
         self.store.ensure(table, empty.drop(["fault"]).schema)
         work = TableBuild(
             f"texts-{self.recipe.texts_digest()}", table, "parse", "parsed", "sources", self.sizes.sources,
             lambda: self.missing(table, wanted),
-            lambda run: TextsTask(self.place, self.recipe, table, run),
+            lambda run: TextsTask(self.worker, self.recipe, table, run),
         )  # fmt: skip
         self._fill(work, done)
 
@@ -291,7 +291,7 @@ class Pipeline:
 
         work = TableBuild(
             table, table, "parse", "split", "texts", self.sizes.sources, todo,
-            lambda run: PassagesTask(self.place, self.recipe, table, run, self.texts_table),
+            lambda run: PassagesTask(self.worker, self.recipe, table, run, self.texts_table),
         )  # fmt: skip
         self._fill(work, done)
 
@@ -307,7 +307,7 @@ class Pipeline:
         def fill(run: str) -> TableTask:
             memo = {k: v for k, v in memo_versions(self.store).items() if k == vectors_of(model).name}
             return VectorsTask(
-                self.place, self.recipe, table, run, self.texts_table, self.passages_table, model, memo
+                self.worker, self.recipe, table, run, self.texts_table, self.passages_table, model, memo
             )
 
         work = TableBuild(table, table, "embed", "embedded", "sources", self.sizes.sources, todo, fill)
@@ -316,15 +316,15 @@ class Pipeline:
 
     def missing(self, table: str, ids: list[str]) -> list[str]:
         """The ids that a table lacks and that were not found impossible to do."""
-        lost = self.lost(table)
+        lost = self.failed(table)
         left = self.store.missing(table, "source", ids) if self.store.has(table) else ids
         return [s for s in left if s not in lost]
 
-    def lost(self, table: str) -> set[str]:
+    def failed(self, table: str) -> set[str]:
         """The sources that were found impossible to do for a table of the corpus half."""
-        return self._lost(lambda row: row["digest"] == table)
+        return self._failed(lambda row: row["digest"] == table)
 
-    def _lost(self, chosen: Callable[[Mapping[str, str]], bool]) -> set[str]:
+    def _failed(self, chosen: Callable[[Mapping[str, str]], bool]) -> set[str]:
         return {r["id"] for r in self._faults() if chosen(r)}
 
     def _faults(self) -> list[dict[str, str]]:
@@ -334,11 +334,11 @@ class Pipeline:
 
     def _fill(self, work: TableBuild, done: RunCounters) -> None:
         """Fills a table with what it lacks: first what a killed run left, then the rest."""
-        if run := begun(self.store, work.what):
+        if run := begun(self.store, work.work_id):
             self._finish(run, work, done)
-        while ids := work.todo():
-            per_part = self.workers(work.pool).per_part(len(ids), work.most)
-            if self._finish(begin(self.store, work.what, ids, per_part), work, done):
+        while ids := work.missing_ids():
+            per_part = self.workers(work.pool).per_task(len(ids), work.max_rows)
+            if self._finish(begin(self.store, work.work_id, ids, per_part), work, done):
                 return  # what failed in passing is to do again, but not by this run
 
     def _finish(self, run: Run, work: TableBuild, done: RunCounters) -> bool:
@@ -352,7 +352,7 @@ class Pipeline:
             whole = True
         except AddedMeanwhile:
             whole = False
-        end(self.store, work.what)
+        end(self.store, work.work_id)
         return whole
 
     def _do(self, run: Run, work: TableBuild, done: RunCounters) -> None:
@@ -361,19 +361,19 @@ class Pipeline:
         here = done_parts(self.store, work.table, run.name)
         if run.name not in done.tables:
             for facts in here.values():
-                done.add(run.name, counts_of(facts), earlier=True)
+                done.add(run.name, stage_counts(facts), earlier=True)
         left = [Task(name, ids) for name, ids in run.parts.items() if name not in here]
         if left:
             self.connect()  # what it prints and how long it takes are not the task's
-        with self.progress.task(work.past, work.unit, sum(len(p.ids) for p in left)) as task:
-            for part in self.runner(work.pool, work.fill(run.name), left):
+        with self.progress.task(work.done_verb, work.unit, sum(len(p.ids) for p in left)) as task:
+            for part in self.runner(work.pool, work.work(run.name), left):
                 done.add(run.name, part.counts)
-                rows = done.places.setdefault(work.pool, {})
-                rows[part.where] = rows.get(part.where, 0) + part.ids
+                rows = done.rows_by_worker.setdefault(work.pool, {})
+                rows[part.worker_name] = rows.get(part.worker_name, 0) + part.ids
                 for count in part.counts.values():
                     task.wrote(count.calls.tokens.generated, count.seconds)
                 task.advance(part.ids)
-        done.keep()
+        done.save()
 
 
 def _unanswered(question: Question, lost: Mapping[str, Any] | None) -> Question:

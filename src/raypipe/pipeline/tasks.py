@@ -41,24 +41,24 @@ class Workers:
     """The processes of one pool, each with its own memory of what it asked."""
 
     count: int = 1
-    least: int = 1  # rows of a part; one of fewer fills no batch, or takes longer to store than to compute
+    min_rows: int = 1  # rows of a part; one of fewer fills no batch, or takes longer to store than to compute
 
-    def per_part(self, rows: int, most: int) -> int:
+    def per_task(self, rows: int, most: int) -> int:
         """How many of the missing rows make a part: at most `most`, and few enough for two to four parts a
         worker, so that all of them end at about the same time. But not fewer than `least`, as long as there
         is one part for each worker. One worker shares with no other and takes the largest parts.
 
-        >>> [Workers(n).per_part(10, 100) for n in (1, 2, 8)]
+        >>> [Workers(n).per_task(10, 100) for n in (1, 2, 8)]
         [100, 2, 1]
-        >>> Workers(2).per_part(10_000, 100), Workers(2, least=16).per_part(73, 100)
+        >>> Workers(2).per_task(10_000, 100), Workers(2, min_rows=16).per_task(73, 100)
         (100, 16)
-        >>> Workers(8, least=32).per_part(40, 1000)
+        >>> Workers(8, min_rows=32).per_task(40, 1000)
         5
         """
         if self.count == 1:
             return most
         whole = math.ceil(rows / self.count)
-        return min(most, max(math.ceil(rows / (4 * self.count)), min(self.least, whole)))
+        return min(most, max(math.ceil(rows / (4 * self.count)), min(self.min_rows, whole)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Task:
 
     name: str
     ids: tuple[str, ...]  # of sources, or of questions
-    lost: Mapping[str, FailedRow] = field(default_factory=dict)  # id -> why it is not even tried any more
+    failed: Mapping[str, FailedRow] = field(default_factory=dict)  # id -> why it is not even tried any more
     trial: bool = False  # True: only to see whether it can be done; nothing is stored but what models said
 
 
@@ -88,7 +88,7 @@ class TaskResult:
     rows: int  # rows stored in the table
     faults: int  # ids that could not be done
     counts: Mapping[str, StageCounters] = field(default_factory=dict)  # by stage
-    where: str = ""  # who did it: node, process and GPUs; "": this process
+    worker_name: str = ""  # who did it: node, process and GPUs; "": this process
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -96,29 +96,29 @@ class TaskResult:
     @classmethod
     def from_json(cls, text: str) -> TaskResult:
         tree = json.loads(text)
-        return cls(**{**tree, "counts": counts_of(tree)})
+        return cls(**{**tree, "counts": stage_counts(tree)})
 
 
-def counts_of(facts: Mapping[str, Any]) -> dict[str, StageCounters]:
+def stage_counts(facts: Mapping[str, Any]) -> dict[str, StageCounters]:
     """By stage, what was counted while a part was done: from the facts of its completion record."""
     return {name: StageCounters.of(tree) for name, tree in facts["counts"].items()}
 
 
-Do: TypeAlias = Callable[[Task], Awaitable[TaskResult]]
+RunTask: TypeAlias = Callable[[Task], Awaitable[TaskResult]]
 
 
 class TableTask(Protocol):
     """One kind of work, as plain values: a frozen dataclass."""
 
     @property
-    def place(self) -> WorkerConfig: ...
+    def worker(self) -> WorkerConfig: ...
 
-    def open(self) -> Do: ...
+    def open(self) -> RunTask: ...
 
 
-def placed(fill: TableTask, **changes: Any) -> TableTask:
+def with_worker(work: TableTask, **changes: Any) -> TableTask:
     """The same work with some fields of its place changed."""
-    elsewhere: TableTask = replace(cast(Any, fill), place=replace(fill.place, **changes))
+    elsewhere: TableTask = replace(cast(Any, work), worker=replace(work.worker, **changes))
     return elsewhere
 
 
@@ -135,20 +135,20 @@ class WorkerConfig:
     endpoints: Mapping[str, EndpointAddress] = field(
         default_factory=dict
     )  # by the names that models.yaml uses
-    room: EngineLimits = field(default_factory=EngineLimits)  # of an engine that this process starts
-    question_s: float | None = None  # for each question, from when its part begins; None: no deadline
+    engine_limits: EngineLimits = field(default_factory=EngineLimits)  # of an engine that this process starts
+    question_timeout_s: float | None = None  # for each question, from when its part begins; None: no deadline
 
     def kit(self, index: Index | None) -> LocalKit:
         return LocalKit(
             index, self.engine, self.device, self.threads,
-            engines=self.engines, endpoints=self.endpoints, room=self.room,
+            engines=self.engines, endpoints=self.endpoints, room=self.engine_limits,
         )  # fmt: skip
 
 
-Letters: TypeAlias = list[tuple[str, dict[str, Any]]]
+FailedRows: TypeAlias = list[tuple[str, dict[str, Any]]]
 """Rows that could not be done: id, fault as `dataclasses.asdict` makes it."""
 
-Compute: TypeAlias = Callable[[tuple[str, ...]], Awaitable[tuple[pa.Table, Letters]]]
+Compute: TypeAlias = Callable[[tuple[str, ...]], Awaitable[tuple[pa.Table, FailedRows]]]
 """Ids -> rows for the table, and those that could not be done. By the law of batches any cut of the ids gives
 the same rows."""
 
@@ -156,36 +156,36 @@ the same rows."""
 def _doing(
     store: Store, table: str, run: str, stages: CorpusExecutor | QuestionExecutor, compute: Compute,
     digest_of: Callable[[str], str],
-) -> Do:  # fmt: skip
+) -> RunTask:  # fmt: skip
     """Does parts of one table. `digest_of`: what names the work on a row, by its id."""
 
-    async def do(part: Task) -> TaskResult:
-        left = tuple(i for i in part.ids if i not in part.lost)
+    async def do(task: Task) -> TaskResult:
+        left = tuple(i for i in task.ids if i not in task.failed)
         done, lost = await bisected(compute, left, stages.counts)
         rows = pa.concat_tables([t for t, _ in done])
         letters = [(id, fault, 1) for _, some in done for id, fault in some]
-        letters += [(i, asdict(x.fault), x.attempts) for i, x in {**lost, **part.lost}.items()]
+        letters += [(i, asdict(x.fault), x.attempts) for i, x in {**lost, **task.failed}.items()]
         counts = {name: count.take() for name, count in stages.counts.items()}
-        if not part.trial:
+        if not task.trial:
             of = [(id, fault, attempts, digest_of(id)) for id, fault, attempts in letters]
-            write_part(store, "faults", run, part.name, faults_table(of, run), {})
+            write_part(store, "faults", run, task.name, faults_table(of, run), {})
             facts = {"counts": {name: asdict(count) for name, count in counts.items()}}
-            write_part(store, table, run, part.name, rows, facts)
-        return TaskResult(part.name, len(part.ids), rows.num_rows, len(letters), counts)
+            write_part(store, table, run, task.name, rows, facts)
+        return TaskResult(task.name, len(task.ids), rows.num_rows, len(letters), counts)
 
     return do
 
 
 async def bisected(
     compute: Compute, ids: tuple[str, ...], counts: Mapping[str, StageCounters]
-) -> tuple[list[tuple[pa.Table, Letters]], dict[str, FailedRow]]:
+) -> tuple[list[tuple[pa.Table, FailedRows]], dict[str, FailedRow]]:
     """What some ids come to, however many of them break the code that works on them.
 
     A batch that raises is cut into some that are as many as they are long, those into single rows: whatever
     still raises alone, at its third attempt, is lost. What is no row's matter is raised: a wrong setup, a
     full disk, a step that breaks a law.
     """
-    done: list[tuple[pa.Table, Letters]] = []
+    done: list[tuple[pa.Table, FailedRows]] = []
     lost: dict[str, FailedRow] = {}
     waiting = [(ids, 1)]
     while waiting:
@@ -216,7 +216,7 @@ def _broke(e: Exception, counts: Mapping[str, StageCounters]) -> Fault:
     return Fault(stage, "memory" if memory else "raised", detail, transient=memory)
 
 
-def _letters(table: pa.Table) -> Letters:
+def _letters(table: pa.Table) -> FailedRows:
     """The faulty rows of a corpus table, the first fault of each source."""
     found = [(r["source"], r["fault"]) for r in table.select(["source", "fault"]).to_pylist() if r["fault"]]
     return list(dict(found[::-1]).items())
@@ -232,16 +232,16 @@ def faults_table(rows: Sequence[tuple[str, dict[str, Any], int, str]], run: str)
 class TextsTask:
     """Sources through the stages before the split."""
 
-    place: WorkerConfig
+    worker: WorkerConfig
     recipe: Recipe
     table: str
     run: str
 
-    def open(self) -> Do:
-        store = Store.open(self.place.store)
-        corpora = CorpusExecutor(self.recipe, self.place.kit(None))
+    def open(self) -> RunTask:
+        store = Store.open(self.worker.store)
+        corpora = CorpusExecutor(self.recipe, self.worker.kit(None))
 
-        async def compute(ids: tuple[str, ...]) -> tuple[pa.Table, Letters]:
+        async def compute(ids: tuple[str, ...]) -> tuple[pa.Table, FailedRows]:
             rows = _in_order(store.rows("sources", "id", ids), "id", ids)
             texts = await corpora.texts(arrow.corpus_table(arrow.source.records(rows)))
             return fine(texts).drop(["fault"]), _letters(texts)
@@ -253,17 +253,17 @@ class TextsTask:
 class PassagesTask:
     """Texts through the split."""
 
-    place: WorkerConfig
+    worker: WorkerConfig
     recipe: Recipe
     table: str
     run: str
     texts: str  # table they are read from
 
-    def open(self) -> Do:
-        store = Store.open(self.place.store)
-        corpora = CorpusExecutor(self.recipe, self.place.kit(None))
+    def open(self) -> RunTask:
+        store = Store.open(self.worker.store)
+        corpora = CorpusExecutor(self.recipe, self.worker.kit(None))
 
-        async def compute(ids: tuple[str, ...]) -> tuple[pa.Table, Letters]:
+        async def compute(ids: tuple[str, ...]) -> tuple[pa.Table, FailedRows]:
             texts = _in_order(store.rows(self.texts, "source", ids), "source", ids)
             chunks = await corpora.passages(
                 texts.append_column("fault", arrow.fault_column([None] * texts.num_rows))
@@ -279,7 +279,7 @@ class PassagesTask:
 class VectorsTask:
     """Chunks through one embedder. Texts that were ever embedded by it are not embedded again."""
 
-    place: WorkerConfig
+    worker: WorkerConfig
     recipe: Recipe
     table: str
     run: str
@@ -288,12 +288,12 @@ class VectorsTask:
     model: Model
     memo: Mapping[str, int]  # memo table -> pinned version
 
-    def open(self) -> Do:
-        store = Store.open(self.place.store)
-        memo = StoreMemo(self.place.store, self.memo)
-        corpora = CorpusExecutor(self.recipe, self.place.kit(None), memo)
+    def open(self) -> RunTask:
+        store = Store.open(self.worker.store)
+        memo = StoreMemo(self.worker.store, self.memo)
+        corpora = CorpusExecutor(self.recipe, self.worker.kit(None), memo)
 
-        async def compute(ids: tuple[str, ...]) -> tuple[pa.Table, Letters]:
+        async def compute(ids: tuple[str, ...]) -> tuple[pa.Table, FailedRows]:
             vectors = await corpora.vectors(chunks_of(store, self.texts, self.passages, ids), self.model)
             return fine(vectors).select([*SPANS, "vector"]), _letters(vectors)
 
@@ -317,17 +317,17 @@ def chunks_of(store: Store, texts: str, passages: str, ids: tuple[str, ...]) -> 
 class AnswersTask:
     """Questions through the question half."""
 
-    place: WorkerConfig
+    worker: WorkerConfig
     recipe: Recipe
     run: str
     snapshot: str  # names the corpus, for questions that bring no sources
     index: IndexSpec
     memo: Mapping[str, int]  # memo table -> pinned version
 
-    def open(self) -> Do:
-        store = Store.open(self.place.store)
-        memo = StoreMemo(self.place.store, self.memo)
-        ask = QuestionExecutor(self.recipe, self.place.kit(LanceIndex(self.index)), memo)
+    def open(self) -> RunTask:
+        store = Store.open(self.worker.store)
+        memo = StoreMemo(self.worker.store, self.memo)
+        ask = QuestionExecutor(self.recipe, self.worker.kit(LanceIndex(self.index)), memo)
         recipe = self.recipe.digest()
 
         keys: dict[str, str] = {}  # question id -> key of its answer
@@ -338,9 +338,9 @@ class AnswersTask:
             keys.update({q.id: answer_key(recipe, q, self.snapshot) for q in questions})
             return questions
 
-        async def compute(ids: tuple[str, ...]) -> tuple[pa.Table, Letters]:
+        async def compute(ids: tuple[str, ...]) -> tuple[pa.Table, FailedRows]:
             asked = asked_of(ids)
-            answered = await ask(due_within(asked, self.place.question_s))
+            answered = await ask(due_within(asked, self.worker.question_timeout_s))
             # A transient fault, or a stage left out, is not stored as an answer: its row stays to do.
             whole = [_whole(q) for q in answered]
             of = [row_key(q, self.snapshot) for q in asked]  # steps may narrow the citations

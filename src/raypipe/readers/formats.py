@@ -34,7 +34,7 @@ FORMATS: tuple[Format, ...] = get_args(Format)
 _WANTED: dict[Format, tuple[str, ...]] = {
     "crag": ("",),
     "beir": ("corpus", "queries"),
-    "synth": ("questions",),  # CRAG's format; the knowledge graph beside it is not for reading
+    "synth": ("questions",),  # CRAG's format; the knowledge graph next to it is not for reading
 }
 
 

@@ -32,7 +32,7 @@ def print_plan(console: Console, plan: Mapping[str, Any]) -> None:
     if guessed and all(s["estimate"]["calls"] is not None for s in steps):
         calls = [sum(s["estimate"]["calls"][i] for s in steps) for i in (0, 1)]
         said += f", {_counts(calls)} by what earlier runs asked"
-    console.print(Text(f"{said}; {_megabytes(plan)} more in the store beside texts"), soft_wrap=True)
+    console.print(Text(f"{said}; {_megabytes(plan)} more in the store, texts not counted"), soft_wrap=True)
 
 
 def _sure(step: Mapping[str, Any]) -> bool:
@@ -79,19 +79,19 @@ def print_placement(console: Console, placement: Mapping[str, Any]) -> None:
         held = f"{p['cpus']:g} CPU" + (f" and {p['device']}" if p["gpus"] else "")
         memory = f"; {p['arithmetic']}" if p["memory"] else ""
         note = f"; {p['note']}" if p["note"] else ""
-        console.print(Text(f"  {p['who']}: {p['actors']} x {held}{memory}{note}"), soft_wrap=True)
+        console.print(Text(f"  {p['name']}: {p['actors']} x {held}{memory}{note}"), soft_wrap=True)
     slowest = placement["bottleneck"]
     if slowest is None:
         console.print(Text("what takes the longest is not known: nothing to do, or no run measured it here"))
         return
-    where, took = slowest["where"], seconds(slowest["seconds"])
+    where, took = slowest["pool"], seconds(slowest["seconds"])
     said = f"{slowest['stage']} in {where}, at most {took}, {slowest['share']:.0%} of the clock"
     console.print(Text(f"what takes the longest: {said}"), soft_wrap=True)
 
 
 STATES = {
     "reused": "answered before this run; nothing was asked for it",
-    "made": "answered by this run",
+    "computed": "answered by this run",
     "fault": "could not be done",
     "missing": "was not reached",
 }
@@ -122,20 +122,20 @@ def print_story(console: Console, story: Mapping[str, Any]) -> None:
     shown = grid("step", "requests", "cached", "computed", "because")
     for s in story["steps"]:
         counts = ("not known" if s[k] is None else str(s[k]) for k in ("requests", "cached", "computed"))
-        shown.add_row(Text(s["step"]), *counts, Text(s["why"]))
+        shown.add_row(Text(s["step"]), *counts, Text(s["reason"]))
     console.print(shown)
 
 
 def print_changes(console: Console, found: Mapping[str, Any]) -> None:
     """What a run changed (`changes.Changes`)."""
-    counts = f"{found['common']} questions in both runs, {found['new']} new, {found['gone']} gone"
+    counts = f"{found['common']} questions in both runs, {found['new']} new, {found['removed']} gone"
     console.print(Text(f"against run {found['before']}: {counts}", "bold"))
-    other = sum(found["otherwise"].values())
+    other = sum(found["other_path"].values())
     said = f"{len(found['changed'])} answers changed, {other} are the same by another path"
     console.print(Text(f"{said}, {found['same']} are the same throughout"))
     for c in found["changed"][:CHANGES_SHOWN]:
         console.print(Text(f"{c['question']}  {c['query']}", "bold"), soft_wrap=True)
-        because = f", because {_difference(c['because'])}" if c["because"] else ""
+        because = f", because {_difference(c['cause'])}" if c["cause"] else ""
         console.print(Text(f"  parts at {c['step']}{because}"), soft_wrap=True)
         for when in ("before", "after"):
             said = c[when]
@@ -152,7 +152,7 @@ CHANGES_SHOWN = 20  # on a terminal
 
 def _difference(d: Mapping[str, Any]) -> str:
     before, after = (x if len(x) <= 60 else x[:59] + "\u2026" for x in (d["before"], d["after"]))
-    return f"{d['stage']}.{d['what']} was {before or 'not there'}, is {after or 'gone'}"
+    return f"{d['stage']}.{d['field']} was {before or 'not there'}, is {after or 'gone'}"
 
 
 def _counts(estimate: Sequence[int | None]) -> str:

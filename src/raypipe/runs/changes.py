@@ -12,7 +12,15 @@ from typing import Any
 
 from raypipe.core import arrow
 from raypipe.core.records import TRACE, Question
-from raypipe.runs.manifest import Difference, Key, Manifest, StageRecord, answer_keys, differences, recent
+from raypipe.runs.manifest import (
+    AnswerKey,
+    Difference,
+    Manifest,
+    StageRecord,
+    answer_keys,
+    differences,
+    recent,
+)
 from raypipe.store import Store
 
 LOOKED_BACK = 50  # finished runs among which the one to compare with is looked for
@@ -36,7 +44,7 @@ class Change:
     question: str  # id
     query: str
     step: str  # where the paths first part: a step, or "row" if the question or its evidence is another
-    because: Difference | None  # what differs in the recipe there or before; None for a row
+    cause: Difference | None  # what differs in the recipe there or before; None for a row
     before: GivenAnswer
     after: GivenAnswer
 
@@ -49,9 +57,9 @@ class Changes:
     after: str  # run
     common: int  # questions that both have
     new: int  # that only the later run has
-    gone: int  # that only the earlier run has
+    removed: int  # that only the earlier run has
     same: int  # of the common ones: the same answer by the same path
-    otherwise: Mapping[str, int]  # the same answer by another path: step -> questions
+    other_path: Mapping[str, int]  # the same answer by another path: step -> questions
     changed: tuple[Change, ...]  # by question id
 
 
@@ -93,7 +101,7 @@ def changes(store: Store, before: Manifest, after: Manifest) -> Changes:
     )  # fmt: skip
 
 
-def _answers(store: Store, keys: Sequence[Key]) -> dict[str, Question]:
+def _answers(store: Store, keys: Sequence[AnswerKey]) -> dict[str, Question]:
     """Question id -> its stored answer. One that could not be done has the outcome fault."""
     rows = store.rows("answers", "key", [k.key for k in keys])
     found = dict(zip(rows["key"].to_pylist(), arrow.question.records(rows), strict=True))
@@ -101,7 +109,7 @@ def _answers(store: Store, keys: Sequence[Key]) -> dict[str, Question]:
 
 
 def _parting(
-    a: Question, b: Question, old: Key, new: Key, stages: Sequence[StageRecord]
+    a: Question, b: Question, old: AnswerKey, new: AnswerKey, stages: Sequence[StageRecord]
 ) -> StageRecord | str:
     """The first question stage that came to something else; "row" if the row is another; "" if none did."""
     if old.row != new.row:

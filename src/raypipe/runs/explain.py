@@ -23,7 +23,7 @@ from raypipe.recipes.contract import asked_models, graphs_of
 from raypipe.recipes.executor import QuestionExecutor, StageError
 from raypipe.recipes.recipe import Recipe, Stage, row_key
 from raypipe.recipes.serialize import description
-from raypipe.runs.manifest import Difference, Key, Manifest, answer_keys, differences, find, reason
+from raypipe.runs.manifest import AnswerKey, Difference, Manifest, answer_keys, differences, find, reason
 from raypipe.store import Store, StoreError
 from raypipe.store.index import IndexSpec, LanceIndex, Pinned
 
@@ -33,7 +33,9 @@ class StageRequests:
     """What one stage wanted of models for this row."""
 
     step: str
-    why: str  # model, prompt, parameter, version, upstream, row; "" where the row was answered before the run
+    reason: (
+        str  # model, prompt, parameter, version, upstream, row; "" where the row was answered before the run
+    )
     requests: int | None  # distinct; None: what the memo held is gone, so the stage could not be followed
     computed: int | None  # of them by this run, for this row or an equal one; None: not known any more
     cached: int | None  # of them from before the run
@@ -49,7 +51,7 @@ class Explanation:
     row: str  # row key
     key: str  # of its answer: recipe, question and row
     parts: Mapping[str, str]  # what the row key is made of; a citation is its rank, url, date and sources
-    state: str  # reused: answered before the run; made: by this run; fault; missing
+    state: str  # reused: answered before the run; computed: by this run; fault; missing
     answer: str
     outcome: str
     previous: str  # the run to compare with; "" for none
@@ -90,20 +92,20 @@ def why(store: Store, manifest: Manifest, row: str) -> Explanation:
     )
 
 
-def _asked(store: Store, manifest: Manifest, key: Key) -> Question | None:
+def _asked(store: Store, manifest: Manifest, key: AnswerKey) -> Question | None:
     """The question as it was asked; None if other files have replaced it since."""
     found = arrow.question.records(store.rows("questions", "id", [key.question]))
     return next((q for q in found if row_key(q, manifest.snapshot) == key.row), None)
 
 
-def _answered(store: Store, key: Key) -> Question | None:
+def _answered(store: Store, key: AnswerKey) -> Question | None:
     found = arrow.question.records(store.rows("answers", "key", [key.key]))
     return found[0] if found else None
 
 
-def _state(store: Store, key: Key, answered: Question | None) -> str:
+def _state(store: Store, key: AnswerKey, answered: Question | None) -> str:
     if answered is not None:
-        return "reused" if key.before else "made"
+        return "reused" if key.reused else "computed"
     return "fault" if store.rows("faults", "id", [key.question]).num_rows else "missing"
 
 
@@ -119,7 +121,7 @@ def _parts(question: Question, snapshot: str) -> dict[str, str]:
 
 
 def _changed(
-    store: Store, before: Manifest | None, old: Key | None, key: Key, parts: Mapping[str, str]
+    store: Store, before: Manifest | None, old: AnswerKey | None, key: AnswerKey, parts: Mapping[str, str]
 ) -> tuple[str, ...]:
     """Parts of the row key that differ from the earlier run's, as far as its stored answer tells."""
     if before is None or (old is not None and old.row == key.row):
@@ -132,10 +134,10 @@ def _changed(
 
 
 def _why(
-    name: str, manifest: Manifest, before: Manifest | None, own: Mapping[str, Difference], old: Key | None,
-    key: Key,
+    name: str, manifest: Manifest, before: Manifest | None, own: Mapping[str, Difference],
+    old: AnswerKey | None, key: AnswerKey,
 ) -> str:  # fmt: skip
-    if key.before:
+    if key.reused:
         return ""
     stage = manifest.stage(name)
     assert stage is not None, name
@@ -144,7 +146,7 @@ def _why(
 
 def _steps(
     store: Store, manifest: Manifest, recipe: Recipe, question: Question | None,
-    answered: Question | None, key: Key, reasons: Mapping[str, str],
+    answered: Question | None, key: AnswerKey, reasons: Mapping[str, str],
 ) -> tuple[StageRequests, ...]:  # fmt: skip
     """What each stage asked for, followed as far as the memo knows the answers."""
     kit = CacheOnlyKit(LocalKit(_index(store, manifest, recipe)))
@@ -197,19 +199,19 @@ async def _through(
 
 
 def _requests(
-    store: Store, manifest: Manifest, heard: RecordingMemo, key: Key, unknown: StageRequests
+    store: Store, manifest: Manifest, heard: RecordingMemo, key: AnswerKey, unknown: StageRequests
 ) -> StageRequests:
-    wanted = {(a.table.name, k): a.table for a in heard.asked for k in a.keys}
+    wanted = {(a.table.name, k): a.table for a in heard.requests for k in a.keys}
     tables = {t.name: t for t in wanted.values()}
     old = 0
     try:
         for name, table in tables.items():
             keys = [k for t, k in wanted if t == name]
             version = manifest.memo.get(name, 0)
-            old += len(keys) if key.before else len(lookup(store, table, keys, version))
+            old += len(keys) if key.reused else len(lookup(store, table, keys, version))
     except StoreError:  # that version of the memo is cleaned up
         return replace(unknown, requests=len(wanted))
-    return StageRequests(unknown.step, unknown.why, len(wanted), len(wanted) - old, old)
+    return StageRequests(unknown.step, unknown.reason, len(wanted), len(wanted) - old, old)
 
 
 def _index(store: Store, manifest: Manifest, recipe: Recipe) -> LanceIndex:

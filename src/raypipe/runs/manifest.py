@@ -26,7 +26,7 @@ from raypipe.recipes.recipe import Recipe, Stage
 from raypipe.report.report import FaultCount, StepLine
 from raypipe.store import Store
 
-FORMAT = 1
+FORMAT = 2
 NAME = "manifest.json"
 _RUNS, _ANSWERS = "_runs/manifests", "_runs/answers"
 
@@ -105,20 +105,22 @@ class Manifest:
     engine: str
     device: str
     origin: Origin
-    places: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # pool -> who did parts -> rows
+    rows_by_worker: Mapping[str, Mapping[str, int]] = field(
+        default_factory=dict
+    )  # pool -> who did parts -> rows
 
     def stage(self, name: str) -> StageRecord | None:
         return next((s for s in self.stages if s.name == name), None)
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class AnswerKey:
     """The answer of one question in a run."""
 
     question: str  # id
     key: str  # work.answer_key
     row: str  # recipe.row_key
-    before: bool  # stored before the run began
+    reused: bool  # stored before the run began
 
 
 def describe(recipe: Recipe) -> tuple[StageRecord, ...]:
@@ -187,7 +189,7 @@ class Difference:
 
     stage: str
     kind: Literal["model", "prompt", "parameter", "version"]
-    what: str  # field, "when", "version", "source" or "step"
+    field: str  # field, "when", "version", "source" or "step"
     before: str  # "" where there was no such stage
     after: str  # "" where there is none now
 
@@ -228,7 +230,7 @@ def reason(old: Manifest | None, new: StageRecord, own: Mapping[str, Difference]
     return "upstream" if before is not None and before.chain != new.chain else "row"
 
 
-def write(store: Store, manifest: Manifest, keys: Sequence[Key], folder: Path) -> None:
+def write(store: Store, manifest: Manifest, keys: Sequence[AnswerKey], folder: Path) -> None:
     """Keeps a run in the store and in its own folder, there last: a folder with a manifest is a whole one."""
     sink = pa.BufferOutputStream()
     rows = pa.Table.from_pylist([dataclasses.asdict(k) for k in keys], schema=_KEYS)
@@ -243,7 +245,7 @@ def write(store: Store, manifest: Manifest, keys: Sequence[Key], folder: Path) -
 
 
 _KEYS = pa.schema(
-    [("question", pa.string()), ("key", pa.string()), ("row", pa.string()), ("before", pa.bool_())]
+    [("question", pa.string()), ("key", pa.string()), ("row", pa.string()), ("reused", pa.bool_())]
 )
 
 
@@ -276,12 +278,12 @@ def find(store: Store, run: str) -> Manifest | None:
     return None
 
 
-def answer_keys(store: Store, run: str) -> dict[str, Key]:
+def answer_keys(store: Store, run: str) -> dict[str, AnswerKey]:
     """Question id -> its answer in a finished run; nothing for a run that the store does not know."""
     raw = store.files.read(f"{_ANSWERS}/{run}.arrow")
     if raw is None:
         return {}
-    return {r["question"]: Key(**r) for r in pa.ipc.open_file(raw).read_all().to_pylist()}
+    return {r["question"]: AnswerKey(**r) for r in pa.ipc.open_file(raw).read_all().to_pylist()}
 
 
 def _parsed(text: str, file: str) -> Manifest:

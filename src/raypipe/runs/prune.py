@@ -32,7 +32,7 @@ SOURCE_TABLES = ("texts-", "passages-", "vectors-")
 class Removal:
     """One thing that goes, or would go."""
 
-    what: str  # release, table, answers, replies, sources
+    kind: str  # release, table, answers, replies, sources
     name: str
     rows: int
 
@@ -124,20 +124,20 @@ def uncited(store: Store) -> list[str]:
 
 
 def _remove(store: Store, found: Sequence[Removal], now: float, young: timedelta) -> None:
-    gone = uncited(store) if any(r.what == "sources" for r in found) else []
+    gone = uncited(store) if any(r.kind == "sources" for r in found) else []
     for r in found:
-        if r.what == "release":
+        if r.kind == "release":
             for table in tables(store):
                 untag(store, table, r.name)
             forget(store, r.name)
     for r in found:
-        if r.what == "table":
+        if r.kind == "table":
             drop(store, r.name)
-        elif r.what == "answers":
+        elif r.kind == "answers":
             delete_rows(store, "answers", "recipe", [r.name])
-        elif r.what == "replies":
+        elif r.kind == "replies":
             delete_rows(store, r.name, "key", _ended(store, r.name, now))
-        elif r.what == "sources":
+        elif r.kind == "sources":
             delete_rows(store, "sources", "id", gone)
             for table in tables(store):
                 if table.startswith(SOURCE_TABLES):

@@ -1,4 +1,4 @@
-"""Pages to text: the first corpus step. Knows HTML through `text.html` and runs it behind `text.limits`."""
+"""Pages to text: the first corpus step. `text.html` reads HTML, `text.page_parser` runs it under limits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from raypipe.core.arrow import SPAN, fault_column
 from raypipe.core.protocols import Build, CorpusBound, Kit
 from raypipe.core.records import Fault, SourceKind
 from raypipe.text.html import ParsedPage, Parser, Via, check, fold
-from raypipe.text.limits import ParseJob, ParseRefused, SandboxedParser
+from raypipe.text.page_parser import ParseJob, ParseRefused, SandboxedParser
 
 COMPARED_EVERY = 256
 """One page in so many is parsed by BeautifulSoup too. It is 20 times slower, so this costs 8 %, and CRAG's

@@ -1,7 +1,6 @@
-"""The web page in a real browser: ask, watch, read with the evidence marked, with keys and with a screen
-reader.
+"""The web page in a real browser: ask, watch, read the marked evidence, with keys and a screen reader.
 
-Skipped where Debian's Chromium or playwright is not here: `apt-get install chromium`, and the extra
+Skipped where Debian's Chromium or playwright is not installed: `apt-get install chromium`, and the extra
 `test`.
 """
 
@@ -13,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from face import OPEN, listening, served
+from http_app import OPEN, listening, served
 
 from raypipe.models.kit import LocalKit
 from raypipe.serving.access import ApiKeys
@@ -47,7 +46,7 @@ def browser():
 
 @pytest.fixture(scope="module")
 def address(filled):
-    with listening(served(Slow(filled.recipe, LocalKit(None, "sorted"), filled.store.uri))) as url:
+    with listening(served(Slow(filled.recipe, LocalKit(None, "transformers"), filled.store.uri))) as url:
         yield url
 
 
@@ -61,7 +60,7 @@ def page(browser, address):
     page.goto(address)
     yield page
     others = [url for url in page.asked if not url.startswith((address, "data:"))]
-    assert others == [], "it asked somebody else"
+    assert others == [], "the page called another host"
     page.close()
 
 
@@ -98,7 +97,7 @@ def test_an_answer_has_its_evidence_marked_in_the_text_of_the_page(page, job, fi
     assert page.wrong == []
 
 
-def test_everything_can_be_done_with_the_keyboard_and_is_said_to_a_screen_reader(page, job):
+def test_everything_works_with_the_keyboard_and_is_announced_to_a_screen_reader(page, job):
     assert page.evaluate("document.activeElement.id") == "query"
     page.keyboard.type(job.text)
     page.keyboard.press("Enter")
@@ -154,8 +153,10 @@ def test_what_a_page_says_is_text_and_its_address_is_no_script(page):
 
 
 def test_an_endpoint_with_keys_asks_for_one(browser, filled, job):
-    face = replace(OPEN, keys=ApiKeys.of([KEY]))
-    with listening(served(Answerer(filled.recipe, LocalKit(None, "sorted"), filled.store.uri), face)) as url:
+    config = replace(OPEN, keys=ApiKeys.of([KEY]))
+    with listening(
+        served(Answerer(filled.recipe, LocalKit(None, "transformers"), filled.store.uri), config)
+    ) as url:
         page = browser.new_page()
         page.goto(url)
         page.get_by_label("Question").fill(job.text)

@@ -1,4 +1,4 @@
-"""The HTTP face with the recipe in this process: replies, errors, readiness. No Ray."""
+"""The HTTP API with the recipe in this process: replies, errors, readiness. No Ray."""
 
 import asyncio
 import json
@@ -6,9 +6,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-from face import JSON, OPEN, ask, send, served
+from http_app import JSON, OPEN, ask, send, served
 
-from raypipe.cli.opened import resolved
+from raypipe.api.session import load_recipe
 from raypipe.core import arrow
 from raypipe.core.config import Conf
 from raypipe.core.errors import Overloaded, Unavailable
@@ -18,15 +18,15 @@ from raypipe.recipes.executor import CorpusExecutor
 from raypipe.serving.answerer import Answerer, NotReady
 from raypipe.serving.http import create_app
 from raypipe.serving.http.requests import DocumentBody
-from raypipe.serving.remote_kit import ServeKit
+from raypipe.serving.serve_kit import ServeKit
 
 HERE = Path(__file__).parents[2]
-RECIPE = resolved(str(HERE / "fakes.yaml"), None, Conf((HERE.parent / "conf",)))
+RECIPE = load_recipe(str(HERE / "fakes.yaml"), None, Conf((HERE.parent / "conf",)))
 SECRET = "s3cr3t"
 
 
 def assert_equal(reply, job):
-    """What the endpoint said is what the job said, to the last bit."""
+    """The endpoint's reply equals the job's, to the last bit."""
     assert reply.status_code == 200, reply.text
     said = reply.json()
     assert (said["answer"], said["outcome"]) == (job.answer, job.outcome)
@@ -38,7 +38,7 @@ def assert_equal(reply, job):
 @pytest.mark.parametrize("brings_pages", [False, True])
 def test_a_stored_question_is_answered_as_the_job_answered_it(filled, brings_pages):
     store, answers, lines = filled.store, filled.answers, filled.lines
-    online = Answerer(RECIPE, LocalKit(None, "sorted"), store.uri)
+    online = Answerer(RECIPE, LocalKit(None, "transformers"), store.uri)
     requests = []
     for job in answers:
         body = {"query": job.text, "time": job.asked_at, "include": ["hits", "replies"]}
@@ -54,7 +54,7 @@ def test_a_stored_question_is_answered_as_the_job_answered_it(filled, brings_pag
 def test_a_reply_has_the_fields_that_programs_rely_on_and_quotes_what_is_in_the_page(filled):
     store, answers, lines = filled.store, filled.answers, filled.lines
     job = next(q for q in answers if q.outcome == "answered")
-    online = Answerer(RECIPE, LocalKit(None, "sorted"), store.uri)
+    online = Answerer(RECIPE, LocalKit(None, "transformers"), store.uri)
     said = ask(served(online), {"query": job.id}).json()  # by its id, as in `raypipe ask`
     fields = "id query answer outcome degraded confidence citations timings_ms usage versions"
     assert set(said) == set(fields.split())
@@ -77,8 +77,8 @@ def test_a_reply_has_the_fields_that_programs_rely_on_and_quotes_what_is_in_the_
 def test_a_language_models_answer_cites_what_its_prompt_showed_of_the_pages(name, tmp_path, filled):
     lines = filled.lines
     line = next(iter(lines.values()))
-    recipe = resolved(name, str(HERE / "fake_models.yaml"), Conf((HERE.parent / "conf",)))
-    app = served(Answerer(recipe, LocalKit(None, "sorted"), str(tmp_path / "none")))
+    recipe = load_recipe(name, str(HERE / "fake_models.yaml"), Conf((HERE.parent / "conf",)))
+    app = served(Answerer(recipe, LocalKit(None, "transformers"), str(tmp_path / "none")))
     body = {"query": line["query"], "documents": line["search_results"], "include": ["prompts"]}
     said = ask(app, body).json()
     [[system, user]] = said["prompts"]
@@ -99,19 +99,17 @@ def test_a_language_models_answer_cites_what_its_prompt_showed_of_the_pages(name
     assert len({c["source"] for c in said["citations"]}) > 1
 
 
-def test_a_question_that_nobody_stored_is_asked_of_the_whole_store(filled):
+def test_a_question_that_is_not_stored_searches_the_whole_store(filled):
     store, answers, lines = filled.store, filled.answers, filled.lines
-    online = Answerer(RECIPE, LocalKit(None, "sorted"), store.uri)
+    online = Answerer(RECIPE, LocalKit(None, "transformers"), store.uri)
     said = ask(served(online), {"query": answers[0].text + " exactly", "include": ["hits"]}).json()
     assert said["outcome"] in ("answered", "abstained") and said["hits"]
     cited = {p["page_url"] for line in lines.values() for p in line["search_results"]}
     assert {h["url"] for h in said["hits"]} <= cited
 
 
-def test_it_is_not_ready_until_the_tables_are_there_but_answers_from_pages_that_a_request_brings(
-    world, tmp_path
-):
-    app = served(Answerer(RECIPE, LocalKit(None, "sorted"), str(tmp_path / "none")))
+def test_it_is_not_ready_until_the_tables_exist_but_answers_from_a_requests_own_pages(world, tmp_path):
+    app = served(Answerer(RECIPE, LocalKit(None, "transformers"), str(tmp_path / "none")))
     page = {"page_result": "<p>Ada wrote the first program.</p>"}
     health, ready = send(app, ("GET", "/healthz", {}), ("GET", "/readyz", {}))
     assert health.status_code == 200
@@ -127,7 +125,7 @@ def test_it_is_not_ready_until_the_tables_are_there_but_answers_from_pages_that_
 def test_it_becomes_ready_without_a_restart(filled, tmp_path):
     store, answers = filled.store, filled.answers
     place = tmp_path / "store"
-    app = served(Answerer(RECIPE, LocalKit(None, "sorted"), str(place)))
+    app = served(Answerer(RECIPE, LocalKit(None, "transformers"), str(place)))
     assert send(app, ("GET", "/readyz", {}))[0].status_code == 503
     place.symlink_to(store.uri)
     assert send(app, ("GET", "/readyz", {}))[0].status_code == 200
@@ -135,7 +133,7 @@ def test_it_becomes_ready_without_a_restart(filled, tmp_path):
 
 
 def test_a_page_that_cannot_be_read_is_a_fault_and_the_others_are_searched(tmp_path):
-    app = served(Answerer(RECIPE, LocalKit(None, "sorted"), str(tmp_path / "none")))
+    app = served(Answerer(RECIPE, LocalKit(None, "transformers"), str(tmp_path / "none")))
     pages = [
         {"page_result": "%PDF-1.7\n\u0001"},
         {"page_result": None},
@@ -147,7 +145,7 @@ def test_a_page_that_cannot_be_read_is_a_fault_and_the_others_are_searched(tmp_p
 
 
 def test_no_pages_at_all_is_an_abstention(tmp_path):
-    app = served(Answerer(RECIPE, LocalKit(None, "sorted"), str(tmp_path / "none")))
+    app = served(Answerer(RECIPE, LocalKit(None, "transformers"), str(tmp_path / "none")))
     said = ask(app, {"query": "who?", "documents": []}).json()
     assert (said["answer"], said["outcome"], said["citations"]) == ("i don't know", "abstained", [])
 
@@ -185,7 +183,7 @@ BAD = {
 
 @pytest.mark.parametrize("body", BAD.values(), ids=BAD)
 def test_a_bad_body_is_400_and_never_echoed(body, tmp_path):
-    reply = ask(served(Answerer(RECIPE, LocalKit(None, "sorted"), str(tmp_path / "none"))), body)
+    reply = ask(served(Answerer(RECIPE, LocalKit(None, "transformers"), str(tmp_path / "none"))), body)
     assert reply.status_code == 400 and reply.headers["content-type"] == "application/problem+json"
     assert SECRET not in reply.text
     said = reply.json()
@@ -218,7 +216,7 @@ ODD = {
 
 @pytest.mark.parametrize("body", ODD.values(), ids=ODD)
 def test_an_odd_question_is_a_question(body, filled):
-    app = served(Answerer(RECIPE, LocalKit(None, "sorted"), filled.store.uri))
+    app = served(Answerer(RECIPE, LocalKit(None, "transformers"), filled.store.uri))
     wanted = ["hits", "replies", "faults", "prompts", "context", "passages"]
     reply = ask(app, {**body, "include": wanted})
     assert reply.status_code == 200, reply.text
@@ -226,13 +224,13 @@ def test_an_odd_question_is_a_question(body, filled):
 
 
 def test_an_error_says_where_it_is(tmp_path):
-    app = served(Answerer(RECIPE, LocalKit(None, "sorted"), str(tmp_path / "none")))
+    app = served(Answerer(RECIPE, LocalKit(None, "transformers"), str(tmp_path / "none")))
     said = ask(app, {"query": "x", "documents": [{}, {"page_url": 3}]}).json()
     assert said["errors"] == [{"at": "documents[1].page_url", "problem": "Input should be a valid string"}]
 
 
 def test_what_http_itself_refuses_is_a_problem_too(tmp_path):
-    app = served(Answerer(RECIPE, LocalKit(None, "sorted"), str(tmp_path / "none")))
+    app = served(Answerer(RECIPE, LocalKit(None, "transformers"), str(tmp_path / "none")))
     get, path, form, large = send(
         app,
         ("GET", "/v1/answer", {}),
@@ -247,7 +245,7 @@ def test_what_http_itself_refuses_is_a_problem_too(tmp_path):
 
 
 class Raising:
-    """Answers nothing: raises what it is told to."""
+    """Raises the given error instead of answering."""
 
     recipe, release = RECIPE, None
 
@@ -273,7 +271,7 @@ class Raising:
     ],
     ids=lambda x: type(x).__name__ if isinstance(x, Exception) else str(x),
 )
-def test_what_goes_wrong_inside_is_said_without_a_trace_or_a_place(error, status):
+def test_an_internal_error_is_reported_without_a_traceback_or_a_path(error, status):
     for path in ("/v1/answer", "/v1/retrieve"):
         [reply] = send(create_app(Raising(error), OPEN), ("POST", path, {"json": {"query": "x"}}))
         assert reply.status_code == reply.json()["status"] == status
@@ -290,7 +288,7 @@ class Elsewhere:
 
 def test_models_behind_calls_answer_as_models_in_this_process_do(filled):
     store, answers = filled.store, filled.answers
-    here = LocalKit(None, "sorted")
+    here = LocalKit(None, "transformers")
     kit = ServeKit(
         Elsewhere(lambda model, texts, role: here.embedder(model)(texts, role)),
         Elsewhere(lambda model, pairs: here.reranker(model)(pairs)),

@@ -1,5 +1,4 @@
-"""Every route of the HTTP face, with the recipe in this process: streams, batches, rankings, chats. No
-Ray."""
+"""Every route of the HTTP API, with the recipe in this process: streams, batches, rankings, chats. No Ray."""
 
 import asyncio
 import json
@@ -14,9 +13,9 @@ import openai
 import pyarrow as pa
 import pyarrow.dataset
 import pytest
-from face import OPEN, ask, events, listening, send, served
+from http_app import OPEN, ask, events, listening, send, served
 
-from raypipe.cli.opened import resolved
+from raypipe.api.session import load_recipe
 from raypipe.core.config import Conf
 from raypipe.core.errors import ConfError
 from raypipe.models.kit import LocalKit
@@ -25,20 +24,20 @@ from raypipe.serving.answerer import Answerer, NotReady
 from raypipe.serving.crag_harness import EndpointModel
 from raypipe.serving.filters import CitationCatalog, Filters
 from raypipe.serving.http.middleware import JsonLines
-from raypipe.serving.remote_kit import ServeKit
+from raypipe.serving.serve_kit import ServeKit
 
 HERE = Path(__file__).parents[2]
 KEY, NEXT_KEY = "first-key-of-sixteen", "second-key-of-sixteen"
 
 
-def online(filled, face=OPEN, meters=None):
+def app_over(filled, config=OPEN, metrics=None):
     """The recipe of the fakes over the filled store, as an app."""
-    return served(Answerer(filled.recipe, LocalKit(None, "sorted"), filled.store.uri), face, meters)
+    return served(Answerer(filled.recipe, LocalKit(None, "transformers"), filled.store.uri), config, metrics)
 
 
 @pytest.fixture(scope="module")
 def app(filled):
-    return online(filled)
+    return app_over(filled)
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +46,7 @@ def job(filled):
     return next(q for q in filled.answers if q.outcome == "answered")
 
 
-def test_a_stream_tells_the_stages_in_order_and_ends_with_the_answer_that_is_no_stream(app, job, filled):
+def test_a_stream_has_the_stages_in_order_and_ends_with_the_answer_of_a_plain_request(app, job, filled):
     plain = ask(app, {"query": job.text}).json()
     reply = ask(app, {"query": job.text, "stream": True})
     assert reply.headers["content-type"].startswith("text/event-stream")
@@ -60,7 +59,7 @@ def test_a_stream_tells_the_stages_in_order_and_ends_with_the_answer_that_is_no_
 
 
 def test_a_stream_that_cannot_begin_is_a_status_and_one_that_breaks_is_an_event(filled, tmp_path):
-    absent = served(Answerer(filled.recipe, LocalKit(None, "sorted"), str(tmp_path / "none")))
+    absent = served(Answerer(filled.recipe, LocalKit(None, "transformers"), str(tmp_path / "none")))
     assert ask(absent, {"query": " ", "stream": True}).status_code == 400
     [(name, data)] = events(ask(absent, {"query": "x", "stream": True}).text)
     assert name == "error" and json.loads(data)["status"] == 503
@@ -83,7 +82,7 @@ def test_a_ranking_has_the_texts_of_the_passages_that_the_answer_was_made_from(a
         source, (start, end) = p["chunk"].split(":")[0], p["span"]
         [text] = filled.texts(source)
         assert text[start:end] == p["text"]
-    assert "extract" not in found["timings_ms"]  # nobody was asked for an answer
+    assert "extract" not in found["timings_ms"]  # no answer was generated
 
 
 def test_filters_keep_everything_else_out_of_sight(app, job):
@@ -124,7 +123,7 @@ def test_a_deadline_that_passes_while_pages_are_made_ready_is_i_dont_know_too(ap
 
 
 class Counting:
-    """An answerer that waits, and knows who is still waiting."""
+    """An answerer that sleeps, and counts its calls and cancellations."""
 
     release = None
 
@@ -142,7 +141,7 @@ class Counting:
         except asyncio.CancelledError:
             self.cancelled += 1
             raise
-        raise ConfError("nobody should wait for this")
+        raise ConfError("no caller should wait for this")
 
 
 def until(true, seconds=5.0):
@@ -154,13 +153,13 @@ def until(true, seconds=5.0):
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("path", ["/v1/answer", "/v1/chat/completions"])
-def test_a_client_that_goes_ends_the_work_and_frees_its_place(filled, path, stream):
+def test_a_disconnected_client_cancels_the_work_and_frees_its_slot(filled, path, stream):
     counting = Counting(filled.recipe, 60)
     with listening(served(counting, replace(OPEN, limits=RequestLimits(max_ongoing_requests=1)))) as url:
         body = {"query": "x", "stream": stream}
         if path.endswith("completions"):
             body = {"model": "raypipe", "messages": [{"role": "user", "content": "x"}], "stream": stream}
-        for times in (1, 2):  # the second finds the place free
+        for times in (1, 2):  # the second finds the slot free
             with httpx.Client(base_url=url, timeout=httpx.Timeout(5, read=0.5)) as client:
                 try:
                     with client.stream("POST", path, json=body) as reply:
@@ -172,10 +171,11 @@ def test_a_client_that_goes_ends_the_work_and_frees_its_place(filled, path, stre
         assert counting.begun == 2
 
 
-def test_more_than_it_takes_on_is_429_with_a_time_to_come_again_and_the_rest_is_answered(filled, job):
+def test_requests_over_the_limit_get_429_with_retry_after_and_the_others_are_answered(filled, job):
     limits = RequestLimits(max_ongoing_requests=2)
     app = served(
-        Answerer(filled.recipe, LocalKit(None, "sorted"), filled.store.uri), replace(OPEN, limits=limits)
+        Answerer(filled.recipe, LocalKit(None, "transformers"), filled.store.uri),
+        replace(OPEN, limits=limits),
     )
     replies = send(app, *[("POST", "/v1/answer", {"json": {"query": job.text}})] * 10)
     assert sorted({r.status_code for r in replies}) == [200, 429]
@@ -184,7 +184,7 @@ def test_more_than_it_takes_on_is_429_with_a_time_to_come_again_and_the_rest_is_
         if r.status_code == 429:
             assert int(r.headers["retry-after"]) > 0
             assert r.headers["content-type"] == "application/problem+json"
-    assert ask(app, {"query": job.text}).is_success  # the places are free again
+    assert ask(app, {"query": job.text}).is_success  # the slots are free again
 
 
 class Separators(Counting):
@@ -206,26 +206,26 @@ def test_a_draft_with_any_line_separator_is_one_event_with_one_line_of_data(fill
 
 
 class Flooding(Counting):
-    """An answerer that says more than any connection holds."""
+    """An answerer that sends more than any connection buffers."""
 
     async def answer(self, request, listener=None):
         for _ in range(1000):
             listener.on_draft("x" * 10_000)
-        raise NotReady("it has nothing to answer with")
+        raise NotReady("it has no answer")
 
 
-def test_a_client_that_never_reads_its_stream_keeps_no_place(filled):
+def test_a_client_that_never_reads_its_stream_holds_no_slot(filled):
     limits, body = RequestLimits(max_ongoing_requests=1), b'{"query": "x", "stream": true}'
     head = "POST /v1/answer HTTP/1.1\r\nhost: here\r\ncontent-type: application/json\r\n"
     head += f"content-length: {len(body)}\r\n\r\n"
     app = served(Flooding(filled.recipe, 0), replace(OPEN, limits=limits))
     with listening(app) as url, socket.create_connection(("127.0.0.1", httpx.URL(url).port)) as client:
         client.sendall(head.encode() + body)
-        assert client.recv(12) == b"HTTP/1.1 200", "it has the place"
+        assert client.recv(12) == b"HTTP/1.1 200", "it has the slot"
         until(lambda: httpx.post(f"{url}/v1/answer", json={"query": "x"}).status_code == 503)
 
 
-def test_a_body_that_dawdles_costs_no_place_and_is_cut(filled):
+def test_a_slow_body_takes_no_slot_and_is_cut(filled):
     limits = RequestLimits(max_ongoing_requests=1, body_timeout_s=0.5)
     counting = Counting(filled.recipe, 0)
     with listening(served(counting, replace(OPEN, limits=limits))) as url:
@@ -244,11 +244,11 @@ def test_a_body_that_dawdles_costs_no_place_and_is_cut(filled):
     assert counting.begun == 0
 
 
-def test_a_client_that_goes_in_the_middle_of_its_body_is_no_defect(filled, caplog):
+def test_a_client_that_disconnects_in_the_middle_of_its_body_is_no_defect(filled, caplog):
     head = "POST /v1/answer HTTP/1.1\r\nhost: here\r\n"
     head += "content-type: application/json\r\ncontent-length: 90\r\n\r\n"
 
-    def told():
+    def logged_statuses():
         lines = [r for r in caplog.records if r.name == "raypipe.serving.requests"]
         return [r.fields["status"] for r in lines]
 
@@ -259,7 +259,7 @@ def test_a_client_that_goes_in_the_middle_of_its_body_is_no_defect(filled, caplo
         with socket.create_connection(("127.0.0.1", httpx.URL(url).port)) as client:
             client.sendall(head.encode() + b'{"query": ')
             time.sleep(0.2)
-        until(lambda: told() == [499])
+        until(lambda: logged_statuses() == [499])
     assert not [r for r in caplog.records if r.levelname == "ERROR"]
 
 
@@ -286,9 +286,9 @@ def test_a_source_that_was_cited_from_several_hosts_is_found_by_each():
     assert catalogue.urls({"s1"}) == {"s1": here}
 
 
-def test_without_its_key_nobody_asks_and_keys_are_changed_one_by_one(filled, job):
-    face = replace(OPEN, keys=ApiKeys.of([KEY, NEXT_KEY]))
-    app = online(filled, face)
+def test_a_request_needs_a_key_and_keys_can_be_rotated(filled, job):
+    config = replace(OPEN, keys=ApiKeys.of([KEY, NEXT_KEY]))
+    app = app_over(filled, config)
     for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": f"Basic {KEY}"}):
         for method, path in (("POST", "/v1/answer"), ("GET", "/v1/index"), ("GET", "/openapi.json")):
             [reply] = send(app, (method, path, {"headers": headers}))
@@ -298,7 +298,7 @@ def test_without_its_key_nobody_asks_and_keys_are_changed_one_by_one(filled, job
         assert ask(app, {"query": job.text}, authorization=f"Bearer {key}").is_success
     for path in ("/", "/healthz", "/readyz"):  # neither a question nor an answer
         assert send(app, ("GET", path, {}))[0].is_success
-    assert KEY not in repr(face) and KEY.encode() not in b"".join(face.keys.digests)
+    assert KEY not in repr(config) and KEY.encode() not in b"".join(config.keys.digests)
 
 
 def test_a_key_that_can_be_guessed_is_refused_and_not_repeated():
@@ -310,7 +310,8 @@ def test_a_key_that_can_be_guessed_is_refused_and_not_repeated():
 
 def test_without_keys_it_answers_its_own_machine_alone(filled, job):
     app = served(
-        Answerer(filled.recipe, LocalKit(None, "sorted"), filled.store.uri), replace(OPEN, keys=ApiKeys())
+        Answerer(filled.recipe, LocalKit(None, "transformers"), filled.store.uri),
+        replace(OPEN, keys=ApiKeys()),
     )
 
     def status(client, host):
@@ -323,7 +324,7 @@ def test_without_keys_it_answers_its_own_machine_alone(filled, job):
     assert status("127.0.0.1", "rebound.example") == 403  # a name that a web page points here
 
 
-def test_no_other_site_may_read_an_answer_and_the_page_may_ask_nobody_else(app):
+def test_no_other_site_may_read_an_answer_and_the_page_may_call_no_other_host(app):
     origin = {"origin": "https://evil.example", "access-control-request-method": "POST"}
     preflight, page = send(app, ("OPTIONS", "/v1/answer", {"headers": origin}), ("GET", "/", {}))
     assert preflight.status_code == 405
@@ -369,7 +370,7 @@ class Numbers:
 
 def test_every_request_is_counted_once_however_it_ends(filled, job):
     numbers = Numbers()
-    app = online(filled, OPEN, numbers)
+    app = app_over(filled, OPEN, numbers)
     ask(app, {"query": job.text})
     ask(app, {"query": job.text, "stream": True})
     ask(app, b"{")
@@ -385,8 +386,8 @@ def chat_client(url, **options):
 
 @pytest.fixture(scope="module")
 def with_key(filled):
-    face = replace(OPEN, keys=ApiKeys.of([KEY]))
-    with listening(online(filled, face)) as url:
+    config = replace(OPEN, keys=ApiKeys.of([KEY]))
+    with listening(app_over(filled, config)) as url:
         yield url
 
 
@@ -422,7 +423,7 @@ def test_the_openai_client_reads_a_stream(with_key, job):
     assert chunks[-1].usage is not None
 
 
-def test_what_a_client_says_of_itself_has_no_effect_and_stands_in_no_error(app, job):
+def test_metadata_of_a_client_has_no_effect_and_appears_in_no_error(app, job):
     chat = {"model": "raypipe", "messages": [{"role": "user", "content": job.text}]}
     for metadata in ({"s3cr3t": "x"}, {"s3cr3t": 1}, {"s3cr3t": [[{}] * 500]}):
         reply = ask(app, {**chat, "metadata": metadata}, "/v1/chat/completions")
@@ -459,7 +460,7 @@ def test_crags_own_loop_gets_the_answers_of_the_job(with_key, filled):
 
 
 def test_no_address_in_a_request_or_a_page_is_ever_opened(app):
-    """A listener of our own stands where everything points to."""
+    """Every url points to a listener of our own."""
     reached = []
 
     async def canary(scope, receive, send):
@@ -510,8 +511,8 @@ class Elsewhere:
 
 
 def test_what_a_language_model_writes_is_streamed_as_drafts_of_its_stage(filled, tmp_path):
-    recipe = resolved("crag-baseline", str(HERE / "fake_models.yaml"), Conf((HERE.parent / "conf",)))
-    here = LocalKit(None, "sorted")
+    recipe = load_recipe("crag-baseline", str(HERE / "fake_models.yaml"), Conf((HERE.parent / "conf",)))
+    here = LocalKit(None, "transformers")
 
     async def pieces(model, chat, sampling, adapter):
         [reply] = await here.generator(model)([chat], sampling, adapter)

@@ -1,5 +1,4 @@
-"""What stands between the gateway and the models: calls asked again, ended, computed together; numbers,
-spans."""
+"""Between gateway and models: calls retried, cancelled and batched; metrics and spans."""
 
 import asyncio
 import os
@@ -80,8 +79,8 @@ def calls():
     return retrying_handle
 
 
-def test_who_is_in_each_replica_that_an_input_kills_is_answered(calls):
-    async def asked():
+def test_calls_in_a_replica_that_an_input_kills_are_answered(calls):
+    async def scene():
         asks = calls.RetryingHandle(OneReplica(), "double")
         poison = asyncio.ensure_future(asks.remote(13))
         fine = [asyncio.ensure_future(asks.remote(i)) for i in range(1, 6)]
@@ -89,11 +88,11 @@ def test_who_is_in_each_replica_that_an_input_kills_is_answered(calls):
             await poison
         return await asyncio.gather(*fine)
 
-    assert asyncio.run(asked()) == [2, 4, 6, 8, 10]
+    assert asyncio.run(scene()) == [2, 4, 6, 8, 10]
 
 
 @pytest.fixture(scope="module")
-def fragile(local_ray, tmp_path_factory):
+def fragile(serve_port, tmp_path_factory):
     from ray import cloudpickle, serve
 
     cloudpickle.register_pickle_by_value(sys.modules[__name__])  # replicas have no tests on their path
@@ -107,7 +106,7 @@ def fragile(local_ray, tmp_path_factory):
     )
     handle = serve.run(made.bind(folder), name="fragile", route_prefix=None)
     yield handle, folder
-    serve.shutdown()
+    serve.delete("fragile")
 
 
 @pytest.mark.ray
@@ -115,7 +114,7 @@ def test_an_input_that_kills_its_replica_kills_no_more_than_three_and_the_others
     handle, folder = fragile
     asks = calls.RetryingHandle(handle, "double")
 
-    async def asked():
+    async def scene():
         poison = asyncio.ensure_future(asks.remote(13))
         fine = [await asks.remote(i) for i in range(1, 6)]
         with pytest.raises(Unavailable, match=f"{calls.MAX_ATTEMPTS} replicas died"):
@@ -123,21 +122,21 @@ def test_an_input_that_kills_its_replica_kills_no_more_than_three_and_the_others
         return fine, await asks.remote(21)
 
     before = len(list(folder.glob("born-*")))
-    fine, after = asyncio.run(asked())
+    fine, after = asyncio.run(scene())
     assert (fine, after) == ([2, 4, 6, 8, 10], 42)
     assert len(list(folder.glob("born-*"))) - before == calls.MAX_ATTEMPTS
 
 
 @pytest.mark.ray
-def test_a_call_that_nobody_waits_for_is_ended_in_the_replica(calls, fragile):
+def test_a_call_whose_caller_gave_up_is_cancelled_in_the_replica(calls, fragile):
     handle, folder = fragile
 
-    async def asked():
+    async def scene():
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(1.0):
                 await calls.RetryingHandle(handle, "double").remote(0)
 
-    asyncio.run(asked())
+    asyncio.run(scene())
     end = time.monotonic() + 10
     while not (folder / "cancelled").exists():
         assert time.monotonic() < end
@@ -145,18 +144,18 @@ def test_a_call_that_nobody_waits_for_is_ended_in_the_replica(calls, fragile):
 
 
 @pytest.mark.ray
-def test_more_calls_than_may_wait_is_overloaded(calls, fragile):
+def test_more_calls_than_the_queue_holds_are_overloaded(calls, fragile):
     handle, _ = fragile
 
-    async def asked():
-        asked = [asyncio.ensure_future(calls.RetryingHandle(handle, "double").remote(0)) for _ in range(20)]
-        done, rest = await asyncio.wait(asked, timeout=5)
+    async def scene():
+        sent = [asyncio.ensure_future(calls.RetryingHandle(handle, "double").remote(0)) for _ in range(20)]
+        done, rest = await asyncio.wait(sent, timeout=60, return_when=asyncio.FIRST_EXCEPTION)
         for task in rest:
             task.cancel()
         await asyncio.gather(*rest, return_exceptions=True)
         return [t.exception() for t in done]
 
-    errors = asyncio.run(asked())
+    errors = asyncio.run(scene())
     assert errors and all(isinstance(e, Overloaded) for e in errors)
 
 
@@ -164,10 +163,10 @@ def test_more_calls_than_may_wait_is_overloaded(calls, fragile):
 def test_a_stream_comes_piece_by_piece(calls, fragile):
     handle, _ = fragile
 
-    async def asked():
+    async def scene():
         return [piece async for piece in calls.RetryingHandle(handle, "count").stream(4)]
 
-    assert asyncio.run(asked()) == [0, 1, 2, 3]
+    assert asyncio.run(scene()) == [0, 1, 2, 3]
 
 
 class Response:
@@ -187,13 +186,13 @@ class Handle:
     deployment_name = "embed"
 
     def __init__(self, unbatched):
-        self.asked = []
-        self.embed = self._method("embed", ZeroDivisionError("somebody's input"))
+        self.called = []
+        self.embed = self._method("embed", ZeroDivisionError("another call's input"))
         self.embed_unbatched = self._method("embed_unbatched", unbatched)
 
     def _method(self, name, comes):
         async def work():
-            self.asked.append(name)
+            self.called.append(name)
             if isinstance(comes, Exception):
                 raise comes
             return comes
@@ -207,11 +206,11 @@ class Handle:
 def test_an_input_that_breaks_a_batch_breaks_its_own_request_alone(calls):
     fine = Handle("mine")
     assert asyncio.run(calls.RetryingHandle(fine, "embed", "embed_unbatched").remote(1)) == "mine"
-    assert fine.asked == ["embed", "embed_unbatched"]
+    assert fine.called == ["embed", "embed_unbatched"]
     broken = Handle(ValueError("mine, too"))
     with pytest.raises(ValueError, match="mine, too"):
         asyncio.run(calls.RetryingHandle(broken, "embed", "embed_unbatched").remote(1))
-    assert broken.asked == ["embed", "embed_unbatched"]
+    assert broken.called == ["embed", "embed_unbatched"]
 
 
 def test_calls_of_one_kind_are_computed_in_one_batch_and_each_gets_its_own_rows():
@@ -236,20 +235,20 @@ def test_calls_of_one_kind_are_computed_in_one_batch_and_each_gets_its_own_rows(
 
 def answered(filled, text):
     """One question, answered in this process."""
-    online = Answerer(filled.recipe, LocalKit(None, "sorted"), filled.store.uri)
+    online = Answerer(filled.recipe, LocalKit(None, "transformers"), filled.store.uri)
     return asyncio.run(online.answer(QueryRequest(Question("q", text))))
 
 
 @pytest.mark.ray
-def test_numbers_go_out_through_rays_exporter(local_ray, filled):
+def test_metrics_go_out_through_rays_exporter(local_ray, filled):
     import ray
 
     from raypipe.serving.ray.metrics import RayMetrics
 
-    meters, job = RayMetrics(), filled.answers[0]
-    meters.request_started()
-    meters.question_answered(answered(filled, job.text))
-    meters.request_ended("/v1/answer", 200, 0.2)
+    metrics, job = RayMetrics(), filled.answers[0]
+    metrics.request_started()
+    metrics.question_answered(answered(filled, job.text))
+    metrics.request_ended("/v1/answer", 200, 0.2)
     [node] = ray.nodes()
     url = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
     wanted = [

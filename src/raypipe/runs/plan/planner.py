@@ -168,7 +168,7 @@ class _Planner:
         wanted = self._wanted(questions)
         missing = pipe.missing(pipe.texts_table, wanted)
         texts = self._left(pipe.texts_table, missing)
-        gone = {*missing, *texts, *pipe.lost(pipe.texts_table)}
+        gone = {*missing, *texts, *pipe.failed(pipe.texts_table)}
         done = [s for s in wanted if s not in gone]
         passages = self._left(pipe.passages_table, pipe.missing(pipe.passages_table, done))
         unsplit = [*passages, *(s for s in texts if s not in set(passages))]
@@ -285,7 +285,7 @@ class _Planner:
         runs = pc.run_end_encode(chunks["source"].combine_chunks())  # chunks of a source stand together
         ends = [0, *runs.run_ends.to_pylist()]
         tables = [chunks.slice(a, b - a) for a, b in itertools.pairwise(ends)]
-        found = asyncio.run(first_corpus_requests(step, pipe.place.kit(None), tables))
+        found = asyncio.run(first_corpus_requests(step, pipe.worker.kit(None), tables))
         asked = dict(zip(runs.values.to_pylist(), found, strict=True))
         return {s: set(a.keys) for s in sources if (a := asked.get(s)) is not None}
 
@@ -306,7 +306,7 @@ class _Planner:
     def questions(self, questions: Sequence[Question]) -> Iterable[StepPlan]:
         pipe = self._pipeline
         snapshot = self._snapshot()
-        what = pipe.answers_run(snapshot)
+        what = pipe.answers_work_id(snapshot)
         by_id = {q.id: q for q in questions}
         rows = {q.id: row_key(q, snapshot) for q in questions}
         ids = list(by_id)
@@ -383,7 +383,7 @@ class _Planner:
     def _requests(self, step: Step, todo: Sequence[Question]) -> tuple[MemoTable | None, dict[str, str]]:
         """The memo table that a step asks of, and the key of its request about each question; None if it asks
         nothing."""
-        found = asyncio.run(first_request(step, self._pipeline.place.kit(None), todo))
+        found = asyncio.run(first_request(step, self._pipeline.worker.kit(None), todo))
         asked = {q.id: a for q, a in zip(todo, found, strict=True) if a is not None}
         table = next((a.table for a in asked.values()), None)
         return table, {i: a.keys[0] for i, a in asked.items()}
@@ -407,7 +407,7 @@ class _Planner:
         reasons: dict[str, float] = {}
         for n, why in calls:
             reasons[why] = reasons.get(why, 0) + n
-        place = self._pipeline.place
+        place = self._pipeline.worker
         measured = rate(stage, self._runs, place.engine, place.device)
         costs = cost(tokens, stored, measured, todo, max_calls, exact, guess)
         return StepPlan(name, rows, cached, max_calls, exact, reasons, guess, costs)

@@ -8,8 +8,9 @@ import time
 import psutil
 import pytest
 
+from raypipe.core.sandbox import Cancelled
 from raypipe.text.html import ParsedPage, to_text
-from raypipe.text.limits import PageLimits, ParseCancelled, ParseJob, ParseRefused, SandboxedParser
+from raypipe.text.page_parser import PageLimits, ParseJob, ParseRefused, SandboxedParser
 
 GOOD = [ParseJob(b"<p>one"), ParseJob(b"<p>two<p hidden>x"), ParseJob("<p>dreißig 😀".encode())]
 SLOW = ParseJob(b"<div>x" * 100_000, "lxml", "bs4")  # over two seconds of CPU for BeautifulSoup
@@ -26,7 +27,7 @@ def quick():
 
 
 def children():
-    return [p for p in psutil.Process().children() if "raypipe.text.page_child" in p.cmdline()]
+    return [p for p in psutil.Process().children() if "raypipe.core.sandbox" in p.cmdline()]
 
 
 def test_a_child_says_what_this_process_would_say(quick):
@@ -105,10 +106,10 @@ def test_pages_that_nobody_waits_for_are_not_read_and_the_next_are(quick):
     stop = threading.Event()
     later = threading.Timer(0.2, stop.set)
     later.start()
-    with pytest.raises(ParseCancelled):
+    with pytest.raises(Cancelled):
         quick.run([SLOW] * 50, stop)
     later.join()
-    with pytest.raises(ParseCancelled):
+    with pytest.raises(Cancelled):
         quick.run(GOOD, stop)  # had waited for its turn
     assert texts(quick.run(GOOD)) == ["one", "two x", "dreißig 😀"]
 
@@ -126,7 +127,7 @@ def test_no_child_outlives_its_killed_parent(tmp_path):
     import sys
 
     code = (
-        "import os, signal, psutil; from raypipe.text.limits import *; "
+        "import os, signal, psutil; from raypipe.text.page_parser import *; "
         "x = SandboxedParser(); x.run([ParseJob(b'<p>a')]); "
         "print(psutil.Process().children()[0].pid, flush=True); os.kill(os.getpid(), signal.SIGKILL)"
     )

@@ -7,7 +7,7 @@ import platform
 import subprocess
 from pathlib import Path
 
-from raypipe.cli.settings import Settings
+from raypipe.api.settings import Settings
 from raypipe.runs.manifest import Origin
 
 PACKAGES = (

@@ -1,9 +1,9 @@
-"""What the environment says, read once: the only place below jobs/ and serve/ that looks at it."""
+"""Settings: what the environment variables and the working directory say. Nothing else in src reads them."""
 
 from __future__ import annotations
 
-import importlib.resources
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -51,12 +51,13 @@ class Settings:
         return path if "://" in path else str(Path(path).absolute())
 
 
-def from_environment(environ: Mapping[str, str], cwd: Path) -> Settings:
-    """The settings that these variables and this working directory give."""
+def from_environment(environ: Mapping[str, str] | None = None, cwd: Path | None = None) -> Settings:
+    """The settings of these variables and this working directory; None: the process's own."""
+    environ, cwd = os.environ if environ is None else environ, cwd or Path.cwd()
     home = Path(environ.get("RAYPIPE_HOME") or Path.home() / ".cache" / "raypipe")
-    package = importlib.resources.files("raypipe")
+    package = Path(__file__).parents[1]
     folders = [Path(environ["RAYPIPE_CONF"])] if environ.get("RAYPIPE_CONF") else []
-    folders += [cwd / "conf", Path(str(package / "conf")), Path(str(package)).parents[1] / "conf"]
+    folders += [cwd / "conf", package / "conf", package.parents[1] / "conf"]
     job = environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR")
     return Settings(
         home=home,

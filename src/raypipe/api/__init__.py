@@ -1,0 +1,27 @@
+"""The Python API: what `import raypipe` gives, each name from the module that is imported when it is used.
+
+A `Session` says what calls share: settings, models file, graphs, cluster file. Functions take a recipe and a
+store and return results: `.to_json()` is what the command prints with --json, `.table()` an Arrow table.
+"""
+
+EXPORTS = {
+    name: f"raypipe.{module}"
+    for module, names in {
+        "api.data": ("demo_data", "ingest", "parse_html"),
+        "api.look": ("faults", "why"),
+        "api.machine": ("check_environment",),
+        "api.model_files": ("model_needs",),
+        "api.plans": ("plan",),
+        "api.questions": ("ask", "rank"),
+        "api.release": ("promote", "prune", "releases", "rollback"),
+        "api.results": ("Result",),
+        "api.run": ("answer", "evaluate", "index", "reprocess"),
+        "api.scores": ("score_crag", "score_ranking"),
+        "api.session": ("Session", "load_recipe"),
+        "api.steps": ("check_step",),
+        "core.errors": ("RaypipeError",),
+        "store": ("Store",),
+    }.items()
+    for name in names
+}
+"""Exported name -> module that defines it."""

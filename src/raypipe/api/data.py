@@ -1,0 +1,122 @@
+"""Data: files into a store, the demo's data, HTML to text."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from raypipe.api.results import Result
+from raypipe.api.session import Session
+from raypipe.core.errors import DataError
+from raypipe.core.records import Fault
+from raypipe.report.progress import Progress
+
+if TYPE_CHECKING:
+    from raypipe.pipeline.ingest import IngestSummary
+    from raypipe.readers.formats import Format
+    from raypipe.store import Store
+    from raypipe.text.html import Parser
+
+DEMO = {"questions": 20, "pages": 50, "seed": 1, "page_chars": 2000}
+
+
+@dataclass(frozen=True, slots=True)
+class IngestResult(Result):
+    """Counts of the files read."""
+
+    SCHEMA: ClassVar[Mapping[str, str]] = {"what": "string", "rows": "int64"}
+    store: str  # URI
+    summary: IngestSummary
+    sources: int  # in the store, these and earlier ones
+
+    @property
+    def title(self) -> str:
+        read = "read before: " if self.summary.again else ""
+        return f"{self.store}: {read}{len(self.summary.questions)} questions, {self.sources} sources in all"
+
+    def rows(self) -> Iterator[Mapping[str, Any]]:
+        """What was counted, then why lines and pages were omitted."""
+        for what, count in (*self.summary.counts.items(), *self.summary.reasons.items()):
+            yield {"what": what, "rows": count}
+
+    def to_json(self) -> dict[str, Any]:
+        s = self.summary
+        return {
+            "store": self.store,
+            "again": s.again,
+            "questions": len(s.questions),
+            **s.counts,
+            "reasons": s.reasons,
+        }
+
+
+def ingest(
+    paths: str | Path | Sequence[str | Path],
+    store: Store | str | Path | None = None,
+    format: Format | None = None,
+    session: Session | None = None,
+) -> IngestResult:
+    """Reads files into a store, each line once; the same bytes again change nothing.
+
+    `paths` are files, folders of files, or URIs. `format` None: synth for a folder of `raypipe synth`, else
+    crag. The store is made where there is none. Raises DataError for a missing or damaged file; then the
+    store is unchanged.
+    """
+    from raypipe.api.paths import format_for, inputs
+    from raypipe.pipeline import ingest as ingesting
+
+    session = session or Session()
+    files = inputs([paths] if isinstance(paths, str | Path) else paths, session.settings)
+    filled = session.store_to_fill(store)
+    with Progress(sys.stderr, silent=not session.progress) as progress:
+        read = ingesting.ingest(filled, files, format_for(format, files), progress)
+    return IngestResult(filled.uri, read, filled.count("sources"))
+
+
+def demo_data(session: Session | None = None) -> Path:
+    """The folder of the demo's data under $RAYPIPE_HOME: an invented world, written once."""
+    from raypipe.synth import write
+
+    session = session or Session()
+    folder = session.settings.home / "data" / "-".join(["demo", *(str(v) for v in DEMO.values())])
+    if not (folder / "synth.json").is_file():
+        with Progress(sys.stderr, silent=not session.progress) as progress:
+            task = progress.task("invented", "questions", DEMO["questions"])
+            write(folder, **DEMO, progress=lambda done, total: task.advance(done - task.done))
+    return folder
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedFile:
+    """One HTML file as text."""
+
+    file: str
+    text: str | None  # None: it could not be parsed
+    fault: Fault | None
+
+    def to_json(self) -> dict[str, Any]:
+        """A line of `raypipe parse --json`."""
+        return {"file": self.file, "text": self.text, "fault": asdict(self.fault) if self.fault else None}
+
+
+def parse_html(files: Iterable[str | Path], parser: Parser = "lxml") -> Iterator[ParsedFile]:
+    """HTML files as text, in order, as the pipeline parses them: in a limited child process.
+
+    Raises DataError for a file that cannot be read; a page that cannot be parsed has a fault.
+    """
+    from raypipe.text.page_parser import SandboxedParser
+
+    with SandboxedParser() as limited:
+        for file in files:
+            text, fault = limited.parse(_read(Path(file)).decode("utf-8", "replace"), parser)
+            yield ParsedFile(str(file), text, fault)
+
+
+def _read(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as e:
+        raise DataError(f"{file}: expected an HTML file, found none that can be read: {e.strerror}") from e

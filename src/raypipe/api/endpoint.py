@@ -1,0 +1,168 @@
+"""The endpoint: what it is made of, by name, and the application of Ray Serve that it becomes."""
+
+from __future__ import annotations
+
+import ipaddress
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from raypipe.api.questions import live_release
+from raypipe.api.session import endpoint_addresses, load_recipe, read_cluster, require_graphs
+from raypipe.api.settings import Settings
+from raypipe.cluster.capacity import declared_nodes, preflight, sized, startable
+from raypipe.cluster.file import Cluster
+from raypipe.core.errors import ConfError
+from raypipe.core.protocols import Model
+from raypipe.models import load
+from raypipe.models.load import EngineLimits
+from raypipe.pipeline.tasks import WorkerConfig
+from raypipe.recipes.deadlines import DegradePolicy, fallback_of
+from raypipe.recipes.recipe import Recipe
+from raypipe.recipes.serialize import from_plain
+from raypipe.serving.access import ApiKeys, RequestLimits, ServerConfig
+from raypipe.store import Store
+
+if TYPE_CHECKING:
+    from ray.serve import Application
+
+
+KEYS = "RAYPIPE_KEYS"
+
+
+@dataclass(frozen=True, slots=True)
+class ServeArgs:
+    """What an endpoint is made of, by name, as on the command line."""
+
+    recipe: str = "local"  # a name under conf/recipes, or a path; live: the release that is live, followed
+    models: str | None = None  # models file in place of conf/models.yaml
+    store: str | None = None  # URI
+    cluster: str = "laptop"  # a name under conf/clusters, or a path: engine, device and threads of the models
+    keys: str | None = None  # file with a key a line; and those of the variable RAYPIPE_KEYS
+    auth: Literal["none"] | None = None  # none: no key is needed
+    fallback: str | None = None  # recipe whose extract step answers while a language model is down
+    page: bool = True  # the web page at /
+    gateways: int = 1  # processes that speak HTTP and run the recipe; with two, one may die
+    traces: str | None = None  # collector of traces, as OTLP over HTTP: http://collector:4318/v1/traces
+    graphs: Mapping[str, str] = field(default_factory=dict)  # name -> where it lies; "": all others
+    limits: RequestLimits = field(default_factory=RequestLimits)
+
+    def application(self, settings: Settings) -> Application:
+        """The application for Ray Serve. The store need not be there yet."""
+        from raypipe.serving.ray import build_application  # Ray takes a second to import
+
+        file = self.file(settings)
+        store = settings.store_to_use(self.store)
+        recipe = self.asked(settings, store)
+        face, rules = self.face(settings.keys), self.rules(settings)
+        asked = endpoint_addresses(file, recipe.models(), settings.keys)
+        room = file.engines.limits(file.device) if file.engines else EngineLimits()
+        pool, engine_gpus = file.pools["embed"], 0.0
+        threads = max(1, int(pool.cpus))
+        place = WorkerConfig(store, file.engine, file.device, threads, endpoints=asked, engine_limits=room)
+        # Embedders and rerankers share one accelerator.
+        gpus = min(pool.gpus, 1.0) / 2
+        if (engines := file.engines) is not None and (vllm := _engines(recipe)):
+            gpus, engine_gpus = engines.answer.gpus / 2, sum(engines.needs(m)["GPU"] for m in vllm)
+        return build_application(recipe, place, gpus, face, rules, self.follows, engine_gpus, self.gateways)
+
+    def check(self, settings: Settings) -> None:
+        """Raises ModelMissing or ConfError unless every model's files are here and may be read, and the
+        cluster file has room for engines where the recipe needs one."""
+        store = settings.store_to_use(self.store)
+        models = self.asked(settings, store).models()
+        for model in (*models, *self.rules(settings).models()):
+            load.present(model)
+        startable(self.file(settings), models)
+
+    def asked(self, settings: Settings, store: str) -> Recipe:
+        """The recipe that answers: by name, or the live release's now. Raises ConfError for a graph without
+        a location."""
+        if self.follows:
+            return from_plain(live_release(Store.open(store)).recipe)
+        return require_graphs(load_recipe(self.recipe, self.models, settings.conf, self.graphs))
+
+    @property
+    def follows(self) -> bool:
+        """True if the live release answers, whichever it is."""
+        return self.recipe == "live"
+
+    def face(self, environ: Mapping[str, str]) -> ServerConfig:
+        """How the endpoint meets the world. Raises ConfError for keys that are none."""
+
+        given = [k.strip() for k in environ.get(KEYS, "").split(",") if k.strip()]
+        if self.keys is not None:
+            given += _in_file(Path(self.keys))
+        if given and self.auth == "none":
+            raise ConfError("auth none and keys: expected one of them, found both")
+        keys = ApiKeys(open=True) if self.auth == "none" else ApiKeys.of(given)
+        return ServerConfig(keys, self.limits, self.page, self.traces)
+
+    def rules(self, settings: Settings) -> DegradePolicy:
+        """How unavailable services are handled."""
+        if self.fallback is None:
+            return DegradePolicy()
+        recipe = load_recipe(self.fallback, self.models, settings.conf)
+        if (step := fallback_of(recipe)) is None:
+            raise ConfError(f"fallback {self.fallback!r}: expected a recipe with an extract step, found none")
+        return DegradePolicy(step)
+
+    def file(self, settings: Settings) -> Cluster:
+        """The cluster file."""
+        file = read_cluster(self.cluster, settings.conf)
+        return sized(file, (), declared_nodes(file))
+
+
+def _engines(recipe: Recipe) -> list[Model]:
+    """The models of a recipe that are asked through an engine of this cluster."""
+    return [m for m in recipe.models() if m.loader == "vllm"]
+
+
+def _in_file(path: Path) -> list[str]:
+    """The keys in a file, one a line; empty lines and lines that begin with # are none."""
+    try:
+        lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
+    except (OSError, UnicodeDecodeError) as e:
+        raise ConfError(f"keys: {path} cannot be read: {e}") from e
+    found = [line for line in lines if line and not line.startswith("#")]
+    if not found:
+        raise ConfError(f"keys: expected a key a line in {path}, found none")
+    return found
+
+
+def check_host(host: str, keys: ApiKeys) -> None:
+    """Raises ConfError for an address that others reach, without keys and without `--auth none`."""
+    try:
+        alone = host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        alone = False
+    if not (alone or keys.digests or keys.open):
+        raise ConfError(
+            f"--host {host}: others reach it, and there are no keys. Give --keys FILE or ${KEYS}, or say "
+            "--auth none to answer without a key"
+        )
+
+
+def serve(
+    endpoint: ServeArgs, host: str, port: int, on_start: Callable[[str], None], settings: Settings
+) -> None:
+    """Serves an endpoint on this machine until the process is interrupted. `on_start` gets its address.
+
+    Raises ConfError for an address that others reach without keys, ModelMissing, ClusterTooSmall.
+    """
+    from raypipe.cluster import pools
+    from raypipe.serving.ray import start, stop
+
+    check_host(host, endpoint.face(settings.keys).keys)
+    endpoint.check(settings)  # a replica that cannot start is tried again and again
+    application = endpoint.application(settings)
+    pools.connect("local")  # a Serve that runs elsewhere may listen to others
+    preflight({"embed": endpoint.file(settings).pools["embed"]}, pools.nodes())
+    try:
+        start(application, host, port)
+        on_start(f"http://{host}:{port}")
+        threading.Event().wait()
+    finally:
+        stop()

@@ -1,0 +1,154 @@
+"""Examples of graph calls: drafted by a model, corrected by a person, added to a bank, as db3 chose its own.
+
+A model drafts the calls of some questions; what fails is shown; a person corrects the lines worth keeping and
+marks them; the import checks them and appends them to the bank that the next round's prompt is made of.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from raypipe import readers
+from raypipe.api.paths import format_for
+from raypipe.api.results import outside_loop
+from raypipe.api.session import Session
+from raypipe.api.settings import Settings
+from raypipe.core.errors import ConfError, DataError
+from raypipe.core.llm import Generated, Grammar, Sampling
+from raypipe.core.records import Fault, Question
+from raypipe.kg.execute import run
+from raypipe.kg.graph import open_folder
+from raypipe.kg.language.example_bank import Domain, ExampleGroup
+from raypipe.kg.language.parser import Parse, parser
+from raypipe.kg.language.program import Bad
+from raypipe.kg.language.templatize import example
+from raypipe.kg.language.time_words import moment
+from raypipe.models.kit import LocalKit
+from raypipe.readers.formats import Format
+from raypipe.recipes.resolve import prompt_file
+
+MAX_TOKENS = 300  # of a program
+
+
+def _parser(settings: Settings) -> tuple[Grammar, Parse]:
+    text = settings.conf.find("grammar", "calls", ".lark").read_text(encoding="utf-8")
+    return Grammar(text), parser(text)
+
+
+@outside_loop
+def draft_examples(
+    data: Sequence[str | Path],
+    graph: str | Path,
+    model: str,
+    prompt: str = "db3/calls-open",
+    number: int = 100,
+    format: Format | None = None,
+    session: Session | None = None,
+) -> list[dict[str, Any]]:
+    """Drafts: the calls that a model writes for some questions, what they gave, and why they failed.
+
+    `graph` is a folder of tables, `prompt` a name under conf/prompts. Raises ConfError, DataError.
+    """
+    session = session or Session()
+    paths = [Path(p) for p in data]
+    grammar, parse = _parser(session.settings)
+    rows = readers.open(paths, format_for(format, paths), readers.ReadCounts())
+    questions = [r.question for r in rows if r.question is not None][:number]
+    said = asyncio.run(_said(session, model, prompt, questions, grammar))
+    opened = open_folder(Path(graph))
+    drafts = []
+    for q, reply in zip(questions, said, strict=True):
+        calls = reply.text if isinstance(reply, Generated) else ""
+        results = asyncio.run(run(parse(calls), opened, moment(q.asked_at)))
+        why = [r.fault.detail for r in results if r.fault]
+        why += [f"unknown: {name}" for r in results for name in r.unknown]
+        if isinstance(reply, Fault):
+            why.append(reply.detail)
+        values = list(results[-1].values[:5]) if results else []
+        drafts.append(_line(q, calls, values, why))
+    return drafts
+
+
+async def _said(
+    session: Session, model: str, name: str, questions: Sequence[Question], grammar: Grammar
+) -> list[Generated | Fault]:
+    prompt = prompt_file(session.settings.conf, name)
+    if strange := set(prompt.variables) - {"text", "asked_at"}:
+        raise ConfError(f"--prompt {name}: expected one of text and asked_at, found {min(strange)}")
+    render = prompt.renderer()
+    kit = LocalKit(None, engines=None)
+    generate = kit.generator(session.catalog().model(model))
+    chats = [render({"text": q.text, "asked_at": q.asked_at}) for q in questions]
+    try:
+        return await generate(chats, Sampling(max_tokens=MAX_TOKENS, constraint=grammar))
+    finally:
+        await kit.close()
+
+
+def _line(question: Question, calls: str, values: list[Any], why: list[str]) -> dict[str, Any]:
+    failed = "; ".join(why) or ("" if values or calls.strip() == "None" else "it gave nothing")
+    return {
+        "query": question.text, "query_time": question.asked_at, "calls": calls, "values": values,
+        "failed": failed, "rule": "value", "use": False,
+    }  # fmt: skip
+
+
+def import_examples(
+    drafts: str | Path, domain: Domain, into: str | Path, session: Session | None = None
+) -> int:
+    """Checks the drafts marked "use": true and appends them to a bank of examples; how many.
+
+    Raises DataError for a draft whose calls cannot be parsed.
+    """
+    file = Path(drafts)
+    _, parse = _parser((session or Session()).settings)
+    groups = []
+    for n, text in enumerate(_lines(file), 1):
+        tree = _object(file, n, text)
+        if tree.get("use") is not True:
+            continue
+        program = parse(str(tree.get("calls", "")))
+        if bad := [line for line in program.lines if isinstance(line, Bad)]:
+            raise DataError(f"{file}: line {n}: the calls are no program: {bad[0].why}")
+        try:
+            groups.append(example(str(tree["query"]), program, domain, str(tree.get("rule", "value"))))
+        except (KeyError, ValueError) as e:
+            raise DataError(f"{file}: line {n}: {e}") from e
+    if not groups:
+        raise DataError(f'{file}: expected lines marked "use": true, found none')
+    _append(Path(into), groups)
+    return len(groups)
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return [x for x in path.read_text(encoding="utf-8").splitlines() if x.strip()]
+    except (OSError, UnicodeDecodeError) as e:
+        raise DataError(f"{path}: cannot be read: {e}") from e
+
+
+def _object(path: Path, n: int, text: str) -> Mapping[str, Any]:
+    try:
+        tree = json.loads(text)
+    except ValueError as e:
+        raise DataError(f"{path}: line {n}: expected JSON: {e}") from e
+    if not isinstance(tree, dict):
+        raise DataError(f"{path}: line {n}: expected an object, found {text[:60]!r}")
+    return tree
+
+
+def _append(path: Path, groups: Sequence[ExampleGroup]) -> None:
+    """Adds to a bank's file, whose comments and order stay."""
+    plain = [
+        {"domain": g.domain, "calls": g.calls, "rule": g.rule, "questions": list(g.questions)} for g in groups
+    ]
+    more = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=200)
+    before = path.read_text(encoding="utf-8") if path.is_file() else "examples:\n"
+    lines = "".join(f"  {x}\n" for x in more.splitlines())
+    path.write_text(before.rstrip("\n") + "\n" + lines, encoding="utf-8")

@@ -1,0 +1,137 @@
+"""Refresh periods: a model proposes how long a graph's replies hold, by domain; a person accepts.
+
+WeKnow lets a language model decide how often each domain is asked again. Here its reply is a proposal:
+nothing is changed before a person has seen it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from raypipe.api.results import Result, outside_loop
+from raypipe.api.session import Session, endpoint_addresses
+from raypipe.core import config
+from raypipe.core.config import did_you_mean
+from raypipe.core.errors import ConfError
+from raypipe.core.llm import Choice, Generated, Sampling
+from raypipe.kg.schema import TABLES
+from raypipe.metrics.textfile import replaced
+from raypipe.models.kit import LocalKit
+from raypipe.recipes.resolve import REFRESH, prompt_file
+
+PROMPT: Final = "weknow/refresh"
+HELD: Final[Mapping[str, tuple[str, ...]]] = {
+    "movie": ("movie", "person", "cast", "crew", "oscar"),
+    "finance": ("company", "price", "price_detail", "dividend"),
+    "music": ("artist", "song", "grammy", "billboard"),
+    "sports": ("nba_game", "soccer_game"),
+    "open": ("entity",),
+}
+"""Domain -> the tables of it, whose columns tell the model what may change."""
+
+
+@dataclass(frozen=True, slots=True)
+class RefreshProposal(Result):
+    """Proposed refresh periods of a graph; a row for each domain."""
+
+    graph: str
+    file: Path  # graphs.yaml
+    now: Mapping[str, Any]  # domain -> period
+    proposed: Mapping[str, str]  # domain -> period
+    accepted: bool  # whether it was written to the file
+
+    def rows(self) -> Iterator[Mapping[str, Any]]:
+        """A row for each domain: its period now, and the proposed one."""
+        for domain, period in self.proposed.items():
+            yield {"domain": domain, "now": str(self.now.get(domain, "static")), "proposed": period}
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "graph": self.graph,
+            "now": dict(self.now),
+            "proposed": dict(self.proposed),
+            "accepted": self.accepted,
+        }
+
+
+@outside_loop
+def propose_refresh(
+    graph: str, model: str, accept: bool = False, session: Session | None = None
+) -> RefreshProposal:
+    """Asks a model for how long a graph's replies hold, by domain. `accept` writes it into graphs.yaml.
+
+    Raises ConfError for a name that is no server in graphs.yaml, and for a model that is no generator.
+    """
+    session = session or Session()
+    path = session.settings.conf.file("graphs.yaml")
+    entries = config.read_yaml(path)
+    if graph not in entries or entries[graph].get("kind") != "server":
+        servers = [n for n, e in entries.items() if e.get("kind") == "server"]
+        raise ConfError(f"{path}: no server {graph!r}; {did_you_mean(graph, servers)}")
+    proposed = asyncio.run(_proposed(session, model))
+    written = with_refresh(path, graph, proposed)
+    if accept:
+        with replaced(path) as out:
+            out.write(written)
+    return RefreshProposal(graph, path, entries[graph].get("refresh", {}), proposed, accept)
+
+
+async def _proposed(session: Session, name: str) -> dict[str, str]:
+    """Domain -> one of REFRESH, by the model. Raises ConfError for a model that gives none."""
+    model = session.catalog().model(name)
+    if model.kind != "generator":
+        raise ConfError(f"--propose {name}: expected a generator, found a model of kind {model.kind}")
+    render = prompt_file(session.settings.conf, PROMPT).renderer()
+    endpoints = endpoint_addresses(session.cluster_file(), [model], session.settings.keys)
+    kit = LocalKit(None, engines=None, endpoints=endpoints)
+    try:
+        chats = [render({"domain": d, "held": _columns(tables)}) for d, tables in HELD.items()]
+        replies = await kit.generator(model)(chats, Sampling(16, constraint=Choice(tuple(REFRESH))))
+    finally:
+        await kit.close()
+    said = {}
+    for domain, reply in zip(HELD, replies, strict=True):
+        if not isinstance(reply, Generated):
+            raise ConfError(f"--propose {name}: no proposal for {domain}: {reply.detail}")
+        said[domain] = reply.text
+    return said
+
+
+def _columns(tables: tuple[str, ...]) -> str:
+    return ", ".join(dict.fromkeys(column for table in tables for column in TABLES[table]))
+
+
+def with_refresh(path: Path, name: str, periods: Mapping[str, str]) -> str:
+    """The text of graphs.yaml with these periods for a graph; comments and all else stay. Raises ConfError
+    for an entry that is not written with a line for each field, as it must then be changed by hand."""
+    text = path.read_text(encoding="utf-8")
+    line = f"refresh: {{{', '.join(f'{d}: {p}' for d, p in periods.items())}}}"
+    block = re.compile(rf"^{re.escape(name)}:[ \t]*\n(?:[ \t]+.*\n|\n(?=[ \t]))*", re.MULTILINE)
+    old = re.compile(r"^([ \t]+)refresh:[ \t]*\{.*\}[ \t]*$", re.MULTILINE)
+
+    def changed(entry: re.Match[str]) -> str:
+        if old.search(entry[0]):
+            return old.sub(lambda m: m[1] + line, entry[0])
+        if re.search(r"^[ \t]+refresh:", entry[0], re.MULTILINE):  # over several lines
+            return entry[0]
+        return f"{entry[0]}  {line}\n"
+
+    made = block.sub(changed, text, count=1)
+    wanted = {**yaml.safe_load(text)[name], "refresh": dict(periods)}
+    try:
+        well = yaml.safe_load(made)[name] == wanted
+    except yaml.YAMLError:
+        well = False
+    if not well:
+        raise ConfError(
+            f"{path}: {name}: expected a line for each field, with refresh in one line, found it written "
+            f"otherwise. Write by hand: {line}"
+        )
+    return made

@@ -1,0 +1,90 @@
+"""Looks at finished runs: why a row is as it is, and which rows failed."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from raypipe.api.results import Result, outside_loop
+from raypipe.evaluation.dead_letters import DeadLetters, dead_letters
+from raypipe.evaluation.evaluate import questions_of
+from raypipe.pipeline.driver import Pipeline, TaskSizes, inline
+from raypipe.pipeline.tasks import WorkerConfig
+from raypipe.recipes.serialize import description
+from raypipe.report.progress import Progress
+from raypipe.runs import explain
+from raypipe.runs.manifest import answer_keys, read, to_json
+from raypipe.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class WhyResult(Result):
+    """Why one row of a run is as it is; its rows are the steps."""
+
+    explanation: explain.Explanation
+
+    @property
+    def title(self) -> str:
+        e = self.explanation
+        return f"{e.question}, {e.state}: {e.answer} [{e.outcome}]"
+
+    def rows(self) -> Sequence[Mapping[str, Any]]:
+        """A row for each step: the requests it made, how many were computed, and why."""
+        return self.to_json()["steps"]  # type: ignore[no-any-return]
+
+    def to_json(self) -> dict[str, Any]:
+        return to_json(self.explanation)  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True, slots=True)
+class FaultsResult(Result):
+    """The rows of a run that failed; its rows are the dead letters."""
+
+    SCHEMA: ClassVar[Mapping[str, str]] = {
+        "kind": "string", "id": "string", "step": "string", "reason": "string", "detail": "string",
+        "transient": "bool", "attempts": "int64",
+    }  # fmt: skip
+    run: str
+    found: DeadLetters
+
+    @property
+    def title(self) -> str:
+        return f"run {self.run}: {len(self.found.rows)} rows failed"
+
+    def rows(self) -> Sequence[Mapping[str, Any]]:
+        """A row for each dead letter."""
+        return [asdict(x) for x in self.found.rows]
+
+    def to_json(self) -> dict[str, Any]:
+        return {"run": self.run, "rows": [asdict(t) for t in self.found.counts], "faults": self.rows()}
+
+
+@outside_loop
+def why(run: str | Path, row: str) -> WhyResult:
+    """Explains one row of a finished run: its key, what was reused, what each step asked and why.
+
+    `run` is the folder of an eval, `row` a question's id. Raises DataError where there is no such run or row.
+    """
+    manifest = read(Path(run))
+    return WhyResult(explain.why(Store.open(manifest.store), manifest, row))
+
+
+@outside_loop
+def faults(run: str | Path) -> FaultsResult:
+    """Lists the rows of a finished run that failed, why, and how often each was tried.
+
+    `run` is the folder of an eval. Raises DataError where there is no finished run.
+    """
+    manifest = read(Path(run))
+    store = Store.open(manifest.store)
+    # Nothing is run: where it would be does not matter.
+    place, silent = (
+        WorkerConfig(store.uri, "transformers", manifest.device, 1),
+        Progress(sys.stderr, silent=True),
+    )
+    pipeline = Pipeline(store, description(manifest.recipe), place, TaskSizes(1, 1), inline, silent)
+    questions = questions_of(pipeline, sorted(answer_keys(store, manifest.run)), None)
+    return FaultsResult(manifest.run, dead_letters(pipeline, questions, {}))

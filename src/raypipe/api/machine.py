@@ -1,0 +1,130 @@
+"""This machine: what is installed and reachable, what is missing, and the command that mends it."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import psutil
+
+from raypipe.api.results import Result
+from raypipe.api.session import Session, load_recipe, read_catalog
+from raypipe.api.settings import Settings
+from raypipe.core.errors import ConfError, ModelMissing
+from raypipe.models import load
+
+PACKAGES = ("ray", "lancedb", "pylance", "pyarrow", "torch", "transformers", "FlagEmbedding", "turbohtml")
+CLASHING = ("torchvision", "torchaudio", "torchcodec")  # with a CPU torch they break FlagEmbedding's import
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at."""
+
+    what: str
+    state: Literal["fine", "missing", "note"]
+    found: str
+    mend: str = ""  # the command that mends it, where it is missing
+
+
+@dataclass(frozen=True, slots=True)
+class EnvironmentResult(Result):
+    """What was found; a row for each thing looked at."""
+
+    findings: tuple[Finding, ...]
+    SCHEMA: ClassVar[Mapping[str, str]] = {
+        "what": "string", "state": "string", "found": "string", "mend": "string",
+    }  # fmt: skip
+
+    @property
+    def fine(self) -> bool:
+        """Whether nothing is missing."""
+        return all(f.state != "missing" for f in self.findings)
+
+    def rows(self) -> Sequence[Mapping[str, Any]]:
+        """A row for each finding."""
+        return [asdict(f) for f in self.findings]
+
+    def to_json(self) -> dict[str, Any]:
+        return {"fine": self.fine, "findings": self.rows()}
+
+
+def check_environment(store: str | None = None, session: Session | None = None) -> EnvironmentResult:
+    """Checks versions, this machine, Ray's settings, models and the store. Starts and changes nothing."""
+    settings = (session or Session()).settings
+    found = [*_versions(), *_machine(settings), *_ray(settings), *_models(settings), _store(store, settings)]
+    return EnvironmentResult(tuple(found))
+
+
+def _versions() -> Iterator[Finding]:
+    yield Finding("python", "fine", platform.python_version())
+    for name in PACKAGES:
+        try:
+            yield Finding(name, "fine", importlib.metadata.version(name))
+        except importlib.metadata.PackageNotFoundError:
+            yield Finding(name, "missing", "not installed", "make setup")
+    for name in CLASHING:
+        try:
+            found = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        if "+cpu" in importlib.metadata.version("torch"):
+            yield Finding(
+                name, "missing", f"{found} breaks a CPU torch", f"{sys.executable} -m pip uninstall {name}"
+            )
+
+
+def _machine(settings: Settings) -> Iterator[Finding]:
+    memory = psutil.virtual_memory().total / 2**30
+    yield Finding("machine", "fine", f"{os.cpu_count()} CPUs, {memory:.0f} GiB")
+    home = settings.home
+    existing = next(p for p in (home, *home.parents) if p.exists())
+    free = psutil.disk_usage(str(existing)).free / 2**30
+    state: Literal["fine", "note"] = "fine" if free > 5 else "note"
+    yield Finding(
+        "home", state, f"{home}, {free:.0f} GiB free", "" if free > 5 else "set RAYPIPE_HOME to a larger disk"
+    )
+
+
+def _ray(settings: Settings) -> Iterator[Finding]:
+    if settings.auth:
+        yield Finding("ray auth", "fine", settings.auth)
+    else:
+        mend = "export RAY_AUTH_MODE=token for a cluster that others can reach"
+        yield Finding("ray auth", "note", "RAY_AUTH_MODE is not set: Ray decides", mend)
+    alone = settings.ray == "local"
+    yield Finding("ray address", "fine", "a Ray is started for each run" if alone else settings.ray)
+
+
+def _models(settings: Settings) -> Iterator[Finding]:
+    """The models that are here. One that is not is missing only if the recipe `local` needs it."""
+    found = read_catalog(None, settings.conf)
+    needed = {m.name for m in load_recipe("local", None, settings.conf).models()}
+    for name in found.entries:
+        try:
+            model = found.model(name)
+            load.present(model)
+            yield Finding("model", "fine", f"{name} ({model.kind})")
+        except (ModelMissing, ConfError) as e:
+            if name in needed:
+                yield Finding("model", "missing", f"{name}, which the recipe local needs", str(e))
+            else:
+                about = "raypipe models RECIPE  # which models a recipe needs, and the commands that get them"
+                yield Finding("model", "note", f"{name} is not here; local does not need it", about)
+
+
+def _store(given: str | None, settings: Settings) -> Finding:
+    uri = settings.store_to_use(given)
+    if "://" in uri:
+        return Finding("store", "note", f"{uri}: not looked at")
+    path = Path(uri)
+    if path.is_dir():
+        tables = sorted(p.stem for p in path.glob("*.lance"))
+        return Finding("store", "fine", f"{uri}: {len(tables)} tables")
+    return Finding("store", "note", f"{uri}: not there yet; eval and ingest make it")

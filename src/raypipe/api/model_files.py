@@ -1,0 +1,127 @@
+"""The models of a recipe: where they are, how large, how to get them; and stand-ins for them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from raypipe.api.results import Result
+from raypipe.api.session import Session
+from raypipe.core.errors import ConfError, ModelMissing
+from raypipe.core.protocols import Model
+from raypipe.models import folder, load
+from raypipe.models.catalog import REMOTE, WEIGHTLESS, Catalog
+from raypipe.recipes.recipe import load as load_file
+from raypipe.recipes.resolve import resolvers
+from raypipe.synth.prose import Prose
+
+SENTENCES = 2000  # of invented prose that the stand-ins' tokenizers are trained on: some seconds
+
+
+@dataclass(frozen=True, slots=True)
+class ModelNeed:
+    """One model that a recipe names."""
+
+    name: str  # in the models file
+    kind: str
+    loader: str
+    state: Literal["here", "missing", "remote", "computed"]  # computed: it has no weights
+    where: str  # folder, or NAME at ENDPOINT; "": nowhere
+    bytes: int | None  # of the files that are read; None: not known here
+    get: str  # the command or deed that gets it; "": nothing is needed
+
+
+@dataclass(frozen=True, slots=True)
+class ModelNeedsResult(Result):
+    """The models of a recipe; a row for each."""
+
+    SCHEMA: ClassVar[Mapping[str, str]] = {
+        "name": "string", "kind": "string", "loader": "string", "state": "string", "where": "string",
+        "bytes": "int64", "get": "string",
+    }  # fmt: skip
+    recipe: str  # its name
+    models: tuple[ModelNeed, ...]
+
+    @property
+    def title(self) -> str:
+        return self.recipe
+
+    def rows(self) -> Sequence[Mapping[str, Any]]:
+        """A row for each model."""
+        return [asdict(n) for n in self.models]
+
+    def to_json(self) -> dict[str, Any]:
+        return {"recipe": self.recipe, "models": self.rows()}
+
+
+class _All(Catalog):
+    """A catalog that gives every model that it has an entry for, here or not, and notes what is wrong."""
+
+    def __init__(self, whole: Catalog) -> None:
+        # Each entry as itself, also where another would stand in for it.
+        entries = {name: replace(entry, instead="") for name, entry in whole.entries.items()}
+        super().__init__(entries, whole.file, whole.hub)
+        self.wrong: dict[str, str]
+        object.__setattr__(self, "wrong", {})
+
+    def model(self, name: str) -> Model:
+        try:
+            return Catalog.model(self, name)
+        except (ModelMissing, ConfError) as e:
+            entry = self.entries.get(name)
+            if entry is None:
+                raise
+            self.wrong[name] = str(e)
+            adapters = tuple((a, "missing") for a in entry.adapters)
+            weights = f"missing:{name}"
+            return Model(
+                name, entry.kind, entry.loader, entry.repo, entry.revision or "", entry.path, weights,
+                dim=entry.dim, max_tokens=entry.max_tokens, adapters=adapters,
+            )  # fmt: skip
+
+
+def model_needs(recipe: str | Path, session: Session | None = None) -> ModelNeedsResult:
+    """Lists a recipe's models: where they are, how large, and the command that gets what is missing."""
+    session = session or Session()
+    conf, catalog = session.settings.conf, _All(session.catalog())
+    found = load_file(conf.find("recipes", str(recipe)), resolvers(conf, catalog))
+    return ModelNeedsResult(found.name, tuple(_need(m, catalog) for m in found.models()))
+
+
+def build_standins(target: Path) -> dict[str, Any]:
+    """Builds tiny stand-ins for a chat model with adapters, an embedder and a reranker; their folders."""
+    from raypipe.models import standins
+
+    prose, draw = Prose(random.Random(0)), random.Random(1)
+    made = standins.build(target, [prose.sentence(draw) for _ in range(SENTENCES)])
+    return {
+        "chat": str(made.chat),
+        "adapters": {name: str(path) for name, path in made.adapters},
+        "embedder": str(made.embedder),
+        "reranker": str(made.reranker),
+    }
+
+
+def _need(model: Model, catalog: _All) -> ModelNeed:
+    if model.loader in WEIGHTLESS:
+        return ModelNeed(model.name, model.kind, model.loader, "computed", "", 0, "")
+    if model.loader in REMOTE:
+        where = f"{model.repo} at endpoint {model.path}"
+        return ModelNeed(model.name, model.kind, model.loader, "remote", where, None, "")
+    wrong = catalog.wrong.get(model.name, "")
+    if not wrong:
+        try:
+            load.present(model)
+        except (ModelMissing, ConfError) as e:
+            wrong = str(e)
+    if not wrong:
+        size = folder.size(Path(model.path), model.kind)
+        return ModelNeed(model.name, model.kind, model.loader, "here", model.path, size, "")
+    entry = catalog.entries[model.name]
+    pinned = bool(entry.repo and entry.revision)
+    absent = not Path(model.path).is_dir()
+    get = folder.download_command(entry.repo, entry.revision or "") if pinned and absent else entry.get
+    return ModelNeed(model.name, model.kind, model.loader, "missing", "", None, get or wrong)

@@ -1,0 +1,69 @@
+"""Paths: data of any place as local files, and folders for what is written."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from raypipe.api.settings import Settings
+from raypipe.core.errors import ConfError
+from raypipe.core.records import digest
+from raypipe.readers.formats import Format
+from raypipe.readers.object_store import fetched, is_remote, sent
+from raypipe.runs.manifest import NAME as MANIFEST
+
+
+def inputs(given: Sequence[str | Path], settings: Settings) -> list[Path]:
+    """Data files and folders, absolute; those of an object store as copies under $RAYPIPE_HOME."""
+    cache = settings.home / "fetched"
+    places = [settings.place(str(p), "--data") for p in given]
+    return [fetched(p, cache) if is_remote(p) else Path(p) for p in places]
+
+
+def format_for(given: Format | None, paths: Sequence[Path]) -> Format:
+    """The format as given, else what the paths look like."""
+    if given is not None:
+        return given
+    return "synth" if paths and all((p / "synth.json").is_file() for p in paths) else "crag"
+
+
+def run_folder(given: str | Path | None, settings: Settings, store: str, recipe: str) -> Path:
+    """The folder of a run, absolute: as given, else one that no run has, under $RAYPIPE_HOME.
+
+    For a folder of an object store it is one under $RAYPIPE_HOME, which `deliver` copies there.
+    """
+    if given is None:
+        return unused(settings.home / "runs" / Path(store).name / recipe, time.localtime())
+    place = settings.place(str(given), "--out")
+    return settings.home / "sent" / digest(place)[:16] if is_remote(place) else Path(place)
+
+
+def unused(runs: Path, now: time.struct_time) -> Path:
+    """A folder for one more run of a recipe, named by the time: no run replaces an earlier one."""
+    name = time.strftime("%Y-%m-%d-%H%M%S", now)
+    taken = {p.name for p in runs.iterdir()} if runs.is_dir() else set()
+    names = itertools.chain([name], (f"{name}-{n}" for n in itertools.count(2)))
+    return runs / next(n for n in names if n not in taken)
+
+
+def require_writable(folder: Path, name: str) -> None:
+    """Raises ConfError, naming the argument `name`, for a folder that cannot be made or written.
+
+    Called before any work for it starts. Makes nothing.
+    """
+    there = next(f for f in (folder.absolute(), *folder.absolute().parents) if f.exists())
+    if not there.is_dir():
+        raise ConfError(f"{name}: {folder} cannot be written: {there} is a file. Name another place")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise ConfError(f"{name}: {folder} cannot be written: {there} may not be. Name another place")
+
+
+def deliver(given: str | Path | None, folder: Path) -> None:
+    """Copies a finished run's folder to the object store that `given` names, its manifest last."""
+    if given and is_remote(str(given)):
+        sent(folder, str(given), last=[MANIFEST])
+        print(f"sent to {given}", file=sys.stderr)

@@ -1,0 +1,226 @@
+"""The composition root: a recipe over a store, ready to run on the cluster that the session names."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from typing import TYPE_CHECKING
+
+from raypipe.api.session import Session, endpoint_addresses, require_graphs
+from raypipe.cluster.capacity import (
+    declared_nodes,
+    fitting,
+    reachable,
+    sized,
+    startable,
+    this_machine,
+    workers,
+)
+from raypipe.cluster.file import Cluster
+from raypipe.cluster.placement import asked_by, refuse
+from raypipe.core.digests import model_identity
+from raypipe.core.errors import ConfError
+from raypipe.core.llm import Generator
+from raypipe.core.protocols import Model
+from raypipe.evaluation.judge import PROMPTS, Judge
+from raypipe.metrics.crag import Rule
+from raypipe.models.kit import LocalKit
+from raypipe.models.load import EndpointAddress
+from raypipe.pipeline.driver import Pipeline, Runner, TaskSizes, alone, inline, nowhere
+from raypipe.pipeline.tasks import TableTask, Task, TaskResult, Verb, WorkerConfig, Workers, with_worker
+from raypipe.recipes.recipe import Recipe
+from raypipe.recipes.resolve import prompt_file
+from raypipe.report.progress import Progress
+from raypipe.store import Store
+
+if TYPE_CHECKING:
+    from raypipe.cluster.pools import EngineGroup
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """Where the tasks of a pipeline run."""
+
+    place: WorkerConfig
+    sizes: TaskSizes
+    runner: Runner
+    workers: Callable[[Verb], Workers] = alone
+    connect: Callable[[], object] = nowhere
+
+
+@contextmanager
+def open_pipeline(
+    session: Session, store: Store, recipe: Recipe, answers: bool = True, judge: JudgeKit | None = None
+) -> Iterator[Pipeline]:
+    """The recipe over a store on the session's cluster.
+
+    Language models need not be here for work that asks none: a ranking, or (`answers` False) the corpus half.
+    `judge` is the kit of the judge of the answers. Raises ConfError, ClusterTooSmall.
+    """
+    if answers:
+        require_graphs(recipe)
+    where = _on_cluster(session, store.uri, recipe, answers, judge)
+    with Progress(sys.stderr, silent=not session.progress) as progress:
+        yield Pipeline(
+            store, recipe, where.place, where.sizes, where.runner, progress, where.workers, where.connect
+        )
+
+
+def offline_pipeline(session: Session, store: Store, recipe: Recipe) -> Pipeline:
+    """The recipe over a store as the session's cluster would run it, without Ray: to plan, not to run."""
+    require_graphs(recipe)
+    file = as_declared(session, recipe)
+    opened, silent = _in_process(session, file, store.uri, ()), Progress(sys.stderr, silent=True)
+    engines = any(m.loader == "vllm" for m in recipe.models())
+    said = partial(workers, file, engines=engines)
+    return Pipeline(store, recipe, opened.place, opened.sizes, inline, silent, said)
+
+
+def as_declared(session: Session, recipe: Recipe) -> Cluster:
+    """The cluster file, sized for the machines that it declares."""
+    file = session.cluster_file()
+    return sized(file, [m for m in recipe.models() if m.loader == "vllm"], declared_nodes(file))
+
+
+def _on_cluster(
+    session: Session, uri: str, recipe: Recipe, answers: bool, judge: JudgeKit | None = None
+) -> Placed:
+    """The cluster file, checked as far as it can be without Ray.
+
+    Ray is connected to when the first task is run: starting it takes seconds, and a run with nothing missing
+    needs none. Then the file is checked and sized on the nodes that there are; ClusterTooSmall is raised
+    before any task runs. Where the judge is one of the models, its engine is the recipe's, and stays up.
+    """
+    models = recipe.models() if answers else ()
+    written = session.cluster_file()
+    wanted = startable(written, models)
+    # What is too large on the machines that the file is written for is refused before Ray is joined.
+    asked = asked_by(recipe) if answers else ()
+    refuse(sized(written, wanted, declared_nodes(written)), recipe.embedders(), asked)
+    ray = session.settings.ray
+
+    @cache
+    def connected() -> tuple[Cluster, EngineGroup | None]:
+        from raypipe.cluster import pools  # Ray takes a second to import
+
+        pools.connect(ray)
+        pools.carry(recipe)
+        file = fitting(written, wanted, reachable(written, pools.nodes()))
+        return file, pools.EngineGroup.of(file, models)
+
+    if "ray" in sys.modules and sys.modules["ray"].is_initialized():
+        connected()
+    elif ray == "local":  # the most that a Ray started here can have
+        fitting(written, wanted, reachable(written, [this_machine()]))
+
+    def runner(verb: Verb, fill: TableTask, parts: Sequence[Task]) -> Iterator[TaskResult]:
+        if not parts:
+            return iter(())
+        from raypipe.cluster import pools
+
+        file, team = connected()
+        if team is None or verb != "answer":
+            return pools.run_tasks(fill, parts, file.pools[verb], file.limits)
+        fill = with_worker(fill, engines=team.names)
+        if judge is None or not judge.share(team):
+            return pools.run_with_engines(team, fill, parts, file.limits)
+        judge.start()
+        return pools.run_tasks(fill, parts, team.engines.answer, file.limits)
+
+    return replace(
+        _in_process(session, written, uri, models),
+        runner=runner,
+        workers=lambda verb: workers(connected()[0], verb, bool(wanted)),
+        connect=connected,
+    )
+
+
+def _in_process(session: Session, file: Cluster, uri: str, models: Sequence[Model]) -> Placed:
+    """What a cluster file says, with all tasks run in this process."""
+    threads = max(1, int(file.pools["embed"].cpus))
+    addresses = endpoint_addresses(file, models, session.settings.keys)
+    place = WorkerConfig(
+        uri,
+        file.engine,
+        file.device,
+        threads,
+        {},
+        addresses,
+        question_timeout_s=file.limits.question_timeout_s,
+    )
+    return Placed(place, TaskSizes(file.sources_per_task, file.questions_per_task), inline)
+
+
+class JudgeKit(LocalKit):
+    """The kit of a driver that judges: an engine starts when the judge is first asked, and no sooner.
+
+    Where the recipe that is judged asks the same model, both share the engine that was started first. `own`
+    connects to Ray and gives the engines to start where nothing is shared.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        own: Callable[[], EngineGroup],
+        endpoints: Mapping[str, EndpointAddress],
+        ends: ExitStack,
+    ) -> None:
+        super().__init__(None, engines={}, endpoints=endpoints)
+        self._needed = model_identity(model) if model.loader == "vllm" else None
+        self._own_team, self._ends = own, ends
+        self._team: EngineGroup | None = None
+        self._up = False
+
+    def share(self, team: EngineGroup) -> bool:
+        """Takes the engines of a recipe's group for its own, if the judge's model is among them."""
+        if self._needed not in team.names:
+            return False
+        self._team = team
+        return True
+
+    def start(self) -> None:
+        """Starts the engines, once; they end with the block that made this kit."""
+        if self._needed is not None and not self._up:
+            team = self._team or self._own_team()
+            self._ends.enter_context(team.running())
+            self._engines = team.names
+            self._up = True
+
+    def generator(self, model: Model) -> Generator:
+        self.start()
+        return super().generator(model)
+
+
+def read_judge(session: Session, name: str, rule: Rule) -> Judge:
+    """A judge by the name of its model, with the prompt of the rule that it judges for."""
+    model = session.catalog().model(name)
+    if model.kind != "generator":
+        raise ConfError(f"--judge {name}: expected a generator, found a model of kind {model.kind}")
+    return Judge(model, prompt_file(session.settings.conf, PROMPTS[rule]), rule)
+
+
+@contextmanager
+def open_judge(session: Session, name: str | None, rule: Rule) -> Iterator[tuple[Judge, JudgeKit] | None]:
+    """A judge, ready to be asked, and its kit; its engine ends with the block. None for no name."""
+    if name is None:
+        yield None
+        return
+    judge, written = read_judge(session, name, rule), session.cluster_file()
+    wanted = startable(written, [judge.model])
+
+    def own() -> EngineGroup:
+        from raypipe.cluster import pools
+
+        pools.connect(session.settings.ray)
+        nodes = reachable(written, pools.nodes())
+        team = pools.EngineGroup.of(sized(written, wanted, nodes), wanted)
+        assert team is not None, "only a judge of an engine is started"
+        team.preflight(nodes)
+        return team
+
+    addresses = endpoint_addresses(written, [judge.model], session.settings.keys)
+    with ExitStack() as ends:
+        yield judge, JudgeKit(judge.model, own, addresses, ends)

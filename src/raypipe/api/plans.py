@@ -1,0 +1,104 @@
+"""Plans: the model calls, time and memory of an eval, before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from raypipe.api.paths import format_for, inputs
+from raypipe.api.pipelines import offline_pipeline, open_pipeline
+from raypipe.api.results import Result, outside_loop
+from raypipe.api.session import Session
+from raypipe.cluster.capacity import declared_nodes, fitting
+from raypipe.cluster.placement import asked_by, bottleneck, placement, refuse
+from raypipe.evaluation.evaluate import questions_of
+from raypipe.evaluation.expiry import expired_answers
+from raypipe.readers.formats import Format
+from raypipe.recipes.recipe import Recipe
+from raypipe.runs.manifest import to_json
+from raypipe.runs.plan import planner
+from raypipe.runs.plan.new_files import read_questions
+from raypipe.runs.plan.planner import NewSources
+from raypipe.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class PlanResult(Result):
+    """The plan of an eval; its rows are the steps."""
+
+    recipe: str  # its name
+    plan: planner.Plan
+    expired: int  # answers that rest on expired replies of a graph
+    placement: Mapping[str, Any]  # pools, their machines and memory, and the slowest step
+
+    @property
+    def title(self) -> str:
+        return f"{self.recipe} on {self.placement['cluster']}"
+
+    def rows(self) -> Sequence[Mapping[str, Any]]:
+        """A row for each step."""
+        return self.to_json()["steps"]  # type: ignore[no-any-return]
+
+    def to_json(self) -> dict[str, Any]:
+        return {**self.plan.to_json(), "expired": self.expired, "placement": dict(self.placement)}
+
+
+@outside_loop
+def plan(
+    recipe: Recipe | str | Path,
+    data: str | Path | Sequence[str | Path] = (),
+    store: Store | str | Path | None = None,
+    format: Format | None = None,
+    limit: int | None = None,
+    refresh: bool = False,
+    check_cluster: bool = False,
+    session: Session | None = None,
+) -> PlanResult:
+    """Estimates the model calls, time and memory of an eval, with the reason for each. Runs nothing.
+
+    `check_cluster` connects to the cluster and checks that the eval fits it. `refresh` counts answers that
+    rest on expired replies of a graph as missing. Raises ClusterTooSmall, ConfError, DataError.
+    """
+    session = session or Session()
+    given = [data] if isinstance(data, str | Path) else data
+    found, files = session.recipe(recipe, given), inputs(given, session.settings)
+    if check_cluster:
+        opened = session.store_to_fill(store)
+        with open_pipeline(session, opened, found) as connecting:
+            connecting.connect()
+    elif files:
+        opened = session.store(store, create=True)
+    else:
+        opened = session.store(store)
+    pipeline = offline_pipeline(session, opened, found)
+    if files:
+        questions, coming = read_questions(opened, files, format_for(format, files))
+        questions = questions[:limit]
+    else:
+        questions, coming = list(questions_of(pipeline, None, limit)), NewSources()
+    old = expired_answers(pipeline, questions)
+    planned = planner.plan(pipeline, questions, coming, old=old if refresh else ())
+    steps = planned.to_json()["steps"]
+    return PlanResult(found.name, planned, len(old), _placement(session, found, steps))
+
+
+def _placement(session: Session, recipe: Recipe, steps: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Where the session's cluster would run a recipe, on the machines that the cluster file declares. Raises
+    ClusterTooSmall for what would not fit there."""
+    written, asked = session.cluster_file(), asked_by(recipe)
+    cluster = fitting(written, [m for m in asked if m.loader == "vllm"], declared_nodes(written))
+    refuse(cluster, recipe.embedders(), asked)
+    placed = placement(cluster, recipe.embedders(), asked)
+    took = {s["step"]: s["estimate"]["seconds"] for s in steps}
+    slowest = bottleneck(recipe, placed, {stage: most[1] for stage, most in took.items() if most})
+    pools = [
+        {**to_json(p), "required_gib": round(p.required_gib, 3), "arithmetic": p.arithmetic()} for p in placed
+    ]
+    return {
+        "cluster": session.cluster,
+        "about": cluster.about,
+        "pools": pools,
+        "bottleneck": to_json(slowest) if slowest else None,
+    }

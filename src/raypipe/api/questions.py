@@ -1,0 +1,247 @@
+"""Single questions: one answered, or many ranked."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+from raypipe import readers
+from raypipe.api.pipelines import open_pipeline
+from raypipe.api.results import Result, outside_loop
+from raypipe.api.session import Session, endpoint_addresses, require_graphs
+from raypipe.core import arrow
+from raypipe.core.errors import ConfError, DataError
+from raypipe.core.records import Question, digest
+from raypipe.evaluation.evaluate import questions_of
+from raypipe.memo.disk import StoreMemo, memo_versions
+from raypipe.models.kit import LocalKit
+from raypipe.pipeline.ingest import fingerprint, ingest
+from raypipe.recipes.recipe import Recipe, ranking_of
+from raypipe.recipes.serialize import from_plain
+from raypipe.runs.release import Release, live
+from raypipe.serving.answerer import Answerer, NotReady
+from raypipe.serving.query import QueryRequest, QueryResult
+from raypipe.store import Store, StoreError
+
+FINAL = "final"  # the order that the recipe ends with
+
+
+@dataclass(frozen=True, slots=True)
+class AskResult(Result):
+    """One answer; its rows are the passages of the ranking, best first."""
+
+    SCHEMA: ClassVar[Mapping[str, str]] = {
+        "chunk": "string", "source": "string", "url": "string", "text": "string",
+    }  # fmt: skip
+    result: QueryResult
+
+    @property
+    def answer(self) -> str | None:
+        """The answer; None where the question failed."""
+        return self.result.question.answer
+
+    @property
+    def outcome(self) -> str:
+        """answered, abstained, false_premise or fault."""
+        return self.result.question.outcome
+
+    @property
+    def title(self) -> str:
+        return f"{self.result.question.text} {self.answer} [{self.outcome}]"
+
+    def rows(self) -> Iterator[Mapping[str, Any]]:
+        """A row for each passage of the ranking."""
+        for p in self.result.passages:
+            yield {"chunk": p.hit.chunk, "source": p.hit.source, "url": p.url, "text": p.text}
+
+    def to_json(self) -> dict[str, Any]:
+        from raypipe.serving.http import answer_response  # the web framework takes half a second to import
+
+        return dict(answer_response(self.result, ("hits", "replies", "faults")))
+
+
+@dataclass(frozen=True, slots=True)
+class RankResult(Result):
+    """Ranked documents; a row for each."""
+
+    SCHEMA: ClassVar[Mapping[str, str]] = {
+        "query": "string", "document": "string", "rank": "int64", "score": "float64",
+    }  # fmt: skip
+    recipe: str  # its name
+    by: str  # score that ranks
+    run: Mapping[str, Mapping[str, float]]  # query -> document -> score, best first
+
+    @property
+    def title(self) -> str:
+        return f"{len(self.run)} queries, by {self.by}"
+
+    def rows(self) -> Iterator[Mapping[str, Any]]:
+        """A row for each query and document, best first; the first rank is 1."""
+        for query, found in self.run.items():
+            for rank, (document, score) in enumerate(found.items(), 1):
+                yield {"query": query, "document": document, "rank": rank, "score": score}
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "recipe": self.recipe,
+            "by": self.by,
+            "queries": {q: dict(found) for q, found in self.run.items()},
+        }
+
+    def write_trec(self, out: str | Path) -> None:
+        """Writes the ranking as a TREC run."""
+        from raypipe.metrics.ranking import write_run
+
+        write_run(Path(out), self.run, f"raypipe-{self.recipe}-{self.by}")
+
+
+@outside_loop
+def ask(
+    recipe: Recipe | str | Path,
+    question: str,
+    pages: str | Path | None = None,
+    asked_at: str = "",
+    store: Store | str | Path | None = None,
+    passages: bool = True,
+    on_text: Callable[[str], None] | None = None,
+    session: Session | None = None,
+) -> AskResult:
+    """Answers one question, from a store or from the pages in a file, in this process.
+
+    `recipe` "live" is the live release. `question` is a text, or a stored question's id. `pages` is a file of
+    one CRAG line, whose search results are searched in place of the store. `asked_at` is its time, as
+    `03/05/2024, 23:18:31 PT`. `passages`: whether the result has the texts of its ranking. `on_text` gets the
+    pieces of a language model's reply as they are generated. Raises ConfError, DataError, ModelMissing.
+    """
+    session = session or Session()
+    if not question.strip():
+        raise ConfError("expected a question, found an empty text")
+    release = live_release(session.store(store)) if recipe == "live" else None
+    found = require_graphs(session.recipe(recipe)) if release is None else from_plain(release.recipe)
+    request = _request(question, pages, asked_at, passages)
+    kit = _kit(session, found, on_text)
+    if pages is not None:
+        return AskResult(asyncio.run(_answer(kit, Answerer(found, kit, "", release=release), request)))
+    opened = session.store(store)
+    memo = StoreMemo(opened.uri, memo_versions(opened))
+    return AskResult(asyncio.run(_answer(kit, Answerer(found, kit, opened.uri, memo, release), request)))
+
+
+def live_release(store: Store) -> Release:
+    """The release that answers. Raises ConfError before the first."""
+    found = live(store)
+    if found is None:
+        raise ConfError(f"{store.uri}: nothing is live; `raypipe promote DIR` releases a finished eval")
+    return found
+
+
+async def _answer(kit: LocalKit, answerer: Answerer, request: QueryRequest) -> QueryResult:
+    try:
+        return await answerer.answer(request)
+    except NotReady as e:
+        raise StoreError(str(e)) from e
+    finally:
+        await kit.close()
+
+
+def _request(question: str, pages: str | Path | None, asked_at: str, passages: bool) -> QueryRequest:
+    if pages is None:
+        return QueryRequest(
+            Question(digest("ask", question), question, asked_at=asked_at), include_passages=passages
+        )
+    rows = list(readers.open([Path(pages)], "crag", readers.ReadCounts()))
+    if len(rows) != 1 or rows[0].question is None:
+        why = "; ".join(f.detail for r in rows for f in r.faults) or f"found {len(rows)}"
+        raise DataError(f"{pages}: expected one CRAG line with search_results, {why}")
+    read = rows[0].question
+    asked = replace(read, text=question, asked_at=asked_at or read.asked_at)
+    return QueryRequest(asked, tuple(rows[0].sources), rows[0].faults, include_passages=passages)
+
+
+def _kit(session: Session, recipe: Recipe, on_text: Callable[[str], None] | None) -> LocalKit:
+    """A kit that computes here. Only a language model needs a cluster file: the limits of its engine, or its
+    endpoint's address."""
+    if not any(m.loader in ("vllm", "openai") for m in recipe.models()):
+        return LocalKit(None, "transformers")
+    file = session.cluster_file()
+    return LocalKit(
+        None,
+        file.engine,
+        file.device,
+        endpoints=endpoint_addresses(file, recipe.models(), session.settings.keys),
+        room=file.engines.limits(file.device) if file.engines else None,
+        heard=on_text,
+    )
+
+
+@outside_loop
+def rank(
+    recipe: Recipe | str | Path,
+    corpus: str | Path | None = None,
+    queries: str | Path | None = None,
+    store: Store | str | Path | None = None,
+    by: str = FINAL,
+    top: int = 20,
+    session: Session | None = None,
+) -> RankResult:
+    """Ranks documents for queries; a document's score is its best passage's.
+
+    `corpus` and `queries` are BEIR files, ranked in a store of their own; without them the store's questions
+    and documents are. `by` is the name of a score that a step of the recipe gives, or `final`, the order that
+    the recipe ends with; `top` documents a query. Raises ConfError, DataError, ModelMissing.
+    """
+    session = session or Session()
+    if (corpus is None) != (queries is None):
+        raise ConfError("--corpus and --queries belong together: give both, or neither and a --store")
+    files = [Path(p) for p in (corpus, queries) if p]
+    if files and store:
+        raise ConfError(
+            "--store and --corpus: expected one of them. Files are ranked alone, in a store of their own"
+        )
+    found = ranking_of(session.recipe(recipe))
+    known = scores_of(found)
+    if by not in known:
+        names = ", ".join(known)
+        raise ConfError(f"--by {by}: no step of {found.name!r} gives such a score; known: {names}")
+    if files:  # named by their bytes: the second run finds its vectors there
+        opened = Store.create(str(session.settings.stores / f"rank-{fingerprint(files, 'beir')[:12]}"))
+    else:
+        opened = session.store(store)
+    with open_pipeline(session, opened, found) as pipeline:
+        read = ingest(opened, files, "beir", pipeline.progress, pipeline.connect) if files else None
+        questions = questions_of(pipeline, read.questions if read else None, None)
+        pipeline.index(questions)
+        pipeline.answer(questions)
+        answered = list(pipeline.answers(questions))
+    listed: dict[str, list[str]] = {}
+    for d in arrow.document.records(opened.dataset("documents").to_table()):
+        listed.setdefault(d.source, []).append(d.id)
+    return RankResult(found.name, by, {q.id: ranked_documents(q, by, listed, top) for q in answered})
+
+
+def scores_of(recipe: Recipe) -> list[str]:
+    """What passages can be ranked by: the scores that steps of the recipe give, and `final`."""
+    written = {w for s in recipe.question for w in s.step.writes() if w.startswith("hits.")}
+    return [*sorted(w.removeprefix("hits.") for w in written), FINAL]
+
+
+def ranked_documents(question: Question, by: str, listed: dict[str, list[str]], top: int) -> dict[str, float]:
+    """Document -> score, the best `top`; a document's score is its best passage's.
+
+    `final` is the order that the recipe ended with, as falling numbers; any other name is that score.
+    """
+    best: dict[str, float] = {}
+    for source, score in _scores(question, by):
+        for id in listed.get(source, ()):
+            best[id] = max(score, best.get(id, score))
+    return dict(sorted(best.items(), key=lambda item: (-item[1], item[0]))[:top])
+
+
+def _scores(question: Question, by: str) -> Sequence[tuple[str, float]]:
+    source = {h.chunk: h.source for h in question.hits}
+    if by == FINAL:
+        return [(source[c], float(len(question.order) - i)) for i, c in enumerate(question.order)]
+    return [(h.source, h.scores[by]) for h in question.hits if by in h.scores]

@@ -1,0 +1,108 @@
+"""Releases: which finished run answers live questions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from raypipe.api.results import Result
+from raypipe.api.session import Session
+from raypipe.runs import prune as pruning
+from raypipe.runs import release
+from raypipe.runs.manifest import read
+from raypipe.store import Store
+
+COLUMNS = {
+    "id": "string", "live": "bool", "run": "string", "recipe": "string", "digest": "string",
+    "score": "float64", "promoted": "float64",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseResult(Result):
+    """One release; one row."""
+
+    SCHEMA: ClassVar[Mapping[str, str]] = COLUMNS
+    release: release.Release
+    live: str  # id of the live release
+
+    @property
+    def title(self) -> str:
+        return f"live: {self.live}"
+
+    def rows(self) -> Sequence[Mapping[str, Any]]:
+        """One row: the release."""
+        return [{name: self.to_json()[name] for name in COLUMNS}]
+
+    def to_json(self) -> dict[str, Any]:
+        return release.summary(self.release, self.live)
+
+
+@dataclass(frozen=True, slots=True)
+class ReleasesResult(Result):
+    """The releases of a store, oldest first; a row for each."""
+
+    SCHEMA: ClassVar[Mapping[str, str]] = COLUMNS
+    releases: tuple[release.Release, ...]
+    live: str  # id; "": nothing is live
+
+    @property
+    def title(self) -> str:
+        return f"live: {self.live or 'nothing'}"
+
+    def rows(self) -> Sequence[Mapping[str, Any]]:
+        """A row for each release."""
+        return [{name: r[name] for name in COLUMNS} for r in self.to_json()["releases"]]
+
+    def to_json(self) -> dict[str, Any]:
+        return {"releases": [release.summary(r, self.live) for r in self.releases]}
+
+
+@dataclass(frozen=True, slots=True)
+class PruneResult(Result):
+    """What was deleted, or would be; a row for each."""
+
+    SCHEMA: ClassVar[Mapping[str, str]] = {"kind": "string", "name": "string", "rows": "int64"}
+    dry_run: bool
+    removed: tuple[pruning.Removal, ...]
+
+    def rows(self) -> Sequence[Mapping[str, Any]]:
+        """A row for each thing deleted."""
+        return [asdict(r) for r in self.removed]
+
+    def to_json(self) -> dict[str, Any]:
+        return {"dry_run": self.dry_run, "removed": self.rows()}
+
+
+def promote(run: str | Path, gates: Sequence[str] = ()) -> ReleaseResult:
+    """Makes a finished run the live release, if it passes the gates.
+
+    `run` is the folder of an eval; a gate is a bound on one of its numbers: `score>=0.1`. Raises GateFailed;
+    then the live release stays.
+    """
+    manifest = read(Path(run))
+    made = release.promote(Store.open(manifest.store), manifest, [release.gate(text) for text in gates])
+    return ReleaseResult(made, made.id)
+
+
+def rollback(store: Store | str | Path | None = None, session: Session | None = None) -> ReleaseResult:
+    """Makes the release before the live one live again. Raises ConfError where there is none."""
+    made = release.rollback((session or Session()).store(store))
+    return ReleaseResult(made, made.id)
+
+
+def releases(store: Store | str | Path | None = None, session: Session | None = None) -> ReleasesResult:
+    """Lists the releases of a store, oldest first."""
+    opened = (session or Session()).store(store)
+    now = release.live(opened)
+    return ReleasesResult(tuple(release.releases(opened)), now.id if now else "")
+
+
+def prune(
+    store: Store | str | Path | None = None, dry_run: bool = False, session: Session | None = None
+) -> PruneResult:
+    """Deletes tables and replies that nothing references. `dry_run` only lists them."""
+    opened = (session or Session()).store(store)
+    return PruneResult(dry_run, tuple(pruning.prune(opened, dry_run)))

@@ -1,0 +1,261 @@
+"""Runs: bring the tables of a recipe up to date, score the answers, report what changed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, ClassVar, TypedDict, Unpack
+
+from raypipe import readers
+from raypipe.api.origin import origin
+from raypipe.api.paths import deliver, format_for, inputs, require_writable, run_folder
+from raypipe.api.pipelines import open_judge, open_pipeline
+from raypipe.api.results import Result, outside_loop
+from raypipe.api.session import Session
+from raypipe.cluster.budget import Budget
+from raypipe.evaluation import dead_letters
+from raypipe.evaluation import evaluate as evaluating
+from raypipe.evaluation.evaluate import Evaluation, questions_of
+from raypipe.metrics.crag import Rule
+from raypipe.metrics.textfile import replaced
+from raypipe.pipeline.counters import RunCounters
+from raypipe.readers.formats import Format
+from raypipe.recipes.recipe import Recipe
+from raypipe.report.report import to_json
+from raypipe.runs.changes import Changes, changes, compared_with
+from raypipe.runs.manifest import to_json as plain_json
+from raypipe.runs.plan.planner import Plan
+from raypipe.store import Store
+
+Data = str | Path | Sequence[str | Path]
+
+
+class EvalOptions(TypedDict, total=False):
+    """How an eval runs; each field has the default of the command line."""
+
+    format: Format | None  # of the data; None: by its looks
+    limit: int | None  # only the first questions; None: all
+    rule: Rule  # of scoring; default: official
+    judge: str | None  # generator of the models file that decides what the rule leaves open
+    fresh: bool  # answer all questions, and ask language models again
+    retry_faults: bool  # try failed rows again
+    refresh: bool  # recompute what rests on expired replies of a graph
+    on_plan: Callable[[Plan], None]  # gets the plan before anything runs
+    check: bool  # default: True; raise FaultBudgetExceeded after the report is written
+    session: Session
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult(Result):
+    """Counts of the steps that ran."""
+
+    recipe: str  # its name
+    counters: RunCounters
+
+    @property
+    def title(self) -> str:
+        return self.recipe
+
+    def rows(self) -> Iterator[Mapping[str, Any]]:
+        """A row for each step that ran."""
+        for name, count in self.to_json()["steps"].items():
+            yield {"step": name, **count}
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "recipe": self.recipe,
+            "steps": {name: asdict(count) for name, count in self.counters.counts.items()},
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class EvalResult(Result):
+    """A finished eval: its report and files; its rows are the questions."""
+
+    SCHEMA: ClassVar[Mapping[str, str]] = {
+        "id": "string", "query": "string", "prediction": "string", "outcome": "string", "source": "string",
+        "verdict": "string",
+    }  # fmt: skip
+    evaluation: Evaluation
+    budget: Budget  # faults that the cluster file allows
+
+    @property
+    def folder(self) -> Path:
+        """The run's folder: report.json, predictions.jsonl, report.html, manifest.json."""
+        return self.evaluation.outputs.report.parent
+
+    @property
+    def title(self) -> str:
+        report = self.evaluation.report
+        return f"{report.recipe}, run {report.run}: {report.questions} questions, {self.folder}"
+
+    def rows(self) -> Iterator[Mapping[str, Any]]:
+        """A row for each question, in order; `verdict` is null where the dataset has no answer."""
+        verdicts = {v.question: v.outcome for v in self.evaluation.report.marks.verdicts}
+        with self.evaluation.outputs.predictions.open(encoding="utf-8") as lines:
+            for line in map(json.loads, lines):
+                row = {name: line.get(name) for name in self.SCHEMA}
+                yield {**row, "verdict": verdicts.get(line["id"])}
+
+    def to_json(self) -> dict[str, Any]:
+        return to_json(self.evaluation.report)
+
+    def check_faults(self) -> None:
+        """Raises FaultBudgetExceeded where more rows failed than the cluster file allows."""
+        dead_letters.check(self.budget, self.evaluation.dead_letters)
+
+
+@dataclass(frozen=True, slots=True)
+class ReprocessResult(Result):
+    """A finished eval, and how its answers differ from those of the run before."""
+
+    SCHEMA: ClassVar[Mapping[str, str]] = {
+        "question": "string", "query": "string", "step": "string", "before": "string", "after": "string",
+    }  # fmt: skip
+    eval: EvalResult
+    changes: Changes | None  # None: no earlier run has answered any of these questions
+
+    @property
+    def title(self) -> str:
+        found = self.changes
+        return (
+            "no earlier run"
+            if found is None
+            else f"{len(found.changed)} answers changed, {found.same} the same"
+        )
+
+    def rows(self) -> Iterator[Mapping[str, Any]]:
+        """A row for each answer that changed: `step` is the first that came out differently."""
+        for c in self.changes.changed if self.changes else ():
+            yield {
+                "question": c.question,
+                "query": c.query,
+                "step": c.step,
+                "before": c.before.answer,
+                "after": c.after.answer,
+            }
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "plan": dict(self.eval.evaluation.manifest.plan),
+            "report": self.eval.to_json(),
+            "changes": None if self.changes is None else plain_json(self.changes),
+        }
+
+
+@outside_loop
+def index(
+    recipe: Recipe | str | Path,
+    store: Store | str | Path | None = None,
+    retry_faults: bool = False,
+    session: Session | None = None,
+) -> RunResult:
+    """Parses, splits and embeds the sources of a store that a recipe's tables lack.
+
+    `retry_faults` tries failed sources again. Raises ClusterTooSmall, ModelMissing.
+    """
+    session = session or Session()
+    opened, found = session.store(store), session.recipe(recipe)
+    with open_pipeline(session, opened, found, answers=False) as pipeline:
+        if retry_faults:
+            dead_letters.retry(pipeline, ())
+        return RunResult(found.name, pipeline.index(None))
+
+
+@outside_loop
+def answer(
+    recipe: Recipe | str | Path,
+    store: Store | str | Path | None = None,
+    fresh: bool = False,
+    retry_faults: bool = False,
+    session: Session | None = None,
+) -> RunResult:
+    """Answers the stored questions that have no answer of this recipe yet.
+
+    `fresh` answers all, and asks language models again; `retry_faults` tries failed questions again.
+    """
+    session = session or Session()
+    opened, found = session.store(store), session.recipe(recipe)
+    with open_pipeline(session, opened, found) as pipeline:
+        questions = questions_of(pipeline, None, None)
+        if retry_faults:
+            dead_letters.retry(pipeline, questions)
+        return RunResult(found.name, pipeline.answer(questions, fresh))
+
+
+@outside_loop
+def evaluate(
+    recipe: Recipe | str | Path,
+    data: Data = (),
+    store: Store | str | Path | None = None,
+    out: str | Path | None = None,
+    **options: Unpack[EvalOptions],
+) -> EvalResult:
+    """Runs what is missing of a dataset, scores every answer, and writes a report.
+
+    `data` is ingested first; none: all stored questions. `out` is the folder of the report; None: a new one
+    under $RAYPIPE_HOME/runs. Raises FaultBudgetExceeded after the report is written; ConfError, DataError,
+    ModelMissing and ClusterTooSmall before anything runs.
+    """
+    session, rule = options.get("session") or Session(), options.get("rule", "official")
+    given = [data] if isinstance(data, str | Path) else data
+    found, files = session.recipe(recipe, given), inputs(given, session.settings)
+    format = format_for(options.get("format"), files)
+    if files:
+        readers.files_of(files, format)  # a missing file is reported before anything starts
+    filled = session.store_to_fill(store)
+    folder = run_folder(out, session.settings, filled.uri, found.name)
+    require_writable(folder, "--out")
+    with (
+        open_judge(session, options.get("judge"), rule) as judge,
+        open_pipeline(session, filled, found, judge=judge and judge[1]) as pipeline,
+    ):
+        done = evaluating.evaluate(
+            pipeline,
+            files,
+            format,
+            options.get("limit"),
+            rule,
+            folder,
+            judge,
+            options.get("fresh", False),
+            options.get("retry_faults", False),
+            origin(session.settings),
+            options.get("on_plan", lambda plan: None),
+            options.get("refresh", False),
+        )
+    result = EvalResult(done, session.cluster_file().faults)
+    deliver(out, folder)
+    if options.get("check", True):
+        result.check_faults()
+    return result
+
+
+@outside_loop
+def reprocess(
+    recipe: Recipe | str | Path,
+    data: Data = (),
+    store: Store | str | Path | None = None,
+    out: str | Path | None = None,
+    **options: Unpack[EvalOptions],
+) -> ReprocessResult:
+    """Recomputes only what changed, and reports which answers differ from the run before.
+
+    Takes what `evaluate` takes, and writes changes.json next to the report.
+    """
+    session, check = options.get("session") or Session(), options.get("check", True)
+    found = session.recipe(recipe, [data] if isinstance(data, str | Path) else data)
+    filled = session.store_to_fill(store)
+    folder = run_folder(out, session.settings, filled.uri, found.name)
+    options["check"] = False
+    done = evaluate(found, data, filled, folder, **options)
+    before = compared_with(filled, done.evaluation.manifest)
+    result = ReprocessResult(done, changes(filled, before, done.evaluation.manifest) if before else None)
+    with replaced(folder / "changes.json") as text:
+        text.write(json.dumps(result.to_json()["changes"], ensure_ascii=False, indent=1) + "\n")
+    deliver(out, folder)
+    if check:
+        done.check_faults()
+    return result

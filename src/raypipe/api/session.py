@@ -1,0 +1,143 @@
+"""The session: settings, models file, places of graphs and cluster file that calls share.
+
+Turns names into what they mean: a recipe, a catalog, a cluster, a store. Starts nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from raypipe.api.settings import Settings, from_environment
+from raypipe.core import config
+from raypipe.core.config import Conf, Where
+from raypipe.core.errors import ConfError
+
+if TYPE_CHECKING:
+    from raypipe.cluster.file import Cluster
+    from raypipe.core.protocols import Model
+    from raypipe.models.catalog import Catalog
+    from raypipe.models.load import EndpointAddress
+    from raypipe.recipes.recipe import Recipe
+    from raypipe.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """What calls share. Each field has the default of the command line."""
+
+    settings: Settings = field(default_factory=from_environment)
+    models: str | None = None  # models file in place of conf/models.yaml
+    graphs: Mapping[str, str] = field(default_factory=dict)  # name -> place; "": all others
+    cluster: str = "laptop"  # a name under conf/clusters, or a path
+    progress: bool = False  # whether progress is shown on stderr
+
+    def recipe(self, recipe: Recipe | str | Path, data: Sequence[str | Path] = ()) -> Recipe:
+        """A recipe by name or path, with the graphs that lie in `data`; a recipe itself, as it is."""
+        if not isinstance(recipe, str | Path):
+            return recipe
+        places = {**graphs_in(data), **self.graphs}
+        return load_recipe(recipe, self.models, self.settings.conf, places)
+
+    def catalog(self) -> Catalog:
+        """The models file, read."""
+        return read_catalog(self.models, self.settings.conf)
+
+    def cluster_file(self) -> Cluster:
+        """The cluster file, read."""
+        return read_cluster(self.cluster, self.settings.conf)
+
+    def store(self, given: Store | str | Path | None, create: bool = False) -> Store:
+        """A store to read from. Where there is none it is made, or, unless `create`, StoreError is raised."""
+        from raypipe.store import Store
+
+        if isinstance(given, Store):
+            return given
+        uri = self.settings.store_to_use(_text(given))
+        return Store.create(uri) if create else Store.open(uri)
+
+    def store_to_fill(self, given: Store | str | Path | None) -> Store:
+        """A store to read data into; made where there is none."""
+        from raypipe.store import Store
+
+        return given if isinstance(given, Store) else Store.create(self.settings.store_to_fill(_text(given)))
+
+
+def _text(place: str | Path | None) -> str | None:
+    return None if place is None else str(place)
+
+
+def load_recipe(
+    recipe: str | Path,
+    models: str | None = None,
+    conf: Conf | None = None,
+    graphs: Mapping[str, str] = MappingProxyType({}),
+) -> Recipe:
+    """A recipe by name or path, with the prompts, models and graphs that it names.
+
+    `models` is a models file in place of conf/models.yaml. `conf` says where names are looked up; None: in
+    $RAYPIPE_CONF, ./conf, then the installed copy. `graphs`: graph -> folder, file or address; "": all
+    others. Raises ConfError with file, field, what was expected and found, and ModelMissing.
+    """
+    from raypipe.recipes.recipe import load
+    from raypipe.recipes.resolve import resolvers
+
+    files = from_environment().conf if conf is None else conf
+    return load(files.find("recipes", str(recipe)), resolvers(files, read_catalog(models, files), graphs))
+
+
+def require_graphs(recipe: Recipe) -> Recipe:
+    """The same recipe. Raises ConfError for a graph whose place is not known."""
+    from raypipe.kg import adapter
+
+    for graph in recipe.graphs():
+        adapter.require_location(graph)
+    return recipe
+
+
+def graphs_in(data: Sequence[str | Path]) -> dict[str, str]:
+    """The place of all graphs, under "", where the data has a folder `kg`."""
+    found = (Path(path) / "kg" for path in data)
+    return next(({"": str(folder)} for folder in found if folder.is_dir()), {})
+
+
+def read_catalog(models: str | None, conf: Conf) -> Catalog:
+    """A models file; None: conf/models.yaml."""
+    from raypipe.models import catalog
+
+    file = Path(models) if models else conf.file("models.yaml")
+    return catalog.read(config.read_yaml(file), file)
+
+
+def read_cluster(name: str, conf: Conf) -> Cluster:
+    """A cluster file by name or path."""
+    from raypipe.cluster.file import Cluster
+
+    path = conf.find("clusters", name)
+    return config.build(Cluster, config.read_yaml(path), Where(str(path)))
+
+
+def endpoint_addresses(
+    file: Cluster, models: Sequence[Model], keys: Mapping[str, str]
+) -> dict[str, EndpointAddress]:
+    """The endpoints of these models, with keys. Raises ConfError for a key that the environment lacks."""
+    from raypipe.models.load import EndpointAddress
+
+    wanted = {m.path for m in models if m.loader == "openai"}
+    found = {}
+    for name, at in file.endpoints.items():
+        if name not in wanted:
+            continue
+        if at.key_env and not keys.get(at.key_env):
+            raise ConfError(
+                f"endpoint {name!r}: expected its key in the environment variable {at.key_env}, found none. "
+                f"Set it, or remove key_env from the cluster file if the endpoint takes no key"
+            )
+        key = keys[at.key_env] if at.key_env else ""
+        found[name] = EndpointAddress(
+            at.url, key, at.dialect, at.concurrency, at.per_minute, at.timeout_s, at.tries
+        )
+    return found

@@ -1,0 +1,77 @@
+"""The commands: name, group, help line, and the module that is imported when the command runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+GROUPS: Mapping[str, str] = {
+    "data": "make, fetch and read data",
+    "run": "run a recipe over a store",
+    "look": "see what ran, and how good it was",
+    "release": "decide what answers live questions",
+    "serve": "answer single questions",
+    "tools": "this machine, models, graphs, files",
+}
+"""Group -> what its commands do, in the order of `raypipe --help`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One command."""
+
+    group: str
+    module: str  # of raypipe.cli; its `add` declares this command, and others of the module
+    about: str  # one line that begins with a verb
+
+
+COMMANDS: Mapping[str, Command] = {
+    "synth": Command(
+        "data", "data", "Write a CRAG-format dataset about an invented world, with its knowledge graph."
+    ),
+    "download": Command("data", "data", "Download the official CRAG files: resumable, checked by digest."),
+    "ingest": Command(
+        "data", "data", "Read files into a store, each line once; the same bytes again change nothing."
+    ),
+    "parse": Command("data", "data", "Convert HTML files to text, as the pipeline does."),
+    "plan": Command(
+        "run", "plans", "Estimate the model calls, time and memory of an eval, with the reason for each."
+    ),
+    "index": Command("run", "runs", "Parse, split and embed the sources that a recipe's tables lack."),
+    "answer": Command("run", "runs", "Answer the stored questions that have no answer yet."),
+    "eval": Command(
+        "run", "runs", "Run what is missing, score it, and write a report; without arguments, the demo."
+    ),
+    "reprocess": Command("run", "runs", "Recompute only what changed, and report which answers differ."),
+    "rank": Command("run", "rank", "Rank documents for queries and write a TREC run."),
+    "why": Command(
+        "look",
+        "look",
+        "Explain one row of a finished eval: its key, what was reused, what was asked and why.",
+    ),
+    "faults": Command(
+        "look", "look", "List the rows of a finished eval that failed, why, and after how many attempts."
+    ),
+    "score": Command("look", "scores", "Score predictions or rankings of any system."),
+    "promote": Command(
+        "release", "releases", "Make a finished run the live release, if it passes the gates."
+    ),
+    "rollback": Command("release", "releases", "Make the release before the live one live again."),
+    "releases": Command("release", "releases", "List the releases of a store."),
+    "prune": Command("release", "releases", "Delete tables and replies that nothing references."),
+    "ask": Command("serve", "ask", "Answer one question, from the store or from pages in a file."),
+    "serve": Command("serve", "serve", "Answer questions over HTTP on this machine."),
+    "doctor": Command(
+        "tools", "doctor", "Check what is installed and reachable, and print the command that mends the rest."
+    ),
+    "check-step": Command(
+        "tools", "steps", "Run the laws of steps on a step of your own, and compare it with its lock."
+    ),
+    "models": Command(
+        "tools",
+        "models",
+        "List a recipe's models: where they are, how large, and how to get what is missing.",
+    ),
+    "kg": Command("tools", "kg", "Query a knowledge graph, serve one, and prepare examples of calls."),
+    "facts": Command("tools", "facts", "Convert public data to tables of facts."),
+}

@@ -1,0 +1,283 @@
+"""Runs a function of bytes under hard limits: in one long-lived child process, killed at the limit.
+
+No signal interrupts C code and no thread can be killed, so the limits are the child's own: two kernel timers,
+armed for each request, end it where no Python handler could run (SIGALRM for time on the wall, SIGPROF for
+time on the CPU), and its address space is capped once. The request that it was working on becomes a refusal
+with a reason, and a new child takes the ones after it. Requests stream through two pipes, so a good one costs
+its copying and no more. The child is started, not forked, so a process with threads can have one. It ends
+when its input ends: also when this process is killed.
+
+Does not know what is in a request (`text.page_parser`: HTML pages).
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import resource
+import select
+import signal
+import struct
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import BinaryIO, Literal, TypeAlias
+
+Parts: TypeAlias = tuple[bytes, ...]
+"""A request, in pieces that are joined on the way: a large one is not copied to get a header."""
+
+_REQUEST = struct.Struct("<I")  # bytes that follow
+_REPLY = struct.Struct("<BI")  # outcome, bytes that follow
+_OUTCOMES = ("done", "memory", "error")
+
+_STALL_S = 30.0  # over the wall limit: a child that even its own alarm does not end, or that does not start
+_PIPE_BYTES = 1 << 20  # asked of the kernel; its 64 KiB would switch processes five times a page
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxLimits:
+    """What one request may take."""
+
+    wall_s: float
+    cpu_s: float
+    memory_bytes: int  # on top of what the child has when it starts
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Why a request has no answer."""
+
+    reason: Literal["timeout", "memory", "crash", "error"]
+    detail: str  # expected and found; error: what the function raised
+    transient: bool = False  # True: load may have caused it
+
+
+class Cancelled(Exception):
+    """The caller no longer waits for the answers."""
+
+
+class Sandbox:
+    """Answers requests in a child process that it starts with the first. Safe to share between threads."""
+
+    def __init__(self, function: str, limits: SandboxLimits) -> None:
+        """`function`: "module:name" of a function of bytes that returns bytes."""
+        self._function, self._limits = function, limits
+        self._child: _Child | None = None
+        self._lock = threading.Lock()
+
+    def run(self, requests: Sequence[Parts], stop: threading.Event | None = None) -> list[bytes | Refused]:
+        """The answer to each request, or its refusal, in order. One request's trouble is never another's.
+
+        Raises Cancelled once `stop` is set, which is looked at between requests: the rest are not computed.
+        """
+        out: list[bytes | Refused] = []
+        second_try = False  # a child can also be killed from outside, and then the request is innocent
+        with self._lock:
+            while len(out) < len(requests):
+                if stop is not None and stop.is_set():
+                    raise Cancelled
+                child = self._child or _Child(self._function, self._limits)
+                self._child = child
+                exhausted = False
+                for answer in child.answers(requests[len(out) :]):
+                    out.append(answer)
+                    second_try = False
+                    if exhausted := isinstance(answer, Refused) and answer.reason == "memory":
+                        break
+                    if stop is not None and stop.is_set():
+                        self.close()  # it reads on
+                        raise Cancelled
+                if exhausted:  # what is left of its memory is in pieces
+                    self.close()
+                elif len(out) < len(requests):
+                    self.close()
+                    why = child.end()
+                    if why.reason == "crash" and not second_try:
+                        second_try = True
+                    else:
+                        out.append(why)
+                        second_try = False
+        return out
+
+    def close(self) -> None:
+        """Ends the child. The next request starts another."""
+        if self._child is not None:
+            self._child.kill()
+            self._child = None
+
+
+class _Child:
+    """A running child and the pipes to it."""
+
+    def __init__(self, function: str, limits: SandboxLimits) -> None:
+        self._limits = limits
+        arguments = [function, *(str(n) for n in (limits.wall_s, limits.cpu_s, limits.memory_bytes))]
+        # -P and the path: it finds the modules that this process finds, none by chance in a working directory
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "raypipe.core.sandbox", *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=0,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(p or os.getcwd() for p in sys.path)},
+        )
+        assert self._process.stdin and self._process.stdout
+        self._to, self._from = self._process.stdin.fileno(), self._process.stdout.fileno()
+        os.set_blocking(self._to, False)
+        _widen(self._to, self._from)
+        self._stalled = False
+        self.kill = weakref.finalize(self, _kill, self._process)
+
+    def answers(self, requests: Sequence[Parts]) -> Iterator[bytes | Refused]:
+        """The answer to each request as it arrives; fewer if the child ends or stalls (`end` says why)."""
+        out = deque(part for request in requests for part in _framed(request))
+        came, left = bytearray(), len(requests)
+        allowed = self._limits.wall_s + _STALL_S
+        deadline = time.monotonic() + allowed
+        poll = select.poll()
+        poll.register(self._from, select.POLLIN)
+        poll.register(self._to, select.POLLOUT)
+        while left:
+            ready = dict(poll.poll(max(0.0, deadline - time.monotonic()) * 1000))
+            if not ready:
+                self._stalled = True
+                return
+            if self._to in ready and not _send(self._to, out):
+                poll.unregister(self._to)
+            if self._from in ready:
+                data = os.read(self._from, _PIPE_BYTES)
+                if not data:
+                    return
+                came += data
+                while left and (reply := _take(came)) is not None:
+                    left -= 1
+                    deadline = time.monotonic() + allowed
+                    yield reply
+
+    def end(self) -> Refused:
+        """Why the child, now killed or dead, did not answer."""
+        code = self._process.returncode
+        limits = self._limits
+        if code == -signal.SIGPROF:
+            return Refused("timeout", f"expected at most {limits.cpu_s:g} s of CPU, found more")
+        if code == -signal.SIGALRM or self._stalled:
+            return Refused("timeout", f"expected at most {limits.wall_s:g} s, found more", transient=True)
+        return Refused("crash", f"expected an answer, found that the child process ended with code {code}")
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """Lets a child go that has ended or will not: never blocks on it."""
+    assert process.stdin and process.stdout
+    process.stdin.close()
+    process.stdout.close()
+    try:
+        process.wait(1.0)  # it may be ending by itself, and its own reason is the one to keep
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _widen(*pipes: int) -> None:
+    if sys.platform == "linux":
+        from fcntl import F_SETPIPE_SZ, fcntl
+
+        for pipe in pipes:
+            fcntl(pipe, F_SETPIPE_SZ, _PIPE_BYTES)
+
+
+def _framed(request: Parts) -> Iterator[memoryview]:
+    yield memoryview(_REQUEST.pack(sum(map(len, request))))
+    yield from (memoryview(part) for part in request)
+
+
+def _send(pipe: int, parts: deque[memoryview]) -> bool:
+    """Writes what fits now. False when there is nothing more to write, or the reader is gone."""
+    while parts:
+        try:
+            sent = os.write(pipe, parts[0]) if len(parts[0]) else 0
+        except BlockingIOError:
+            return True
+        except BrokenPipeError:
+            return False  # the end of its output tells that it is gone
+        parts[0] = parts[0][sent:]
+        if not len(parts[0]):
+            parts.popleft()
+    return False
+
+
+def _take(came: bytearray) -> bytes | Refused | None:
+    """The first whole reply, removed from what arrived; None if it is not whole yet."""
+    if len(came) < _REPLY.size:
+        return None
+    outcome, size = _REPLY.unpack_from(came)
+    whole = _REPLY.size + size
+    if len(came) < whole:
+        return None
+    content = bytes(memoryview(came)[_REPLY.size : whole])
+    del came[:whole]
+    match _OUTCOMES[outcome]:
+        case "memory":
+            return Refused("memory", content.decode())
+        case "error":
+            return Refused("error", content.decode())
+    return content
+
+
+# ---------------------------------------------------------------- the child
+
+
+def main(function: str, wall_s: float, cpu_s: float, memory_bytes: int) -> None:
+    """Answers requests until the input ends."""
+    module, _, name = function.partition(":")
+    answer: Callable[[bytes], bytes] = getattr(importlib.import_module(module), name)
+    requests = os.fdopen(0, "rb", buffering=1 << 20)
+    replies = os.fdopen(os.dup(1), "wb", buffering=1 << 20)
+    os.dup2(2, 1)  # what a library prints goes to the log, not among the replies
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: the parent decides
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    _cap(memory_bytes)
+    while head := requests.read(_REQUEST.size):
+        (size,) = _REQUEST.unpack(head)
+        request = requests.read(size)
+        if len(request) < size:
+            return
+        signal.setitimer(signal.ITIMER_REAL, wall_s)
+        signal.setitimer(signal.ITIMER_PROF, cpu_s)
+        outcome, content = _computed(answer, request, memory_bytes)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        try:
+            _reply(replies, outcome, content)
+        except BrokenPipeError:  # the parent has let go of this child
+            os._exit(0)
+
+
+def _computed(answer: Callable[[bytes], bytes], request: bytes, memory_bytes: int) -> tuple[str, bytes]:
+    try:
+        return "done", answer(request)
+    except MemoryError:
+        return "memory", f"expected at most {memory_bytes} bytes of memory, found more".encode()
+    except Exception as e:  # whatever the function makes of a hostile request is that request's refusal
+        return "error", f"{type(e).__name__}: {e}"[:500].encode("utf-8", "replace")
+
+
+def _reply(to: BinaryIO, outcome: str, content: bytes) -> None:
+    to.write(_REPLY.pack(_OUTCOMES.index(outcome), len(content)))
+    to.write(content)
+    to.flush()
+
+
+def _cap(memory_bytes: int) -> None:
+    """Caps the address space at `memory_bytes` above what is used now. Only Linux enforces it."""
+    if sys.platform == "linux":
+        with open("/proc/self/statm", encoding="ascii") as statm:
+            used = int(statm.read().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (used + memory_bytes, used + memory_bytes))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], float(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4]))
