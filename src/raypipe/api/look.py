@@ -15,6 +15,7 @@ from raypipe.pipeline.driver import Pipeline, TaskSizes, inline
 from raypipe.pipeline.tasks import WorkerConfig
 from raypipe.recipes.serialize import description
 from raypipe.report.progress import Progress
+from raypipe.report.report import JSON_FORMAT
 from raypipe.runs import explain
 from raypipe.runs.manifest import answer_keys, read, to_json
 from raypipe.store import Store
@@ -59,7 +60,8 @@ class FaultsResult(Result):
         return [asdict(x) for x in self.found.rows]
 
     def to_json(self) -> dict[str, Any]:
-        return {"run": self.run, "rows": [asdict(t) for t in self.found.counts], "faults": self.rows()}
+        counts = [asdict(t) for t in self.found.counts]
+        return {"format": JSON_FORMAT, "run": self.run, "rows": counts, "faults": self.rows()}
 
 
 @outside_loop

@@ -6,7 +6,7 @@ a graph only through its kit (`protocols.Graph`).
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol, TypeAlias
 
@@ -32,8 +32,9 @@ class PublicFacts(Protocol):
         """What is known of a year, in the order of the source; () for a year that is not there."""
         ...
 
-    def about(self, name: str) -> tuple[str, ...]:
-        """What is known of everything of this name; () for a name that is not there."""
+    def about(self, name: str, levels: Sequence[Level], company: bool) -> tuple[str, ...]:
+        """What is known of everything of this name, linked by the first level that finds one; () for a name
+        that is not there. `company`: names are companies', whose legal forms are no part of them."""
         ...
 
 

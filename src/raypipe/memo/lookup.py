@@ -31,8 +31,7 @@ from raypipe.core.protocols import (
 from raypipe.core.records import Fault, Question, digest
 from raypipe.memo.memo import CallCounts, Memo, MemoryMemo, MemoTable, Values, cached
 from raypipe.store.database import Store, missing
-
-_FOLDER = "_memo"  # of values that no table has yet
+from raypipe.store.layout import MEMO
 
 
 def lookup(store: Store, table: MemoTable, keys: Sequence[str], version: int | None = None) -> set[str]:
@@ -53,8 +52,8 @@ def lookup(store: Store, table: MemoTable, keys: Sequence[str], version: int | N
 
 def _waiting(store: Store, table: MemoTable, keys: set[str]) -> set[str]:
     found: set[str] = set()
-    for name in store.files.names(f"{_FOLDER}/{table.name}") if keys else ():
-        content = store.files.read(f"{_FOLDER}/{table.name}/{name}")
+    for name in store.files.names(f"{MEMO}/{table.name}") if keys else ():
+        content = store.files.read(f"{MEMO}/{table.name}/{name}")
         if content is not None and digest(content) == name.removesuffix(".arrow"):
             found |= keys & set(pa.ipc.open_file(content).read_all()["key"].to_pylist())
     return found

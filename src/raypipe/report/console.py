@@ -11,10 +11,10 @@ from rich.text import Text
 
 from raypipe.metrics.ranking import MAP_CUT_20_MIN, MEASURES
 from raypipe.report.page import seconds, share, signed, told_apart
-from raypipe.report.report import Outputs
+from raypipe.report.report import RunFolder
 
 
-def print_report(console: Console, report: Mapping[str, Any], outputs: Outputs) -> None:
+def print_report(console: Console, report: Mapping[str, Any], folder: RunFolder) -> None:
     """A run (`report.to_json`): scores, steps, faults, and where its files are."""
     console.print(Text(f"{report['recipe']}, run {report['run']}, {seconds(report['seconds'])}", "bold"))
     pages = f"{report['distinct_pages']} distinct pages ({report['empty_pages']} empty)"
@@ -51,7 +51,7 @@ def print_report(console: Console, report: Mapping[str, Any], outputs: Outputs) 
             again = "yes" if f["transient"] else "no"
             faults.add_row(Text(f["step"]), Text(f["reason"]), again, str(f["rows"]))
         console.print(faults)
-    for path in (outputs.report, outputs.predictions, outputs.page):
+    for path in (folder.report, folder.predictions, folder.page):
         console.print(Text(str(path)), soft_wrap=True)
 
 

@@ -23,6 +23,7 @@ from raypipe.recipes.contract import asked_models, graphs_of
 from raypipe.recipes.executor import QuestionExecutor, StageError
 from raypipe.recipes.recipe import Recipe, Stage, row_key
 from raypipe.recipes.serialize import description
+from raypipe.report.report import JSON_FORMAT
 from raypipe.runs.manifest import AnswerKey, Difference, Manifest, answer_keys, differences, find, reason
 from raypipe.store import Store, StoreError
 from raypipe.store.index import IndexSpec, LanceIndex, Pinned
@@ -45,6 +46,7 @@ class StageRequests:
 class Explanation:
     """Why a row of a run is as it is."""
 
+    format: int  # of its JSON
     question: str
     run: str
     recipe: str  # digest
@@ -76,6 +78,7 @@ def why(store: Store, manifest: Manifest, row: str) -> Explanation:
     changed = _changed(store, before, old, key, parts)
     reasons = {s.name: _why(s.name, manifest, before, own, old, key) for s in recipe.question}
     return Explanation(
+        format=JSON_FORMAT,
         question=row,
         run=manifest.run,
         recipe=manifest.digest,

@@ -23,12 +23,11 @@ from raypipe.core.protocols import Model
 from raypipe.core.records import digest
 from raypipe.metrics.textfile import replaced
 from raypipe.recipes.recipe import Recipe, Stage
-from raypipe.report.report import FaultCount, StepLine
+from raypipe.report.report import FaultCount, RunFolder, StepLine
 from raypipe.store import Store
+from raypipe.store.layout import ANSWER_KEYS, MANIFESTS
 
 FORMAT = 2
-NAME = "manifest.json"
-_RUNS, _ANSWERS = "_runs/manifests", "_runs/answers"
 
 Kind = Literal["model", "prompt", "parameter"]
 
@@ -236,11 +235,11 @@ def write(store: Store, manifest: Manifest, keys: Sequence[AnswerKey], folder: P
     rows = pa.Table.from_pylist([dataclasses.asdict(k) for k in keys], schema=_KEYS)
     with pa.ipc.new_file(sink, rows.schema) as writer:
         writer.write_table(rows)
-    store.files.write(f"{_ANSWERS}/{manifest.run}.arrow", sink.getvalue().to_pybytes())
+    store.files.write(f"{ANSWER_KEYS}/{manifest.run}.arrow", sink.getvalue().to_pybytes())
     text = json.dumps(to_json(manifest), allow_nan=False, indent=1) + "\n"
     order = f"{int(manifest.finished * 1000):015d}"  # names sort by time
-    store.files.write(f"{_RUNS}/{order}-{manifest.run}.json", text.encode())
-    with replaced(folder / NAME) as out:
+    store.files.write(f"{MANIFESTS}/{order}-{manifest.run}.json", text.encode())
+    with replaced(RunFolder(folder).manifest) as out:
         out.write(text)
 
 
@@ -251,7 +250,7 @@ _KEYS = pa.schema(
 
 def read(folder: Path) -> Manifest:
     """The manifest of a run's folder. Raises DataError if there is none: the run did not finish."""
-    path = folder / NAME
+    path = RunFolder(folder).manifest
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as e:
@@ -262,25 +261,25 @@ def read(folder: Path) -> Manifest:
 def recent(store: Store, most: int) -> list[Manifest]:
     """The last finished runs of a store, the latest first."""
     found: list[Manifest] = []
-    for name in reversed(store.files.names(_RUNS)[-most:]):
-        raw = store.files.read(f"{_RUNS}/{name}")
+    for name in reversed(store.files.names(MANIFESTS)[-most:]):
+        raw = store.files.read(f"{MANIFESTS}/{name}")
         if raw is not None:  # forgotten meanwhile
-            found.append(_parsed(raw.decode(), f"{store.uri}/{_RUNS}/{name}"))
+            found.append(_parsed(raw.decode(), f"{store.uri}/{MANIFESTS}/{name}"))
     return found
 
 
 def find(store: Store, run: str) -> Manifest | None:
     """The manifest of one run; None if the store does not know it."""
-    for name in store.files.names(_RUNS):
+    for name in store.files.names(MANIFESTS):
         if name.endswith(f"-{run}.json"):
-            raw = store.files.read(f"{_RUNS}/{name}")
+            raw = store.files.read(f"{MANIFESTS}/{name}")
             return _parsed(raw.decode(), name) if raw is not None else None
     return None
 
 
 def answer_keys(store: Store, run: str) -> dict[str, AnswerKey]:
     """Question id -> its answer in a finished run; nothing for a run that the store does not know."""
-    raw = store.files.read(f"{_ANSWERS}/{run}.arrow")
+    raw = store.files.read(f"{ANSWER_KEYS}/{run}.arrow")
     if raw is None:
         return {}
     return {r["question"]: AnswerKey(**r) for r in pa.ipc.open_file(raw).read_all().to_pylist()}
