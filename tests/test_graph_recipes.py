@@ -39,7 +39,7 @@ class Kit(LocalKit):
 
     def __init__(self, script=echo):
         super().__init__(None, "transformers", clock=lambda: 0.0)  # of traces
-        self.llm = Scripted(script, context=9000)
+        self.llm = Scripted(script, max_model_len=9000)
 
     def generator(self, model):
         return self.llm.generate

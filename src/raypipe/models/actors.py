@@ -69,22 +69,22 @@ class EngineRaised(RaypipeError):
     """An engine raised where it should have given a fault: a defect, and no row's fault."""
 
 
-def pause_s(births: Sequence[float], now: float, longest: float = LONGEST_PAUSE_S) -> float:
-    """How long an engine that was born at these times (the last is now) waits before it is made again.
+def pause_s(starts: Sequence[float], now: float, longest: float = LONGEST_PAUSE_S) -> float:
+    """Seconds that an engine started at these times (the last is now) waits before it is made again.
 
     >>> [pause_s([0.0] * n, 1.0) for n in (1, 2, 3, 5, 9)], pause_s([0.0, 1.0, 2000.0], 2000.0)
     ([0.0, 1.0, 2.0, 8.0, 60.0], 0.0)
     """
-    restarts = sum(now - born < WINDOW_S for born in births) - 1
+    restarts = sum(now - start < WINDOW_S for start in starts) - 1
     return 0.0 if restarts < 1 else min(longest, 2.0 ** (restarts - 1))
 
 
-def _born(name: str, longest: float) -> float:
-    """Notes in the cluster that the engine of a name begins, and says how long it should wait before."""
-    key, now = f"raypipe-born-{name}", time.time()
-    births = [*json.loads(_internal_kv_get(key) or b"[]"), now][-RESTARTS:]
-    _internal_kv_put(key, json.dumps(births), overwrite=True)
-    return pause_s(births, now, longest)
+def _record_start(name: str, longest: float) -> float:
+    """Records the start of a named engine in the cluster; returns the seconds to wait before it."""
+    key, now = f"raypipe-starts-{name}", time.time()
+    starts = [*json.loads(_internal_kv_get(key) or b"[]"), now][-RESTARTS:]
+    _internal_kv_put(key, json.dumps(starts), overwrite=True)
+    return pause_s(starts, now, longest)
 
 
 def _suspect(name: str, call: str) -> None:
@@ -217,8 +217,8 @@ def start_actor(
         max_restarts=RESTARTS,
         max_task_retries=1,
     )
-    hands = functools.partial(_born, name, longest_pause_s), functools.partial(_suspect, name)
-    return Client(actor.remote(make, *hands), name)
+    callbacks = functools.partial(_record_start, name, longest_pause_s), functools.partial(_suspect, name)
+    return Client(actor.remote(make, *callbacks), name)
 
 
 def start(name: str, make: Make, place: Resources, longest_pause_s: float = LONGEST_PAUSE_S) -> Client:

@@ -25,7 +25,7 @@ from raypipe.core.protocols import Index, Model
 from raypipe.core.records import Fault, Question, digest
 from raypipe.memo.disk import StoreMemo
 from raypipe.models.kit import LocalKit
-from raypipe.models.load import EndpointAddress, Engine, EngineLimits
+from raypipe.models.load import Backend, EndpointAddress, EngineLimits
 from raypipe.recipes.executor import CorpusExecutor, QuestionExecutor, StageCounters, StageError, fine
 from raypipe.recipes.recipe import Recipe, row_key
 from raypipe.store import ANSWERS, FAULTS, Store, with_chunkless, write_part
@@ -126,7 +126,7 @@ class WorkerConfig:
     """Configuration of a worker process: everything that decides speed and no result."""
 
     store: str  # URI
-    engine: Engine
+    engine: Backend
     device: str
     threads: int  # of a model on a CPU
     # Model identity -> names in Ray; None: this process starts an engine of its own.
@@ -138,7 +138,7 @@ class WorkerConfig:
     def kit(self, index: Index | None) -> LocalKit:
         return LocalKit(
             index, self.engine, self.device, self.threads,
-            engines=self.engines, endpoints=self.endpoints, room=self.engine_limits,
+            engines=self.engines, endpoints=self.endpoints, engine_limits=self.engine_limits,
         )  # fmt: skip
 
 
