@@ -13,7 +13,7 @@ from raypipe.evaluation.dead_letters import DeadLetters, dead_letters
 from raypipe.evaluation.evaluate import questions_of
 from raypipe.pipeline.driver import Pipeline, TaskSizes, inline
 from raypipe.pipeline.tasks import WorkerConfig
-from raypipe.recipes.serialize import from_plain
+from raypipe.recipes.serialize import description
 from raypipe.report.progress import Progress
 from raypipe.report.report import JSON_FORMAT
 from raypipe.runs import explain
@@ -87,6 +87,6 @@ def faults(run: str | Path) -> FaultsResult:
         WorkerConfig(store.uri, "transformers", manifest.device, 1),
         Progress(sys.stderr, silent=True),
     )
-    pipeline = Pipeline(store, from_plain(manifest.recipe), place, TaskSizes(1, 1), inline, silent)
+    pipeline = Pipeline(store, description(manifest.recipe), place, TaskSizes(1, 1), inline, silent)
     questions = questions_of(pipeline, sorted(answer_keys(store, manifest.run)), None)
     return FaultsResult(manifest.run, dead_letters(pipeline, questions, {}))

@@ -46,13 +46,14 @@ class StageRecord:
 
     half: Literal["corpus", "question"]
     name: str
-    step: str  # class
+    step: str  # class; its path, where it comes from outside
     version: int
     digest: str
     chain: str  # digest of the stage and of all stages that what it reads comes from
     when: str  # canonical
     writes: tuple[str, ...]
     fields: Mapping[str, FieldRecord]
+    source: str = ""  # digest of the source file of a step from outside; "": raypipe ships it
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,13 +134,14 @@ def _describe(half: Literal["corpus", "question"], stage: Stage[Any], chain: str
     return StageRecord(
         half=half,
         name=stage.name,
-        step=type(step).__name__,
+        step=stage.kind(),
         version=step.version,
         digest=stage.digest(),
         chain=chain,
         when=stable(dict(stage.when)),
         writes=tuple(sorted(step.writes())),
         fields={f.name: _field(f.name, getattr(step, f.name)) for f in dataclasses.fields(step)},
+        source="" if stage.plugin is None else stage.plugin.source,
     )
 
 
@@ -186,7 +188,7 @@ class Difference:
 
     stage: str
     kind: Literal["model", "prompt", "parameter", "version"]
-    field: str  # field, "when", "version" or "step"
+    field: str  # field, "when", "version", "source" or "step"
     before: str  # "" where there was no such stage
     after: str  # "" where there is none now
 
@@ -207,6 +209,8 @@ def _difference(old: StageRecord | None, new: StageRecord) -> Difference | None:
         return None
     if old.version != new.version:
         return Difference(new.name, "version", "version", str(old.version), str(new.version))
+    if old.source != new.source:
+        return Difference(new.name, "version", "source", old.source, new.source)
     for name, now in sorted(
         new.fields.items(), key=lambda f: ("model", "prompt", "parameter").index(f[1].kind)
     ):

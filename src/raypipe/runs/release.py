@@ -21,7 +21,7 @@ from raypipe.core.digests import model_identity
 from raypipe.core.errors import ConfError, RaypipeError
 from raypipe.pipeline.driver import passages_table, texts_table, vectors_table
 from raypipe.recipes.recipe import Recipe
-from raypipe.recipes.serialize import from_plain
+from raypipe.recipes.serialize import description
 from raypipe.runs.manifest import Manifest, to_json
 from raypipe.store import Store, StoreError
 from raypipe.store.index import IndexSpec, Pinned
@@ -58,7 +58,7 @@ class Release:
     def opened(self, store: Store) -> tuple[Recipe, IndexSpec]:
         """The recipe, and the tables to search at its versions. Raises ConfError where this raypipe would
         compute something else by it."""
-        recipe = from_plain(self.recipe)
+        recipe = description(self.recipe)
 
         def at(table: str) -> Pinned:
             return Pinned(table, self.tables[table])
