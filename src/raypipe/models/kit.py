@@ -161,7 +161,7 @@ class LocalKit:
     async def stream(
         self, model: Model, chat: Chat, sampling: Sampling, adapter: str | None = None
     ) -> AsyncIterator[str | Generated | Fault]:
-        """Streams a reply: its pieces, if this process has the model's engine, then the reply or its fault."""
+        """Streams a reply: pieces, if this process has the engine, then the whole reply or its fault."""
         generate = self.generator(model)
         if own := self._own.get(_key(model)):
             from raypipe.models.engine import EngineDied

@@ -30,7 +30,7 @@ KEPT = 16384  # prefixes in one process, the least recently used are dropped fir
 
 
 def prefixes(chat: Chat) -> tuple[str, str]:
-    """What chats about the same evidence have in common: how the first thing that a user says begins, at two
+    """The prefixes that chats about the same evidence share: the first user message's beginning, at two
     lengths, the longer first. Questions whose lengths differ share at least the shorter one."""
     text = next((m.content for m in chat if m.role == "user"), "")
     fitting = [h for h in HEADS if h <= (1 - TAIL) * len(text)]
