@@ -34,7 +34,6 @@ def here(local_ray):
 
 @pytest.fixture(scope="module")
 def actors():
-    from raypipe.models import actors
 
     return actors
 
