@@ -78,7 +78,7 @@ async def alone(model: Model, calm: list[str], before: set[int]) -> tuple[int, i
 
     Calls in flight must end as a fault that says so, and the next call starts another engine. Returns the
     number of rows with that fault, and the number of rows that were equal when sent again."""
-    kit = LocalKit(None, room=ROOM)
+    kit = LocalKit(None, engine_limits=ROOM)
     generate = kit.generator(model)
     try:
         await generate(chats(1, 1), Sampling(max_tokens=1))
@@ -101,7 +101,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as temporary:
         rng = random.Random(0)
         built = standins.build(Path(temporary), [sentence(rng) for _ in range(2000)])
-        entry = {"kind": "generator", "loader": "vllm", "path": str(built.chat), "max_tokens": 4096}
+        entry = {"kind": "generator", "loader": "vllm", "path": str(built.chat), "max_model_len": 4096}
         model = catalog.read({"drill": entry}, Path(temporary) / "models.yaml").model("drill")
         os.environ.update(RAY_AUTH_MODE="disabled", RAY_USAGE_STATS_ENABLED="0")
         ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False)

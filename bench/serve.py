@@ -170,7 +170,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def filled(folder: Path, recipe: Recipe, count: int, pages: int) -> tuple[list[Question], Store]:
-    """A store with an invented data set, indexed."""
+    """A store with an invented dataset, indexed."""
     synth.write(folder / "world", count, pages=pages, seed=7, page_chars=3000)
     store = Store.create(str(folder / "store"))
     with Progress(io.StringIO(), silent=True) as progress:

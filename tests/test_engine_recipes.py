@@ -295,7 +295,7 @@ def test_the_same_recipe_through_an_openai_server_gives_equal_answers(
 ):
     tree = yaml.safe_load(standins.read_text())
     tree["llama-3-8b"] = {
-        "kind": "generator", "loader": "openai", "endpoint": "here", "model": "tiny", "max_tokens": 8192,
+        "kind": "generator", "loader": "openai", "endpoint": "here", "model": "tiny", "max_model_len": 8192,
         "tokenizer": "llama-2-tokens",
     }  # fmt: skip
     file = standins.with_name("models.openai.yaml")

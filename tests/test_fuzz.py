@@ -9,6 +9,8 @@ from raypipe.models.kit import LocalKit
 from raypipe.serving.access import ApiKeys, ServerConfig
 from raypipe.serving.answerer import Answerer
 
+pytestmark = pytest.mark.slow
+
 schemathesis = pytest.importorskip("schemathesis", reason="schemathesis is not installed")
 # It loads this when first used, and pytest parses it then: beside other threads Python 3.11 may fail at that.
 pytest.importorskip("schemathesis.specs.openapi.schemas", reason="schemathesis is not installed")

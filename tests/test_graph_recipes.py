@@ -24,10 +24,14 @@ from raypipe.models.scripted import Scripted, echo
 from raypipe.recipes.executor import QuestionExecutor, build
 from raypipe.store.index import MemoryIndex
 
+pytestmark = pytest.mark.slow
+
 HERE = Path(__file__).parent
 CONF = Conf((HERE.parent / "conf",))
 MODELS = str(HERE / "fake_models.yaml")
 WEB = ("dense", "fuse", "rerank", "generate:web")
+CORPORA = {}
+"""Corpus steps and sources -> what is built of them, once."""
 
 
 class Kit(LocalKit):
@@ -35,7 +39,7 @@ class Kit(LocalKit):
 
     def __init__(self, script=echo):
         super().__init__(None, "transformers", clock=lambda: 0.0)  # of traces
-        self.llm = Scripted(script, context=9000)
+        self.llm = Scripted(script, max_model_len=9000)
 
     def generator(self, model):
         return self.llm.generate
@@ -47,7 +51,10 @@ def answered(name, rows, graphs, kit, memo=None, batch=50):
     sources = [s for r in rows for s in readers.unseen(r.sources, seen)]
 
     async def run():
-        corpus = await build(recipe, kit, arrow.corpus_table(sources))
+        key = (repr(recipe.corpus), *seen)
+        if key not in CORPORA:
+            CORPORA[key] = await build(recipe, kit, arrow.corpus_table(sources))
+        corpus = CORPORA[key]
         vectors = {model_identity(m): corpus.vectors[m.name] for m in recipe.embedders()}
         ask = QuestionExecutor(
             recipe, kit.with_index(MemoryIndex(corpus.texts, corpus.passages, vectors)), memo

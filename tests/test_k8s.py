@@ -26,6 +26,8 @@ from raypipe.core import config as conf
 from raypipe.core.config import Where
 from raypipe.serving.access import ServerConfig
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[1]
 K8S = ROOT / "k8s"
 IN_IMAGE = "/opt/raypipe/"  # where the checkout lies

@@ -99,7 +99,7 @@ def test_one_row_in_a_thousand_that_kills_stops_or_fills_its_worker_costs_one_ro
         return pools.run_tasks(Poisoned(fill, poison, how, str(diary), fill.worker), parts, pool, limits)
 
     pipe = replace(pipe, runner=runner)
-    pipe._texts(ids, _done())
+    pipe.build(pipe.texts_build(ids), _done())
     assert pipe.store.missing(pipe.texts_table, "source", ids) == [poison]
     reason = {"segfault": "crash", "hang": "timeout", "memory": "crash"}[how]
     assert stored_faults(pipe) == [(poison, reason, 3, False)]
@@ -109,9 +109,9 @@ def test_one_row_in_a_thousand_that_kills_stops_or_fills_its_worker_costs_one_ro
 
 
 def _done():
-    from raypipe.pipeline.driver import Done
+    from raypipe.pipeline.counters import RunCounters
 
-    return Done()
+    return RunCounters()
 
 
 def test_what_a_caller_can_mend_ends_the_run_at_once_with_its_own_type(sources, tmp_path, local_ray, pools):
@@ -123,7 +123,8 @@ def test_what_a_caller_can_mend_ends_the_run_at_once_with_its_own_type(sources, 
         return pools.run_tasks(wrong, parts, pools.Pool(actors=1, cpus=0.5))
 
     with pytest.raises(ConfError, match="the setup is wrong"):
-        replace(pipe, runner=runner)._texts(ids, _done())
+        cut = replace(pipe, runner=runner)
+        cut.build(cut.texts_build(ids), _done())
     assert (tmp_path / "diary").read_text().split() == ["100"]
 
 

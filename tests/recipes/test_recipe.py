@@ -182,7 +182,7 @@ def test_a_variant_is_the_recipe_with_what_it_sets_and_nothing_else(tmp_path):
     [
         ({"set": {"dens.top": 7}}, "set: 'dens.top': no stage 'dens'; did you mean 'dense'?"),
         ({"set": {"dense.topp": 7}}, "dense: unknown field 'topp'; did you mean 'top'?"),
-        ({"set": [1]}, "expected `like`, the name of a recipe, and `set`"),
+        ({"set": [1]}, "expected like, the name of a recipe, and set"),
         ({"question": []}, "unknown field 'question' of a variant"),
         ({"like": "weknow-750"}, "like: 'weknow-750' is a variant itself"),
         ({"like": "weknw"}, "no 'weknw' under recipes/"),

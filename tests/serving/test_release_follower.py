@@ -19,6 +19,8 @@ from raypipe.serving.answerer import NotReady
 from raypipe.serving.release_follower import POLL_S, REOPEN_S, ReleaseFollower
 from raypipe.store import Store
 
+pytestmark = pytest.mark.slow
+
 SURE = FAKES.replace("fitted: local-extract}", "fitted: local-extract, threshold: 0.0}")
 OTHER = SURE.replace("hash-embedder", "other-embedder").replace("top: 10}", "top: 3}")
 

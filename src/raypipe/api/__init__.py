@@ -18,6 +18,7 @@ EXPORTS = {
         "api.run": ("answer", "evaluate", "index", "reprocess"),
         "api.scores": ("score_crag", "score_ranking"),
         "api.session": ("Session", "load_recipe"),
+        "api.steps": ("check_step",),
         "core.errors": ("RaypipeError",),
         "store": ("Store",),
     }.items()

@@ -79,7 +79,8 @@ class _All(Catalog):
             weights = f"missing:{name}"
             return Model(
                 name, entry.kind, entry.loader, entry.repo, entry.revision or "", entry.path, weights,
-                dim=entry.dim, max_tokens=entry.max_tokens, adapters=adapters,
+                dim=entry.dim, max_tokens=entry.max_tokens, max_model_len=entry.max_model_len,
+                adapters=adapters,
             )  # fmt: skip
 
 

@@ -1,8 +1,8 @@
-"""Public data as sentences: built once from the CSV files that are published, then looked up by year or name.
+"""Public data as sentences: built once from published CSV files, then looked up by year or name.
 
 Four kinds (db3, the public-data pathway): Oscar nominations and Grammy winners by year, films of MovieLens by
 title, shares by ticker and company. The table is one Parquet file: a text, its year or its names. Knows the
-published columns. Does not know which questions it is good for (`steps.facts`).
+published columns. Does not know which questions it serves (`steps.facts`).
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ class Fact:
 
 @dataclass(frozen=True, slots=True)
 class BuildSummary:
-    """What building came to."""
+    """Counts of a build."""
 
     facts: int
     lines: int  # of the CSV, without its header
-    skipped: int  # lines without what their kind needs
+    skipped: int  # lines that lack a required column
 
 
 def build(source: Path, kind: Kind, out: Path, credits: Path | None = None) -> BuildSummary:
-    """Writes the table of a CSV file. `credits` is MovieLens' other file, with casts and crews.
+    """Builds the table from a CSV file. `credits` is MovieLens' other file, with casts and crews.
 
-    Raises DataError for a file that is no such CSV.
+    Raises DataError for a file that lacks the expected columns.
     """
     if credits is not None and kind != "movielens":
         raise ConfError(f"--credits {credits}: expected with --kind movielens alone")
@@ -306,7 +306,7 @@ def _named_texts(rows: Sequence[tuple[str, tuple[str, ...]]], company: bool) -> 
 
 
 def open_facts(ref: FactsRef) -> FactsTable:
-    """The table of an entry. Raises ConfError for an entry without a location, DataError for no table."""
+    """Opens an entry's table. Raises ConfError for an entry without a location, DataError without a table."""
     if not ref.where:
         raise ConfError(
             f"public data {ref.name!r}: expected to be told where they lie, as --graph {ref.name}=FILE; "
@@ -319,7 +319,7 @@ def open_facts(ref: FactsRef) -> FactsTable:
 
 
 def facts_version(path: Path) -> str:
-    """Names what is in a table. Raises DataError for a file that is none."""
+    """The digest of a table. Raises DataError for a file that is none."""
     _read(path)
     return f"facts:{hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()}"
 

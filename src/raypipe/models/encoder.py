@@ -64,7 +64,7 @@ def check(model: Model, net: Any, tokenizer: Any) -> None:
     held = {name.removeprefix(prefix) for name in folder.weight_names(Path(model.path))}
     held |= {name.replace(old, new) for old, new in older.items() for name in held}
     wanted = [name.removeprefix(prefix) for name, _ in net.named_parameters()]
-    pooler_is_used = model.loader == "flag-reranker"
+    pooler_is_used = model.loader == "flagembedding-reranker"
     missing = [n for n in wanted if n not in held and (pooler_is_used or not n.startswith("pooler."))]
     if missing:
         raise ConfError(
@@ -83,7 +83,7 @@ def check(model: Model, net: Any, tokenizer: Any) -> None:
         raise ConfError(
             f"model {model.name!r}: max_tokens is {model.max_tokens}, but the model has room for {room}"
         )
-    if model.loader == "flag-reranker" and net.config.num_labels != 1:
+    if model.loader == "flagembedding-reranker" and net.config.num_labels != 1:
         raise ConfError(
             f"model {model.name!r}: a reranker has one output, this one has {net.config.num_labels}. "
             f"It may be a classifier"
@@ -104,7 +104,7 @@ class Encoder:
     """A network with its tokenizer, on one device."""
 
     def __init__(self, model: Model, device: str) -> None:
-        kind = AutoModelForSequenceClassification if model.loader == "flag-reranker" else AutoModel
+        kind = AutoModelForSequenceClassification if model.loader == "flagembedding-reranker" else AutoModel
         with folder.opened(model) as path:
             self.tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
             self.net = kind.from_pretrained(

@@ -189,7 +189,7 @@ class Engine:
             )
         except Exception as e:
             return fault("unrenderable", f"the chat template refuses this chat: {e}")
-        tokens, room = len(prompt["prompt_token_ids"]), self.setup.context
+        tokens, room = len(prompt["prompt_token_ids"]), self.setup.max_model_len
         if tokens + sampling.max_tokens > room:
             return fault(
                 "prompt_too_long",

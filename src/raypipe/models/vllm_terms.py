@@ -23,7 +23,7 @@ def arguments(setup: EngineSetup) -> dict[str, Any]:
             # A prompt prefilled in two steps would kill vLLM's CPU worker if its sampling has a seed: it
             # rewinds the seed's generator, which CPU generators cannot.
             "enable_chunked_prefill": False,
-            "max_num_batched_tokens": max(2048, setup.context),
+            "max_num_batched_tokens": max(2048, setup.max_model_len),
         }
     if setup.tensor_parallel > 1:
         room |= {"tensor_parallel_size": setup.tensor_parallel, "distributed_executor_backend": "mp"}
@@ -34,7 +34,7 @@ def arguments(setup: EngineSetup) -> dict[str, Any]:
         "model": setup.folder,
         "dtype": setup.dtype,
         "quantization": setup.quantization or None,
-        "max_model_len": setup.context,
+        "max_model_len": setup.max_model_len,
         "max_num_seqs": setup.max_num_seqs,
         "load_format": "safetensors",  # pickles beside them are not opened
         "trust_remote_code": False,

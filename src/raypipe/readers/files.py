@@ -1,4 +1,4 @@
-"""Paths to byte streams: which files are meant, parts of split ones in order, packing taken off under caps.
+"""Paths to byte streams: chooses files, joins split ones in order, unpacks under limits.
 
 Knows file names, bz2 and gzip, nothing of what is inside: archives are in `tar.py`, lines in `lines.py`.
 A name says what a file is, its first bytes must agree, and all short of a whole archive raises DataError.
@@ -176,7 +176,7 @@ def _inflate(raw: Iterator[bytes], source: Input, limits: ReaderLimits) -> Itera
             if given > limits.inflated_bytes or given > max(limits.ratio_free_bytes, taken * limits.ratio):
                 raise DataError(
                     f"{source.name}: {taken:,} bytes unpack to more than {given:,}; expected at most "
-                    f"{limits.ratio} times as many and {limits.inflated_bytes:,} in all. This is no data set."
+                    f"{limits.ratio} times as many and {limits.inflated_bytes:,} in all. This is no dataset."
                 )
             if piece:
                 yield piece

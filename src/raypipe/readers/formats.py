@@ -1,4 +1,4 @@
-"""Files of a data set to rows of records, streamed: `for row in open(paths, "crag", counts)`.
+"""Files of a dataset to rows of records, streamed: `for row in open(paths, "crag", counts)`.
 
 Each format's module opens with one literal record. Nothing is held but the line in hand and a digest per id.
 """

@@ -1,4 +1,4 @@
-"""A recipe: one system as data. Two lists of frozen steps, their gates, and the digests that name them.
+"""A recipe: a system as data, two lists of frozen steps with their gates and digests.
 
 *What* is computed stands here and nowhere else. Batch sizes, actors, GPUs, paths and addresses are not here:
 they stand in the cluster file and change nothing in a digest.
@@ -17,9 +17,10 @@ from raypipe.core import config
 from raypipe.core.config import Resolve, Where, did_you_mean
 from raypipe.core.digests import stable
 from raypipe.core.errors import ConfError
+from raypipe.core.plugins import Plugin, is_path
 from raypipe.core.protocols import CorpusStep, GraphRef, Model, Step
 from raypipe.core.records import Question, SourceKind, digest
-from raypipe.recipes.contract import decides, embedder_of, named_by, source_kinds, table_of
+from raypipe.recipes.contract import decides, embedder_of, named_by, source_kinds, step_class, table_of
 from raypipe.steps.bm25 import Bm25
 from raypipe.steps.decide import Decide
 from raypipe.steps.demote import Demote
@@ -78,12 +79,22 @@ class Stage(Generic[S]):
     name: str  # the verb; with its `into` where that says more: "fuse:final"
     step: S
     when: Mapping[str, Labels] = field(default_factory=dict)  # reply -> labels let in
+    plugin: Plugin | None = None  # where the step's class comes from; None: raypipe ships it
+    written: str = ""  # digest that a manifest has of the stage, if its class was not imported
+
+    def kind(self) -> str:
+        """What names the class of its step: its name, or its path if it comes from outside."""
+        return type(self.step).__name__ if self.plugin is None else self.plugin.path
 
     def digest(self) -> str:
-        """Names everything that decides what this stage puts out: class, version, fields and gate."""
+        """Names everything that decides what this stage puts out: class, version, fields and gate, and the
+        source of a class from outside."""
+        if self.written:
+            return self.written
         step: Any = self.step
         fields = {f.name: getattr(step, f.name) for f in dataclasses.fields(step)}
-        return digest(type(step).__name__, stable(step.version), stable(fields), stable(dict(self.when)))
+        source = () if self.plugin is None else (self.plugin.source,)
+        return digest(self.kind(), stable(step.version), stable(fields), stable(dict(self.when)), *source)
 
     def admits(self, question: Question) -> bool:
         """True if every reply that the gate names has a label in its list."""
@@ -195,25 +206,25 @@ def load(path: Path, resolve: Resolve, find: Callable[[str], Path] | None = None
 
 
 def _variant(tree: Mapping[str, Any], where: Where, find: Callable[[str], Path]) -> dict[str, Any]:
-    """The tree of the recipe that a variant is `like`, with the fields that it `set`s, as `stage.field`."""
+    """The tree of the recipe that a variant is like, with the fields that it sets, named stage.field."""
     for key in tree:
         if key not in ("about", "like", "set"):
             raise where.error(
                 f"unknown field {key!r} of a variant; {did_you_mean(str(key), ('about', 'like', 'set'))}"
             )
     if not isinstance(tree["like"], str) or not isinstance(tree.get("set"), dict):
-        raise where.error("expected `like`, the name of a recipe, and `set`, a mapping of stage.field")
+        raise where.error("expected like, the name of a recipe, and set, a mapping of stage.field")
     whole = config.read_yaml(find(tree["like"]))
     if "like" in whole:
         raise where.at("like").error(f"{tree['like']!r} is a variant itself; expected a whole recipe")
     stages: dict[str, dict[str, Any]] = {}
-    for half in ("corpus", "question"):
-        found = [(dict(i) if isinstance(i, dict) else {i: {}}) for i in whole.get(half, [])]
-        whole[half] = found
-        for item in found:
+    for half, table in (("corpus", CORPUS_STEPS), ("question", QUESTION_STEPS)):
+        whole[half] = [dict(i) if isinstance(i, dict) else {i: {}} for i in whole.get(half, [])]
+        for item in whole[half]:
             (verb, fields), *_ = item.items()
             item[verb] = dict(fields or {})
-            stages[_stage_name(verb, item[verb], stages)] = item[verb]
+            _, plugin = _class(verb, table, where.at("like"))
+            stages[_stage_name(verb if plugin is None else plugin.name, item[verb], stages)] = item[verb]
     for name, value in tree["set"].items():
         stage, _, field_name = str(name).rpartition(".")
         if stage not in stages:
@@ -254,13 +265,25 @@ def _stages(
                 f"expected one step, as `- verb: {{field: value}}`, found {config.kind_of(item)}"
             )
         (verb, fields), *_ = item.items()
-        if verb not in table:
-            raise here.error(f"unknown step {verb!r}; {did_you_mean(str(verb), table)}")
+        cls, plugin = _class(verb, table, here)
         fields = dict(fields or {})
         when = _gate(fields.pop("when", {}), here.at(verb).at("when"))
-        step = config.build(table[verb], fields, here.at(verb), resolve)
-        stages.append(Stage(_stage_name(verb, fields, {s.name for s in stages}), step, when))
+        step = config.build(cls, fields, here.at(verb), resolve)
+        name = _stage_name(verb if plugin is None else plugin.name, fields, {s.name for s in stages})
+        stages.append(Stage(name, step, when, plugin))
     return tuple(stages)
+
+
+def _class(verb: Any, table: Mapping[str, type[Any]], where: Where) -> tuple[type[Any], Plugin | None]:
+    """The class of a verb of the table, or of one from outside."""
+    if is_path(verb):
+        try:
+            return step_class(verb)
+        except ConfError as e:
+            raise where.error(str(e)) from e
+    if verb not in table:
+        raise where.error(f"unknown step {verb!r}; {did_you_mean(str(verb), table)}")
+    return table[verb], None
 
 
 def _stage_name(verb: str, fields: Mapping[str, Any], taken: Collection[str]) -> str:

@@ -11,10 +11,10 @@ from rich.text import Text
 
 from raypipe.metrics.ranking import MAP_CUT_20_MIN, MEASURES
 from raypipe.report.page import seconds, share, signed, told_apart
-from raypipe.report.report import Outputs
+from raypipe.report.report import RunFolder
 
 
-def print_report(console: Console, report: Mapping[str, Any], outputs: Outputs) -> None:
+def print_report(console: Console, report: Mapping[str, Any], folder: RunFolder) -> None:
     """A run (`report.to_json`): scores, steps, faults, and where its files are."""
     console.print(Text(f"{report['recipe']}, run {report['run']}, {seconds(report['seconds'])}", "bold"))
     pages = f"{report['distinct_pages']} distinct pages ({report['empty_pages']} empty)"
@@ -51,7 +51,7 @@ def print_report(console: Console, report: Mapping[str, Any], outputs: Outputs) 
             again = "yes" if f["transient"] else "no"
             faults.add_row(Text(f["step"]), Text(f["reason"]), again, str(f["rows"]))
         console.print(faults)
-    for path in (outputs.report, outputs.predictions, outputs.page):
+    for path in (folder.report, folder.predictions, folder.page):
         console.print(Text(str(path)), soft_wrap=True)
 
 
@@ -157,3 +157,25 @@ def _scores(console: Console, found: Mapping[str, Any]) -> None:
         rest = f"whatever a judge says, the score over all {found['total']} is"
         console.print(Text("Unscored questions need a judge (--judge MODEL) or could not be done:"))
         console.print(Text(f"{rest} between {signed(low)} and {signed(high)}."))
+
+
+LOCKS = {
+    "same": "puts out what is locked in {}",
+    "none": "not locked; --lock writes its line in {}",
+    "written": "locked in {}",
+    "moved": "puts out something else than {} has for its version: raise the version, then --lock",
+}
+
+
+def print_step_check(console: Console, found: Mapping[str, Any]) -> None:
+    """Which laws a step keeps, what it declares, and how it compares with its lock."""
+    console.print(Text(f"{found['step']}, a {found['half']} step, version {found['version']}", "bold"))
+    shown = grid("law", "holds", "found")
+    for c in found["laws"]:
+        shown.add_row(c["law"], "yes" if c["holds"] else "no", Text(c["detail"]))
+    console.print(shown)
+    for what in ("reads", "writes"):
+        console.print(Text(f"{what}: {', '.join(found[what]) or 'nothing'}"), soft_wrap=True)
+    if not found["bounded"]:
+        console.print("bound: none, so a plan cannot say how many calls it makes")
+    console.print(Text(f"lock: {LOCKS[found['lock']].format(found['lock_file'])}"), soft_wrap=True)

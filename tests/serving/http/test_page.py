@@ -7,7 +7,6 @@ Skipped where Debian's Chromium or playwright is not installed: `apt-get install
 import asyncio
 import json
 import os
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,9 +17,6 @@ from raypipe.models.kit import LocalKit
 from raypipe.serving.access import ApiKeys
 from raypipe.serving.answerer import Answerer
 
-api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: the extra `test`")
-CHROMIUM = shutil.which("chromium")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
 KEY = "a-key-with-length"
 SHOTS = os.environ.get("RAYPIPE_SCREENSHOTS")  # a folder that gets pictures for the documentation
 
@@ -34,14 +30,6 @@ class Slow(Answerer):
             listener.on_draft("a draft <b>not the answer</b>")
             await asyncio.sleep(30)
         return await super().answer(request, listener)
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="module")
