@@ -304,7 +304,7 @@ def _shared(model: Model, engines: Mapping[str, Sequence[str]]) -> Generator:
             f"model {model.name!r}: no engine was started for it. Jobs start engines, `raypipe ask` its own; "
             f"a run in one process has none"
         )
-    from raypipe.models.actors import find
+    from raypipe.models.engine_actors import find
 
     return routed([find(name).generate for name in names])
 
