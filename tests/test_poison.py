@@ -224,7 +224,7 @@ def test_rows_in_are_rows_done_dead_letters_and_rows_to_do_and_a_retry_does_them
     of = kinds["questions"]
     assert (of.rows, of.done, of.failed, of.pending) == (6, 5, 1, 0)
     check(Budget(), lost)
-    with pytest.raises(FaultBudgetExceeded, match="1 of 6 questions could not be done, 0 may be") as over:
+    with pytest.raises(FaultBudgetExceeded, match="1 of 6 questions failed, 0 may fail") as over:
         check(Budget(share=0.1, rows=0), lost)
     assert "cannot read this one" in str(over.value) and "--retry-faults" in str(over.value)
     assert FaultBudgetExceeded.exit_code == 6
@@ -249,7 +249,7 @@ def test_too_many_faults_are_exit_code_6_after_everything_else_is_stored(world, 
     args += ["--out", str(tmp_path / "out")]
     assert main([*args, "--cluster", str(tmp_path / "strict.yaml")]) == 6
     said = capsys.readouterr().err
-    assert "sources could not be done, 0 may be" in said and "not_html" in said
+    assert "sources failed, 0 may fail" in said and "not_html" in said
     assert json.loads((tmp_path / "out" / "report.json").read_text())["n_unscored"] == 0
     assert main(["faults", str(tmp_path / "out"), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -260,7 +260,7 @@ def test_too_many_faults_are_exit_code_6_after_everything_else_is_stored(world, 
         "questions": (0, 0),
     }
     assert main(args) == 0, "within the budget of the laptop's file"
-    assert "planned, 0 made" in capsys.readouterr().out
+    assert "planned, 0 computed" in capsys.readouterr().out
     assert main([*args, "--retry-faults"]) == 0
     capsys.readouterr()
     assert main(["faults", str(tmp_path / "out"), "--json"]) == 0

@@ -301,9 +301,9 @@ def test_what_an_earlier_attempt_did_is_said_on_the_console_and_on_the_page(tmp_
     report = replace(report, resumed=3, steps=steps)
     screen, out = console()
     print_report(screen, to_json(report), written_to(tmp_path, report, QUESTIONS, rows))
-    assert "did 3 parts; of what was asked: parse 2" in " ".join(out.getvalue().split())
+    assert "finished 3 tasks; they computed: parse 2" in " ".join(out.getvalue().split())
     page = " ".join((tmp_path / "report.html").read_text().split())
-    assert "did 3 parts. Of what was asked, it asked parse 2." in page
+    assert "finished 3 tasks. They computed parse 2." in page
 
 
 def test_scores_of_files_are_printed_with_what_was_left_out() -> None:
@@ -315,6 +315,6 @@ def test_scores_of_files_are_printed_with_what_was_left_out() -> None:
     each = {"per_query": {"[bold]7": dict(found)}}
     print_ranking(screen, {**found, "queries": 3, "unranked": ["1"], "unjudged": [], **each})
     text = out.getvalue()
-    assert "put right on the way in: answer_number 2" in text
+    assert "normalized input: answer_number 2" in text
     assert "recall_5" in text and "0.2500" in text and "[bold]7" in text
     assert "mean of 3 judged queries; 1 had no ranking and count 0" in text

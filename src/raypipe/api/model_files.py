@@ -89,7 +89,8 @@ def model_needs(recipe: str | Path, session: Session | None = None) -> ModelNeed
     """Lists a recipe's models: where they are, how large, and the command that gets what is missing."""
     session = session or Session()
     conf, catalog = session.settings.conf, _All(session.catalog())
-    found = load_file(conf.find("recipes", str(recipe)), resolvers(conf, catalog))
+    resolve = resolvers(conf, catalog)
+    found = load_file(conf.find("recipes", str(recipe)), resolve, lambda name: conf.find("recipes", name))
     return ModelNeedsResult(found.name, tuple(_need(m, catalog) for m in found.models()))
 
 

@@ -1,4 +1,4 @@
-"""Runs programs of calls over a graph's tables: each line is one SQL query, built on the line before it.
+"""Executes call programs over a graph's tables: one SQL query per line.
 
 Semantics (reference, section 2.6): a call gives the first of its values, with ALL all, with [:n] or n before
 it the first n; without a key its values are what names its rows. `sort` filters and orders the rows of the
@@ -55,7 +55,7 @@ MOST_STARS: Final = 200  # values that one `*` stands for
 
 @dataclass(frozen=True, slots=True)
 class _Output:
-    """What `*` stands for, of one line."""
+    """The value of `*`: the result of the line before."""
 
     relation: Relation | None = None
     everything: bool = False

@@ -1,4 +1,4 @@
-"""The memo on disk: what any run of this store has asked of a model, found again by value.
+"""The memo on disk: results of all runs of a store, found by value.
 
 Workers read the memo tables as they were when the run began, keep what they ask themselves in memory, and
 write it at once to a file of its own that is named by its content; the driver folds such files into the
@@ -127,8 +127,8 @@ class MergeSummary:
 
 
 def merge_memo(store: Store, fresh: bool = False) -> MergeSummary:
-    """Brings what workers remembered into the memo tables: before a run pins them, and after a run. `fresh`:
-    replies that were asked for again take the place of older ones."""
+    """Merges the cache files of workers into the memo tables: before a run pins them, and after a run.
+    `fresh`: newer replies replace older ones."""
     done = MergeSummary(0, 0, 0)
     for table in store.files.names(MEMO):
         kind_of(table)

@@ -1,4 +1,4 @@
-"""What the memo of a store knows, asked without asking any model: for plans, and for the story of one row.
+"""Looks up a store's memo without calling a model: for plans, and for the explanation of a row.
 
 Knows how keys are made (`memo.cached`) and where values lie (`memo.disk`); changes nothing.
 """
@@ -35,7 +35,7 @@ from raypipe.store.layout import MEMO
 
 
 def lookup(store: Store, table: MemoTable, keys: Sequence[str], version: int | None = None) -> set[str]:
-    """Which of the keys have a value: in the memo's table, or in a file that waits to be folded into it.
+    """Which of the keys have a value: in the memo's table, or in a file that is not merged into it yet.
 
     With `version`, those that the table had then; 0 is before there was a table.
     """

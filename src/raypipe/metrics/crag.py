@@ -1,4 +1,4 @@
-"""The two CRAG scoring rules, verdict by verdict. Pure functions; knows what a judge said, not the judge.
+"""CRAG's two scoring rules, verdict by verdict. Pure functions; knows judge replies, not the judge.
 
 - `official`: the published evaluator's evident intent. "i don't know" is missing; a truth that equals the
   prediction, or "invalid" in both, is right; "invalid" in only one of them is wrong for that truth;

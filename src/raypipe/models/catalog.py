@@ -1,4 +1,4 @@
-"""models.yaml: names to `protocols.Model` values that know their identity.
+"""Reads models.yaml: names to `protocols.Model` values with their identity.
 
 Knows where weights may come from and what their identity is. Does not load them and imports no model library.
 """
@@ -38,7 +38,7 @@ REMOTE = frozenset(
 )  # their weights lie elsewhere, and what they are called there is their identity
 
 FORMULA = {"hash": 1, "overlap": 1, "whitespace": 1, "scripted": 1, "maxsim": 1}
-"""Loaders whose numbers come from a formula of ours: part of the identity, raised when the numbers change."""
+"""Versions of the formulas of our own loaders: part of the identity, raised when their numbers change."""
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
@@ -126,9 +126,11 @@ class Catalog:
     hub: Path  # the hub's local cache
 
     def model(self, name: str) -> Model:
-        """Raises ConfError for an unknown name or an entry without a pinned commit, ModelMissing for a local
-        folder that is not here. A hub model need not be here: its commit is its identity. A tokenizer with
-        `instead` whose files are not here is that other model, with its name and identity."""
+        """Resolves an entry. A hub model need not be here: its commit is its identity.
+
+        A tokenizer with `instead` whose files are not here is that other model, with its name and identity.
+        Raises ConfError for an unknown name or an entry without a pinned commit, ModelMissing for a local
+        folder that is not here."""
         where, tokenizer = Where(str(self.file), name), None
         entry = self.entries.get(name)
         if entry is None:

@@ -1,7 +1,7 @@
-"""Opens a model for one device: from a `protocols.Model` to an object that embeds, scores or generates.
+"""Loads a model for one device: from a `protocols.Model` to an object that embeds, scores or generates.
 
-Knows which class serves which loader under which engine. The engine is where, not what: both give the same
-numbers within 1e-5 in float32. Embedders and rerankers are synchronous. Heavy libraries are imported when the
+Chooses the class by loader and backend. The backend is no part of the identity: both give the same numbers
+within 1e-5 in float32. Embedders and rerankers are synchronous. Heavy libraries are imported when the
 first model that needs them is opened.
 """
 
@@ -95,7 +95,7 @@ def open_reranker(model: Model, backend: Backend, device: str) -> Reranker:
         return cast(Reranker, from_outside(model, device, "score"))
     _computable(model, backend, device)
     _no_bars()
-    if model.loader == "maxsim":  # FlagEmbedding has no class for it, so both engines are the same here
+    if model.loader == "maxsim":  # FlagEmbedding has no class for it, so both backends are the same here
         from raypipe.models.maxsim import MaxSim
 
         return MaxSim(model, device)
@@ -110,7 +110,7 @@ def open_reranker(model: Model, backend: Backend, device: str) -> Reranker:
 
 @dataclass(frozen=True, slots=True)
 class EngineLimits:
-    """What one vLLM engine may take of its machine."""
+    """The limits of one vLLM engine on its machine."""
 
     device: Literal["cpu", "cuda"] = "cpu"
     kv_cache_gib: float = 1.0  # cpu: memory for keys and values
@@ -160,7 +160,7 @@ def open_endpoint(model: Model, endpoints: Mapping[str, EndpointAddress]) -> Ope
 
 
 def engine_setup(model: Model, room: EngineLimits) -> EngineSetup:
-    """What a vLLM model's engine is started with. Raises ModelMissing or ConfError unless it can be."""
+    """The settings of a vLLM model's engine. Raises ModelMissing or ConfError if it cannot start."""
     present(model)
     names = (name for name, _ in model.adapters)
     setup = EngineSetup(
@@ -215,7 +215,7 @@ def _computable(model: Model, backend: Backend, device: str) -> None:
 
 
 def _no_bars() -> None:
-    """No progress bars for the loading of weights: a pool of actors would fill the log with them."""
+    """Turns off progress bars of loading weights: a pool of actors would fill the log with them."""
     from transformers.utils import logging
 
     logging.disable_progress_bar()

@@ -1,4 +1,4 @@
-"""What the rest of raypipe asks of a step beyond `reads`, `writes` and `open`, and the defaults.
+"""The optional parts of a step's contract, and their defaults.
 
 A step says it with a method or a field of its own; this module answers for the steps that say nothing. It
 knows contracts alone: nothing here, and nothing that calls it, asks which class a step is.

@@ -162,7 +162,7 @@ def chains(recipe: Recipe) -> dict[str, str]:
     for c in recipe.corpus:
         add(c, [f"index.{r}" for r in c.step.reads()], [f"index.{w}" for w in c.step.writes()])
     for q in recipe.question:
-        reads = q.step.reads() | {f"replies.{r}" for r in q.when}
+        reads = q.step.reads() | q.gate_reads()
         if any(r.startswith("index.") and r != "index.text" for r in reads):
             reads |= {"index.start"}  # whoever searches, searches passages, which the split made
         add(q, reads, q.step.writes())

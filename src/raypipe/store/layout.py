@@ -1,4 +1,4 @@
-"""Names of the files and folders of a store: next to its tables, `NAME.lance`, everything starts with `_`."""
+"""Names of the files and folders of a store next to its tables. All of them start with an underscore."""
 
 MARK = "_store.json"  # the format of what lies in the store
 LEASES = "_lease"  # who drives, and which versions readers pin

@@ -1,4 +1,4 @@
-"""What a language model said, read from its text. Pure functions; knows no model and no metric.
+"""Parses the replies of language models. Pure functions; knows no model and no metric.
 
 A reader says what is there or that it cannot be read; it never guesses. `UnreadableReply` says what was
 expected.
