@@ -22,13 +22,14 @@ TRIES = 4  # of one object
 
 
 def is_remote(place: str) -> bool:
-    """Whether a place is a URI, and no path."""
+    """Whether a location is a URI, not a path."""
     return "://" in place
 
 
 def fetched(uri: str, cache: Path) -> Path:
-    """A copy of an object, or of everything below a prefix, under the folder `cache`. What is there already,
-    with the same size and time, is not fetched again. Raises DataError if it cannot be read."""
+    """Downloads an object, or everything below a prefix, to the folder `cache`.
+
+    A copy with the same size and time is reused. Raises DataError if it cannot be read."""
     try:
         system, path = FileSystem.from_uri(uri)
         found = _objects(system, path)

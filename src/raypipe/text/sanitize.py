@@ -44,7 +44,7 @@ def escape_markup(text: str) -> str:
 
 
 def visible(text: str, span: Span, hidden: Sequence[Span]) -> str:
-    """The part of a source's text in `span`, given as `text`, without what stands in `hidden` spans.
+    """The part of a source's text in `span`, given as `text`, without its `hidden` spans.
 
     >>> visible("one two three", (100, 113), ((104, 107),))
     'one three'
@@ -57,7 +57,7 @@ def visible(text: str, span: Span, hidden: Sequence[Span]) -> str:
 
 
 def seen(span: Span, hidden: Sequence[Span]) -> list[Span]:
-    """What of a span stands in none of the `hidden` spans (ascending and apart), in order.
+    """The parts of a span outside all `hidden` spans (ascending and disjoint), in order.
 
     >>> seen((100, 113), ((104, 107),))
     [(100, 104), (107, 113)]
@@ -74,8 +74,9 @@ def seen(span: Span, hidden: Sequence[Span]) -> list[Span]:
 def shown(
     text: str, span: Span, hidden: Sequence[Span], prompted: str, lower: bool = False
 ) -> list[tuple[Span, str]]:
-    """The stretches of a passage, given as `text` at `span` of its source, that a prompt shows where it holds
-    `prompted`: the beginning, or all, of its visible and harmless text. `lower`: in lower case.
+    """The parts of a passage, given as `text` at `span` of its source, that a prompt with `prompted` shows.
+
+    `prompted` is the beginning, or all, of its visible and sanitized text. `lower`: in lower case.
 
     White space is not compared, since layouts change it; nor is what `escape_markup` removes.
 
