@@ -108,7 +108,7 @@ def overlaps(question: np.ndarray, words: Sequence[np.ndarray]) -> np.ndarray:
     return has @ idf / total if total else np.zeros(len(words))
 
 
-def mixed(cosine: np.ndarray, maxsim: np.ndarray, overlap: np.ndarray, typed: np.ndarray) -> np.ndarray:
+def combined(cosine: np.ndarray, maxsim: np.ndarray, overlap: np.ndarray, typed: np.ndarray) -> np.ndarray:
     """(sentences,) float64: how well each sentence answers, from three scores and whether it has a span of
     the kind that is asked for, all of the same shape."""
     return COSINE * cosine.astype(float) + MAXSIM * maxsim.astype(float) + OVERLAP * overlap + TYPED * typed
