@@ -85,7 +85,7 @@ class Extract:
         return evidence.candidates((*parse_chunk_id(chunk), texts[chunk]) for chunk in order)
 
     def _reply(self, text: str, found: Sequence[Sentence], cosine: np.ndarray, maxsim: np.ndarray) -> Reply:
-        """`cosine` and `maxsim` are (candidates,), beside `found`."""
+        """`cosine` and `maxsim` are (candidates,), parallel to `found`."""
         if not found:
             return Reply(IDK, ABSTAINED)
         choice = choose(text, [s.text for s in found], cosine, maxsim)

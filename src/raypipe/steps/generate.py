@@ -302,7 +302,7 @@ class Generate:
         if self.context_tokens is not None and self.context_chars is not None:
             raise ValueError("expected context_tokens or context_chars, found both")
         if self.tokenizer is not None and self.context_tokens is None:
-            raise ValueError("tokenizer: expected context_tokens beside it, found none")
+            raise ValueError("tokenizer: expected context_tokens with it, found none")
         for name in ("passages", "context_tokens", "context_chars"):
             value = getattr(self, name)
             least = 0 if name == "passages" and self.first else 1
