@@ -62,7 +62,7 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a rule says of one prediction."""
+    """A rule's verdict on one prediction."""
 
     question: str  # question id
     outcome: VerdictOutcome
@@ -98,7 +98,7 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """Everything that scoring says about one run."""
+    """All results of scoring one run."""
 
     rule: str  # as `rule_id` names it
     score: CragScore
