@@ -1,8 +1,8 @@
 """Tasks on Ray Data: the actor pools, and the engines that run next to the pool that calls them.
 
-What a task computes and stores is in `pipeline.tasks`, what an engine is in `models.actors`, what fits is
-checked by `capacity.py` before anything starts. One pool runs at a time, so a pool may take the whole cluster
-and none waits for another.
+What a task computes and stores is in `pipeline.tasks`, what an engine is in `models.engine_actors`, what fits
+is checked by `capacity.py` before anything starts. One pool runs at a time, so a pool may take the whole
+cluster and none waits for another.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from raypipe.core.plugins import modules_of
 from raypipe.core.protocols import Model
 from raypipe.core.records import Fault
 from raypipe.core.retry import Backoff
-from raypipe.models import actors as engines
+from raypipe.models import engine_actors as engines
 from raypipe.models import load
 from raypipe.models.engine import Engine
 from raypipe.pipeline.tasks import FailedRow, RunTask, TableTask, Task, TaskResult, with_worker

@@ -72,7 +72,7 @@ ROWS = Recipe(
 )
 
 FIELDS = GIVEN | {"hits", "order", "answer", "outcome", "origin", "degraded"}
-"""Fields of a question that any step may read; beside them replies, scores and columns of the index."""
+"""Fields of a question that any step may read, in addition to replies, scores and columns of the index."""
 
 
 @dataclass(frozen=True, slots=True)

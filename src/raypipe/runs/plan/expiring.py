@@ -1,6 +1,7 @@
-"""Which stages ask a knowledge graph whose replies do not hold for ever, and which stages depend on them.
+"""Stages that ask a knowledge graph whose replies expire, and the stages that depend on them.
 
-Knows recipes; asks nobody. Which stored answers rest on replies that no longer hold is `evaluation.expiry`'s.
+Knows recipes; sends no request. Which stored answers rest on replies that no longer hold is
+`evaluation.expiry`'s.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ def behind(recipe: Recipe) -> frozenset[str]:
     it, and those that read what they wrote."""
     found, written = {s.name for s, _ in asking(recipe)}, set[str]()
     for stage in recipe.question:
-        reads = stage.step.reads() | {f"replies.{r}" for r in stage.when}
+        reads = stage.step.reads() | stage.gate_reads()
         if stage.name in found or not written.isdisjoint(reads):
             found.add(stage.name)
             written |= stage.step.writes()
