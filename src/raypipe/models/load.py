@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 import numpy as np
 
@@ -20,8 +20,10 @@ from raypipe.core.protocols import Model, Role, Tokenize
 from raypipe.models import fake, folder, generator
 from raypipe.models.catalog import REMOTE, WEIGHTLESS
 from raypipe.models.generator import Adapter, EngineSetup
-from raypipe.models.openai import ChatEndpoint, OpenAIClient
 from raypipe.models.scripted import Scripted
+
+if TYPE_CHECKING:
+    from raypipe.models.openai import OpenAIClient
 
 Engine: TypeAlias = Literal["flagembedding", "transformers"]
 """flagembedding: its own classes. transformers: sorted by length, in batches of a token budget."""
@@ -110,6 +112,8 @@ def open_scripted(model: Model) -> Generator:
 
 def open_endpoint(model: Model, endpoints: Mapping[str, EndpointAddress]) -> OpenAIClient:
     """The model behind its endpoint. Raises ConfError for an endpoint that the cluster file does not have."""
+    from raypipe.models.openai import ChatEndpoint, OpenAIClient
+
     if (at := endpoints.get(model.path)) is None:
         raise ConfError(
             f"model {model.name!r}: no endpoint named {model.path!r}; the cluster file has "
