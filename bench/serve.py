@@ -170,7 +170,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def filled(folder: Path, recipe: Recipe, count: int, pages: int) -> tuple[list[Question], Store]:
-    """A store with an invented data set, indexed."""
+    """A store with an invented dataset, indexed."""
     synth.write(folder / "world", count, pages=pages, seed=7, page_chars=3000)
     store = Store.create(str(folder / "store"))
     with Progress(io.StringIO(), silent=True) as progress:
@@ -200,9 +200,9 @@ def _served(recipe: Recipe, store: Store) -> str:
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
-    face = ServerConfig(ApiKeys(open=True), RequestLimits(max_ongoing_requests=64, deadline_s=DEADLINE_S))
+    config = ServerConfig(ApiKeys(open=True), RequestLimits(max_ongoing_requests=64, deadline_s=DEADLINE_S))
     serving.start(
-        serving.build_application(recipe, WorkerConfig(store.uri, "transformers", "cpu", 1), 0, face),
+        serving.build_application(recipe, WorkerConfig(store.uri, "transformers", "cpu", 1), 0, config),
         "127.0.0.1",
         port,
     )

@@ -1,4 +1,4 @@
-"""What tests share: one local Ray for the session, the real data, a small invented data set.
+"""What tests share: one local Ray for the session, the real data, a small invented dataset.
 
 And what holds of every test: finding it imports no heavy library, and one that is not marked so starts
 neither Ray nor an engine.
@@ -46,13 +46,18 @@ def pytest_sessionfinish(session, exitstatus):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Whoever uses the session's Ray or engine is marked so. The engine comes last: idle, it takes a sixth of
-    a core from the others."""
+    """Whoever uses the session's Ray, engine or browser is marked so. The engine comes last: idle, it takes a
+    sixth of a core from the others."""
     for item in items:
-        for fixture, marker in (("local_ray", "ray"), ("team", "engine")):
+        for fixture, marker in (("local_ray", "ray"), ("team", "engine"), ("browser", "browser")):
             if fixture in item.fixturenames:
                 item.add_marker(marker)
     items.sort(key=lambda item: item.get_closest_marker("engine") is not None)
+
+
+def pytest_make_parametrize_id(val, argname):
+    """Packed bytes have the time in them: a name made of them is another in each process."""
+    return argname if isinstance(val, bytes) else None
 
 
 def pytest_collection_finish(session):
@@ -112,6 +117,19 @@ def pools():
     from raypipe.cluster import pools
 
     return pools
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """Debian's Chromium, which shows no window. While it is there, this thread has an event loop that runs,
+    and asyncio.run refuses: so it ends with its module."""
+    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: the extra `test`")
+    if (chromium := shutil.which("chromium")) is None:
+        pytest.skip("chromium is not installed: apt-get install chromium")
+    with api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        yield browser
+        browser.close()
 
 
 @pytest.fixture(scope="session")

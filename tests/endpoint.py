@@ -190,6 +190,6 @@ def live_endpoint(released, log):
     """Started, with two gateways that have both opened the release, and silent in its logs to the end."""
     with started(released.store.uri, log) as (url, process):
         made = Running(url, released.store, released.jobs, released.pages, released.runs, process, log)
-        until(lambda: made.fire(8, 8) and made.logs().count("answers, before it None") >= 2, 60)
+        until(lambda: made.fire(8, 8) and made.logs().count("answers now, before it None") >= 2, 60)
         yield made
         assert made.secrets() == [], "a key or a question stands in a log"

@@ -11,7 +11,7 @@ import inspect
 import json
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,18 @@ from raypipe.core import arrow
 from raypipe.core.digests import model_identity
 from raypipe.core.kg import FactsRef
 from raypipe.core.protocols import GraphRef, Model
-from raypipe.core.records import Citation, Question, Source, digest, source_id
+from raypipe.core.records import (
+    ABSTAINED,
+    ANSWERED,
+    IDK,
+    SKIPPED_REPLY,
+    Citation,
+    Question,
+    Reply,
+    Source,
+    digest,
+    source_id,
+)
 from raypipe.kg.language.example_bank import ExampleBank, ExampleGroup
 from raypipe.models.kit import LocalKit
 from raypipe.recipes.executor import fine
@@ -115,7 +126,7 @@ QUESTION: Mapping[str, Any] = {
         domain="domain",
         trace="trace",
     ),
-    "demote": Demote(reply="kg", facts="facts"),
+    "demote": Demote(reply="said", facts="games", recent=("win", "late")),
     "facts": Facts(
         table=ByLabel(
             FactsRule(table=PUBLIC, by="year", triggers=("won", "win")),
@@ -184,6 +195,22 @@ def _snippet(i: int) -> str | None:
     return source_id("snippet", SNIPPETS[i]) if i < len(SNIPPETS) else None
 
 
+def heard(rows: list[Question]) -> list[Question]:
+    """The rows with what a language model says of a graph's facts. `demote` is about the first three: a
+    question that is called invalid, one whose games were none, and an answer that stays."""
+    replies = [
+        ("The premise is Invalid.", "Velora is a film."),
+        ("They won 31 games.", "There is no match of Brask Rovers."),
+        ("41.2", "There is no match of Tarn Holdings."),
+    ]
+    given = [(Reply(s, ANSWERED), Reply(f, ANSWERED)) for s, f in replies]
+    given += [(SKIPPED_REPLY, Reply(IDK, ABSTAINED))] * (len(rows) - len(given))
+    return [
+        replace(q, replies={**q.replies, "said": said, "games": games})
+        for q, (said, games) in zip(rows, given, strict=True)
+    ]
+
+
 @dataclass(frozen=True, slots=True)
 class Link:
     """One step of the chain, with what went in and what came out."""
@@ -214,6 +241,7 @@ def chain() -> dict[str, Link]:
     kit = kit.with_index(index)
     rows = questions()
     for verb in QUESTION_STEPS:
+        rows = heard(rows) if verb == "demote" else rows
         links[verb] = Link(QUESTION[verb], kit, rows, run(QUESTION[verb], kit, rows))
         rows = links[verb].out
     return links

@@ -23,6 +23,7 @@ CSVS = {
     "movielens": (
         "adult,budget,genres,id,original_title,overview,release_date,runtime,title\n"
         "False,30000000,\"[{'id': 16, 'name': 'Animation'}]\",862,Toy Story,Toys.,1995-10-30,81.0,Toy Story\n"
+        'False,90000000,"[]",863,Toy Story 2,More toys.,1999-10-30,92.0,Toy Story 2\n'
     ),
 }
 CREDITS = (

@@ -2,9 +2,9 @@
 """`make quick`, `make test` and `make test-all`: pytest twice, and one closing line for both.
 
 First what needs neither Ray nor an engine, on every core; then, one after another, what starts processes
-that want the machine for themselves. `--quick` runs the first alone, `--all` also what is marked `drill`.
-All other arguments are pytest's. The last line sums up both runs as pytest's own does; the exit status is
-that of the first run that failed.
+that want the machine for themselves. `--quick` runs the first alone, and what is marked `slow` not at all;
+`--all` also runs what is marked `drill`. All other arguments are pytest's. The last line sums up both
+runs as pytest's own does; the exit status is that of the first run that failed.
 """
 
 import os
@@ -24,16 +24,9 @@ NONE = 5  # pytest's status when no test was chosen
 
 def halves(quick, everything):
     """Arguments of each run: how tests are shared out, and which."""
-    spread = [
-        "-n",
-        str(len(os.sched_getaffinity(0))),
-        "--maxprocesses",
-        "8",
-        "--dist",
-        "worksteal",
-        "-m",
-        f"not ({ALONE} or drill)",
-    ]
+    cores = min(len(os.sched_getaffinity(0)), 8)  # each process finds all tests and builds its own fixtures
+    left_out = f"{ALONE} or drill or slow" if quick else f"{ALONE} or drill"
+    spread = ["-n", str(cores), "--dist", "worksteal", "-m", f"not ({left_out})"]
     chosen = f"{ALONE} or drill" if everything else f"({ALONE}) and not drill"
     return [spread] if quick else [spread, ["-p", "no:xdist", "-m", chosen]]
 

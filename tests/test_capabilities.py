@@ -16,7 +16,7 @@ from raypipe.pipeline.driver import Pipeline, TaskSizes, inline, searched
 from raypipe.pipeline.ingest import ingest
 from raypipe.pipeline.tasks import WorkerConfig
 from raypipe.report.progress import Progress
-from raypipe.serving.request import answer_over
+from raypipe.serving.documents import answer_over_documents
 from raypipe.store import Store
 from raypipe.store.index import LanceIndex
 
@@ -149,7 +149,7 @@ def test_documents_sent_with_a_question_are_parsed_only_if_the_shortlist_keeps_t
     pipe, [question], [stored] = filled([line("q", PLANTED, results)])
     named = set(question.sources())
     sources = [s for s in arrow.source.records(pipe.store.dataset("sources").to_table()) if s.id in named]
-    done = asyncio.run(answer_over(pipe.recipe, LocalKit(None), question, sources))
+    done = asyncio.run(answer_over_documents(pipe.recipe, LocalKit(None), question, sources))
     pages = {s.id for s in sources if s.kind == "page"}
     texts = asyncio.run(done.index.source_texts(sorted(pages)))
     assert sum(text is not None for text in texts) == 5

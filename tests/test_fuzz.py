@@ -2,12 +2,14 @@
 described."""
 
 import pytest
-from face import served
+from http_app import served
 from hypothesis import HealthCheck, given, settings
 
 from raypipe.models.kit import LocalKit
 from raypipe.serving.access import ApiKeys, ServerConfig
 from raypipe.serving.answerer import Answerer
+
+pytestmark = pytest.mark.slow
 
 schemathesis = pytest.importorskip("schemathesis", reason="schemathesis is not installed")
 # It loads this when first used, and pytest parses it then: beside other threads Python 3.11 may fail at that.
@@ -29,8 +31,8 @@ ROUTES = [
 
 @pytest.fixture(scope="module")
 def described(filled):
-    face = ServerConfig(ApiKeys.of([KEY]))
-    app = served(Answerer(filled.recipe, LocalKit(None, "transformers"), filled.store.uri), face)
+    config = ServerConfig(ApiKeys.of([KEY]))
+    app = served(Answerer(filled.recipe, LocalKit(None, "transformers"), filled.store.uri), config)
     return schemathesis.openapi.from_asgi("/openapi.json", app, headers=AUTH)
 
 

@@ -139,7 +139,7 @@ def team(pools, tmp_path):
 def test_a_laptop_of_two_cores_has_room_for_an_engine_and_the_workers_beside_it(team):
     team(LAPTOP).preflight([{"CPU": 2.0}])
     with pytest.raises(
-        ClusterTooSmall, match=r"beside 1 engines of 0.5 CPU in all = 1.5 CPU, the cluster has 1"
+        ClusterTooSmall, match=r"and 1 engines of 0.5 CPU in all = 1.5 CPU, the cluster has 1"
     ):
         team(LAPTOP).preflight([{"CPU": 1.0}])
 

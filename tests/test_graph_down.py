@@ -24,6 +24,8 @@ from raypipe.report.progress import Progress
 from raypipe.runs.prune import Removal, prune
 from raypipe.store import Store
 
+pytestmark = pytest.mark.slow
+
 HERE = Path(__file__).parent
 RECIPE = """
 corpus: [{parse: {kinds: [name]}}, {split: {child_chars: 200}}]

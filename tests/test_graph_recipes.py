@@ -16,6 +16,7 @@ from raypipe.cli.main import main
 from raypipe.core import arrow
 from raypipe.core.config import Conf
 from raypipe.core.digests import model_identity
+from raypipe.core.records import Reply
 from raypipe.kg.server import serve
 from raypipe.memo.memo import MemoryMemo
 from raypipe.models.kit import LocalKit
@@ -23,10 +24,14 @@ from raypipe.models.scripted import Scripted, echo
 from raypipe.recipes.executor import QuestionExecutor, build
 from raypipe.store.index import MemoryIndex
 
+pytestmark = pytest.mark.slow
+
 HERE = Path(__file__).parent
 CONF = Conf((HERE.parent / "conf",))
 MODELS = str(HERE / "fake_models.yaml")
 WEB = ("dense", "fuse", "rerank", "generate:web")
+CORPORA = {}
+"""Corpus steps and sources -> what is built of them, once."""
 
 
 class Kit(LocalKit):
@@ -46,7 +51,10 @@ def answered(name, rows, graphs, kit, memo=None, batch=50):
     sources = [s for r in rows for s in readers.unseen(r.sources, seen)]
 
     async def run():
-        corpus = await build(recipe, kit, arrow.corpus_table(sources))
+        key = (repr(recipe.corpus), *seen)
+        if key not in CORPORA:
+            CORPORA[key] = await build(recipe, kit, arrow.corpus_table(sources))
+        corpus = CORPORA[key]
         vectors = {model_identity(m): corpus.vectors[m.name] for m in recipe.embedders()}
         ask = QuestionExecutor(
             recipe, kit.with_index(MemoryIndex(corpus.texts, corpus.passages, vectors)), memo
@@ -125,6 +133,18 @@ MAYOR = [
 STEEL = [{"function": "market_cap", "name": "united steel"}]
 TICKER = [{"function": "market_cap", "name": "$x"}]
 GAME = [{"function": "nba", "name": "lakers", "time": "2024-02-26", "attribute": "opponent"}]
+DIRECTOR = [{"key": "job", "op": "eq", "value": "Director"}]
+OLDER = [
+    {"function": "crew", "name": "amélie", "other": "", "attribute": "name", "conditions": DIRECTOR},
+    {"function": "crew", "name": "small town ecstasy", "other": "", "attribute": "name"},
+    {"function": "person", "name": "$1", "attribute": "birthday"},
+    {"function": "person", "name": "$2", "attribute": "birthday"},
+]
+LONG = [
+    {"function": "crew", "name": "", "other": "walt becker", "attribute": "movie_name", "order": "-year"},
+    {"function": "movie", "name": "$1", "attribute": "length"},
+    {"function": "movie", "name": "amélie", "attribute": "length"},
+]
 ROLE = [{"function": "cast", "name": "amélie", "other": "brenda crichlow", "attribute": "character"}]
 
 
@@ -133,6 +153,8 @@ ROLE = [{"function": "cast", "name": "amélie", "other": "brenda crichlow", "att
     [
         (weknow(calls=MAYOR), "answered", "homestead", "kg"),  # two hops
         (weknow("movie", calls=ROLE, operation="premise"), "false_premise", "invalid question", "kg"),
+        (weknow("movie", calls=OLDER, operation="least"), "answered", "walt becker", "kg"),
+        (weknow("movie", calls=LONG, operation="sum"), "answered", "235", "kg"),  # 113 and 122
         (weknow("open", calls=STEEL), "answered", "11", "kg"),
         (weknow("finance", calls=STEEL), "answered", "from the web", "web"),  # only like a company's name
         (weknow("finance", calls=TICKER), "answered", "11", "kg"),
@@ -236,6 +258,31 @@ def test_what_is_known_of_films_stands_before_the_passages_of_the_web(ten, publi
     q, counts = ask(ten, public, "who directed toy story?", reader("movie", "Toy Story && Nothing"))
     assert q.origin == "web" and "the director is j. lasseter" in q.answer
     assert counts["generate:web"].skipped == 0
+
+
+def test_a_film_that_is_not_known_brings_no_facts_of_one_with_a_like_title(ten, public):
+    q, _ = ask(ten, public, "who directed toy story 3?", reader("movie", "toy story 3"))
+    assert q.replies["films"].label == "abstained" and q.origin == "web"
+    q, _ = ask(ten, public, "how long is toy story 2?", reader("movie", "toy story 2"))
+    assert "The title is Toy Story 2." in q.replies["films"].text
+
+
+@pytest.mark.parametrize(("whole", "label"), [(False, "answered"), (True, "abstained")])
+def test_a_trigger_is_a_part_of_the_question_as_published_or_a_whole_word(ten, public, whole, label):
+    """People has "pe" in it: db3 looks the company up, and a rule of whole words does not."""
+    recipe = load_recipe("db3-task1-700-public", MODELS, CONF, public)
+    step = next(s.step for s in recipe.question if s.name == "facts:public")
+    rule = replace(step.table.table["finance"], whole_words=whole)
+    step = replace(step, table=replace(step.table, table={"finance": rule}))
+    replies = {"domain": Reply("finance", "finance"), "company": Reply("TRNH", "answered")}
+    for text, expected in [
+        ("how many people work for trnh?", label),
+        ("what is the pe of trnh?", "answered"),
+        ("who founded trnh?", "abstained"),
+    ]:
+        question = replace(ten[0].question, text=text, replies=replies)
+        [out] = asyncio.run(step.open(LocalKit(None))([question]))
+        assert out.replies["public"].label == expected, text
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,8 @@ from raypipe.store.disk_space import DiskFull, is_full, need
 from raypipe.store.keep import clean, compact, tables, unfinished
 from raypipe.store.lease import FORGOTTEN_S, STALE_S
 
+pytestmark = pytest.mark.slow
+
 SURE = FAKES.replace("fitted: local-extract}", "fitted: local-extract, threshold: 0.0}")
 AGE = timedelta(0)  # for tests: every version is old
 

@@ -26,6 +26,8 @@ from raypipe.core import config as conf
 from raypipe.core.config import Where
 from raypipe.serving.access import ServerConfig
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[1]
 K8S = ROOT / "k8s"
 IN_IMAGE = "/opt/raypipe/"  # where the checkout lies
@@ -249,8 +251,8 @@ def test_the_service_is_the_application_that_the_builder_makes_and_fits_its_work
     monkeypatch.setenv("RAYPIPE_CONF", str(ROOT / Path(env["RAYPIPE_CONF"]).relative_to(IN_IMAGE)))
     monkeypatch.setenv("RAYPIPE_KEYS", env["RAYPIPE_KEYS"])
     built = build_app(builder()(app["args"]), name="raypipe")
-    [face] = [arg for d in built.deployments for arg in d.init_args if isinstance(arg, ServerConfig)]
-    assert face.keys.accepts(KEY) and not face.keys.open
+    [server] = [arg for d in built.deployments for arg in d.init_args if isinstance(arg, ServerConfig)]
+    assert server.keys.accepts(KEY) and not server.keys.open
     deployments = app["deployments"]
     assert {d["name"] for d in deployments} == {d.name for d in built.deployments}
     have = most(service)

@@ -30,6 +30,17 @@ def test_the_same_questions_come_back_in_the_same_order(links, verb):
 
 
 @pytest.mark.parametrize("verb", QUESTION_STEPS)
+def test_a_question_step_changes_some_of_the_golden_rows_and_so_the_lock_can_see_it_move(links, verb):
+    link = links[verb]
+    assert link.out != link.given
+
+
+def test_the_golden_rows_meet_both_rules_of_demote_and_one_answer_that_it_leaves(links):
+    labels = [q.replies["said"].label for q in links["demote"].out]
+    assert labels == ["abstained", "invalid", "answered", "skipped", "skipped"]
+
+
+@pytest.mark.parametrize("verb", QUESTION_STEPS)
 def test_a_question_step_does_not_notice_how_questions_are_batched(links, verb):
     link = links[verb]
     for cut in range(len(link.given) + 1):

@@ -26,6 +26,7 @@ PROMPTS = sorted(
     p.relative_to(HERE.parent / "conf/prompts").with_suffix("").as_posix()
     for p in (HERE.parent / "conf/prompts").rglob("*.yaml")
 )
+ALL = sorted(p.stem for p in (HERE.parent / "conf/recipes").glob("*.yaml"))
 RECIPES = ("vanilla", "crag-baseline", "db3-task1-700", "db3-task1-2000")
 
 
@@ -143,6 +144,15 @@ def test_p_basic_and_p_ctrl_have_the_rules_of_the_paper_and_no_others(name, rule
     text = " ".join(f"{prompt.system}\n{prompt.user}".split())
     found = {rule for rule, words in RULES.items() if " ".join(words.split()) in text}
     assert found == rules
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_no_prompt_calls_facts_of_a_graph_or_public_data_taken_from_the_web(name):
+    for stage in recipe(name).question:
+        if getattr(stage.step, "first", ()):
+            for prompt in stage.step.prompt.values():
+                said = " ".join(f"{prompt.system} {prompt.user}".split())
+                assert "web" not in said or "Facts from a knowledge graph" in said, stage.name
 
 
 @pytest.mark.parametrize("words", [70, 30])
@@ -296,7 +306,7 @@ def test_a_prompt_is_looked_for_under_prompts_alone(name):
             {"prompt": "db3/p_basic", "fill": {"words": 1}, "context_tokens": 8000, "max_tokens": 500},
             "found 500 of reply and 8000 of context",
         ),
-        ({"prompt": {"by": "domain", "movie": "crag/vanilla"}}, "expected `else` beside the labels"),
+        ({"prompt": {"by": "domain", "movie": "crag/vanilla"}}, "expected `else` next to the labels"),
         ({"prompt": {"by": "domain", True: "crag/vanilla", "else": "crag/vanilla"}}, "put it in quotes"),
         ({"prompt": "db3/p_basic"}, "prompt: it uses 'words', which is no field of a question"),
         ({"grammar": "nowhere"}, "no 'nowhere' under grammar/"),

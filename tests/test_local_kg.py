@@ -19,13 +19,15 @@ from raypipe.store.index import MemoryIndex
 from raypipe.synth import write
 from raypipe.synth.ask.phrasings import PHRASINGS
 
+pytestmark = pytest.mark.slow
+
 CONF = Conf((Path(__file__).parents[1] / "conf",))
 HELD = 3  # the phrasing of every template that no example was made from
 
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory):
-    """Each question's line of the data set with its answer, and the counts of the stages. The world and
+    """Each question's line of the dataset with its answer, and the counts of the stages. The world and
     its questions were not seen when `least` was chosen."""
     folder = tmp_path_factory.mktemp("world")
     write(folder, 240, pages=1, seed=31, page_chars=1000)

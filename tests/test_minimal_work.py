@@ -18,6 +18,8 @@ from raypipe.pipeline.driver import inline
 from raypipe.pipeline.tasks import WorkerConfig, Workers
 from raypipe.steps.rerank import Rerank
 
+pytestmark = pytest.mark.slow
+
 BRANCHES = """
 corpus:
   - parse: {html: lxml, via: fast, kinds: [page, snippet]}

@@ -16,7 +16,7 @@ import httpx
 import pytest
 import yaml
 from endpoint import AUTH, KEY, QUESTIONS, SURE, live_endpoint, until
-from face import events
+from http_app import events
 from load import fire
 from reruns import CONF, MODELS
 from serve_config import builder, unknown
@@ -318,7 +318,7 @@ def test_it_does_not_listen_to_others_without_keys_unless_auth_is_none(config, c
 def test_keys_come_from_the_environment_and_a_file_and_a_wrong_one_is_not_repeated(tmp_path):
     file = tmp_path / "keys"
     file.write_text(f"# for the team\n{KEY}\n\nanother-key-of-length\n")
-    keys = ServeArgs(keys=str(file)).face({"RAYPIPE_KEYS": "a-third-key-of-length, "}).keys
+    keys = ServeArgs(keys=str(file)).server_config({"RAYPIPE_KEYS": "a-third-key-of-length, "}).keys
     assert all(keys.accepts(k) for k in (KEY, "another-key-of-length", "a-third-key-of-length"))
     assert not keys.accepts("") and not keys.accepts("# for the team")
     file.write_text("# none\n")
@@ -329,7 +329,7 @@ def test_keys_come_from_the_environment_and_a_file_and_a_wrong_one_is_not_repeat
         (ServeArgs(auth="none"), {"RAYPIPE_KEYS": KEY}, "found both"),
     ):
         with pytest.raises(ConfError, match=says) as e:
-            endpoint.face(environ)
+            endpoint.server_config(environ)
         assert "s3cr3t" not in str(e.value) and KEY not in str(e.value)
 
 

@@ -105,8 +105,8 @@ def url(serve_port, upstream, tmp_path_factory):
     recipe = load_recipe("crag-baseline", str(folder / "models.yaml"), CONF)
     at = {"here": EndpointAddress(f"http://127.0.0.1:{upstream.port}/v1", timeout_s=300, tries=1)}
     place = WorkerConfig(str(folder / "none"), "transformers", "cpu", 1, endpoints=at)
-    face = ServerConfig(ApiKeys(open=True), RequestLimits(deadline_s=DEADLINE_S))
-    ray.start(ray.build_application(recipe, place, 0, face), "127.0.0.1", serve_port)
+    config = ServerConfig(ApiKeys(open=True), RequestLimits(deadline_s=DEADLINE_S))
+    ray.start(ray.build_application(recipe, place, 0, config), "127.0.0.1", serve_port)
     yield f"http://127.0.0.1:{serve_port}"
     ray.stop()
 

@@ -3,10 +3,13 @@
 import copy
 import json
 
+import pytest
 from reruns import SIZES, Bench
 
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.pipeline.driver import TaskSizes
+
+pytestmark = pytest.mark.slow
 
 
 def test_a_huge_page_is_a_fault_and_a_question_with_500_citations_is_answered(world, tmp_path):

@@ -20,6 +20,8 @@ from raypipe.pipeline.tasks import WorkerConfig
 from raypipe.report.progress import Progress
 from raypipe.store import Store
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[1]
 CONF = Conf((ROOT / "conf",))
 SAID = {

@@ -32,7 +32,31 @@ def shares():
     ],
 )
 def test_a_company_is_found_by_ticker_by_name_and_by_its_words(shares, written, found):
-    assert shares.about(written) == (() if found is None else (found,))
+    told = shares.about(written, ("exact", "tokens"), company=True)
+    assert told == (() if found is None else (found,))
+
+
+FILMS = ("Toy Story 2", "Iron Man", "Monsters, Inc.", "The Lantern Maker")
+
+
+@pytest.mark.parametrize(
+    ("written", "exact", "substring", "tokens"),
+    [
+        ("toy story 2", "Toy Story 2", "Toy Story 2", "Toy Story 2"),
+        ("Iron-Man", "Iron Man", "Iron Man", "Iron Man"),
+        ("toy story 3", None, None, "Toy Story 2"),
+        ("iron man 2", None, "Iron Man", "Iron Man"),
+        ("lantern maker", None, "The Lantern Maker", "The Lantern Maker"),
+        ("monsters", None, "Monsters, Inc.", "Monsters, Inc."),  # a title's "Inc." is no legal form
+        ("a film of nobody", None, None, None),
+    ],
+)
+def test_a_film_is_found_by_its_exact_title_or_as_loosely_as_a_rule_says(written, exact, substring, tokens):
+    table = FactsTable()
+    for title in FILMS:
+        table.add(title, None, (title,))
+    for levels, found in [(("exact",), exact), (("exact", "substring"), substring), (("tokens",), tokens)]:
+        assert table.about(written, levels, company=False) == (() if found is None else (found,)), levels
 
 
 def test_a_year_gives_its_sentences_in_order(shares):
@@ -73,5 +97,5 @@ def test_lists_written_as_python_are_read_as_literals_and_never_run(tmp_path):
     (tmp_path / "m.csv").write_text(f"title,genres\nA Film,\"{bad}\"\nB Film,\"[{{'name': 'Drama'}}]\"\n")
     assert build(tmp_path / "m.csv", "movielens", tmp_path / "m.parquet").facts == 2
     table = open_facts(FactsRef("m", str(tmp_path / "m.parquet"), "v"))
-    assert table.about("b film") == ("The title is B Film. the genres is Drama.",)
-    assert table.about("a film") == ("The title is A Film.",)
+    assert table.about("b film", ("exact",), False) == ("The title is B Film. the genres is Drama.",)
+    assert table.about("a film", ("exact",), False) == ("The title is A Film.",)

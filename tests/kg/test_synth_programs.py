@@ -18,7 +18,7 @@ from raypipe.kg.server import serve
 from raypipe.synth import write
 
 parse = parser(GRAMMAR)
-# What a question's rule makes of the values: the independent reading that the data set itself is tested with.
+# What a question's rule makes of the values: the independent reading that the dataset itself is tested with.
 answer = runpy.run_path(str(Path(__file__).parents[1] / "synth" / "synth_programs.py"))["answer"]
 
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.ray
 SAMPLING = Sampling(max_tokens=5)
+PAUSE_S = 0.1  # before a restart, at most
 
 
 class Echo:
@@ -99,7 +100,9 @@ def actors(local_ray: ModuleType) -> ModuleType:
 
 
 def start(actors: ModuleType, name: str, diary: Path, **more: bool) -> Client:
-    return actors.start(name, functools.partial(Echo, str(diary), **more), actors.Resources(cpus=0.1))
+    return actors.start(
+        name, functools.partial(Echo, str(diary), **more), actors.Resources(cpus=0.1), PAUSE_S
+    )
 
 
 @pytest.fixture

@@ -13,6 +13,8 @@ from raypipe.models import catalog, load
 from raypipe.models.catalog import Catalog
 from raypipe.models.load import Engine
 
+pytestmark = pytest.mark.slow
+
 CONF = Path(__file__).parents[2] / "conf" / "models.yaml"
 Entries = Callable[..., Catalog]
 Tiny = Callable[[str, bool], Path]

@@ -18,6 +18,8 @@ from raypipe.models import generator, standins
 from raypipe.models.folder import identity
 from raypipe.models.generator import Adapter, EngineSetup
 
+pytestmark = pytest.mark.slow
+
 BUILD = """
 import sys
 from pathlib import Path

@@ -20,6 +20,8 @@ from raypipe.pipeline.tasks import WorkerConfig, Workers, faults_table
 from raypipe.report.progress import Progress
 from raypipe.store import Store, commit, write_part
 
+pytestmark = pytest.mark.slow
+
 HERE = Path(__file__).parents[1]
 CONF = Conf((HERE.parent / "conf",))
 FAKES = HERE / "fakes.yaml"

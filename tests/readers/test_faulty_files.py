@@ -97,13 +97,13 @@ def test_gzip_may_be_padded_with_zeros_and_nothing_else(tmp_path):
 def test_a_bz2_bomb_stops_under_the_cap(tmp_path):
     bomb = bz2.compress(b" " * (64 << 20))
     assert len(bomb) < 200
-    with pytest.raises(DataError, match="This is no data set"):
+    with pytest.raises(DataError, match="This is no dataset"):
         values(write(tmp_path, "x.jsonl.bz2", bomb))
 
 
 def test_a_gzip_bomb_stops_under_the_cap(tmp_path):
     bomb = gzip.compress(b" " * (64 << 20))
-    with pytest.raises(DataError, match="This is no data set"):
+    with pytest.raises(DataError, match="This is no dataset"):
         values(write(tmp_path, "x.jsonl.gz", bomb))
 
 

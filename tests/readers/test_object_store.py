@@ -21,6 +21,8 @@ from raypipe.report.progress import Progress
 from raypipe.runs.release import live, promote
 from raypipe.store import Store, StoreError
 
+pytestmark = pytest.mark.slow
+
 
 @dataclass
 class Bucket:

@@ -34,7 +34,7 @@ def test_beside_a_bound_stand_the_likely_calls_and_how_many_runs_say_so():
     assert "at most 140,020 925-951 (3)" in " ".join(extract.split())
     calls, stored = whole.split("; ")
     assert calls == "at most 140,040 calls, 945-971 by what earlier runs asked"
-    assert stored == "0.2 - 0.6 MB more in the store beside texts"
+    assert stored == "0.2 - 0.6 MB more in the store, texts not counted"
 
 
 def test_a_step_without_an_earlier_run_says_so_and_no_sum_is_made_up_of_the_others():

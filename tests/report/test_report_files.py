@@ -254,7 +254,7 @@ def test_the_page_says_how_many_are_scored_and_how_to_get_a_judge(
 ) -> None:
     page = written[1].page.read_text()
     assert "score of the 3 of 5 scored" in page
-    assert "Nobody judged: the same eval with <code>--judge MODEL</code>" in page
+    assert "No judge ran. Repeat the eval with <code>--judge MODEL</code>" in page
     assert page.count("needs a judge: --judge MODEL") == 1
 
 

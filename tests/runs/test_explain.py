@@ -12,6 +12,8 @@ from raypipe.runs.explain import why
 from raypipe.runs.manifest import read, recent
 from raypipe.store import Store
 
+pytestmark = pytest.mark.slow
+
 SURE = FAKES.replace("fitted: local-extract}", "fitted: local-extract, threshold: 0.0}")
 OTHER = SURE.replace("rerank: {model: overlap-reranker", "rerank: {model: other-reranker")
 

@@ -17,6 +17,8 @@ from raypipe.report.plans import print_plan
 from raypipe.runs.manifest import answer_keys, chains, read, recent
 from raypipe.runs.plan.planner import plan
 
+pytestmark = pytest.mark.slow
+
 
 def zero(counts, *but):
     """The steps that planned or asked something, other than those named."""

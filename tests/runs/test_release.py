@@ -19,6 +19,8 @@ from raypipe.store.index import LanceIndex
 from raypipe.store.keep import drop, tagged
 from raypipe.synth import write
 
+pytestmark = pytest.mark.slow
+
 SURE = FAKES.replace("fitted: local-extract}", "fitted: local-extract, threshold: 0.0}")
 OTHER = SURE.replace("hash-embedder", "other-embedder").replace("top: 10}", "top: 3}")
 

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import httpx
 import pytest
-from face import ask, listening, served
+from http_app import ask, listening, served
 from load import fire
 from reruns import FAKES
 
@@ -18,6 +18,8 @@ from raypipe.runs.release import live, promote, rollback
 from raypipe.serving.answerer import NotReady
 from raypipe.serving.release_follower import POLL_S, REOPEN_S, ReleaseFollower
 from raypipe.store import Store
+
+pytestmark = pytest.mark.slow
 
 SURE = FAKES.replace("fitted: local-extract}", "fitted: local-extract, threshold: 0.0}")
 OTHER = SURE.replace("hash-embedder", "other-embedder").replace("top: 10}", "top: 3}")

@@ -51,7 +51,9 @@ NONE = "There is no match of Lakers, 2024-03-04."
         (NONE, "did the lakers win last night?", "invalid"),
         (NONE, "what did the lakers score yesterday?", "invalid"),
         (NONE, "what did the lakers score on march 4?", "answered"),
-        (NONE, "how did the blast go?", "answered"),  # "last" is a word, not a part of one
+        (NONE, "what was the latest result of the lakers?", "invalid"),  # "late" is a part of it
+        (NONE, "any updates on the lakers?", "invalid"),
+        (NONE, "how did the blast go?", "invalid"),  # the price of reading parts of words, as db3 does
         (f"{NONE}\n{NONE}", "did the lakers win last night?", "answered"),
         ("On 2024-03-04 Lakers won.", "did the lakers win last night?", "answered"),
     ],
@@ -158,7 +160,7 @@ def test_function_calls_become_a_program(said, program):
         ("[]", 'list of "calls"'),
         (one(function="weather", name="x"), "there is no function 'weather'"),
         (one(function="movie"), "expected a name"),
-        (one(function="movie", name="$1"), "expected $0"),
+        (one(function="movie", name="$1"), "expected a name, as no call comes before"),
         (one(function="movie", name=["a"]), "expected text"),
         (one(function="movie", name="a", take="most"), "take: expected one of"),
         (one(function="movie", name="a", conditions=[{"key": "a"}]), "expected key, op"),

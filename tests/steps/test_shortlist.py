@@ -1,9 +1,12 @@
+import asyncio
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from shelf import HASH, OVERLAP, Shelf, asked, holds_laws
 
 from raypipe.core.records import Citation, Question
+from raypipe.models.kit import LocalKit
 from raypipe.steps.dense import Dense
 from raypipe.steps.shortlist import Shortlist
 
@@ -77,6 +80,23 @@ def test_a_citation_without_a_page_takes_no_place():
     q = cited((None, "s1"), ("p1", "s4"), ("p2", "s3"))
     (q,) = asked(Shortlist(model=OVERLAP, pages=1), SHELF, q)
     assert pages(q) == [None, "p1", None] and q.citations[0].snippet == "s1"
+
+
+@pytest.mark.parametrize(("lower", "kept"), [(True, "p1"), (False, "p0")])
+def test_snippets_are_read_in_lower_case_where_that_is_asked_for(lower, kept):
+    class Cased(LocalKit):
+        """Its reranker tells cases apart, as published ones do."""
+
+        def reranker(self, model):
+            async def score(pairs):
+                return np.array([len(set(q.split()) & set(p.split())) for q, p in pairs], np.float32)
+
+            return score
+
+    kit = Cased(None).with_index(Shelf({**PAGES, "s0": "emma", "s1": "WHO WROTE EMMA"}))
+    step = Shortlist(model=OVERLAP, pages=1, lower=lower)
+    [q] = asyncio.run(step.open(kit)([cited(("p0", "s0"), ("p1", "s1"))]))
+    assert [p for p in pages(q) if p is not None] == [kept]
 
 
 def test_rows_and_batches_hold():

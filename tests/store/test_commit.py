@@ -30,6 +30,8 @@ from raypipe.store import (
 from raypipe.store.commit import append
 from raypipe.store.parts import read_record
 
+pytestmark = pytest.mark.slow
+
 
 def everything(store):
     """Every row of every table, in an order of its own."""

@@ -1,4 +1,4 @@
-"""The pages of the invented data set: sizes, repeats, what they say; and the files they are in."""
+"""The pages of the invented dataset: sizes, repeats, what they say; and the files they are in."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ from raypipe.synth.ask.questions import pose
 from raypipe.synth.pages import Pages
 from raypipe.synth.styles import STYLES
 from raypipe.synth.world.world import World
+
+pytestmark = pytest.mark.slow
 
 Small = tuple[Path, synth.SynthSummary]
 Rows = list[dict[str, Any]]

@@ -1,4 +1,4 @@
-"""The endpoint: what it is made of, by name, and the application of Ray Serve that it becomes."""
+"""The endpoint's arguments, by name, and the Ray Serve application that they make."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ KEYS = "RAYPIPE_KEYS"
 
 @dataclass(frozen=True, slots=True)
 class ServeArgs:
-    """What an endpoint is made of, by name, as on the command line."""
+    """The endpoint's arguments, by name, as on the command line."""
 
     recipe: str = "local"  # a name under conf/recipes, or a path; live: the release that is live, followed
     models: str | None = None  # models file in place of conf/models.yaml
     store: str | None = None  # URI
     cluster: str = "laptop"  # a name under conf/clusters, or a path: engine, device and threads of the models
-    keys: str | None = None  # file with a key a line, beside those of the environment variable RAYPIPE_KEYS
-    auth: Literal["none"] | None = None  # none: whoever reaches the port may ask
-    fallback: str | None = None  # recipe whose extract step answers while a language model is away
+    keys: str | None = None  # file with a key a line; and those of the variable RAYPIPE_KEYS
+    auth: Literal["none"] | None = None  # none: no key is needed
+    fallback: str | None = None  # recipe whose extract step answers while a language model is down
     page: bool = True  # the web page at /
     gateways: int = 1  # processes that speak HTTP and run the recipe; with two, one may die
     traces: str | None = None  # collector of traces, as OTLP over HTTP: http://collector:4318/v1/traces
@@ -50,48 +50,57 @@ class ServeArgs:
     limits: RequestLimits = field(default_factory=RequestLimits)
 
     def application(self, settings: Settings) -> Application:
-        """The application for Ray Serve. The store need not be there yet."""
+        """The application for Ray Serve. The store need not exist yet."""
         from raypipe.serving.ray import build_application  # Ray takes a second to import
 
-        file = self.file(settings)
+        cluster = self.cluster_file(settings)
         store = settings.store_to_use(self.store)
-        recipe = self.asked(settings, store)
-        face, rules = self.face(settings.keys), self.rules(settings)
-        asked = endpoint_addresses(file, recipe.models(), settings.keys)
-        room = file.engines.limits(file.device) if file.engines else EngineLimits()
-        pool, engine_gpus = file.pools["embed"], 0.0
+        recipe = self.recipe_to_serve(settings, store)
+        endpoints = endpoint_addresses(cluster, recipe.models(), settings.keys)
+        limits = cluster.engines.limits(cluster.device) if cluster.engines else EngineLimits()
+        pool, engine_gpus = cluster.pools["embed"], 0.0
         threads = max(1, int(pool.cpus))
-        place = WorkerConfig(store, file.engine, file.device, threads, endpoints=asked, engine_limits=room)
+        worker = WorkerConfig(
+            store, cluster.engine, cluster.device, threads, endpoints=endpoints, engine_limits=limits
+        )
         # Embedders and rerankers share one accelerator.
         gpus = min(pool.gpus, 1.0) / 2
-        if (engines := file.engines) is not None and (vllm := _engines(recipe)):
+        if (engines := cluster.engines) is not None and (vllm := _engines(recipe)):
             gpus, engine_gpus = engines.answer.gpus / 2, sum(engines.needs(m)["GPU"] for m in vllm)
-        return build_application(recipe, place, gpus, face, rules, self.follows, engine_gpus, self.gateways)
+        return build_application(
+            recipe,
+            worker,
+            gpus,
+            self.server_config(settings.keys),
+            self.degrade_policy(settings),
+            self.follow_live,
+            engine_gpus,
+            self.gateways,
+        )
 
     def check(self, settings: Settings) -> None:
         """Raises ModelMissing or ConfError unless every model's files are here and may be read, and the
         cluster file has room for engines where the recipe needs one."""
         store = settings.store_to_use(self.store)
-        models = self.asked(settings, store).models()
-        for model in (*models, *self.rules(settings).models()):
+        models = self.recipe_to_serve(settings, store).models()
+        for model in (*models, *self.degrade_policy(settings).models()):
             load.present(model)
-        startable(self.file(settings), models)
+        startable(self.cluster_file(settings), models)
 
-    def asked(self, settings: Settings, store: str) -> Recipe:
-        """The recipe that answers: by name, or the live release's now. Raises ConfError for a graph whose
-        place nobody said."""
-        if self.follows:
+    def recipe_to_serve(self, settings: Settings, store: str) -> Recipe:
+        """The recipe that answers: by name, or the live release's now. Raises ConfError for a graph without
+        a location."""
+        if self.follow_live:
             return from_plain(live_release(Store.open(store)).recipe)
         return require_graphs(load_recipe(self.recipe, self.models, settings.conf, self.graphs))
 
     @property
-    def follows(self) -> bool:
-        """True if the live release answers, whichever it is."""
+    def follow_live(self) -> bool:
+        """True if the live release answers, whichever it is at the time."""
         return self.recipe == "live"
 
-    def face(self, environ: Mapping[str, str]) -> ServerConfig:
-        """How the endpoint meets the world. Raises ConfError for keys that are none."""
-
+    def server_config(self, environ: Mapping[str, str]) -> ServerConfig:
+        """Keys, limits and options of the endpoint. Raises ConfError for invalid keys."""
         given = [k.strip() for k in environ.get(KEYS, "").split(",") if k.strip()]
         if self.keys is not None:
             given += _in_file(Path(self.keys))
@@ -100,8 +109,8 @@ class ServeArgs:
         keys = ApiKeys(open=True) if self.auth == "none" else ApiKeys.of(given)
         return ServerConfig(keys, self.limits, self.page, self.traces)
 
-    def rules(self, settings: Settings) -> DegradePolicy:
-        """What is done about what is away."""
+    def degrade_policy(self, settings: Settings) -> DegradePolicy:
+        """How unavailable services are handled."""
         if self.fallback is None:
             return DegradePolicy()
         recipe = load_recipe(self.fallback, self.models, settings.conf)
@@ -109,10 +118,10 @@ class ServeArgs:
             raise ConfError(f"fallback {self.fallback!r}: expected a recipe with an extract step, found none")
         return DegradePolicy(step)
 
-    def file(self, settings: Settings) -> Cluster:
-        """The cluster file."""
-        file = read_cluster(self.cluster, settings.conf)
-        return sized(file, (), declared_nodes(file))
+    def cluster_file(self, settings: Settings) -> Cluster:
+        """The cluster file, sized to the machines that it declares."""
+        cluster = read_cluster(self.cluster, settings.conf)
+        return sized(cluster, (), declared_nodes(cluster))
 
 
 def _engines(recipe: Recipe) -> list[Model]:
@@ -133,7 +142,7 @@ def _in_file(path: Path) -> list[str]:
 
 
 def check_host(host: str, keys: ApiKeys) -> None:
-    """Raises ConfError for an address that others reach, where anyone could ask and nobody said so."""
+    """Raises ConfError for an address that others reach, without keys and without `--auth none`."""
     try:
         alone = host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -141,7 +150,7 @@ def check_host(host: str, keys: ApiKeys) -> None:
     if not (alone or keys.digests or keys.open):
         raise ConfError(
             f"--host {host}: others reach it, and there are no keys. Give --keys FILE or ${KEYS}, or say "
-            "--auth none if whoever reaches the port may ask"
+            "--auth none to answer without a key"
         )
 
 
@@ -155,11 +164,11 @@ def serve(
     from raypipe.cluster import pools
     from raypipe.serving.ray import start, stop
 
-    check_host(host, endpoint.face(settings.keys).keys)
-    endpoint.check(settings)  # a replica that cannot start is tried again and again
+    check_host(host, endpoint.server_config(settings.keys).keys)
+    endpoint.check(settings)  # Serve retries a replica that cannot start without end
     application = endpoint.application(settings)
-    pools.connect("local")  # a Serve that runs elsewhere may listen to others
-    preflight({"embed": endpoint.file(settings).pools["embed"]}, pools.nodes())
+    pools.connect("local")  # a Serve that runs elsewhere may listen on other addresses
+    preflight({"embed": endpoint.cluster_file(settings).pools["embed"]}, pools.nodes())
     try:
         start(application, host, port)
         on_start(f"http://{host}:{port}")

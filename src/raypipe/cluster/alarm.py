@@ -1,7 +1,8 @@
 """A limit on work that nothing else can stop: the kernel ends this process when its time is over.
 
 No thread and no signal handler interrupts a library that loops inside its C code; a timer of the kernel whose
-signal nobody handles does. Whoever owns the process sees it die and decides what that was. Standard library.
+signal has no handler does. The owner of the process sees it die and decides what that means. Standard
+library.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ class Alarm:
 
     @contextmanager
     def limit(self, seconds: float) -> Iterator[None]:
-        """Inside, the process has so many seconds left."""
+        """Ends the process if the block takes longer than `seconds`."""
         name = next(self._names)
         self._ends[name] = time.monotonic() + seconds
         self._set()

@@ -63,8 +63,8 @@ def workers(cluster: Cluster, verb: Verb, engines: bool) -> Workers:
 def preflight(pools: Mapping[Verb, Pool], nodes: Sequence[Node]) -> None:
     """Raises ClusterTooSmall with numbers if a pool could never start.
 
-    Ray itself would wait for ever without an error, also for an actor that no node can hold, whatever all
-    nodes have together.
+    Ray itself would wait without end and without an error, also for an actor that no node can hold, whatever
+    all nodes have together.
     """
     for name, pool in pools.items():
         needs = pool.needs
@@ -109,8 +109,7 @@ def _listed(nodes: Sequence[Node]) -> str:
 
 
 def preflight_engines(engines: Engines, models: Sequence[Model], nodes: Sequence[Node]) -> None:
-    """Raises ClusterTooSmall with numbers if the engines of these models and the workers beside them do not
-    fit."""
+    """Raises ClusterTooSmall with numbers if the engines of these models and their workers do not fit."""
     pool = engines.answer
     needed = [engines.needs(m) for m in models for _ in range(engines.count)]
     for kind, each in pool.needs.items():
@@ -118,7 +117,7 @@ def preflight_engines(engines: Engines, models: Sequence[Model], nodes: Sequence
         need, have = taken + pool.size * each, total(nodes, kind)
         if need > have:
             raise ClusterTooSmall(
-                f"pool engines.answer: {pool.size} actors x {each:g} {kind} beside {len(needed)} "
+                f"pool engines.answer: {pool.size} actors x {each:g} {kind} and {len(needed)} "
                 f"engines of {taken:g} {kind} in all = {need:g} {kind}, the cluster "
                 f"has {have:g}. Lower `engines` in the cluster file, or start a larger cluster"
             )
@@ -128,7 +127,7 @@ def preflight_engines(engines: Engines, models: Sequence[Model], nodes: Sequence
             continue
         if not any(holds(node, n) for node in left):
             raise ClusterTooSmall(
-                f"an engine needs {_said(n)} on one node, and beside the engines before it no node has that: "
+                f"an engine needs {_said(n)} on one node, and after the engines before it no node has that: "
                 f"{_listed(nodes)}. Lower `engines` in the cluster file, or start larger nodes"
             )
         left = without(left, n)
@@ -136,7 +135,7 @@ def preflight_engines(engines: Engines, models: Sequence[Model], nodes: Sequence
     if room < pool.size:
         raise ClusterTooSmall(
             f"pool engines.answer: {pool.size} actors of {_said(pool.needs)} each, and there is room for "
-            f"{room} beside the engines on the nodes: {_listed(nodes)}. Lower `engines` in the cluster "
+            f"{room} next to the engines on the nodes: {_listed(nodes)}. Lower `engines` in the cluster "
             "file, or start larger nodes"
         )
 
@@ -191,7 +190,7 @@ def this_machine() -> Node:
 
 
 def _most_engines(engines: Engines, models: Sequence[Model], nodes: Sequence[Node]) -> int:
-    """The most engines of each model beside which the workers still find room; at least one."""
+    """The most engines of each model that leave room for the workers; at least one."""
     wanted = 1 if engines.answer.actors == FIT else engines.answer.size
     each = 1
     while models and all(any(engines.needs(m).values()) for m in models):
@@ -203,7 +202,7 @@ def _most_engines(engines: Engines, models: Sequence[Model], nodes: Sequence[Nod
 
 
 def _beside(engines: Engines, models: Sequence[Model], each: int, nodes: Sequence[Node]) -> list[Node] | None:
-    """What is left of the nodes beside so many engines of each model; None if they find no room."""
+    """What is left of the nodes after `each` engines of each model; None if they do not fit."""
     left = list(nodes)
     for needs in [engines.needs(m) for m in models] * each:
         if not any(needs.values()):

@@ -49,9 +49,9 @@ class Pool:
 
     @property
     def size(self) -> int:
-        """How many actors. Raises ValueError for a pool that nobody fitted to a cluster."""
+        """How many actors. Raises ValueError for a pool that is not fitted to a cluster yet."""
         if isinstance(self.actors, str):
-            raise ValueError("this pool takes as many actors as fit; rooms.sized says how many")
+            raise ValueError("this pool takes as many actors as fit; capacity.sized says how many")
         return self.actors
 
     @property
@@ -62,7 +62,7 @@ class Pool:
 
 @dataclass(frozen=True, slots=True)
 class Engines:
-    """What the engine of each vLLM model of a recipe takes, and the workers beside it."""
+    """Resources of the engines of a recipe's vLLM models, and of the workers next to them."""
 
     answer: Pool  # in place of pools.answer, since engines take their share of the cluster
     cpus: float = 0.5  # that Ray sets aside for one
@@ -82,9 +82,9 @@ class Engines:
 
     @property
     def count(self) -> int:
-        """How many engines each model has. Raises ValueError for a file that nobody fitted to a cluster."""
+        """How many engines each model has. Raises ValueError for a file not fitted to a cluster yet."""
         if isinstance(self.replicas, str):
-            raise ValueError("a model has as many engines as fit; rooms.sized says how many")
+            raise ValueError("a model has as many engines as fit; capacity.sized says how many")
         return self.replicas
 
     def needs(self, model: Model) -> dict[str, float]:

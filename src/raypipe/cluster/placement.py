@@ -18,11 +18,12 @@ from raypipe.recipes.contract import embedder_of, table_of
 from raypipe.recipes.recipe import Recipe
 
 ENGINE_GIB = 2.0
-"""That an engine takes of each GPU beside weights, keys and values: CUDA's context, graphs, activations. An
-estimate, not measured here; vLLM measures it itself when it starts, and refuses what is then too small."""
+"""GiB that an engine takes of each GPU on top of weights, keys and values: CUDA's context, graphs,
+activations. An estimate, not measured here; vLLM measures it itself when it starts, and refuses what is then
+too small."""
 
 ENCODER_GIB = 1.5
-"""That one process with embedders or rerankers takes of a GPU beside their weights. An estimate."""
+"""GiB that one process with embedders or rerankers takes of a GPU on top of their weights. An estimate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,7 @@ def placement(cluster: Cluster, embedders: Sequence[Model], asked: Sequence[Mode
         return [*placed, _pool("answer", cluster.pools["answer"], encoders, cluster)]
     placed += [_engine(m, engines, cluster) for m in own]
     taken = sum(engines.needs(m)["GPU"] for m in own)
-    if taken >= 1:  # a whole GPU is nobody else's
+    if taken >= 1:  # a whole GPU is not shared
         return [*placed, _pool("engines.answer", engines.answer, encoders, cluster)]
     share = min(1.0, engines.gpu_memory_utilization * len(own))
     return [*placed, _pool("engines.answer", engines.answer, encoders, cluster, taken, share)]

@@ -1,6 +1,6 @@
-"""Parts of work on Ray Data: the actor pools, and the engines that live beside the pool that asks them.
+"""Tasks on Ray Data: the actor pools, and the engines that run next to the pool that calls them.
 
-What a part computes and stores is in `pipeline.tasks`, what an engine is in `models.actors`, what fits is
+What a task computes and stores is in `pipeline.tasks`, what an engine is in `models.actors`, what fits is
 checked by `capacity.py` before anything starts. One pool runs at a time, so a pool may take the whole cluster
 and none waits for another.
 """
@@ -82,7 +82,7 @@ class EngineGroup:
         return cls(some, cluster.device, tuple(wanted.values()), names, paper)
 
     def preflight(self, nodes: Sequence[Node]) -> None:
-        """Raises ClusterTooSmall with numbers if the engines and the workers beside them do not fit."""
+        """Raises ClusterTooSmall with numbers if the engines and their workers do not fit."""
         preflight_engines(self.engines, self.models, self.declared or nodes)
 
     @contextmanager
@@ -181,7 +181,7 @@ def _not_joined(address: str, tries: int, why: Exception) -> str:
 
 @contextmanager
 def _stderr_without(words: bytes) -> Iterator[None]:
-    """Holds back what is written to file descriptor 2 till the block ends, then hands it on but for lines
+    """Holds back what is written to file descriptor 2 until the block ends, then hands it on but for lines
     with these words: Ray's core says from C++ that its log level was set."""
     sys.stderr.flush()
     kept = os.dup(2)
@@ -298,7 +298,7 @@ def _pooled(work: TableTask, rows: list[dict[str, str]], pool: Pool, limits: Tim
         compute=ActorPoolStrategy(size=min(pool.size, len(rows))),
         num_cpus=pool.cpus,
         num_gpus=pool.gpus or None,
-        # Restarts without end: a pool whose actors may not restart any more waits for ever.
+        # Restarts without end: a pool whose actors may not restart any more never ends.
         ray_remote_args_fn=lambda: {"max_restarts": -1, "max_task_retries": TRIES - 1},
     )
 

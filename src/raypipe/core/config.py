@@ -194,7 +194,7 @@ class Conf:
         raise ConfError(f"no {name!r} under {kind}/; {did_you_mean(name, known)}")
 
     def file(self, name: str) -> Path:
-        """One file that stands beside the folders of kinds, such as models.yaml."""
+        """One file next to the folders of kinds, such as models.yaml."""
         for folder in self.folders:
             if (folder / name).is_file():
                 return folder / name

@@ -40,7 +40,7 @@ class ClusterTooSmall(RaypipeError):
 
 
 class Unavailable(RaypipeError):
-    """What computes or holds something is away now: leave it out, or ask again later."""
+    """A service is unavailable now: omit its stage, or try again later."""
 
 
 class Overloaded(RaypipeError):

@@ -6,7 +6,7 @@ a graph only through its kit (`protocols.Graph`).
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol, TypeAlias
 
@@ -32,8 +32,9 @@ class PublicFacts(Protocol):
         """What is known of a year, in the order of the source; () for a year that is not there."""
         ...
 
-    def about(self, name: str) -> tuple[str, ...]:
-        """What is known of everything of this name; () for a name that is not there."""
+    def about(self, name: str, levels: Sequence[Level], company: bool) -> tuple[str, ...]:
+        """What is known of everything of this name, linked by the first level that finds one; () for a name
+        that is not there. `company`: names are companies', whose legal forms are no part of them."""
         ...
 
 
@@ -68,7 +69,9 @@ class CallResult:
     fault: Fault | None = None
     links: tuple[Link, ...] = ()  # what its names were taken for
     unknown: tuple[str, ...] = ()  # names that the graph does not know
-    subject: str = ""  # its first name as written; "": it names none
+    number: int = 1  # of its call in the program, from 1; a `sort` belongs to the call before it
+    reads: frozenset[int] = frozenset()  # numbers of the calls whose values it uses
+    subject: str = ""  # the first name of its call; what `*` stood for; "": it names none
     requests: tuple[str, ...] = ()  # to a server, each its path and body
     ms: float = 0.0  # that the line took
 

@@ -31,7 +31,7 @@ class Message:
 Chat: TypeAlias = tuple[Message, ...]
 
 Alone: TypeAlias = Callable[[], None]
-"""Called by an engine when a call begins that nothing else runs beside."""
+"""Called by an engine when a call begins that runs alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class Sampling:
     max_tokens: int  # of the reply, in the model's own tokens
     temperature: float = 0.0  # 0: the most probable token each time
     top_p: float = 1.0  # 0..1: share of probability that is drawn from
-    seed: int = 0  # of the draw, for each chat anew: a reply does not depend on its neighbours
+    seed: int = 0  # of the draw, set again for each chat: a reply does not depend on its neighbours
     frequency_penalty: float = 0.0  # -2..2
     presence_penalty: float = 0.0  # -2..2
     stop: tuple[str, ...] = ()  # the reply ends before the first of these

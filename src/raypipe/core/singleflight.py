@@ -19,8 +19,9 @@ class SingleFlight(Generic[K, V]):
     async def of(self, keys: Sequence[K], ask: Callable[[list[int]], Awaitable[Iterable[V]]]) -> list[V]:
         """The value of each of these distinct keys.
 
-        `ask` gets the places of those that nobody is finding out and returns their values; the others are
-        waited for. Where whoever asked failed or was cancelled, one who waits asks: no error is shared.
+        `ask` gets the positions of keys that are not in flight and returns their values; the others are
+        awaited. If the caller that asks fails or is cancelled, one of the waiting callers asks: no error is
+        shared.
         """
         found: dict[K, V] = {}
         while left := [i for i, key in enumerate(keys) if key not in found]:
@@ -28,7 +29,7 @@ class SingleFlight(Generic[K, V]):
             if mine := [i for i in left if keys[i] not in self._flying]:
                 found |= await self._lead([keys[i] for i in mine], mine, ask)
             for flight in dict.fromkeys(theirs):
-                landed = await asyncio.shield(flight)  # who stops waiting stops nobody else
+                landed = await asyncio.shield(flight)  # cancelling one waiter does not cancel the others
                 found |= {keys[i]: landed[keys[i]] for i in left if keys[i] in landed}
         return [found[key] for key in keys]
 

@@ -1,4 +1,4 @@
-"""A data set through a recipe to a score: ingest, index, answer, score, and the report of it all.
+"""A dataset through a recipe to a score: ingest, index, answer, score, and the report of it all.
 
 Knows the pipeline and the metrics. With `collect`, which passes the answers, the only reader of golds and
 labels after ingest.
@@ -175,7 +175,7 @@ def _report(
     pipeline: Pipeline, questions: int, read: IngestSummary | None, answers: Collected, marks: Marks,
     judge: JudgeLine | None, planned: Plan, done: RunCounters, seconds: float,
 ) -> EvalReport:  # fmt: skip
-    """`seconds`: wall time of the run till now."""
+    """`seconds`: wall time of the run until now."""
     return EvalReport(
         run=uuid.uuid4().hex,
         recipe=pipeline.recipe.name,

@@ -3,7 +3,7 @@
 Replies of a domain with a refresh period hold for that period (`GraphRef.refresh`). A stored answer is old
 if its calls, asked now, would need a reply that the memo no longer takes for new. What holds still is
 remembered, so working such an answer out again asks the graph for what is too old, and a model only where
-that changed its prompt. Knows recipes, stored answers and the memo; asks nobody.
+that changed its prompt. Knows recipes, stored answers and the memo; sends no request.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ async def _old(
 
 
 async def _lacking(ask: Ask, question: Question) -> str:
-    """Path of the first request of a stage that nobody remembers; "" for none."""
+    """Path of the first request of a stage that is not cached; "" for none."""
     try:
         await ask([question])
     except NoReply as e:

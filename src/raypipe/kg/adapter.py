@@ -70,7 +70,7 @@ async def _mentions(graph: ServerBackend, text: str, asked_at: str) -> list[Ment
 
 
 def require_location(ref: GraphRef) -> None:
-    """Raises ConfError for an entry that nobody said the place of."""
+    """Raises ConfError for an entry without a location."""
     if not ref.where:
         raise ConfError(
             f"graph {ref.name!r}: expected to be told where it lies, as --graph {ref.name}=FOLDER; data of "

@@ -3,7 +3,8 @@
 Semantics (reference, section 2.6): a call gives the first of its values, with ALL all, with [:n] or n before
 it the first n; without a key its values are what names its rows. `sort` filters and orders the rows of the
 line before and takes that line's ALL. ["len"] counts the rows, or the values of a key, a list's items one by
-one. AVG is the mean of all values of its line. `*` is what the line before put out. Nothing after the moment
+one. AVG is the mean of all values of its line. `*` is what the line before put out, `*2` what the second call
+did. Nothing after the moment
 of asking is seen. A line that fails carries a fault, and the next lines are still run.
 
 Knows programs, tables and links. Does not know where rows come from (`graph.ProgramTables`), nor models.
@@ -14,7 +15,7 @@ from __future__ import annotations
 import math
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
 from typing import Final
@@ -26,6 +27,7 @@ from raypipe.kg.graph import GraphBackend, GraphFault, ProgramTables, RowRequest
 from raypipe.kg.language.program import (
     Arg,
     Bad,
+    Cond,
     Empty,
     Line,
     Mean,
@@ -38,6 +40,7 @@ from raypipe.kg.language.program import (
     Star,
     Tail,
     Text,
+    places,
     print_line,
 )
 from raypipe.kg.language.time_words import MONDAY, SUNDAY, Moment, When, when
@@ -50,6 +53,16 @@ MOST_AVERAGED: Final = 1_000_000
 MOST_STARS: Final = 200  # values that one `*` stands for
 
 
+@dataclass(frozen=True, slots=True)
+class _Output:
+    """What `*` stands for, of one line."""
+
+    relation: Relation | None = None
+    everything: bool = False
+    values: tuple[Value, ...] = ()
+    keyed: bool = False  # the values are of a key, not names of rows
+
+
 @dataclass(slots=True)
 class _State:
     """What the next line may build on."""
@@ -57,9 +70,27 @@ class _State:
     relation: Relation | None = None
     everything: bool = False
     values: tuple[Value, ...] = ()
-    keyed: bool = False  # the values are of a key, not names of rows
+    keyed: bool = False  # as in _Output
+    calls: dict[int, _Output] = field(default_factory=dict)  # number of an earlier call -> its last line's
+    subject: str = ""  # first name of the call that the line belongs to
     links: list[Link] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
+
+    def output(self) -> _Output:
+        return _Output(self.relation, self.everything, self.values, self.keyed)
+
+    def of(self, star: Star) -> _Output:
+        """What `*` stands for. Raises GraphFault for a call that does not come before."""
+        if star.call == 0:
+            return self.output()
+        if star.call not in self.calls:
+            raise GraphFault("no_values", f"*{star.call}: there is no call {star.call} before this one")
+        return self.calls[star.call]
+
+    def stars(self, where: Sequence[Cond]) -> dict[int, tuple[Value, ...]]:
+        """The values of every `*` that conditions name, by its number."""
+        named = [c.value for c in where if isinstance(c.value, Star)]
+        return {star.call: self.of(star).values for star in named}
 
 
 async def run(
@@ -72,8 +103,13 @@ async def run(
     """The result of every line, in order. `domain` ("movie", "music") decides what get_person means where its
     key does not. What a program says, or a graph that is down, never raises: that is a line's fault."""
     rows, state, out = graph.open(), _State(), list[CallResult]()
-    for line in program.lines:
+    number = 0
+    for line, place in zip(program.lines, places(program), strict=True):
         started, sent = clock(), len(rows.requests)
+        if place.number > number:
+            number, state.subject = place.number, ""
+            if number > 1:
+                state.calls[number - 1] = state.output()
         state.links, state.unknown = [], []
         try:
             found = await _line(line, rows, now, domain, state)
@@ -89,7 +125,9 @@ async def run(
         out.append(
             replace(
                 found,
-                subject=_subject(line),
+                number=number,
+                reads=place.reads,
+                subject=state.subject,
                 links=tuple(state.links),
                 unknown=tuple(state.unknown),
                 requests=tuple(rows.requests[sent:]),
@@ -97,17 +135,6 @@ async def run(
             )
         )
     return out
-
-
-def _subject(line: Line) -> str:
-    """The first name that a line asks for."""
-    match line:
-        case Query(args=(Text(value=value), *_)):
-            return value
-        case Mean(of=of):
-            return _subject(of)
-        case _:
-            return ""
 
 
 async def _line(line: Line, rows: ProgramTables, now: Moment, domain: str, state: _State) -> CallResult:
@@ -139,7 +166,8 @@ def _sorted(line: Sort, now: Moment, state: _State) -> Relation:
         raise GraphFault(
             "no_rows", "sort: there are no rows before it to sort; expected a call in the line before"
         )
-    return state.relation.where(line.where, now, state.values).sorted(line.key, line.descending)
+    kept = state.relation.where(line.where, now, state.stars(line.where))
+    return kept.sorted(line.key, line.descending)
 
 
 # ---------------------------------------------------------------- calls
@@ -181,19 +209,21 @@ async def _build(name: str, line: Query, rows: ProgramTables, now: Moment, state
     function = FUNCTIONS[name]
     names, times = line.args[: len(function.kinds)], line.args[len(function.kinds) :]
     written = [_written(a, kind, rows, state) for a, kind in zip(names, function.kinds, strict=True)]
+    state.subject = next((w[0] for w in written if w), "")
     there = _time(function.time, times, now, rows, state)
     years = tuple(int(c.value.value) for c in line.where if c.key == "year" and isinstance(c.value, Number))
     await rows.bring(RowRequest(name, tuple(w or () for w in written), years, there, now))
-    places, before = [], len(state.links)
+    linked, before = [], len(state.links)
     for arg, kind, given in zip(names, function.kinds, written, strict=True):
         keys = None if given is None else await _linked(given, kind, rows, state, now)
-        places.append(LinkedName(keys, every=isinstance(arg, Names)))
+        linked.append(LinkedName(keys, every=isinstance(arg, Names)))
     if function.time == "arguments" and function.kinds == ("company",):
-        there = _on_sessions(times, there, places[0], now, rows, state)
+        there = _on_sessions(times, there, linked[0], now, rows, state)
     about = [link.name for link in state.links[before:]][:3]
     if there is not None and there.kind == "days":
         about.append(str(there.first) if there.first == there.last else f"{there.first} to {there.last}")
-    asked = LinkedCall(rows.tables, tuple(places), line.where, state.values, there, now, ", ".join(about))
+    stars = state.stars(line.where)
+    asked = LinkedCall(rows.tables, tuple(linked), line.where, stars, there, now, ", ".join(about))
     return function.build(asked)
 
 
@@ -207,13 +237,14 @@ def _written(arg: Arg, kind: str, rows: ProgramTables, state: _State) -> tuple[s
         case Names(items=items):
             return tuple(str(i.value) for i in items)
         case Star():
-            column = state.relation.named.get(kind) if state.relation and not state.keyed else None
-            if column is None or state.relation is None:
-                return tuple(str(v) for v in state.values[:MOST_STARS])
-            found = state.relation.column(column)
+            put = state.of(arg)
+            column = put.relation.named.get(kind) if put.relation and not put.keyed else None
+            if column is None or put.relation is None:
+                return tuple(str(v) for v in put.values[:MOST_STARS])
+            found = put.relation.column(column)
             assert found is not None
-            limit = MOST_STARS if state.everything else 1
-            return tuple(str(v) for v in column_values(state.relation, found, rows.tables, limit))
+            limit = MOST_STARS if put.everything else 1
+            return tuple(str(v) for v in column_values(put.relation, found, rows.tables, limit))
 
 
 async def _linked(

@@ -62,7 +62,7 @@ class Linker:
         self._tables = tables
         self._strict = strictness or Strictness()
         self._vectors = vectors
-        self._pools: dict[str, _Pool] = {}
+        self._pools: dict[str, NamePool] = {}
 
     def forget(self) -> None:
         """The tables have changed."""
@@ -104,19 +104,15 @@ class Linker:
                 kept.append(m)
         return sorted(kept, key=lambda m: m.span)
 
-    def _pool(self, kind: str) -> _Pool:
+    def _pool(self, kind: str) -> NamePool:
         if kind not in self._pools:
             self._pools[kind] = _read_pool(self._tables, kind)
         return self._pools[kind]
 
-    async def _at(self, level: Level, pool: _Pool, query: str, written: str) -> tuple[str, float] | None:
+    async def _at(self, level: Level, pool: NamePool, query: str, written: str) -> tuple[str, float] | None:
         match level:
             case "exact":
-                same = [query]
-                if pool.company:
-                    same += [short_company(query), fold(ticker(written)) or ""]
-                key = next((pool.aliases[s] for s in same if s in pool.aliases), None)
-                return None if key is None else (key, 1.0)
+                return pool.exact(query, written)
             case "substring":
                 return pool.inside(query, self._strict.least_inside)
             case "tokens":
@@ -124,7 +120,7 @@ class Linker:
             case "embedding":
                 return await self._near(pool, written)
 
-    async def _near(self, pool: _Pool, written: str) -> tuple[str, float] | None:
+    async def _near(self, pool: NamePool, written: str) -> tuple[str, float] | None:
         if self._vectors is None or not pool.names:
             return None
         if len(pool.names) > MOST_NEAR:
@@ -141,8 +137,10 @@ class Linker:
 
 
 @dataclass(slots=True)
-class _Pool:
-    company: bool
+class NamePool:
+    """The names of one kind, with their aliases, and the ways to find one. A query is folded."""
+
+    company: bool  # a legal form or "common stock" is no part of a name, and a ticker may be marked as one
     names: dict[str, str] = field(default_factory=dict)  # key -> as spelled first
     aliases: dict[str, str] = field(
         default_factory=dict
@@ -165,6 +163,14 @@ class _Pool:
             for alias in self.by_word.get(word, ()):
                 counts[alias] = counts.get(alias, 0) + 1
         return counts
+
+    def exact(self, query: str, written: str) -> tuple[str, float] | None:
+        """The name or alias that is the query itself."""
+        same = [query]
+        if self.company:
+            same += [short_company(query), fold(ticker(written)) or ""]
+        key = next((self.aliases[s] for s in same if s in self.aliases), None)
+        return None if key is None else (key, 1.0)
 
     def inside(self, query: str, least: float) -> tuple[str, float] | None:
         """The name nearest in length that holds the query's words in a row, or stands so in the query."""
@@ -194,8 +200,8 @@ class _Pool:
         return None if best is None else (self.aliases[best[1]], -best[0])
 
 
-def _read_pool(tables: Tables, kind: str) -> _Pool:
-    pool = _Pool(company=kind == "company")
+def _read_pool(tables: Tables, kind: str) -> NamePool:
+    pool = NamePool(company=kind == "company")
     later: list[tuple[str, str]] = []
     for table, column, meant in NAMES[kind]:
         wanted = quoted(meant or column)

@@ -21,15 +21,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from raypipe.core.errors import ConfError, DataError
-from raypipe.core.kg import FactsRef
+from raypipe.core.kg import FactsRef, Level
 from raypipe.kg.aliases import short_company
+from raypipe.kg.link import NamePool, Strictness
 from raypipe.kg.normalize import fold
 
 Kind: TypeAlias = Literal["oscar", "grammy", "movielens", "stocks"]
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 SCHEMA: Final = pa.schema([("year", pa.int32()), ("names", pa.list_(pa.string())), ("text", pa.string())])
 MOST_CHARS: Final = 4_000  # of one text: a film's cast alone can have hundreds of names
-LEAST_SHARED: Final = 0.5  # Jaccard of the words of two company names, the last resort of db3's linking
+STRICT: Final = Strictness()  # db3 takes the best Jaccard of words; here it is at least .5
 
 Row: TypeAlias = Mapping[str, str]
 
@@ -251,39 +252,61 @@ class FactsTable:
     """`core.kg.PublicFacts` over one table."""
 
     years: dict[int, list[str]] = field(default_factory=dict)
-    named: dict[str, list[str]] = field(default_factory=dict)  # folded name -> texts
-    words: dict[str, set[str]] = field(default_factory=dict)  # word -> folded names that have it
+    texts: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)  # text, folded names
+    shelves: dict[bool, NamedTexts] = field(default_factory=dict)  # company or not -> built when first asked
 
     def of_year(self, year: int) -> tuple[str, ...]:
         return tuple(self.years.get(year, ()))
 
-    def about(self, name: str) -> tuple[str, ...]:
-        """Exact when folded; then without a company's legal form; then by shared words."""
+    def about(self, name: str, levels: Sequence[Level], company: bool) -> tuple[str, ...]:
         query = fold(name) or ""
-        for key in dict.fromkeys((query, short_company(query))):
-            if key in self.named:
-                return tuple(self.named[key])
-        best = self._shared(set(short_company(query).split()))
-        return tuple(self.named[best]) if best is not None else ()
-
-    def _shared(self, query: set[str]) -> str | None:
-        near = {n for w in query for n in self.words.get(w, ())}
-        scored = [(len(query & (theirs := set(n.split()))) / len(query | theirs), n) for n in near]
-        ranked = sorted((-s, n) for s, n in scored if s >= LEAST_SHARED)
-        return ranked[0][1] if ranked else None
+        if not query:
+            return ()
+        if company not in self.shelves:
+            self.shelves[company] = _named_texts(self.texts, company)
+        shelf = self.shelves[company]
+        for level in levels:
+            match level:
+                case "exact":
+                    found = shelf.pool.exact(query, name)
+                case "substring":
+                    found = shelf.pool.inside(query, STRICT.least_inside)
+                case "tokens":
+                    found = shelf.pool.shared(query, STRICT.least_shared)
+                case "embedding":
+                    raise ValueError("public data are linked by exact, substring or tokens")
+            if found is not None:
+                return tuple(shelf.texts[found[0]])
+        return ()
 
     def add(self, text: str, year: int | None, names: Sequence[str]) -> None:
         if year is not None:
             self.years.setdefault(year, []).append(text)
-        folded = [fold(n) or "" for n in names]
-        for key in dict.fromkeys(k for n in folded for k in (n, short_company(n)) if n):
-            self.named.setdefault(key, []).append(text)
-            for word in key.split():
-                self.words.setdefault(word, set()).add(key)
+        if names:
+            self.texts.append((text, tuple(fold(n) or "" for n in names)))
+            self.shelves.clear()
+
+
+@dataclass(frozen=True, slots=True)
+class NamedTexts:
+    """The texts of a table by name."""
+
+    pool: NamePool
+    texts: Mapping[str, list[str]]  # name, folded -> its texts
+
+
+def _named_texts(rows: Sequence[tuple[str, tuple[str, ...]]], company: bool) -> NamedTexts:
+    pool, texts = NamePool(company), dict[str, list[str]]()
+    for text, names in rows:
+        forms = [f for n in names for f in ((n, short_company(n)) if company else (n,))]
+        for key in dict.fromkeys(f for f in forms if f):
+            texts.setdefault(key, []).append(text)
+            pool.add(key, key)
+    return NamedTexts(pool, texts)
 
 
 def open_facts(ref: FactsRef) -> FactsTable:
-    """The table of an entry. Raises ConfError for one whose place nobody said, DataError for no table."""
+    """The table of an entry. Raises ConfError for an entry without a location, DataError for no table."""
     if not ref.where:
         raise ConfError(
             f"public data {ref.name!r}: expected to be told where they lie, as --graph {ref.name}=FILE; "

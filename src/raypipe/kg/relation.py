@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from raypipe.kg.graph import GraphFault
 from raypipe.kg.language.program import Cond, Nothing, Number, Star, Text, Value
@@ -17,6 +17,8 @@ from raypipe.kg.schema import Kind
 from raypipe.kg.tables import quoted
 
 Sql = tuple[str, tuple[Any, ...]]
+Stars: TypeAlias = Mapping[int, Sequence[Any]]
+"""The number of a `*` (0: the line before) -> the values that it stands for."""
 
 ORDER: Final = "_n"  # 1, 2, ... in the relation's order
 FACTS: Final = "summary_structured"
@@ -49,11 +51,11 @@ class Relation:
             return Column(key, path, (fold(key.replace("_", " ")),), None)
         return None
 
-    def where(self, conds: Sequence[Cond], now: Moment, star: Sequence[Any]) -> Relation:
+    def where(self, conds: Sequence[Cond], now: Moment, stars: Stars) -> Relation:
         """The rows for which all conditions hold, in their order."""
         if not conds:
             return self
-        text, params = conditions(self, conds, now, star)
+        text, params = conditions(self, conds, now, stars)
         kept = ", ".join([f"r.{quoted(c)}" for c in self.columns] + [f"r.{ORDER}"])
         return replace(
             self, sql=f"SELECT {kept} FROM ({self.sql}) AS r WHERE {text}", params=(*self.params, *params)
@@ -126,13 +128,13 @@ _CATEGORIES: Final[Mapping[str, tuple[str, ...]]] = {
 """What people call an Oscar category -> its names in the tables, folded. "best" is left out before."""
 
 
-def conditions(rel: Relation, conds: Sequence[Cond], now: Moment, star: Sequence[Any]) -> Sql:
-    """All conditions on a row `r` of the relation. `star` are the values that `*` stands for."""
-    parts = [_condition(rel, c, now, star) for c in conds]
+def conditions(rel: Relation, conds: Sequence[Cond], now: Moment, stars: Stars) -> Sql:
+    """All conditions on a row `r` of the relation."""
+    parts = [_condition(rel, c, now, stars) for c in conds]
     return " AND ".join(text for text, _ in parts), tuple(p for _, params in parts for p in params)
 
 
-def _condition(rel: Relation, cond: Cond, now: Moment, star: Sequence[Any]) -> Sql:
+def _condition(rel: Relation, cond: Cond, now: Moment, stars: Stars) -> Sql:
     column = rel.column(cond.key)
     if column is None:
         raise GraphFault("unknown_key", f"{cond.op}: there is no key {cond.key}; {rel.known()}")
@@ -144,6 +146,7 @@ def _condition(rel: Relation, cond: Cond, now: Moment, star: Sequence[Any]) -> S
     if isinstance(value, Star):
         if cond.op not in ("eq", "neq"):
             raise GraphFault("bad_condition", f"{cond.op}({cond.key}, *): * is only equal or not")
+        star = stars[value.call]
         marks = ", ".join("?" * len(star)) or "NULL"
         return (
             f"fold({column.sql}) {'NOT ' if cond.op == 'neq' else ''}IN ({marks})",

@@ -1,6 +1,6 @@
 """Words for rows: sentences that name the entity, the attribute and the value.
 
-So that whoever reads them can notice that a fact is about something else, and abstain. Knows relations and
+So a reader can notice that a fact is about something else, and abstain. Knows relations and
 their columns. Does not know questions.
 """
 

@@ -64,7 +64,7 @@ class Tables:
         self.columns[table] = dict(columns)
 
     def define(self, table: str, columns: Mapping[str, Kind]) -> None:
-        """Makes a table anew, empty, with its own columns beside those that calls count on."""
+        """Creates a table again, empty, with its own columns in addition to those that calls need."""
         known = TABLES.get(table, {})
         self._create(table, {**known, **{n: known.get(n, k) for n, k in columns.items()}})
 

@@ -1,7 +1,7 @@
-"""Cache keys: what makes two requests equal. One digest per vector, score, reply, and reply of a graph's
-server.
+"""Cache keys of the memo: one digest per vector, score, reply, and reply of a graph's server.
 
-Knows identities and the contracts of requests. Keys are stored, so what a digest is made of never changes.
+Requests are equal if their keys are. Knows identities and the contracts of requests. Keys are stored, so what
+a digest is made of never changes.
 """
 
 from __future__ import annotations

@@ -121,7 +121,7 @@ class CacheOnlyKit(ForwardingKit[Kit]):
         return generate
 
     def graph(self, ref: GraphRef) -> Graph:
-        """Tables are read: that asks nobody. A server is not asked."""
+        """Reads tables, which costs no request. A server is not asked."""
 
         def silent(request: Request) -> Request:
             async def ask(path: str, body: Mapping[str, Any]) -> Any:

@@ -1,5 +1,4 @@
-"""A kit that remembers: an equal text to an equal model is embedded once, an equal pair scored once, an equal
-chat answered once.
+"""The cache by value: equal texts, pairs and chats to an equal model are computed once.
 
 Knows the contracts of kits and what identifies a request; knows nothing of where values are kept except
 through `Memo`, which is a map from key to values that may forget but never errs. Steps do not know of it.
@@ -29,10 +28,10 @@ Values: TypeAlias = np.ndarray
 """One value per key: (keys, dim) or (keys,) float32, or (keys,) of `llm.Generated` as objects."""
 
 ENTRY_BYTES = 300
-"""What a remembered value takes beside its numbers, about: its key, and its places in two tables."""
+"""Bytes of a cached value on top of its numbers, about: its key, and its places in two tables."""
 
 REPLY_BYTES = 200
-"""What a remembered reply takes beside its text and its entry, about."""
+"""Bytes of a cached reply on top of its text and its entry, about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +46,7 @@ class MemoTable:
         return self.name.startswith("replies-")
 
     def empty(self, keys: int) -> Values:
-        """Room for so many values."""
+        """An uninitialised array for the values of `keys` keys."""
         return np.empty((keys, self.dim) if self.dim else keys, object if self.replies else np.float32)
 
     def nbytes(self, values: Values) -> int:
@@ -56,8 +55,8 @@ class MemoTable:
         return len(values) * ENTRY_BYTES + own
 
     def storable(self, values: Values) -> np.ndarray:
-        """(keys,) bool: which may be remembered. A broken number or a fault is the caller's to report;
-        remembered, it would come back for ever."""
+        """(keys,) bool: which may be cached. A broken number or a fault is the caller's to report; cached, it
+        would come back every time."""
         if self.replies:
             return np.array([isinstance(v, Generated) and _storable(v.text) for v in values], bool)
         finite: np.ndarray = np.isfinite(values.reshape(len(values), -1)).all(axis=1)
@@ -149,7 +148,7 @@ class CallCounts:
                 setattr(mine, f.name, getattr(mine, f.name) + getattr(theirs, f.name))
 
     def clear(self) -> None:
-        """Begins anew, in place: an opened kit holds the parts."""
+        """Sets all counts to zero, in place: an opened kit holds the parts."""
         for part in fields(self):
             counts: Any = getattr(self, part.name)
             for f in fields(counts):
@@ -203,9 +202,9 @@ def cached(
 ) -> Kit:  # fmt: skip
     """The same kit with equal requests of a call asked once, known ones not at all, and all of them counted.
 
-    `memo` None: nothing is kept between calls. A model is loaded by the first request that nobody remembers.
-    Kits that share `asking` ask an equal request once also while it is in flight: it counts as remembered
-    for whoever waits. `clock` (seconds) tells when a graph's replies are too old (`GraphRef.refresh`).
+    `memo` None: nothing is kept between calls. The first request that is not cached loads the model. Kits
+    that share `asking` also ask an equal request once while it is in flight: it counts as cached for the
+    callers that wait. `clock` (seconds) tells when a graph's replies have expired (`GraphRef.refresh`).
     """
     return _Remembering(kit, memo, tally, SingleFlight() if asking is None else asking, clock)
 
@@ -326,7 +325,7 @@ class _Remembering(ForwardingKit[Kit]):
     async def _found(
         self, table: MemoTable, keys: list[str], ask: Callable[[list[int]], Awaitable[Values]]
     ) -> tuple[Values, int]:
-        """Values of distinct keys, and how many of them nobody remembered. `ask` gets their places."""
+        """Values of distinct keys, and how many of them were not cached. `ask` gets their positions."""
         values, known = table.empty(len(keys)), np.zeros(len(keys), bool)
         if self._memo is not None:
             known, remembered = await self._memo.get_many(table, keys)

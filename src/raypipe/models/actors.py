@@ -69,22 +69,22 @@ class EngineRaised(RaypipeError):
     """An engine raised where it should have given a fault: a defect, and no row's fault."""
 
 
-def pause_s(births: Sequence[float], now: float) -> float:
+def pause_s(births: Sequence[float], now: float, longest: float = LONGEST_PAUSE_S) -> float:
     """How long an engine that was born at these times (the last is now) waits before it is made again.
 
     >>> [pause_s([0.0] * n, 1.0) for n in (1, 2, 3, 5, 9)], pause_s([0.0, 1.0, 2000.0], 2000.0)
     ([0.0, 1.0, 2.0, 8.0, 60.0], 0.0)
     """
     restarts = sum(now - born < WINDOW_S for born in births) - 1
-    return 0.0 if restarts < 1 else min(LONGEST_PAUSE_S, 2.0 ** (restarts - 1))
+    return 0.0 if restarts < 1 else min(longest, 2.0 ** (restarts - 1))
 
 
-def _born(name: str) -> float:
+def _born(name: str, longest: float) -> float:
     """Notes in the cluster that the engine of a name begins, and says how long it should wait before."""
     key, now = f"raypipe-born-{name}", time.time()
     births = [*json.loads(_internal_kv_get(key) or b"[]"), now][-RESTARTS:]
     _internal_kv_put(key, json.dumps(births), overwrite=True)
-    return pause_s(births, now)
+    return pause_s(births, now, longest)
 
 
 def _suspect(name: str, call: str) -> None:
@@ -196,9 +196,15 @@ def reserved(places: Sequence[Resources], wait_s: float) -> Iterator[list[Group 
         remove_placement_group(group)
 
 
-def start_actor(name: str, make: Make, place: Resources, group: Group | None = None) -> Client:
+def start_actor(
+    name: str,
+    make: Make,
+    place: Resources,
+    group: Group | None = None,
+    longest_pause_s: float = LONGEST_PAUSE_S,
+) -> Client:
     """The engine of that name, in its place if one was reserved; begun if it is not there, and not waited
-    for: `Client.ready` does."""
+    for: `Client.ready` does. `longest_pause_s`: before a restart, whatever died before."""
     where = PlacementGroupSchedulingStrategy(group[0], group[1]) if group else "DEFAULT"
     actor = ray.remote(EngineActor).options(
         name=name,
@@ -211,13 +217,13 @@ def start_actor(name: str, make: Make, place: Resources, group: Group | None = N
         max_restarts=RESTARTS,
         max_task_retries=1,
     )
-    hands = functools.partial(_born, name), functools.partial(_suspect, name)
+    hands = functools.partial(_born, name, longest_pause_s), functools.partial(_suspect, name)
     return Client(actor.remote(make, *hands), name)
 
 
-def start(name: str, make: Make, place: Resources) -> Client:
+def start(name: str, make: Make, place: Resources, longest_pause_s: float = LONGEST_PAUSE_S) -> Client:
     """The engine of that name, ready; begun if it is not there. Raises as `Client.ready`."""
-    client = start_actor(name, make, place)
+    client = start_actor(name, make, place, longest_pause_s=longest_pause_s)
     client.ready()
     return client
 

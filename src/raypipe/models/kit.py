@@ -178,8 +178,8 @@ class LocalKit:
             for reply in await generate([chat], sampling, adapter):
                 yield reply
 
-    async def away(self) -> list[str]:
-        """Nothing is elsewhere."""
+    async def unavailable(self) -> list[str]:
+        """None: every model is in this process."""
         return []
 
     async def healthy(self) -> None:

@@ -78,7 +78,7 @@ def crag(
     task: Literal["1", "3"], folder: Path, progress: Progress, version: Literal["v4", "v5"] = "v4"
 ) -> list[Path]:
     """The archive of Task 1 (and 2) or 3, in `folder`. v4 is the default because it is the earlier release,
-    so that results can be set beside older ones; v5 is for slices by its added label `popularity`."""
+    so that results compare with older ones; v5 is for slices by its added label `popularity`."""
     if (task, version) not in CRAG:
         known = ", ".join(f"task {t} {v}" for t, v in CRAG)
         raise ConfError(f"CRAG has no task {task} {version}: expected one of {known}.")

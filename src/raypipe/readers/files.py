@@ -176,7 +176,7 @@ def _inflate(raw: Iterator[bytes], source: Input, limits: ReaderLimits) -> Itera
             if given > limits.inflated_bytes or given > max(limits.ratio_free_bytes, taken * limits.ratio):
                 raise DataError(
                     f"{source.name}: {taken:,} bytes unpack to more than {given:,}; expected at most "
-                    f"{limits.ratio} times as many and {limits.inflated_bytes:,} in all. This is no data set."
+                    f"{limits.ratio} times as many and {limits.inflated_bytes:,} in all. This is no dataset."
                 )
             if piece:
                 yield piece

@@ -1,4 +1,4 @@
-"""Files of a data set to rows of records, streamed: `for row in open(paths, "crag", counts)`.
+"""Files of a dataset to rows of records, streamed: `for row in open(paths, "crag", counts)`.
 
 Each format's module opens with one literal record. Nothing is held but the line in hand and a digest per id.
 """
@@ -34,7 +34,7 @@ FORMATS: tuple[Format, ...] = get_args(Format)
 _WANTED: dict[Format, tuple[str, ...]] = {
     "crag": ("",),
     "beir": ("corpus", "queries"),
-    "synth": ("questions",),  # CRAG's format; the knowledge graph beside it is not for reading
+    "synth": ("questions",),  # CRAG's format; the knowledge graph next to it is not for reading
 }
 
 

@@ -91,8 +91,8 @@ def retried(copy: Callable[[], None], pause: Callable[[float], None] = time.slee
 
 
 def sent(folder: Path, uri: str, last: Iterable[str] = ()) -> None:
-    """Copies every file of a folder to a prefix, those named in `last` after all others: whoever sees them
-    sees a whole one. Raises DataError if it cannot be written."""
+    """Copies every file of a folder to a prefix, those named in `last` after all others: once they are there,
+    all are. Raises DataError if it cannot be written."""
     ending = tuple(last)
     files = sorted(p for p in folder.rglob("*") if p.is_file())
     try:

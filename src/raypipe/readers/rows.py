@@ -1,7 +1,7 @@
 """What readers hand out: rows, the counts of what was normalised, and the caps on what is read.
 
 Knows the records, nothing of files or formats. A reader turns every line into one `Row` or into a count, so
-that whoever stores the rows can prove that nothing was lost:
+that the caller that stores the rows can prove that nothing was lost:
 
     lines == blank_lines + rows + faults + repeated_rows + empty_documents
 """
@@ -40,7 +40,7 @@ class ReadCounts:
 
     files: int = 0  # archives and plain files; the parts of a split one count once
     bytes_read: int = 0  # as they lie on disk; against `readers.size` this is the progress
-    other_files: int = 0  # beside the data, of a kind no reader takes
+    other_files: int = 0  # next to the data, of a kind no reader takes
     empty_files: int = 0  # 0 bytes
     lines: int = 0  # in all files, blank ones too
     rows: int = 0  # handed out with a question or a document

@@ -1,10 +1,10 @@
-"""Stages left out: because a question's time is over, or because what a stage asks is away.
+"""Deadlines: omits stages when a question's time is over or a service is unavailable.
 
 A question with a deadline (`Question.due`) gives each stage a share of the time that is left; a stage that
-does not end within it is left out, and so is one whose service is away. The question goes on as it came, the
-replies that the stage owed are faults, `degraded` names the stage, and a transient fault says why: such a row
-is never stored and is asked again. Where nothing is left to answer from, the answer is "i don't know", in
-time.
+does not end within it is omitted, and so is one whose service is unavailable. The question continues
+unchanged, the missing replies of the stage are faults, `degraded` names the stage, and a transient fault says
+why: such a row is never stored, and the next run answers it again. Where nothing is left to answer from, the
+answer is "i don't know", in time.
 
 Knows stages and the clock; knows neither models nor HTTP.
 """
@@ -31,7 +31,7 @@ RESERVE_S = 0.05
 """What the last stage leaves for deciding and writing the reply. Both take some milliseconds."""
 
 FALLBACK = "fallback"
-"""Name of the reply, and of the stage, that stands in for a generator that is away."""
+"""Name of the reply, and of the stage, that replaces an unavailable generator."""
 
 Clock: TypeAlias = Callable[[], float]
 

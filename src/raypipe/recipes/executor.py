@@ -88,8 +88,8 @@ class StageCounters:
 class QuestionExecutor:
     """The question half of a recipe, opened with a kit: call it with any batches, any number of times.
 
-    `counts` grows by stage name as batches pass. With `memo` None nothing is remembered between calls.
-    `rules` are an endpoint's, for what is away. `told` hears of each stage when it begins and when it ends.
+    `counts` grows by stage name as batches pass. With `memo` None nothing is cached between calls. `rules`
+    are an endpoint's, for unavailable services. `told` is called when a stage begins and when it ends.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ async def _pass(stage: Stage[Step], ask: Ask, rows: list[Question], count: Stage
     """One stage over one batch: rows that it lets in go through the step, the others round it."""
     start = time.perf_counter()
     # A row whose ranking broke has no honest evidence: only the stage that names the outcome still runs. One
-    # that lost a stage to time goes on with what it has.
+    # that lost a stage to time continues with what it has.
     broken = [not goes_on(q) and not decides(stage.step) for q in rows]
     chosen = [i for i, q in enumerate(rows) if not broken[i] and stage.admits(q)]
     out = await _watched(stage.name, ask([rows[i] for i in chosen])) if chosen else []

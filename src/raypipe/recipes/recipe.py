@@ -144,8 +144,9 @@ RANKING = ("order", "hits", "citations")
 
 
 def ranking_of(recipe: Recipe) -> Recipe:
-    """The steps that rank, and those whose replies they read: nobody is asked for answers that a ranking does
-    not show. Every question is ranked, also one that another reply would keep from the steps that rank.
+    """The steps that rank, and those whose replies they read, without the steps that only answer.
+
+    Every question is ranked, also one that another reply would keep from the steps that rank.
     Raises ConfError for a recipe that ranks nothing."""
     needed: set[str] = set()
     kept: list[Stage[Step]] = []

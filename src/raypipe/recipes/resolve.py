@@ -281,7 +281,7 @@ def _by_label(read: Read[T], needs_else: bool) -> Read[ByLabel[T]]:
         if not isinstance(value["by"], str) or not value["by"]:
             raise where.at("by").error(f"expected the name of a reply, found {config.kind_of(value['by'])}")
         if needs_else and "else" not in value:
-            raise where.error("expected `else` beside the labels: replies can be skipped or faulty, too")
+            raise where.error("expected `else` next to the labels: replies can be skipped or faulty, too")
         for label in value:
             if not isinstance(label, str):
                 raise where.error(f"expected labels as text, found {config.kind_of(label)}: put it in quotes")

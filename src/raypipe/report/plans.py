@@ -32,7 +32,7 @@ def print_plan(console: Console, plan: Mapping[str, Any]) -> None:
     if guessed and all(s["estimate"]["calls"] is not None for s in steps):
         calls = [sum(s["estimate"]["calls"][i] for s in steps) for i in (0, 1)]
         said += f", {_counts(calls)} by what earlier runs asked"
-    console.print(Text(f"{said}; {_megabytes(plan)} more in the store beside texts"), soft_wrap=True)
+    console.print(Text(f"{said}; {_megabytes(plan)} more in the store, texts not counted"), soft_wrap=True)
 
 
 def _sure(step: Mapping[str, Any]) -> bool:

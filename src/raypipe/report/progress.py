@@ -78,7 +78,7 @@ class ProgressTask:
         self.report(self, units)
 
     def wrote(self, tokens: int, seconds: float) -> None:
-        """Says that language models wrote so many tokens within the last `seconds`."""
+        """Records that language models wrote `tokens` tokens within the last `seconds`."""
         if tokens:
             self.tokens += tokens
             self.silence = min(self.silence, max(0.0, self.now() - self.started - seconds))

@@ -92,7 +92,7 @@ class EvalReport:
     steps: tuple[StepLine, ...]  # corpus steps, then question steps, in recipe order
     marks: Marks
     resumed: int = 0  # parts that attempts before this one did, which were stopped; the steps count them
-    judge: JudgeLine | None = None  # None: nobody was asked
+    judge: JudgeLine | None = None  # None: there was no judge
     answer_cut: AnswerCut | None = None  # None: answers are as long as they are
     prompt_injection: PromptInjection | None = None  # orders in pages; None: no language model was asked
 

@@ -23,10 +23,11 @@ from raypipe.recipes.executor import CorpusExecutor, QuestionExecutor, StageCoun
 from raypipe.recipes.recipe import Recipe, ranking_of
 from raypipe.report.report import ranking, urls
 from raypipe.runs.release import Release
+from raypipe.serving.documents import answer_over_documents
 from raypipe.serving.filters import narrow
+from raypipe.serving.prompt_recorder import PromptRecorder
 from raypipe.serving.query import NULL_LISTENER, Evidence, Listener, QueryRequest, QueryResult, RankedPassage
-from raypipe.serving.recording_kit import PromptRecorder
-from raypipe.serving.request import SharedKit, answer_over
+from raypipe.serving.shared_kit import SharedKit
 from raypipe.serving.store_snapshot import StoreSnapshot
 from raypipe.store import StoreError
 
@@ -71,7 +72,7 @@ class Answerer:
         """Returns once the store can be searched, with the deployments that are unavailable now, whose stages
         will be omitted. Raises NotReady."""
         await self.snapshot()
-        return await self._kit.away()
+        return await self._kit.unavailable()
 
     async def check(self) -> None:
         """Returns once its models are loaded. Raises NotReady, Unavailable or Overloaded if one is
@@ -124,7 +125,7 @@ class Answerer:
             [answered] = await execute([question])
             return await self._result(answered, snapshot, request, start, execute.counts, prompts=prompts)
         question = narrow(request.question, request.filters)
-        over = await answer_over(
+        over = await answer_over_documents(
             recipe, kit, question, request.sources, self._parser, self._policy, listener.on_stage
         )
         stages_s = sum(c.seconds for name, c in over.counts.items() if name in self._question_stages)

@@ -11,7 +11,7 @@ from raypipe.recipes.deadlines import DegradePolicy
 from raypipe.recipes.serialize import from_plain
 from raypipe.runs.release import live
 from raypipe.serving.answerer import Answerer, NotReady
-from raypipe.serving.request import SharedKit
+from raypipe.serving.shared_kit import SharedKit
 from raypipe.store import Store
 
 POLL_S = 1.0

@@ -5,7 +5,6 @@ Knows replies alone.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -38,9 +37,9 @@ class Demote:
         "previous",
         "late",
         "today",
-    )  # words of the question; the rule is for games
+    )  # parts of the question, not words: "late" is meant to find "latest", "update" finds "updates"
 
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
         if self.reply == self.facts:
@@ -73,4 +72,4 @@ class Demote:
         sentences = facts.text.splitlines() if facts.label == ANSWERED else []
         if len(sentences) != 1 or NO_MATCH not in sentences[0]:
             return False
-        return any(re.search(rf"\b{re.escape(word)}\b", text.lower()) for word in self.recent)
+        return any(part in text.lower() for part in self.recent)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
-from raypipe.core.kg import FactsRef
+from raypipe.core.kg import FactsRef, Level
 from raypipe.core.kg import PublicFacts as Table
 from raypipe.core.protocols import Ask, Bound, Kit, Model, Reach, Score
 from raypipe.core.records import ABSTAINED, ANSWERED, IDK, Question, Reply
@@ -29,6 +29,14 @@ class FactsRule:
     by: Literal["year", "name"]  # a year in the question, or the names in the reply `entities`
     triggers: tuple[str, ...] = ()  # the question has one of these in it; (): always
     whole_words: bool = False  # triggers are words of the question; db3 takes any part of it
+    levels: tuple[Level, ...] = ("exact",)  # how a name is linked, tried in order: exact, substring, tokens
+    company: bool = False  # names are companies': legal forms are no part of them, tickers may be marked
+
+    def __post_init__(self) -> None:
+        if not self.levels or "embedding" in self.levels:
+            raise ValueError(f"levels: expected of exact, substring and tokens, found {list(self.levels)}")
+        if self.by == "year" and (self.company or self.levels != ("exact",)):
+            raise ValueError("levels and company: expected with a table that is looked up by name")
 
     def wanted(self, text: str) -> bool:
         said = text.lower()
@@ -58,7 +66,7 @@ class Facts:
     model: Model | None = None
     top: int = 10
 
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
         if self.top < 1:
@@ -102,7 +110,8 @@ class Facts:
             assert self.entities is not None
             reply = question.replies[self.entities]
             names = reply.text.split("&&") if reply.label == ANSWERED else []
-            texts = [t for n in names if (name := n.strip(_QUOTES)) for t in table.about(name)]
+            written = [name for n in names if (name := n.strip(_QUOTES))]
+            texts = [t for n in written for t in table.about(n, shelf.levels, shelf.company)]
         return tuple(dict.fromkeys(texts))[:MOST]
 
     async def _best(

@@ -29,7 +29,7 @@ class FunctionCalls:
     into: str = "calls"
     rule: str = "rule"
 
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
         if len({self.reply, self.into, self.rule}) < 3:

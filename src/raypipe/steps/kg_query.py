@@ -50,7 +50,7 @@ class KgQuery:
     domain: str | None = None  # reply whose label is the domain
     trace: str | None = None  # reply that keeps what each line did
 
-    version: ClassVar[int] = 3
+    version: ClassVar[int] = 4
 
     def __post_init__(self) -> None:
         if self.certain is not None:

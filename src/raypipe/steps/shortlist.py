@@ -24,6 +24,7 @@ class Shortlist:
 
     pages: int  # distinct pages that stay
     model: Model | None = None  # a reranker; None: search results are read in their order
+    lower: bool = False  # the model reads snippets in lower case
     query: str = PLAIN
 
     version: ClassVar[int] = 1
@@ -54,7 +55,10 @@ class Shortlist:
         async def ask(questions: list[Question]) -> list[Question]:
             cited = [self._candidates(q) for q in questions]
             distinct = list(dict.fromkeys(c.snippet for cs in cited for c in cs if c.snippet is not None))
-            texts = dict(zip(distinct, await index.source_texts(distinct), strict=True))
+            found = await index.source_texts(distinct)
+            if self.lower:
+                found = [None if text is None else text.lower() for text in found]
+            texts = dict(zip(distinct, found, strict=True))
             pairs, places = [], []
             for i, (q, citations) in enumerate(zip(questions, cited, strict=True)):
                 for j, c in enumerate(citations):

@@ -105,7 +105,7 @@ def _prepare(folder: Path) -> None:
     strangers = sorted(p.name for p in folder.iterdir() if p not in ours)
     if strangers:
         raise ConfError(
-            f"{folder}: expected an empty folder or an earlier data set of this kind, found {strangers[0]!r}"
+            f"{folder}: expected an empty folder or an earlier dataset of this kind, found {strangers[0]!r}"
             f"{f' and {len(strangers) - 1} more' if len(strangers) > 1 else ''}. Name another folder."
         )
     (folder / MANIFEST).unlink(missing_ok=True)

@@ -26,7 +26,7 @@ _COLOUR = re.compile(r"#[0-9a-f]{3,8}\b|rgba?\([^)]*\)|(?<![\w-])[a-z]+(?![\w(-]
 _NOT_COLOURS = frozenset(
     {"none", "inherit", "initial", "unset", "url", "repeat", "fixed", "scroll", "center"}
 )
-_FAR = -100.0  # in any unit: -100 % is beside the screen, and real off-screen text stands at -999 px or more
+_FAR = -100.0  # in any unit: -100 % is off the screen, and real off-screen text stands at -999 px or more
 
 
 def hides(tag: str, attrs: Mapping[str, object], ancestors: Iterator[Mapping[str, object]]) -> bool:

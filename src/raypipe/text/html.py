@@ -11,8 +11,8 @@ real pages damaged at random 6 % differ (1,500 tried): 81 by a space where a str
 order around a broken table, 3 by markup that only libxml2 takes for text. Two more would lack text: `_loses`
 knows such pages and sends them to BeautifulSoup, and a caller can have any page compared.
 
-Pure functions, with no limits of their own: a hostile page can take seconds and gigabytes here. `limits.py`
-is for pages that strangers wrote.
+Pure functions, with no limits of their own: a hostile page can take seconds and gigabytes here.
+`text.page_parser` is for pages that strangers wrote.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ def _by_turbo(html: str, mark: bool = True) -> ParsedPage | None:
 def _loses(doc: Any, html: str) -> bool:
     """Whether the standard's tree may lack text that libxml2 keeps:
 
-    - beside frames;
+    - next to frames;
     - after `<script src=x />`: libxml2 ends it there, the standard reads on to the next end tag;
     - in a `template` without an end, where libxml2 ends it with the element around it;
     - in a `title` of an svg, where the standard sees elements and libxml2 text.

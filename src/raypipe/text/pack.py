@@ -39,8 +39,8 @@ def pack(
     """The passages as one text of at most `budget` tokens, as `tokenize` counts that text alone.
 
     Passages without text, and those equal to an earlier one, are left out. What does not fit is cut: the last
-    document may be a part of its passage, and is closed after the cut. `budget` None: no budget. `most`: the
-    first so many distinct passages alone.
+    document may be a part of its passage, and is closed after the cut. `budget` None: no budget. `most`: at
+    most this many distinct passages, the first ones.
 
     >>> import re
     >>> pack(["one two three", "four"], "docs", 4, lambda t: [m.span() for m in re.finditer(r"\\S+", t)])

@@ -22,8 +22,8 @@ PLAIN = "{{ text }}"
 """The question as it was asked."""
 
 KEPT = 256
-"""Templates that stay compiled: an endpoint opens its steps for every request, and compiling them anew took 5
-ms of it. A recipe has some ten."""
+"""Templates that stay compiled: an endpoint opens its steps for every request, and compiling them again took
+5 ms of it. A recipe has some ten."""
 
 REPLY = "replies."
 _ALLOWED = "a query template may use text, body and replies.NAME, filters, `or` and `if`"

@@ -13,7 +13,10 @@ TODAY = date(2024, 2, 29)
 
 def said(rule, *lines, **more):
     """lines: (subject, values...)."""
-    results = [CallResult(f"get_movie({s})", values=tuple(v), subject=s) for s, *v in lines]
+    results = [
+        CallResult(f"get_movie({s})", values=tuple(v), subject=s, number=n)
+        for n, (s, *v) in enumerate(lines, 1)
+    ]
     read = conclude(rule, [*results, *more.get("extra", ())], TODAY)
     return read.text if read.label == "answered" else read.label
 

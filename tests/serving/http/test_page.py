@@ -7,20 +7,16 @@ Skipped where Debian's Chromium or playwright is not installed: `apt-get install
 import asyncio
 import json
 import os
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from face import OPEN, listening, served
+from http_app import OPEN, listening, served
 
 from raypipe.models.kit import LocalKit
 from raypipe.serving.access import ApiKeys
 from raypipe.serving.answerer import Answerer
 
-api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: the extra `test`")
-CHROMIUM = shutil.which("chromium")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
 KEY = "a-key-with-length"
 SHOTS = os.environ.get("RAYPIPE_SCREENSHOTS")  # a folder that gets pictures for the documentation
 
@@ -34,14 +30,6 @@ class Slow(Answerer):
             listener.on_draft("a draft <b>not the answer</b>")
             await asyncio.sleep(30)
         return await super().answer(request, listener)
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="module")
@@ -153,9 +141,9 @@ def test_what_a_page_says_is_text_and_its_address_is_no_script(page):
 
 
 def test_an_endpoint_with_keys_asks_for_one(browser, filled, job):
-    face = replace(OPEN, keys=ApiKeys.of([KEY]))
+    config = replace(OPEN, keys=ApiKeys.of([KEY]))
     with listening(
-        served(Answerer(filled.recipe, LocalKit(None, "transformers"), filled.store.uri), face)
+        served(Answerer(filled.recipe, LocalKit(None, "transformers"), filled.store.uri), config)
     ) as url:
         page = browser.new_page()
         page.goto(url)

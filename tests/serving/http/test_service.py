@@ -6,7 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-from face import JSON, OPEN, ask, send, served
+from http_app import JSON, OPEN, ask, send, served
 
 from raypipe.api.session import load_recipe
 from raypipe.core import arrow
@@ -18,7 +18,7 @@ from raypipe.recipes.executor import CorpusExecutor
 from raypipe.serving.answerer import Answerer, NotReady
 from raypipe.serving.http import create_app
 from raypipe.serving.http.requests import DocumentBody
-from raypipe.serving.remote_kit import ServeKit
+from raypipe.serving.serve_kit import ServeKit
 
 HERE = Path(__file__).parents[2]
 RECIPE = load_recipe(str(HERE / "fakes.yaml"), None, Conf((HERE.parent / "conf",)))

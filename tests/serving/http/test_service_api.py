@@ -13,7 +13,7 @@ import openai
 import pyarrow as pa
 import pyarrow.dataset
 import pytest
-from face import OPEN, ask, events, listening, send, served
+from http_app import OPEN, ask, events, listening, send, served
 
 from raypipe.api.session import load_recipe
 from raypipe.core.config import Conf
@@ -24,20 +24,20 @@ from raypipe.serving.answerer import Answerer, NotReady
 from raypipe.serving.crag_harness import EndpointModel
 from raypipe.serving.filters import CitationCatalog, Filters
 from raypipe.serving.http.middleware import JsonLines
-from raypipe.serving.remote_kit import ServeKit
+from raypipe.serving.serve_kit import ServeKit
 
 HERE = Path(__file__).parents[2]
 KEY, NEXT_KEY = "first-key-of-sixteen", "second-key-of-sixteen"
 
 
-def online(filled, face=OPEN, meters=None):
+def app_over(filled, config=OPEN, metrics=None):
     """The recipe of the fakes over the filled store, as an app."""
-    return served(Answerer(filled.recipe, LocalKit(None, "transformers"), filled.store.uri), face, meters)
+    return served(Answerer(filled.recipe, LocalKit(None, "transformers"), filled.store.uri), config, metrics)
 
 
 @pytest.fixture(scope="module")
 def app(filled):
-    return online(filled)
+    return app_over(filled)
 
 
 @pytest.fixture(scope="module")
@@ -287,8 +287,8 @@ def test_a_source_that_was_cited_from_several_hosts_is_found_by_each():
 
 
 def test_a_request_needs_a_key_and_keys_can_be_rotated(filled, job):
-    face = replace(OPEN, keys=ApiKeys.of([KEY, NEXT_KEY]))
-    app = online(filled, face)
+    config = replace(OPEN, keys=ApiKeys.of([KEY, NEXT_KEY]))
+    app = app_over(filled, config)
     for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": f"Basic {KEY}"}):
         for method, path in (("POST", "/v1/answer"), ("GET", "/v1/index"), ("GET", "/openapi.json")):
             [reply] = send(app, (method, path, {"headers": headers}))
@@ -298,7 +298,7 @@ def test_a_request_needs_a_key_and_keys_can_be_rotated(filled, job):
         assert ask(app, {"query": job.text}, authorization=f"Bearer {key}").is_success
     for path in ("/", "/healthz", "/readyz"):  # neither a question nor an answer
         assert send(app, ("GET", path, {}))[0].is_success
-    assert KEY not in repr(face) and KEY.encode() not in b"".join(face.keys.digests)
+    assert KEY not in repr(config) and KEY.encode() not in b"".join(config.keys.digests)
 
 
 def test_a_key_that_can_be_guessed_is_refused_and_not_repeated():
@@ -370,7 +370,7 @@ class Numbers:
 
 def test_every_request_is_counted_once_however_it_ends(filled, job):
     numbers = Numbers()
-    app = online(filled, OPEN, numbers)
+    app = app_over(filled, OPEN, numbers)
     ask(app, {"query": job.text})
     ask(app, {"query": job.text, "stream": True})
     ask(app, b"{")
@@ -386,8 +386,8 @@ def chat_client(url, **options):
 
 @pytest.fixture(scope="module")
 def with_key(filled):
-    face = replace(OPEN, keys=ApiKeys.of([KEY]))
-    with listening(online(filled, face)) as url:
+    config = replace(OPEN, keys=ApiKeys.of([KEY]))
+    with listening(app_over(filled, config)) as url:
         yield url
 
 

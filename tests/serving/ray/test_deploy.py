@@ -245,10 +245,10 @@ def test_metrics_go_out_through_rays_exporter(local_ray, filled):
 
     from raypipe.serving.ray.metrics import RayMetrics
 
-    meters, job = RayMetrics(), filled.answers[0]
-    meters.request_started()
-    meters.question_answered(answered(filled, job.text))
-    meters.request_ended("/v1/answer", 200, 0.2)
+    metrics, job = RayMetrics(), filled.answers[0]
+    metrics.request_started()
+    metrics.question_answered(answered(filled, job.text))
+    metrics.request_ended("/v1/answer", 200, 0.2)
     [node] = ray.nodes()
     url = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
     wanted = [

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from raypipe.kg.language.program import Cond
 from raypipe.kg.language.time_words import Moment, When
-from raypipe.kg.relation import ORDER, Relation
+from raypipe.kg.relation import ORDER, Relation, Stars
 from raypipe.kg.schema import Kind
 from raypipe.kg.tables import Tables, quoted
 
@@ -35,7 +35,7 @@ class LinkedCall:
     tables: Tables
     places: tuple[LinkedName, ...]
     where: tuple[Cond, ...]
-    star: tuple[Any, ...]
+    stars: Stars
     when: When | None
     now: Moment
     about: str
@@ -101,7 +101,7 @@ def simple(
         aliases=KIND_WORDS.get(table, {}),
         about=asked.about,
     )
-    return rel.where(asked.where, asked.now, asked.star)
+    return rel.where(asked.where, asked.now, asked.stars)
 
 
 def released(now: Moment, dated: bool = True) -> tuple[str, tuple[Any, ...]]:

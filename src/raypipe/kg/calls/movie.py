@@ -33,7 +33,7 @@ def linked(table: str) -> Callable[[LinkedCall], Relation]:
         words = KIND_WORDS[table]
         bare = Relation(base, params, columns, table, label, named, aliases=words, about=asked.about)
         if asked.where:
-            text, more = conditions(bare, asked.where, asked.now, asked.star)
+            text, more = conditions(bare, asked.where, asked.now, asked.stars)
             kept = ", ".join(f"r.{quoted(c)}" for c in columns)
             base, params = f"SELECT {kept}, r._r FROM ({base}) AS r WHERE {text}", (*params, *more)
         inner, inside, order = _narrowed(asked, table, film)

@@ -66,7 +66,7 @@ def soccer(asked: LinkedCall) -> Relation:
 def _games(
     asked: LinkedCall, sql: str, params: tuple[Any, ...], columns: Mapping[str, Kind], kind: str
 ) -> Relation:
-    """The games of a team (of nobody: each game once, from the home side) on the days that are asked for."""
+    """The games of a team on some days; without a team each game once, from the home side."""
     there, keys = asked.when, asked.places[0].keys
     assert there is not None
     tests, more = ["fold(g.venue) = 'home'"], list[Any]()

@@ -1,8 +1,8 @@
-"""What the values of a program's lines come to: a number, a date, a name, yes or no, or a false premise.
+"""Rules that make an answer of a program's results: a number, a date, a name, yes or no, a false premise.
 
-The rules that turn candidates from a knowledge graph into an answer (WeKnow's post-processing). Pure
-functions; knows results, no graph. A rule that its values do not fit gives no answer: whoever asked goes on
-to the web.
+WeKnow's post-processing. Its operands are calls, not lines: a call and the `sort` lines that filter and order
+it are one operand, with one value, and a call whose value another call uses is none. Pure functions; knows
+results, no graph. A rule that its operands do not fit abstains, and the web path answers.
 """
 
 from __future__ import annotations
@@ -18,33 +18,33 @@ from raypipe.core.records import ABSTAINED, ANSWERED, IDK, INVALID
 from raypipe.text.replies import INVALID_QUESTION, ParsedReply
 
 RULES: Final[Mapping[str, str]] = {
-    "value": "the last line's value",
-    "round": "the last line's number, rounded to two decimals",
-    "list": "all values of the last line in their order",
-    "count": "how many values the last line has",
-    "least": "the subject of the line whose value is smallest",
-    "most": "the subject of the line whose value is biggest",
-    "difference": "the difference between the two lines' numbers, without its sign, two decimals at most",
-    "sum": "the sum of the lines' numbers",
-    "mean": "the mean of the lines' numbers, two decimals at most",
-    "years_between": "whole years from the earlier to the later of the two lines' dates",
-    "years_since": "whole years from the last line's date or year to the day of asking",
-    "percent_change": "change from the first line's number to the second's, in percent of the first",
-    "weekday": "the weekday of the last line's date",
-    "yes_if_less": "yes if the first line's value is less than the second's, else no",
-    "yes_if_more": "yes if the first line's value is more than the second's, else no",
-    "yes_if_equal": "yes if the two lines' values are the same, else no",
-    "premise": "the last line's value; none, where every name is known, contradicts the question",
+    "value": "the last operand's value",
+    "round": "the last operand's number, rounded to two decimals",
+    "list": "all values of the last operand in their order",
+    "count": "how many values the last operand has",
+    "least": "the subject of the operand whose value is smallest",
+    "most": "the subject of the operand whose value is biggest",
+    "difference": "the difference between the two operands' numbers, without its sign, two decimals at most",
+    "sum": "the sum of the operands' numbers",
+    "mean": "the mean of the operands' numbers, two decimals at most",
+    "years_between": "whole years from the earlier to the later of the two operands' dates",
+    "years_since": "whole years from the last operand's date or year to the day of asking",
+    "percent_change": "change from the first operand's number to the second's, in percent of the first",
+    "weekday": "the weekday of the last operand's date",
+    "yes_if_less": "yes if the first operand's value is less than the second's, else no",
+    "yes_if_more": "yes if the first operand's value is more than the second's, else no",
+    "yes_if_equal": "yes if the two operands' values are the same, else no",
+    "premise": "the last operand's value; none, where every name is known, contradicts the question",
 }
-"""Plainly: dates YYYY-MM-DD, integers without separators, other numbers in their shortest form."""
+"""Written as dates YYYY-MM-DD, integers without separators, other numbers in their shortest form."""
 
 NOTHING: Final = ParsedReply(IDK, ABSTAINED)
 FALSE: Final = ParsedReply(INVALID_QUESTION, INVALID)
 
 
 def conclude(rule: str, results: Sequence[CallResult], today: date) -> ParsedReply:
-    """The answer that the rule makes of the lines' results, or an abstention. Raises KeyError for a rule that
-    is not one of RULES.
+    """The answer that the rule makes of a program's results, or an abstention. Raises KeyError for a rule
+    that is not one of RULES.
 
     A line that failed or a name that the graph does not know is never an answer, nor a contradiction.
     """
@@ -54,8 +54,15 @@ def conclude(rule: str, results: Sequence[CallResult], today: date) -> ParsedRep
         return NOTHING
     if rule == "premise" and not results[-1].values:
         return FALSE
-    said = _MAKE[rule](results, today)
+    said = _MAKE[rule](operands(results), today)
     return NOTHING if said is None else ParsedReply(said, ANSWERED)
+
+
+def operands(results: Sequence[CallResult]) -> list[CallResult]:
+    """The last line of every call whose value no other call uses, in the order of the calls."""
+    used = {number for r in results for number in r.reads}
+    last = {r.number: r for r in results}
+    return [r for number, r in last.items() if number not in used]
 
 
 def plain(value: Value) -> str:
@@ -91,19 +98,19 @@ def _day(value: Value) -> date | None:
         return None
 
 
-def _firsts(results: Sequence[CallResult]) -> list[Value] | None:
-    """The first value of every line; None if one has none."""
-    if any(not r.values for r in results):
+def _singles(results: Sequence[CallResult]) -> list[Value] | None:
+    """The value of every operand; None if one has none or several: which of them is meant is not known."""
+    if any(len(r.values) != 1 for r in results):
         return None
     return [r.values[0] for r in results]
 
 
 def _numbers(results: Sequence[CallResult], least: int, most: int | None = None) -> list[float] | None:
-    """The first number of every line; None for another count of lines, or a value that is no number."""
-    firsts = _firsts(results)
-    if firsts is None or len(firsts) < least or (most is not None and len(firsts) > most):
+    """The number of every operand; None for another count of operands, or a value that is no number."""
+    singles = _singles(results)
+    if singles is None or len(singles) < least or (most is not None and len(singles) > most):
         return None
-    found = [_number(v) for v in firsts]
+    found = [_number(v) for v in singles]
     numbers = [n for n in found if n is not None]
     return numbers if len(numbers) == len(found) else None
 
@@ -127,11 +134,13 @@ def _round(results: Sequence[CallResult], today: date) -> str | None:
 
 
 def _extreme(sign: int) -> Make:
-    """The subject with the smallest (1) or biggest (-1) value. Equal ones are no answer."""
+    """The subject with the smallest (1) or biggest (-1) value. Equal values or subjects are no answer."""
 
     def make(results: Sequence[CallResult], today: date) -> str | None:
         subjects = [r.subject for r in results]
-        if len(results) < 2 or "" in subjects or (order := _comparable(results)) is None:
+        if len(results) < 2 or "" in subjects or len({s.casefold() for s in subjects}) < len(subjects):
+            return None
+        if (order := _comparable(results)) is None:
             return None
         ranked = sorted(zip(order, subjects, strict=True), reverse=sign < 0, key=lambda x: x[0])
         return ranked[0][1] if ranked[0][0] != ranked[1][0] else None
@@ -140,12 +149,12 @@ def _extreme(sign: int) -> Make:
 
 
 def _comparable(results: Sequence[CallResult]) -> list[float] | None:
-    """The first values as numbers that compare as they do: numbers, or days."""
-    firsts = _firsts(results)
-    if firsts is None:
+    """The values as numbers that compare as they do: numbers, or days."""
+    singles = _singles(results)
+    if singles is None:
         return None
     for reader in (_number, _ordinal):
-        found = [reader(v) for v in firsts]
+        found = [reader(v) for v in singles]
         kept = [n for n in found if n is not None]
         if len(kept) == len(found):
             return kept
@@ -186,16 +195,16 @@ def _years(first: date, last: date) -> int:
 
 
 def _between(results: Sequence[CallResult], today: date) -> str | None:
-    days = [_day(v) for v in _firsts(results) or ()]
+    days = [_day(v) for v in _singles(results) or ()]
     if len(days) != 2 or days[0] is None or days[1] is None:
         return None
     return str(_years(days[0], days[1]))
 
 
 def _since(results: Sequence[CallResult], today: date) -> str | None:
-    if not results[-1].values:
+    if (singles := _singles(results[-1:])) is None:
         return None
-    value = results[-1].values[0]
+    [value] = singles
     if (day := _day(value)) is not None:
         return str(_years(day, today)) if day <= today else None
     year = _number(value)
@@ -205,7 +214,8 @@ def _since(results: Sequence[CallResult], today: date) -> str | None:
 
 
 def _weekday(results: Sequence[CallResult], today: date) -> str | None:
-    day = _day(results[-1].values[0]) if results[-1].values else None
+    singles = _singles(results[-1:])
+    day = None if singles is None else _day(singles[0])
     return None if day is None else f"{day:%A}".lower()
 
 
@@ -220,10 +230,10 @@ def _yes_if(holds: Callable[[float, float], bool]) -> Make:
 
 
 def _equal(results: Sequence[CallResult], today: date) -> str | None:
-    firsts = _firsts(results)
-    if firsts is None or len(firsts) != 2:
+    singles = _singles(results)
+    if singles is None or len(singles) != 2:
         return None
-    return plain(plain(firsts[0]).casefold() == plain(firsts[1]).casefold())
+    return plain(plain(singles[0]).casefold() == plain(singles[1]).casefold())
 
 
 _MAKE: Final[Mapping[str, Make]] = {

@@ -142,8 +142,8 @@ def _lowered(text: str) -> str:
 def nearest(
     question: MaskedQuestion, bank: ExampleBank, scores: Sequence[float], least: float, now: Moment
 ) -> FilledExample | None:
-    """The example with the best score, of those that fit: every place of its calls is filled, and nothing
-    that the question names is left out. None if none of at least `least` fits. `scores` stand beside
+    """The best-scored example that fits: every placeholder of its calls is filled, and everything that the
+    question names is used. None if none of at least `least` fits. `scores` is parallel to
     `ExampleBank.flat`; of equals the first."""
     order = sorted(range(len(bank.flat)), key=lambda i: -scores[i])
     for i in order:

@@ -1,8 +1,9 @@
 """Structured function calls, as WeKnow's prompts ask for them, and the program of calls that they mean.
 
 A reply is one JSON object: `calls`, each a function with its arguments, and the `operation` on what they
-give. A name "$" and a number means what an earlier call found, so that one question becomes a chain. Pure
-functions; knows no graph. What is no such object is `UnreadableReply`.
+give. A name or a condition's value "$" and a number means what that call found, whichever came before: so one
+question becomes a chain, or several that meet. Pure functions; knows no graph. What is no such object is
+`UnreadableReply`.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ MOST_CALLS: Final = 4
 MOST_CONDITIONS: Final = 3
 _TIED: Final = frozenset({"cast", "crew", "oscar"})
 _TIMED: Final = frozenset({"price", "nba", "soccer"})
-_BEFORE = re.compile(r"\$(\d)")
+_BEFORE = re.compile(r"\$([0-9])")
 
 
 def schema() -> dict[str, Any]:
@@ -94,15 +95,28 @@ def program_of(text: str) -> tuple[str, str]:
         raise UnreadableReply(f"expected a JSON object of function calls: {e}") from e
     if not isinstance(tree, dict) or not isinstance(tree.get("calls"), list):
         raise UnreadableReply('expected a JSON object with a list of "calls"')
-    calls, rule = tree["calls"], tree.get("operation", "value")
+    calls, rule = list(tree["calls"]), tree.get("operation", "value")
     if not isinstance(rule, str) or rule not in RULES:
         raise UnreadableReply(f"operation: expected one of {', '.join(RULES)}, found {str(rule)[:40]!r}")
     if len(calls) > MOST_CALLS:
         raise UnreadableReply(f"calls: expected at most {MOST_CALLS}, found {len(calls)}")
     if not calls:
         return "None", rule
+    if isinstance(calls[-1], dict):
+        rule, calls[-1] = _whole(rule, calls[-1])
     lines = [line for n, call in enumerate(calls, 1) for line in _lines(n, call)]
     return print_program(Program(tuple(lines))), rule
+
+
+def _whole(rule: str, last: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+    """The operation and the last call, where both say how much of it is wanted: a list or a count of values
+    takes all of them unless the call says otherwise, and what the call has counted or averaged is a value."""
+    take = last.get("take")
+    if rule in ("list", "count") and not take:
+        return rule, {**last, "take": "all"}
+    if (rule, take) == ("count", "count"):
+        return "value", last
+    return rule, last
 
 
 def _lines(n: int, call: Any) -> list[Line]:
@@ -147,13 +161,20 @@ def _args(function: str, call: Mapping[str, Any], n: int) -> tuple[Arg, ...]:
 
 def _name(call: Mapping[str, Any], field: str, n: int) -> Arg:
     said = _text(call, field, n)
-    if (before := _BEFORE.fullmatch(said)) is None:
-        return Text(said) if said else Nothing()
-    if int(before[1]) != n - 1:
-        raise UnreadableReply(
-            f"call {n}: {field}: expected ${n - 1}, what the call before found; found {said}"
-        )
-    return Star()
+    if (number := _earlier(said, field, n)) is not None:
+        return Star() if number == n - 1 else Star(number)
+    return Text(said) if said else Nothing()
+
+
+def _earlier(said: str, field: str, n: int) -> int | None:
+    """The number of the call that a text "$1" means; None for any other text."""
+    if (found := _BEFORE.fullmatch(said)) is None:
+        return None
+    number = int(found[1])
+    if not 1 <= number < n:
+        known = f"$1 to ${n - 1}" if n > 1 else "a name, as no call comes before"
+        raise UnreadableReply(f"call {n}: {field}: expected {known}, found {said}")
+    return number
 
 
 def _conditions(call: Mapping[str, Any], n: int) -> tuple[Cond, ...]:
@@ -167,8 +188,9 @@ def _conditions(call: Mapping[str, Any], n: int) -> tuple[Cond, ...]:
         key, value = _text(c, "key", n), _text(c, "value", n)
         if not key or not value:
             raise UnreadableReply(f"call {n}: conditions: expected a key and a value, found none")
-        number = re.fullmatch(r"-?\d{1,12}", value, re.ASCII)
-        out.append(Cond(c["op"], key, Number(int(value)) if number else Text(value)))
+        number, earlier = re.fullmatch(r"-?\d{1,12}", value, re.ASCII), _earlier(value, "value", n)
+        meant = Number(int(value)) if number else Text(value) if earlier is None else Star(earlier)
+        out.append(Cond(c["op"], key, meant))
     return tuple(out)
 
 

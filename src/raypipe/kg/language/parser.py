@@ -282,8 +282,8 @@ _QUOTES = {"'": "'", "\u2018": "\u2019", "\u201c": "\u201d", "`": "`"}  # straig
 
 def _atom(token: Any) -> Value:
     text = str(token)
-    if text == "*":
-        return Star()
+    if text.startswith("*"):
+        return Star(int(text[1:] or 0))
     if text.startswith('"'):
         value = _plain(token)
         return Text(value.strip() or value)

@@ -40,7 +40,9 @@ class Nothing:
 
 @dataclass(frozen=True, slots=True)
 class Star:
-    """All values that the line before put out."""
+    """All values of the line before (`*`), or of an earlier call of the program (`*2`)."""
+
+    call: int = 0  # from 1; a call's `sort` belongs to it; 0: the line before
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +121,33 @@ class Program:
     lines: tuple[Line, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class CallPlace:
+    """Which call of its program a line belongs to."""
+
+    number: int  # from 1
+    reads: frozenset[int]  # the earlier calls whose values it uses
+
+
+def places(program: Program) -> list[CallPlace]:
+    """The place of each line: a `sort` belongs to the call before it, any other line is a call of its own."""
+    out: list[CallPlace] = []
+    number = 0
+    for line in program.lines:
+        inner = line.of if isinstance(line, Mean) else line
+        before = number
+        if not (isinstance(inner, Sort) and out):
+            number += 1
+        values: list[Arg] = []
+        if isinstance(inner, Query | Sort):
+            values += [c.value for c in inner.where]
+        if isinstance(inner, Query):
+            values += inner.args
+        stars = {v.call or before for v in values if isinstance(v, Star)}
+        out.append(CallPlace(number, frozenset(stars - {number, 0})))
+    return out
+
+
 def print_program(program: Program) -> str:
     """The program in its canonical text, a line each. Parsing that gives the program again."""
     return "\n".join(print_line(line) for line in program.lines)
@@ -163,8 +192,8 @@ def _print_value(value: Arg) -> str:
     match value:
         case Nothing():
             return "None"
-        case Star():
-            return "*"
+        case Star(call=call):
+            return f"*{call or ''}"
         case Number(value=n):
             return f"{n:.6f}".rstrip("0") + "0" * (f"{n:.6f}".rstrip("0")[-1] == ".") if n % 1 else f"{n:.0f}"
         case Names(items=items):

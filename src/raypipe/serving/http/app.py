@@ -16,8 +16,9 @@ from raypipe.core.errors import ConfError
 from raypipe.recipes.recipe import Recipe
 from raypipe.serving.access import ServerConfig
 from raypipe.serving.http import errors, openai, requests, stream
-from raypipe.serving.http.admission import Slots, authorize, read_body, until_disconnect
+from raypipe.serving.http.authorization import authorize
 from raypipe.serving.http.errors import RequestRefused, to_problem
+from raypipe.serving.http.limits import Slots, read_body, until_disconnect
 from raypipe.serving.http.middleware import NoMetrics, ObservedApp, RequestMetrics, request_id
 from raypipe.serving.http.openai import ChatBody
 from raypipe.serving.http.openapi import openapi_document

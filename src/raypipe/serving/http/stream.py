@@ -23,7 +23,7 @@ from fastapi.sse import KEEPALIVE_COMMENT, EventSourceResponse, format_sse_event
 from starlette.types import Receive, Scope, Send
 
 from raypipe.serving.http import errors
-from raypipe.serving.http.admission import disconnected
+from raypipe.serving.http.limits import disconnected
 from raypipe.serving.query import Listener
 
 KEEP_ALIVE_S = 15.0
@@ -117,8 +117,9 @@ async def encode_events(events: AsyncIterator[Event | None]) -> AsyncIterator[by
 def encode_event(data: Any, name: str | None = None) -> bytes:
     """One event with `data` as JSON.
 
-    The JSON is ASCII: `format_sse_event` splits the data wherever splitlines does, at U+2028 and U+0085
-    too, which JSON leaves as they are and a client would join with a line feed, inside a string.
+    The JSON is ASCII: before FastAPI 0.140.12 `format_sse_event` splits data at every line separator of
+    Unicode, which JSON leaves as they are, and a client would join the pieces with a line feed, inside a
+    string.
 
     >>> encode_event({"text": "a\\u2028b"}, "draft")
     b'event: draft\\ndata: {"text": "a\\\\u2028b"}\\n\\n'

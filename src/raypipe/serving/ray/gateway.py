@@ -19,7 +19,7 @@ from raypipe.serving.ray.metrics import RayMetrics
 from raypipe.serving.ray.retrying_handle import RetryingHandle
 from raypipe.serving.ray.traces import TracedMetrics, otlp_tracer
 from raypipe.serving.release_follower import ReleaseFollower
-from raypipe.serving.remote_kit import ServeKit
+from raypipe.serving.serve_kit import ServeKit
 
 
 class Gateway:

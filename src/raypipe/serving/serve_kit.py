@@ -1,6 +1,6 @@
-"""The kit of an endpoint's gateway: models that live in deployments of their own, reached by calls.
+"""The gateway's kit: models in deployments of their own, reached by calls.
 
-`kit.LocalKit` with the models elsewhere. Knows that a call is awaited, and nothing else of Ray.
+`LocalKit` with remote models. Knows that a call is awaited, and nothing else of Ray.
 """
 
 from __future__ import annotations
@@ -20,13 +20,12 @@ from raypipe.core.records import Fault
 from raypipe.models.kit import LocalKit
 
 HEALTH_S = 2.0
-"""For a deployment to say that it is there: a call of nothing takes some milliseconds, and a replica that
+"""For a deployment to answer a health check: an empty call takes some milliseconds, and a replica that
 computes answers it meanwhile."""
 
 
 class DeploymentMethod(Protocol):
-    """A method of a deployment. Raises Unavailable where nobody is there to ask, Overloaded where too many
-    ask."""
+    """A method of a deployment. Raises Unavailable if no replica answers, Overloaded if its queue is full."""
 
     def remote(self, *args: Any) -> Awaitable[Any]: ...
 
@@ -52,7 +51,7 @@ class ServeKit(ForwardingKit[LocalKit]):
         stream: DeploymentStream | None = None,
         health: Mapping[str, DeploymentMethod] = {},
     ) -> None:
-        """`health`: by deployment, a method that returns while its models can compute."""
+        """`health`: for each deployment, a method that returns if its models can compute."""
         super().__init__(LocalKit(None))
         self._embed, self._score, self._generate, self._stream = embed, score, generate, stream
         self._health = health
@@ -65,24 +64,24 @@ class ServeKit(ForwardingKit[LocalKit]):
         return other
 
     def with_sink(self, sink: Callable[[str], None]) -> ServeKit:
-        """The same models, and someone who hears each piece of a reply while it is written."""
+        """The same models; `sink` gets each piece of a reply while it is generated."""
         other = copy.copy(self)
         other._sink = sink
         return other
 
-    async def away(self) -> list[str]:
+    async def unavailable(self) -> list[str]:
         """The deployments that do not answer within HEALTH_S."""
 
-        async def is_away(remote: DeploymentMethod) -> bool:
+        async def is_unavailable(ready: DeploymentMethod) -> bool:
             try:
                 async with asyncio.timeout(HEALTH_S):
-                    await remote.remote()
+                    await ready.remote()
             except (TimeoutError, RaypipeError):
                 return True
             return False
 
-        found = await asyncio.gather(*(is_away(remote) for remote in self._health.values()))
-        return [name for name, away in zip(self._health, found, strict=True) if away]
+        found = await asyncio.gather(*(is_unavailable(ready) for ready in self._health.values()))
+        return [name for name, unavailable in zip(self._health, found, strict=True) if unavailable]
 
     def embedder(self, model: Model) -> Embed:
         async def embed(texts: Sequence[str], role: Role) -> np.ndarray:
@@ -111,17 +110,18 @@ class ServeKit(ForwardingKit[LocalKit]):
             chats: Sequence[Chat], sampling: Sampling, adapter: str | None = None
         ) -> list[Generated | Fault]:
             if self._sink is not None and self._stream is not None and len(chats) == 1:
-                return [await self._heard(self._stream, self._sink, model, chats[0], sampling, adapter)]
+                reply = await self._stream_to(self._sink, self._stream, model, chats[0], sampling, adapter)
+                return [reply]
             replies: list[Generated | Fault] = await remote.remote(model, tuple(chats), sampling, adapter)
             return replies
 
         return generate
 
-    async def _heard(
-        self, stream: DeploymentStream, sink: Callable[[str], None], model: Model, *asked: Any
+    async def _stream_to(
+        self, sink: Callable[[str], None], method: DeploymentStream, model: Model, *call: Any
     ) -> Generated | Fault:
         """The reply to one chat, whose pieces go to the sink."""
-        async for piece in stream.stream(model, *asked):
+        async for piece in method.stream(model, *call):
             if isinstance(piece, Generated | Fault):
                 return piece
             sink(piece)

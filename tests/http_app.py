@@ -1,4 +1,4 @@
-"""What tests of the HTTP face share: an app in this process, asked without a socket."""
+"""The HTTP app in this process, for tests: called without a socket, or listening on one."""
 
 import asyncio
 import json
@@ -16,8 +16,8 @@ OPEN = ServerConfig(ApiKeys(open=True), RequestLimits(max_body_bytes=1 << 20))
 JSON = {"content-type": "application/json"}
 
 
-def served(online, face=OPEN, meters=None):
-    return create_app(online, face, meters)
+def served(answerer, config=OPEN, metrics=None):
+    return create_app(answerer, config, metrics)
 
 
 def send(app, *requests, **client):

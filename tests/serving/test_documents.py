@@ -1,14 +1,14 @@
-"""Work of one request beside the loop that serves the others."""
+"""The work of one request on its own thread, next to the loop that serves the others."""
 
 import asyncio
 import threading
 
 import pytest
 
-from raypipe.serving.request import _beside
+from raypipe.serving.documents import _on_thread
 
 
-def test_work_that_nobody_waits_for_any_more_is_ended():
+def test_cancelling_the_caller_cancels_the_work():
     began, ended = threading.Event(), threading.Event()
 
     async def work():
@@ -19,7 +19,7 @@ def test_work_that_nobody_waits_for_any_more_is_ended():
             ended.set()
 
     async def scene():
-        waiting = asyncio.ensure_future(_beside(work))
+        waiting = asyncio.ensure_future(_on_thread(work))
         await asyncio.to_thread(began.wait, 30)
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -29,13 +29,13 @@ def test_work_that_nobody_waits_for_any_more_is_ended():
     assert ended.wait(30)
 
 
-def test_what_the_work_gives_and_raises_comes_back():
+def test_the_result_and_the_error_of_the_work_reach_the_caller():
     async def gives():
         return 3
 
     async def raises():
         raise ValueError("no")
 
-    assert asyncio.run(_beside(gives)) == 3
+    assert asyncio.run(_on_thread(gives)) == 3
     with pytest.raises(ValueError, match="no"):
-        asyncio.run(_beside(raises))
+        asyncio.run(_on_thread(raises))

@@ -1,4 +1,4 @@
-"""Checks before a question is read: authorization, body size and time, free slots.
+"""Limits of a request: the size of its body and the time to send it, free slots, a client that disconnects.
 
 Knows requests and nothing of questions.
 """
@@ -6,51 +6,19 @@ Knows requests and nothing of questions.
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from http import HTTPStatus
 from typing import TypeVar
 
 from fastapi import Request
-from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
 
 from raypipe.core.errors import Overloaded
-from raypipe.serving.access import ApiKeys, RequestLimits
+from raypipe.serving.access import RequestLimits
 from raypipe.serving.http.errors import ClientGone, RequestRefused
 
 T = TypeVar("T")
-
-
-def authorize(keys: ApiKeys, headers: Headers, client: str | None) -> None:
-    """Raises RequestRefused unless this request is allowed."""
-    if keys.open:
-        return
-    if keys.digests:
-        scheme, _, key = headers.get("authorization", "").partition(" ")
-        if scheme.lower() != "bearer" or not keys.accepts(key.strip()):
-            detail = "Expected the header `authorization: Bearer KEY`."
-            raise RequestRefused(HTTPStatus.UNAUTHORIZED, detail, (), {"www-authenticate": "Bearer"})
-    elif not (_loopback(client) and _loopback(_host(headers))):
-        # The host name counts, too: a page on the web may point a name of its own at this machine.
-        detail = "This endpoint has no keys, so it answers only its own machine."
-        raise RequestRefused(HTTPStatus.FORBIDDEN, detail)
-
-
-def _host(headers: Headers) -> str:
-    """The host of the `host` header, without its port."""
-    name = headers.get("host", "")
-    return name[1:].partition("]")[0] if name.startswith("[") else name.partition(":")[0]
-
-
-def _loopback(host: str | None) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host or "").is_loopback
-    except ValueError:
-        return False
 
 
 class Slots:

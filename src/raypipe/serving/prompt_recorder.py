@@ -1,4 +1,4 @@
-"""A kit that notes what language models are asked, for whoever wants to see the prompts of a question."""
+"""A kit that records the prompts of a request, for `include: [prompts]`."""
 
 from __future__ import annotations
 
@@ -8,32 +8,32 @@ from raypipe.core.kits import ForwardingKit
 from raypipe.core.llm import Chat, Generated, Generator, Sampling
 from raypipe.core.protocols import Index, Model
 from raypipe.core.records import Fault
-from raypipe.serving.request import SharedKit
+from raypipe.serving.shared_kit import SharedKit
 
 
 class PromptRecorder(ForwardingKit[SharedKit]):
-    """A kit that notes every chat that a language model is asked."""
+    """Appends every chat that a language model gets to a list."""
 
-    def __init__(self, kit: SharedKit, heard: list[Chat]) -> None:
+    def __init__(self, kit: SharedKit, chats: list[Chat]) -> None:
         super().__init__(kit)
-        self._heard = heard
+        self._chats = chats
 
     def with_index(self, index: Index) -> PromptRecorder:
-        return PromptRecorder(self._kit.with_index(index), self._heard)
-
-    async def away(self) -> list[str]:
-        return await self._kit.away()
+        return PromptRecorder(self._kit.with_index(index), self._chats)
 
     def with_sink(self, sink: Callable[[str], None]) -> PromptRecorder:
-        return PromptRecorder(self._kit.with_sink(sink), self._heard)
+        return PromptRecorder(self._kit.with_sink(sink), self._chats)
+
+    async def unavailable(self) -> list[str]:
+        return await self._kit.unavailable()
 
     def generator(self, model: Model) -> Generator:
         generate = self._kit.generator(model)
 
-        async def ask(
+        async def record_and_generate(
             chats: Sequence[Chat], sampling: Sampling, adapter: str | None = None
         ) -> list[Generated | Fault]:
-            self._heard.extend(chats)
+            self._chats.extend(chats)
             return await generate(chats, sampling, adapter)
 
-        return ask
+        return record_and_generate

@@ -1,7 +1,7 @@
-"""One question over documents of its own: parsed, split and embedded in memory, for this request only.
+"""One question over its own documents: parsed, split and embedded in memory, for this request only.
 
-Where a recipe shortlists pages by their snippets, the pages it drops are never parsed: the stages up to there
-run over snippets alone. Knows how a recipe is run and searched; knows no store and no HTTP.
+If a recipe shortlists pages by their snippets, the pages that it drops are never parsed: the stages up to
+there run over snippets alone. Knows how a recipe is run and searched; knows no store and no HTTP.
 """
 
 from __future__ import annotations
@@ -11,30 +11,21 @@ import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from raypipe.core import arrow
 from raypipe.core.digests import model_identity
-from raypipe.core.protocols import Index, Kit
 from raypipe.core.records import Fault, Question, Source
 from raypipe.recipes.deadlines import DegradePolicy
-from raypipe.recipes.executor import CorpusExecutor, QuestionExecutor, StageCounters, Told, fine
+from raypipe.recipes.executor import CorpusExecutor, QuestionExecutor, StageCounters, fine
 from raypipe.recipes.recipe import Recipe
+from raypipe.serving.shared_kit import SharedKit
 from raypipe.store.index import MemoryIndex
 
 T = TypeVar("T")
-
-
-class SharedKit(Kit, Protocol):
-    """A kit whose models serve many requests, each with an index of its own, and a sink that is told each
-    piece of a reply while it is written."""
-
-    def with_index(self, index: Index) -> SharedKit: ...
-    async def away(self) -> list[str]: ...
-    def with_sink(self, sink: Callable[[str], None]) -> SharedKit: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,32 +33,31 @@ class DocumentsResult:
     """A question answered over its own documents."""
 
     question: Question
-    index: MemoryIndex  # of the documents that were parsed
+    index: MemoryIndex  # over the parsed documents
     counts: Mapping[str, StageCounters]  # by stage, both halves
-    faults: tuple[Fault, ...]  # of documents that could not be read, the first of each
+    faults: tuple[Fault, ...]  # of documents that could not be read, the first fault of each
 
 
-async def answer_over(
+async def answer_over_documents(
     recipe: Recipe,
     kit: SharedKit,
     question: Question,
     sources: Sequence[Source],
     parser: CorpusExecutor | None = None,
-    rules: DegradePolicy | None = None,
-    told: Told = lambda stage, seconds: None,
+    policy: DegradePolicy | None = None,
+    on_stage: Callable[[str, float | None], None] = lambda stage, seconds: None,
 ) -> DocumentsResult:
-    """The question answered from these sources, which its citations name. The same answer as over a store.
+    """The question answered from these sources, which its citations name. Equals the answer over a store.
 
-    `parser` is the corpus half opened before, for many requests: it keeps the process that parses, which
-    takes half a second to start, and counts for all of them. `rules` and `told` are those of
-    `QuestionExecutor`.
+    `parser` is a corpus half shared by many requests: it keeps the process that parses, which takes half a
+    second to start, and counts for all of them. `policy` and `on_stage` go to `QuestionExecutor`.
     """
 
-    async def ask(index: MemoryIndex, question: Question, stages: slice) -> Question:
+    async def run_stages(index: MemoryIndex, question: Question, stages: slice) -> Question:
         half = replace(recipe, question=recipe.question[stages])
-        ask = QuestionExecutor(half, kit.with_index(index), rules=rules, told=told)
-        [question] = await ask([question])
-        counts.update(ask.counts)
+        execute = QuestionExecutor(half, kit.with_index(index), rules=policy, told=on_stage)
+        [question] = await execute([question])
+        counts.update(execute.counts)
         return question
 
     corpora = CorpusExecutor(recipe, kit)
@@ -75,7 +65,7 @@ async def answer_over(
     faults: dict[str, Fault] = {}
 
     async def index_of(some: list[Source]) -> MemoryIndex:
-        texts, chunks = await _beside(lambda: _split(parser or corpora, some))
+        texts, chunks = await _on_thread(lambda: _split(parser or corpora, some))
         vectors = {m: await corpora.vectors(chunks, m) for m in recipe.embedders()}
         for table in (chunks, *vectors.values()):
             faults.update(_faults(table) | faults)
@@ -87,10 +77,10 @@ async def answer_over(
     first = narrowing[-1] + 1 if narrowing else 0
     if first:
         index = await index_of([s for s in sources if s.kind != "page"])
-        question = await ask(index, question, slice(0, first))
+        question = await run_stages(index, question, slice(0, first))
     named = set(question.sources() or ())
     index = await index_of([s for s in sources if s.id in named])
-    question = await ask(index, question, slice(first, None))
+    question = await run_stages(index, question, slice(first, None))
     return DocumentsResult(question, index, counts, tuple(faults.values()))
 
 
@@ -99,24 +89,24 @@ async def _split(corpora: CorpusExecutor, sources: Sequence[Source]) -> tuple[pa
     return texts, await corpora.passages(texts)
 
 
-async def _beside(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Work that computes and awaits little, on a thread with a loop of its own: splitting fifty pages takes a
-    second, and other requests go on meanwhile. Whoever stops waiting ends the work, too."""
-    doing: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[T]]] = []
-    unwanted = threading.Event()
+async def _on_thread(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Runs work that computes and rarely awaits on a thread with its own loop: splitting fifty pages takes a
+    second, and other requests continue meanwhile. Cancelling the caller cancels the work."""
+    running: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[T]]] = []
+    cancelled = threading.Event()
 
-    async def there() -> T:
+    async def run() -> T:
         task = asyncio.ensure_future(work())
-        doing.append((asyncio.get_running_loop(), task))
-        if unwanted.is_set():
+        running.append((asyncio.get_running_loop(), task))
+        if cancelled.is_set():
             task.cancel()
         return await task
 
     try:
-        return await asyncio.to_thread(lambda: asyncio.run(there()))
+        return await asyncio.to_thread(lambda: asyncio.run(run()))
     except asyncio.CancelledError:
-        unwanted.set()
-        for loop, task in doing:
+        cancelled.set()
+        for loop, task in running:
             with suppress(RuntimeError):  # it ended meanwhile, and its loop with it
                 loop.call_soon_threadsafe(task.cancel)
         raise

@@ -1,0 +1,41 @@
+"""Which requests are allowed: with a key, or without keys from this machine alone."""
+
+from __future__ import annotations
+
+import ipaddress
+from http import HTTPStatus
+
+from starlette.datastructures import Headers
+
+from raypipe.serving.access import ApiKeys
+from raypipe.serving.http.errors import RequestRefused
+
+
+def authorize(keys: ApiKeys, headers: Headers, client: str | None) -> None:
+    """Raises RequestRefused unless this request is allowed."""
+    if keys.open:
+        return
+    if keys.digests:
+        scheme, _, key = headers.get("authorization", "").partition(" ")
+        if scheme.lower() != "bearer" or not keys.accepts(key.strip()):
+            detail = "Expected the header `authorization: Bearer KEY`."
+            raise RequestRefused(HTTPStatus.UNAUTHORIZED, detail, (), {"www-authenticate": "Bearer"})
+    elif not (_loopback(client) and _loopback(_host(headers))):
+        # The host name counts, too: a page on the web may point a name of its own at this machine.
+        detail = "This endpoint has no keys, so it answers only its own machine."
+        raise RequestRefused(HTTPStatus.FORBIDDEN, detail)
+
+
+def _host(headers: Headers) -> str:
+    """The host of the `host` header, without its port."""
+    name = headers.get("host", "")
+    return name[1:].partition("]")[0] if name.startswith("[") else name.partition(":")[0]
+
+
+def _loopback(host: str | None) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host or "").is_loopback
+    except ValueError:
+        return False
