@@ -14,7 +14,7 @@ else ifeq ($(PROFILE),cpu)
 export UV_TORCH_BACKEND ?= cpu
 endif
 
-.PHONY: help setup eval quick test test-all drill lint format lock wheel clean
+.PHONY: help setup eval quick test test-all drill lint format lock schemas wheel clean
 
 help:            ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST)
@@ -49,6 +49,9 @@ lint: $(ready)   ## ruff (lint, format) and mypy, as in pre-commit and CI
 format: $(ready) ## let ruff rewrite what it can
 	$(py) -m ruff check --fix .
 	$(py) -m ruff format .
+
+schemas: $(ready) ## docs/schemas, from the classes of what commands print
+	$(py) -c "from raypipe.evaluation.outputs import *; write_schemas(Path('docs/schemas'))"
 
 $(ready): pyproject.toml requirements/$(PROFILE).txt
 	@$(py) -c 'import sys; sys.exit(sys.version_info[:2] < (3, 11))' 2>/dev/null || $(PYTHON) -m venv --clear .venv

@@ -28,7 +28,7 @@ from engine import chats, sentence
 
 from raypipe.core.llm import Generated, Generator, Sampling
 from raypipe.core.protocols import Model
-from raypipe.models import actors, catalog, load, standins
+from raypipe.models import catalog, engine_actors, load, standins
 from raypipe.models.engine import Engine
 from raypipe.models.kit import LocalKit
 from raypipe.models.load import EngineLimits
@@ -78,7 +78,7 @@ async def alone(model: Model, calm: list[str], before: set[int]) -> tuple[int, i
 
     Calls in flight must end as a fault that says so, and the next call starts another engine. Returns the
     number of rows with that fault, and the number of rows that were equal when sent again."""
-    kit = LocalKit(None, room=ROOM)
+    kit = LocalKit(None, engine_limits=ROOM)
     generate = kit.generator(model)
     try:
         await generate(chats(1, 1), Sampling(max_tokens=1))
@@ -101,12 +101,12 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as temporary:
         rng = random.Random(0)
         built = standins.build(Path(temporary), [sentence(rng) for _ in range(2000)])
-        entry = {"kind": "generator", "loader": "vllm", "path": str(built.chat), "max_tokens": 4096}
+        entry = {"kind": "generator", "loader": "vllm", "path": str(built.chat), "max_model_len": 4096}
         model = catalog.read({"drill": entry}, Path(temporary) / "models.yaml").model("drill")
         os.environ.update(RAY_AUTH_MODE="disabled", RAY_USAGE_STATS_ENABLED="0")
         ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False)
         make = functools.partial(Engine, load.engine_setup(model, ROOM), True)
-        client = actors.start("engine-drill", make, actors.Resources(cpus=0.5))
+        client = engine_actors.start("engine-drill", make, engine_actors.Resources(cpus=0.5))
         calm = asyncio.run(ask(client.generate))
         sound = len(set(calm)) == ROWS and not any(row.startswith("FAULT") for row in calm)
         for what in ("worker", "core", "actor"):

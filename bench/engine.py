@@ -149,11 +149,11 @@ def engine(setup: EngineSetup, sampling: Sampling) -> Iterator[Say]:
 def actor(setup: EngineSetup, sampling: Sampling) -> Iterator[Say]:
     import ray
 
-    from raypipe.models import actors
+    from raypipe.models import engine_actors
 
     ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False)
-    client = actors.start(
-        "engine-bench-0", functools.partial(Engine, setup, True), actors.Resources(cpus=0.5)
+    client = engine_actors.start(
+        "engine-bench-0", functools.partial(Engine, setup, True), engine_actors.Resources(cpus=0.5)
     )
 
     async def ask(asked: list[Chat]) -> Run:

@@ -99,7 +99,7 @@ class Models:
 
     def __init__(self, progress: Progress) -> None:
         models = catalog.read(config.read_yaml(CONF / "models.yaml"), CONF / "models.yaml")
-        kit = LocalKit(None, engine="transformers")
+        kit = LocalKit(None, backend="transformers")
         self._embed = kit.embedder(models.model(EMBEDDER))
         self._score = kit.reranker(models.model(MAXSIM))
         self._progress = progress

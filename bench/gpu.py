@@ -33,7 +33,7 @@ from raypipe.core.llm import Message, Sampling
 from raypipe.core.protocols import Model, ModelKind
 from raypipe.models import folder, standins
 from raypipe.models.generator import EngineSetup
-from raypipe.models.load import Engine, open_embedder, open_reranker
+from raypipe.models.load import Backend, open_embedder, open_reranker
 
 TRIES = 5  # of each timing; the best counts: what else runs on the machine only ever adds
 
@@ -118,7 +118,9 @@ def encoder(part: str, shape: Shape, place: Path, device: str) -> Model:
     network = BertModel if part == "embed" else BertForSequenceClassification
     network(config).to(dtype).save_pretrained(path)
     role: ModelKind
-    role, loader = ("embedder", "flag") if part == "embed" else ("reranker", "flag-reranker")
+    role, loader = (
+        ("embedder", "flagembedding") if part == "embed" else ("reranker", "flagembedding-reranker")
+    )
     return Model(
         shape.name, role, loader, "", "", str(path), folder.identity(path, role),
         dtype=str(dtype).removeprefix("torch."), dim=shape.hidden if part == "embed" else 0,
@@ -137,7 +139,7 @@ def encode(part: str, shape: Shape, size: str, device: str) -> dict[str, Any]:
     half = device != "cpu"
     with tempfile.TemporaryDirectory() as place:
         model = encoder(part, shape, Path(place), device)
-        way: Engine = "flagembedding" if half else "transformers"
+        way: Backend = "flagembedding" if half else "transformers"
         lengths = [len(x) for x in AutoTokenizer.from_pretrained(model.path)(texts)["input_ids"]]
         if part == "embed":
             mine = open_embedder(model, way, device)

@@ -38,9 +38,9 @@ class Inside:
     """Runs a test's own code on the event loop of the actor that holds the engine."""
 
     def __init__(self, ray, name):
-        from raypipe.models import actors
+        from raypipe.models import engine_actors
 
-        self._ray, self._call = ray, actors.find(name)._handle.__ray_call__
+        self._ray, self._call = ray, engine_actors.find(name)._handle.__ray_call__
 
     def run(self, work):
         """What `await work(engine)` gives or raises there."""

@@ -264,9 +264,9 @@ def test_what_the_graph_or_public_data_answered_asks_nothing_of_the_web(
 @pytest.mark.drill
 def test_an_engine_killed_with_calls_in_flight_loses_no_row(team):
     """The actor that holds it; `make drill` kills its worker and its core, too."""
-    from raypipe.models import actors
+    from raypipe.models import engine_actors
 
-    client = actors.find(team.names[model_identity(team.models[0])][0])
+    client = engine_actors.find(team.names[model_identity(team.models[0])][0])
     texts = [f"The bridge of {i} " * (1 + i % 30) + f"\nWho was number {i}?" for i in range(40)]
     chats = [(Message("user", text),) for text in texts]
     cores = ours("VLLM::EngineCore")
@@ -295,7 +295,7 @@ def test_the_same_recipe_through_an_openai_server_gives_equal_answers(
 ):
     tree = yaml.safe_load(standins.read_text())
     tree["llama-3-8b"] = {
-        "kind": "generator", "loader": "openai", "endpoint": "here", "model": "tiny", "max_tokens": 8192,
+        "kind": "generator", "loader": "openai", "endpoint": "here", "model": "tiny", "max_model_len": 8192,
         "tokenizer": "llama-2-tokens",
     }  # fmt: skip
     file = standins.with_name("models.openai.yaml")

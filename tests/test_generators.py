@@ -31,7 +31,7 @@ ROOT = Path(__file__).parents[1]
 CONF = Conf((ROOT / "conf",))
 FAKES = str(ROOT / "tests/fake_models.yaml")
 LAPTOP = config.build(Cluster, config.read_yaml(CONF.find("clusters", "laptop")), Where("laptop"))
-REMOTE = {"kind": "generator", "loader": "openai", "endpoint": "here", "model": "m-1", "max_tokens": 4096}
+REMOTE = {"kind": "generator", "loader": "openai", "endpoint": "here", "model": "m-1", "max_model_len": 4096}
 KEY = "sk-not-a-key-of-anyone"
 
 
@@ -117,7 +117,7 @@ def test_a_remote_models_tokens_are_counted_with_the_tokenizer_that_its_entry_na
 
 
 def test_a_scripted_generator_needs_neither_engine_nor_endpoint(tmp_path):
-    model = entry(tmp_path, kind="generator", loader="scripted", max_tokens=100)
+    model = entry(tmp_path, kind="generator", loader="scripted", max_model_len=100)
     chat = (Message("user", "Velora was made by Anna.\nwho made velora?"),)
     [reply] = asyncio.run(LocalKit(None, engines={}).generator(model)([chat], Sampling(max_tokens=9)))
     assert reply.text == "Velora was made by Anna."

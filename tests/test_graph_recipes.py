@@ -16,7 +16,7 @@ from raypipe.cli.main import main
 from raypipe.core import arrow
 from raypipe.core.config import Conf
 from raypipe.core.digests import model_identity
-from raypipe.core.records import Reply
+from raypipe.core.records import Question, Reply
 from raypipe.kg.server import serve
 from raypipe.memo.memo import MemoryMemo
 from raypipe.models.kit import LocalKit
@@ -39,7 +39,7 @@ class Kit(LocalKit):
 
     def __init__(self, script=echo):
         super().__init__(None, "transformers", clock=lambda: 0.0)  # of traces
-        self.llm = Scripted(script, context=9000)
+        self.llm = Scripted(script, max_model_len=9000)
 
     def generator(self, model):
         return self.llm.generate
@@ -158,7 +158,6 @@ ROLE = [{"function": "cast", "name": "amélie", "other": "brenda crichlow", "att
         (weknow("open", calls=STEEL), "answered", "11", "kg"),
         (weknow("finance", calls=STEEL), "answered", "from the web", "web"),  # only like a company's name
         (weknow("finance", calls=TICKER), "answered", "11", "kg"),
-        (weknow("sports", calls=GAME), "answered", "chicago bulls", "kg"),
         (weknow(invalid=True), "false_premise", "invalid question", "domain"),
         (weknow(calls=[]), "answered", "from the web", "web"),
         (weknow(calls=[], confidence="medium"), "abstained", "i don't know", ""),
@@ -174,12 +173,44 @@ def test_weknow_asks_the_graph_by_functions_and_answers_where_it_is_sure(
     assert counts["generate:web"].rows - counts["generate:web"].skipped == web
 
 
+@pytest.mark.parametrize(
+    ("confidence", "answer", "origin"),
+    [("high", "from the web", "web"), ("medium", "chicago bulls", "kg")],
+)
+def test_of_games_the_web_is_asked_first_and_the_graph_answers_where_it_does_not(
+    ten, server, confidence, answer, origin
+):
+    script = weknow("sports", calls=GAME, confidence=confidence)
+    out, counts = answered("weknow", ten[:3], {"crag-mock": server}, Kit(script))
+    assert {(q.outcome, q.answer, q.origin) for q in out} == {("answered", answer, origin)}
+    assert counts["generate:web"].skipped == 0 == counts["rerank"].skipped
+
+
+@pytest.mark.parametrize(("domain", "first"), [("sports", "web"), ("finance", "kg"), ("open", "kg")])
+def test_the_order_of_graph_and_web_differs_by_domain(domain, first):
+    recipe = load_recipe("weknow", MODELS, CONF, {"crag-mock": "http://127.0.0.1:9"})
+    replies = {"domain": Reply(domain, domain), "kg": Reply("a", "answered"), "web": Reply("b", "answered")}
+    [out] = asyncio.run(recipe.question[-1].step.open(Kit())([Question("q", "?", replies=replies)]))
+    assert out.origin == first
+
+
+def test_weknow_reranks_the_dense_passages_alone_and_keeps_bm25s_five_among_the_first_ten(ten, server):
+    shown = []
+
+    def script(chat, sampling, adapter):
+        if "You answer questions" in chat[0].content:
+            shown.append(chat[-1].content)
+        return weknow(calls=[])(chat, sampling, adapter)
+
+    out, _ = answered("weknow", ten, {"crag-mock": server}, Kit(script))
+    for q in out:
+        of = {n: {h.chunk for h in q.hits if n in h.scores} for n in ("rerank", "bm25", "dense")}
+        assert of["rerank"] == of["dense"] and of["bm25"] <= set(q.order[:10])
+        assert set(q.order) == of["dense"] | of["bm25"]
+    assert len(shown) == 10
+
+
 def test_weknow_keeps_a_pool_of_pages_and_one_of_snippets_and_looks_no_further(ten, server):
-    recipe = load_recipe("weknow", MODELS, CONF, {"crag-mock": server})
-    steps = {s.name: s.step for s in recipe.question}
-    pools = [steps[f"bm25:{n}"] for n in ("pages", "snippets")]
-    assert [p.top for p in pools] == [200, 200]
-    assert all(p.top >= steps["bm25"].top + steps["dense"].top for p in pools), "K is at least M + N"
     out, _ = answered("weknow", ten, {"crag-mock": server}, Kit(weknow(calls=[])))
     for q in out:
         of = {n: {h.chunk for h in q.hits if n in h.scores} for n in ("pages", "snippets", "bm25", "dense")}

@@ -17,7 +17,7 @@ from prose import MODULES, PAGES, ROOT, SRC, Piece, commands, docstrings, folded
 
 HERE = Path(__file__)
 ELSEWHERE = """
-    ray.init LLM.chat dataclasses.asdict pa.Table Random.choice write_lance merge_insert save_pretrained
+    ray.init dataclasses.asdict pa.Table Random.choice write_lance merge_insert save_pretrained
     rank_bm25 _calc_idf BeautifulSoup CharacterTextSplitter get_batch_size mtime_ns models/user_config.py
     MALLOC_MMAP_THRESHOLD_ RAY_SERVE_REQUEST_PATH_LOG_BUFFER_SIZE ReadWriteMany AWS_ACCESS_KEY_ID
     engines.answer engines.replicas engines.wait_s limits.max_ongoing_requests
@@ -188,7 +188,7 @@ def wrong(text):
         return wrong_command(text) if (first,) in options() else wrong_flags(text, flags())
     if PATH.fullmatch(text) and (text.endswith(ENDS) or ("/" in text and text.split("/")[0] in files())):
         return "" if is_path(text) else "no such path"
-    if DOTTED.fullmatch(bare):
+    if DOTTED.fullmatch(bare) and not bare.split(".")[0].isupper():
         return "" if is_name(bare) else "no such name"
     if WORD.fullmatch(bare) and (bare != text or re.search(r"[A-Z_]", bare)):
         known = bare in words() or any(bare in word for word in words() if word.startswith("test_"))

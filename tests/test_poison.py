@@ -99,7 +99,7 @@ def test_one_row_in_a_thousand_that_kills_stops_or_fills_its_worker_costs_one_ro
         return pools.run_tasks(Poisoned(fill, poison, how, str(diary), fill.worker), parts, pool, limits)
 
     pipe = replace(pipe, runner=runner)
-    pipe._texts(ids, _done())
+    pipe.build(pipe.texts_build(ids), _done())
     assert pipe.store.missing(pipe.texts_table, "source", ids) == [poison]
     reason = {"segfault": "crash", "hang": "timeout", "memory": "crash"}[how]
     assert stored_faults(pipe) == [(poison, reason, 3, False)]
@@ -109,9 +109,9 @@ def test_one_row_in_a_thousand_that_kills_stops_or_fills_its_worker_costs_one_ro
 
 
 def _done():
-    from raypipe.pipeline.driver import Done
+    from raypipe.pipeline.counters import RunCounters
 
-    return Done()
+    return RunCounters()
 
 
 def test_what_a_caller_can_mend_ends_the_run_at_once_with_its_own_type(sources, tmp_path, local_ray, pools):
@@ -123,7 +123,8 @@ def test_what_a_caller_can_mend_ends_the_run_at_once_with_its_own_type(sources, 
         return pools.run_tasks(wrong, parts, pools.Pool(actors=1, cpus=0.5))
 
     with pytest.raises(ConfError, match="the setup is wrong"):
-        replace(pipe, runner=runner)._texts(ids, _done())
+        cut = replace(pipe, runner=runner)
+        cut.build(cut.texts_build(ids), _done())
     assert (tmp_path / "diary").read_text().split() == ["100"]
 
 
@@ -223,7 +224,7 @@ def test_rows_in_are_rows_done_dead_letters_and_rows_to_do_and_a_retry_does_them
     of = kinds["questions"]
     assert (of.rows, of.done, of.failed, of.pending) == (6, 5, 1, 0)
     check(Budget(), lost)
-    with pytest.raises(FaultBudgetExceeded, match="1 of 6 questions could not be done, 0 may be") as over:
+    with pytest.raises(FaultBudgetExceeded, match="1 of 6 questions failed, 0 may fail") as over:
         check(Budget(share=0.1, rows=0), lost)
     assert "cannot read this one" in str(over.value) and "--retry-faults" in str(over.value)
     assert FaultBudgetExceeded.exit_code == 6
@@ -248,7 +249,7 @@ def test_too_many_faults_are_exit_code_6_after_everything_else_is_stored(world, 
     args += ["--out", str(tmp_path / "out")]
     assert main([*args, "--cluster", str(tmp_path / "strict.yaml")]) == 6
     said = capsys.readouterr().err
-    assert "sources could not be done, 0 may be" in said and "not_html" in said
+    assert "sources failed, 0 may fail" in said and "not_html" in said
     assert json.loads((tmp_path / "out" / "report.json").read_text())["n_unscored"] == 0
     assert main(["faults", str(tmp_path / "out"), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -259,7 +260,7 @@ def test_too_many_faults_are_exit_code_6_after_everything_else_is_stored(world, 
         "questions": (0, 0),
     }
     assert main(args) == 0, "within the budget of the laptop's file"
-    assert "planned, 0 made" in capsys.readouterr().out
+    assert "planned, 0 computed" in capsys.readouterr().out
     assert main([*args, "--retry-faults"]) == 0
     capsys.readouterr()
     assert main(["faults", str(tmp_path / "out"), "--json"]) == 0

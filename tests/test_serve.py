@@ -213,7 +213,7 @@ def test_a_release_with_a_model_that_must_not_be_opened_is_not_followed_and_noth
     (folder / "own.py").write_text(f"open({str(mark)!r}, 'w')")
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "tokenizer.json").write_text("{}")
-    entry = f"evil: {{kind: reranker, loader: flag-reranker, max_tokens: 64, path: {folder}}}\n"
+    entry = f"evil: {{kind: reranker, loader: flagembedding-reranker, max_tokens: 64, path: {folder}}}\n"
     (tmp_path / "models.yaml").write_text(MODELS + entry)
     (tmp_path / "evil.yaml").write_text(
         SURE.replace("rerank: {model: overlap-reranker", "rerank: {model: evil")

@@ -99,7 +99,7 @@ def url(serve_port, upstream, tmp_path_factory):
     folder = tmp_path_factory.mktemp("troubled")
     tree = yaml.safe_load((HERE / "fake_models.yaml").read_text())
     tree["llama-3-8b"] = {
-        "kind": "generator", "loader": "openai", "endpoint": "here", "model": "m", "max_tokens": 8192,
+        "kind": "generator", "loader": "openai", "endpoint": "here", "model": "m", "max_model_len": 8192,
     }  # fmt: skip
     (folder / "models.yaml").write_text(yaml.safe_dump(tree))
     recipe = load_recipe("crag-baseline", str(folder / "models.yaml"), CONF)

@@ -57,7 +57,13 @@ def endpoint():
 @pytest.fixture
 def recipe(tmp_path):
     tree = yaml.safe_load((ROOT / "tests/fake_models.yaml").read_text())
-    remote = {"kind": "generator", "loader": "openai", "endpoint": "here", "model": "m", "max_tokens": 8192}
+    remote = {
+        "kind": "generator",
+        "loader": "openai",
+        "endpoint": "here",
+        "model": "m",
+        "max_model_len": 8192,
+    }
     (tmp_path / "models.yaml").write_text(yaml.safe_dump({**tree, "llama-3-8b": remote}))
     return load_recipe("crag-baseline", str(tmp_path / "models.yaml"), CONF)
 

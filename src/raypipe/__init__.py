@@ -34,6 +34,7 @@ if TYPE_CHECKING:  # the same names as EXPORTS, for type checkers and editors
     from raypipe.api.scores import score_ranking as score_ranking
     from raypipe.api.session import Session as Session
     from raypipe.api.session import load_recipe as load_recipe
+    from raypipe.api.steps import check_step as check_step
     from raypipe.core.errors import RaypipeError as RaypipeError
     from raypipe.store import Store as Store
 

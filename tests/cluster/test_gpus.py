@@ -34,9 +34,9 @@ def here(local_ray):
 
 @pytest.fixture(scope="module")
 def actors():
-    from raypipe.models import actors
+    from raypipe.models import engine_actors
 
-    return actors
+    return engine_actors
 
 
 @pytest.fixture(scope="module")

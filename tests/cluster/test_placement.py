@@ -42,7 +42,7 @@ def file(name, **change):
     return conf.build(Cluster, {**conf.read_yaml(path), **change}, Where(str(path)))
 
 
-LLAMA = Model("llama-3-8b", "generator", "vllm", "", "", "/nowhere", "w", "float16", max_tokens=8192)
+LLAMA = Model("llama-3-8b", "generator", "vllm", "", "", "/nowhere", "w", "float16", max_model_len=8192)
 
 
 @pytest.fixture
@@ -135,7 +135,7 @@ def test_the_size_of_a_model_is_read_from_its_files(model):
     assert model_size(model) == ModelSize(1_500_000, 3_000_000, 2 * 4 * 4 * 64 * 2)
     assert model_size(replace(model, dtype="float32")).bytes == 6_000_000
     assert model_size(replace(model, path="/nowhere")) is None
-    assert model_size(replace(model, kind="embedder", loader="flag")).per_token == 0
+    assert model_size(replace(model, kind="embedder", loader="flagembedding")).per_token == 0
     (Path(model.path) / "model-2.safetensors").write_bytes(b"cut")
     with pytest.raises(ConfError, match="cannot be read"):
         model_size(model)
@@ -155,7 +155,7 @@ def test_a_context_that_does_not_fit_the_cache_of_a_cpu_is_refused_with_the_arit
     refuse(laptop, [], [model])
     with pytest.raises(ClusterTooSmall, match=r"65536 tokens x 8192 bytes .* = 0.50 GiB, .* is 0.25"):
         small = replace(laptop, engines=replace(laptop.engines, kv_cache_gib=0.25))
-        refuse(small, [], [replace(model, max_tokens=65536, dtype="float32")])
+        refuse(small, [], [replace(model, max_model_len=65536, dtype="float32")])
 
 
 def test_embedders_that_share_a_gpu_are_counted_once_for_each_actor():

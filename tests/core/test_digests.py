@@ -10,7 +10,15 @@ from raypipe.core.digests import NOT_IDENTITY, model_identity, stable
 from raypipe.core.protocols import Model
 
 MODEL = Model(
-    "mini", "embedder", "flag", "org/mini", "abc", "/models/mini", "org/mini@abc", dim=8, pooling="mean"
+    "mini",
+    "embedder",
+    "flagembedding",
+    "org/mini",
+    "abc",
+    "/models/mini",
+    "org/mini@abc",
+    dim=8,
+    pooling="mean",
 )
 
 
@@ -66,7 +74,8 @@ def test_where_a_model_lies_is_not_identity(field):
 def test_everything_else_about_a_model_is_identity():
     changes = {
         "kind": "reranker", "loader": "sorted", "weights": "org/mini@abd", "dtype": "bfloat16", "dim": 9,
-        "pooling": "cls", "max_tokens": 256, "query_instruction": "q: ", "passage_instruction": "p: ",
+        "pooling": "cls", "max_tokens": 256, "max_model_len": 9, "query_instruction": "q: ",
+        "passage_instruction": "p: ",
         "quantization": "fp8", "tensor_parallel": 2, "adapters": (("calls", "sha256:1"),),
     }  # fmt: skip
     assert set(changes) | NOT_IDENTITY == set(Model.__match_args__)

@@ -37,14 +37,14 @@ RIGHT, WRONG = '{"score": 1, "explanation": "same"}', '{"score": 0, "explanation
 
 
 def judge(rule="official", **entry):
-    tree = entry or {"kind": "generator", "loader": "scripted", "max_tokens": 8192}
+    tree = entry or {"kind": "generator", "loader": "scripted", "max_model_len": 8192}
     model = catalog.read({"judge": tree}, Path("models.yaml"), hub=Path()).model("judge")
     return Judge(model, prompt_file(CONF, PROMPTS[rule]), rule)
 
 
 def ask(rows, script, rule="official"):
     """(what the judge said, its marks, how many calls it took)"""
-    scripted = Scripted(script, context=8192)
+    scripted = Scripted(script, max_model_len=8192)
     texts = {r.question: f"question {r.question}" for r in rows}
     said = asyncio.run(judged(judge(rule), scripted.generate, rows, texts))
     scored = [
@@ -164,7 +164,7 @@ def test_a_judge_that_the_recipe_asks_too_shares_its_engine_and_another_has_its_
 
 def test_an_endpoint_judges_a_run_and_the_second_run_asks_nothing(tmp_path, world, endpoint):
     url, bodies = endpoint
-    who = judge(kind="generator", loader="openai", endpoint="here", model="judge-1", max_tokens=8192)
+    who = judge(kind="generator", loader="openai", endpoint="here", model="judge-1", max_model_len=8192)
     store = Store.create(str(tmp_path / "store"))
 
     def run(out):

@@ -25,8 +25,8 @@ from raypipe.memo.memo import (
 from raypipe.store import Store
 from raypipe.store.keep import compact
 
-MINI = Model("mini", "embedder", "flag", "", "", "", "sha256:1", dim=8)
-RANK = Model("rank", "reranker", "flag", "", "", "", "sha256:2")
+MINI = Model("mini", "embedder", "flagembedding", "", "", "", "sha256:1", dim=8)
+RANK = Model("rank", "reranker", "flagembedding", "", "", "", "sha256:2")
 
 
 def numbers(*parts, count):

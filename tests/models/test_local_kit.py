@@ -47,7 +47,7 @@ def tiny_models(entries: Entries, tiny: Tiny) -> Catalog:
     body, head = str(tiny("bert", False)), str(tiny("xlmr", True))
     embedder = {
         "kind": "embedder",
-        "loader": "flag",
+        "loader": "flagembedding",
         "dim": 32,
         "pooling": "mean",
         "max_tokens": 64,
@@ -56,7 +56,7 @@ def tiny_models(entries: Entries, tiny: Tiny) -> Catalog:
     return entries(
         one=embedder,
         same=embedder,
-        rerank={"kind": "reranker", "loader": "flag-reranker", "max_tokens": 64, "path": head},
+        rerank={"kind": "reranker", "loader": "flagembedding-reranker", "max_tokens": 64, "path": head},
         tokens={"kind": "tokenizer", "loader": "tokens", "path": head},
         words={"kind": "tokenizer", "loader": "whitespace"},
         hashed={"kind": "embedder", "loader": "hash", "dim": 16},
@@ -73,9 +73,9 @@ def test_importing_the_kit_imports_no_model_library() -> None:
     )
 
 
-@pytest.mark.parametrize("engine", ["flagembedding", "transformers"])
-def test_nothing_in_is_nothing_out_with_the_right_shape(entries: Entries, tiny: Tiny, engine: str) -> None:
-    models, kit = tiny_models(entries, tiny), LocalKit(None, engine=engine)  # type: ignore[arg-type]
+@pytest.mark.parametrize("backend", ["flagembedding", "transformers"])
+def test_nothing_in_is_nothing_out_with_the_right_shape(entries: Entries, tiny: Tiny, backend: str) -> None:
+    models, kit = tiny_models(entries, tiny), LocalKit(None, backend=backend)  # type: ignore[arg-type]
 
     async def ask() -> None:
         assert (await kit.embedder(models.model("one"))([], "query")).shape == (0, 32)
@@ -88,7 +88,7 @@ def test_nothing_in_is_nothing_out_with_the_right_shape(entries: Entries, tiny: 
 def test_a_model_is_loaded_once_under_all_its_names_and_all_the_indexes(
     entries: Entries, tiny: Tiny, texts: list[str]
 ) -> None:
-    models, kit = tiny_models(entries, tiny), LocalKit(None, engine="transformers", threads=1)
+    models, kit = tiny_models(entries, tiny), LocalKit(None, backend="transformers", threads=1)
 
     async def ask() -> list[np.ndarray]:
         calls = [
@@ -113,7 +113,7 @@ def test_an_index_belongs_to_the_kit_it_was_given_to() -> None:
 
 def test_the_event_loop_runs_on_while_a_model_computes() -> None:
     minilm = catalog.read(yaml.safe_load(CONF.read_text()), CONF).model("all-MiniLM-L6-v2")
-    embed = LocalKit(None, engine="transformers").embedder(minilm)
+    embed = LocalKit(None, backend="transformers").embedder(minilm)
 
     async def ask() -> tuple[int, float]:
         work = asyncio.ensure_future(embed(["the tide turned and the boats came in " * 12] * 20, "passage"))

@@ -20,7 +20,7 @@ CONF = Path(__file__).parents[2] / "conf" / "models.yaml"
 Entries = Callable[..., Catalog]
 Tiny = Callable[[str, bool], Path]
 
-EMBEDDER = {"kind": "embedder", "loader": "flag", "dim": 32, "pooling": "cls", "max_tokens": 64}
+EMBEDDER = {"kind": "embedder", "loader": "flagembedding", "dim": 32, "pooling": "cls", "max_tokens": 64}
 PIN = "0123456789abcdef0123456789abcdef01234567"
 
 
@@ -87,7 +87,10 @@ def test_a_misspelt_name_and_a_misspelt_field_are_answered_with_what_was_meant(e
     [
         ({"path": "a", "repo": "b/c"}, "expected one of repo, path and package, found repo and path"),
         ({}, "expected one of repo, path and package, found none"),
-        ({"path": "a", "kind": "reranker"}, "loader 'flag' is of kind 'embedder', found kind 'reranker'"),
+        (
+            {"path": "a", "kind": "reranker"},
+            "loader 'flagembedding' is of kind 'embedder', found kind 'reranker'",
+        ),
         ({"path": "a", "dim": 0}, "needs dim"),
         ({"path": "a", "pooling": ""}, "pooling is missing"),
         ({"path": "a", "loader": "hash"}, "has no weights, but 'path' is given"),

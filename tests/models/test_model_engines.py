@@ -11,25 +11,25 @@ import yaml
 
 from raypipe.models import catalog, load
 from raypipe.models.catalog import Catalog
-from raypipe.models.load import Engine
+from raypipe.models.load import Backend
 
 pytestmark = pytest.mark.slow
 
 CONF = Path(__file__).parents[2] / "conf" / "models.yaml"
 Entries = Callable[..., Catalog]
 Tiny = Callable[[str, bool], Path]
-ENGINES: tuple[Engine, ...] = ("flagembedding", "transformers")
+BACKENDS: tuple[Backend, ...] = ("flagembedding", "transformers")
 CLOSE = 1e-5
 
 EMBEDDERS = {
-    "bert-mean": ("bert", {"loader": "flag", "pooling": "mean"}),
-    "bert-cls": ("bert", {"loader": "flag", "pooling": "cls"}),
-    "xlmr-cls": ("xlmr", {"loader": "flag", "pooling": "cls"}),
+    "bert-mean": ("bert", {"loader": "flagembedding", "pooling": "mean"}),
+    "bert-cls": ("bert", {"loader": "flagembedding", "pooling": "cls"}),
+    "xlmr-cls": ("xlmr", {"loader": "flagembedding", "pooling": "cls"}),
     "bge-m3": ("xlmr", {"loader": "bge-m3", "pooling": "cls"}),
 }
 
 
-def embedder(entries: Entries, tiny: Tiny, name: str, engine: Engine, **fields: object) -> load.Embedder:
+def embedder(entries: Entries, tiny: Tiny, name: str, backend: Backend, **fields: object) -> load.Embedder:
     shape, own = EMBEDDERS[name]
     entry = {
         "kind": "embedder",
@@ -39,17 +39,19 @@ def embedder(entries: Entries, tiny: Tiny, name: str, engine: Engine, **fields: 
         **own,
         **fields,
     }
-    return load.open_embedder(entries(m=entry).model("m"), engine, "cpu")
+    return load.open_embedder(entries(m=entry).model("m"), backend, "cpu")
 
 
-def reranker(entries: Entries, tiny: Tiny, shape: str, engine: Engine, max_tokens: int = 64) -> load.Reranker:
+def reranker(
+    entries: Entries, tiny: Tiny, shape: str, backend: Backend, max_tokens: int = 64
+) -> load.Reranker:
     entry = {
         "kind": "reranker",
-        "loader": "flag-reranker",
+        "loader": "flagembedding-reranker",
         "max_tokens": max_tokens,
         "path": str(tiny(shape, True)),
     }
-    return load.open_reranker(entries(m=entry).model("m"), engine, "cpu")
+    return load.open_reranker(entries(m=entry).model("m"), backend, "cpu")
 
 
 @pytest.mark.parametrize("name", EMBEDDERS)
@@ -57,7 +59,7 @@ def test_embedders_are_equal_under_both_engines(
     entries: Entries, tiny: Tiny, texts: list[str], name: str
 ) -> None:
     texts = [*texts, "", texts[0] * 10]
-    flag, fast = (embedder(entries, tiny, name, e) for e in ENGINES)
+    flag, fast = (embedder(entries, tiny, name, e) for e in BACKENDS)
     one, two = flag.embed(texts, "passage"), fast.embed(texts, "passage")
     assert one.dtype == two.dtype == np.float32 and one.shape == (len(texts), 32)
     np.testing.assert_allclose(np.linalg.norm(two, axis=1), 1, atol=CLOSE)
@@ -72,7 +74,7 @@ def test_rerankers_are_equal_under_both_engines(
 ) -> None:
     queries = [texts[4], texts[8], texts[0] * 10]
     pairs = [(q, p) for q in queries for p in [*texts, "", texts[1] * 10]]
-    flag, fast = (reranker(entries, tiny, shape, e) for e in ENGINES)
+    flag, fast = (reranker(entries, tiny, shape, e) for e in BACKENDS)
     one, two = flag.score(pairs), fast.score(pairs)
     assert one.dtype == two.dtype == np.float32 and one.shape == (len(pairs),)
     np.testing.assert_allclose(one, two, atol=CLOSE)
@@ -83,18 +85,18 @@ def test_rerankers_are_equal_under_both_engines(
 def test_minilm_is_equal_under_both_engines(texts: list[str]) -> None:
     minilm = catalog.read(yaml.safe_load(CONF.read_text()), CONF).model("all-MiniLM-L6-v2")
     texts = [*texts, " ".join(texts), " ".join(texts * 3)]
-    one, two = (load.open_embedder(minilm, e, "cpu").embed(texts, "passage") for e in ENGINES)
+    one, two = (load.open_embedder(minilm, e, "cpu").embed(texts, "passage") for e in BACKENDS)
     np.testing.assert_allclose(one, two, atol=CLOSE)
     near = two @ two[4]
     assert near[4] == pytest.approx(1, abs=CLOSE) and near[:4].max() < 0.5
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", ["bert-mean", "bge-m3"])
 def test_a_vector_does_not_depend_on_its_batch_or_place(
-    entries: Entries, tiny: Tiny, texts: list[str], name: str, engine: Engine
+    entries: Entries, tiny: Tiny, texts: list[str], name: str, backend: Backend
 ) -> None:
-    model = embedder(entries, tiny, name, engine)
+    model = embedder(entries, tiny, name, backend)
     whole = model.embed(texts, "query")
     parts = np.concatenate([model.embed(texts[:2], "query"), model.embed(texts[2:], "query")])
     np.testing.assert_allclose(whole, parts, atol=CLOSE)
@@ -102,11 +104,11 @@ def test_a_vector_does_not_depend_on_its_batch_or_place(
     np.testing.assert_allclose(whole, np.concatenate([model.embed([t], "query") for t in texts]), atol=CLOSE)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_a_score_does_not_depend_on_its_batch_or_place(
-    entries: Entries, tiny: Tiny, texts: list[str], engine: Engine
+    entries: Entries, tiny: Tiny, texts: list[str], backend: Backend
 ) -> None:
-    model = reranker(entries, tiny, "xlmr", engine)
+    model = reranker(entries, tiny, "xlmr", backend)
     pairs = [(q, p) for q in texts[3:6] for p in texts]
     whole = model.score(pairs)
     np.testing.assert_allclose(
@@ -115,14 +117,14 @@ def test_a_score_does_not_depend_on_its_batch_or_place(
     np.testing.assert_allclose(whole[::-1], model.score(pairs[::-1]), atol=CLOSE)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_instructions_go_before_the_text_as_flagembedding_puts_them(
-    entries: Entries, tiny: Tiny, texts: list[str], engine: Engine
+    entries: Entries, tiny: Tiny, texts: list[str], backend: Backend
 ) -> None:
     from FlagEmbedding import FlagModel
 
     asked, told = "Find the ship: ", "A ship's log: "
-    ours = embedder(entries, tiny, "bert-cls", engine, query_instruction=asked, passage_instruction=told)
+    ours = embedder(entries, tiny, "bert-cls", backend, query_instruction=asked, passage_instruction=told)
     theirs = FlagModel(
         str(tiny("bert", False)),
         query_instruction_for_retrieval=asked,
@@ -136,11 +138,11 @@ def test_instructions_go_before_the_text_as_flagembedding_puts_them(
     np.testing.assert_allclose(ours.embed(texts, "passage"), theirs.encode_corpus(texts), atol=CLOSE)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_long_texts_are_cut_at_max_tokens_and_counted(
-    entries: Entries, tiny: Tiny, texts: list[str], engine: Engine
+    entries: Entries, tiny: Tiny, texts: list[str], backend: Backend
 ) -> None:
-    model = embedder(entries, tiny, "bert-mean", engine, max_tokens=16)
+    model = embedder(entries, tiny, "bert-mean", backend, max_tokens=16)
     long = f"{texts[0]} {texts[0]} {texts[1]}"
     changed_after_the_cut = f"{texts[0]} {texts[0]} {texts[3]}"
     vectors = model.embed([long, changed_after_the_cut, "No."], "passage")

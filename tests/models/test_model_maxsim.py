@@ -94,7 +94,7 @@ def test_minilm_maxsim_puts_the_passage_that_answers_first_under_both_engines(te
         "How did shares in the company that makes glass do?": 3,
         "Where does the show take place after its first season?": 2,
     }
-    for engine in ("flagembedding", "transformers"):
-        reranker = load.open_reranker(model, engine, "cpu")  # type: ignore[arg-type]
+    for backend in ("flagembedding", "transformers"):
+        reranker = load.open_reranker(model, backend, "cpu")  # type: ignore[arg-type]
         scores = reranker.score([(q, t) for q in asked for t in texts]).reshape(len(asked), -1)
         assert scores.argmax(1).tolist() == list(asked.values())

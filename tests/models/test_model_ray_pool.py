@@ -27,9 +27,9 @@ def test_flagembedding_in_an_actor_pool_gives_what_one_process_gives(
     ray_here: Any, entries: Callable[..., Catalog], tiny: Callable[[str, bool], Path], texts: list[str]
 ) -> None:
     body = {"kind": "embedder", "dim": 32, "max_tokens": 64}
-    head = {"kind": "reranker", "loader": "flag-reranker", "max_tokens": 64}
+    head = {"kind": "reranker", "loader": "flagembedding-reranker", "max_tokens": 64}
     models = entries(
-        bert={**body, "loader": "flag", "pooling": "mean", "path": str(tiny("bert", False))},
+        bert={**body, "loader": "flagembedding", "pooling": "mean", "path": str(tiny("bert", False))},
         m3={**body, "loader": "bge-m3", "pooling": "cls", "path": str(tiny("xlmr", False))},
         bert_rerank={**head, "path": str(tiny("bert", True))},
         xlmr_rerank={**head, "path": str(tiny("xlmr", True))},
@@ -40,7 +40,7 @@ def test_flagembedding_in_an_actor_pool_gives_what_one_process_gives(
         """A block of texts -> the same block with a column per model. Loads in the actor, one device each."""
 
         def __init__(self, models: dict[str, Model]) -> None:
-            self.kit = LocalKit(None, engine="flagembedding", device="cpu", threads=1)
+            self.kit = LocalKit(None, backend="flagembedding", device="cpu", threads=1)
             self.models = models
 
         async def columns(self, texts: list[str]) -> dict[str, np.ndarray]:

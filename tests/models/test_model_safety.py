@@ -15,12 +15,19 @@ import pytest
 from raypipe.core.errors import ConfError, DataError, ModelMissing
 from raypipe.models import folder, load
 from raypipe.models.catalog import Catalog
-from raypipe.models.load import Engine
+from raypipe.models.load import Backend
 
 Entries = Callable[..., Catalog]
 Tiny = Callable[[str, bool], Path]
-EMBEDDER = {"kind": "embedder", "loader": "flag", "dim": 32, "pooling": "cls", "max_tokens": 64, "path": "m"}
-RERANKER = {"kind": "reranker", "loader": "flag-reranker", "max_tokens": 64, "path": "m"}
+EMBEDDER = {
+    "kind": "embedder",
+    "loader": "flagembedding",
+    "dim": 32,
+    "pooling": "cls",
+    "max_tokens": 64,
+    "path": "m",
+}
+RERANKER = {"kind": "reranker", "loader": "flagembedding-reranker", "max_tokens": 64, "path": "m"}
 
 
 class Bomb:
@@ -81,30 +88,30 @@ def test_pickles_beside_safetensors_are_never_opened(
 
 
 @pytest.mark.parametrize("file", ["config.json", "tokenizer_config.json"])
-@pytest.mark.parametrize("engine", ["flagembedding", "transformers"])
+@pytest.mark.parametrize("backend", ["flagembedding", "transformers"])
 def test_a_model_with_code_of_its_own_is_refused(
-    entries: Entries, tiny: Tiny, tmp_path: Path, file: str, engine: Engine
+    entries: Entries, tiny: Tiny, tmp_path: Path, file: str, backend: Backend
 ) -> None:
     here = shutil.copytree(tiny("bert", False), tmp_path / "m")
     tree = json.loads((here / file).read_text())
     (here / file).write_text(json.dumps({**tree, "auto_map": {"AutoModel": "modeling_own.Own"}}))
     (here / "modeling_own.py").write_text("raise SystemExit('ran')")
     with pytest.raises(ConfError, match=r"asks for code of its own \(auto_map.*never run"):
-        load.open_embedder(entries(m=EMBEDDER).model("m"), engine, "cpu")
+        load.open_embedder(entries(m=EMBEDDER).model("m"), backend, "cpu")
 
 
-@pytest.mark.parametrize("engine", ["flagembedding", "transformers"])
+@pytest.mark.parametrize("backend", ["flagembedding", "transformers"])
 def test_an_embedder_named_as_a_reranker_is_refused_instead_of_given_a_random_head(
-    entries: Entries, tiny: Tiny, engine: Engine
+    entries: Entries, tiny: Tiny, backend: Backend
 ) -> None:
     model = entries(m={**RERANKER, "path": str(tiny("bert", False))}).model("m")
     with pytest.raises(ConfError, match=r"no weights for classifier.weight and 1 more.*random numbers"):
-        load.open_reranker(model, engine, "cpu")
+        load.open_reranker(model, backend, "cpu")
 
 
-@pytest.mark.parametrize("engine", ["flagembedding", "transformers"])
+@pytest.mark.parametrize("backend", ["flagembedding", "transformers"])
 def test_a_classifier_of_two_classes_is_no_reranker(
-    entries: Entries, tiny: Tiny, tmp_path: Path, engine: Engine
+    entries: Entries, tiny: Tiny, tmp_path: Path, backend: Backend
 ) -> None:
     from transformers import BertForSequenceClassification
 
@@ -112,7 +119,7 @@ def test_a_classifier_of_two_classes_is_no_reranker(
     net = BertForSequenceClassification.from_pretrained(here, num_labels=2, ignore_mismatched_sizes=True)
     net.save_pretrained(here)
     with pytest.raises(ConfError, match="one output, this one has 2"):
-        load.open_reranker(entries(m=RERANKER).model("m"), engine, "cpu")
+        load.open_reranker(entries(m=RERANKER).model("m"), backend, "cpu")
 
 
 @pytest.mark.parametrize(
@@ -134,9 +141,9 @@ def test_an_entry_that_its_weights_contradict_is_refused(
 def test_a_dtype_that_would_be_computed_as_another_is_refused(entries: Entries, tiny: Tiny) -> None:
     path = str(tiny("bert", False))
     half = entries(m={**EMBEDDER, "path": path, "dtype": "float16"}).model("m")
-    for engine in ("flagembedding", "transformers"):
+    for backend in ("flagembedding", "transformers"):
         with pytest.raises(ConfError, match="float16 is not computed on a CPU"):
-            load.open_embedder(half, engine, "cpu")  # type: ignore[arg-type]
+            load.open_embedder(half, backend, "cpu")  # type: ignore[arg-type]
     brain = entries(m={**EMBEDDER, "path": path, "dtype": "bfloat16"}).model("m")
     with pytest.raises(ConfError, match="Use engine: transformers"):
         load.open_embedder(brain, "flagembedding", "cpu")

@@ -55,7 +55,7 @@ def test_replies_do_not_depend_on_what_else_is_asked():
 
 
 def test_a_prompt_that_is_too_long_is_a_fault_of_its_row():
-    assert texts(ask(Scripted(context=50), "word " * 60, CONTEXT)) == [
+    assert texts(ask(Scripted(max_model_len=50), "word " * 60, CONTEXT)) == [
         "prompt_too_long",
         "The harbour closed in 1950.",
     ]

@@ -33,7 +33,7 @@ def start(deaf: str, then: str) -> tuple[subprocess.Popen[str], list[psutil.Proc
 
 
 def running(processes: list[psutil.Process], what: str) -> list[psutil.Process]:
-    """Those whose command line has `what`. A dead process that nobody fetched has none."""
+    """Those whose command line has `what`. A dead process that was not reaped has none."""
     found = []
     for process in processes:
         try:

@@ -274,7 +274,7 @@ def test_questions_without_any_page_are_answered(world, tmp_path, progress):
     data = tmp_path / "bare.jsonl"
     data.write_text("\n".join(json.dumps({**line, "search_results": []}) for line in lines))
     done = evaluated(pipeline(tmp_path / "s", progress), data, tmp_path / "o")
-    told = [json.loads(line) for line in done.outputs.predictions.read_text().splitlines()]
+    told = [json.loads(line) for line in done.folder.predictions.read_text().splitlines()]
     assert len(told) == len(lines) and {t["outcome"] for t in told} == {"abstained"}
     assert done.report.chunks == 0 and not done.report.faults
 

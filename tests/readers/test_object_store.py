@@ -81,7 +81,7 @@ def filled(bucket, world, tmp_path_factory):
 
 def test_a_run_over_a_bucket_gives_what_a_run_over_a_folder_gives(filled, ran):
     _, _, done = filled
-    there = (done.outputs.report.parent / "predictions.jsonl").read_text()
+    there = (done.folder.predictions).read_text()
     assert there == (ran.folder / "out" / "predictions.jsonl").read_text()
 
 

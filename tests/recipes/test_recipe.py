@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from raypipe.api.session import load_recipe
+from raypipe.api.session import load_recipe, read_catalog
 from raypipe.core.config import Conf, Where
 from raypipe.core.errors import ConfError
-from raypipe.core.records import Citation, Question
+from raypipe.core.records import Citation, Question, Reply
 from raypipe.recipes.recipe import from_tree, ranking_of, row_key
+from raypipe.recipes.resolve import resolvers
 
 HERE = Path(__file__).parents[1]
 CONF = Conf((HERE.parent / "conf",))
@@ -161,3 +162,85 @@ def test_the_row_key_covers_text_time_and_evidence_in_order():
 def test_a_tree_is_checked_like_a_file():
     with pytest.raises(ConfError, match=r"here: question: the last step must be decide"):
         from_tree("x", {"corpus": [], "question": []}, Where("here"), {})
+
+
+def test_a_variant_is_the_recipe_with_what_it_sets_and_nothing_else(tmp_path):
+    (tmp_path / "base.yaml").write_text(yaml.safe_dump(TREE, sort_keys=False))
+    whole = load_recipe(str(tmp_path / "base.yaml"), None, CONF)
+    sets = {"dense.top": 7, "split.child_chars": 333}
+    found = made({"about": "another", "like": str(tmp_path / "base.yaml"), "set": sets}, tmp_path)
+    before, after = ({s.name: s for s in (*r.corpus, *r.question)} for r in (whole, found))
+    assert {n for n in before if before[n] != after[n]} == {"dense", "split"}
+    assert (after["dense"].step.top, after["split"].step.child_chars) == (7, 333)
+    assert found.about == "another" and whole.digest() != found.digest()
+    same = {"dense.top": before["dense"].step.top}
+    assert made({"like": str(tmp_path / "base.yaml"), "set": same}, tmp_path).digest() == whole.digest()
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"set": {"dens.top": 7}}, "set: 'dens.top': no stage 'dens'; did you mean 'dense'?"),
+        ({"set": {"dense.topp": 7}}, "dense: unknown field 'topp'; did you mean 'top'?"),
+        ({"set": [1]}, "expected like, the name of a recipe, and set"),
+        ({"question": []}, "unknown field 'question' of a variant"),
+        ({"like": "weknow-750"}, "like: 'weknow-750' is a variant itself"),
+        ({"like": "weknw"}, "no 'weknw' under recipes/"),
+    ],
+)
+def test_a_mistake_in_a_variant_is_named(tmp_path, fields, said):
+    (tmp_path / "base.yaml").write_text(yaml.safe_dump(TREE, sort_keys=False))
+    with pytest.raises(ConfError) as caught:
+        made({"like": str(tmp_path / "base.yaml"), "set": {"dense.top": 7}, **fields}, tmp_path)
+    assert said in str(caught.value)
+
+
+def pooled(top):
+    dense = {"model": "hash-embedder", "top": 20, "among": ["pool"]}
+    steps = [
+        {"bm25": {"top": top, "into": "pool"}},
+        {"bm25": {"top": 5, "among": ["pool"]}},
+        {"dense": dense},
+        *TREE["question"][2:],
+    ]
+    return {**TREE, "question": steps}
+
+
+def test_a_pool_that_is_smaller_than_what_is_looked_for_in_it_is_refused(tmp_path):
+    """WeKnow's K >= M + N."""
+    assert made(pooled(25), tmp_path)
+    with pytest.raises(ConfError, match=r"bm25:pool keeps 24 passages and bm25 and dense look for 25 among"):
+        made(pooled(24), tmp_path)
+
+
+def test_a_gate_may_be_a_table_by_the_label_of_another_reply():
+    table = {"by": "domain", "sports": ["answered"], "else": ["abstained"]}
+    [made_stage] = [s for s in from_when(table).question if s.name == "generate:web"]
+    assert made_stage.gate_reads() == {"replies.kg", "replies.domain"}
+    for domain, label, let_in in [
+        ("sports", "answered", True),
+        ("sports", "abstained", False),
+        ("movie", "abstained", True),
+        ("movie", "answered", False),
+    ]:
+        replies = {"domain": Reply(domain, domain), "kg": Reply("", label)}
+        assert made_stage.admits(Question("q", "?", replies=replies)) == let_in
+    plain = from_when({"by": "domain", "else": ["abstained"]})
+    assert plain.digest() != from_when(table).digest()
+
+
+@pytest.mark.parametrize("table", [{"by": "domain"}, {"else": ["a"]}, {"by": "domain", "else": "a"}])
+def test_a_gate_that_is_no_table_is_refused(table):
+    with pytest.raises(ConfError, match=r"when\.kg.*expected a list of labels"):
+        from_when(table)
+
+
+def from_when(labels):
+    """Two replies, and a third that a gate on `kg` lets in."""
+    path = CONF.find("recipes", "vanilla")
+    models = read_catalog(str(HERE / "fake_models.yaml"), CONF)
+    ask = {"model": "llama-3-8b", "prompt": "crag/vanilla", "max_tokens": 5}
+    steps = [{"generate": {**ask, "into": n}} for n in ("domain", "kg")]
+    steps.append({"generate": {**ask, "into": "web", "when": {"kg": labels}}})
+    tree = {"question": [*steps, {"decide": {"prefer": ["web"]}}]}
+    return from_tree("gated", tree, Where(str(path)), resolvers(CONF, models))

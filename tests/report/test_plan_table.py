@@ -33,7 +33,7 @@ def test_beside_a_bound_stand_the_likely_calls_and_how_many_runs_say_so():
     assert recall.split() == ["dense", "20", "0", "20", "0.0", "s", "-", "3.0", "s", "row"]
     assert "at most 140,020 925-951 (3)" in " ".join(extract.split())
     calls, stored = whole.split("; ")
-    assert calls == "at most 140,040 calls, 945-971 by what earlier runs asked"
+    assert calls == "at most 140,040 calls, 945-971 expected from earlier runs"
     assert stored == "0.2 - 0.6 MB more in the store, texts not counted"
 
 

@@ -24,9 +24,8 @@ from raypipe.report.plot import CLASSES, WIDTH, bars, dots, segments
 from raypipe.report.report import (
     EvalReport,
     FaultCount,
-    Outputs,
+    RunFolder,
     StepLine,
-    outputs_in,
     prediction,
     prediction_line,
     ranking,
@@ -101,9 +100,9 @@ def shown(q: Question) -> ShownQuestion:
 
 def written_to(
     folder: Path, report: EvalReport, questions: list[Question], rows: list[Prediction]
-) -> Outputs:
+) -> RunFolder:
     """All files of a report."""
-    outputs = outputs_in(folder)
+    outputs = RunFolder(folder)
     with replaced(outputs.predictions) as lines:
         lines.writelines(map(prediction_line, questions))
     write_report(outputs, report, [shown(q) for q in questions], {r.question: r.truths for r in rows})
@@ -132,12 +131,12 @@ class Tags(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[EvalReport, Outputs]:
+def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[EvalReport, RunFolder]:
     report, rows = made(QUESTIONS)
     return report, written_to(tmp_path_factory.mktemp("out") / "deep", report, QUESTIONS, rows)
 
 
-def test_the_json_report_holds_what_programs_may_rely_on(written: tuple[EvalReport, Outputs]) -> None:
+def test_the_json_report_holds_what_programs_may_rely_on(written: tuple[EvalReport, RunFolder]) -> None:
     report, outputs = written
     found = json.loads(outputs.report.read_text())
     assert found == json.loads(json.dumps(to_json(report)))
@@ -158,7 +157,7 @@ def test_the_json_report_holds_what_programs_may_rely_on(written: tuple[EvalRepo
     assert found["bounds"] == [pytest.approx(-0.4), pytest.approx(0.4)]
 
 
-def test_every_question_has_one_prediction_line_with_its_hits(written: tuple[EvalReport, Outputs]) -> None:
+def test_every_question_has_one_prediction_line_with_its_hits(written: tuple[EvalReport, RunFolder]) -> None:
     lines = [json.loads(x) for x in written[1].predictions.read_text().split("\n")[:-1]]
     assert [x["id"] for x in lines] == ["q1", "q2", "q3", "q4", "q5"]
     assert all(list(x) == ["id", "query", "prediction", "outcome", "source", "hits"] for x in lines)
@@ -183,7 +182,7 @@ def test_a_question_that_was_never_answered_has_no_prediction() -> None:
     assert prediction(Question("1", "who"))["prediction"] is None
 
 
-def test_the_page_asks_nothing_of_the_network_and_runs_nothing(written: tuple[EvalReport, Outputs]) -> None:
+def test_the_page_asks_nothing_of_the_network_and_runs_nothing(written: tuple[EvalReport, RunFolder]) -> None:
     page = written[1].page.read_text()
     tags = Tags()
     tags.feed(page)
@@ -199,7 +198,7 @@ def test_the_page_asks_nothing_of_the_network_and_runs_nothing(written: tuple[Ev
     ]
 
 
-def test_what_came_from_data_is_escaped_on_the_page(written: tuple[EvalReport, Outputs]) -> None:
+def test_what_came_from_data_is_escaped_on_the_page(written: tuple[EvalReport, RunFolder]) -> None:
     page = written[1].page.read_text()
     assert SCRIPT not in page
     assert page.count("&lt;script&gt;") >= 5 + 5 + 4  # questions, truths; name, slice, step, fault
@@ -207,7 +206,7 @@ def test_what_came_from_data_is_escaped_on_the_page(written: tuple[EvalReport, O
 
 
 def test_a_passage_on_the_page_has_its_text_with_the_cited_quote_marked(
-    written: tuple[EvalReport, Outputs],
+    written: tuple[EvalReport, RunFolder],
 ) -> None:
     page = written[1].page.read_text()
     assert "<blockquote>a<mark>&lt;b</mark> &lt;script&gt;" in page
@@ -216,7 +215,7 @@ def test_a_passage_on_the_page_has_its_text_with_the_cited_quote_marked(
     assert ReportPassage.of(hit, None, "abcd", elsewhere) == ReportPassage(None, (0, 4), {}, "abcd", "", "")
 
 
-def test_the_plots_on_the_page_are_well_formed(written: tuple[EvalReport, Outputs]) -> None:
+def test_the_plots_on_the_page_are_well_formed(written: tuple[EvalReport, RunFolder]) -> None:
     plots = re.findall(r"<svg.*?</svg>", written[1].page.read_text(), re.DOTALL)
     assert len(plots) == 3
     for plot in plots:
@@ -250,7 +249,7 @@ def test_labels_of_one_value_and_of_very_many_are_left_to_the_json(tmp_path: Pat
 
 
 def test_the_page_says_how_many_are_scored_and_how_to_get_a_judge(
-    written: tuple[EvalReport, Outputs],
+    written: tuple[EvalReport, RunFolder],
 ) -> None:
     page = written[1].page.read_text()
     assert "score of the 3 of 5 scored" in page
@@ -282,7 +281,7 @@ def console() -> tuple[Console, io.StringIO]:
     return Console(file=out, width=80), out
 
 
-def test_the_console_table_fits_a_log_and_names_the_files(written: tuple[EvalReport, Outputs]) -> None:
+def test_the_console_table_fits_a_log_and_names_the_files(written: tuple[EvalReport, RunFolder]) -> None:
     report, outputs = written
     screen, out = console()
     print_report(screen, to_json(report), outputs)
@@ -302,9 +301,9 @@ def test_what_an_earlier_attempt_did_is_said_on_the_console_and_on_the_page(tmp_
     report = replace(report, resumed=3, steps=steps)
     screen, out = console()
     print_report(screen, to_json(report), written_to(tmp_path, report, QUESTIONS, rows))
-    assert "did 3 parts; of what was asked: parse 2" in " ".join(out.getvalue().split())
+    assert "finished 3 tasks; they computed: parse 2" in " ".join(out.getvalue().split())
     page = " ".join((tmp_path / "report.html").read_text().split())
-    assert "did 3 parts. Of what was asked, it asked parse 2." in page
+    assert "finished 3 tasks. They computed parse 2." in page
 
 
 def test_scores_of_files_are_printed_with_what_was_left_out() -> None:
@@ -316,6 +315,6 @@ def test_scores_of_files_are_printed_with_what_was_left_out() -> None:
     each = {"per_query": {"[bold]7": dict(found)}}
     print_ranking(screen, {**found, "queries": 3, "unranked": ["1"], "unjudged": [], **each})
     text = out.getvalue()
-    assert "put right on the way in: answer_number 2" in text
+    assert "normalized input: answer_number 2" in text
     assert "recall_5" in text and "0.2500" in text and "[bold]7" in text
     assert "mean of 3 judged queries; 1 had no ranking and count 0" in text

@@ -2,9 +2,11 @@
 
 import json
 
+import jsonschema
 from reruns import FAKES
 
 from raypipe.cli.main import main
+from raypipe.evaluation.outputs import schemas
 
 SURE = FAKES.replace("fitted: local-extract}", "fitted: local-extract, threshold: 0.0}")
 
@@ -27,6 +29,7 @@ def test_reprocess_prints_the_plan_first_the_calls_and_which_answers_changed(
     assert changed["common"] == 6 and {c["step"] for c in changed["changed"]} == {"extract"}
     assert main([*again, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
+    jsonschema.validate(found, dict(schemas())["reprocess"])
     assert {s["step"]: s["max_calls"] for s in found["plan"]["steps"]} == dict.fromkeys(
         (s["step"] for s in found["report"]["steps"]), 0
     )

@@ -26,7 +26,7 @@ from raypipe.store.index import MemoryIndex
 from raypipe.text.prompt import ByLabel, Prompt
 
 MODEL = Model(
-    "tiny", "generator", "scripted", "", "", "", "scripted@1", max_tokens=4096,
+    "tiny", "generator", "scripted", "", "", "", "scripted@1", max_model_len=4096,
     adapters=(("calls", "a"), ("web", "b")),
 )  # fmt: skip
 PLAIN = Prompt("{{ text }}", variables=("text",))
@@ -51,7 +51,9 @@ def step(prompt=PLAIN, **fields):
 
 def asked(step, shelf, *questions, script=None, context=4096):
     """Questions out, and the chats that the model got as (system, user) texts with their adapter."""
-    scripted = Scripted(**({"script": script} if script else {}), adapters=["calls", "web"], context=context)
+    scripted = Scripted(
+        **({"script": script} if script else {}), adapters=["calls", "web"], max_model_len=context
+    )
     out = asyncio.run(step.open(Kit(shelf, scripted))(list(questions)))
     return out, scripted.asked
 

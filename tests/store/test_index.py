@@ -19,7 +19,7 @@ from raypipe.store import PASSAGES, Store, StoreError, commit, vectors_schema, w
 from raypipe.store.index import IndexSpec, LanceIndex, MemoryIndex, index_spec
 
 DIM = 16
-MODEL = Model("mini", "embedder", "flag", "", "", "", "sha256:1", dim=DIM)
+MODEL = Model("mini", "embedder", "flagembedding", "", "", "", "sha256:1", dim=DIM)
 TEXTS, PARTS, VECTORS = (f"{k}-{'a' * 32}" for k in ("texts", "passages", "vectors"))
 SPANS = PASSAGES.names
 

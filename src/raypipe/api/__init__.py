@@ -19,6 +19,7 @@ EXPORTS = {
         "api.schemas": ("schema",),
         "api.scores": ("score_crag", "score_ranking"),
         "api.session": ("Session", "load_recipe"),
+        "api.steps": ("check_step",),
         "core.errors": ("RaypipeError",),
         "store": ("Store",),
     }.items()

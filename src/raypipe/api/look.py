@@ -13,8 +13,9 @@ from raypipe.evaluation.dead_letters import DeadLetters, dead_letters
 from raypipe.evaluation.evaluate import questions_of
 from raypipe.pipeline.driver import Pipeline, TaskSizes, inline
 from raypipe.pipeline.tasks import WorkerConfig
-from raypipe.recipes.serialize import from_plain
+from raypipe.recipes.serialize import description
 from raypipe.report.progress import Progress
+from raypipe.report.report import JSON_FORMAT
 from raypipe.runs import explain
 from raypipe.runs.manifest import answer_keys, read, to_json
 from raypipe.store import Store
@@ -59,7 +60,8 @@ class FaultsResult(Result):
         return [asdict(x) for x in self.found.rows]
 
     def to_json(self) -> dict[str, Any]:
-        return {"run": self.run, "rows": [asdict(t) for t in self.found.counts], "faults": self.rows()}
+        counts = [asdict(t) for t in self.found.counts]
+        return {"format": JSON_FORMAT, "run": self.run, "rows": counts, "faults": self.rows()}
 
 
 @outside_loop
@@ -85,6 +87,6 @@ def faults(run: str | Path) -> FaultsResult:
         WorkerConfig(store.uri, "transformers", manifest.device, 1),
         Progress(sys.stderr, silent=True),
     )
-    pipeline = Pipeline(store, from_plain(manifest.recipe), place, TaskSizes(1, 1), inline, silent)
+    pipeline = Pipeline(store, description(manifest.recipe), place, TaskSizes(1, 1), inline, silent)
     questions = questions_of(pipeline, sorted(answer_keys(store, manifest.run)), None)
     return FaultsResult(manifest.run, dead_letters(pipeline, questions, {}))

@@ -79,7 +79,8 @@ class _All(Catalog):
             weights = f"missing:{name}"
             return Model(
                 name, entry.kind, entry.loader, entry.repo, entry.revision or "", entry.path, weights,
-                dim=entry.dim, max_tokens=entry.max_tokens, adapters=adapters,
+                dim=entry.dim, max_tokens=entry.max_tokens, max_model_len=entry.max_model_len,
+                adapters=adapters,
             )  # fmt: skip
 
 
@@ -87,7 +88,8 @@ def model_needs(recipe: str | Path, session: Session | None = None) -> ModelNeed
     """Lists a recipe's models: where they are, how large, and the command that gets what is missing."""
     session = session or Session()
     conf, catalog = session.settings.conf, _All(session.catalog())
-    found = load_file(conf.find("recipes", str(recipe)), resolvers(conf, catalog))
+    resolve = resolvers(conf, catalog)
+    found = load_file(conf.find("recipes", str(recipe)), resolve, lambda name: conf.find("recipes", name))
     return ModelNeedsResult(found.name, tuple(_need(m, catalog) for m in found.models()))
 
 

@@ -14,7 +14,7 @@ from raypipe.core.errors import ConfError
 from raypipe.core.records import digest
 from raypipe.readers.formats import Format
 from raypipe.readers.object_store import fetched, is_remote, sent
-from raypipe.runs.manifest import NAME as MANIFEST
+from raypipe.report.report import RunFolder
 
 
 def inputs(given: Sequence[str | Path], settings: Settings) -> list[Path]:
@@ -65,5 +65,5 @@ def require_writable(folder: Path, name: str) -> None:
 def deliver(given: str | Path | None, folder: Path) -> None:
     """Copies a finished run's folder to the object store that `given` names, its manifest last."""
     if given and is_remote(str(given)):
-        sent(folder, str(given), last=[MANIFEST])
+        sent(folder, str(given), last=[RunFolder(folder).manifest.name])
         print(f"sent to {given}", file=sys.stderr)

@@ -107,6 +107,7 @@ def _on_cluster(
         from raypipe.cluster import pools  # Ray takes a second to import
 
         pools.connect(ray)
+        pools.carry(recipe)
         file = fitting(written, wanted, reachable(written, pools.nodes()))
         return file, pools.EngineGroup.of(file, models)
 

@@ -172,8 +172,8 @@ def _kit(session: Session, recipe: Recipe, on_text: Callable[[str], None] | None
         file.engine,
         file.device,
         endpoints=endpoint_addresses(file, recipe.models(), session.settings.keys),
-        room=file.engines.limits(file.device) if file.engines else None,
-        heard=on_text,
+        engine_limits=file.engines.limits(file.device) if file.engines else None,
+        sink=on_text,
     )
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from raypipe.api.results import Result
 from raypipe.api.session import Session
+from raypipe.report.report import JSON_FORMAT
 from raypipe.runs import release
 from raypipe.runs.manifest import read
 from raypipe.store import Store
@@ -59,7 +60,7 @@ class ReleasesResult(Result):
         return [{name: r[name] for name in COLUMNS} for r in self.to_json()["releases"]]
 
     def to_json(self) -> dict[str, Any]:
-        return {"releases": [release.summary(r, self.live) for r in self.releases]}
+        return {"format": JSON_FORMAT, "releases": [release.summary(r, self.live) for r in self.releases]}
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from raypipe.metrics.textfile import replaced
 from raypipe.pipeline.counters import RunCounters
 from raypipe.readers.formats import Format
 from raypipe.recipes.recipe import Recipe
-from raypipe.report.report import to_json
+from raypipe.report.report import JSON_FORMAT, to_json
 from raypipe.runs.changes import Changes, changes, compared_with
 from raypipe.runs.manifest import to_json as plain_json
 from raypipe.runs.plan.planner import Plan
@@ -65,6 +65,7 @@ class RunResult(Result):
 
     def to_json(self) -> dict[str, Any]:
         return {
+            "format": JSON_FORMAT,
             "recipe": self.recipe,
             "steps": {name: asdict(count) for name, count in self.counters.counts.items()},
         }
@@ -84,7 +85,7 @@ class EvalResult(Result):
     @property
     def folder(self) -> Path:
         """The run's folder: report.json, predictions.jsonl, report.html, manifest.json."""
-        return self.evaluation.outputs.report.parent
+        return self.evaluation.folder.path
 
     @property
     def title(self) -> str:
@@ -94,7 +95,7 @@ class EvalResult(Result):
     def rows(self) -> Iterator[Mapping[str, Any]]:
         """A row for each question, in order; `verdict` is null where the dataset has no answer."""
         verdicts = {v.question: v.outcome for v in self.evaluation.report.marks.verdicts}
-        with self.evaluation.outputs.predictions.open(encoding="utf-8") as lines:
+        with self.evaluation.folder.predictions.open(encoding="utf-8") as lines:
             for line in map(json.loads, lines):
                 row = {name: line.get(name) for name in self.SCHEMA}
                 yield {**row, "verdict": verdicts.get(line["id"])}
@@ -139,6 +140,7 @@ class ReprocessResult(Result):
 
     def to_json(self) -> dict[str, Any]:
         return {
+            "format": JSON_FORMAT,
             "plan": dict(self.eval.evaluation.manifest.plan),
             "report": self.eval.to_json(),
             "changes": None if self.changes is None else plain_json(self.changes),
@@ -253,7 +255,7 @@ def reprocess(
     done = evaluate(found, data, filled, folder, **options)
     before = compared_with(filled, done.evaluation.manifest)
     result = ReprocessResult(done, changes(filled, before, done.evaluation.manifest) if before else None)
-    with replaced(folder / "changes.json") as text:
+    with replaced(done.evaluation.folder.changes) as text:
         text.write(json.dumps(result.to_json()["changes"], ensure_ascii=False, indent=1) + "\n")
     deliver(out, folder)
     if check:

@@ -31,6 +31,8 @@ Name = Literal["cluster", "graphs", "models", "recipe"]
 NAMES: tuple[Name, ...] = typing.get_args(Name)
 
 TEXT: Tree = {"type": "string"}
+FOREIGN = r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$"
+"""The verb of a step from outside: MODULE:CLASS."""
 NAMED = {Model: "a model", Grammar: "a file under grammar/", GraphRef: "a graph", FactsRef: "public data"}
 """Types that a file gives by name alone -> what the name is of."""
 NAMED_OR_WRITTEN = {Prompt: "prompts", Fitted: "fitted", ExampleBank: "examples"}
@@ -53,26 +55,29 @@ def schema(name: Name) -> Tree:
 
 
 def _recipe() -> Tree:
+    """A whole recipe, or a variant of one."""
     halves = {"corpus": _stages(CORPUS_STEPS), "question": _stages(QUESTION_STEPS)}
-    return {
-        "type": "object",
-        "properties": {"about": TEXT, **halves},
-        "required": ["question"],
-        "additionalProperties": False,
-    }
+    whole = {"type": "object", "properties": {"about": TEXT, **halves}, "required": ["question"]}
+    fields = {"about": TEXT, "like": TEXT, "set": {"type": "object"}}
+    variant = {"type": "object", "properties": fields, "required": ["like", "set"]}
+    closed = {"additionalProperties": False}
+    return {"if": {"required": ["like"]}, "then": {**variant, **closed}, "else": {**whole, **closed}}
 
 
 def _stages(table: Mapping[str, type[Any]]) -> Tree:
     """A list of steps: a verb, or a verb with its fields and a gate."""
-    gate = {"type": "object", "additionalProperties": {"type": "array", "items": TEXT}}
+    gate = {"type": "object", "additionalProperties": _value(ByLabel[tuple[str, ...]])}
     verbs = {}
     for verb, step in table.items():
         fields = _record(step)
         fields["properties"]["when"] = {**gate, "description": "reply -> labels that let a row in"}
         verbs[verb] = fields if "required" in fields else {**fields, "type": ["object", "null"]}
-    one = {"type": "object", "properties": verbs, "minProperties": 1, "maxProperties": 1}
+    foreign = {FOREIGN: {"type": ["object", "null"]}}
+    one: Tree = {"type": "object", "properties": verbs, "patternProperties": foreign}
+    one |= {"minProperties": 1, "maxProperties": 1, "additionalProperties": False}
     whole = [verb for verb, fields in verbs.items() if "required" not in fields]
-    return {"type": "array", "items": {"anyOf": [{**one, "additionalProperties": False}, {"enum": whole}]}}
+    alone = {"anyOf": [{"enum": whole}, {"pattern": FOREIGN}]}
+    return {"type": "array", "items": {"if": TEXT, "then": alone, "else": one}}
 
 
 def _record(cls: type[Any]) -> Tree:

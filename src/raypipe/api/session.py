@@ -86,7 +86,8 @@ def load_recipe(
     from raypipe.recipes.resolve import resolvers
 
     files = from_environment().conf if conf is None else conf
-    return load(files.find("recipes", str(recipe)), resolvers(files, read_catalog(models, files), graphs))
+    resolve = resolvers(files, read_catalog(models, files), graphs)
+    return load(files.find("recipes", str(recipe)), resolve, lambda name: files.find("recipes", name))
 
 
 def require_graphs(recipe: Recipe) -> Recipe:

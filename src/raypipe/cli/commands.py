@@ -64,6 +64,9 @@ COMMANDS: Mapping[str, Command] = {
     "doctor": Command(
         "tools", "doctor", "Check what is installed and reachable, and print the command that mends the rest."
     ),
+    "check-step": Command(
+        "tools", "steps", "Run the laws of steps on a step of your own, and compare it with its lock."
+    ),
     "models": Command(
         "tools",
         "models",

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import signal
 import sys
 import textwrap
@@ -88,6 +89,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     args = read(argv)
     signal.signal(signal.SIGTERM, _stop)
+    if (here := os.getcwd()) not in sys.path:  # the user's own steps, readers, metrics and loaders
+        sys.path.append(here)
     try:
         code: int = args.run(args, from_environment())
         return code

@@ -114,7 +114,7 @@ def _eval(args: argparse.Namespace, settings: Settings) -> int:
     else:
         from raypipe.report.console import print_report
 
-        print_report(options.console(), done.to_json(), done.evaluation.outputs)
+        print_report(options.console(), done.to_json(), done.evaluation.folder)
         reused = done.evaluation.reused
         new, took = done.evaluation.report.questions - reused, time.perf_counter() - start
         print(f"{new} new answers, {reused} reused; took {took:.1f} s")
@@ -136,7 +136,7 @@ def _reprocess(args: argparse.Namespace, settings: Settings) -> int:
         from raypipe.report.plans import print_changes
 
         console = options.console()
-        print_report(console, found["report"], done.eval.evaluation.outputs)
+        print_report(console, found["report"], done.eval.evaluation.folder)
         if found["changes"] is None:
             print("no earlier run has answered any of these questions: nothing to compare with")
         else:

@@ -128,7 +128,7 @@ def _engine(model: Model, engines: Engines, cluster: Cluster) -> Placement:
         held = [
             MemoryUse(f"weights{share}", size.bytes / ways / GIB),
             MemoryUse("graphs and activations", ENGINE_GIB),
-            MemoryUse(f"one context of {model.max_tokens}{share}", _context_gib(model, size) / ways),
+            MemoryUse(f"one context of {model.max_model_len}{share}", _context_gib(model, size) / ways),
         ]
         free = has - size.bytes / ways / GIB - ENGINE_GIB
         note = f"room for {max(0.0, free) * ways / _context_gib(model, size):.0f} whole contexts at a time"
@@ -143,7 +143,7 @@ def _engine(model: Model, engines: Engines, cluster: Cluster) -> Placement:
 
 
 def _context_gib(model: Model, size: ModelSize) -> float:
-    return size.per_token * model.max_tokens / GIB
+    return size.per_token * model.max_model_len / GIB
 
 
 def refuse(cluster: Cluster, embedders: Sequence[Model], asked: Sequence[Model]) -> None:
@@ -162,9 +162,9 @@ def refuse(cluster: Cluster, embedders: Sequence[Model], asked: Sequence[Model])
         size = model_size(model) if model.loader == "vllm" else None
         if size is not None and _context_gib(model, size) > engines.kv_cache_gib:
             raise ClusterTooSmall(
-                f"engines {model.name}: one context of {model.max_tokens} tokens x {size.per_token} bytes of "
-                f"keys and values = {_context_gib(model, size):.2f} GiB, engines.kv_cache_gib is "
-                f"{engines.kv_cache_gib:g}. Raise it, or lower max_tokens in models.yaml"
+                f"engines {model.name}: one context of {model.max_model_len} tokens x {size.per_token} bytes "
+                f"of keys and values = {_context_gib(model, size):.2f} GiB, engines.kv_cache_gib is "
+                f"{engines.kv_cache_gib:g}. Raise it, or lower max_model_len in models.yaml"
             )
 
 

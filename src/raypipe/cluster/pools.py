@@ -1,8 +1,8 @@
 """Tasks on Ray Data: the actor pools, and the engines that run next to the pool that calls them.
 
-What a task computes and stores is in `pipeline.tasks`, what an engine is in `models.actors`, what fits is
-checked by `capacity.py` before anything starts. One pool runs at a time, so a pool may take the whole cluster
-and none waits for another.
+What a task computes and stores is in `pipeline.tasks`, what an engine is in `models.engine_actors`, what fits
+is checked by `capacity.py` before anything starts. One pool runs at a time, so a pool may take the whole
+cluster and none waits for another.
 """
 
 from __future__ import annotations
@@ -37,14 +37,16 @@ from raypipe.cluster.capacity import Node, declared_nodes, preflight_engines, st
 from raypipe.cluster.file import LIMITS, Cluster, Engines, Pool, Timeouts
 from raypipe.core.digests import model_identity
 from raypipe.core.errors import ConfError, RaypipeError
+from raypipe.core.plugins import modules_of
 from raypipe.core.protocols import Model
 from raypipe.core.records import Fault
 from raypipe.core.retry import Backoff
-from raypipe.models import actors as engines
+from raypipe.models import engine_actors as engines
 from raypipe.models import load
 from raypipe.models.engine import Engine
 from raypipe.pipeline.tasks import FailedRow, RunTask, TableTask, Task, TaskResult, with_worker
 from raypipe.recipes.executor import StageCounters
+from raypipe.recipes.recipe import Recipe
 
 JOINS, JOIN_PAUSE_S = 4, 1.0  # tries to join a Ray, and s before the second, doubling
 LISTENS_S = 5.0  # for a connection to a Ray's port
@@ -104,6 +106,15 @@ class EngineGroup:
     def _make(self, model: Model) -> functools.partial[Engine]:
         setup = load.engine_setup(model, self.engines.limits(self.device))
         return functools.partial(Engine, setup, exit_when_dead=True)
+
+
+def carry(recipe: Recipe) -> None:
+    """Lets workers have the recipe's steps from outside: their modules travel with what is sent, so that a
+    node needs neither the folder nor an installed package."""
+    for stage in (*recipe.corpus, *recipe.question):
+        if stage.plugin is not None and stage.plugin.package != "raypipe":
+            for module in modules_of(stage.plugin):
+                ray.cloudpickle.register_pickle_by_value(module)
 
 
 def is_connected() -> bool:

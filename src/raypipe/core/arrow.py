@@ -20,6 +20,8 @@ import pyarrow as pa
 from raypipe.core.records import Citation, Document, Fault, Gold, Hit, Question, Quote, Reply, Source
 
 SPAN = pa.struct([pa.field("start", pa.int32(), nullable=False), pa.field("end", pa.int32(), nullable=False)])
+SPANS = ("source", "start", "end", "parent_start", "parent_end")
+"""Columns that name a chunk: where it is in its source's parsed text, and where the passage around it."""
 SCORES = pa.map_(pa.string(), pa.float64())
 STRINGS = pa.list_(pa.string())
 

@@ -1,4 +1,4 @@
-"""What makes two values the same value: a canonical form, and the identity of a model.
+"""Identity: the canonical form of a value, and the digest of a model.
 
 Knows plain values, mappings and frozen dataclasses; knows no recipe and no store. Digests are made of these
 forms, so a form never changes: another Python, another field order or another mapping order gives the same.

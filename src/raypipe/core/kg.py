@@ -1,4 +1,4 @@
-"""What is asked of a knowledge graph and of public data, and what comes back: plain values.
+"""Requests to knowledge graphs and public data, and their results: plain values.
 
 Knows the records alone. Tables, a server and the language of calls are in `kg`; a step meets
 a graph only through its kit (`protocols.Graph`).
@@ -52,7 +52,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Mention:
-    """A name of the graph that stands in a text."""
+    """A name of the graph, found in a text."""
 
     span: Span  # in that text
     names: Mapping[str, str]  # kind of name -> as the graph spells it; one name may be of several kinds

@@ -1,4 +1,4 @@
-"""What wrappers of a kit share. Knows the contract (`protocols.Kit`) and no model."""
+"""The base of wrappers of a kit. Knows the contract (`protocols.Kit`) and no model."""
 
 from __future__ import annotations
 

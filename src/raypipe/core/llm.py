@@ -1,6 +1,6 @@
-"""What is asked of a language model and what comes back: plain values, and the contract of generators.
+"""Chats, sampling and replies of language models as plain values, and the contract of generators.
 
-Chats and sampling are hashable and have a stable form, so a reply can be remembered by them. Knows the
+Chats and sampling are hashable and have a stable form, so a reply can be cached by them. Knows the
 records alone; an engine, an endpoint and a scripted fake keep the same contract.
 """
 

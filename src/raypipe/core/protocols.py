@@ -40,7 +40,8 @@ class Model:
     dtype: str = "float32"  # float32 | float16 | bfloat16
     dim: int = 0  # of its vectors; 0 for all but embedders
     pooling: str = ""  # cls | mean | last; "" for all but embedders
-    max_tokens: int = 512  # longer inputs are cut; a generator: prompt and reply together, longer ones fault
+    max_tokens: int = 512  # of an embedder or reranker: longer inputs are cut
+    max_model_len: int = 0  # of a generator: tokens of prompt and reply together; longer ones fault
     query_instruction: str = ""  # put before a query
     passage_instruction: str = ""  # put before a passage
     quantization: str = ""  # of a generator, where it is not as its folder says

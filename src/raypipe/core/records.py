@@ -26,6 +26,9 @@ Outcome: TypeAlias = Literal["", "answered", "abstained", "false_premise", "faul
 IDK = "i don't know"
 """The abstention that CRAG's rules recognise: lower case, straight apostrophe."""
 
+INVALID_QUESTION = "invalid question"
+"""CRAG's answer to a question with a false premise."""
+
 Span: TypeAlias = tuple[int, int]
 """Half-open character range `[start, end)` in a source's parsed text."""
 

@@ -1,4 +1,4 @@
-"""Equal requests of one process, asked once while the first of them is in flight. Knows asyncio alone."""
+"""Single flight: equal requests of one process share the first one in flight. Knows asyncio alone."""
 
 from __future__ import annotations
 

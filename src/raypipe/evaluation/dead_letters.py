@@ -66,7 +66,7 @@ def check(budget: Budget, losses: DeadLetters) -> None:
             some = [x for x in losses.rows if x.kind == t.kind][:SHOWN]
             shown = "".join(f"\n  {x.id}: {x.step}, {x.reason}: {x.detail}" for x in some)
             raise FaultBudgetExceeded(
-                f"{t.undone} of {t.rows} {t.kind} could not be done, {allowed} may be (faults.share "
+                f"{t.undone} of {t.rows} {t.kind} failed, {allowed} may fail (faults.share "
                 f"{budget.share:g}, faults.rows {budget.rows} of the cluster file). All others are done and "
                 f"stored. `raypipe faults DIR` lists them; --retry-faults tries dead ones again{shown}"
             )

@@ -41,9 +41,8 @@ from raypipe.report.report import (
     EvalReport,
     FaultCount,
     JudgeLine,
-    Outputs,
+    RunFolder,
     StepLine,
-    outputs_in,
     write_report,
 )
 from raypipe.runs.manifest import Manifest, Origin
@@ -66,7 +65,7 @@ class Evaluation:
     """What an eval came to."""
 
     report: EvalReport
-    outputs: Outputs
+    folder: RunFolder
     reused: int  # questions whose answers were there before this run
     manifest: Manifest
     dead_letters: DeadLetters
@@ -136,9 +135,9 @@ def evaluate(
         done = RunCounters.load(pipeline.store, pipeline.recipe.digest())
         pipeline.index(questions, done)
         pipeline.answer(questions, fresh, done)
-        outputs = outputs_in(out)
+        folder = RunFolder(out)
         orders = any(m.kind == "generator" for s in pipeline.recipe.question for m in models_of(s.step))
-        with replaced(outputs.predictions) as lines:
+        with replaced(folder.predictions) as lines:
             answers = collect(pipeline, questions, lines, orders)
         rows, verdict = answers.rows, None
         if judge is not None:
@@ -147,7 +146,7 @@ def evaluate(
         seconds = time.perf_counter() - start
         marks = mark(rows, rule)
         report = _report(pipeline, len(questions), read, answers, marks, verdict, planned, done, seconds)
-        write_report(outputs, report, answers.shown, {r.question: r.truths for r in rows})
+        write_report(folder, report, answers.shown, {r.question: r.truths for r in rows})
         for table in tables(pipeline.store):
             compact(pipeline.store, table)
         manifest = write_manifest(
@@ -155,7 +154,7 @@ def evaluate(
         )
         done.clear()
         lost = dead_letters(pipeline, questions, read.counts if read else {})
-        return Evaluation(report, outputs, len(questions) - len(todo), manifest, lost)
+        return Evaluation(report, folder, len(questions) - len(todo), manifest, lost)
 
 
 def _planned(

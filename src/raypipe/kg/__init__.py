@@ -1,4 +1,4 @@
-"""Asking a knowledge graph: tables, linking names, running programs of calls, words for rows, the mock API.
+"""Knowledge graph: tables, entity linking, execution of call programs, verbalization, the CRAG mock API.
 
 Knows records and text. Does not know models, stores or recipes.
 """

@@ -1,4 +1,4 @@
-"""A graph as steps meet it (`protocols.Graph`), and what the entry that names one stands for.
+"""Opens the graph that an entry of graphs.yaml names, as steps use it (`protocols.Graph`).
 
 Knows the two kinds of graphs and the parser. Does not know steps or stores.
 """
@@ -28,7 +28,7 @@ from raypipe.kg.mentions import find_mentions
 from raypipe.kg.tables import files_of
 
 Clock: TypeAlias = Callable[[], float]
-"""Seconds, from any beginning."""
+"""Seconds, from any origin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ def require_location(ref: GraphRef) -> None:
 
 
 def open_tables(ref: GraphRef, embedder: Callable[[Model], Embed], clock: Clock) -> GraphAdapter:
-    """The graph of kind folder that an entry names. Raises DataError for a folder that is none."""
+    """Opens an entry of kind folder. Raises DataError for a folder without tables."""
     folder = open_folder(Path(ref.where), _strictness(ref), _vectors(ref, embedder))
     return GraphAdapter(ref, folder, parser(ref.grammar), clock)
 
@@ -87,7 +87,7 @@ def open_tables(ref: GraphRef, embedder: Callable[[Model], Embed], clock: Clock)
 def open_server(
     ref: GraphRef, ask: Request, embedder: Callable[[Model], Embed], clock: Clock
 ) -> GraphAdapter:
-    """The graph of kind server that an entry names, asked by `ask`."""
+    """Opens an entry of kind server, whose requests go through `ask`."""
     return GraphAdapter(
         ref, ServerBackend(ask, _strictness(ref), _vectors(ref, embedder)), parser(ref.grammar), clock
     )
@@ -105,7 +105,7 @@ def _vectors(ref: GraphRef, embedder: Callable[[Model], Embed]) -> Vectors | Non
 
 
 def tables_version(folder: Path) -> str:
-    """Names what is in a folder of tables: the digest of its files. Raises DataError for none."""
+    """The digest of the files in a folder of tables. Raises DataError for a folder without any."""
     h = hashlib.blake2b(digest_size=16)
     for path in files_of(folder):
         content = path.read_bytes()

@@ -1,4 +1,4 @@
-"""How names are written, and how tables have them: clubs and teams, companies, tickers.
+"""Aliases of clubs, teams, companies and tickers, as questions write them and as tables hold them.
 
 Pure functions and lists; knows no table. The clubs and teams are those of the leagues that the mock API
 serves, in its spelling, so that one which has no game in a time is still known to be one.
@@ -84,13 +84,12 @@ SOCCER_CLUBS: Final = (
     "Lorient", "Lyon", "Marseille", "Metz", "Monaco", "Montpellier", "Nantes", "Nice", "Paris S-G", "Reims",
     "Rennes", "Saint-Étienne", "Strasbourg", "Toulouse", "Troyes",
 )  # fmt: skip
-"""Who played in the five big leagues from 2021 to 2025."""
+"""The clubs of the five big leagues from 2021 to 2025."""
 TEAMS: Final[Mapping[str, tuple[str, ...]]] = {"nba": NBA_TEAMS, "soccer": SOCCER_CLUBS}
 
 
 def team(written: str, sport: str) -> str | None:
-    """The full name of a team or club by its name, city or nickname; None if it is none that is known, or
-    several.
+    """The full name of a team or club by its name, city or nickname; None if unknown or ambiguous.
 
     >>> team("lakers", "nba"), team("Arsenal FC", "soccer"), team("koln", "soccer"), team("real", "soccer")
     ('Los Angeles Lakers', 'Arsenal', 'Köln', None)
@@ -145,7 +144,7 @@ _OF_SHARES: Final = re.compile(
     r"(?:high|low|open|close)\b.*\b(?:high|low|open|close))\b",
     re.IGNORECASE,
 )
-# Short words of questions about shares that are no ticker there, though some of them are one elsewhere.
+# Short words of questions about shares that are no ticker there, though some of them are tickers elsewhere.
 _SAID: Final = """
     about after all am any apr aug avg been best both can cap ceo cfo close daily date day days dec did do
     does dow each earn end eps etf feb first fri from get give had has have her high his how ipo its jan
@@ -171,9 +170,11 @@ def ticker(written: str) -> str | None:
 
 
 def tickers_in(text: str) -> list[str]:
-    """What a text may mean as tickers: what is marked as one ("$TSLA", "ticker MSFT"), then words in capitals
-    in a text that is not; where there are neither, in a text about shares any short word that says nothing
-    else. Whether there is such a ticker, a graph must say.
+    """The words of a text that may be tickers, the most certain first.
+
+    Those marked as one ("$TSLA", "ticker MSFT"), then words in capitals in a text that is not all capitals;
+    without either, in a text about shares, any short word that has no other meaning there. Only a graph
+    knows whether such a ticker exists.
 
     >>> tickers_in("What did AAPL close at?"), tickers_in("how is auph's eps?"), tickers_in("who is he?")
     (['AAPL'], ['AUPH'], [])
@@ -186,14 +187,14 @@ def tickers_in(text: str) -> list[str]:
 
 
 def _symbols(words: Sequence[str]) -> list[str]:
-    """The words that say nothing else, each once."""
+    """The words that have no other meaning, each once."""
     return [
         w for w in dict.fromkeys(w.upper().replace(".", "-") for w in words) if w.lower() not in _SHORT_WORDS
     ]
 
 
 def mark_before(text: str) -> int:
-    """How many characters at the end of a text say that a ticker follows.
+    """The length of the mark at the end of a text that announces a ticker.
 
     >>> mark_before("what did $"), mark_before("of ticker "), mark_before("of ")
     (1, 7, 0)

@@ -1,9 +1,9 @@
-"""The CRAG mock API over HTTP: one request, and its answer or a fault.
+"""HTTP client of the CRAG mock API: one request gives a result or a fault.
 
-The contract: every reply is `{"result": X}`; null is "not there" and no fault; 422 is a request that this
-side got wrong; 500 of `get_year_info` is a year outside its range, so "not there" too; any other 5xx, 429, a
-refused connection or a time-out is tried again a few times and then a transient fault; what is no such JSON,
-or too large, is a fault and never a result.
+The contract: every reply is `{"result": X}`; null means "not found" and is no fault; 422 is a malformed
+request; 500 of `get_year_info` is a year outside its range, so "not found" too; any other 5xx, 429, a refused
+connection or a time-out is retried a few times and is then a transient fault; other JSON, or a reply that is
+too large, is a fault and never a result.
 
 Knows HTTP. Does not know what the endpoints' results mean (`fetch`). The client belongs to one event loop.
 """
@@ -44,7 +44,7 @@ class HttpLimits:
 async def connect(
     url: str, limits: HttpLimits | None = None, transport: httpx.AsyncBaseTransport | None = None
 ) -> AsyncIterator[Ask]:
-    """A pool of connections to the server, for the time of the block. `transport` is for tests."""
+    """Opens a connection pool to the server for the time of the block. `transport` is for tests."""
     limits = limits or HttpLimits()
     gate = asyncio.Semaphore(limits.at_once)
     pool = httpx.Limits(max_connections=limits.at_once, max_keepalive_connections=limits.at_once)
@@ -60,8 +60,9 @@ async def connect(
 
 
 class ServerConnection:
-    """A server's pool of connections, opened by the first request on an event loop and kept until `close`.
-    A loop that takes over from an ended one gets a pool of its own."""
+    """A server's connection pool, opened by the first request on an event loop and kept until `close`.
+
+    A loop that replaces an ended one gets a pool of its own."""
 
     def __init__(self, url: str, limits: HttpLimits | None = None) -> None:
         self._url, self._limits = url, limits
@@ -119,7 +120,7 @@ async def _asked(client: httpx.AsyncClient, path: str, body: Mapping[str, Any], 
 async def _posted(
     client: httpx.AsyncClient, path: str, body: Mapping[str, Any], most: int
 ) -> tuple[httpx.Response, bytes]:
-    """The reply and its body, read only as far as it may go."""
+    """The reply and its body, at most `most` bytes. Raises GraphFault for a longer one."""
     async with client.stream("POST", path, json=dict(body)) as reply:
         parts, size = [], 0
         async for part in reply.aiter_bytes():

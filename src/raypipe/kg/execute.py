@@ -1,4 +1,4 @@
-"""Runs programs of calls over a graph's tables: each line is one SQL query, built on the line before it.
+"""Executes call programs over a graph's tables: one SQL query per line.
 
 Semantics (reference, section 2.6): a call gives the first of its values, with ALL all, with [:n] or n before
 it the first n; without a key its values are what names its rows. `sort` filters and orders the rows of the
@@ -55,7 +55,7 @@ MOST_STARS: Final = 200  # values that one `*` stands for
 
 @dataclass(frozen=True, slots=True)
 class _Output:
-    """What `*` stands for, of one line."""
+    """The value of `*`: the result of the line before."""
 
     relation: Relation | None = None
     everything: bool = False
@@ -100,8 +100,10 @@ async def run(
     domain: str = "",
     clock: Callable[[], float] = time.perf_counter,
 ) -> list[CallResult]:
-    """The result of every line, in order. `domain` ("movie", "music") decides what get_person means where its
-    key does not. What a program says, or a graph that is down, never raises: that is a line's fault."""
+    """Runs a program: the result of every line, in order.
+
+    `domain` ("movie", "music") decides what get_person means where its key does not. A wrong program or a
+    graph that is down never raises: each is the fault of a line."""
     rows, state, out = graph.open(), _State(), list[CallResult]()
     number = 0
     for line, place in zip(program.lines, places(program), strict=True):
@@ -192,7 +194,7 @@ async def _call(line: Query, rows: ProgramTables, now: Moment, domain: str, stat
     artist = key in _ARTIST_KEYS or (domain == "music" and key not in _PERSON_KEYS)
     order = ("artist", "person") if artist else ("person", "artist")
     first: Relation | None = None
-    for name in order:  # a name that is unknown there is looked for among the others
+    for name in order:  # an unknown name is looked up among the other domain's
         links, unknown = len(state.links), len(state.unknown)
         relation = await _build(name, line, rows, now, state)
         if len(state.unknown) == unknown:
@@ -212,7 +214,7 @@ async def _build(name: str, line: Query, rows: ProgramTables, now: Moment, state
     state.subject = next((w[0] for w in written if w), "")
     there = _time(function.time, times, now, rows, state)
     years = tuple(int(c.value.value) for c in line.where if c.key == "year" and isinstance(c.value, Number))
-    await rows.bring(RowRequest(name, tuple(w or () for w in written), years, there, now))
+    await rows.ensure(RowRequest(name, tuple(w or () for w in written), years, there, now))
     linked, before = [], len(state.links)
     for arg, kind, given in zip(names, function.kinds, written, strict=True):
         keys = None if given is None else await _linked(given, kind, rows, state, now)
@@ -250,7 +252,7 @@ def _written(arg: Arg, kind: str, rows: ProgramTables, state: _State) -> tuple[s
 async def _linked(
     given: tuple[str, ...], kind: str, rows: ProgramTables, state: _State, now: Moment
 ) -> tuple[str, ...]:
-    """The keys of the names. A name that is not known is noted; nothing folds to the key it gets."""
+    """The keys of the names. An unknown name is recorded; nothing folds to the key it gets."""
     keys = []
     for name in given:
         if kind == "year":

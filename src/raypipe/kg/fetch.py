@@ -1,7 +1,7 @@
-"""A graph behind the mock API: what a call is about is fetched and becomes rows of the tables.
+"""A graph behind the mock API: fetches what a call needs and stores it as rows of tables.
 
-So that every operator works there as it does on embedded tables. Knows the endpoints and their shapes, each
-field of which may be absent. Does not know HTTP: it is handed `client.Ask`.
+Every operator then works as on embedded tables. Knows the endpoints and their shapes, any field of which may
+be absent. Does not know HTTP: requests go through a `client.Ask`.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ class FetchedTables:
     requests: list[str]
     done: set[tuple[str, str]] = field(default_factory=set)  # (what, id) already in the tables
 
-    async def bring(self, need: RowRequest) -> None:
-        await _BRING[need.function](self, need)
+    async def ensure(self, need: RowRequest) -> None:
+        await _FETCH[need.function](self, need)
         self.linker.forget()
 
     def new(self, what: str, identity: object) -> bool:
-        """True the first time; a fact must not stand in the tables twice."""
+        """True the first time; a fact must not be in the tables twice."""
         key = (what, str(identity))
         if key in self.done:
             return False
@@ -70,12 +70,12 @@ class FetchedTables:
         return True
 
     async def all(self, requests: Iterable[tuple[str, Object]]) -> list[Any]:
-        """The results of several requests at once, in order; the first fault ends them all."""
+        """Sends several requests concurrently: their results in order. The first fault cancels the others."""
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(self._one(path, body)) for path, body in requests]
         except ExceptionGroup as e:
-            raise e.exceptions[0] from e  # a defect, as it would look without the group
+            raise e.exceptions[0] from e  # a defect, unwrapped from the group
         for t in tasks:
             if isinstance(found := t.result(), GraphFault):
                 raise found
@@ -89,7 +89,7 @@ class FetchedTables:
 
 
 def _objects(found: Any, path: str) -> list[Object]:
-    """A list of objects; null is none. Anything else is a server that talks garbage."""
+    """A list of objects; null is an empty one. Raises GraphFault for anything else."""
     if found is None:
         return []
     if not isinstance(found, list) or not all(isinstance(o, Mapping) for o in found):
@@ -103,7 +103,7 @@ def mapping(found: Any, path: str) -> Object | None:
 
 
 def strings(found: Any, path: str) -> list[str]:
-    """A list of names; null is none. Raises GraphFault for anything else."""
+    """A list of names; null is an empty one. Raises GraphFault for anything else."""
     if found is None:
         return []
     if not isinstance(found, list) or not all(isinstance(o, str) for o in found):
@@ -115,7 +115,7 @@ def strings(found: Any, path: str) -> list[str]:
 
 
 async def movies(rows: FetchedTables, names: Iterable[str]) -> None:
-    """Films that the search gives for each name, with their casts and crews."""
+    """Fetches the films that the search finds for each name, with their casts and crews."""
     path = "/movie/get_movie_info"
     for found in await rows.all((path, {"query": n}) for n in names):
         for film in _objects(found, path):
@@ -151,7 +151,7 @@ def _add_oscars(rows: FetchedTables, awards: Any) -> None:
 
 
 async def people(rows: FetchedTables, names: Iterable[str], films: bool) -> None:
-    """Persons that the search gives for each name; `films`: with what those of that very name made."""
+    """Fetches the persons that the search finds for each name; `films`: with the films of exact matches."""
     path, ids = "/movie/get_person_info", list[Any]()
     wanted = list(names)
     for name, found in zip(wanted, await rows.all((path, {"query": n}) for n in wanted), strict=True):
@@ -189,7 +189,7 @@ async def _ties(rows: FetchedTables, need: RowRequest) -> None:
     films, persons = need.names
     oscar = need.function.endswith("oscar")
     await movies(rows, films)
-    if persons:  # of somebody in a named film it is enough to know the name: that tells a contradiction
+    if persons:  # with a film named, the person's name is enough: it shows a contradiction
         await people(rows, persons, films=not oscar and not films)
     if not films and not persons:
         await _years(rows, need.years, films=not oscar)
@@ -229,8 +229,10 @@ async def _company(rows: FetchedTables, need: RowRequest) -> None:
 
 
 async def _tickers(rows: FetchedTables, name: str, probe: str) -> None:
-    """The companies that a name or ticker may mean. A ticker is one if the endpoint in question knows it, or
-    that of all companies: one that has nothing to say there is a company nevertheless."""
+    """The tickers of the companies that a name or ticker may mean.
+
+    A ticker is valid if the endpoint in question knows it, or that of all companies: a company without
+    values is a company nevertheless."""
     symbol = ticker(name)
     if symbol is not None and await is_ticker(rows, symbol, probe, "/finance/get_info"):
         if rows.new("company", symbol):
@@ -245,7 +247,7 @@ async def _tickers(rows: FetchedTables, name: str, probe: str) -> None:
 
 
 async def is_ticker(rows: FetchedTables, symbol: str, *paths: str) -> bool:
-    """Whether one of the endpoints has something of it; the next is asked where one has nothing."""
+    """Whether one of the endpoints has data for it; each is asked only if those before had none."""
     for path in paths:
         if await rows.ask(path, {"query": symbol}) is not None:
             return True
@@ -275,7 +277,7 @@ def _add_history(rows: FetchedTables, table: str, ticker: str, found: Any, path:
 
 
 async def _names(rows: FetchedTables, path: str, name: str) -> list[str]:
-    """The names a search gives: those that are the same but for case and signs, else the first few."""
+    """The names a search finds: those that differ only in case and punctuation, else the first few."""
     found = strings(await rows.ask(path, {"query": name}), path)
     return [n for n in found if fold(n) == fold(name)] or found[:MOST_NAMES]
 
@@ -357,7 +359,7 @@ async def _open(rows: FetchedTables, need: RowRequest) -> None:
 
 
 def asked_dates(when: When, now: Moment) -> list[str]:
-    """The days as the endpoints take them: a day, months, or years; around now for the last or next game."""
+    """The dates in the endpoints' format: a day, months, or years; around now for the last or next game."""
     if when.kind != "days":
         step = {"next": 1}.get(when.kind, -1)
         return [str(now.day.year), str(now.day.year + step)]
@@ -423,14 +425,14 @@ async def _nba(rows: FetchedTables, need: RowRequest) -> None:
 
 
 def _add_teams(rows: FetchedTables, names: Iterable[str], sport: str) -> None:
-    """Teams that are known by these names: one without a game in that time is no unknown name."""
+    """Adds teams by these names: a team without a game in that time is no unknown name."""
     for name in names:
         known = team(name, sport)
         if known is not None and rows.new(sport, known):
             rows.tables.insert("team", [{"name": known, "sport": sport, "alias": name}])
 
 
-_BRING: Final[Mapping[str, Callable[[FetchedTables, RowRequest], Awaitable[None]]]] = {
+_FETCH: Final[Mapping[str, Callable[[FetchedTables, RowRequest], Awaitable[None]]]] = {
     "person": _person, "artist": _artist, "get_movie": _movie, "get_movie_person_cast": _ties,
     "get_movie_person_crew": _ties, "get_movie_person_oscar": _ties, "get_stock_price": _company,
     "get_stock_pe_ratio": _company, "get_stock_market_cap": _company, "get_stock_eps": _company,

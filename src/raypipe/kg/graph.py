@@ -1,4 +1,4 @@
-"""What a knowledge graph is to the programs that ask it: tables, and someone who brings rows into them.
+"""The backends of a knowledge graph: tables for each program, and where their rows come from.
 
 Knows tables and time. Does not know how rows are fetched (`client`) nor what is asked of them (`execute`).
 """
@@ -17,7 +17,7 @@ from raypipe.kg.tables import Tables, load
 
 
 class GraphFault(Exception):
-    """A line cannot be answered: what is asked makes no sense, or the graph is down or talks garbage."""
+    """A line cannot be answered: the call is invalid, or the graph is down or replies with garbage."""
 
     def __init__(self, reason: str, detail: str, transient: bool = False):
         super().__init__(detail)
@@ -43,11 +43,11 @@ class ProgramTables(Protocol):
 
     @property
     def requests(self) -> Sequence[str]:
-        """What was asked of a server so far: path and body of each, in order."""
+        """The requests sent to a server so far: path and body of each, in order."""
         ...
 
-    async def bring(self, need: RowRequest) -> None:
-        """Sees to it that the rows are in the tables. Raises GraphFault where they cannot be fetched."""
+    async def ensure(self, need: RowRequest) -> None:
+        """Fetches the rows into the tables unless they are there. Raises GraphFault if that fails."""
         ...
 
 
@@ -71,13 +71,13 @@ class FolderBackend:
     def open(self) -> ProgramTables:
         return self
 
-    async def bring(self, need: RowRequest) -> None:
+    async def ensure(self, need: RowRequest) -> None:
         return None
 
 
 def open_folder(
     path: Path, strictness: Strictness | None = None, vectors: Vectors | None = None
 ) -> FolderBackend:
-    """The graph in a folder of Parquet, CSV or JSON tables. Raises DataError for what is none."""
+    """Opens a folder of Parquet, CSV or JSON tables. Raises DataError for any other folder."""
     tables = load(path)
     return FolderBackend(tables, Linker(tables, strictness, vectors))

@@ -1,8 +1,8 @@
-"""Linking: which names of the graph a written name means.
+"""Entity linking: the names of the graph that a written name means.
 
 Levels, tried in order until one finds something: `exact` (equal when folded, nicknames, tickers however they
 are marked, and shortened company names included), `substring` (the words of one stand together in the other),
-`tokens` (enough words in common), `embedding` (near enough in meaning, by vectors that are handed in). Which
+`tokens` (enough words in common), `embedding` (near enough in meaning, by vectors from the caller). Which
 levels a kind of name has is a table, as strictness differs: a wrong song is worse than none. db3, sections
 2.3 and 2.6.
 
@@ -25,7 +25,7 @@ from raypipe.kg.normalize import fold
 from raypipe.kg.schema import NAMES, NICKNAMES
 from raypipe.kg.tables import Tables, quoted
 
-MOST_WORDS: Final = 16  # of a name that is looked for in a text; what stands between apostrophes counts
+MOST_WORDS: Final = 16  # of a name searched in a text; each part between apostrophes counts
 _WORD: Final = re.compile(r"\w+")
 Vectors: TypeAlias = Callable[[Sequence[str]], Awaitable[np.ndarray]]
 """Names -> (names, dim) float32, unit rows."""
@@ -44,7 +44,7 @@ LEVELS: Final[Mapping[str, tuple[Level, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Strictness:
-    """How sure a link must be."""
+    """The thresholds of each linking level."""
 
     levels: Mapping[str, tuple[Level, ...]] = field(default_factory=lambda: LEVELS)  # kind of name -> levels
     least_shared: float = 0.5  # tokens: Jaccard of the two sets of words, 0..1
@@ -53,19 +53,19 @@ class Strictness:
 
 
 class Linker:
-    """The names of one graph, by kind. Read when a kind is first asked for; `forget` after an insert."""
+    """Links names to one graph's, by kind. Names are read on first use; call `forget` after an insert."""
 
     def __init__(
         self, tables: Tables, strictness: Strictness | None = None, vectors: Vectors | None = None
     ) -> None:
-        """`vectors`: of the level embedding; without them no name is found there."""
+        """`vectors`: for the level embedding, which finds nothing without them."""
         self._tables = tables
         self._strict = strictness or Strictness()
         self._vectors = vectors
         self._pools: dict[str, NamePool] = {}
 
     def forget(self) -> None:
-        """The tables have changed."""
+        """Drops the names that were read, since the tables have changed."""
         self._pools.clear()
 
     async def link(self, written: str, kind: str) -> Link | None:
@@ -82,7 +82,8 @@ class Linker:
         return None
 
     def mentions(self, text: str) -> list[Mention]:
-        """The names of every kind that stand in a text, exact when folded; where they overlap, the longest.
+        """Finds names of every kind in a text, equal when folded; where they overlap, the longest.
+
         In the order of the text."""
         words = [m.span() for m in _WORD.finditer(text)]
         found: list[Mention] = []

@@ -1,9 +1,9 @@
-"""The names of a server's graph that stand in a text.
+"""Finds the names of a server's graph in a text.
 
-A server tells no list of its names, but its searches rank names by the words that they share with what is
-asked. So the whole text is asked of each search, and what they give is looked for in it as in embedded
-tables. Teams and clubs are known beforehand (`kg.aliases`), clubs of other leagues from the last
-weekend's games. A share is found by its company's name, or by its ticker: what may be one is asked for.
+A server has no list of its names, but its searches rank names by the words that they share with the query.
+So the whole text is sent to each search, and the results are matched against it as with embedded tables.
+Teams and clubs come from `kg.aliases`, clubs of other leagues from the last weekend's games. A share is found
+by its company's name or its ticker: each word that may be a ticker is looked up.
 
 Knows the searches and the linker. Does not know what is asked about the names.
 """
@@ -30,9 +30,10 @@ _GAMES = "get_soccer_on_date"
 
 
 async def find_mentions(graph: ServerBackend, text: str, now: Moment) -> list[Mention]:
-    """In the text's order, the longest where they overlap; capitals tell a ticker from a word. Sends
-    `core.kg.MOST_SEARCHES` requests at most. Raises GraphFault for a server that is down or talks
-    garbage."""
+    """The mentions in the text's order, the longest where they overlap.
+
+    Capitals tell a ticker from a word. Sends at most `core.kg.MOST_SEARCHES` requests. Raises GraphFault for
+    a server that is down or replies with garbage."""
     rows = graph.open()
     await movies(rows, [text])
     await people(rows, [text], films=False)
@@ -50,7 +51,7 @@ async def find_mentions(graph: ServerBackend, text: str, now: Moment) -> list[Me
 
 
 async def _companies(rows: FetchedTables, text: str, names: list[str]) -> None:
-    """Those that the text names, with their tickers, which is what they are called by in calls."""
+    """The companies that the text names, with their tickers, which calls use."""
     there = f" {fold(text)} "
     meant = [n for n in names if any(f" {a} " in there for a in _spoken(n))]
     tickers = await rows.all((_TICKER, {"query": n}) for n in meant)
@@ -73,4 +74,4 @@ async def _teams(rows: FetchedTables, now: Moment) -> None:
     rows.tables.insert("team", [*teams, *nicknames])
     sunday = now.day - timedelta(days=(now.day.weekday() + 1) % 7)
     for day in (sunday - timedelta(days=1), sunday):
-        await rows.bring(RowRequest(_GAMES, ((),), (), When("days", day, day), now))
+        await rows.ensure(RowRequest(_GAMES, ((),), (), When("days", day, day), now))

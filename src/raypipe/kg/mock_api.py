@@ -1,4 +1,4 @@
-"""What the CRAG mock API answers, from tables: every endpoint of the published description, with its shapes.
+"""Answers of the CRAG mock API from tables: every endpoint of the published description, with its shapes.
 
 A table may carry a column `raw`, the endpoint's own object as JSON: then that is the answer (a film with
 fields that no call uses); without it the object is made of the rows. Searches are the published ones: words
@@ -7,7 +7,7 @@ idf is 4 or less, if that leaves any (among fewer than 84 names no word is rarer
 rated as one. Ties go to the later entry.
 
 Knows tables and shapes. Does not know HTTP (`server`). All times are seen: hiding what is to come is the
-caller's work, as with the original.
+caller's task, as with the original.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _GAMES: Final[dict[str, Type]] = {"date": "string", "team_name": "string?"}
 
 
 class OutsideRange(Exception):
-    """What the original answers with 500."""
+    """A request that the original answers with status 500."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ _SIGNS = str.maketrans("", "", string.punctuation)
 
 
 def normal(text: str) -> str:
-    """A name as the searches see it.
+    """Normalizes a name as the searches do.
 
     >>> normal("Lock,_Stock and  Two"), normal("J.R.R.")
     ('lock stock and two', 'jrr')

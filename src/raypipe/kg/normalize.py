@@ -1,4 +1,4 @@
-"""One spelling for all: what of a name or value counts when two are compared."""
+"""Normal forms of names and values, for comparison."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _fold(text: str) -> str:
 
 
 def fold(value: Any) -> str | None:
-    """Case, accents, punctuation and extra spaces left out; "&" is "and". Null stays null.
+    """Drops case, accents, punctuation and extra spaces; "&" becomes "and". Null stays null.
 
     >>> fold("  Spider-Man: Far  From Home "), fold("Beyoncé & JAY-Z"), fold("Schindler's"), fold("???")
     ('spider man far from home', 'beyonce and jay z', 'schindlers', '???')

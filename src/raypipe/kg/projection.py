@@ -1,4 +1,4 @@
-"""What is taken of a relation: rows, a column's values, their number."""
+"""Projections of a relation: its rows, a column's values, their number."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from raypipe.core.kg import Value
 from raypipe.kg.relation import ORDER, Column, Relation
 from raypipe.kg.tables import Tables, quoted, read
 
-MOST_ROWS: Final = 1_000  # of one line that are handed on; counts, means and sorts are over all of them
+MOST_ROWS: Final = 1_000  # of one line that later lines get; counts, means and sorts are over all rows
 
 
 def column_values(relation: Relation, column: Column, tables: Tables, limit: int) -> list[Value]:
-    """The first values of a column in the rows' order, a list's items one by one; nulls are counted, and left
-    out."""
+    """The first values of a column, by row, a list's items one by one; of the `limit`, nulls are dropped."""
     if column.kind == "list":
         items = f"({relation.sql}) AS r, json_each({column.sql}) AS j"
         sql = f"SELECT j.value FROM {items} ORDER BY r.{ORDER}, j.key"
@@ -43,7 +42,7 @@ def _count(sql: str, params: tuple[Any, ...], tables: Tables) -> int:
 
 
 def counted(relation: Relation, column: Column | None, tables: Tables) -> int:
-    """How many rows there are, or values of a column."""
+    """The number of rows, or of values of a column."""
     if column is None:
         return _count(relation.sql, relation.params, tables)
     if column.kind == "list":

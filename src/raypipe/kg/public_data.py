@@ -1,8 +1,8 @@
-"""Public data as sentences: built once from the CSV files that are published, then looked up by year or name.
+"""Public data as sentences: built once from published CSV files, then looked up by year or name.
 
 Four kinds (db3, the public-data pathway): Oscar nominations and Grammy winners by year, films of MovieLens by
 title, shares by ticker and company. The table is one Parquet file: a text, its year or its names. Knows the
-published columns. Does not know which questions it is good for (`steps.facts`).
+published columns. Does not know which questions it serves (`steps.facts`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Row: TypeAlias = Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Fact:
+class PublicFact:
     """One text."""
 
     text: str
@@ -46,17 +46,17 @@ class Fact:
 
 @dataclass(frozen=True, slots=True)
 class BuildSummary:
-    """What building came to."""
+    """Counts of a build."""
 
     facts: int
     lines: int  # of the CSV, without its header
-    skipped: int  # lines without what their kind needs
+    skipped: int  # lines that lack a required column
 
 
 def build(source: Path, kind: Kind, out: Path, credits: Path | None = None) -> BuildSummary:
-    """Writes the table of a CSV file. `credits` is MovieLens' other file, with casts and crews.
+    """Builds the table from a CSV file. `credits` is MovieLens' other file, with casts and crews.
 
-    Raises DataError for a file that is no such CSV.
+    Raises DataError for a file that lacks the expected columns.
     """
     if credits is not None and kind != "movielens":
         raise ConfError(f"--credits {credits}: expected with --kind movielens alone")
@@ -119,10 +119,10 @@ def ordinal(n: int) -> str:
     return f"{n}{ending}"
 
 
-Read: TypeAlias = Callable[[Sequence[Row], Mapping[str, str]], tuple[list[Fact], int]]
+Read: TypeAlias = Callable[[Sequence[Row], Mapping[str, str]], tuple[list[PublicFact], int]]
 
 
-def _oscar(rows: Sequence[Row], people: Mapping[str, str]) -> tuple[list[Fact], int]:
+def _oscar(rows: Sequence[Row], people: Mapping[str, str]) -> tuple[list[PublicFact], int]:
     facts, skipped = [], 0
     for row in rows:
         year, category, name = _year(row["year_ceremony"]), row["category"], row["name"]
@@ -135,7 +135,7 @@ def _oscar(rows: Sequence[Row], people: Mapping[str, str]) -> tuple[list[Fact], 
         did = "won the Oscar" if won else "was nominated for the Oscar but did not win"
         film = f" for the film {row['film']}" if name and row["film"] else ""
         who = f"{name or row['film']} {did} in the category {category}{film}"
-        facts.append(Fact(f"In {year}{at}, {who}.", year))
+        facts.append(PublicFact(f"In {year}{at}, {who}.", year))
     return facts, skipped
 
 
@@ -146,7 +146,7 @@ _BEST: Final = {
 }
 
 
-def _grammy(rows: Sequence[Row], people: Mapping[str, str]) -> tuple[list[Fact], int]:
+def _grammy(rows: Sequence[Row], people: Mapping[str, str]) -> tuple[list[PublicFact], int]:
     """Per year one text: best new artist, song and album of the year with who made them."""
     said: dict[int, list[str]] = {}
     skipped = 0
@@ -160,13 +160,13 @@ def _grammy(rows: Sequence[Row], people: Mapping[str, str]) -> tuple[list[Fact],
         maker = _first(row, "artist", "workers")
         by = f" by {maker}" if maker and category != "best new artist" else ""
         said.setdefault(year, []).append(f"The {_BEST[category]} is {nominee}{by}.")
-    return [Fact(f"Grammy awards of {y}: {' '.join(said[y])}", y) for y in sorted(said)], skipped
+    return [PublicFact(f"Grammy awards of {y}: {' '.join(said[y])}", y) for y in sorted(said)], skipped
 
 
 _DULL: Final = frozenset({"id", "imdb_id", "poster_path", "homepage", "video", "backdrop_path", "overview"})
 
 
-def _movielens(rows: Sequence[Row], people: Mapping[str, str]) -> tuple[list[Fact], int]:
+def _movielens(rows: Sequence[Row], people: Mapping[str, str]) -> tuple[list[PublicFact], int]:
     facts, skipped = [], 0
     for row in rows:
         names = tuple(dict.fromkeys(n for n in (row["title"], row.get("original_title", "")) if n))
@@ -179,7 +179,7 @@ def _movielens(rows: Sequence[Row], people: Mapping[str, str]) -> tuple[list[Fac
             if value and key != "title"
         ]
         text = f"The title is {names[0]}. {' '.join(told)} {people.get(row.get('id', ''), '')}"
-        facts.append(Fact(text, names=names))
+        facts.append(PublicFact(text, names=names))
     return facts, skipped
 
 
@@ -214,7 +214,7 @@ def _listed(text: str) -> str:
     return ", ".join(x["name"] for x in _items(text)) if text.startswith("[") else text
 
 
-def _stocks(rows: Sequence[Row], people: Mapping[str, str]) -> tuple[list[Fact], int]:
+def _stocks(rows: Sequence[Row], people: Mapping[str, str]) -> tuple[list[PublicFact], int]:
     facts, skipped = [], 0
     for row in rows:
         ticker, name = _first(row, *_TICKER), _first(row, *_COMPANY)
@@ -222,7 +222,9 @@ def _stocks(rows: Sequence[Row], people: Mapping[str, str]) -> tuple[list[Fact],
         if not ticker or not name or not told:
             skipped += 1
             continue
-        facts.append(Fact(f"the information of {name}({ticker}): {', '.join(told)}.", names=(ticker, name)))
+        facts.append(
+            PublicFact(f"the information of {name}({ticker}): {', '.join(told)}.", names=(ticker, name))
+        )
     return facts, skipped
 
 
@@ -306,7 +308,7 @@ def _named_texts(rows: Sequence[tuple[str, tuple[str, ...]]], company: bool) -> 
 
 
 def open_facts(ref: FactsRef) -> FactsTable:
-    """The table of an entry. Raises ConfError for an entry without a location, DataError for no table."""
+    """Opens an entry's table. Raises ConfError for an entry without a location, DataError without a table."""
     if not ref.where:
         raise ConfError(
             f"public data {ref.name!r}: expected to be told where they lie, as --graph {ref.name}=FILE; "
@@ -319,7 +321,7 @@ def open_facts(ref: FactsRef) -> FactsTable:
 
 
 def facts_version(path: Path) -> str:
-    """Names what is in a table. Raises DataError for a file that is none."""
+    """The digest of a table. Raises DataError for a file that is none."""
     _read(path)
     return f"facts:{hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()}"
 

@@ -36,11 +36,11 @@ class Relation:
     named: Mapping[str, str] = field(default_factory=dict)  # kind of name -> column, for `*` without a key
     default: str | None = None  # the column that is meant where no key is given, instead of the label
     aliases: Mapping[str, str] = field(default_factory=dict)  # other words for columns
-    about: str = ""  # who and when was asked for, in words
-    notes: tuple[str, ...] = ()  # what the reader must know: a day without trading, ...
+    about: str = ""  # the names and the time of the call, in words
+    notes: tuple[str, ...] = ()  # caveats for the reader: a day without trading, ...
 
     def column(self, key: str) -> Column | None:
-        """The column, or the fact of an entity, that a key means; None if there is none."""
+        """The column, or the fact of an entity, that a key names; None if there is none."""
         wanted = (fold(key) or "").replace(" ", "_")
         names = {(fold(name) or "").replace(" ", "_"): name for name in self.columns}
         name = names.get(wanted) or names.get(self.aliases.get(wanted, ""))
@@ -76,7 +76,7 @@ class Relation:
         return replace(self, sql=sql, params=(*params, *self.params))
 
     def known(self) -> str:
-        """The columns there are, in words."""
+        """Lists the columns, in words."""
         shown = [c for c in self.columns if c != FACTS]
         return f"a {self.noun} has {', '.join(shown)}"
 
@@ -91,7 +91,7 @@ class Column:
     kind: Kind | None  # None: a fact, of which only the text says whether it is a number
 
     def ordered(self) -> Sql:
-        """What to order or average by."""
+        """The SQL expression to order or average by."""
         match self.kind:
             case None:
                 return f"typed({self.sql})", self.params
@@ -125,7 +125,7 @@ _CATEGORIES: Final[Mapping[str, tuple[str, ...]]] = {
     "foreign language film": ("foreign language film", "international feature film"),
     "international film": ("foreign language film", "international feature film"),
 }  # fmt: skip
-"""What people call an Oscar category -> its names in the tables, folded. "best" is left out before."""
+"""Common name of an Oscar category -> its names in the tables, folded. "best" is dropped before."""
 
 
 def conditions(rel: Relation, conds: Sequence[Cond], now: Moment, stars: Stars) -> Sql:

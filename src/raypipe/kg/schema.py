@@ -1,4 +1,4 @@
-"""The relations that calls are about: table -> column -> kind. The same names as in every data source.
+"""The schema of the graph: table -> column -> kind, with the same names as in every data source.
 
 Kinds: text, int, real, bool, date (text YYYY-MM-DD), list (JSON array), map (JSON object). A source may lack
 tables and columns, which are then empty, and may have more columns, which are then keys too.
@@ -71,8 +71,8 @@ TABLES: Final[dict[str, dict[str, Kind]]] = {
     "film_year": {"year": "int", "raw": "text"},
     "play_by_play": {"game_id": "text"},
 }  # fmt: skip
-"""The last two are only served (`mockapi`). The grammy_* tables hold what a source has counted; what they
-lack is counted from `grammy`."""
+"""The last two are only served (`mock_api`). The grammy_* tables hold a source's own counts; what they lack
+is counted from `grammy`."""
 
 NAMES: Final[dict[str, tuple[tuple[str, str, str | None], ...]]] = {
     "person": (
@@ -96,8 +96,8 @@ NAMES: Final[dict[str, tuple[tuple[str, str, str | None], ...]]] = {
     "entity": (("entity", "name", None),),
     "character": (("cast", "character", None),),
 }  # fmt: skip
-"""What kinds of things have names, and where: (table, column, column of the name it stands for). A name that
-stands in a table of its kind is known there, even if the table that a call is about says nothing of it."""
+"""Kind of name -> where its names are: (table, column, column of the name it stands for). A name in a table
+of its kind is known, even if the table that a call reads has no row of it."""
 
 NICKNAMES: Final[dict[str, str]] = {"nba": "nba", "soccer": "soccer"}
 """Kind -> `team.sport` whose aliases are names of that kind too."""

@@ -1,7 +1,7 @@
-"""Words for rows: sentences that name the entity, the attribute and the value.
+"""Verbalizes rows: sentences that name the entity, the attribute and the value.
 
-So a reader can notice that a fact is about something else, and abstain. Knows relations and
-their columns. Does not know questions.
+The model that reads them can then notice that a fact is about something else, and abstain. Knows relations
+and their columns. Does not know questions.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class LineResult:
-    """What a line gave, to be put in words."""
+    """The result of a line, to be verbalized."""
 
     relation: Relation
     rows: tuple[Row, ...]
     key: str | None  # None: the whole of each row
     count: int | None = None
     mean: float | None = None
-    missing: bool = False  # the key is none of the relation's
+    missing: bool = False  # the relation has no such key
 
 
 def sentences(said: LineResult) -> tuple[str, ...]:
-    """One sentence a row, at most ten, then how many more there are."""
+    """One sentence per row, at most ten, then the number of further rows."""
     relation, rows = said.relation, said.rows
     about = f" of {relation.about}" if relation.about else ""
     if said.count is not None:
@@ -73,7 +73,7 @@ def _row(relation: Relation, row: Row, key: str | None) -> str:
 
 
 def _facts(row: Row) -> list[tuple[str, Any]]:
-    """Everything worth saying of a row, an entity's facts included."""
+    """All facts of a row that are worth a sentence, an entity's included."""
     flat = [(k, v) for k, v in row.items() if k != FACTS] + list((row.get(FACTS) or {}).items())
     return [(k, v) for k, v in flat if v not in (None, "", []) and not _HIDDEN.fullmatch(k.lower())]
 
@@ -174,7 +174,7 @@ _TEMPLATES: Final[Mapping[str, Callable[[Row, str | None, Relation], str]]] = {
 
 
 def _together(relation: Relation, rows: tuple[Row, ...]) -> tuple[str, ...]:
-    """What several rows say together: average prices, games won and lost."""
+    """Aggregates over several rows: average prices, games won and lost."""
     if len(rows) < 2:
         return ()
     if relation.noun == "price" and len({r.get("ticker") for r in rows}) == 1:

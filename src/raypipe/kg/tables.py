@@ -64,12 +64,12 @@ class Tables:
         self.columns[table] = dict(columns)
 
     def define(self, table: str, columns: Mapping[str, Kind]) -> None:
-        """Creates a table again, empty, with its own columns in addition to those that calls need."""
+        """Replaces a table by an empty one, with these columns and those that calls rely on."""
         known = TABLES.get(table, {})
         self._create(table, {**known, **{n: known.get(n, k) for n, k in columns.items()}})
 
     def insert(self, table: str, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Adds rows; a column that a row lacks is null, a key that is no column is left out."""
+        """Adds rows; a column that a row lacks is null, a key that is no column is ignored."""
         columns = self.columns[table]
         marks = ", ".join("?" * len(columns))
         self._db.executemany(
@@ -98,7 +98,7 @@ def quoted(name: str) -> str:
 
 
 def read(value: Any, kind: Kind) -> Any:
-    """A stored value as Python's: bool, list and dict again."""
+    """Decodes a stored value: bool, list and dict again."""
     if value is None:
         return None
     if kind == "bool":
@@ -140,8 +140,10 @@ _SUFFIXES: Final = (".parquet", ".csv", ".json", ".jsonl")
 
 
 def files_of(folder: Path) -> list[Path]:
-    """The tables in a folder, by name: `movie.parquet`, `cast.csv`, `oscar.json`, ... A folder that holds a
-    folder `kg` means that one. Raises DataError for one without tables, or with a table that is there twice.
+    """The files of a folder by table name: `movie.parquet`, `cast.csv`, `oscar.json`, ...
+
+    If the folder has a folder `kg`, that is used. Raises DataError for a folder without tables, or with two
+    files of one table.
     """
     if (folder / "kg").is_dir():
         folder = folder / "kg"
@@ -158,7 +160,7 @@ def files_of(folder: Path) -> list[Path]:
 
 
 def load(folder: Path) -> Tables:
-    """The graph in a folder (`files_of`). Raises DataError for a file that is no table, too."""
+    """Loads the graph in a folder (`files_of`). Raises DataError, also for a file that is no table."""
     tables = Tables()
     for path in files_of(folder):
         table = _read_file(path)
@@ -181,7 +183,7 @@ def _read_file(path: Path) -> pa.Table:
 
 
 def _json_rows(path: Path) -> list[Any]:
-    """A JSON array of objects, or one object a line."""
+    """The rows of a JSON array of objects, or of one object per line."""
     text = path.read_text(encoding="utf-8")
     if text.lstrip().startswith("["):
         rows = json.loads(text)

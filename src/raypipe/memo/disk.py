@@ -1,4 +1,4 @@
-"""The memo on disk: what any run of this store has asked of a model, found again by value.
+"""The memo on disk: results of all runs of a store, found by value.
 
 Workers read the memo tables as they were when the run began, keep what they ask themselves in memory, and
 write it at once to a file of its own that is named by its content; the driver folds such files into the
@@ -22,6 +22,7 @@ from raypipe.core.records import digest
 from raypipe.memo.memo import MemoryMemo, MemoTable, Values
 from raypipe.store.commit import append
 from raypipe.store.database import Store, forget, missing, rows
+from raypipe.store.layout import MEMO
 from raypipe.store.tables import REPLIES, SCORES, checked, embeddings_schema, kind_of
 
 # Of keys and values that a process asked itself and keeps in memory: 10,000 vectors of 768 numbers, those of
@@ -30,7 +31,6 @@ FRESH_BYTES = 32 << 20
 # Of values per commit of a fold. A driver over 7,176 sources peaks 97 MB above one over 704 with 16 MiB, 79
 # with 8 and 40 with 4; each commit reads the keys that no index has yet, so fewer are faster.
 FOLD_BYTES = 8 << 20
-_FOLDER = "_memo"
 
 
 def memo_versions(store: Store) -> dict[str, int]:
@@ -74,7 +74,7 @@ class StoreMemo:
         with pa.ipc.new_file(sink, data.schema) as writer:
             writer.write_table(data)
         content = sink.getvalue().to_pybytes()
-        self._store.files.write(f"{_FOLDER}/{table.name}/{digest(content)}.arrow", content)
+        self._store.files.write(f"{MEMO}/{table.name}/{digest(content)}.arrow", content)
 
 
 def _schema(table: MemoTable) -> pa.Schema:
@@ -127,14 +127,14 @@ class MergeSummary:
 
 
 def merge_memo(store: Store, fresh: bool = False) -> MergeSummary:
-    """Brings what workers remembered into the memo tables: before a run pins them, and after a run. `fresh`:
-    replies that were asked for again take the place of older ones."""
+    """Merges the cache files of workers into the memo tables: before a run pins them, and after a run.
+    `fresh`: newer replies replace older ones."""
     done = MergeSummary(0, 0, 0)
-    for table in store.files.names(_FOLDER):
+    for table in store.files.names(MEMO):
         kind_of(table)
         waiting: list[tuple[str, pa.Table]] = []  # file, its content
         size = 0
-        for name in (f"{_FOLDER}/{table}/{n}" for n in store.files.names(f"{_FOLDER}/{table}")):
+        for name in (f"{MEMO}/{table}/{n}" for n in store.files.names(f"{MEMO}/{table}")):
             content = store.files.read(name)
             if content is None:  # another driver folded it meanwhile
                 continue

@@ -1,4 +1,4 @@
-"""What the memo of a store knows, asked without asking any model: for plans, and for the story of one row.
+"""Looks up a store's memo without calling a model: for plans, and for the explanation of a row.
 
 Knows how keys are made (`memo.cached`) and where values lie (`memo.disk`); changes nothing.
 """
@@ -31,12 +31,11 @@ from raypipe.core.protocols import (
 from raypipe.core.records import Fault, Question, digest
 from raypipe.memo.memo import CallCounts, Memo, MemoryMemo, MemoTable, Values, cached
 from raypipe.store.database import Store, missing
-
-_FOLDER = "_memo"  # of values that no table has yet
+from raypipe.store.layout import MEMO
 
 
 def lookup(store: Store, table: MemoTable, keys: Sequence[str], version: int | None = None) -> set[str]:
-    """Which of the keys have a value: in the memo's table, or in a file that waits to be folded into it.
+    """Which of the keys have a value: in the memo's table, or in a file that is not merged into it yet.
 
     With `version`, those that the table had then; 0 is before there was a table.
     """
@@ -53,8 +52,8 @@ def lookup(store: Store, table: MemoTable, keys: Sequence[str], version: int | N
 
 def _waiting(store: Store, table: MemoTable, keys: set[str]) -> set[str]:
     found: set[str] = set()
-    for name in store.files.names(f"{_FOLDER}/{table.name}") if keys else ():
-        content = store.files.read(f"{_FOLDER}/{table.name}/{name}")
+    for name in store.files.names(f"{MEMO}/{table.name}") if keys else ():
+        content = store.files.read(f"{MEMO}/{table.name}/{name}")
         if content is not None and digest(content) == name.removesuffix(".arrow"):
             found |= keys & set(pa.ipc.open_file(content).read_all()["key"].to_pylist())
     return found

@@ -102,7 +102,7 @@ class Memo(Protocol):
 
 @dataclass(slots=True)
 class CallCount:
-    """How many distinct requests of one kind were asked of a model, and how many were remembered."""
+    """Distinct requests of one kind: how many a model computed, and how many were cached."""
 
     computed: int = 0
     cached: int = 0
@@ -110,7 +110,7 @@ class CallCount:
 
 @dataclass(slots=True)
 class Tokens:
-    """Tokens of the replies that were asked for; what was remembered cost none."""
+    """Tokens of computed replies; cached ones cost none."""
 
     prompt: int = 0  # of the rendered chats
     cached: int = 0  # of these, not computed again
@@ -200,7 +200,8 @@ def cached(
     kit: Kit, memo: Memo | None, tally: CallCounts, asking: Asking | None = None,
     clock: Callable[[], float] = time.time,
 ) -> Kit:  # fmt: skip
-    """The same kit with equal requests of a call asked once, known ones not at all, and all of them counted.
+    """The same kit behind the cache: equal requests are computed once, cached ones not at all, all are
+    counted.
 
     `memo` None: nothing is kept between calls. The first request that is not cached loads the model. Kits
     that share `asking` also ask an equal request once while it is in flight: it counts as cached for the
@@ -269,7 +270,7 @@ class _Remembering(ForwardingKit[Kit]):
                 tokens.generated += reply.generated_tokens
 
     def graph(self, ref: GraphRef) -> Graph:
-        """Requests to a server are remembered one by one, for as long as their domain's replies hold."""
+        """Caches requests to a server one by one, for as long as their domain's replies hold."""
         table = graph_replies_of(ref.version)
 
         def wrap(request: Request) -> Request:

@@ -1,4 +1,4 @@
-"""The two CRAG scoring rules, verdict by verdict. Pure functions; knows what a judge said, not the judge.
+"""CRAG's two scoring rules, verdict by verdict. Pure functions; knows judge replies, not the judge.
 
 - `official`: the published evaluator's evident intent. "i don't know" is missing; a truth that equals the
   prediction, or "invalid" in both, is right; "invalid" in only one of them is wrong for that truth;
@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias, get_args
 
-from raypipe.core.records import FAULT, IDK, Gold, Question
+from raypipe.core.records import FAULT, IDK, INVALID_QUESTION, Gold, Question
 from raypipe.metrics.stats import score_interval
 from raypipe.text.replies import parse_response
 
@@ -40,9 +40,6 @@ Reason: TypeAlias = Literal[
     "no_judge_reply",  # unscored
     "no_prediction",  # unscored: the question could not be done
 ]
-
-INVALID_QUESTION = "invalid question"
-"""What CRAG expects for a question with a false premise."""
 
 
 @dataclass(frozen=True, slots=True)

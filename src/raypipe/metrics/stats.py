@@ -1,4 +1,4 @@
-"""How far a score over few questions can be trusted. Pure functions on counts."""
+"""Confidence intervals of scores over few questions. Pure functions on counts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""models.yaml: names to `protocols.Model` values that know their identity.
+"""Reads models.yaml: names to `protocols.Model` values with their identity.
 
 Knows where weights may come from and what their identity is. Does not load them and imports no model library.
 """
@@ -19,14 +19,14 @@ from raypipe.core.protocols import Model, ModelKind
 from raypipe.models import folder
 
 Loader = Literal[
-    "flag", "bge-m3", "flag-reranker", "maxsim", "tokens", "vllm", "openai",
+    "flagembedding", "bge-m3", "flagembedding-reranker", "maxsim", "tokens", "vllm", "openai",
     "hash", "overlap", "whitespace", "scripted",
 ]  # fmt: skip
 
 KIND: Mapping[str, ModelKind] = {
-    "flag": "embedder",  # FlagEmbedding's FlagModel: BERT or XLM-R shapes
+    "flagembedding": "embedder",  # FlagEmbedding's FlagModel: BERT or XLM-R shapes
     "bge-m3": "embedder",  # FlagEmbedding's BGEM3FlagModel, dense vectors
-    "flag-reranker": "reranker",  # FlagEmbedding's FlagReranker, sigmoid of one logit
+    "flagembedding-reranker": "reranker",  # FlagEmbedding's FlagReranker, sigmoid of one logit
     "maxsim": "reranker",  # maxsim.py: over an embedder's token vectors
     "tokens": "tokenizer",  # tokenizer.json of a folder
     "vllm": "generator",  # engine.py
@@ -42,7 +42,7 @@ REMOTE = frozenset(
 )  # their weights lie elsewhere, and what they are called there is their identity
 
 FORMULA = {"hash": 1, "overlap": 1, "whitespace": 1, "scripted": 1, "maxsim": 1}
-"""Loaders whose numbers come from a formula of ours: part of the identity, raised when the numbers change."""
+"""Versions of the formulas of our own loaders: part of the identity, raised when their numbers change."""
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
@@ -65,7 +65,8 @@ class ModelEntry:
     dtype: Literal["float32", "float16", "bfloat16"] = "float32"
     dim: int = 0  # of an embedder's vectors
     pooling: Literal["", "cls", "mean"] = ""  # of an embedder
-    max_tokens: int = 512  # longer inputs are cut; a reranker: query and passage, a generator: with the reply
+    max_tokens: int = 512  # of an embedder, or a reranker's query and passage: longer inputs are cut
+    max_model_len: int = 512  # of a generator: tokens of prompt and reply together, as vLLM calls it
     query_instruction: str = ""  # put before a query as it stands, a space at its end included
     passage_instruction: str = ""  # put before a passage
     quantization: str = ""  # of a generator: what its folder does not say, such as fp8
@@ -88,11 +89,15 @@ class ModelEntry:
             )
         if self.kind == "embedder" and self.dim < 1:
             raise ValueError("an embedder needs dim, the length of its vectors")
-        if self.loader in ("flag", "bge-m3") and not self.pooling:
+        if self.loader in ("flagembedding", "bge-m3") and not self.pooling:
             raise ValueError("pooling is missing: cls for the BGE family, mean for MiniLM")
         if self.loader == "bge-m3" and self.pooling != "cls":
             raise ValueError(f"loader 'bge-m3' pools cls, found {self.pooling!r}")
-        own = {"quantization": "", "tensor_parallel": 1, "adapters": {}}
+        own = {"max_model_len": 512, "quantization": "", "tensor_parallel": 1, "adapters": {}}
+        if self.kind == "generator" and self.max_tokens != 512:
+            raise ValueError(
+                "max_tokens: expected with an embedder or reranker; a generator has max_model_len"
+            )
         if self.kind != "generator" and (odd := [k for k, v in own.items() if getattr(self, k) != v]):
             raise ValueError(f"{odd[0]}: expected with a generator alone, found with a {self.kind}")
         if self.tokenizer and self.loader not in REMOTE:
@@ -101,8 +106,9 @@ class ModelEntry:
             raise ValueError(f"instead: expected with a tokenizer alone, found with a {self.kind}")
         if self.tensor_parallel < 1:
             raise ValueError(f"tensor_parallel: expected at least 1 GPU, found {self.tensor_parallel}")
-        if self.max_tokens < 8:
-            raise ValueError(f"max_tokens: expected at least 8, found {self.max_tokens}")
+        for name in ("max_tokens", "max_model_len"):
+            if getattr(self, name) < 8:
+                raise ValueError(f"{name}: expected at least 8, found {getattr(self, name)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,9 +120,11 @@ class Catalog:
     hub: Path  # the hub's local cache
 
     def model(self, name: str) -> Model:
-        """Raises ConfError for an unknown name or an entry without a pinned commit, ModelMissing for a local
-        folder that is not here. A hub model need not be here: its commit is its identity. A tokenizer with
-        `instead` whose files are not here is that other model, with its name and identity."""
+        """Resolves an entry. A hub model need not be here: its commit is its identity.
+
+        A tokenizer with `instead` whose files are not here is that other model, with its name and identity.
+        Raises ConfError for an unknown name or an entry without a pinned commit, ModelMissing for a local
+        folder that is not here."""
         where, tokenizer = Where(str(self.file), name), None
         entry = self.entries.get(name)
         if entry is None:
@@ -151,6 +159,7 @@ class Catalog:
             dim=entry.dim,
             pooling=entry.pooling,
             max_tokens=entry.max_tokens,
+            max_model_len=entry.max_model_len if entry.kind == "generator" else 0,
             query_instruction=entry.query_instruction,
             passage_instruction=entry.passage_instruction,
             quantization=entry.quantization,

@@ -1,4 +1,4 @@
-"""The engine `sorted`: plain transformers, texts sorted by length, batches filled to a budget of tokens.
+"""The backend `transformers`: texts sorted by length, batches filled to a budget of tokens.
 
 Knows torch, transformers and the two shapes it serves: an encoder whose token vectors are pooled, and an
 encoder with one logit over a pair. Gives the numbers of FlagEmbedding's classes within 1e-5 in float32; it
@@ -23,7 +23,7 @@ from raypipe.models import folder
 
 # Padded tokens in one batch. CPU: 8,192 were slower than 1,024 to 2,048, which stay in the cache; over 3,400
 # texts 1,024 are as fast as 2,048 and leave a process 0.1 GB smaller, since libc keeps pieces of what
-# differently shaped batches took. GPU: enough to keep one busy and small beside its memory; not measured.
+# differently shaped batches took. GPU: enough to keep one busy and small next to its memory; not measured.
 CPU_TOKENS, GPU_TOKENS = 1024, 32_768
 
 QUERY_SHARE = 0.75
@@ -64,7 +64,7 @@ def check(model: Model, net: Any, tokenizer: Any) -> None:
     held = {name.removeprefix(prefix) for name in folder.weight_names(Path(model.path))}
     held |= {name.replace(old, new) for old, new in older.items() for name in held}
     wanted = [name.removeprefix(prefix) for name, _ in net.named_parameters()]
-    pooler_is_used = model.loader == "flag-reranker"
+    pooler_is_used = model.loader == "flagembedding-reranker"
     missing = [n for n in wanted if n not in held and (pooler_is_used or not n.startswith("pooler."))]
     if missing:
         raise ConfError(
@@ -83,7 +83,7 @@ def check(model: Model, net: Any, tokenizer: Any) -> None:
         raise ConfError(
             f"model {model.name!r}: max_tokens is {model.max_tokens}, but the model has room for {room}"
         )
-    if model.loader == "flag-reranker" and net.config.num_labels != 1:
+    if model.loader == "flagembedding-reranker" and net.config.num_labels != 1:
         raise ConfError(
             f"model {model.name!r}: a reranker has one output, this one has {net.config.num_labels}. "
             f"It may be a classifier"
@@ -104,7 +104,7 @@ class Encoder:
     """A network with its tokenizer, on one device."""
 
     def __init__(self, model: Model, device: str) -> None:
-        kind = AutoModelForSequenceClassification if model.loader == "flag-reranker" else AutoModel
+        kind = AutoModelForSequenceClassification if model.loader == "flagembedding-reranker" else AutoModel
         with folder.opened(model) as path:
             self.tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
             self.net = kind.from_pretrained(
@@ -117,7 +117,7 @@ class Encoder:
         self.typed = "token_type_ids" in self.tokenizer.model_input_names
 
     def copy_of_tokenizer(self) -> Tokenizer:
-        """One that cuts and pads nothing, and whose settings nobody else changes."""
+        """A tokenizer that cuts and pads nothing, and whose settings no other caller changes."""
         tokenizer = Tokenizer.from_str(self.tokenizer.backend_tokenizer.to_str())
         tokenizer.no_truncation()
         tokenizer.no_padding()

@@ -1,8 +1,8 @@
-"""What an engine is started with, and whether the folders named in it hold a model that may be started.
+"""The settings of a vLLM engine, and the checks of its model's folders before it starts.
 
-Everything is checked before an engine process exists, so a mistake costs no minute of loading and says what
-to do: weights in safetensors alone and whole, no code of the model's own, a chat template, a context that
-fits. Knows files; imports no model library.
+Everything is checked before an engine process exists, so that a mistake fails at once and says what to
+do: weights in safetensors alone and whole, no code of the model's own, a chat template, a max_model_len
+that fits. Knows files; imports no model library.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ class Adapter:
 
 @dataclass(frozen=True, slots=True)
 class EngineSetup:
-    """One engine: which weights it holds, and how much room it gets."""
+    """The settings of one engine: its weights and its limits."""
 
     folder: str  # of the model
-    context: int  # tokens of prompt and reply together, at most
+    max_model_len: int  # tokens of prompt and reply together, at most
     dtype: Dtype  # that it computes in; vLLM's own "auto" computes float32 weights as bfloat16
     quantization: str = ""  # "": as the folder's config says
     adapters: tuple[Adapter, ...] = ()
@@ -62,7 +62,7 @@ def check(setup: EngineSetup) -> None:
     if not any((folder / name).is_file() for name in TOKENIZER):
         raise ModelMissing(f"{folder}: expected tokenizer.json, found none. Fetch the folder again")
     _check_template(folder)
-    _check_context(setup, config)
+    _check_length(setup, config)
     names = [a.name for a in setup.adapters]
     if len(set(names)) != len(names) or "" in names:
         raise ConfError(f"{folder}: adapters need distinct names, found {names}")
@@ -71,7 +71,7 @@ def check(setup: EngineSetup) -> None:
 
 
 def rank(setup: EngineSetup) -> int:
-    """The smallest room that holds every adapter's rank."""
+    """The smallest `max_lora_rank` of vLLM that fits every adapter's rank."""
     most = max(int(_tree(Path(a.folder) / ADAPTER[0])["r"]) for a in setup.adapters)
     return next(room for room in RANKS if room >= most)
 
@@ -149,17 +149,19 @@ def _check_template(folder: Path) -> None:
         )
 
 
-def _check_context(setup: EngineSetup, config: dict[str, Any]) -> None:
-    if setup.context < 16:
-        raise ConfError(f"{setup.folder}: context: expected at least 16 tokens, found {setup.context}")
+def _check_length(setup: EngineSetup, config: dict[str, Any]) -> None:
+    if setup.max_model_len < 16:
+        raise ConfError(
+            f"{setup.folder}: max_model_len: expected at least 16 tokens, found {setup.max_model_len}"
+        )
     text = config.get("text_config") if isinstance(config.get("text_config"), dict) else config
     assert isinstance(text, dict)
     most = text.get("max_position_embeddings")
     stretched = "factor" in (text.get("rope_parameters") or text.get("rope_scaling") or {})
-    if isinstance(most, int) and setup.context > most and not stretched:
+    if isinstance(most, int) and setup.max_model_len > most and not stretched:
         raise ConfError(
-            f"{setup.folder}: context: the model was made for {most} tokens, found {setup.context}. "
-            f"Lower it to {most}, or take a model that holds more"
+            f"{setup.folder}: max_model_len: the model was made for {most} tokens, "
+            f"found {setup.max_model_len}. Lower it to {most}, or take a model that holds more"
         )
 
 

@@ -1,7 +1,7 @@
-"""The kit of one process: every model that its steps name, loaded once, and the index that they search.
+"""The kit of one process: loads each model that its steps use once, and gives them the index.
 
 The only bridge from steps to heavy things. Models compute in a worker thread of the kit, so the event loop
-stays free; there is one such thread, since two models at once would only fight for the same cores or device.
+stays free; there is one such thread, since two models at once would compete for the same cores or device.
 Importing this module imports no model library.
 """
 
@@ -24,7 +24,7 @@ from raypipe.core.llm import STEP, Chat, Generated, Generator, Sampling
 from raypipe.core.protocols import Embed, Graph, GraphRef, Index, Kit, Model, ModelKind, Role, Score, Tokenize
 from raypipe.core.records import Fault
 from raypipe.models import load
-from raypipe.models.load import EndpointAddress, Engine, EngineLimits
+from raypipe.models.load import Backend, EndpointAddress, EngineLimits
 from raypipe.models.routing import routed
 
 T = TypeVar("T")
@@ -33,38 +33,37 @@ T = TypeVar("T")
 class LocalKit:
     """Embedders, rerankers, generators, tokenizers and an index in this process.
 
-    `engine`, `device` (cpu, cuda, cuda:1) and `threads` (of torch on a CPU; None: its own choice) say where
-    and how fast, never what comes out. A model is loaded when it is first used; that its files are here is
-    checked when a step is opened.
+    `backend`, `device` (cpu, cuda, cuda:1) and `threads` (of torch on a CPU; None: torch's choice) decide
+    where and how fast models run, never the results. A model is loaded on first use; that its files are here
+    is checked when a step is opened.
 
-    `engines` are those that a job started: model identity -> names. With None this process starts an engine
-    of its own for a vLLM model, in `room`, when it is first asked; use such a kit on one event loop, and
-    `await close()` it. Calls to an engine that dies end in transient faults, and the next starts another.
-    `heard` is told each piece of a reply while it is written, where one is asked alone. `clock` (seconds)
-    tells how long a graph takes.
+    `engines`: those that a job started, model identity -> names. None: this process starts a vLLM engine of
+    its own, within `engine_limits`, on first use; use such a kit on one event loop, and `await close()` it.
+    Calls to an engine that dies end in transient faults, and the next call starts another. `sink` gets each
+    piece of a reply while it is written, for a chat that is sent alone. `clock` (seconds) times the graphs.
     """
 
     def __init__(
         self,
         index: Index | None,
-        engine: Engine = "flagembedding",
+        backend: Backend = "flagembedding",
         device: str = "cpu",
         threads: int | None = None,
         *,
         engines: Mapping[str, Sequence[str]] | None = None,
         endpoints: Mapping[str, EndpointAddress] | None = None,
-        room: EngineLimits | None = None,
-        heard: Callable[[str], None] | None = None,
+        engine_limits: EngineLimits | None = None,
+        sink: Callable[[str], None] | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._index = index
-        self._engine = engine
+        self._backend = backend
         self._device = device
         self._threads = threads
         self._engines = engines
         self._endpoints = endpoints or {}
-        self._room = room or EngineLimits()
-        self._heard = heard
+        self._engine_limits = engine_limits or EngineLimits()
+        self._sink = sink
         self._clock = clock
         self._closing: list[Callable[[], Awaitable[None]]] = []
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="models")
@@ -74,7 +73,7 @@ class LocalKit:
         self._generators: dict[Model, Generator] = {}
         self._facts: dict[str, PublicFacts] = {}
         self._graphs: dict[str, Graph] = {}
-        self._own: dict[Model, _Own] = {}  # engines in this process
+        self._own: dict[Model, _OwnEngine] = {}  # engines in this process
 
     def with_index(self, index: Index) -> LocalKit:
         """The same models with another index."""
@@ -131,18 +130,18 @@ class LocalKit:
 
     def _own_engine(self, model: Model) -> Generator:
         """An engine in this process, started by the first call."""
-        own = _Own(load.engine_setup(model, self._room))
+        own = _OwnEngine(load.engine_setup(model, self._engine_limits))
         self._own[_key(model)] = own
         self._closing.append(own.close)
 
         async def asked(
             engine: Any, chats: Sequence[Chat], sampling: Sampling, adapter: str | None
         ) -> list[Generated | Fault]:
-            if self._heard is not None and len(chats) == 1:
+            if self._sink is not None and len(chats) == 1:
                 async for piece in engine.stream(chats[0], sampling, adapter):
                     if isinstance(piece, Generated | Fault):
                         return [piece]
-                    self._heard(piece)
+                    self._sink(piece)
             replies: list[Generated | Fault] = await engine.generate(chats, sampling, adapter)
             return replies
 
@@ -155,15 +154,14 @@ class LocalKit:
             try:
                 return await asked(engine, chats, sampling, adapter)
             except EngineDied as e:
-                return [await own.buried(engine, e)] * len(chats)
+                return [await own.on_engine_death(engine, e)] * len(chats)
 
         return generate
 
     async def stream(
         self, model: Model, chat: Chat, sampling: Sampling, adapter: str | None = None
     ) -> AsyncIterator[str | Generated | Fault]:
-        """The pieces of a reply while it is written, where this process holds the model's engine, then the
-        whole reply or its fault."""
+        """Streams a reply: pieces, if this process has the engine, then the whole reply or its fault."""
         generate = self.generator(model)
         if own := self._own.get(_key(model)):
             from raypipe.models.engine import EngineDied
@@ -173,7 +171,7 @@ class LocalKit:
                 async for piece in engine.stream(chat, sampling, adapter):
                     yield piece
             except EngineDied as e:
-                yield await own.buried(engine, e)
+                yield await own.on_engine_death(engine, e)
         else:
             for reply in await generate([chat], sampling, adapter):
                 yield reply
@@ -193,7 +191,7 @@ class LocalKit:
                 raise Unavailable(f"an engine of this process: {e}") from e
 
     def unfinished(self) -> int:
-        """Chats that the engines that this kit started are writing, or have waiting."""
+        """Chat requests queued or running in the engines that this kit started."""
         return sum(engine.unfinished() for engine in self._engines_here())
 
     def _engines_here(self) -> list[Any]:
@@ -214,14 +212,14 @@ class LocalKit:
         return self._index
 
     def graph(self, ref: GraphRef) -> Graph:
-        """Raises ConfError for a graph without a place, DataError for a folder that has no tables."""
+        """Raises ConfError for a graph without a location, DataError for a folder that has no tables."""
         key = stable(ref) + ref.where
         if key not in self._graphs:
             self._graphs[key] = self._open_graph(ref)
         return self._graphs[key]
 
     def facts(self, ref: FactsRef) -> PublicFacts:
-        """Raises ConfError for a table without a place, DataError for a file that is none."""
+        """Raises ConfError for a table without a location, DataError for a file that is none."""
         from raypipe.kg import public_data
 
         if ref.where not in self._facts:
@@ -244,7 +242,7 @@ class LocalKit:
         return {self._names[key]: loaded.cut for key, loaded in list(self._loaded.items())}
 
     async def _compute(
-        self, model: Model, opened: Callable[[Model, Engine, str], Any], call: Callable[[Any], T]
+        self, model: Model, opened: Callable[[Model, Backend, str], Any], call: Callable[[Any], T]
     ) -> T:
         def work() -> T:
             key = _key(model)
@@ -252,14 +250,14 @@ class LocalKit:
                 if self._threads is not None:
                     load.use_threads(model, self._threads)
                 self._names[key] = model.name
-                self._loaded[key] = opened(model, self._engine, self._device)
+                self._loaded[key] = opened(model, self._backend, self._device)
             return call(self._loaded[key])
 
         return await asyncio.get_running_loop().run_in_executor(self._worker, work)
 
 
-async def held(kit: Kit, models: Iterable[Model]) -> None:
-    """Returns once each of these models has computed, or its engine can. Raises what opening one raises."""
+async def warm_up(kit: Kit, models: Iterable[Model]) -> None:
+    """Loads models: returns once each has computed, or its engine can. Raises what loading raises."""
     for model in models:
         if model.kind == "embedder":
             await kit.embedder(model)(["ready"], "query")
@@ -271,8 +269,8 @@ async def held(kit: Kit, models: Iterable[Model]) -> None:
             kit.tokenizer(model)
 
 
-class _Own:
-    """An engine in this process: started when it is first asked, and again after a death."""
+class _OwnEngine:
+    """An engine in this process: started by the first call, and again after it died."""
 
     def __init__(self, setup: Any) -> None:
         self._setup, self._starting = setup, asyncio.Lock()
@@ -287,8 +285,8 @@ class _Own:
                 await self.started[0].ready()
             return self.started[0]
 
-    async def buried(self, engine: Any, died: Exception) -> Fault:
-        """What calls to an engine that died come to; the next call starts another."""
+    async def on_engine_death(self, engine: Any, died: Exception) -> Fault:
+        """The fault of calls to an engine that died; the next call starts another."""
         if self.started and self.started[0] is engine:
             await self.close()
         return Fault(STEP, "engine_lost", str(died), transient=True)
@@ -299,19 +297,19 @@ class _Own:
 
 
 def _shared(model: Model, engines: Mapping[str, Sequence[str]]) -> Generator:
-    """The engines that the job started for a model: each chat is sent where its context was read before."""
+    """A generator over the engines that a job started, routed by cached prefix."""
     if not (names := engines.get(model_identity(model))):
         raise ConfError(
             f"model {model.name!r}: no engine was started for it. Jobs start engines, `raypipe ask` its own; "
             f"a run in one process has none"
         )
-    from raypipe.models.actors import find
+    from raypipe.models.engine_actors import find
 
     return routed([find(name).generate for name in names])
 
 
 def _key(model: Model) -> Model:
-    """What decides the model's numbers: the same weights under two names or paths are loaded once."""
+    """The fields that decide a model's numbers: the same weights under two names or paths load once."""
     return replace(model, name="", path="", adapter_paths=())
 
 

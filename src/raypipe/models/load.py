@@ -1,7 +1,7 @@
-"""Opens a model for one device: from a `protocols.Model` to an object that embeds, scores or generates.
+"""Loads a model for one device: from a `protocols.Model` to an object that embeds, scores or generates.
 
-Knows which class serves which loader under which engine. The engine is where, not what: both give the same
-numbers within 1e-5 in float32. Embedders and rerankers are synchronous. Heavy libraries are imported when the
+Chooses the class by loader and backend. The backend is no part of the identity: both give the same numbers
+within 1e-5 in float32. Embedders and rerankers are synchronous. Heavy libraries are imported when the
 first model that needs them is opened.
 """
 
@@ -25,7 +25,7 @@ from raypipe.models.scripted import Scripted
 if TYPE_CHECKING:
     from raypipe.models.openai import OpenAIClient
 
-Engine: TypeAlias = Literal["flagembedding", "transformers"]
+Backend: TypeAlias = Literal["flagembedding", "transformers"]
 """flagembedding: its own classes. transformers: sorted by length, in batches of a token budget."""
 
 
@@ -51,12 +51,12 @@ def present(model: Model) -> None:
         folder.require(model)
 
 
-def open_embedder(model: Model, engine: Engine, device: str) -> Embedder:
+def open_embedder(model: Model, backend: Backend, device: str) -> Embedder:
     if model.loader == "hash":
         return fake.HashEmbedder(model.dim)
-    _computable(model, engine, device)
+    _computable(model, backend, device)
     _no_bars()
-    if engine == "transformers":
+    if backend == "transformers":
         from raypipe.models.encoder import TransformersEmbedder
 
         return TransformersEmbedder(model, device)
@@ -65,16 +65,16 @@ def open_embedder(model: Model, engine: Engine, device: str) -> Embedder:
     return FlagEmbedder(model, device)
 
 
-def open_reranker(model: Model, engine: Engine, device: str) -> Reranker:
+def open_reranker(model: Model, backend: Backend, device: str) -> Reranker:
     if model.loader == "overlap":
         return fake.OverlapReranker()
-    _computable(model, engine, device)
+    _computable(model, backend, device)
     _no_bars()
-    if model.loader == "maxsim":  # FlagEmbedding has no class for it, so both engines are the same here
+    if model.loader == "maxsim":  # FlagEmbedding has no class for it, so both backends are the same here
         from raypipe.models.maxsim import MaxSim
 
         return MaxSim(model, device)
-    if engine == "transformers":
+    if backend == "transformers":
         from raypipe.models.encoder import TransformersReranker
 
         return TransformersReranker(model, device)
@@ -85,7 +85,7 @@ def open_reranker(model: Model, engine: Engine, device: str) -> Reranker:
 
 @dataclass(frozen=True, slots=True)
 class EngineLimits:
-    """What one vLLM engine may take of its machine."""
+    """The limits of one vLLM engine on its machine."""
 
     device: Literal["cpu", "cuda"] = "cpu"
     kv_cache_gib: float = 1.0  # cpu: memory for keys and values
@@ -107,7 +107,7 @@ class EndpointAddress:
 
 
 def open_scripted(model: Model) -> Generator:
-    return Scripted(adapters=[name for name, _ in model.adapters], context=model.max_tokens).generate
+    return Scripted(adapters=[name for name, _ in model.adapters], max_model_len=model.max_model_len).generate
 
 
 def open_endpoint(model: Model, endpoints: Mapping[str, EndpointAddress]) -> OpenAIClient:
@@ -137,12 +137,12 @@ def open_endpoint(model: Model, endpoints: Mapping[str, EndpointAddress]) -> Ope
 
 
 def engine_setup(model: Model, room: EngineLimits) -> EngineSetup:
-    """What a vLLM model's engine is started with. Raises ModelMissing or ConfError unless it can be."""
+    """The settings of a vLLM model's engine. Raises ModelMissing or ConfError if it cannot start."""
     present(model)
     names = (name for name, _ in model.adapters)
     setup = EngineSetup(
         folder=model.path,
-        context=model.max_tokens,
+        max_model_len=model.max_model_len,
         dtype=model.dtype,  # type: ignore[arg-type]  # one of the three: the catalog's
         quantization=model.quantization,
         adapters=tuple(Adapter(n, p) for n, p in zip(names, model.adapter_paths, strict=True)),
@@ -174,15 +174,15 @@ def open_tokenizer(model: Model) -> Tokenize:
     return open_tokenizer(model)
 
 
-def _computable(model: Model, engine: Engine, device: str) -> None:
+def _computable(model: Model, backend: Backend, device: str) -> None:
     """Refuses a dtype that would silently be computed as another one, before a library is imported."""
     if device == "cpu" and model.dtype == "float16":
         raise ConfError(
             f"model {model.name!r}: float16 is not computed on a CPU, where FlagEmbedding would use float32 "
             f"under the entry's name. Use a float32 or bfloat16 entry, or a cuda device"
         )
-    flag_upcasts = device == "cpu" or model.loader == "flag-reranker"
-    if engine == "flagembedding" and model.dtype == "bfloat16" and model.loader != "maxsim" and flag_upcasts:
+    flag_upcasts = device == "cpu" or model.loader == "flagembedding-reranker"
+    if backend == "flagembedding" and model.dtype == "bfloat16" and model.loader != "maxsim" and flag_upcasts:
         raise ConfError(
             f"model {model.name!r}: FlagEmbedding computes bfloat16 as float32 for a {model.kind} on "
             f"{device}. Use engine: transformers, or a float32 entry"
@@ -190,7 +190,7 @@ def _computable(model: Model, engine: Engine, device: str) -> None:
 
 
 def _no_bars() -> None:
-    """No progress bars for the loading of weights: a pool of actors would fill the log with them."""
+    """Turns off progress bars of loading weights: a pool of actors would fill the log with them."""
     from transformers.utils import logging
 
     logging.disable_progress_bar()

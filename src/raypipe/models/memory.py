@@ -1,4 +1,4 @@
-"""What a model takes of a device's memory, read from its files: parameters, and keys and values for a token.
+"""The memory that a model needs, read from its files: parameters, and keys and values per token.
 
 Knows safetensors' headers and transformers' config.json. Loads no weights and imports no torch.
 """

@@ -1,6 +1,6 @@
-"""A generator without a model that computes: what tests and trial runs put in the place of a real one.
+"""A generator without a model, for tests and trial runs.
 
-It answers from the chat's own words, keeps what the contract promises (constraints, max_tokens, stop texts,
+It answers from the chat's own words, keeps the contract (constraints, max_tokens, stop texts,
 faults for prompts that are too long) and counts tokens and cached tokens as an engine would. Equal chats get
 equal replies, whatever else is asked.
 """
@@ -24,7 +24,7 @@ _TOKEN = re.compile(r"\s*\S+")
 
 @dataclass(frozen=True, slots=True)
 class ScriptedCall:
-    """One row that was asked."""
+    """One chat that was sent."""
 
     chat: Chat
     sampling: Sampling
@@ -68,8 +68,10 @@ def _sentence(lines: Sequence[str], grammar: Grammar) -> str | None:
 class Scripted:
     """`generate` keeps the contract of `llm.Generator`; `asked` has every row in the order of the calls."""
 
-    def __init__(self, script: Script = echo, adapters: Sequence[str] = (), context: int = 4096) -> None:
-        self._script, self._adapters, self._context = script, tuple(adapters), context
+    def __init__(
+        self, script: Script = echo, adapters: Sequence[str] = (), max_model_len: int = 4096
+    ) -> None:
+        self._script, self._adapters, self._max_model_len = script, tuple(adapters), max_model_len
         self._seen: set[tuple[str | None, str]] = set()
         self.asked: list[ScriptedCall] = []
 
@@ -87,8 +89,9 @@ class Scripted:
     def _one(self, chat: Chat, sampling: Sampling, adapter: str | None) -> Generated | Fault:
         prompt = "\n".join(f"{m.role}: {m.content}" for m in chat)
         tokens = _TOKEN.findall(prompt)
-        if len(tokens) + sampling.max_tokens > self._context:
-            detail = f"expected at most {self._context} tokens, found {len(tokens)} and {sampling.max_tokens}"
+        if len(tokens) + sampling.max_tokens > self._max_model_len:
+            found = f"{len(tokens)} and {sampling.max_tokens}"
+            detail = f"expected at most {self._max_model_len} tokens, found {found}"
             return Fault(STEP, "prompt_too_long", detail, transient=False)
         cached = self._cached(tokens, adapter)
         text = self._script(chat, sampling, adapter)

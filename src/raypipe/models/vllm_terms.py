@@ -1,4 +1,4 @@
-"""Our values in vLLM's terms, and vLLM's outcomes in ours. Nothing here starts or asks anything."""
+"""Converts our settings to vLLM's arguments, and vLLM's outputs to replies. Starts nothing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ GIB = 2**30
 
 
 def arguments(setup: EngineSetup) -> dict[str, Any]:
-    """What vLLM is started with."""
+    """The arguments that vLLM is started with."""
     room: dict[str, Any] = {"gpu_memory_utilization": setup.gpu_memory_utilization}
     if setup.device == "cpu":
         room = {
@@ -23,7 +23,7 @@ def arguments(setup: EngineSetup) -> dict[str, Any]:
             # A prompt prefilled in two steps would kill vLLM's CPU worker if its sampling has a seed: it
             # rewinds the seed's generator, which CPU generators cannot.
             "enable_chunked_prefill": False,
-            "max_num_batched_tokens": max(2048, setup.context),
+            "max_num_batched_tokens": max(2048, setup.max_model_len),
         }
     if setup.tensor_parallel > 1:
         room |= {"tensor_parallel_size": setup.tensor_parallel, "distributed_executor_backend": "mp"}
@@ -34,9 +34,9 @@ def arguments(setup: EngineSetup) -> dict[str, Any]:
         "model": setup.folder,
         "dtype": setup.dtype,
         "quantization": setup.quantization or None,
-        "max_model_len": setup.context,
+        "max_model_len": setup.max_model_len,
         "max_num_seqs": setup.max_num_seqs,
-        "load_format": "safetensors",  # pickles beside them are not opened
+        "load_format": "safetensors",  # pickles in the same folder are not opened
         "trust_remote_code": False,
         "generation_config": "vllm",  # the recipe's sampling, not the folder's
         "enable_prefix_caching": True,

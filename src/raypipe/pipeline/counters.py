@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 from raypipe.recipes.executor import StageCounters
 from raypipe.store import Store
+from raypipe.store.layout import ATTEMPTS
 
 Counts: TypeAlias = dict[str, StageCounters]
 """By name of stage."""
@@ -50,7 +51,7 @@ class RunCounters:
     @classmethod
     def load(cls, store: Store, what: str) -> RunCounters:
         """What attempts at some work did that came to no report. `what` names the work: a digest."""
-        done = cls(store=store, name=f"_attempts/{what}.json")
+        done = cls(store=store, name=f"{ATTEMPTS}/{what}.json")
         for run, tree in json.loads(store.files.read(done.name) or b"{}").items():
             counts = {name: StageCounters.of(c) for name, c in tree["counts"].items()}
             done.tables[run] = TableCounters(tree["tasks"], counts)

@@ -41,6 +41,7 @@ from raypipe.recipes.executor import CorpusExecutor
 from raypipe.recipes.recipe import Recipe
 from raypipe.report.progress import Progress
 from raypipe.store import (
+    ANSWERS,
     PASSAGES,
     AddedMeanwhile,
     Run,
@@ -127,21 +128,23 @@ def searched(store: Store, recipe: Recipe) -> IndexSpec:
 
 @dataclass(frozen=True, slots=True)
 class TableBuild:
-    """The work that brings one table up to date."""
+    """The work that brings one table up to date: what it lacks, and the task that computes it."""
 
     work_id: str  # names the work: a digest of its stages
     table: str
-    pool: Verb  # where its parts are done
-    done_verb: str  # what is then done to a unit: parsed, split, embedded, answered
+    schema: pa.Schema  # that the table is made with
+    pool: Verb  # where its tasks run
+    done_verb: str  # parsed, split, embedded, answered
     unit: str  # sources, texts, questions
-    max_rows: int  # units in a part
-    missing_ids: Callable[[], list[str]]  # ids that the table lacks
-    work: Callable[[str], TableTask]  # the work under the name of a run
+    max_rows: int  # of a task
+    missing_ids: Callable[[], list[str]]  # that the table lacks
+    work: Callable[[str], TableTask]  # under the name of a run
+    calls_models: bool = False  # True: the memo is merged before it, so that its workers read all of it
 
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """A recipe over a store, and where its parts are done."""
+    """A recipe over a store, and where its tasks run."""
 
     store: Store
     recipe: Recipe
@@ -150,52 +153,37 @@ class Pipeline:
     runner: Runner
     progress: Progress
     workers: Callable[[Verb], Workers] = alone  # asked only while something is missing: it may connect
-    connect: Callable[[], object] = nowhere  # to where parts are done; called before the first thing is done
+    connect: Callable[[], object] = nowhere  # to where tasks run; called before the first thing is done
 
     def index(self, questions: Iterable[Question] | None, done: RunCounters | None = None) -> RunCounters:
         """Brings the tables of the corpus half up to date with every source that these questions may search
         (None: every source in the store), and counts what it does on `done`. Raises what a stage raises;
-        whole parts stay."""
+        whole tasks stay."""
         done = done or RunCounters()
         wanted = self.sources(questions)
         with self.store.lease("driver", f"index {self.recipe.name}"):
-            self._texts(wanted, done)
-            self._passages(wanted, done)
+            self.build(self.texts_build(wanted), done)
+            self.build(self.passages_build(wanted), done)
             for model in self.recipe.embedders():
-                self._vectors(model, wanted, done)
+                self.build(self.vectors_build(model, wanted), done)
         return done
 
     def answer(
         self, questions: Iterable[Question], fresh: bool = False, done: RunCounters | None = None
     ) -> RunCounters:
         """Answers the questions that have no answer yet from this recipe and this evidence, and counts what
-        it does on `done`. `fresh`: all of them, and language models are asked again whatever is remembered;
-        vectors and scores are not."""
+        it does on `done`. `fresh`: all of them, and language models are called again whatever is cached;
+        vectors and scores are not computed again."""
         done = done or RunCounters()
         snapshot = self.snapshot()
         keys = self._keys(questions, snapshot)
-
-        def known() -> dict[str, int]:
-            tables = memo_versions(self.store).items()
-            return {name: at for name, at in tables if not (fresh and name.startswith("replies-"))}
-
-        what = self.answers_work_id(snapshot)
+        build = self.answers_build(keys, snapshot, fresh)
         with self.store.lease("driver", f"answer {self.recipe.name}"):
-            merge_memo(self.store)
             if fresh:
-                end(self.store, what)  # what a killed run left was not asked again
+                end(self.store, build.work_id)  # what a killed run left was not asked again
                 self.store.forget("answers", "key", list(keys))
                 self.store.forget("faults", "digest", list(keys))
-            work = TableBuild(
-                what, "answers", "answer", "answered", "questions", self.sizes.questions,
-                lambda: self.unanswered_of(keys),
-                lambda run: AnswersTask(
-                    self.worker, self.recipe, run, snapshot,
-                    searched(self.store, self.recipe), known(),
-                ),
-            )  # fmt: skip
-            self._fill(work, done)
-            merge_memo(self.store, fresh)
+            self.build(build, done, fresh)
         return done
 
     def answers_work_id(self, snapshot: str) -> str:
@@ -269,50 +257,62 @@ class Pipeline:
         stored = set(here)
         return sorted(here) if questions is None else [s for s in cited if s in stored]
 
-    def _texts(self, wanted: list[str], done: RunCounters) -> None:
+    def texts_build(self, wanted: list[str]) -> TableBuild:
+        """Sources to texts."""
         table = self.texts_table
         with asyncio.Runner() as loop:
             empty = loop.run(CorpusExecutor(self.recipe, self.worker.kit(None)).texts(arrow.corpus_table([])))
-        self.store.ensure(table, empty.drop(["fault"]).schema)
-        work = TableBuild(
-            f"texts-{self.recipe.texts_digest()}", table, "parse", "parsed", "sources", self.sizes.sources,
+        return TableBuild(
+            table, table, empty.drop(["fault"]).schema, "parse", "parsed", "sources", self.sizes.sources,
             lambda: self.missing(table, wanted),
             lambda run: TextsTask(self.worker, self.recipe, table, run),
         )  # fmt: skip
-        self._fill(work, done)
 
-    def _passages(self, wanted: list[str], done: RunCounters) -> None:
+    def passages_build(self, wanted: list[str]) -> TableBuild:
+        """Texts to passages."""
         table = self.passages_table
-        self.store.ensure(table, PASSAGES)
 
-        def todo() -> list[str]:
-            lost = set(self.store.missing(self.texts_table, "source", wanted))
-            return self.missing(table, [s for s in wanted if s not in lost])
+        def missing_ids() -> list[str]:
+            without = set(self.store.missing(self.texts_table, "source", wanted))
+            return self.missing(table, [s for s in wanted if s not in without])
 
-        work = TableBuild(
-            table, table, "parse", "split", "texts", self.sizes.sources, todo,
+        return TableBuild(
+            table, table, PASSAGES, "parse", "split", "texts", self.sizes.sources, missing_ids,
             lambda run: PassagesTask(self.worker, self.recipe, table, run, self.texts_table),
         )  # fmt: skip
-        self._fill(work, done)
 
-    def _vectors(self, model: Model, wanted: list[str], done: RunCounters) -> None:
+    def vectors_build(self, model: Model, wanted: list[str]) -> TableBuild:
+        """Passages to the vectors of one embedder."""
         table = self.vectors_table(model)
-        self.store.ensure(table, vectors_schema(model.dim))
-        merge_memo(self.store)
 
-        def todo() -> list[str]:
+        def missing_ids() -> list[str]:
             here = set(self.store.sources_with_chunks(self.passages_table).to_pylist())
             return self.missing(table, [s for s in wanted if s in here])
 
-        def fill(run: str) -> TableTask:
+        def work(run: str) -> TableTask:
             memo = {k: v for k, v in memo_versions(self.store).items() if k == vectors_of(model).name}
             return VectorsTask(
                 self.worker, self.recipe, table, run, self.texts_table, self.passages_table, model, memo
             )
 
-        work = TableBuild(table, table, "embed", "embedded", "sources", self.sizes.sources, todo, fill)
-        self._fill(work, done)
-        merge_memo(self.store)
+        return TableBuild(
+            table, table, vectors_schema(model.dim), "embed", "embedded", "sources", self.sizes.sources,
+            missing_ids, work, calls_models=True,
+        )  # fmt: skip
+
+    def answers_build(self, keys: Mapping[str, str], snapshot: str, fresh: bool) -> TableBuild:
+        """Questions to answers, by the keys of their answers."""
+
+        def work(run: str) -> TableTask:
+            memo = memo_versions(self.store).items()
+            pinned = {name: v for name, v in memo if not (fresh and name.startswith("replies-"))}
+            index = searched(self.store, self.recipe)
+            return AnswersTask(self.worker, self.recipe, "answers", run, snapshot, index, pinned)
+
+        return TableBuild(
+            self.answers_work_id(snapshot), "answers", ANSWERS, "answer", "answered", "questions",
+            self.sizes.questions, lambda: self.unanswered_of(keys), work, calls_models=True,
+        )  # fmt: skip
 
     def missing(self, table: str, ids: list[str]) -> list[str]:
         """The ids that a table lacks and that were not found impossible to do."""
@@ -332,47 +332,56 @@ class Pipeline:
         rows: list[dict[str, str]] = self.store.dataset("faults").to_table(filter="NOT transient").to_pylist()
         return rows
 
-    def _fill(self, work: TableBuild, done: RunCounters) -> None:
-        """Fills a table with what it lacks: first what a killed run left, then the rest."""
-        if run := begun(self.store, work.work_id):
-            self._finish(run, work, done)
-        while ids := work.missing_ids():
-            per_part = self.workers(work.pool).per_task(len(ids), work.max_rows)
-            if self._finish(begin(self.store, work.work_id, ids, per_part), work, done):
-                return  # what failed in passing is to do again, but not by this run
+    def build(self, build: TableBuild, done: RunCounters, fresh: bool = False) -> None:
+        """Adds to a table what it lacks: first what a killed run left, then the rest. `fresh`: replies of
+        this run take the place of older ones in the memo."""
+        self.store.ensure(build.table, build.schema)
+        if build.calls_models:
+            merge_memo(self.store)
+        self._run_all(build, done)
+        if build.calls_models:
+            merge_memo(self.store, fresh)
 
-    def _finish(self, run: Run, work: TableBuild, done: RunCounters) -> bool:
-        """Does what is left of a run and commits it. False if others added some of its rows meanwhile: its
-        plan is void then, and what is missing is to be worked out anew."""
-        if committed(self.store, work.table, run.name) is None:
-            self._do(run, work, done)
+    def _run_all(self, build: TableBuild, done: RunCounters) -> None:
+        if run := begun(self.store, build.work_id):
+            self._finish(run, build, done)
+        while ids := build.missing_ids():
+            per_task = self.workers(build.pool).per_task(len(ids), build.max_rows)
+            if self._finish(begin(self.store, build.work_id, ids, per_task), build, done):
+                return  # transient failures stay pending, but are not tried again by this run
+
+    def _finish(self, run: Run, build: TableBuild, done: RunCounters) -> bool:
+        """Runs what is left of a run and commits it. False if others added some of its rows meanwhile: its
+        plan is void then, and what is missing is worked out again."""
+        if committed(self.store, build.table, run.name) is None:
+            self._run(run, build, done)
         try:
             commit(self.store, "faults", run.name, run.parts)
-            commit(self.store, work.table, run.name, run.parts)
+            commit(self.store, build.table, run.name, run.parts)
             whole = True
         except AddedMeanwhile:
             whole = False
-        end(self.store, work.work_id)
+        end(self.store, build.work_id)
         return whole
 
-    def _do(self, run: Run, work: TableBuild, done: RunCounters) -> None:
-        """Does the parts of a run that no driver before has done."""
-        need(self.store, 0, f"what is left of {work.table}")
-        here = done_parts(self.store, work.table, run.name)
+    def _run(self, run: Run, build: TableBuild, done: RunCounters) -> None:
+        """Runs the tasks of a run that no driver finished before."""
+        need(self.store, 0, f"what is left of {build.table}")
+        here = done_parts(self.store, build.table, run.name)
         if run.name not in done.tables:
             for facts in here.values():
                 done.add(run.name, stage_counts(facts), earlier=True)
         left = [Task(name, ids) for name, ids in run.parts.items() if name not in here]
         if left:
-            self.connect()  # what it prints and how long it takes are not the task's
-        with self.progress.task(work.done_verb, work.unit, sum(len(p.ids) for p in left)) as task:
-            for part in self.runner(work.pool, work.work(run.name), left):
-                done.add(run.name, part.counts)
-                rows = done.rows_by_worker.setdefault(work.pool, {})
-                rows[part.worker_name] = rows.get(part.worker_name, 0) + part.ids
-                for count in part.counts.values():
-                    task.wrote(count.calls.tokens.generated, count.seconds)
-                task.advance(part.ids)
+            self.connect()  # what it prints and how long it takes are not the progress's
+        with self.progress.task(build.done_verb, build.unit, sum(len(t.ids) for t in left)) as shown:
+            for result in self.runner(build.pool, build.work(run.name), left):
+                done.add(run.name, result.counts)
+                rows = done.rows_by_worker.setdefault(build.pool, {})
+                rows[result.worker_name] = rows.get(result.worker_name, 0) + result.ids
+                for count in result.counts.values():
+                    shown.wrote(count.calls.tokens.generated, count.seconds)
+                shown.advance(result.ids)
         done.save()
 
 

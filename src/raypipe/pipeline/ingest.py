@@ -22,6 +22,7 @@ from raypipe.readers import Format, ReadCounts, Row
 from raypipe.report.progress import Progress, ProgressTask
 from raypipe.store import Store, commit, put, write_part
 from raypipe.store.disk_space import need
+from raypipe.store.layout import INGESTED
 from raypipe.store.sizes import write_sizes
 
 PART_BYTES = 16 << 20  # of source content per part, one Lance fragment: it takes three times as much memory
@@ -61,7 +62,7 @@ def ingest(
     the store is as it was.
     """
     of = fingerprint(paths, format)
-    name = f"_ingested/{of}.json"
+    name = f"{INGESTED}/{of}.json"
     if (raw := store.files.read(name)) is not None:
         tree = json.loads(raw)
         return IngestSummary(of, tuple(tree["questions"]), tree["counts"], tree["reasons"], again=True)
@@ -76,7 +77,7 @@ def ingest(
         commit(store, "sources", run, parts)
         replaced = _put(store, kept, of)
         if replaced:  # what other files had said of these rows holds no more
-            store.files.remove_folder("_ingested")
+            store.files.remove_folder(INGESTED)
         ids = tuple(q.id for q in kept.questions)
         reasons = dict(sorted(Counter(fault.reason for _, fault in kept.faults).items()))
         body = {"questions": ids, "counts": asdict(counts), "reasons": reasons}

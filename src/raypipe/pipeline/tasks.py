@@ -1,8 +1,8 @@
-"""One part of work: reads some rows of a store, runs one half of a recipe over them, stores what came out.
+"""Tasks: each reads some rows of a store, runs one half of a recipe over them and stores the results.
 
 Four kinds, one for each table that a recipe fills: texts, passages, vectors, answers. Each is a frozen record
-of plain values that any process can be handed; `open` makes it ready once, then it does part after part.
-Knows the store and how a recipe is run; knows nothing of Ray, nor of which parts there are.
+of plain values that any process can be handed; `open` makes it ready once, then it runs task after task.
+Knows the store and how a recipe is run; knows nothing of Ray, nor of which tasks there are.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, Protocol, TypeAlias, cast
@@ -18,19 +19,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raypipe.core import arrow
+from raypipe.core.arrow import SPANS
 from raypipe.core.errors import RaypipeError
 from raypipe.core.protocols import Index, Model
 from raypipe.core.records import Fault, Question, digest
 from raypipe.memo.disk import StoreMemo
 from raypipe.models.kit import LocalKit
-from raypipe.models.load import EndpointAddress, Engine, EngineLimits
+from raypipe.models.load import Backend, EndpointAddress, EngineLimits
 from raypipe.recipes.executor import CorpusExecutor, QuestionExecutor, StageCounters, StageError, fine
 from raypipe.recipes.recipe import Recipe, row_key
 from raypipe.store import ANSWERS, FAULTS, Store, with_chunkless, write_part
 from raypipe.store.index import IndexSpec, LanceIndex
-
-SPANS = ["source", "start", "end", "parent_start", "parent_end"]
-
 
 Verb: TypeAlias = Literal["parse", "embed", "answer"]
 """What a pool of workers does; the names of the pools in a cluster file."""
@@ -38,15 +37,15 @@ Verb: TypeAlias = Literal["parse", "embed", "answer"]
 
 @dataclass(frozen=True, slots=True)
 class Workers:
-    """The processes of one pool, each with its own memory of what it asked."""
+    """The processes of one pool, each with its own memory of what it computed."""
 
     count: int = 1
-    min_rows: int = 1  # rows of a part; one of fewer fills no batch, or takes longer to store than to compute
+    min_rows: int = 1  # of a task; one of fewer fills no batch, or takes longer to store than to compute
 
     def per_task(self, rows: int, most: int) -> int:
-        """How many of the missing rows make a part: at most `most`, and few enough for two to four parts a
-        worker, so that all of them end at about the same time. But not fewer than `least`, as long as there
-        is one part for each worker. One worker shares with no other and takes the largest parts.
+        """How many of the missing rows make a task: at most `most`, and few enough for two to four tasks a
+        worker, so that all of them end at about the same time. But not fewer than `min_rows`, as long as
+        there is one task for each worker. One worker shares with no other and takes the largest tasks.
 
         >>> [Workers(n).per_task(10, 100) for n in (1, 2, 8)]
         [100, 2, 1]
@@ -63,17 +62,17 @@ class Workers:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Some rows of the work to do."""
+    """Some rows of the work on one table."""
 
     name: str
     ids: tuple[str, ...]  # of sources, or of questions
-    failed: Mapping[str, FailedRow] = field(default_factory=dict)  # id -> why it is not even tried any more
+    failed: Mapping[str, FailedRow] = field(default_factory=dict)  # id -> why it is not tried any more
     trial: bool = False  # True: only to see whether it can be done; nothing is stored but what models said
 
 
 @dataclass(frozen=True, slots=True)
 class FailedRow:
-    """A row that broke whoever worked on it."""
+    """A row that broke the code or the worker that ran it."""
 
     fault: Fault
     attempts: int
@@ -81,14 +80,14 @@ class FailedRow:
 
 @dataclass(frozen=True, slots=True)
 class TaskResult:
-    """What doing a part came to."""
+    """Counts of one finished task."""
 
     name: str
-    ids: int  # rows that the part was asked to do
+    ids: int  # rows of the task
     rows: int  # rows stored in the table
-    faults: int  # ids that could not be done
+    faults: int  # ids that failed
     counts: Mapping[str, StageCounters] = field(default_factory=dict)  # by stage
-    worker_name: str = ""  # who did it: node, process and GPUs; "": this process
+    worker_name: str = ""  # node, process and GPUs; "": this process
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -100,7 +99,7 @@ class TaskResult:
 
 
 def stage_counts(facts: Mapping[str, Any]) -> dict[str, StageCounters]:
-    """By stage, what was counted while a part was done: from the facts of its completion record."""
+    """Counters by stage, from the facts of a completion record."""
     return {name: StageCounters.of(tree) for name, tree in facts["counts"].items()}
 
 
@@ -108,7 +107,7 @@ RunTask: TypeAlias = Callable[[Task], Awaitable[TaskResult]]
 
 
 class TableTask(Protocol):
-    """One kind of work, as plain values: a frozen dataclass."""
+    """The work on one table, as plain values: a frozen dataclass."""
 
     @property
     def worker(self) -> WorkerConfig: ...
@@ -117,76 +116,93 @@ class TableTask(Protocol):
 
 
 def with_worker(work: TableTask, **changes: Any) -> TableTask:
-    """The same work with some fields of its place changed."""
-    elsewhere: TableTask = replace(cast(Any, work), worker=replace(work.worker, **changes))
-    return elsewhere
+    """The same work with some fields of its worker changed."""
+    changed: TableTask = replace(cast(Any, work), worker=replace(work.worker, **changes))
+    return changed
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerConfig:
-    """Where a process works: whatever decides speed and no result."""
+    """Configuration of a worker process: everything that decides speed and no result."""
 
     store: str  # URI
-    engine: Engine
+    engine: Backend
     device: str
     threads: int  # of a model on a CPU
     # Model identity -> names in Ray; None: this process starts an engine of its own.
     engines: Mapping[str, tuple[str, ...]] | None = field(default_factory=dict)
-    endpoints: Mapping[str, EndpointAddress] = field(
-        default_factory=dict
-    )  # by the names that models.yaml uses
+    endpoints: Mapping[str, EndpointAddress] = field(default_factory=dict)  # by the names of models.yaml
     engine_limits: EngineLimits = field(default_factory=EngineLimits)  # of an engine that this process starts
-    question_timeout_s: float | None = None  # for each question, from when its part begins; None: no deadline
+    question_timeout_s: float | None = None  # for each question, from the start of its task; None: none
 
     def kit(self, index: Index | None) -> LocalKit:
         return LocalKit(
             index, self.engine, self.device, self.threads,
-            engines=self.engines, endpoints=self.endpoints, room=self.engine_limits,
+            engines=self.engines, endpoints=self.endpoints, engine_limits=self.engine_limits,
         )  # fmt: skip
 
 
 FailedRows: TypeAlias = list[tuple[str, dict[str, Any]]]
-"""Rows that could not be done: id, fault as `dataclasses.asdict` makes it."""
+"""Rows that failed: id, fault as `dataclasses.asdict` makes it."""
 
 Compute: TypeAlias = Callable[[tuple[str, ...]], Awaitable[tuple[pa.Table, FailedRows]]]
-"""Ids -> rows for the table, and those that could not be done. By the law of batches any cut of the ids gives
-the same rows."""
+"""Ids -> rows for the table, and those that failed. By the law of batches any cut of the ids gives the same
+rows."""
 
 
-def _doing(
-    store: Store, table: str, run: str, stages: CorpusExecutor | QuestionExecutor, compute: Compute,
-    digest_of: Callable[[str], str],
-) -> RunTask:  # fmt: skip
-    """Does parts of one table. `digest_of`: what names the work on a row, by its id."""
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A table task made ready in one process."""
 
-    async def do(task: Task) -> TaskResult:
-        left = tuple(i for i in task.ids if i not in task.failed)
-        done, lost = await bisected(compute, left, stages.counts)
-        rows = pa.concat_tables([t for t, _ in done])
-        letters = [(id, fault, 1) for _, some in done for id, fault in some]
-        letters += [(i, asdict(x.fault), x.attempts) for i, x in {**lost, **task.failed}.items()]
-        counts = {name: count.take() for name, count in stages.counts.items()}
-        if not task.trial:
-            of = [(id, fault, attempts, digest_of(id)) for id, fault, attempts in letters]
-            write_part(store, "faults", run, task.name, faults_table(of, run), {})
-            facts = {"counts": {name: asdict(count) for name, count in counts.items()}}
-            write_part(store, table, run, task.name, rows, facts)
-        return TaskResult(task.name, len(task.ids), rows.num_rows, len(letters), counts)
+    counts: dict[str, StageCounters]  # by stage; they grow while it computes
+    compute: Compute
+    digest_of: Callable[[str], str]  # id of a row -> what names the work on it, in the table `faults`
 
-    return do
+
+@dataclass(frozen=True, slots=True)
+class RecipeTask(ABC):
+    """A table task that runs stages of a recipe; each kind says what it computes for some ids."""
+
+    worker: WorkerConfig
+    recipe: Recipe
+    table: str  # that it fills
+    run: str
+
+    @abstractmethod
+    def opened(self, store: Store) -> Opened: ...
+
+    def open(self) -> RunTask:
+        store = Store.open(self.worker.store)
+        work = self.opened(store)
+
+        async def run_task(task: Task) -> TaskResult:
+            left = tuple(i for i in task.ids if i not in task.failed)
+            done, broken = await bisected(work.compute, left, work.counts)
+            rows = pa.concat_tables([t for t, _ in done])
+            failed = [(id, fault, 1) for _, some in done for id, fault in some]
+            failed += [(i, asdict(x.fault), x.attempts) for i, x in {**broken, **task.failed}.items()]
+            counts = {name: count.take() for name, count in work.counts.items()}
+            if not task.trial:
+                of = [(id, fault, attempts, work.digest_of(id)) for id, fault, attempts in failed]
+                write_part(store, "faults", self.run, task.name, faults_table(of, self.run), {})
+                facts = {"counts": {name: asdict(count) for name, count in counts.items()}}
+                write_part(store, self.table, self.run, task.name, rows, facts)
+            return TaskResult(task.name, len(task.ids), rows.num_rows, len(failed), counts)
+
+        return run_task
 
 
 async def bisected(
     compute: Compute, ids: tuple[str, ...], counts: Mapping[str, StageCounters]
 ) -> tuple[list[tuple[pa.Table, FailedRows]], dict[str, FailedRow]]:
-    """What some ids come to, however many of them break the code that works on them.
+    """Computes all ids, however many of them break the code that works on them.
 
-    A batch that raises is cut into some that are as many as they are long, those into single rows: whatever
-    still raises alone, at its third attempt, is lost. What is no row's matter is raised: a wrong setup, a
-    full disk, a step that breaks a law.
+    A batch that raises is cut into the square root of its size, those into single rows: a row that still
+    raises alone, at its third attempt, has failed. What is no row's matter is raised: a wrong setup, a full
+    disk, a step that breaks a law.
     """
     done: list[tuple[pa.Table, FailedRows]] = []
-    lost: dict[str, FailedRow] = {}
+    broken: dict[str, FailedRow] = {}
     waiting = [(ids, 1)]
     while waiting:
         some, attempt = waiting.pop(0)
@@ -196,27 +212,27 @@ async def bisected(
             raise
         except Exception as e:
             if len(some) == 1:
-                lost[some[0]] = FailedRow(_broke(e, counts), attempt)
+                broken[some[0]] = FailedRow(_raised(e, counts), attempt)
                 continue
             size = math.isqrt(len(some)) if attempt == 1 else 1
             waiting += [(some[at : at + size], attempt + 1) for at in range(0, len(some), size)]
     if not done:
         done.append(await compute(()))
-    return done, lost
+    return done, broken
 
 
-def _broke(e: Exception, counts: Mapping[str, StageCounters]) -> Fault:
-    """The fault of a row on which a stage raised. Memory may be another's fault: the row stays to do."""
+def _raised(e: Exception, counts: Mapping[str, StageCounters]) -> Fault:
+    """The fault of a row on which a stage raised. Memory may be another's fault: the row stays pending."""
     stage = e.stage if isinstance(e, StageError) else next(iter(counts))
     cause = e.__cause__ if isinstance(e, StageError) and e.__cause__ else e
     counts[stage].faults += 1
-    # The second is torch's, which nobody imports here.
+    # The second is torch's, which is not imported here.
     memory = isinstance(cause, MemoryError) or type(cause).__name__ == "OutOfMemoryError"
     detail = f"expected a result, the stage raised {type(cause).__name__}: {cause}"
     return Fault(stage, "memory" if memory else "raised", detail, transient=memory)
 
 
-def _letters(table: pa.Table) -> FailedRows:
+def _failed(table: pa.Table) -> FailedRows:
     """The faulty rows of a corpus table, the first fault of each source."""
     found = [(r["source"], r["fault"]) for r in table.select(["source", "fault"]).to_pylist() if r["fault"]]
     return list(dict(found[::-1]).items())
@@ -228,76 +244,63 @@ def faults_table(rows: Sequence[tuple[str, dict[str, Any], int, str]], run: str)
     return pa.Table.from_pylist(out, schema=FAULTS)
 
 
+def _without_faults(rows: pa.Table) -> pa.Table:
+    """Rows of the store as a corpus step takes them: with a column of faults, all null."""
+    return rows.append_column("fault", arrow.fault_column([None] * rows.num_rows))
+
+
 @dataclass(frozen=True, slots=True)
-class TextsTask:
+class TextsTask(RecipeTask):
     """Sources through the stages before the split."""
 
-    worker: WorkerConfig
-    recipe: Recipe
-    table: str
-    run: str
-
-    def open(self) -> RunTask:
-        store = Store.open(self.worker.store)
-        corpora = CorpusExecutor(self.recipe, self.worker.kit(None))
+    def opened(self, store: Store) -> Opened:
+        corpus = CorpusExecutor(self.recipe, self.worker.kit(None))
 
         async def compute(ids: tuple[str, ...]) -> tuple[pa.Table, FailedRows]:
             rows = _in_order(store.rows("sources", "id", ids), "id", ids)
-            texts = await corpora.texts(arrow.corpus_table(arrow.source.records(rows)))
-            return fine(texts).drop(["fault"]), _letters(texts)
+            texts = await corpus.texts(arrow.corpus_table(arrow.source.records(rows)))
+            return fine(texts).drop(["fault"]), _failed(texts)
 
-        return _doing(store, self.table, self.run, corpora, compute, lambda id: self.table)
+        return Opened(corpus.counts, compute, lambda id: self.table)
 
 
 @dataclass(frozen=True, slots=True)
-class PassagesTask:
+class PassagesTask(RecipeTask):
     """Texts through the split."""
 
-    worker: WorkerConfig
-    recipe: Recipe
-    table: str
-    run: str
     texts: str  # table they are read from
 
-    def open(self) -> RunTask:
-        store = Store.open(self.worker.store)
-        corpora = CorpusExecutor(self.recipe, self.worker.kit(None))
+    def opened(self, store: Store) -> Opened:
+        corpus = CorpusExecutor(self.recipe, self.worker.kit(None))
 
         async def compute(ids: tuple[str, ...]) -> tuple[pa.Table, FailedRows]:
             texts = _in_order(store.rows(self.texts, "source", ids), "source", ids)
-            chunks = await corpora.passages(
-                texts.append_column("fault", arrow.fault_column([None] * texts.num_rows))
-            )
-            letters = _letters(chunks)
-            kept = pa.array([i for i in ids if i not in dict(letters)], pa.string())
-            return with_chunkless(fine(chunks).select(SPANS), kept), letters
+            chunks = await corpus.passages(_without_faults(texts))
+            failed = _failed(chunks)
+            kept = pa.array([i for i in ids if i not in dict(failed)], pa.string())
+            return with_chunkless(fine(chunks).select(SPANS), kept), failed
 
-        return _doing(store, self.table, self.run, corpora, compute, lambda id: self.table)
+        return Opened(corpus.counts, compute, lambda id: self.table)
 
 
 @dataclass(frozen=True, slots=True)
-class VectorsTask:
-    """Chunks through one embedder. Texts that were ever embedded by it are not embedded again."""
+class VectorsTask(RecipeTask):
+    """Chunks through one embedder. Texts that it ever embedded come from the memo."""
 
-    worker: WorkerConfig
-    recipe: Recipe
-    table: str
-    run: str
     texts: str  # table
     passages: str  # table
     model: Model
     memo: Mapping[str, int]  # memo table -> pinned version
 
-    def open(self) -> RunTask:
-        store = Store.open(self.worker.store)
+    def opened(self, store: Store) -> Opened:
         memo = StoreMemo(self.worker.store, self.memo)
-        corpora = CorpusExecutor(self.recipe, self.worker.kit(None), memo)
+        corpus = CorpusExecutor(self.recipe, self.worker.kit(None), memo)
 
         async def compute(ids: tuple[str, ...]) -> tuple[pa.Table, FailedRows]:
-            vectors = await corpora.vectors(chunks_of(store, self.texts, self.passages, ids), self.model)
-            return fine(vectors).select([*SPANS, "vector"]), _letters(vectors)
+            vectors = await corpus.vectors(chunks_of(store, self.texts, self.passages, ids), self.model)
+            return fine(vectors).select([*SPANS, "vector"]), _failed(vectors)
 
-        return _doing(store, self.table, self.run, corpora, compute, lambda id: self.table)
+        return Opened(corpus.counts, compute, lambda id: self.table)
 
 
 def chunks_of(store: Store, texts: str, passages: str, ids: tuple[str, ...]) -> pa.Table:
@@ -309,64 +312,59 @@ def chunks_of(store: Store, texts: str, passages: str, ids: tuple[str, ...]) -> 
     spans = spans.filter(pc.greater(spans["end"], spans["start"])).sort_by([(c, "ascending") for c in SPANS])
     rows = zip(*(spans[c].to_pylist() for c in SPANS[:3]), strict=True)
     chunk_text = pa.array([text_of[s][a:b] for s, a, b in rows], pa.large_string())
-    spans = spans.append_column("chunk_text", chunk_text)
-    return spans.append_column("fault", arrow.fault_column([None] * spans.num_rows))
+    return _without_faults(spans.append_column("chunk_text", chunk_text))
 
 
 @dataclass(frozen=True, slots=True)
-class AnswersTask:
+class AnswersTask(RecipeTask):
     """Questions through the question half."""
 
-    worker: WorkerConfig
-    recipe: Recipe
-    run: str
     snapshot: str  # names the corpus, for questions that bring no sources
     index: IndexSpec
     memo: Mapping[str, int]  # memo table -> pinned version
 
-    def open(self) -> RunTask:
-        store = Store.open(self.worker.store)
+    def opened(self, store: Store) -> Opened:
         memo = StoreMemo(self.worker.store, self.memo)
         ask = QuestionExecutor(self.recipe, self.worker.kit(LanceIndex(self.index)), memo)
         recipe = self.recipe.digest()
 
         keys: dict[str, str] = {}  # question id -> key of its answer
 
-        def asked_of(ids: tuple[str, ...]) -> list[Question]:
+        def questions_of(ids: tuple[str, ...]) -> list[Question]:
             rows = _in_order(store.rows("questions", "id", ids), "id", ids)
             questions = arrow.question.records(rows)
             keys.update({q.id: answer_key(recipe, q, self.snapshot) for q in questions})
             return questions
 
         async def compute(ids: tuple[str, ...]) -> tuple[pa.Table, FailedRows]:
-            asked = asked_of(ids)
-            answered = await ask(due_within(asked, self.worker.question_timeout_s))
-            # A transient fault, or a stage left out, is not stored as an answer: its row stays to do.
-            whole = [_whole(q) for q in answered]
-            of = [row_key(q, self.snapshot) for q in asked]  # steps may narrow the citations
-            kept = [(keys[q.id], r, q) for r, q, w in zip(of, answered, whole, strict=True) if w]
-            lost = [q for q, w in zip(answered, whole, strict=True) if not w]
-            return answers_table(kept, recipe), [(q.id, asdict(f)) for q in lost for f in _why(q)[:1]]
+            questions = questions_of(ids)
+            answered = await ask(due_within(questions, self.worker.question_timeout_s))
+            # With a transient fault or an omitted stage no answer is stored: the row stays pending.
+            complete = [_is_complete(q) for q in answered]
+            of = [row_key(q, self.snapshot) for q in questions]  # steps may narrow the citations
+            kept = [(keys[q.id], r, q) for r, q, c in zip(of, answered, complete, strict=True) if c]
+            failed = [q for q, c in zip(answered, complete, strict=True) if not c]
+            return answers_table(kept, recipe), [(q.id, asdict(f)) for q in failed for f in _faults(q)[:1]]
 
         def key_of(id: str) -> str:
             if id not in keys:
-                asked_of((id,))
+                questions_of((id,))
             return keys[id]
 
-        return _doing(store, "answers", self.run, ask, compute, key_of)
+        return Opened(ask.counts, compute, key_of)
 
 
-def _whole(question: Question) -> bool:
-    """Its answer may be stored."""
+def _is_complete(question: Question) -> bool:
+    """Whether its answer may be stored."""
     broken = question.outcome == "fault" or any(f.transient for f in question.faults)
     return not broken and not question.degraded
 
 
-def _why(question: Question) -> tuple[Fault, ...]:
-    """The faults of a question that is not whole; those of a stage that was left out are its reply's."""
+def _faults(question: Question) -> tuple[Fault, ...]:
+    """The faults of an incomplete question; those of an omitted stage are its reply's."""
     known = [r.fault for r in question.replies.values() if r.fault is not None and r.fault.transient]
-    left = [Fault(s, "left_out", "a part was not to be had", True) for s in question.degraded]
-    return question.faults or tuple(known) or tuple(left)
+    omitted = [Fault(s, "omitted", "a service was unavailable", True) for s in question.degraded]
+    return question.faults or tuple(known) or tuple(omitted)
 
 
 def due_within(questions: list[Question], seconds: float | None) -> list[Question]:

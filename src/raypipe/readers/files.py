@@ -1,4 +1,4 @@
-"""Paths to byte streams: which files are meant, parts of split ones in order, packing taken off under caps.
+"""Paths to byte streams: chooses files, joins split ones in order, unpacks under limits.
 
 Knows file names, bz2 and gzip, nothing of what is inside: archives are in `tar.py`, lines in `lines.py`.
 A name says what a file is, its first bytes must agree, and all short of a whole archive raises DataError.

@@ -1,4 +1,4 @@
-"""Files of an object store, brought here and taken there: what a run reads, and what it writes for people.
+"""Copies files from and to an object store: the data of a run, and its reports.
 
 Tables are read and written in place (`store/`). Data files are read front to back many times and reports are
 small, so both are copied as they are. Knows any store that pyarrow knows; keys come from the environment that

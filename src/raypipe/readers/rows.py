@@ -1,4 +1,4 @@
-"""What readers hand out: rows, the counts of what was normalised, and the caps on what is read.
+"""The output of readers: rows, counts of what was normalised, and limits on the input.
 
 Knows the records, nothing of files or formats. A reader turns every line into one `Row` or into a count, so
 that the caller that stores the rows can prove that nothing was lost:
@@ -36,7 +36,7 @@ LIMITS = ReaderLimits()
 
 @dataclass(slots=True)
 class ReadCounts:
-    """What was read, and what was normalised on the way. Filled by the reader while its rows are taken."""
+    """Counts of lines, rows, faults and normalisations. The reader fills them while its rows are taken."""
 
     files: int = 0  # archives and plain files; the parts of a split one count once
     bytes_read: int = 0  # as they lie on disk; against `readers.size` this is the progress
@@ -60,7 +60,7 @@ class ReadCounts:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What one line adds to each table. A line that cannot be used has its fault and nothing else."""
+    """The records of one line, by table. An unusable line has its fault and nothing else."""
 
     where: str  # file:line, names the row among dead letters
     question: Question | None = None

@@ -1,4 +1,4 @@
-"""What the rest of raypipe asks of a step beyond `reads`, `writes` and `open`, and the defaults.
+"""The optional parts of a step's contract, and their defaults.
 
 A step says it with a method or a field of its own; this module answers for the steps that say nothing. It
 knows contracts alone: nothing here, and nothing that calls it, asks which class a step is.
@@ -11,6 +11,9 @@ import math
 from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias
 
+from raypipe.core import plugins
+from raypipe.core.errors import ConfError
+from raypipe.core.plugins import Plugin
 from raypipe.core.protocols import Bound, CorpusBound, CorpusStep, GraphRef, Model, Reach, Step
 from raypipe.core.records import Question, SourceKind
 
@@ -18,6 +21,22 @@ Table: TypeAlias = Literal["texts", "passages", "vectors"]
 """What the corpus half fills, one after the other."""
 
 RANKING = frozenset({"hits", "order"})
+
+
+def step_class(path: str) -> tuple[type[Any], Plugin]:
+    """The step that a path names: `mypkg.steps:Shout`. Raises ConfError for what is no step."""
+    cls, plugin = plugins.load(path, "a step")
+    if not isinstance(cls, type) or not dataclasses.is_dataclass(cls) or not _frozen(cls):
+        raise ConfError(f"{path}: expected a step, a frozen dataclass; found {cls!r:.80}")
+    if not isinstance(getattr(cls, "version", None), int):
+        raise ConfError(f"{path}: expected `version: ClassVar[int] = 1` in the class, found none")
+    if lacking := [n for n in ("reads", "writes", "open") if not callable(getattr(cls, n, None))]:
+        raise ConfError(f"{path}: expected a step with reads, writes and open; it has no {lacking[0]}")
+    return cls, plugin
+
+
+def _frozen(cls: Any) -> bool:
+    return bool(cls.__dataclass_params__.frozen)
 
 
 def bound_of(step: Step, question: Question, reach: Reach) -> Bound:

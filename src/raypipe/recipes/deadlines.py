@@ -38,7 +38,7 @@ Clock: TypeAlias = Callable[[], float]
 
 @dataclass(frozen=True, slots=True)
 class DegradePolicy:
-    """What an endpoint does beyond leaving stages out. A job has no such rules: it asks the row again."""
+    """An endpoint's rules beyond omitting stages. A job has none: the next run answers the row again."""
 
     fallback: Step | None = None  # answers from the ranking where a reply that could be the answer is owed
 
@@ -107,7 +107,7 @@ async def _all(stage: Stage[Step], ask: Ask, questions: list[Question]) -> list[
 
 
 def omitted(stage: Stage[Step], question: Question, reason: str, detail: str) -> Question:
-    """The question as it came to the stage, with the stage named and its replies owed."""
+    """The unchanged question, with the stage in `degraded` and its missing replies as faults."""
     fault = Fault(stage.name, reason, detail, transient=True)
     owed = dict.fromkeys(_replies(stage), Reply("", FAULT, fault=fault))
     return replace(
@@ -119,7 +119,7 @@ def omitted(stage: Stage[Step], question: Question, reason: str, detail: str) ->
 
 
 def _spared(stage: Stage[Step], before: Question, after: Question) -> Question:
-    """A transient fault that the stage itself put on the row, as if the stage had been left out."""
+    """A transient fault that the stage itself put on the row, as if the stage had been omitted."""
     fresh = after.faults[len(before.faults) :]
     if after.degraded != before.degraded or not any(f.transient for f in fresh):
         return after
@@ -128,14 +128,14 @@ def _spared(stage: Stage[Step], before: Question, after: Question) -> Question:
 
 
 def goes_on(question: Question) -> bool:
-    """True if no fault keeps the question from later stages: those of stages that were left out do not."""
+    """True if no fault keeps the question from later stages: those of omitted stages do not."""
     return all(f.transient and f.step in question.degraded for f in question.faults)
 
 
 def decided(
     stage: Stage[Step], ask: Ask, kit: Kit, before: Sequence[Stage[Step]], rules: DegradePolicy | None
 ) -> Ask:
-    """The decision, which no deadline leaves out. A question that lost stages and has no answer is answered
+    """The decision, which no deadline omits. A question that lost stages and has no answer is answered
     by the fallback, else "i don't know"."""
     prefer = {r.removeprefix("replies.") for r in stage.step.reads()}
     owing = {s.name for s in before if prefer & set(_replies(s))}

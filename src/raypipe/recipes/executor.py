@@ -15,6 +15,7 @@ from typing import Any, TypeAlias, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from raypipe.core.arrow import SPANS
 from raypipe.core.errors import RaypipeError
 from raypipe.core.protocols import Ask, Build, CorpusStep, Kit, Model, Step
 from raypipe.core.records import SKIPPED_REPLY, Question
@@ -203,12 +204,11 @@ class CorpusExecutor:
         texts = await self.texts(sources)
         chunks = await self.passages(texts)
         vectors = {m.name: await self.vectors(chunks, m) for m in self._recipe.embedders()}
-        spans = ["source", "start", "end", "parent_start", "parent_end"]
         faults = [_faults(t) for t in (chunks, *vectors.values())]
         return CorpusTables(
             fine(texts),
-            fine(chunks).select(spans),
-            {name: fine(t).select([*spans, "vector"]) for name, t in vectors.items()},
+            fine(chunks).select(SPANS),
+            {name: fine(t).select([*SPANS, "vector"]) for name, t in vectors.items()},
             _distinct(pa.concat_tables(faults)),
         )
 

@@ -1,4 +1,4 @@
-"""A recipe: one system as data. Two lists of frozen steps, their gates, and the digests that name them.
+"""A recipe: a system as data, two lists of frozen steps with their gates and digests.
 
 *What* is computed stands here and nowhere else. Batch sizes, actors, GPUs, paths and addresses are not here:
 they stand in the cluster file and change nothing in a digest.
@@ -7,19 +7,20 @@ they stand in the cluster file and change nothing in a digest.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Generic, TypeVar, get_args
+from typing import Any, Generic, TypeAlias, TypeVar, get_args
 
 from raypipe.core import config
 from raypipe.core.config import Resolve, Where, did_you_mean
 from raypipe.core.digests import stable
 from raypipe.core.errors import ConfError
+from raypipe.core.plugins import Plugin, is_path
 from raypipe.core.protocols import CorpusStep, GraphRef, Model, Step
 from raypipe.core.records import Question, SourceKind, digest
-from raypipe.recipes.contract import decides, embedder_of, named_by, source_kinds, table_of
+from raypipe.recipes.contract import decides, embedder_of, named_by, source_kinds, step_class, table_of
 from raypipe.steps.bm25 import Bm25
 from raypipe.steps.decide import Decide
 from raypipe.steps.demote import Demote
@@ -38,6 +39,7 @@ from raypipe.steps.rerank import Rerank
 from raypipe.steps.shortlist import Shortlist
 from raypipe.steps.split import Split
 from raypipe.steps.tokenize import Tokenize
+from raypipe.text.prompt import ByLabel
 
 CORPUS_STEPS: Mapping[str, type[CorpusStep]] = MappingProxyType(
     {"parse": Parse, "tokenize": Tokenize, "split": Split, "embed": Embed}
@@ -66,6 +68,8 @@ GIVEN = frozenset({"text", "body", "asked_at", "citations"})
 """What a question has before the first step."""
 
 S = TypeVar("S")
+Labels: TypeAlias = tuple[str, ...] | ByLabel[tuple[str, ...]]
+"""Labels of a reply that a gate lets in: one list, or one for each label of another reply."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,19 +78,36 @@ class Stage(Generic[S]):
 
     name: str  # the verb; with its `into` where that says more: "fuse:final"
     step: S
-    when: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # reply -> labels let in
+    when: Mapping[str, Labels] = field(default_factory=dict)  # reply -> labels let in
+    plugin: Plugin | None = None  # where the step's class comes from; None: raypipe ships it
+    written: str = ""  # digest that a manifest has of the stage, if its class was not imported
+
+    def kind(self) -> str:
+        """What names the class of its step: its name, or its path if it comes from outside."""
+        return type(self.step).__name__ if self.plugin is None else self.plugin.path
 
     def digest(self) -> str:
-        """Names everything that decides what this stage puts out: class, version, fields and gate."""
+        """Names everything that decides what this stage puts out: class, version, fields and gate, and the
+        source of a class from outside."""
+        if self.written:
+            return self.written
         step: Any = self.step
         fields = {f.name: getattr(step, f.name) for f in dataclasses.fields(step)}
-        return digest(type(step).__name__, stable(step.version), stable(fields), stable(dict(self.when)))
+        source = () if self.plugin is None else (self.plugin.source,)
+        return digest(self.kind(), stable(step.version), stable(fields), stable(dict(self.when)), *source)
 
     def admits(self, question: Question) -> bool:
         """True if every reply that the gate names has a label in its list."""
         return all(
-            r in question.replies and question.replies[r].label in labels for r, labels in self.when.items()
+            r in question.replies
+            and question.replies[r].label in (x.of(question) if isinstance(x, ByLabel) else x)
+            for r, x in self.when.items()
         )
+
+    def gate_reads(self) -> frozenset[str]:
+        """The replies that the gate looks at."""
+        tables = [x.reads() for x in self.when.values() if isinstance(x, ByLabel)]
+        return frozenset(f"replies.{r}" for r in self.when).union(*tables)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +178,7 @@ def ranking_of(recipe: Recipe) -> Recipe:
             continue
         needed |= stage.step.reads()
         if not ranks:
-            needed |= {f"replies.{r}" for r in stage.when}
+            needed |= stage.gate_reads()
         kept.insert(0, stage)
     if not any(w.startswith(RANKING) for s in kept for w in s.step.writes()):
         raise ConfError(f"recipe {recipe.name!r} has no step that ranks passages")
@@ -167,16 +188,49 @@ def ranking_of(recipe: Recipe) -> Recipe:
 
 def _ungated(stage: Stage[Step], said: set[str]) -> Stage[Step]:
     """The stage with the gates alone whose replies are still made."""
-    when = {r: labels for r, labels in stage.when.items() if f"replies.{r}" in said}
+    gates = {r: replace(stage, when={r: labels}) for r, labels in stage.when.items()}
+    when = {r: stage.when[r] for r, gate in gates.items() if gate.gate_reads() <= said}
     return replace(stage, when=MappingProxyType(when))
 
 
-def load(path: Path, resolve: Resolve) -> Recipe:
-    """The recipe in a YAML file. `resolve` turns what steps name (models, fitted numbers) into values.
+def load(path: Path, resolve: Resolve, find: Callable[[str], Path] | None = None) -> Recipe:
+    """The recipe in a YAML file. `resolve` turns what steps name (models, fitted numbers) into values;
+    `find` gives the file of a recipe that this one is a variant of, None: one in the same folder.
 
     Raises ConfError with file, path inside it, what was expected and what was found.
     """
-    return from_tree(path.stem, config.read_yaml(path), Where(str(path)), resolve)
+    tree, where = config.read_yaml(path), Where(str(path))
+    if "like" in tree:
+        tree = _variant(tree, where, find or (lambda name: path.with_name(f"{name}.yaml")))
+    return from_tree(path.stem, tree, where, resolve)
+
+
+def _variant(tree: Mapping[str, Any], where: Where, find: Callable[[str], Path]) -> dict[str, Any]:
+    """The tree of the recipe that a variant is like, with the fields that it sets, named stage.field."""
+    for key in tree:
+        if key not in ("about", "like", "set"):
+            raise where.error(
+                f"unknown field {key!r} of a variant; {did_you_mean(str(key), ('about', 'like', 'set'))}"
+            )
+    if not isinstance(tree["like"], str) or not isinstance(tree.get("set"), dict):
+        raise where.error("expected like, the name of a recipe, and set, a mapping of stage.field")
+    whole = config.read_yaml(find(tree["like"]))
+    if "like" in whole:
+        raise where.at("like").error(f"{tree['like']!r} is a variant itself; expected a whole recipe")
+    stages: dict[str, dict[str, Any]] = {}
+    for half, table in (("corpus", CORPUS_STEPS), ("question", QUESTION_STEPS)):
+        whole[half] = [dict(i) if isinstance(i, dict) else {i: {}} for i in whole.get(half, [])]
+        for item in whole[half]:
+            (verb, fields), *_ = item.items()
+            item[verb] = dict(fields or {})
+            _, plugin = _class(verb, table, where.at("like"))
+            stages[_stage_name(verb if plugin is None else plugin.name, item[verb], stages)] = item[verb]
+    for name, value in tree["set"].items():
+        stage, _, field_name = str(name).rpartition(".")
+        if stage not in stages:
+            raise where.at("set").error(f"{name!r}: no stage {stage!r}; {did_you_mean(stage, stages)}")
+        stages[stage][field_name] = value
+    return {**whole, "about": tree.get("about", whole.get("about", ""))}
 
 
 def from_tree(name: str, tree: Mapping[str, Any], where: Where, resolve: Resolve) -> Recipe:
@@ -211,31 +265,55 @@ def _stages(
                 f"expected one step, as `- verb: {{field: value}}`, found {config.kind_of(item)}"
             )
         (verb, fields), *_ = item.items()
-        if verb not in table:
-            raise here.error(f"unknown step {verb!r}; {did_you_mean(str(verb), table)}")
+        cls, plugin = _class(verb, table, here)
         fields = dict(fields or {})
         when = _gate(fields.pop("when", {}), here.at(verb).at("when"))
-        step = config.build(table[verb], fields, here.at(verb), resolve)
-        stages.append(Stage(_stage_name(verb, fields, stages), step, when))
+        step = config.build(cls, fields, here.at(verb), resolve)
+        name = _stage_name(verb if plugin is None else plugin.name, fields, {s.name for s in stages})
+        stages.append(Stage(name, step, when, plugin))
     return tuple(stages)
 
 
-def _stage_name(verb: str, fields: Mapping[str, Any], before: Sequence[Stage[Any]]) -> str:
+def _class(verb: Any, table: Mapping[str, type[Any]], where: Where) -> tuple[type[Any], Plugin | None]:
+    """The class of a verb of the table, or of one from outside."""
+    if is_path(verb):
+        try:
+            return step_class(verb)
+        except ConfError as e:
+            raise where.error(str(e)) from e
+    if verb not in table:
+        raise where.error(f"unknown step {verb!r}; {did_you_mean(str(verb), table)}")
+    return table[verb], None
+
+
+def _stage_name(verb: str, fields: Mapping[str, Any], taken: Collection[str]) -> str:
     into = fields.get("into", verb)
     name = verb if into == verb else f"{verb}:{into}"
-    taken = {s.name for s in before}
     return name if name not in taken else next(n for i in range(2, 99) if (n := f"{name}#{i}") not in taken)
 
 
-def _gate(tree: Any, where: Where) -> Mapping[str, tuple[str, ...]]:
+def _gate(tree: Any, where: Where) -> Mapping[str, Labels]:
     if not isinstance(tree, dict):
         raise where.error(
             f"expected a mapping of reply names to lists of labels, found {config.kind_of(tree)}"
         )
-    for reply, labels in tree.items():
-        if not isinstance(labels, list) or not all(isinstance(x, str) for x in labels):
-            raise where.at(reply).error(f"expected a list of labels, found {config.kind_of(labels)}")
-    return MappingProxyType({reply: tuple(labels) for reply, labels in tree.items()})
+    return MappingProxyType({reply: _let_in(labels, where.at(reply)) for reply, labels in tree.items()})
+
+
+def _let_in(tree: Any, where: Where) -> Labels:
+    """A list of labels, or `{by: REPLY, LABEL: list, ..., else: list}`."""
+    if not isinstance(tree, dict):
+        return _labels(tree, where)
+    if not isinstance(tree.get("by"), str) or "else" not in tree:
+        raise where.error("expected a list of labels, or a table of such lists with `by` and `else`")
+    table = {k: _labels(v, where.at(k)) for k, v in tree.items() if k not in ("by", "else")}
+    return ByLabel(_labels(tree["else"], where.at("else")), tree["by"], table)
+
+
+def _labels(tree: Any, where: Where) -> tuple[str, ...]:
+    if not isinstance(tree, list) or not all(isinstance(x, str) for x in tree):
+        raise where.error(f"expected a list of labels, found {config.kind_of(tree)}")
+    return tuple(tree)
 
 
 def _check(recipe: Recipe, where: Where) -> None:
@@ -249,15 +327,35 @@ def _check(recipe: Recipe, where: Where) -> None:
     known = GIVEN | {f"index.{c}" for c in columns}
     for i, q in enumerate(recipe.question):
         here = where.at("question").at(i)
-        _check_reads(q, q.step.reads() | {f"replies.{r}" for r in q.when}, known, here)
+        _check_reads(q, q.step.reads() | q.gate_reads(), known, here)
         if "index.vector" in q.step.reads() and (model := _embedder(q, here)) not in recipe.embedders():
             embedded = ", ".join(m.name for m in recipe.embedders()) or "nothing"
             raise here.error(
                 f"{q.name} searches vectors of {model.name!r}; the corpus half embeds {embedded}"
             )
         known |= q.step.writes()
+    _check_pools(recipe, where)
     if not recipe.question or not decides(recipe.question[-1].step):
         raise where.at("question").error("the last step must be decide: it says which reply is the answer")
+
+
+def _check_pools(recipe: Recipe, where: Where) -> None:
+    """A pool holds at least what is looked for in it: WeKnow's K >= M + N. Raises ConfError for a smaller."""
+    searches = [(i, s) for i, s in enumerate(recipe.question) if getattr(s.step, "among", ())]
+    for i, pool in enumerate(recipe.question):
+        name: str | None = getattr(pool.step, "into", None)
+        inside = [(j, s) for j, s in searches if j > i and name in getattr(s.step, "among", ())]
+        wanted = sum(getattr(s.step, "top", 0) for _, s in inside)
+        if inside and (kept := getattr(pool.step, "top", wanted)) < wanted:
+            names = " and ".join(s.name for _, s in inside)
+            raise (
+                where.at("question")
+                .at(i)
+                .error(
+                    f"{pool.name} keeps {kept} passages and {names} look for {wanted} among them; "
+                    f"expected top: {wanted} or more"
+                )
+            )
 
 
 def _embedder(stage: Stage[Any], where: Where) -> Model:

@@ -1,4 +1,4 @@
-"""What a recipe names instead of spelling out, found: models, prompts, grammars, schemas, fitted numbers.
+"""Resolves the names in a recipe: models, prompts, grammars, schemas, fitted numbers.
 
 Knows where such things lie in the folders of conf. What a step gets is the value, never the name: a prompt's
 text, a model's identity, a grammar's bytes. So a file can move, and a word in it cannot change unnoticed.
@@ -84,7 +84,7 @@ def _find(files: Conf, kind: str, name: str, suffix: str) -> Path:
 
 
 def _named(value: Any, where: Where, what: str, find: Callable[[str], T]) -> T:
-    """What a name in a file stands for, its errors at that place."""
+    """The value that a name in a file refers to; errors name that place in the file."""
     if not isinstance(value, str):
         raise where.error(f"expected the name of {what}, found {config.kind_of(value)}")
     try:

@@ -2,7 +2,8 @@
 
 A release is opened from this, so that neither the configuration folders nor their present content matter.
 Knows dataclasses and the table of steps; reads no file. Only classes that a field of a step can hold are ever
-made from JSON, and what comes back must have the digest that was written down.
+made from JSON, and what comes back must have the digest that was written down. A step from outside is
+imported to be run (`from_plain`) and not to be read about (`description`).
 """
 
 from __future__ import annotations
@@ -10,12 +11,15 @@ from __future__ import annotations
 import dataclasses
 import functools
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
 from raypipe.core.errors import ConfError
-from raypipe.core.protocols import GraphRef
+from raypipe.core.plugins import Plugin
+from raypipe.core.protocols import GraphRef, Kit
+from raypipe.recipes.contract import step_class
 from raypipe.recipes.recipe import STEPS, Recipe, Stage
 
 _CLASS, _TUPLE, _MAP = "is", "tuple", "map"
@@ -33,9 +37,20 @@ def to_plain(recipe: Recipe) -> dict[str, Any]:
 
 
 def from_plain(tree: Mapping[str, Any]) -> Recipe:
-    """The recipe that `to_plain` wrote. Raises ConfError where this raypipe computes something else by it."""
+    """The recipe that `to_plain` wrote, ready to run: steps from outside are imported. Raises ConfError where
+    this raypipe, or the source of such a step as it is now, computes something else by it."""
+    return _recipe(tree, imported=True)
+
+
+def description(tree: Mapping[str, Any]) -> Recipe:
+    """The recipe that `to_plain` wrote, to be read and not run: nothing from outside is imported. Raises as
+    `from_plain`, except that a step from outside is taken for what was written down."""
+    return _recipe(tree, imported=False)
+
+
+def _recipe(tree: Mapping[str, Any], imported: bool) -> Recipe:
     try:
-        halves = [tuple(_opened(s) for s in tree[half]) for half in ("corpus", "question")]
+        halves = [tuple(_opened(s, imported) for s in tree[half]) for half in ("corpus", "question")]
         recipe = Recipe(tree["name"], tree["about"], *halves)
     except (KeyError, TypeError, ValueError) as e:
         raise ConfError(f"recipe {tree.get('name')!r} was written by another raypipe: {e}. {_MEND}") from e
@@ -50,36 +65,100 @@ def from_plain(tree: Mapping[str, Any]) -> Recipe:
 _MEND = "Use the raypipe that made it, or run eval and promote again"
 
 
+@dataclass(frozen=True, slots=True)
+class UnopenedStep:
+    """A step from outside as a manifest has it: what it declares and holds. It cannot be run."""
+
+    version: int
+    declared: tuple[frozenset[str], frozenset[str]]  # what it reads, what it writes
+    fields: Mapping[str, Any]  # a class of its own among the values is a mapping
+
+    @property
+    def kinds(self) -> Any:
+        """Of sources, where it is a corpus step that names them."""
+        return self.fields.get("kinds")
+
+    def reads(self) -> frozenset[str]:
+        return self.declared[0]
+
+    def writes(self) -> frozenset[str]:
+        return self.declared[1]
+
+    def open(self, kit: Kit) -> Any:
+        raise ConfError("a step from outside was read from a manifest and not imported: it cannot be run")
+
+
 def _stage(stage: Stage[Any]) -> dict[str, Any]:
-    return {"name": stage.name, "step": _plain(stage.step), "when": _plain(dict(stage.when))}
+    own: dict[str, type[Any]] = {}
+    tree: dict[str, Any] = {"name": stage.name}
+    if (plugin := stage.plugin) is not None:
+        if stage.written:
+            raise TypeError(f"stage {stage.name} was read from a manifest and not imported")
+        own = _own_classes(type(stage.step), plugin)
+        tree["plugin"] = {
+            "path": plugin.path,
+            "source": plugin.source,
+            "digest": stage.digest(),
+            "version": stage.step.version,
+            "reads": sorted(stage.step.reads()),
+            "writes": sorted(stage.step.writes()),
+        }
+    names = {cls: name for name, cls in {**classes(), **own}.items()}
+    return {**tree, "step": _plain(stage.step, names), "when": _plain(dict(stage.when), names)}
 
 
-def _opened(tree: Mapping[str, Any]) -> Stage[Any]:
-    return Stage(tree["name"], _value(tree["step"]), _value(tree["when"]))
+def _opened(tree: Mapping[str, Any], imported: bool) -> Stage[Any]:
+    name, when = tree["name"], _value(tree["when"], classes())
+    if "plugin" not in tree:
+        return Stage(name, _value(tree["step"], classes()), when)
+    of = tree["plugin"]
+    plugin = Plugin(of["path"], of["source"])
+    if imported:
+        cls, now = step_class(plugin.path)
+        if now != plugin:
+            raise ConfError(
+                f"stage {name}: the source of {plugin.path} is not what it was ({plugin.source[:8]}, now "
+                f"{now.source[:8]}). Put that source back, or run eval and promote again"
+            )
+        return Stage(name, _value(tree["step"], {**classes(), **_own_classes(cls, plugin)}), when, plugin)
+    fields = {n: _value(v, classes(), lenient=True) for n, v in tree["step"].items() if n != _CLASS}
+    declared = frozenset(of["reads"]), frozenset(of["writes"])
+    return Stage(name, UnopenedStep(of["version"], declared, fields), when, plugin, of["digest"])
 
 
-def _plain(value: Any) -> Any:
+def _own_classes(cls: type[Any], plugin: Plugin) -> dict[str, type[Any]]:
+    """The classes that a step from outside is and that its fields are declared to hold, by path; those of
+    raypipe are not among them."""
+    ours = set(classes().values())
+    found = [c for c in _reachable([cls]) if c not in ours]
+    return {plugin.path if c is cls else f"{c.__module__}:{c.__qualname__}": c for c in found}
+
+
+def _plain(value: Any, names: Mapping[type[Any], str]) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, tuple):
-        return {_TUPLE: [_plain(v) for v in value]}
+        return {_TUPLE: [_plain(v, names) for v in value]}
     if isinstance(value, Mapping):
-        return {_MAP: [[_plain(k), _plain(v)] for k, v in value.items()]}
-    name = type(value).__name__
-    if name not in classes():
-        raise TypeError(f"{name} is no class that a field of a step is declared to hold")
-    return {_CLASS: name, **{f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}}
+        return {_MAP: [[_plain(k, names), _plain(v, names)] for k, v in value.items()]}
+    if type(value) not in names:
+        raise TypeError(f"{type(value).__name__} is no class that a field of a step is declared to hold")
+    fields = {f.name: _plain(getattr(value, f.name), names) for f in dataclasses.fields(value)}
+    return {_CLASS: names[type(value)], **fields}
 
 
-def _value(tree: Any) -> Any:
+def _value(tree: Any, known: Mapping[str, type[Any]], lenient: bool = False) -> Any:
+    """`lenient`: an object of a class that is not known becomes a mapping of its fields."""
     if not isinstance(tree, dict):
         return tree
     if _TUPLE in tree:
-        return tuple(_value(v) for v in tree[_TUPLE])
+        return tuple(_value(v, known, lenient) for v in tree[_TUPLE])
     if _MAP in tree:
-        return MappingProxyType({_value(k): _value(v) for k, v in tree[_MAP]})
-    fields = {name: _value(v) for name, v in tree.items() if name != _CLASS}
-    return classes()[tree[_CLASS]](**fields)
+        return MappingProxyType({_value(k, known): _value(v, known, lenient) for k, v in tree[_MAP]})
+    fields = {name: _value(v, known, lenient) for name, v in tree.items() if name != _CLASS}
+    if lenient and tree[_CLASS] not in known:
+        return MappingProxyType(fields)
+    return known[tree[_CLASS]](**fields)
 
 
 def graph_versions(tree: Any) -> set[str]:
@@ -96,14 +175,21 @@ def graph_versions(tree: Any) -> set[str]:
 def classes() -> Mapping[str, type[Any]]:
     """Every dataclass that a recipe can hold, by name: the steps and what their fields are declared to be."""
     found: dict[str, type[Any]] = {}
-    waiting: list[Any] = list(STEPS.values())
+    for cls in _reachable(STEPS.values()):
+        if cls.__name__ in found:
+            raise TypeError(f"two classes of fields are called {cls.__name__}")
+        found[cls.__name__] = cls
+    return MappingProxyType(found)
+
+
+def _reachable(steps: Iterable[type[Any]]) -> list[type[Any]]:
+    """These dataclasses, and those that their fields are declared to hold."""
+    found: list[type[Any]] = []
+    waiting: list[Any] = list(steps)
     while waiting:
         hint = waiting.pop()
         waiting += [*typing.get_args(hint), *([o] if (o := typing.get_origin(hint)) else [])]
-        if not (isinstance(hint, type) and dataclasses.is_dataclass(hint)) or hint in found.values():
-            continue
-        if hint.__name__ in found:
-            raise TypeError(f"two classes of fields are called {hint.__name__}")
-        found[hint.__name__] = hint
-        waiting += typing.get_type_hints(hint).values()
-    return MappingProxyType(found)
+        if isinstance(hint, type) and dataclasses.is_dataclass(hint) and hint not in found:
+            found.append(hint)
+            waiting += typing.get_type_hints(hint).values()
+    return found

@@ -1,4 +1,4 @@
-"""Scores and reports as tables on a console. Text from data is shown as it is, never read as markup."""
+"""Scores and reports as tables on a console. Text from data is printed as it is, never read as markup."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from rich.text import Text
 
 from raypipe.metrics.ranking import MAP_CUT_20_MIN, MEASURES
 from raypipe.report.page import seconds, share, signed, told_apart
-from raypipe.report.report import Outputs
+from raypipe.report.report import RunFolder
 
 
-def print_report(console: Console, report: Mapping[str, Any], outputs: Outputs) -> None:
+def print_report(console: Console, report: Mapping[str, Any], folder: RunFolder) -> None:
     """A run (`report.to_json`): scores, steps, faults, and where its files are."""
     console.print(Text(f"{report['recipe']}, run {report['run']}, {seconds(report['seconds'])}", "bold"))
     pages = f"{report['distinct_pages']} distinct pages ({report['empty_pages']} empty)"
     inputs = f"{report['questions']} questions, {report['citations']} citations, {pages}"
     console.print(Text(f"{inputs}, {report['chunks']} chunks"))
     if report["parser_fallbacks"]:
-        console.print(Text(f"{report['parser_fallbacks']} pages were left to the reference parser"))
+        console.print(Text(f"{report['parser_fallbacks']} pages were parsed by the reference parser"))
     _normalized(console, report["normalized"])
     _scores(console, report)
     if cut := report["answer_cut"]:
@@ -46,36 +46,36 @@ def print_report(console: Console, report: Mapping[str, Any], outputs: Outputs) 
     for name, cost in _costs(report):
         console.print(Text(f"{name}: {cost}"))
     if report["faults_by_reason"]:
-        faults = grid("rows that could not be done", "reason", "asked again", "rows")
+        faults = grid("failed rows", "reason", "tried again", "rows")
         for f in report["faults_by_reason"]:
             again = "yes" if f["transient"] else "no"
             faults.add_row(Text(f["step"]), Text(f["reason"]), again, str(f["rows"]))
         console.print(faults)
-    for path in (outputs.report, outputs.predictions, outputs.page):
+    for path in (folder.report, folder.predictions, folder.page):
         console.print(Text(str(path)), soft_wrap=True)
 
 
 def print_losses(console: Console, found: Mapping[str, Any]) -> None:
-    """What became of the rows of a run, and each that could not be done (`dead_letters.DeadLetters`)."""
-    table = grid("rows", "in all", "done", "dead letters", "to do")
+    """Counts of the rows of a run, and each failed row (`evaluation.dead_letters.DeadLetters`)."""
+    table = grid("rows", "total", "done", "failed", "pending")
     for t in found["rows"]:
         table.add_row(t["kind"], *(str(t[k]) for k in ("rows", "done", "failed", "pending")))
     console.print(table)
     for x in found["faults"]:
-        again = "tried again by the next run" if x["transient"] else "given up"
-        tries = f"{x['attempts']} attempt{'s' if x['attempts'] != 1 else ''}"
-        console.print(Text(f"{x['id']}: {x['step']}, {x['reason']}; {tries}, {again}"), soft_wrap=True)
+        tries = f"after {x['attempts']} attempt{'s' if x['attempts'] != 1 else ''}"
+        state = "pending" if x["transient"] else "failed permanently"
+        console.print(Text(f"{x['id']}: {x['step']}, {x['reason']}; {state} {tries}"), soft_wrap=True)
         console.print(Text(f"  {x['detail']}"), soft_wrap=True)
 
 
 def resumed(report: Mapping[str, Any]) -> str:
-    """What of a report's work was done before."""
+    """What earlier attempts of the run computed."""
     asked = ", ".join(f"{s['step']} {s['resumed']}" for s in report["steps"] if s["resumed"])
-    return f"resumed: an attempt that was stopped did {report['resumed']} parts; of what was asked: {asked}"
+    return f"resumed: earlier attempts finished {report['resumed']} tasks; they computed: {asked}"
 
 
 def _costs(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """What each language model was asked and cost, where any was."""
+    """Calls and tokens of each language model."""
     for s in report["steps"]:
         if s["prompt_tokens"] or s["generated_tokens"]:
             yield s["step"], _tokens(s)
@@ -83,9 +83,9 @@ def _costs(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         said = f"{judge['model']}, {judge['computed']} computed, {judge['cached']} cached"
         lost = f"{judge['unreadable']} unreadable, {judge['no_reply']} without a reply"
         yield "judge", f"{said}, {lost}; {_tokens(judge)}"
-    if planted := report["prompt_injection"]:
-        said = f"{planted['followed']} of {planted['exposed']} reached the answer"
-        yield "orders planted in pages", said if planted["exposed"] else "none in this evidence"
+    if injected := report["prompt_injection"]:
+        said = f"{injected['followed']} of {injected['exposed']} were followed"
+        yield "Prompt injection", f"{said}." if injected["exposed"] else "none found."
 
 
 def _tokens(cost: Mapping[str, Any]) -> str:
@@ -95,13 +95,13 @@ def _tokens(cost: Mapping[str, Any]) -> str:
 
 
 def print_crag(console: Console, found: Mapping[str, Any]) -> None:
-    """What `metrics.files.score_crag_file` found."""
+    """Scores of a file (`metrics.files.score_crag_file`)."""
     _normalized(console, found["normalized"])
     _scores(console, {**found, "slices": []})
 
 
 def print_ranking(console: Console, found: Mapping[str, Any]) -> None:
-    """What `metrics.files.score_ranking_files` found."""
+    """Measures of a ranking (`metrics.files.score_ranking_files`)."""
     names = (*MEASURES, MAP_CUT_20_MIN)
     table = grid("measure", "mean")
     for name in names:
@@ -132,7 +132,7 @@ def grid(*columns: str) -> Table:
 def _normalized(console: Console, normalized: Mapping[str, int]) -> None:
     if normalized:
         listed = ", ".join(f"{what} {n}" for what, n in normalized.items())
-        console.print(Text(f"put right on the way in: {listed}"))
+        console.print(Text(f"normalized input: {listed}"))
 
 
 def _scores(console: Console, found: Mapping[str, Any]) -> None:
@@ -157,3 +157,25 @@ def _scores(console: Console, found: Mapping[str, Any]) -> None:
         rest = f"whatever a judge says, the score over all {found['total']} is"
         console.print(Text("Unscored questions need a judge (--judge MODEL) or could not be done:"))
         console.print(Text(f"{rest} between {signed(low)} and {signed(high)}."))
+
+
+LOCKS = {
+    "same": "puts out what is locked in {}",
+    "none": "not locked; --lock writes its line in {}",
+    "written": "locked in {}",
+    "moved": "puts out something else than {} has for its version: raise the version, then --lock",
+}
+
+
+def print_step_check(console: Console, found: Mapping[str, Any]) -> None:
+    """Which laws a step keeps, what it declares, and how it compares with its lock."""
+    console.print(Text(f"{found['step']}, a {found['half']} step, version {found['version']}", "bold"))
+    shown = grid("law", "holds", "found")
+    for c in found["laws"]:
+        shown.add_row(c["law"], "yes" if c["holds"] else "no", Text(c["detail"]))
+    console.print(shown)
+    for what in ("reads", "writes"):
+        console.print(Text(f"{what}: {', '.join(found[what]) or 'nothing'}"), soft_wrap=True)
+    if not found["bounded"]:
+        console.print("bound: none, so a plan cannot say how many calls it makes")
+    console.print(Text(f"lock: {LOCKS[found['lock']].format(found['lock_file'])}"), soft_wrap=True)

@@ -78,13 +78,13 @@ def render(report: Mapping[str, Any], results: Sequence[QuestionResult]) -> str:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    slices, left_out = told_apart(report["slices"])
+    slices, omitted = told_apart(report["slices"])
     env.filters.update(signed=signed, share=share, seconds=seconds, linkable=linkable)
     text = resources.files("raypipe.report").joinpath("page.html").read_text(encoding="utf-8")
     return env.from_string(text).render(
         r=report,
         slices=slices,
-        left_out=left_out,
+        omitted=omitted,
         results=results,
         plot=plot,
         segments=plot.segments(report),

@@ -1,4 +1,4 @@
-"""Plans, stories of rows and changes on a console. Knows what the commands print as JSON."""
+"""Plans, explanations of rows and changes on a console. Knows what the commands print as JSON."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from raypipe.report.page import seconds
 
 
 def print_plan(console: Console, plan: Mapping[str, Any]) -> None:
-    """What an eval may have to ask, and why. Seconds are those of all processes together."""
+    """The calls of an eval, and the reason for each. Seconds are those of all processes together."""
     steps = plan["steps"]
     guessed = not all(_sure(s) for s in steps)
     tokens = any(s["estimate"]["tokens"][1] != 0 for s in steps)
@@ -31,12 +31,12 @@ def print_plan(console: Console, plan: Mapping[str, Any]) -> None:
     said = "calls: not known" if most is None else f"{_bound(most, not guessed)} calls"
     if guessed and all(s["estimate"]["calls"] is not None for s in steps):
         calls = [sum(s["estimate"]["calls"][i] for s in steps) for i in (0, 1)]
-        said += f", {_counts(calls)} by what earlier runs asked"
+        said += f", {_counts(calls)} expected from earlier runs"
     console.print(Text(f"{said}; {_megabytes(plan)} more in the store, texts not counted"), soft_wrap=True)
 
 
 def _sure(step: Mapping[str, Any]) -> bool:
-    """Whether the calls that a step may make are those that it will make."""
+    """Whether the bound of a step is the number of calls that it will make."""
     return bool(step["exact"] or step["max_calls"] == 0)
 
 
@@ -55,7 +55,7 @@ def _total(numbers: Sequence[float | None]) -> Any:
 
 
 def _guess(step: Mapping[str, Any]) -> str:
-    """Calls by what earlier runs asked, and how many runs these were; nothing where they are known."""
+    """Calls expected from earlier runs, and the number of these runs; nothing where they are exact."""
     calls, runs = step["estimate"]["calls"], step["estimate"]["runs"]
     if _sure(step):
         return ""
@@ -73,7 +73,7 @@ def _megabytes(plan: Mapping[str, Any]) -> str:
 
 
 def print_placement(console: Console, placement: Mapping[str, Any]) -> None:
-    """Which pool runs where, what memory it takes there, and what is expected to take the longest."""
+    """Where each pool runs, the memory it takes there, and the expected bottleneck."""
     console.print(Text(f"on {placement['cluster']} ({placement['about']}):"))
     for p in placement["pools"]:
         held = f"{p['cpus']:g} CPU" + (f" and {p['device']}" if p["gpus"] else "")
@@ -82,18 +82,18 @@ def print_placement(console: Console, placement: Mapping[str, Any]) -> None:
         console.print(Text(f"  {p['name']}: {p['actors']} x {held}{memory}{note}"), soft_wrap=True)
     slowest = placement["bottleneck"]
     if slowest is None:
-        console.print(Text("what takes the longest is not known: nothing to do, or no run measured it here"))
+        console.print(Text("bottleneck: not known; nothing is missing, or no run measured it here"))
         return
     where, took = slowest["pool"], seconds(slowest["seconds"])
     said = f"{slowest['stage']} in {where}, at most {took}, {slowest['share']:.0%} of the clock"
-    console.print(Text(f"what takes the longest: {said}"), soft_wrap=True)
+    console.print(Text(f"bottleneck: {said}"), soft_wrap=True)
 
 
 STATES = {
-    "reused": "answered before this run; nothing was asked for it",
+    "reused": "answered before this run; nothing was computed for it",
     "computed": "answered by this run",
-    "fault": "could not be done",
-    "missing": "was not reached",
+    "fault": "failed",
+    "missing": "not reached",
 }
 
 
@@ -113,9 +113,9 @@ def print_story(console: Console, story: Mapping[str, Any]) -> None:
             continue
         console.print(Text(f"  {mark}{name}: {value}"), soft_wrap=True)
     if same:
-        console.print(Text(f"  and {same} citations{' that are as they were' if story['changed'] else ''}"))
+        console.print(Text(f"  and {same} citations{' that are unchanged' if story['changed'] else ''}"))
     if story["previous"]:
-        row = ", ".join(story["changed"]) or "the row is as it was"
+        row = ", ".join(story["changed"]) or "the row is unchanged"
         console.print(Text(f"against run {story['previous']}: {row}"))
     for d in story["differences"]:
         console.print(Text(f"  {_difference(d)}"), soft_wrap=True)
@@ -127,7 +127,7 @@ def print_story(console: Console, story: Mapping[str, Any]) -> None:
 
 
 def print_changes(console: Console, found: Mapping[str, Any]) -> None:
-    """What a run changed (`changes.Changes`)."""
+    """What a run changed (`runs.changes.Changes`)."""
     counts = f"{found['common']} questions in both runs, {found['new']} new, {found['removed']} gone"
     console.print(Text(f"against run {found['before']}: {counts}", "bold"))
     other = sum(found["other_path"].values())

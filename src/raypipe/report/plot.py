@@ -38,7 +38,7 @@ class Dot:
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
+class StepBar:
     """One step's seconds."""
 
     label: str
@@ -88,11 +88,11 @@ def dots(report: Mapping[str, Any], slices: Sequence[Mapping[str, Any]]) -> list
     return out
 
 
-def bars(steps: Sequence[Mapping[str, Any]]) -> list[Bar]:
+def bars(steps: Sequence[Mapping[str, Any]]) -> list[StepBar]:
     """The seconds of each step, the slowest one as wide as the plot."""
     longest = max((s["seconds"] for s in steps), default=0) or 1
     return [
-        Bar(
+        StepBar(
             _cut(s["step"]),
             i * ROW,
             round((RIGHT - LEFT) * s["seconds"] / longest, 1),

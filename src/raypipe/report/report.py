@@ -17,6 +17,8 @@ from raypipe.metrics.prompt_injection import PromptInjection
 from raypipe.metrics.textfile import replaced
 from raypipe.report.page import SHOWN, QuestionResult, ShownQuestion, render
 
+JSON_FORMAT = 2  # of what commands print for programs: evaluation.outputs
+
 
 @dataclass(frozen=True, slots=True)
 class StepLine:
@@ -98,18 +100,42 @@ class EvalReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Outputs:
-    """The files of a report."""
+class RunFolder:
+    """A run's folder, and the files in it."""
 
-    report: Path  # report.json
-    predictions: Path  # predictions.jsonl
-    page: Path  # report.html
+    path: Path
+
+    @property
+    def report(self) -> Path:
+        """What `eval --json` prints."""
+        return self.path / "report.json"
+
+    @property
+    def predictions(self) -> Path:
+        """A line for each question."""
+        return self.path / "predictions.jsonl"
+
+    @property
+    def page(self) -> Path:
+        """The report for people."""
+        return self.path / "report.html"
+
+    @property
+    def changes(self) -> Path:
+        """What a reprocess changed."""
+        return self.path / "changes.json"
+
+    @property
+    def manifest(self) -> Path:
+        """What the run was made of; written last, so a folder that has one is whole."""
+        return self.path / "manifest.json"
 
 
 def to_json(report: EvalReport) -> dict[str, Any]:
     """The report as one JSON object: what `eval --json` prints and report.json holds."""
     marks = report.marks
     return {
+        "format": JSON_FORMAT,
         "run": report.run,
         "recipe": report.recipe,
         "digest": report.digest,
@@ -188,22 +214,17 @@ def prediction_line(question: Question) -> str:
     return json.dumps(prediction(question), ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def outputs_in(folder: Path) -> Outputs:
-    """Where the files of a report are in its folder."""
-    return Outputs(folder / "report.json", folder / "predictions.jsonl", folder / "report.html")
-
-
 def write_report(
-    outputs: Outputs, report: EvalReport, shown: Sequence[ShownQuestion], truths: Mapping[str, Sequence[str]]
+    folder: RunFolder, report: EvalReport, shown: Sequence[ShownQuestion], truths: Mapping[str, Sequence[str]]
 ) -> None:
     """Writes report.json and report.html, each as a whole; predictions.jsonl is written while answers pass.
 
     `shown` are the first questions of the run, `truths` the right answers by question id.
     """
     found = to_json(report)
-    with replaced(outputs.report) as out:
+    with replaced(folder.report) as out:
         out.write(json.dumps(found, ensure_ascii=False, allow_nan=False, indent=1) + "\n")
     verdicts = {v.question: v for v in report.marks.verdicts}
     results = [QuestionResult(s, tuple(truths.get(s.id, ())), verdicts.get(s.id)) for s in shown[:SHOWN]]
-    with replaced(outputs.page) as out:
+    with replaced(folder.page) as out:
         out.write(render(found, results))

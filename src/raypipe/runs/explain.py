@@ -19,9 +19,11 @@ from raypipe.memo.disk import StoreMemo, memo_versions
 from raypipe.memo.lookup import CacheOnlyKit, NotCached, RecordingMemo, lookup
 from raypipe.models.kit import LocalKit
 from raypipe.pipeline.driver import passages_table, texts_table, vectors_table
+from raypipe.recipes.contract import asked_models, graphs_of
 from raypipe.recipes.executor import QuestionExecutor, StageError
 from raypipe.recipes.recipe import Recipe, Stage, row_key
-from raypipe.recipes.serialize import from_plain
+from raypipe.recipes.serialize import description
+from raypipe.report.report import JSON_FORMAT
 from raypipe.runs.manifest import AnswerKey, Difference, Manifest, answer_keys, differences, find, reason
 from raypipe.store import Store, StoreError
 from raypipe.store.index import IndexSpec, LanceIndex, Pinned
@@ -44,6 +46,7 @@ class StageRequests:
 class Explanation:
     """Why a row of a run is as it is."""
 
+    format: int  # of its JSON
     question: str
     run: str
     recipe: str  # digest
@@ -65,7 +68,7 @@ def why(store: Store, manifest: Manifest, row: str) -> Explanation:
     if row not in keys:
         some = ", ".join(sorted(keys)[:3])
         raise DataError(f"run {manifest.run} has no question {row!r}; it has {len(keys)}, such as {some}")
-    key, recipe = keys[row], from_plain(manifest.recipe)
+    key, recipe = keys[row], description(manifest.recipe)
     asked, answered = _asked(store, manifest, key), _answered(store, key)
     question = asked or answered
     before = find(store, manifest.previous) if manifest.previous else None
@@ -75,6 +78,7 @@ def why(store: Store, manifest: Manifest, row: str) -> Explanation:
     changed = _changed(store, before, old, key, parts)
     reasons = {s.name: _why(s.name, manifest, before, own, old, key) for s in recipe.question}
     return Explanation(
+        format=JSON_FORMAT,
         question=row,
         run=manifest.run,
         recipe=manifest.digest,
@@ -87,7 +91,7 @@ def why(store: Store, manifest: Manifest, row: str) -> Explanation:
         previous=before.run if before else "",
         changed=changed,
         differences=tuple(own.values()),
-        steps=_steps(store, manifest, recipe, asked, key, reasons),
+        steps=_steps(store, manifest, recipe, asked, answered, key, reasons),
     )
 
 
@@ -144,8 +148,8 @@ def _why(
 
 
 def _steps(
-    store: Store, manifest: Manifest, recipe: Recipe, question: Question | None, key: AnswerKey,
-    reasons: Mapping[str, str],
+    store: Store, manifest: Manifest, recipe: Recipe, question: Question | None,
+    answered: Question | None, key: AnswerKey, reasons: Mapping[str, str],
 ) -> tuple[StageRequests, ...]:  # fmt: skip
     """What each stage asked for, followed as far as the memo knows the answers."""
     kit = CacheOnlyKit(LocalKit(_index(store, manifest, recipe)))
@@ -155,6 +159,11 @@ def _steps(
         unknown = StageRequests(stage.name, reasons[stage.name], None, None, None)
         if question is None:
             found.append(unknown)
+            continue
+        if stage.plugin is not None:  # its code is not imported
+            asks = asked_models(stage.step) or graphs_of(stage.step)
+            found.append(unknown if asks else replace(unknown, requests=0, computed=0, cached=0))
+            question = _as_answered(recipe, stage, question, answered)
             continue
         heard = RecordingMemo(memo)
         try:
@@ -167,6 +176,21 @@ def _steps(
             continue
         found.append(_requests(store, manifest, heard, key, unknown))
     return tuple(found)
+
+
+def _as_answered(
+    recipe: Recipe, stage: Stage[Step], question: Question, answered: Question | None
+) -> Question | None:
+    """The question behind a stage from outside, which is not run: with the replies of its stored answer. None
+    where the stage writes anything else, or a reply that another stage writes, too."""
+    others = {w for s in recipe.question if s is not stage for w in s.step.writes()}
+    names = [w.removeprefix("replies.") for w in stage.step.writes() - others]
+    if answered is None or len(names) < len(stage.step.writes()):
+        return None
+    if not all(n in answered.replies for n in names):
+        return None
+    replies = {n: answered.replies[n] for n in names}
+    return replace(question, replies={**question.replies, **replies})
 
 
 async def _through(

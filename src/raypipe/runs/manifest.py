@@ -23,12 +23,11 @@ from raypipe.core.protocols import Model
 from raypipe.core.records import digest
 from raypipe.metrics.textfile import replaced
 from raypipe.recipes.recipe import Recipe, Stage
-from raypipe.report.report import FaultCount, StepLine
+from raypipe.report.report import FaultCount, RunFolder, StepLine
 from raypipe.store import Store
+from raypipe.store.layout import ANSWER_KEYS, MANIFESTS
 
 FORMAT = 2
-NAME = "manifest.json"
-_RUNS, _ANSWERS = "_runs/manifests", "_runs/answers"
 
 Kind = Literal["model", "prompt", "parameter"]
 
@@ -47,13 +46,14 @@ class StageRecord:
 
     half: Literal["corpus", "question"]
     name: str
-    step: str  # class
+    step: str  # class; its path, where it comes from outside
     version: int
     digest: str
     chain: str  # digest of the stage and of all stages that what it reads comes from
     when: str  # canonical
     writes: tuple[str, ...]
     fields: Mapping[str, FieldRecord]
+    source: str = ""  # digest of the source file of a step from outside; "": raypipe ships it
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,13 +134,14 @@ def _describe(half: Literal["corpus", "question"], stage: Stage[Any], chain: str
     return StageRecord(
         half=half,
         name=stage.name,
-        step=type(step).__name__,
+        step=stage.kind(),
         version=step.version,
         digest=stage.digest(),
         chain=chain,
         when=stable(dict(stage.when)),
         writes=tuple(sorted(step.writes())),
         fields={f.name: _field(f.name, getattr(step, f.name)) for f in dataclasses.fields(step)},
+        source="" if stage.plugin is None else stage.plugin.source,
     )
 
 
@@ -161,7 +162,7 @@ def chains(recipe: Recipe) -> dict[str, str]:
     for c in recipe.corpus:
         add(c, [f"index.{r}" for r in c.step.reads()], [f"index.{w}" for w in c.step.writes()])
     for q in recipe.question:
-        reads = q.step.reads() | {f"replies.{r}" for r in q.when}
+        reads = q.step.reads() | q.gate_reads()
         if any(r.startswith("index.") and r != "index.text" for r in reads):
             reads |= {"index.start"}  # whoever searches, searches passages, which the split made
         add(q, reads, q.step.writes())
@@ -187,7 +188,7 @@ class Difference:
 
     stage: str
     kind: Literal["model", "prompt", "parameter", "version"]
-    field: str  # field, "when", "version" or "step"
+    field: str  # field, "when", "version", "source" or "step"
     before: str  # "" where there was no such stage
     after: str  # "" where there is none now
 
@@ -208,6 +209,8 @@ def _difference(old: StageRecord | None, new: StageRecord) -> Difference | None:
         return None
     if old.version != new.version:
         return Difference(new.name, "version", "version", str(old.version), str(new.version))
+    if old.source != new.source:
+        return Difference(new.name, "version", "source", old.source, new.source)
     for name, now in sorted(
         new.fields.items(), key=lambda f: ("model", "prompt", "parameter").index(f[1].kind)
     ):
@@ -232,11 +235,11 @@ def write(store: Store, manifest: Manifest, keys: Sequence[AnswerKey], folder: P
     rows = pa.Table.from_pylist([dataclasses.asdict(k) for k in keys], schema=_KEYS)
     with pa.ipc.new_file(sink, rows.schema) as writer:
         writer.write_table(rows)
-    store.files.write(f"{_ANSWERS}/{manifest.run}.arrow", sink.getvalue().to_pybytes())
+    store.files.write(f"{ANSWER_KEYS}/{manifest.run}.arrow", sink.getvalue().to_pybytes())
     text = json.dumps(to_json(manifest), allow_nan=False, indent=1) + "\n"
     order = f"{int(manifest.finished * 1000):015d}"  # names sort by time
-    store.files.write(f"{_RUNS}/{order}-{manifest.run}.json", text.encode())
-    with replaced(folder / NAME) as out:
+    store.files.write(f"{MANIFESTS}/{order}-{manifest.run}.json", text.encode())
+    with replaced(RunFolder(folder).manifest) as out:
         out.write(text)
 
 
@@ -247,7 +250,7 @@ _KEYS = pa.schema(
 
 def read(folder: Path) -> Manifest:
     """The manifest of a run's folder. Raises DataError if there is none: the run did not finish."""
-    path = folder / NAME
+    path = RunFolder(folder).manifest
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as e:
@@ -258,25 +261,25 @@ def read(folder: Path) -> Manifest:
 def recent(store: Store, most: int) -> list[Manifest]:
     """The last finished runs of a store, the latest first."""
     found: list[Manifest] = []
-    for name in reversed(store.files.names(_RUNS)[-most:]):
-        raw = store.files.read(f"{_RUNS}/{name}")
+    for name in reversed(store.files.names(MANIFESTS)[-most:]):
+        raw = store.files.read(f"{MANIFESTS}/{name}")
         if raw is not None:  # forgotten meanwhile
-            found.append(_parsed(raw.decode(), f"{store.uri}/{_RUNS}/{name}"))
+            found.append(_parsed(raw.decode(), f"{store.uri}/{MANIFESTS}/{name}"))
     return found
 
 
 def find(store: Store, run: str) -> Manifest | None:
     """The manifest of one run; None if the store does not know it."""
-    for name in store.files.names(_RUNS):
+    for name in store.files.names(MANIFESTS):
         if name.endswith(f"-{run}.json"):
-            raw = store.files.read(f"{_RUNS}/{name}")
+            raw = store.files.read(f"{MANIFESTS}/{name}")
             return _parsed(raw.decode(), name) if raw is not None else None
     return None
 
 
 def answer_keys(store: Store, run: str) -> dict[str, AnswerKey]:
     """Question id -> its answer in a finished run; nothing for a run that the store does not know."""
-    raw = store.files.read(f"{_ANSWERS}/{run}.arrow")
+    raw = store.files.read(f"{ANSWER_KEYS}/{run}.arrow")
     if raw is None:
         return {}
     return {r["question"]: AnswerKey(**r) for r in pa.ipc.open_file(raw).read_all().to_pylist()}

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from raypipe.core.digests import model_identity
 from raypipe.memo.keys import expired
 from raypipe.memo.memo import graph_replies_of
-from raypipe.recipes.serialize import from_plain, graph_versions
+from raypipe.recipes.serialize import description, graph_versions
 from raypipe.runs.manifest import Manifest, recent
 from raypipe.runs.release import Release, forget, history, releases
 from raypipe.store import Store, StoreError, read_now, sweep
@@ -91,7 +91,7 @@ def _names(runs: Sequence[Manifest], released: Sequence[Release]) -> set[str]:
     """Tables that these runs and releases name: of their corpus, and the memo of their models."""
     found = {t for r in runs for t in r.tables} | {t for r in released for t in r.tables}
     identities = {m.identity for r in runs for m in r.models}
-    identities |= {model_identity(m) for r in released for m in from_plain(r.recipe).models()}
+    identities |= {model_identity(m) for r in released for m in description(r.recipe).models()}
     kinds = ("embeddings", "scores", "replies")
     found |= {f"{kind}-{identity}" for kind in kinds for identity in identities}
     return found | _graph_tables(runs, released)

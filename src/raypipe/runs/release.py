@@ -21,17 +21,17 @@ from raypipe.core.digests import model_identity
 from raypipe.core.errors import ConfError, RaypipeError
 from raypipe.pipeline.driver import passages_table, texts_table, vectors_table
 from raypipe.recipes.recipe import Recipe
-from raypipe.recipes.serialize import from_plain
+from raypipe.recipes.serialize import description
 from raypipe.runs.manifest import Manifest, to_json
 from raypipe.store import Store, StoreError
 from raypipe.store.index import IndexSpec, Pinned
 from raypipe.store.keep import tag
+from raypipe.store.layout import LIVE, RELEASES
 from raypipe.store.tables import check_run
 
 T = TypeVar("T")
 
-FORMAT = 1
-_FOLDER, _LIVE = "_releases", "_releases/live.json"
+FORMAT = 2
 
 
 class GateFailed(RaypipeError):
@@ -58,7 +58,7 @@ class Release:
     def opened(self, store: Store) -> tuple[Recipe, IndexSpec]:
         """The recipe, and the tables to search at its versions. Raises ConfError where this raypipe would
         compute something else by it."""
-        recipe = from_plain(self.recipe)
+        recipe = description(self.recipe)
 
         def at(table: str) -> Pinned:
             return Pinned(table, self.tables[table])
@@ -138,7 +138,7 @@ def promote(store: Store, manifest: Manifest, gates: Sequence[Gate]) -> Release:
         release.opened(store)
         for table, version in manifest.tables.items():
             tag(store, table, id, version)
-        store.files.write(f"{_FOLDER}/{id}.json", json.dumps(to_json(release), allow_nan=False).encode())
+        store.files.write(f"{RELEASES}/{id}.json", json.dumps(to_json(release), allow_nan=False).encode())
         _point(store, [*history, id])
     return release
 
@@ -171,29 +171,35 @@ def history(store: Store) -> tuple[str, ...]:
 
 def forget(store: Store, id: str) -> None:
     """Removes the file of a release that is not in the history; its tags are taken off before."""
-    store.files.remove(f"{_FOLDER}/{id}.json")
+    store.files.remove(f"{RELEASES}/{id}.json")
 
 
 def _ids(store: Store) -> list[str]:
-    return [n.removesuffix(".json") for n in store.files.names(_FOLDER) if n != "live.json"]
+    return [n.removesuffix(".json") for n in store.files.names(RELEASES) if n != "live.json"]
 
 
 def _history(store: Store) -> list[str]:
-    raw = store.files.read(_LIVE)
-    return [] if raw is None else list(_read(store, _LIVE, raw, _Pointer).history)
+    raw = store.files.read(LIVE)
+    return [] if raw is None else list(_read(store, LIVE, raw, _Pointer).history)
 
 
 def _point(store: Store, history: list[str]) -> None:
     pointer = _Pointer(history[-1], tuple(history))
-    store.files.write(_LIVE, json.dumps(to_json(pointer)).encode())
+    store.files.write(LIVE, json.dumps(to_json(pointer)).encode())
 
 
 def _release(store: Store, id: str) -> Release:
-    name = f"{_FOLDER}/{check_run(id)}.json"
+    name = f"{RELEASES}/{check_run(id)}.json"
     raw = store.files.read(name)
     if raw is None:
         raise ConfError(f"{store.uri}/{name} is gone: promote a run again")
-    return _read(store, name, raw, Release)
+    found = _read(store, name, raw, Release)
+    if found.format != FORMAT:
+        raise StoreError(
+            f"{store.uri}/{name}: release of format {found.format}, this raypipe reads {FORMAT}: promote "
+            "a run again"
+        )
+    return found
 
 
 def _read(store: Store, name: str, raw: bytes, record: type[T]) -> T:

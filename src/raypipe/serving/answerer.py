@@ -17,7 +17,7 @@ from raypipe.core.llm import Chat
 from raypipe.core.protocols import Index
 from raypipe.core.records import IDK, Fault, Question, Quote
 from raypipe.memo.memo import CallCounts, Memo
-from raypipe.models.kit import held
+from raypipe.models.kit import warm_up
 from raypipe.recipes.deadlines import DegradePolicy
 from raypipe.recipes.executor import CorpusExecutor, QuestionExecutor, StageCounters
 from raypipe.recipes.recipe import Recipe, ranking_of
@@ -79,7 +79,7 @@ class Answerer:
         unavailable now, and ConfError or ModelMissing for a step that the models here cannot run."""
         kit = self._kit.with_index((await self.snapshot()).index)
         QuestionExecutor(self.recipe, kit, rules=self._policy)
-        await held(kit, self.recipe.models())
+        await warm_up(kit, self.recipe.models())
 
     async def answer(self, request: QueryRequest, listener: Listener = NULL_LISTENER) -> QueryResult:
         """The question, answered by its deadline. Raises NotReady, Unavailable if no stage can be omitted,

@@ -8,10 +8,10 @@ from typing import ClassVar
 
 from raypipe.core import records
 from raypipe.core.protocols import Ask, Bound, Kit, Model, Reach
-from raypipe.core.records import IDK, Fault, Question, Reply
+from raypipe.core.records import IDK, INVALID_QUESTION, Fault, Question, Reply
 from raypipe.text.pack import cut
 from raypipe.text.prompt import ByLabel
-from raypipe.text.replies import INVALID_QUESTION, abstains
+from raypipe.text.replies import abstains
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

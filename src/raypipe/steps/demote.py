@@ -9,8 +9,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from raypipe.core.protocols import Ask, Bound, Kit, Reach
-from raypipe.core.records import ABSTAINED, ANSWERED, IDK, INVALID, Question, Reply
-from raypipe.text.replies import INVALID_QUESTION
+from raypipe.core.records import ABSTAINED, ANSWERED, IDK, INVALID, INVALID_QUESTION, Question, Reply
 from raypipe.text.template import REPLY
 
 NO_MATCH = "There is no match"

@@ -125,7 +125,7 @@ class Generate:
 
     def bound(self, question: Question, reach: Reach) -> Bound:
         plain = self.reads() <= FIELDS
-        return Bound(1, reach, "asking", plain, tokens=self.model.max_tokens, reply_tokens=self.max_tokens)
+        return Bound(1, reach, "asking", plain, tokens=self.model.max_model_len, reply_tokens=self.max_tokens)
 
     def open(self, kit: Kit) -> Ask:
         generate = kit.generator(self.model)
@@ -312,9 +312,9 @@ class Generate:
                 raise ValueError(f"{name}: expected a prompt that uses context, found none")
         if self.first and not self._has_context():
             raise ValueError("first: expected a prompt that uses context, found none")
-        room = self.model.max_tokens - self.max_tokens
+        room = self.model.max_model_len - self.max_tokens
         if room < 1 or (self.context_tokens or 0) > room:
             raise ValueError(
-                f"max_tokens: {self.model.name!r} has room for {self.model.max_tokens} tokens of prompt and "
-                f"reply; found {self.max_tokens} of reply and {self.context_tokens or 0} of context"
+                f"max_tokens: {self.model.name!r} has room for {self.model.max_model_len} tokens of prompt "
+                f"and reply; found {self.max_tokens} of reply and {self.context_tokens or 0} of context"
             )

@@ -9,11 +9,12 @@ from typing import Any, ClassVar, Literal
 
 import pyarrow as pa
 
+from raypipe.core.arrow import SPANS
 from raypipe.core.protocols import Build, CorpusBound, Kit, Model
 from raypipe.core.records import Span
 from raypipe.text import split
 
-_SPANS = ("start", "end", "parent_start", "parent_end")
+_SPANS = SPANS[1:]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

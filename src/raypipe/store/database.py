@@ -15,11 +15,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raypipe.store.files import Files, StoreError
+from raypipe.store.layout import MARK
 from raypipe.store.lease import Lease
 from raypipe.store.tables import BASE, kind_of, table_schema
 
 FORMAT = 2  # of what lies in a store; raised when an older raypipe could misread it
-_MARK = "_store.json"
 
 LOOKUP_KEYS = 4096  # per query: one of 5,000 keys takes 57 ms, and the query text is parsed in memory
 SCAN_RATIO = 250  # a BTREE look-up takes 16 us, a row of a scanned key column .07 us
@@ -46,7 +46,7 @@ class Store:
         """The store at an address. Raises StoreError if none is there, or a later raypipe made it."""
         store = cls(uri)
         try:
-            mark = store.files.read(_MARK)
+            mark = store.files.read(MARK)
         except OSError as e:
             raise StoreError(f"no store can be read at {uri}: {e}. Name another place with --store") from e
         if mark is None:
@@ -63,10 +63,10 @@ class Store:
         """The store at an address, made if it is not there."""
         store = cls(uri)
         try:
-            if store.files.read(_MARK) is None:
+            if store.files.read(MARK) is None:
                 for table in BASE:
                     store.ensure(table, kind_of(table).columns)
-                store.files.write(_MARK, json.dumps({"format": FORMAT}).encode())
+                store.files.write(MARK, json.dumps({"format": FORMAT}).encode())
         except OSError as e:
             raise StoreError(
                 f"no store can be made at {uri}: {e}. Name another place with --store, or make it writable"
@@ -200,7 +200,7 @@ def rows(
     for at in range(0, max(len(distinct), 1), LOOKUP_KEYS):
         some = distinct[at : at + LOOKUP_KEYS]
         where = f"{column} IN ({quoted(some)})" if some else "false"
-        found.append(dataset.to_table(columns=columns, filter=where))
+        found.append(dataset.to_table(columns=columns and list(columns), filter=where))
     return pa.concat_tables(found)
 
 

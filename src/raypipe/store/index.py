@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from lance import LanceDataset
 
+from raypipe.core.arrow import SPANS
 from raypipe.core.digests import model_identity
 from raypipe.core.errors import ConfError
 from raypipe.core.protocols import Model, PassageWords, VectorHit
@@ -27,7 +28,6 @@ from raypipe.store.database import quoted, rows
 
 T = TypeVar("T")
 
-SPANS = ["source", "start", "end", "parent_start", "parent_end"]
 SLACK = 16  # candidates beyond `top`: nearly always enough to be sure that no other can belong to the best
 
 
@@ -133,7 +133,8 @@ class LanceIndex:
 
     def _words(self, columns: list[str], scope: tuple[str, ...] | None) -> PassageWords:
         if scope is None:
-            texts, passages = self._texts.to_table(columns=columns), self._passages.to_table(columns=SPANS)
+            texts = self._texts.to_table(columns=columns)
+            passages = self._passages.to_table(columns=list(SPANS))
         else:
             texts = rows(self._texts, "source", scope, columns)
             passages = rows(self._passages, "source", scope, SPANS)

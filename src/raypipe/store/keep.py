@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from raypipe.store.database import LOOKUP_KEYS, Store, quoted
 from raypipe.store.files import StoreError
+from raypipe.store.layout import RUNS
 
 MEMO = ("embeddings-", "scores-", "replies-")
 FRAGMENTS = 64  # a commit adds one or two; a look-up opens each
@@ -60,7 +61,7 @@ def delete_rows(store: Store, table: str, column: str, values: Sequence[str]) ->
 
 def unfinished(store: Store) -> list[str]:
     """Names of the work that was begun and is not committed: its parts lie in files that no version names."""
-    return [n.removesuffix(".json") for n in store.files.names("_runs") if n.endswith(".json")]
+    return [n.removesuffix(".json") for n in store.files.names(RUNS) if n.endswith(".json")]
 
 
 def clean(store: Store, table: str, keep: Collection[int] = (), kept: timedelta = KEPT) -> int:

@@ -20,12 +20,13 @@ from types import TracebackType
 import psutil
 
 from raypipe.store.files import Files, StoreError
+from raypipe.store.layout import LEASES
 from raypipe.store.tables import check_run
 
 STALE_S = 60.0  # a sign without a beat for so long is nobody's
 BEAT_S = 15.0
 FORGOTTEN_S = 86400.0  # a reader that was silent for a day will not come back
-_FOLDER, _READER = "_lease", "reader-"
+_READER = "reader-"
 
 log = logging.getLogger("raypipe.store")
 
@@ -49,7 +50,7 @@ class Lease:
     """
 
     def __init__(self, files: Files, name: str, owner: str) -> None:
-        self._files, self._name, self._owner = files, f"{_FOLDER}/{check_run(name)}.json", owner
+        self._files, self._name, self._owner = files, f"{LEASES}/{check_run(name)}.json", owner
         self._token = uuid.uuid4().hex
         self._left = threading.Event()
         self._beating = threading.Thread(target=self._beat, name=f"lease {name}", daemon=True)
@@ -98,7 +99,7 @@ class Reading:
     def __init__(self, files: Files, owner: str, reads: Mapping[str, int]) -> None:
         self._files, self._owner, self._reads = files, owner, dict(reads)
         self._token = uuid.uuid4().hex
-        self._name = f"{_FOLDER}/{_READER}{self._token}.json"
+        self._name = f"{LEASES}/{_READER}{self._token}.json"
         self._left = threading.Event()
         self._beating = threading.Thread(target=self._beat, name="reading", daemon=True)
 
@@ -148,7 +149,7 @@ def sweep(files: Files) -> None:
 
 
 def _readers(files: Files) -> list[tuple[str, _Sign | None]]:
-    names = [f"{_FOLDER}/{n}" for n in files.names(_FOLDER) if n.startswith(_READER)]
+    names = [f"{LEASES}/{n}" for n in files.names(LEASES) if n.startswith(_READER)]
     return [(name, _read(files.read(name))) for name in names]
 
 

@@ -20,6 +20,7 @@ from lance.fragment import write_fragments
 from raypipe.core.records import digest
 from raypipe.store.database import Store
 from raypipe.store.files import StoreError
+from raypipe.store.layout import PARTS, RUNS
 from raypipe.store.tables import check_run, checked
 
 
@@ -71,7 +72,7 @@ def _unsealed(raw: bytes) -> str | None:
 
 
 def _plan(what: str) -> str:
-    return f"_runs/{check_run(what)}.json"
+    return f"{RUNS}/{check_run(what)}.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +150,7 @@ def drop_records(store: Store, table: str, run: str) -> None:
 
 
 def _folder(table: str, run: str) -> str:
-    return f"_parts/{table}/{check_run(run)}"
+    return f"{PARTS}/{table}/{check_run(run)}"
 
 
 def _record(table: str, run: str, part: str) -> str:

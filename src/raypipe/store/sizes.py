@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raypipe.store.database import Store
+from raypipe.store.layout import SIZES
 
-_FOLDER = "_sizes"
 READ_AT_ONCE = 1000  # sources without a note; a real page has 100 KB
 
 
@@ -23,15 +23,15 @@ def write_sizes(store: Store, name: str, sources: pa.Table) -> None:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, rows.schema) as writer:
         writer.write_table(rows)
-    store.files.write(f"{_FOLDER}/{name}.arrow", sink.getvalue().to_pybytes())
+    store.files.write(f"{SIZES}/{name}.arrow", sink.getvalue().to_pybytes())
 
 
 def sizes(store: Store, ids: Sequence[str]) -> dict[str, int]:
     """Source id -> characters, of each of these that the store has."""
     wanted = set(ids)
     found: dict[str, int] = {}
-    for name in store.files.names(_FOLDER) if wanted else ():
-        raw = store.files.read(f"{_FOLDER}/{name}")
+    for name in store.files.names(SIZES) if wanted else ():
+        raw = store.files.read(f"{SIZES}/{name}")
         if raw is not None:
             table = pa.ipc.open_file(raw).read_all()
             found.update(zip(table["id"].to_pylist(), table["chars"].to_pylist(), strict=True))

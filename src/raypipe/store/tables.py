@@ -28,9 +28,7 @@ def _required(*columns: tuple[str, pa.DataType]) -> pa.Schema:
     return pa.schema([pa.field(name, kind, nullable=False) for name, kind in columns])
 
 
-_SPANS = [(name, pa.int32()) for name in ("start", "end", "parent_start", "parent_end")]
-
-PASSAGES = _required(("source", pa.string()), *_SPANS)
+PASSAGES = _required((arrow.SPANS[0], pa.string()), *((name, pa.int32()) for name in arrow.SPANS[1:]))
 FAULTS = _required(
     ("id", pa.string()),  # source, question or line
     ("step", pa.string()),
@@ -199,6 +197,6 @@ def with_chunkless(passages: pa.Table, sources: pa.Array) -> pa.Table:
     """
     names = pa.array(sources, pa.string())
     bare = names.filter(pc.invert(pc.is_in(names, value_set=passages["source"].combine_chunks())))
-    zeros = [pa.array(np.zeros(len(bare), np.int32))] * len(_SPANS)
+    zeros = [pa.array(np.zeros(len(bare), np.int32))] * len(arrow.SPANS[1:])
     rows = pa.Table.from_arrays([bare, *zeros], schema=PASSAGES)
     return pa.concat_tables([passages.select(PASSAGES.names).cast(PASSAGES), rows])

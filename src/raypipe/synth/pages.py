@@ -54,7 +54,7 @@ LIST_STYLES = ("table", "list", "wiki", "article")
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class SearchResult:
     """One search result, as the benchmark has it."""
 
     page_name: str
@@ -91,11 +91,11 @@ class Pages:
         ]
         self._kinds = tuple(self._profiles.refs)
 
-    def results(self, posed: Posed, count: int) -> list[Result]:
+    def results(self, posed: Posed, count: int) -> list[SearchResult]:
         """`count` search results for a question, best rank first."""
         rng = Random(f"raypipe synth/{self._seed}/results/{posed.number}")
         needed = int(rng.random() ** 1.5 * count)  # a page that states the answer, so that one surely does
-        rows: list[Result] = []
+        rows: list[SearchResult] = []
         for slot in range(count):
             if slot != needed and rows and rng.random() < REPEATED:
                 rows.append(pick(rng, rows))
@@ -109,7 +109,9 @@ class Pages:
             rows.append(row)
         return rows
 
-    def _result(self, rng: Random, posed: Posed, slot: int, role: str, rows: list[Result]) -> Result:
+    def _result(
+        self, rng: Random, posed: Posed, slot: int, role: str, rows: list[SearchResult]
+    ) -> SearchResult:
         number = f"{self._seed}-{posed.number}-{slot}"
         if role == "twin":
             original = next((r for r in rows if r.page_result), None)
@@ -120,13 +122,13 @@ class Pages:
             return self._shared(int(rng.random() * SHARED_PAGES))
         return self._page(rng, self._content(rng, posed, role), number, posed.now.day, role)
 
-    def _twin(self, rng: Random, original: Result, number: str) -> Result:
+    def _twin(self, rng: Random, original: SearchResult, number: str) -> SearchResult:
         """The same page fetched once more: another number, another counter."""
         extra = f'<div class="counter" data-request="{number}">{int(rng.random() * 9999)} views</div>'
         url = f"{original.page_url}?ref={number}"
         return replace(original, page_url=url, page_result=original.page_result + extra, shared=False)
 
-    def _shared(self, number: int) -> Result:
+    def _shared(self, number: int) -> SearchResult:
         """One of the list pages that several questions cite; it depends on its number alone."""
         rng = Random(f"raypipe synth/{self._seed}/shared/{number}")
         kind = pick(rng, self._kinds)
@@ -207,7 +209,7 @@ class Pages:
         made.insert(at, content.key)
         return made, at
 
-    def _page(self, rng: Random, content: _Content, number: str, day: date, role: str) -> Result:
+    def _page(self, rng: Random, content: _Content, number: str, day: date, role: str) -> SearchResult:
         html, text = self._sizes(rng)
         site = pick(rng, self._sites)
         sentences, at = ([], -1) if role == "shell" else self._sentences(rng, content, text)
@@ -222,7 +224,7 @@ class Pages:
         slug = content.subject.lower().replace(" ", "-")
         url = f"https://www.{site}.example/{role[0]}/{slug}-{number}"
         name = f"{content.title} - {site.capitalize()}"
-        return Result(
+        return SearchResult(
             name,
             url,
             self._snippet(rng, sentences, at),

@@ -16,7 +16,7 @@ from typing import BinaryIO
 
 from raypipe.core.errors import ConfError
 from raypipe.synth.ask.questions import Posed, pose
-from raypipe.synth.pages import Pages, Result
+from raypipe.synth.pages import Pages, SearchResult
 from raypipe.synth.tables import write_tables
 from raypipe.synth.world.world import build_world
 
@@ -39,7 +39,7 @@ class SynthSummary:
     seconds: float
 
 
-def _encoded(posed: Posed, results: list[Result]) -> bytes:
+def _encoded(posed: Posed, results: list[SearchResult]) -> bytes:
     """One line: the fields of the benchmark, then those that only an invented world can know."""
     asked, stated = posed.asked, any(r.states for r in results)
     tree = {

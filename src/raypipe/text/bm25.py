@@ -1,4 +1,4 @@
-"""BM25 over flat arrays of word hashes: what `rank_bm25` computes, without building its corpus again.
+"""BM25 over flat arrays of word hashes: the scores of `rank_bm25` without rebuilding its corpus.
 
 Pure functions of arrays. rank_bm25 gives the Okapi variant's idf and parameters; knows no records, no index
 and no analyzer. There is one path for every size of pool: a request's few pages get the same

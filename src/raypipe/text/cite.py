@@ -1,4 +1,4 @@
-"""What a reply that was written from a context rests on: the sentence that says it, and what it was shown.
+"""Citations of a reply that was written from a context: the sentence that states it, and the context.
 
 Pure functions over texts; a model is not asked. The sentence is found by its words, so it is where the answer
 stands, not a proof that the model read it there.

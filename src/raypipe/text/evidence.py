@@ -1,4 +1,4 @@
-"""Which sentence of some passages answers a question, and how likely it is that it does.
+"""Scores sentences as answers to a question, and the probability that the best one is right.
 
 Pure functions over texts, word hashes and scores that others computed. The numbers of `Fitted` come from a
 file; `bench/extract.py --fit` makes them. Knows no model and no index.

@@ -1,4 +1,4 @@
-"""Text that a page carries and does not show: which elements hide theirs, and where that text stands.
+"""Hidden text of a page: which elements hide theirs, and its spans.
 
 Reads attributes only (`hidden`, `style`, `bgcolor`) and elements that a browser never draws. It does not
 resolve style sheets, so text that a class hides is not found. Text that `aria-hidden` keeps from screen

@@ -1,4 +1,4 @@
-"""HTML to text: what BeautifulSoup says, said faster where it can be, with the hidden parts marked.
+"""HTML to text: BeautifulSoup's text, computed faster where possible, with hidden parts marked.
 
 A page's text is `BeautifulSoup(html, parser).get_text(" ", strip=True)` after white-space folding
 (`" ".join(text.split())`). That leaves out comments, declarations and the text of script, style, template,

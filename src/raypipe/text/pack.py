@@ -1,4 +1,4 @@
-"""Passages to one text of a prompt: in order, each once, cut to a budget, every fence closed.
+"""Packs passages into the context of a prompt: in order, each once, cut to a budget, fences closed.
 
 Pure functions; a budget is counted by whatever splits a text into spans: a model's own tokenizer, or
 characters.

@@ -1,4 +1,4 @@
-"""Prompts: what is said to a language model, with places for what differs from row to row.
+"""Prompts: chat templates with variables that are filled per row.
 
 Knows templates and chats; knows no step, no file and no model. A prompt is checked when it is made: what its
 two messages use is exactly what it declares, and both render whatever texts are put in.

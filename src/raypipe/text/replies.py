@@ -1,4 +1,4 @@
-"""What a language model said, read from its text. Pure functions; knows no model and no metric.
+"""Parses the replies of language models. Pure functions; knows no model and no metric.
 
 A reader says what is there or that it cannot be read; it never guesses. `UnreadableReply` says what was
 expected.
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, get_args
 
-from raypipe.core.records import ABSTAINED, ANSWERED, IDK, INVALID, Label
+from raypipe.core.records import ABSTAINED, ANSWERED, IDK, INVALID, INVALID_QUESTION, Label
 
 UNREADABLE = "Parse Err: Score not found"
 
@@ -55,9 +55,6 @@ Level: TypeAlias = Literal["low", "medium", "high"]
 LEVELS: tuple[Level, ...] = get_args(Level)
 CONFIDENCE: dict[Level, float] = {"low": 0.0, "medium": 0.5, "high": 1.0}
 """How a stated level stands in `Reply.confidence`: an order, no probability."""
-
-INVALID_QUESTION = "invalid question"
-"""How CRAG writes that a question rests on a false premise."""
 
 _APOSTROPHES = str.maketrans({"\u2019": "'", "\u2018": "'", "\u02bc": "'"})
 _OBJECT = re.compile(r"\{.*\}", re.DOTALL)

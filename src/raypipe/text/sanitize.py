@@ -1,4 +1,4 @@
-"""What strangers wrote, made fit for a prompt: it can say anything and cannot be taken for the prompt itself.
+"""Escapes untrusted text for a prompt: it may say anything, but cannot pass for the prompt itself.
 
 Three ways in are closed. The marks by which chat templates begin and end turns lose their brackets, whatever
 family of models they belong to (an engine does the same for the marks of its own tokenizer). The fence

@@ -1,4 +1,4 @@
-"""What a question asks for (a person, a date, a number) and where such a thing stands in a sentence.
+"""The answer type of a question (a person, a date, a number), and spans of that type in a sentence.
 
 Rules over English text, with no model and no list of names. They are cautious: a question of no known kind
 has no span, and a span that the question itself mentions is no answer. Where several things in a sentence

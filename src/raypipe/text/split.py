@@ -1,4 +1,4 @@
-"""Where a text is cut: windows of characters, of tokens, and sentences, as spans into the text.
+"""Splits a text into spans: windows of characters, of tokens, and sentences.
 
 `character_windows` is LangChain's `CharacterTextSplitter(separator=" ")`, the splitter that db3 names, on a
 white-space folded text: words are joined as long as the window is at most `size` characters long, and the

@@ -1,4 +1,4 @@
-"""Words for BM25: what an analyzer makes of a text, as hashes and places.
+"""Analyzers for BM25: the words of a text as hashes and offsets.
 
 Two analyzers. `plain`: lower case, split at white space, as users of rank_bm25 do it. `stems`: runs of a-z
 and 0-9 after lower-casing, without English stop words, cut to their Snowball stems.

@@ -1,6 +1,6 @@
-"""What calls share: their places, linked, and rows of one table by one name.
+"""What all calls share: linked arguments, and rows of one table by one name.
 
-What may be seen at the moment of asking, here and in the other modules: films, songs, casts and awards that
+What is visible at the moment of asking, here and in the other modules: films, songs, casts and awards that
 were out on the asker's day; a daily price when its session has closed in New York; a price of a minute when
 the minute has begun; a fixture at any time, but its result only when the game is over: after its day in New
 York, or two hours after a kick-off that is known.
@@ -24,7 +24,7 @@ from raypipe.kg.tables import Tables, quoted
 class LinkedName:
     """A name place of a call, linked."""
 
-    keys: tuple[str, ...] | None  # folded names; None: free; (): a name that the graph does not know
+    keys: tuple[str, ...] | None  # folded names; None: any; (): a name that the graph does not have
     every: bool = False  # a bracket list: what belongs to all of them
 
 
@@ -105,7 +105,7 @@ def simple(
 
 
 def released(now: Moment, dated: bool = True) -> tuple[str, tuple[Any, ...]]:
-    """Out on the asker's day, as far as the table knows when."""
+    """Released by the asker's day, as far as the table has a date."""
     day = str(now.day)
     year = "(t.year IS NULL OR t.year <= ?)"
     if not dated:

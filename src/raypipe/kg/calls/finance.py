@@ -1,4 +1,4 @@
-"""Prices, dividends and measures of companies, at the moment of asking on New York's clock."""
+"""Prices, dividends and metrics of companies, as of the moment of asking in New York time."""
 
 from __future__ import annotations
 

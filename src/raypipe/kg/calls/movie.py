@@ -1,4 +1,4 @@
-"""Films, people, and what ties them: casts, crews, Oscars."""
+"""Films, people, and the relations between them: casts, crews, Oscars."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ def movie(asked: LinkedCall) -> Relation:
 
 
 def linked(table: str) -> Callable[[LinkedCall], Relation]:
-    """cast, crew, oscar: rows that tie a film to a person. A bracket list in one place leaves what belongs to
-    every name in it, once: the films that two people were both in."""
+    """Rows of cast, crew or oscar, each of a film and a person.
+
+    A bracket list in one place keeps what belongs to every name in it, once: the films that two people were
+    both in."""
 
     def build(asked: LinkedCall) -> Relation:
         film = "film" if table == "oscar" else "movie_name"
@@ -67,7 +69,8 @@ def _narrowed(asked: LinkedCall, table: str, film: str) -> tuple[str, tuple[Any,
                 there = _test(table, column, "?", "g")
                 tests.append(f"{same.format('f')} IN (SELECT {same.format('g')} FROM f AS g WHERE {there})")
                 later.append(key)
-            once = f" GROUP BY {same.format('f')} HAVING min(f._r)"  # with min, SQLite keeps that very row
+            # with min, SQLite returns the other columns of that row
+            once = f" GROUP BY {same.format('f')} HAVING min(f._r)"
             continue
         joins.append(f"json_each(?) AS w{i}")
         params.append(json.dumps(place.keys))

@@ -1,4 +1,4 @@
-"""Artists, songs and Grammys; and the entities of everything else."""
+"""Artists, songs and Grammys; and entities of the open domain."""
 
 from __future__ import annotations
 

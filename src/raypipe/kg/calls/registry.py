@@ -1,5 +1,6 @@
-"""The calls of the language, each as a relation over the tables. Nothing that happened after the moment
-of asking is in it.
+"""The registry of calls: each gives a relation over the tables.
+
+Nothing that happened after the moment of asking is in a relation.
 
 Knows SQL and the tables. Does not know names: they come linked, as keys (`fold`) for each place of the call.
 """

@@ -1,4 +1,4 @@
-"""Games of a team, seen from its side: its opponent, its points, its result."""
+"""Games of a team from its side: opponent, points, result."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from raypipe.kg.tables import quoted
 
 
 def nba(asked: LinkedCall) -> Relation:
-    """One row a game and team: the columns of its side as they are, the other's with opp_."""
+    """One row per game and team: its own columns as they are, the opponent's with opp_."""
     columns = asked.tables.columns["nba_game"]
     both = [
         c.removesuffix("_home")
@@ -66,7 +66,7 @@ def soccer(asked: LinkedCall) -> Relation:
 def _games(
     asked: LinkedCall, sql: str, params: tuple[Any, ...], columns: Mapping[str, Kind], kind: str
 ) -> Relation:
-    """The games of a team on some days; without a team each game once, from the home side."""
+    """The games of a team on the days of the call; without a team, each game once, from the home side."""
     there, keys = asked.when, asked.places[0].keys
     assert there is not None
     tests, more = ["fold(g.venue) = 'home'"], list[Any]()

@@ -14,8 +14,8 @@ from datetime import date
 from typing import Final
 
 from raypipe.core.kg import CallResult, Value
-from raypipe.core.records import ABSTAINED, ANSWERED, IDK, INVALID
-from raypipe.text.replies import INVALID_QUESTION, ParsedReply
+from raypipe.core.records import ABSTAINED, ANSWERED, IDK, INVALID, INVALID_QUESTION
+from raypipe.text.replies import ParsedReply
 
 RULES: Final[Mapping[str, str]] = {
     "value": "the last operand's value",

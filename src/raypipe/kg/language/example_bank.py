@@ -1,4 +1,4 @@
-"""Example questions with the calls that answer them, and the nearest of them filled in for another question.
+"""Example questions with their calls, and the nearest one filled in for another question.
 
 A bank's questions and calls have places: `{movie}`, `{day}`. To compare a question with it, the names,
 times and numbers in both give way to words that say nothing, so that what is left is how the question is

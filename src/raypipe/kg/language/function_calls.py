@@ -1,4 +1,4 @@
-"""Structured function calls, as WeKnow's prompts ask for them, and the program of calls that they mean.
+"""Function calls as JSON, in WeKnow's form, and their translation to the call language.
 
 A reply is one JSON object: `calls`, each a function with its arguments, and the `operation` on what they
 give. A name or a condition's value "$" and a number means what that call found, whichever came before: so one

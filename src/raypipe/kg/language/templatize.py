@@ -1,4 +1,4 @@
-"""A question and its calls become an example: the names that stand in both give way to places.
+"""Turns a question and its calls into an example: shared names become placeholders.
 
 Pure functions; knows programs and banks, no graph.
 """

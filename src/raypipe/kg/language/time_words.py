@@ -1,4 +1,4 @@
-"""Time words relative to the moment of asking: "last friday", "2024-02", "most recent", "two weeks ago".
+"""Time words relative to the question's time: "last friday", "2024-02", "most recent", "two weeks ago".
 
 Knows calendars. Does not know prices or games: trading days are handed in. Two clocks: calendar words (today,
 last week) are the asker's own days, Pacific in CRAG; markets live three hours ahead, on Eastern time, which

@@ -20,7 +20,7 @@ def behind(recipe: Recipe) -> frozenset[str]:
     it, and those that read what they wrote."""
     found, written = {s.name for s, _ in asking(recipe)}, set[str]()
     for stage in recipe.question:
-        reads = stage.step.reads() | {f"replies.{r}" for r in stage.when}
+        reads = stage.step.reads() | stage.gate_reads()
         if stage.name in found or not written.isdisjoint(reads):
             found.add(stage.name)
             written |= stage.step.writes()

@@ -16,6 +16,7 @@ from raypipe.pipeline.ingest import fingerprint
 from raypipe.readers import Format, ReadCounts
 from raypipe.runs.plan.planner import NewSources
 from raypipe.store import Store
+from raypipe.store.layout import INGESTED
 
 
 def read_questions(store: Store, paths: Sequence[Path], format: Format) -> tuple[list[Question], NewSources]:
@@ -23,7 +24,7 @@ def read_questions(store: Store, paths: Sequence[Path], format: Format) -> tuple
 
     Raises what the readers raise: ConfError for an unknown format, DataError for a damaged file.
     """
-    raw = store.files.read(f"_ingested/{fingerprint(paths, format)}.json")
+    raw = store.files.read(f"{INGESTED}/{fingerprint(paths, format)}.json")
     if raw is not None:
         ids = json.loads(raw)["questions"]
         found = {q.id: q for q in arrow.question.records(store.rows("questions", "id", ids))}

@@ -28,6 +28,7 @@ from raypipe.pipeline.driver import Pipeline
 from raypipe.pipeline.tasks import chunks_of, key_of_row
 from raypipe.recipes.contract import asked_models, bound_of, embedder_of, is_bounded, table_of, table_with
 from raypipe.recipes.recipe import Stage, row_key
+from raypipe.report.report import JSON_FORMAT
 from raypipe.runs.manifest import Manifest, describe, differences, reason, recent
 from raypipe.runs.plan.bounds import (
     SourceBound,
@@ -101,6 +102,7 @@ class Plan:
 
     def to_json(self) -> dict[str, Any]:
         return {
+            "format": JSON_FORMAT,
             "steps": [
                 {
                     "step": s.step,
@@ -112,7 +114,7 @@ class Plan:
                     "estimate": s.estimate(),
                 }
                 for s in self.steps
-            ]
+            ],
         }
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from raypipe.core.arrow import SPANS
 from raypipe.core.records import FAULT
 from raypipe.pipeline.tasks import key_of_row
 from raypipe.store import Store, begun, committed, done_parts
@@ -40,8 +41,7 @@ class Chunks:
         self.longest = 0  # characters of the longest passage
         if not store.has(table):
             return
-        columns = ["source", "start", "end", "parent_start", "parent_end"]
-        for batch in store.dataset(table).to_batches(columns=columns, batch_size=1 << 20):
+        for batch in store.dataset(table).to_batches(columns=list(SPANS), batch_size=1 << 20):
             real = batch.filter(pc.greater(batch["end"], batch["start"]))
             if not real.num_rows:
                 continue

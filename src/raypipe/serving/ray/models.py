@@ -13,7 +13,7 @@ from ray.util.metrics import Gauge
 from raypipe.core.llm import Chat, Generated, Sampling
 from raypipe.core.protocols import Model, Role
 from raypipe.core.records import Fault
-from raypipe.models.kit import LocalKit, held
+from raypipe.models.kit import LocalKit, warm_up
 from raypipe.pipeline.tasks import WorkerConfig
 
 T = TypeVar("T")
@@ -48,7 +48,7 @@ class ModelDeployment:
         )
         # engines None: this replica is the one that holds the engine of a vLLM model.
         self._kit: LocalKit = replace(worker, engines=None).kit(None)
-        await held(self._kit, models)
+        await warm_up(self._kit, models)
 
     async def embed(self, model: Model, texts: list[str], role: Role) -> np.ndarray:
         """(texts, dim) float32, unit rows."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import date, timedelta
 from random import Random
 
-from raypipe.synth.world.names import Names, pick, skewed
+from raypipe.synth.world.names import NameSource, pick, skewed
 
 PEOPLE, ACTORS, DIRECTORS = 640, 480, 110
 YEARS = range(1987, 2025)
@@ -106,7 +106,7 @@ class Film:
         return next(c.person for c in self.credits_in[movie.title] if c.job == "Director")
 
 
-def _people(rng: Random, names: Names) -> list[Person]:
+def _people(rng: Random, names: NameSource) -> list[Person]:
     start = date(1938, 1, 1)
     return [
         Person(10_000 + 7 * i, names.person(), start + timedelta(days=int(rng.random() * 23_000)), 1 + i % 2)
@@ -115,7 +115,7 @@ def _people(rng: Random, names: Names) -> list[Person]:
 
 
 def _movie(
-    rng: Random, names: Names, number: int, year: int, earlier: list[Movie], towns: list[str]
+    rng: Random, names: NameSource, number: int, year: int, earlier: list[Movie], towns: list[str]
 ) -> Movie:
     last = min(date(year, 12, 28), LAST_RELEASE)
     released = date(year, 1, 3) + timedelta(days=int(rng.random() * (last - date(year, 1, 3)).days))
@@ -142,7 +142,7 @@ def _movie(
 
 
 def _team_of(
-    rng: Random, movie: Movie, people: list[Person], names: Names
+    rng: Random, movie: Movie, people: list[Person], names: NameSource
 ) -> tuple[list[Role], list[Credit]]:
     adults = [p for p in people if movie.year - 72 < p.birthday.year < movie.year - 18]
     actors = [p for p in adults if p.id < 10_000 + 7 * ACTORS]
@@ -183,7 +183,7 @@ def _oscars(rng: Random, year: int, cast: list[Role], crew: list[Credit]) -> lis
     return rows
 
 
-def build_film(rng: Random, names: Names, towns: list[str]) -> Film:
+def build_film(rng: Random, names: NameSource, towns: list[str]) -> Film:
     """All films, with the people who made them and the prizes they won."""
     people = _people(rng, names)
     movies: list[Movie] = []

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import date, timedelta
 from random import Random
 
-from raypipe.synth.world.names import Names, pick
+from raypipe.synth.world.names import NameSource, pick
 
 COMPANIES = 120
 FIRST_DAY, LAST_DAY = date(2023, 3, 1), date(2024, 3, 14)
@@ -160,7 +160,7 @@ def _dividends(rng: Random, ticker: str, close: float) -> tuple[Dividend, ...]:
     return tuple(rows)
 
 
-def build_market(rng: Random, names: Names, towns: list[str]) -> Market:
+def build_market(rng: Random, names: NameSource, towns: list[str]) -> Market:
     """All companies with a year of prices."""
     days, taken = trading_days(FIRST_DAY, LAST_DAY), set[str]()
     companies, bars, minutes, dividends = [], {}, {}, {}

@@ -9,7 +9,7 @@ from datetime import date, timedelta
 from math import exp
 from random import Random
 
-from raypipe.synth.world.names import Names, pick
+from raypipe.synth.world.names import NameSource, pick
 
 SOLO, GROUPS = 150, 70
 FIRST_YEAR, LAST_SONG = 1984, date(2024, 2, 23)
@@ -84,7 +84,7 @@ class Music:
     ranked: Mapping[str, tuple[Charted, ...]]  # by song, in order of date
 
 
-def _artists(rng: Random, names: Names) -> list[Artist]:
+def _artists(rng: Random, names: NameSource) -> list[Artist]:
     instruments = (
         "the theorbo",
         "the accordion",
@@ -115,7 +115,7 @@ def _artists(rng: Random, names: Names) -> list[Artist]:
     return rows
 
 
-def _songs(rng: Random, names: Names, artists: list[Artist], towns: list[str]) -> list[Song]:
+def _songs(rng: Random, names: NameSource, artists: list[Artist], towns: list[str]) -> list[Song]:
     rows = []
     for i, artist in enumerate(artists):
         start = max(
@@ -131,7 +131,7 @@ def _songs(rng: Random, names: Names, artists: list[Artist], towns: list[str]) -
 
 
 def _grammys(
-    rng: Random, names: Names, works: Mapping[str, tuple[Song, ...]], songs: list[Song]
+    rng: Random, names: NameSource, works: Mapping[str, tuple[Song, ...]], songs: list[Song]
 ) -> list[Grammy]:
     by_year: dict[int, list[Song]] = defaultdict(list)
     debut: dict[int, list[str]] = defaultdict(list)
@@ -178,7 +178,7 @@ def _chart(rng: Random, songs: list[Song]) -> list[Charted]:
     return rows
 
 
-def build_music(rng: Random, names: Names, towns: list[str]) -> Music:
+def build_music(rng: Random, names: NameSource, towns: list[str]) -> Music:
     """All artists with their songs, prizes and chart places."""
     artists = _artists(rng, names)
     songs = _songs(rng, names, artists, towns)

@@ -65,7 +65,7 @@ def plural(noun: str) -> str:
     return noun + ("es" if noun.endswith("s") else "s")
 
 
-class Names:
+class NameSource:
     """Names that have not been given yet, whatever they are for."""
 
     def __init__(self, rng: Random) -> None:

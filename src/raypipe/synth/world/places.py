@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from random import Random
 
-from raypipe.synth.world.names import SUBJECTS, Names, pick
+from raypipe.synth.world.names import SUBJECTS, NameSource, pick
 
 CITIES, COUNTRIES, RIVERS, MOUNTAINS, COLLEGES, MUSEUMS, BRIDGES, AUTHORS, BOOKS = (
     130,
@@ -49,7 +49,7 @@ def _entity(name: str, kind: str, summary: str, **facts: object) -> Entity:
     return Entity(name, kind, summary, (("type", kind), *((k, str(v)) for k, v in facts.items())))
 
 
-def city_names(names: Names) -> list[str]:
+def city_names(names: NameSource) -> list[str]:
     """Drawn first: teams, firms and studios stand in cities."""
     return [
         names.coined("ville", "port", "burg", "mouth", "ford", "by", "haven", "stad", "")
@@ -57,7 +57,7 @@ def city_names(names: Names) -> list[str]:
     ]
 
 
-def _cities(rng: Random, names: Names, cities: list[str], lands: list[str]) -> list[Entity]:
+def _cities(rng: Random, names: NameSource, cities: list[str], lands: list[str]) -> list[Entity]:
     rows = []
     for city in cities:
         land, mayor = pick(rng, lands), names.person()
@@ -80,7 +80,7 @@ def _cities(rng: Random, names: Names, cities: list[str], lands: list[str]) -> l
     return rows
 
 
-def _land(rng: Random, names: Names, cities: list[str], lands: list[str]) -> list[Entity]:
+def _land(rng: Random, names: NameSource, cities: list[str], lands: list[str]) -> list[Entity]:
     rows = []
     for land in lands:
         capital = pick(rng, cities)
@@ -121,7 +121,7 @@ def _land(rng: Random, names: Names, cities: list[str], lands: list[str]) -> lis
     return rows
 
 
-def _built(rng: Random, names: Names, cities: list[str], rivers: list[str]) -> list[Entity]:
+def _built(rng: Random, names: NameSource, cities: list[str], rivers: list[str]) -> list[Entity]:
     rows = []
     for i in range(COLLEGES):
         city = cities[-1 - i]
@@ -163,7 +163,7 @@ def _built(rng: Random, names: Names, cities: list[str], rivers: list[str]) -> l
     return rows
 
 
-def _books(rng: Random, names: Names, cities: list[str]) -> list[Entity]:
+def _books(rng: Random, names: NameSource, cities: list[str]) -> list[Entity]:
     authors = []
     for _ in range(AUTHORS):
         name, city, born = names.person(), pick(rng, cities), 1860 + int(rng.random() * 115)
@@ -188,7 +188,7 @@ def _books(rng: Random, names: Names, cities: list[str]) -> list[Entity]:
     return rows
 
 
-def build_places(rng: Random, names: Names, cities: list[str], others: list[Entity]) -> Places:
+def build_places(rng: Random, names: NameSource, cities: list[str], others: list[Entity]) -> Places:
     """The encyclopaedia: its own entries and those of `others` (teams, executives)."""
     lands = [names.coined("ia", "land", "mark", "ora") for _ in range(COUNTRIES)]
     rows = _cities(rng, names, cities, lands) + _land(rng, names, cities, lands)

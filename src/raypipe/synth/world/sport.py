@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import date, timedelta
 from random import Random
 
-from raypipe.synth.world.names import ANIMALS, Names, pick
+from raypipe.synth.world.names import ANIMALS, NameSource, pick
 
 NBA_TEAMS, SOCCER_TEAMS = 30, 20
 LEAGUES = ("VEL-Premier League", "ORM-Liga Norte")
@@ -85,7 +85,7 @@ class Sport:
         return [s for s in self.sides[team] if (s.date.year, s.date.month) == (year, month)]
 
 
-def _teams(rng: Random, names: Names, cities: list[str]) -> tuple[list[Team], list[Team]]:
+def _teams(rng: Random, names: NameSource, cities: list[str]) -> tuple[list[Team], list[Team]]:
     homes = rng.sample(cities, NBA_TEAMS + SOCCER_TEAMS * len(LEAGUES))
     mascots = (
         "a walrus",
@@ -164,7 +164,7 @@ def _rounds(names: list[str]) -> list[list[tuple[str, str]]]:
     return half + [[(b, a) for a, b in games] for games in half]
 
 
-def _soccer_sides(rng: Random, names: Names, teams: list[Team]) -> list[Side]:
+def _soccer_sides(rng: Random, names: NameSource, teams: list[Team]) -> list[Side]:
     strength = {t.name: rng.random() for t in teams}
     captains = {t.name: [names.person(), names.person()] for t in teams}
     referees = [names.person() for _ in range(8)]
@@ -204,7 +204,7 @@ def _soccer_sides(rng: Random, names: Names, teams: list[Team]) -> list[Side]:
     return rows
 
 
-def build_sport(rng: Random, names: Names, cities: list[str]) -> Sport:
+def build_sport(rng: Random, names: NameSource, cities: list[str]) -> Sport:
     """Both sports: teams and every game."""
     nba, soccer = _teams(rng, names, cities)
     games = _nba_games(rng, nba)

@@ -11,7 +11,7 @@ from random import Random
 from raypipe.synth.world.film import Film, build_film
 from raypipe.synth.world.market import Market, build_market
 from raypipe.synth.world.music import Music, build_music
-from raypipe.synth.world.names import Names
+from raypipe.synth.world.names import NameSource
 from raypipe.synth.world.places import TOWNS, Entity, Places, build_places, city_names
 from raypipe.synth.world.sport import Sport, build_sport
 
@@ -68,7 +68,7 @@ def build_world(seed: int) -> World:
     def chance(part: str) -> Random:
         return Random(f"raypipe synth/{seed}/{part}")
 
-    names = Names(chance("names"))
+    names = NameSource(chance("names"))
     cities = city_names(names)
     towns = cities[:TOWNS]
     film = build_film(chance("film"), names, towns)

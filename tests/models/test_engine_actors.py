@@ -20,7 +20,7 @@ from raypipe.core.records import Fault
 from raypipe.models.adapter_batching import AdapterGate
 
 if TYPE_CHECKING:
-    from raypipe.models.actors import Client
+    from raypipe.models.engine_actors import Client
 
 pytestmark = pytest.mark.ray
 SAMPLING = Sampling(max_tokens=5)
@@ -93,10 +93,10 @@ class Echo:
 
 @pytest.fixture(scope="module")
 def actors(local_ray: ModuleType) -> ModuleType:
-    from raypipe.models import actors
+    from raypipe.models import engine_actors
 
     local_ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers have no tests to import
-    return actors
+    return engine_actors
 
 
 def start(actors: ModuleType, name: str, diary: Path, **more: bool) -> Client:

@@ -1,0 +1,101 @@
+"""Code from outside, named where it is used: `mypkg.steps:Shout`.
+
+A module of that name is imported from the Python path; the command line puts the current folder on it. The
+digest of its source file is part of its identity. Knows modules alone: the form of a step, a reader, a metric
+or a loader is checked where one is asked for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import inspect
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from raypipe.core.config import did_you_mean
+from raypipe.core.errors import ConfError
+
+_NAME = r"[A-Za-z_]\w*"
+_PATH = re.compile(rf"({_NAME}(?:\.{_NAME})*):({_NAME})")
+_SOURCE = "__raypipe_source__"  # on a module: digest of its file when it was imported
+
+
+@dataclass(frozen=True, slots=True)
+class Plugin:
+    """What was imported from outside, for identity and messages."""
+
+    path: str  # MODULE:NAME
+    source: str  # digest of the source file, 32 hex digits
+
+    @property
+    def name(self) -> str:
+        """Its own name, without the module."""
+        return self.path.partition(":")[2]
+
+    @property
+    def package(self) -> str:
+        """The top of its module's name."""
+        return self.path.partition(":")[0].partition(".")[0]
+
+
+def is_path(text: object) -> bool:
+    """Whether a text names something outside, rather than something that raypipe ships.
+
+    >>> is_path("mypkg.steps:Shout"), is_path("rerank"), is_path("C:\\\\data")
+    (True, False, False)
+    """
+    return isinstance(text, str) and _PATH.fullmatch(text) is not None
+
+
+def load(path: str, what: str) -> tuple[Any, Plugin]:
+    """Imports what a path names. `what`: what is expected there, for messages: "a step".
+
+    Raises ConfError for a path of another form, a module that is not found or raises, a name that it has not,
+    and a file that changed after it was imported.
+    """
+    match = _PATH.fullmatch(path)
+    if match is None:
+        raise ConfError(f"{path!r}: expected {what} as MODULE:NAME, such as mypkg.steps:Shout")
+    module, name = _imported(match[1], path, what), match[2]
+    if not hasattr(module, name):
+        hint = did_you_mean(name, [n for n in vars(module) if not n.startswith("_")])
+        raise ConfError(f"{path}: expected {what}, {module.__file__} has no {name!r}; {hint}")
+    found = getattr(module, name)
+    home = sys.modules.get(getattr(found, "__module__", ""), module)  # where it is written
+    return found, Plugin(path, _source(home, path))
+
+
+def _imported(name: str, path: str, what: str) -> ModuleType:
+    importlib.invalidate_caches()  # a file that was written a moment ago
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as e:
+        if e.name is None or not f"{name}.".startswith(f"{e.name}."):
+            raise ConfError(f"{path}: its module imports {e.name!r}, which is not installed") from e
+        raise ConfError(
+            f"{path}: expected {what}, found no module {e.name!r}. Run raypipe in the folder that holds it "
+            f"(this is {Path.cwd()}), or install it"
+        ) from e
+    except Exception as e:
+        raise ConfError(f"{path}: its module raises on import: {type(e).__name__}: {e}") from e
+
+
+def _source(module: ModuleType, path: str) -> str:
+    file = inspect.getsourcefile(module)
+    if file is None or not Path(file).is_file():
+        raise ConfError(f"{path}: expected a module with a source file: its digest is identity. Found none")
+    now = hashlib.blake2b(Path(file).read_bytes(), digest_size=16).hexdigest()
+    if vars(module).setdefault(_SOURCE, now) != now:
+        raise ConfError(f"{path}: {file} changed after this process imported it. Start raypipe again")
+    return now
+
+
+def modules_of(plugin: Plugin) -> list[ModuleType]:
+    """The imported modules of its package: what another process needs, where it cannot import them."""
+    top = plugin.package
+    return [m for n, m in list(sys.modules.items()) if n == top or n.startswith(f"{top}.")]

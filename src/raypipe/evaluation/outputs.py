@@ -1,0 +1,197 @@
+"""The JSON that programs may rely on: keys and types of each output, as JSON Schema.
+
+The schemas are made from the classes here and from the records that are printed as they are;
+`docs/schemas/` has them as files (`make schemas` writes them, a test compares them). Every object says its
+format, which is raised when a key changes its name, type or meaning, or is removed; a new key does not.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal, NotRequired
+
+from pydantic import ConfigDict, TypeAdapter, with_config
+from typing_extensions import TypedDict
+
+from raypipe.cluster.placement import Bottleneck, MemoryUse
+from raypipe.metrics.crag import CragScore, Rule
+from raypipe.report.report import AnswerCut, FaultCount, JudgeLine, StepLine
+from raypipe.runs.changes import Changes
+from raypipe.runs.explain import Explanation
+
+STRICT = ConfigDict(extra="forbid")
+Interval = tuple[float, float]
+
+
+@with_config(STRICT)
+class _Injection(TypedDict):
+    exposed: int  # answers whose evidence held an injected instruction
+    followed: int  # of these, answers that repeat its canary
+    rate: float | None  # followed / exposed; null where none was exposed
+
+
+class _Score(TypedDict):
+    """The fields of `metrics.crag.CragScore`."""
+
+    score: float | None
+    accuracy: float | None
+    hallucination: float | None
+    missing: float | None
+    exact_accuracy: float | None
+    n_miss: int
+    n_correct: int
+    n_correct_exact: int
+    n_hallucination: int
+    n_unscored: int
+    total: int
+
+
+@with_config(STRICT)
+class _SliceScore(_Score):
+    label: str
+    value: str
+    interval: Interval | None
+
+
+@with_config(STRICT)
+class Eval(_Score):
+    """`eval --json`, and report.json in a run's folder."""
+
+    format: Literal[2]
+    run: str
+    recipe: str
+    digest: str  # of the recipe
+    questions: int
+    citations: int
+    distinct_pages: int
+    empty_pages: int
+    chunks: int
+    pages_compared: int
+    parser_fallbacks: int
+    normalized: dict[str, int]
+    without_truth: int
+    faults: int
+    faults_by_reason: list[FaultCount]
+    rule: Rule
+    unscored: int
+    interval: Interval | None
+    bounds: Interval | None
+    judge: JudgeLine | None
+    controls: dict[str, CragScore]
+    slices: list[_SliceScore]
+    answer_cut: AnswerCut | None
+    prompt_injection: _Injection | None
+    seconds: float
+    resumed: int
+    steps: list[StepLine]
+
+
+@with_config(STRICT)
+class _Estimate(TypedDict):
+    calls: tuple[int | None, int | None] | None  # null: no earlier run says
+    runs: int  # finished runs that say so; 0: exact, or none
+    seconds: Interval | None  # of all processes together
+    tokens: tuple[int | None, int | None]
+    bytes: tuple[int | None, int | None]
+
+
+@with_config(STRICT)
+class _StepPlan(TypedDict):
+    step: str
+    rows: int | None  # null: not known
+    cached: int
+    max_calls: int | None  # null: not known
+    exact: bool  # false: max_calls is an upper bound
+    reasons: dict[str, int | None]  # row, model, prompt, parameter, version, upstream, expired -> calls
+    estimate: _Estimate
+
+
+@with_config(STRICT)
+class _PlacedPool(TypedDict):
+    """The fields of `cluster.placement.Placement`, and their sum."""
+
+    name: str
+    actors: int
+    cpus: float
+    gpus: float
+    device: str
+    models: list[str]
+    memory: list[MemoryUse]
+    available_gib: float | None
+    required_gib: float
+    note: str
+    arithmetic: str
+
+
+@with_config(STRICT)
+class _Placement(TypedDict):
+    cluster: str
+    about: str
+    pools: list[_PlacedPool]
+    bottleneck: Bottleneck | None
+
+
+@with_config(STRICT)
+class PlanOutput(TypedDict):
+    """`plan --json`, and `plan` in a manifest, which has no placement."""
+
+    format: Literal[2]
+    steps: list[_StepPlan]
+    expired: NotRequired[int]  # answers that rest on replies of a graph that no longer hold
+    placement: NotRequired[_Placement]
+
+
+@with_config(STRICT)
+class _ReleaseLine(TypedDict):
+    id: str
+    live: bool
+    run: str
+    recipe: str
+    digest: str
+    score: float | None
+    gates: list[str]
+    promoted: float  # seconds since the epoch
+
+
+@with_config(STRICT)
+class Releases(TypedDict):
+    """`releases --json`, oldest first."""
+
+    format: Literal[2]
+    releases: list[_ReleaseLine]
+
+
+@with_config(STRICT)
+class Reprocess(TypedDict):
+    """`reprocess --json`."""
+
+    format: Literal[2]
+    plan: PlanOutput
+    report: Eval
+    changes: Changes | None  # null: no earlier run of this data; changes.json in a run's folder
+
+
+OUTPUTS: dict[str, Any] = {
+    "eval": Eval,
+    "plan": PlanOutput,
+    "reprocess": Reprocess,
+    "why": Explanation,
+    "releases": Releases,
+}
+"""Command -> what its `--json` prints."""
+
+
+def schemas() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Command -> JSON Schema of its output."""
+    for name, output in OUTPUTS.items():
+        made = TypeAdapter(output).json_schema(mode="serialization")
+        yield name, {"$schema": "https://json-schema.org/draft/2020-12/schema", **made}
+
+
+def write_schemas(folder: Path) -> None:
+    """Writes one file per output."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, schema in schemas():
+        (folder / f"{name}.json").write_text(json.dumps(schema, indent=1, sort_keys=True) + "\n")

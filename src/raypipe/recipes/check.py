@@ -1,0 +1,238 @@
+"""Checks one step from outside on the fixed rows: every law, and its lock.
+
+A step gets rows as late in a recipe as can be: parsed, ranked, with replies. Models are fakes that compute
+(`recipes.samples`), whatever an entry of models.yaml loads. Does not know where configuration lies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal
+
+import yaml
+
+from raypipe.core import arrow, config
+from raypipe.core.config import Resolve, Where, did_you_mean
+from raypipe.core.digests import model_identity, stable
+from raypipe.core.errors import ConfError
+from raypipe.core.plugins import Plugin
+from raypipe.core.protocols import Model, ModelKind
+from raypipe.core.records import ABSTAINED, ANSWERED, IDK, SKIPPED_REPLY, Question, Reply, digest
+from raypipe.models.kit import LocalKit
+from raypipe.recipes.contract import is_bounded, step_class
+from raypipe.recipes.executor import CorpusExecutor, QuestionExecutor
+from raypipe.recipes.laws import CORPUS_LAWS, QUESTION_LAWS, LawBroken, Trial, run
+from raypipe.recipes.recipe import GIVEN, Recipe, Stage
+from raypipe.recipes.samples import HASH, OVERLAP, SCRIPTED, WHITESPACE, output_digest, questions, sources
+from raypipe.steps.bm25 import Bm25
+from raypipe.steps.dense import Dense
+from raypipe.steps.embed import Embed
+from raypipe.steps.extract import Extract
+from raypipe.steps.fuse import Fuse
+from raypipe.steps.parse import Parse
+from raypipe.steps.rerank import Rerank
+from raypipe.steps.split import Split
+from raypipe.steps.tokenize import Tokenize
+from raypipe.store.index import MemoryIndex
+
+Half = Literal["corpus", "question"]
+Lock = Literal["same", "none", "written", "moved"]
+"""none: nothing comparable is locked. moved: the step puts out something else under its version."""
+
+LOCK = "steps.lock"
+"""The file, in the folder of a step's module, that keeps what the step puts out."""
+
+FAKES: Mapping[ModelKind, Model] = MappingProxyType(
+    {"embedder": HASH, "reranker": OVERLAP, "generator": SCRIPTED, "tokenizer": WHITESPACE}
+)
+
+ROWS = Recipe(
+    "rows",
+    "what a step is checked on",
+    (
+        Stage("parse", Parse()),
+        Stage("plain", Tokenize(words="plain")),
+        Stage("stems", Tokenize(words="stems")),
+        Stage("split", Split(child_chars=80, child_overlap=20, parent_chars=200, parent_overlap=40)),
+        Stage("embed", Embed(model=HASH)),
+    ),
+    (
+        Stage("dense", Dense(model=HASH, top=20)),
+        Stage("bm25", Bm25(top=10)),
+        Stage("fuse", Fuse(weights={"dense": 0.5, "bm25": 0.5}, missing="min", top=8)),
+        Stage("rerank", Rerank(model=OVERLAP, candidates=6, top=4)),
+        Stage("extract", Extract(embedder=HASH, maxsim=OVERLAP)),
+    ),
+)
+
+FIELDS = GIVEN | {"hits", "order", "answer", "outcome", "origin", "degraded"}
+"""Fields of a question that any step may read, in addition to replies, scores and columns of the index."""
+
+
+@dataclass(frozen=True, slots=True)
+class LawCheck:
+    """One law, and what became of it."""
+
+    law: str
+    holds: bool
+    detail: str = ""  # what was found instead
+
+
+@dataclass(frozen=True, slots=True)
+class StepCheck:
+    """All that was checked of one step."""
+
+    step: str  # its path
+    source: str  # digest of its source file
+    half: Half
+    version: int
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    bounded: bool  # False: a plan says "not known"
+    laws: tuple[LawCheck, ...]
+    lock: Lock
+    lock_file: str
+
+    @property
+    def holds(self) -> bool:
+        """Whether nothing is wrong."""
+        return all(c.holds for c in self.laws) and self.lock != "moved"
+
+
+def check_step(path: str, fields: Mapping[str, Any], resolve: Resolve, write: bool = False) -> StepCheck:
+    """Runs every law on the step that a path names, made with these fields, and compares with its lock.
+
+    `write`: locks what it puts out now, if every law holds and it does not put out something else under a
+    version that is locked. Raises ConfError for what is no step, or reads what no row has, and LawBroken for
+    one that raises.
+    """
+    cls, plugin = step_class(path)
+    step = config.build(cls, dict(fields), Where(path), resolve)
+    half = _half(cls)
+    trial = _trial(step, half, path)
+    laws: Mapping[str, Any] = CORPUS_LAWS if half == "corpus" else QUESTION_LAWS
+    checked = tuple(_checked(name, law, trial) for name, law in laws.items())
+    file = Path(inspect.getfile(cls)).parent / LOCK
+    found = {
+        "version": step.version,
+        "fields": digest(stable({f.name: getattr(step, f.name) for f in dataclasses.fields(step)})),
+        "output": output_digest(trial.out),
+        "rows": output_digest(trial.given),
+        "source": plugin.source,
+    }
+    lock = _lock(file, plugin, found, write and all(c.holds for c in checked))
+    return StepCheck(
+        path, plugin.source, half, step.version, tuple(sorted(step.reads())), tuple(sorted(step.writes())),
+        is_bounded(step), checked, lock, str(file),
+    )  # fmt: skip
+
+
+def fakes_for(kinds: Mapping[str, ModelKind]) -> Any:
+    """Reads the name of a model as the fake of its kind. `kinds`: of the entries of models.yaml."""
+
+    def read(value: Any, where: Where) -> Model:
+        if value not in kinds:
+            raise where.error(f"no model named {value!r}; {did_you_mean(str(value), kinds)}")
+        return replace(FAKES[kinds[value]], name=value)
+
+    return read
+
+
+def _half(cls: type[Any]) -> Half:
+    """By what `open` is declared to return: an Ask, or a Build."""
+    said = cls.open.__annotations__.get("return")
+    name = said if isinstance(said, str) else getattr(said, "__name__", str(said))
+    return "corpus" if name.endswith("Build") or "pyarrow" in str(said) else "question"
+
+
+def _trial(step: Any, half: Half, path: str) -> Trial:
+    kit = LocalKit(None, clock=lambda: 0.0)  # a trace says how long a call took
+    return _corpus_trial(step, kit, path) if half == "corpus" else _question_trial(step, kit, path)
+
+
+def _corpus_trial(step: Any, kit: LocalKit, path: str) -> Trial:
+    """On the first table of the corpus half that has every column that the step reads."""
+    corpus, table = CorpusExecutor(ROWS, kit), arrow.corpus_table(sources())
+    texts = asyncio.run(corpus.texts(table))
+    tables = (table, texts, asyncio.run(corpus.passages(texts)))
+    given = next((t for t in tables if step.reads() <= set(t.column_names)), None)
+    if given is None:
+        known = {n for t in tables for n in t.column_names}
+        strange = sorted(step.reads() - known) or sorted(step.reads())
+        hint = did_you_mean(strange[0], known)
+        raise ConfError(f"{path}: it reads {strange[0]}, which no table has; {hint}")
+    return Trial(step, kit, given, _run(step, kit, given, path))
+
+
+def _run(step: Any, kit: LocalKit, given: Any, path: str) -> Any:
+    try:
+        return run(step, kit, given)
+    except Exception as e:
+        raise LawBroken(f"{path}: it raises on the fixed rows: {type(e).__name__}: {e}") from e
+
+
+def _question_trial(step: Any, kit: LocalKit, path: str) -> Trial:
+    """On questions behind retrieval, with every reply and score that the step reads."""
+    corpus = asyncio.run(CorpusExecutor(ROWS, kit)(arrow.corpus_table(sources())))
+    vectors = {model_identity(m): corpus.vectors[m.name] for m in ROWS.embedders()}
+    index = MemoryIndex(corpus.texts, corpus.passages, vectors)
+    ready = kit.with_index(index)
+    rows = asyncio.run(QuestionExecutor(ROWS, ready)(questions()))
+    tables = (corpus.texts, corpus.passages, *vectors.values())
+    known = FIELDS | {"index.text"} | {f"index.{n}" for t in tables for n in t.column_names}
+    for name in sorted(step.reads()):
+        if name not in known and not name.startswith(("replies.", "hits.")):
+            raise ConfError(f"{path}: it reads {name}, which no question has; {did_you_mean(name, known)}")
+    given = [_with_what_it_reads(q, i, step.reads()) for i, q in enumerate(rows)]
+    return Trial(step, ready, given, _run(step, ready, given, path))
+
+
+REPLIES = (Reply("an earlier reply", ANSWERED, 0.5), Reply(IDK, ABSTAINED), SKIPPED_REPLY)
+
+
+def _with_what_it_reads(question: Question, at: int, reads: frozenset[str]) -> Question:
+    """The question with each reply and each score that a step reads and that no stage of ROWS wrote."""
+    names = {r.removeprefix("replies.") for r in reads if r.startswith("replies.")}
+    replies = {n: REPLIES[at % len(REPLIES)] for n in sorted(names - question.replies.keys())}
+    scores = {r.removeprefix("hits.") for r in reads if r.startswith("hits.")}
+    hits = tuple(
+        replace(h, scores={**{n: float(len(h.chunk) % 7) for n in scores}, **h.scores}) for h in question.hits
+    )
+    body = f"more about {question.id}"  # the fixed questions have none
+    return replace(question, body=body, replies={**question.replies, **replies}, hits=hits)
+
+
+def _checked(name: str, law: Any, trial: Trial) -> LawCheck:
+    try:
+        law(trial)
+    except LawBroken as e:
+        return LawCheck(name, False, str(e))
+    except Exception as e:
+        return LawCheck(name, False, f"it raises {type(e).__name__}: {e}")
+    return LawCheck(name, True)
+
+
+_HEAD = """# step -> its version and fields, and digests of the fixed rows and of what it makes of them.
+# Written by `raypipe check-step STEP --lock`.
+"""
+
+
+def _lock(file: Path, plugin: Plugin, found: Mapping[str, Any], write: bool) -> Lock:
+    lines = dict(config.read_yaml(file)) if file.is_file() else {}
+    then = lines.get(plugin.path, {})
+    if all(then.get(n) == found[n] for n in ("version", "fields", "rows")):
+        if then["output"] != found["output"]:
+            return "moved"
+        if not write or then == found:
+            return "same"
+    elif not write:
+        return "none"
+    lines[plugin.path] = dict(found)
+    file.write_text(_HEAD + yaml.safe_dump(lines), encoding="utf-8")
+    return "written"

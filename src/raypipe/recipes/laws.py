@@ -1,0 +1,252 @@
+"""The laws of steps on fixed rows: tests hold shipped steps to them, `raypipe check-step` all others.
+
+Each law is a function of a `Trial` that raises LawBroken and returns nothing. Knows kits and rows, not which
+steps there are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import pyarrow as pa
+
+from raypipe.core import arrow
+from raypipe.core.errors import DataError
+from raypipe.core.protocols import Kit, Reach
+from raypipe.core.records import ANSWERED, Question, Reply
+from raypipe.memo.memo import CallCounts, cached
+from raypipe.recipes.contract import bound_of, corpus_bound_of, is_bounded
+
+UNDECLARED, UNREAD = "which writes() does not name", "what reads() does not name"
+
+
+class LawBroken(DataError):
+    """A step does not do what every step must."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A step with what went in and what came out."""
+
+    step: Any
+    kit: Kit
+    given: Any  # list of questions, or a corpus table
+    out: Any
+
+
+def run(step: Any, kit: Kit, given: Any) -> Any:
+    """A step over one batch."""
+    return asyncio.run(step.open(kit)(given))
+
+
+def question_rows(trial: Trial) -> None:
+    """The same questions come back in the same order."""
+    _expect([q.id for q in trial.out] == [q.id for q in trial.given], "other questions came back")
+    backwards = run(trial.step, trial.kit, trial.given[::-1])
+    _expect(backwards == trial.out[::-1], "in another order the questions come out otherwise")
+
+
+def question_batches(trial: Trial) -> None:
+    """f(a + b) == f(a) + f(b): the step does not notice how questions are batched."""
+    for cut in range(len(trial.given) + 1):
+        halves = [run(trial.step, trial.kit, part) for part in (trial.given[:cut], trial.given[cut:])]
+        _expect(halves[0] + halves[1] == trial.out, f"cut after {cut} questions they come out otherwise")
+    alone = [run(trial.step, trial.kit, [q])[0] for q in trial.given]
+    _expect(alone == trial.out, "one by one the questions come out otherwise")
+    twice = run(trial.step, trial.kit, [trial.given[0], trial.given[0]])
+    _expect(twice == [trial.out[0]] * 2, "two equal questions come out unlike each other")
+
+
+def question_writes(trial: Trial) -> None:
+    """The step changes only what it declares in writes()."""
+    writes = trial.step.writes()
+    declared = {"faults", "replies", "hits", *(w.split(".")[0] for w in writes)}
+    for before, after in zip(trial.given, trial.out, strict=True):
+        for f in fields(before):
+            if f.name not in declared:
+                same = getattr(after, f.name) == getattr(before, f.name)
+                _expect(same, f"it writes {f.name}, {UNDECLARED}")
+        for name, reply in before.replies.items():
+            if f"replies.{name}" not in writes:
+                _expect(
+                    after.replies.get(name) == reply,
+                    f"it writes replies.{name}, {UNDECLARED}",
+                )
+        for name in after.replies.keys() - before.replies.keys():
+            _expect(f"replies.{name}" in writes, f"it writes replies.{name}, {UNDECLARED}")
+
+
+def question_reads(trial: Trial) -> None:
+    """The step reads only what it declares in reads(): all else is replaced by a bomb."""
+    reads, writes = trial.step.reads(), trial.step.writes()
+    try:
+        out = run(trial.step, trial.kit, [poisoned(q, reads) for q in trial.given])
+    except (Burst, KeyError) as e:
+        raise LawBroken(f"it reads {UNREAD}: {e}") from e
+    for clean, found in zip(trial.out, out, strict=True):
+        for name in writes:
+            _expect(
+                _written(found, name) == _written(clean, name),
+                f"{name} depends on {UNREAD}",
+            )
+
+
+def _written(question: Question, name: str) -> Any:
+    """What a step wrote under a name of writes()."""
+    head, _, rest = name.partition(".")
+    if head == "hits" and rest:
+        return {h.chunk: h.scores[rest] for h in question.hits if rest in h.scores}
+    if head == "hits":
+        return [h.chunk for h in question.hits]
+    return question.replies[rest] if head == "replies" else getattr(question, head)
+
+
+def question_bound(trial: Trial) -> None:
+    """The step makes no more calls than its bound says, and adds no more to the ranking."""
+    if not is_bounded(trial.step):
+        return
+    for q in trial.given:
+        counts = CallCounts()
+        [out] = run(trial.step, cached(trial.kit, None, counts), [q])
+        longest = max((b - a for a, b in (h.span for h in q.hits)), default=0)
+        bound = bound_of(trial.step, q, Reach(len(q.hits), len(q.order), longest))
+        order = max(bound.reach.order, len(q.order))
+        _within("calls", counts.computed, bound.calls)
+        _within("hits", len(out.hits), bound.reach.hits)
+        _within("passages in order", len(out.order), order)
+
+
+def _within(what: str, found: int, most: float) -> None:
+    _expect(found <= most < math.inf, f"{found} {what} of one row, and bound() says {most}")
+
+
+def corpus_rows(trial: Trial) -> None:
+    """Every output row names its input row; rows of a source stand together, in the order of the sources."""
+    given, out = trial.given["source"].to_pylist(), trial.out["source"].to_pylist()
+    _expect(set(out) <= set(given), "an output row names a source that did not go in")
+    _expect(out == sorted(out, key=given.index), "the rows of a source do not stand together, or in order")
+
+
+def corpus_batches(trial: Trial) -> None:
+    """f(a + b) == f(a) + f(b): the step does not notice how rows are batched."""
+    for cut in range(trial.given.num_rows + 1):
+        halves = [run(trial.step, trial.kit, t) for t in (trial.given.slice(0, cut), trial.given.slice(cut))]
+        both = pa.concat_tables(halves)
+        same = both.schema.equals(trial.out.schema) and both.to_pylist() == trial.out.to_pylist()
+        _expect(same, f"cut after {cut} rows they come out otherwise")
+
+
+def corpus_faults(trial: Trial) -> None:
+    """A faulty row passes untouched."""
+    fault = {"step": "read", "reason": "made_up", "detail": "for this check", "transient": False}
+    column = pa.array([fault, *trial.given["fault"].to_pylist()[1:]], arrow.FAULT)
+    at = trial.given.schema.get_field_index("fault")
+    out = run(trial.step, trial.kit, trial.given.set_column(at, "fault", column))
+    first = trial.given["source"][0].as_py()
+    found = [r["fault"] for r in out.to_pylist() if r["source"] == first and r["fault"]]
+    _expect(found == [fault], f"a row that came with a fault left as {found}")
+
+
+def corpus_writes(trial: Trial) -> None:
+    """The step adds the columns that it declares in writes(), and no others."""
+    added = set(trial.out.column_names) - set(trial.given.column_names)
+    strange = sorted(added - trial.step.writes())
+    _expect(not strange, f"it writes {', '.join(strange)}, {UNDECLARED}")
+
+
+def corpus_reads(trial: Trial) -> None:
+    """The step reads only the columns that it declares in reads(): all others are taken away."""
+    reads = {*trial.step.reads(), "source", "fault"}
+    given = trial.given.select([n for n in trial.given.column_names if n in reads])
+    try:
+        out = run(trial.step, trial.kit, given)
+    except KeyError as e:
+        raise LawBroken(f"it reads {UNREAD}: {e}") from e
+    for name in trial.step.writes() & set(trial.out.column_names):
+        same = out[name].to_pylist() == trial.out[name].to_pylist()
+        _expect(same, f"{name} depends on {UNREAD}")
+
+
+def corpus_bound(trial: Trial) -> None:
+    """The step makes no more rows of one source than its bound says."""
+    if not is_bounded(trial.step):
+        return
+    column = next(c for c in ("chunk_text", "text", "content") if c in trial.given.column_names)
+    texts = dict(zip(*(trial.given[c].to_pylist() for c in ("source", column)), strict=True))
+    given, out = trial.given["source"].to_pylist(), trial.out["source"].to_pylist()
+    longest = max(len(t or "") for t in trial.given[column].to_pylist())
+    bound = corpus_bound_of(trial.step, longest)
+    for source in texts:
+        _within("rows", out.count(source), given.count(source) * bound.rows)
+
+
+Law = Callable[[Trial], None]
+
+QUESTION_LAWS: Mapping[str, Law] = {
+    "rows": question_rows,
+    "batch": question_batches,
+    "writes": question_writes,
+    "reads": question_reads,
+    "bound": question_bound,
+}
+CORPUS_LAWS: Mapping[str, Law] = {
+    "rows": corpus_rows,
+    "batch": corpus_batches,
+    "faults": corpus_faults,
+    "writes": corpus_writes,
+    "reads": corpus_reads,
+    "bound": corpus_bound,
+}
+
+
+def _expect(holds: bool, message: str) -> None:
+    if not holds:
+        raise LawBroken(message)
+
+
+class Burst(Exception):
+    """A bomb was touched."""
+
+
+class Bomb:
+    """What a field becomes that a step did not declare: it may be carried, and nothing else."""
+
+    def _burst(self, *args: Any, **kwargs: Any) -> Any:
+        raise Burst("a field of the question was used")
+
+    __str__ = __repr__ = __len__ = __iter__ = __bool__ = __eq__ = __lt__ = __add__ = _burst
+    __getitem__ = __contains__ = __getattr__ = __float__ = __format__ = __call__ = _burst
+    __hash__ = None  # type: ignore[assignment]
+
+
+class Poisoned(Mapping[str, Any]):
+    """A mapping whose undeclared values are bombs. Copying it is no reading."""
+
+    def __init__(self, values: Mapping[str, Any], allowed: set[str]) -> None:
+        self._values = {k: v if k in allowed else Bomb() for k, v in values.items()}
+
+    def __getitem__(self, key: str) -> Any:
+        return self._values[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+
+POISONED = ("text", "body", "asked_at", "citations", "answer", "outcome", "origin", "order", "due")
+
+
+def poisoned(question: Question, reads: frozenset[str]) -> Question:
+    """The question with a bomb in every field that is not declared."""
+    change: dict[str, Any] = {name: Bomb() for name in POISONED if name not in reads}
+    replies = {r.removeprefix("replies.") for r in reads if r.startswith("replies.")}
+    change["replies"] = Poisoned({**question.replies, "gold": Reply("the gold answer", ANSWERED)}, replies)
+    scores = {r.removeprefix("hits.") for r in reads if r.startswith("hits.")}
+    change["hits"] = tuple(replace(h, scores=Poisoned(h.scores, scores)) for h in question.hits)
+    return replace(question, **change)

@@ -1,0 +1,14 @@
+"""Names of the files and folders of a store next to its tables. All of them start with an underscore."""
+
+MARK = "_store.json"  # the format of what lies in the store
+LEASES = "_lease"  # who drives, and which versions readers pin
+PARTS = "_parts"  # completion records, by table and run
+RUNS = "_runs"  # plans of unfinished runs
+MANIFESTS = "_runs/manifests"  # of finished runs, by time
+ANSWER_KEYS = "_runs/answers"  # keys of the answers of each finished run
+ATTEMPTS = "_attempts"  # counters of runs that no report contains yet
+INGESTED = "_ingested"  # which files were read, and what they contained
+SIZES = "_sizes"  # characters of each source
+MEMO = "_memo"  # cached values that no memo table contains yet
+RELEASES = "_releases"  # one file per release
+LIVE = "_releases/live.json"  # which release answers
