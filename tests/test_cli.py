@@ -115,11 +115,8 @@ def test_choices_of_the_command_line_are_those_of_the_code():
     from raypipe.cli import facts, kg
     from raypipe.kg.language.example_bank import Domain
     from raypipe.kg.public_data import KINDS
-    from raypipe.readers import FORMATS
 
     assert set(facts.KINDS) == set(KINDS) and set(kg.DOMAINS) == set(get_args(Domain))
-    [format] = [a for a in commands()["ingest"]._actions if a.dest == "format"]
-    assert set(format.choices) == set(FORMATS)
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh"])
