@@ -1,4 +1,4 @@
-"""A small graph about nobody, made of rows in place."""
+"""A small invented graph, made of rows in place."""
 
 from pathlib import Path
 

@@ -157,7 +157,7 @@ def test_too_many_names_to_be_compared_by_meaning_are_refused_and_not_left_out()
     many.insert("song", [{"name": f"song {i}"} for i in range(MOST_NEAR + 1)])
 
     async def vectors(names):
-        raise AssertionError("nobody is to be asked")
+        raise AssertionError("no embedder may be called")
 
     linker = Linker(many, Strictness(levels={"song": ("exact", "embedding")}), vectors)
     assert asyncio.run(linker.link("song 7", "song")).level == "exact"

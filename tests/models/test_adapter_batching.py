@@ -56,7 +56,7 @@ def test_neither_kind_starves_while_the_other_keeps_coming():
         await asyncio.gather(*(base() for _ in range(5)))
         return await waiting
 
-    assert asyncio.run(run()) == 0  # nobody who came later went in first
+    assert asyncio.run(run()) == 0  # no later call went in first
 
 
 def test_all_that_wait_for_a_kind_go_in_together():

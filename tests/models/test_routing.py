@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raypipe.core.llm import Generated, Message, Sampling
-from raypipe.models.routing import BEHIND, HEADS, SPREAD, Router, beginnings, routed
+from raypipe.models.routing import BEHIND, HEADS, SPREAD, Router, prefixes, routed
 
 
 def about(context, question="?"):
@@ -21,13 +21,13 @@ def test_chats_about_one_context_begin_alike_whatever_they_ask():
     for words in (60, 100, 400):
         shared = "evidence " * words
         found = [
-            beginnings((Message("system", s), Message("user", shared + q))) for s in "ab" for q in questions
+            prefixes((Message("system", s), Message("user", shared + q))) for s in "ab" for q in questions
         ]
         assert len(set.intersection(*map(set, found))) >= 1
         assert all(shared.startswith(short) and len(short) >= len(shared) / 4 for _, short in found[:2])
-    assert len(beginnings((Message("user", "e" * 9000),))[0]) == HEADS[-1]
-    assert beginnings((Message("user", "short"),)) == ("short", "short")
-    assert beginnings((Message("system", "s"),)) == ("", "")
+    assert len(prefixes((Message("user", "e" * 9000),))[0]) == HEADS[-1]
+    assert prefixes((Message("user", "short"),)) == ("short", "short")
+    assert prefixes((Message("system", "s"),)) == ("", "")
 
 
 @given(st.lists(st.text(max_size=5), max_size=80), st.integers(1, 8))

@@ -98,9 +98,9 @@ def test_an_empty_text_has_no_chunk_and_a_fault_passes_through():
         ({"child_chars": 5, "child_overlap": 5}, "child_overlap: expected 0 to less than child_chars"),
         ({"child_chars": 50, "parent_chars": 5}, "at most parent_chars"),
         ({"tokens": 5}, "both or neither"),
-        ({"child_chars": 5, "overlap": 2}, "overlap: expected tokens beside it"),
+        ({"child_chars": 5, "overlap": 2}, "overlap: expected tokens with it"),
         ({"tokens": 0, "tokenizer": WHITESPACE}, "at least 1"),
-        ({"by": "sentence", "parent_chars": 10}, "expected child_chars beside it"),
+        ({"by": "sentence", "parent_chars": 10}, "expected child_chars with it"),
     ],
 )
 def test_a_split_that_cannot_be_is_refused_by_name(fields, message):

@@ -1,4 +1,4 @@
-"""Hidden text is marked beside a text that stays what it was."""
+"""Hidden text is marked; the page's text stays as it was."""
 
 import pytest
 

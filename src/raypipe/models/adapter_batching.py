@@ -1,8 +1,8 @@
-"""A fair gate: lets in one kind of call at a time, and any number of that kind.
+"""A fair lock that admits one kind of call at a time, and any number of that kind.
 
 vLLM's CPU kernels give a base row an adapter's text when both are in one batch, silently. Behind this gate
 they never are, and neither kind starves: once a call of another kind waits, newcomers of the kind inside
-queue up behind it, so nobody waits for more than one round of each other kind. Knows asyncio alone.
+queue up behind it, so no call waits for more than one round of each other kind. Knows asyncio alone.
 """
 
 from __future__ import annotations
@@ -48,8 +48,10 @@ class AdapterGate:
             raise
 
     def _admit(self) -> None:
-        """Lets in whoever may go now. When the gate is empty that is everyone of the kind that has waited
-        longest, also those who stand behind others: these wait for that kind's round in any case."""
+        """Admits the calls that may run now.
+
+        When the gate is empty those are all calls of the kind that has waited longest, also those queued
+        behind other kinds: these wait for that kind's round in any case."""
         if not self._waiting:
             return
         if not self._inside:

@@ -1,8 +1,8 @@
-"""Whether a reply held to a constraint can end, and how long it can get.
+"""Checks that a constrained reply can end, and computes its greatest length.
 
 A constraint is parsed here by the library that will hold the decoder to it, before any engine sees it: what
-does not compile, or has no longest reply, is a ConfError. A model without sense (a stand-in, or a real one on
-a bad day) rarely leaves a loop of its own accord: half of the replies to an unbounded grammar are cut.
+does not compile, or has no longest reply, is a ConfError. A random model (a stand-in), and sometimes a real
+one, rarely leaves a loop by itself: half of the replies to an unbounded grammar are cut.
 Knows the library's syntax tree; knows no engine.
 """
 
@@ -176,7 +176,7 @@ class _Tree:
 
     def lengths(self, longest: bool) -> list[float]:
         """Of each rule, in bytes: a round for every depth of the tree. What still grows after a round for
-        each rule goes through some rule twice, so it grows for ever."""
+        each rule goes through some rule twice, so it grows without end."""
         known = [-math.inf if longest else math.inf] * len(self._bodies)
         rounds = len(self._bodies) + 1
         for i in range(2 * rounds):

@@ -1,4 +1,4 @@
-"""`python -m raypipe.models.convert FOLDER`: pytorch_model.bin to model.safetensors beside it, once, by hand.
+"""`python -m raypipe.models.convert FOLDER`: converts pytorch_model.bin to model.safetensors, once.
 
 For repositories that have pickles alone (bge-m3). The only place that opens one, with torch's unpickler that
 admits tensors and plain containers and nothing that could run.

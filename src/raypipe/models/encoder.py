@@ -1,4 +1,4 @@
-"""The engine `sorted`: plain transformers, texts sorted by length, batches filled to a budget of tokens.
+"""The backend `transformers`: texts sorted by length, batches filled to a budget of tokens.
 
 Knows torch, transformers and the two shapes it serves: an encoder whose token vectors are pooled, and an
 encoder with one logit over a pair. Gives the numbers of FlagEmbedding's classes within 1e-5 in float32; it
@@ -23,7 +23,7 @@ from raypipe.models import folder
 
 # Padded tokens in one batch. CPU: 8,192 were slower than 1,024 to 2,048, which stay in the cache; over 3,400
 # texts 1,024 are as fast as 2,048 and leave a process 0.1 GB smaller, since libc keeps pieces of what
-# differently shaped batches took. GPU: enough to keep one busy and small beside its memory; not measured.
+# differently shaped batches took. GPU: enough to keep one busy and small next to its memory; not measured.
 CPU_TOKENS, GPU_TOKENS = 1024, 32_768
 
 QUERY_SHARE = 0.75
@@ -117,7 +117,7 @@ class Encoder:
         self.typed = "token_type_ids" in self.tokenizer.model_input_names
 
     def copy_of_tokenizer(self) -> Tokenizer:
-        """One that cuts and pads nothing, and whose settings nobody else changes."""
+        """A tokenizer that cuts and pads nothing, and whose settings no other caller changes."""
         tokenizer = Tokenizer.from_str(self.tokenizer.backend_tokenizer.to_str())
         tokenizer.no_truncation()
         tokenizer.no_padding()

@@ -1,11 +1,11 @@
-"""One vLLM engine: one copy of a model's weights, however many callers ask it at the same time.
+"""One vLLM engine: one copy of a model's weights for any number of concurrent callers.
 
-A plain async class. In one process it is used as it is; a job holds it in a named actor and the endpoint in a
-deployment, so that every step, block and request shares one queue and nothing drains between batches.
-Knows vLLM; knows neither Ray nor recipes.
+A plain async class. One process uses it as it is, a job in a named actor, the endpoint in a deployment, so
+that every step, block and request shares one queue and nothing drains between batches. Knows vLLM; knows
+neither Ray nor recipes.
 
-What goes wrong with one chat is a fault on its row. What no row can get is a ConfError before anything is
-sent. When vLLM's own process dies, every call raises `EngineDied`.
+Trouble with one chat is a fault on its row. What can never work is a ConfError before anything is sent. When
+vLLM's own process dies, every call raises `EngineDied`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CLOSE_S = 20.0  # vLLM's own 5 are short on a busy machine, and what it kills le
 
 
 class EngineDied(Exception):
-    """vLLM's process is gone, and with it everything in flight. Start another engine and ask again."""
+    """vLLM's process died, and with it everything in flight. Start another engine and send it again."""
 
 
 class Engine:
@@ -39,7 +39,7 @@ class Engine:
     """
 
     def __init__(self, setup: EngineSetup, exit_when_dead: bool = False) -> None:
-        """`exit_when_dead`: where EngineDied would be raised, end this process, to be started anew."""
+        """`exit_when_dead`: where EngineDied would be raised, end this process, to be restarted."""
         generator.check(setup)
         self.setup = setup
         self._exit = exit_when_dead
@@ -100,7 +100,7 @@ class Engine:
         self, chat: Chat, sampling: Sampling, adapter: str | None = None, name: str = ""
     ) -> AsyncIterator[str | Generated | Fault]:
         """The reply's text piece by piece, then the whole reply or its fault. `name` is what `abort` takes.
-        A caller that stops listening stops the engine's work; one that listens slowly holds nobody up."""
+        A caller that stops reading stops the engine's work; one that reads slowly does not slow others."""
         name = name or f"stream-{next(self._numbers)}"
         if name in self._streams:
             raise ValueError(f"a stream named {name!r} is running")
@@ -138,7 +138,7 @@ class Engine:
         return count
 
     def close(self) -> None:
-        """Ends vLLM's processes and waits for their end, some seconds. Twice is fine."""
+        """Ends vLLM's processes and waits for their end, some seconds. May be called twice."""
         llm, self._llm = self._llm, None  # left to the interpreter's exit, vLLM's own cleaning up fails
         if llm is not None:
             llm.shutdown(timeout=CLOSE_S)

@@ -1,9 +1,9 @@
-"""Engines as named Ray actors: one per model and device group, shared by every step and block of a job.
+"""vLLM engines as named Ray actors: one per model and device group, shared by all steps and blocks of a job.
 
-`reserved` sets their places aside, all or none; `start` brings one up or finds the one that is there;
-`Client.generate` keeps the contract of `llm.Generator` from any process of the job. An engine that dies
-is restarted, later each time, and only what was in flight is asked again. A chat that kills its engine costs
-its own row and at most three attempts. Knows Ray; the engine does not.
+`reserved` reserves their resources, all or none; `start` starts an engine or finds the running one;
+`Client.generate` keeps the contract of `llm.Generator` from any process of the job. An engine that dies is
+restarted, after a longer pause each time, and only what was in flight is sent again. A chat that kills its
+engine costs its own row and at most three attempts. Knows Ray; the engine does not.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from raypipe.core.records import Fault
 from raypipe.core.singleflight import SingleFlight
 
 NAMESPACE = "raypipe"
-CALL = 32  # chats in one call: a lost call is asked again whole, and small ones cost more messages
+CALL = 32  # chats in one call: a lost call is sent again whole, and small ones cost more messages
 RESTARTS = 12  # of one engine; four chats that kill it, or a machine that does, and the job is told
 LONGEST_PAUSE_S, WINDOW_S = 60.0, 600.0  # before a restart: 1, 2, 4, ... s by the restarts of ten minutes
 CLOSE_S = 30.0
@@ -39,7 +39,7 @@ CALLS = 1000  # at once on one engine; they wait in vLLM's queue, which is where
 
 
 class EngineProtocol(Protocol):
-    """What an actor holds: `models.engine.Engine`, or something that behaves like it."""
+    """What an engine actor needs of an engine: `models.engine.Engine`, or a stand-in."""
 
     async def ready(self) -> None: ...
     async def healthy(self) -> None: ...
@@ -54,19 +54,19 @@ class EngineProtocol(Protocol):
 
 
 Make: TypeAlias = Callable[[], EngineProtocol]
-"""Makes the engine inside its actor. A function of a module, or a partial of one, so that it can be sent."""
+"""Creates the engine inside its actor. A function of a module, or a partial of one: it is pickled."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What one engine takes of the cluster."""
+    """The Ray resources of one engine."""
 
     cpus: float = 0.5  # its worker's own core is vLLM's business
     gpus: float = 0  # those of its tensor-parallel group, or a share of one
 
 
 class EngineRaised(RaypipeError):
-    """An engine raised where it should have given a fault: a defect, and no row's fault."""
+    """An engine raised instead of returning a fault: a defect, not a row's fault."""
 
 
 def pause_s(starts: Sequence[float], now: float, longest: float = LONGEST_PAUSE_S) -> float:
@@ -88,17 +88,17 @@ def _record_start(name: str, longest: float) -> float:
 
 
 def _suspect(name: str, call: str) -> None:
-    """Notes in the cluster that from now on the engine of a name does this call and nothing else."""
+    """Records in the cluster that a named engine now runs this call and nothing else."""
     _internal_kv_put(f"raypipe-suspect-{name}", call, overwrite=True)
 
 
 def _suspected(name: str) -> str:
-    """The call that an engine did last with nothing else; "" for none."""
+    """The last call that an engine ran alone; "" for none."""
     return (_internal_kv_get(f"raypipe-suspect-{name}") or b"").decode()
 
 
 class EngineActor:
-    """One engine in an actor of its own. The class is plain, so that a deployment can hold it as well."""
+    """Runs one engine in an actor. The class is plain, so that a Serve deployment can use it as well."""
 
     def __init__(
         self,
@@ -136,8 +136,8 @@ class EngineActor:
     async def generate(
         self, chats: Sequence[Chat], sampling: Sampling, adapter: str | None = None, alone: str = ""
     ) -> list[Generated | Fault]:
-        """As `EngineProtocol.generate`. Equal requests are computed once while in flight. `alone`: a name
-        for a call that nothing else runs beside."""
+        """As `EngineProtocol.generate`. Equal requests are computed once while in flight. `alone`: the name
+        of a call that runs with nothing else in the engine."""
         engine = await self._open()
         if alone:
             return await engine.generate(chats, sampling, adapter, functools.partial(self._suspect, alone))
@@ -164,19 +164,19 @@ class EngineActor:
 
 
 def name_of(identity: str, group: int = 0) -> str:
-    """An engine's name in the cluster: by what it computes, and which of several it is."""
+    """An engine's actor name: its model's identity, and its number among several."""
     return f"engine-{hashlib.sha256(identity.encode()).hexdigest()[:16]}-{group}"
 
 
 Group: TypeAlias = tuple[Any, int]
-"""A placement group and the place in it that an engine takes."""
+"""A placement group and the bundle in it that an engine takes."""
 
 
 @contextmanager
 def reserved(places: Sequence[Resources], wait_s: float) -> Iterator[list[Group | None]]:
-    """A place for each engine, set aside together and given back when the block ends: two jobs never hold
-    half of what each needs. None for one that takes nothing. Raises ClusterTooSmall when others hold what is
-    needed for longer than `wait_s`."""
+    """Reserves resources for all engines at once, until the block ends: two jobs never hold half of what each
+    needs. None for an engine that takes nothing. Raises ClusterTooSmall when other jobs hold the resources
+    for longer than `wait_s`."""
     bundles = [{kind: n for kind, n in (("CPU", p.cpus), ("GPU", p.gpus)) if n} for p in places]
     taken = [b for b in bundles if b]
     if not taken:
@@ -203,8 +203,8 @@ def start_actor(
     group: Group | None = None,
     longest_pause_s: float = LONGEST_PAUSE_S,
 ) -> Client:
-    """The engine of that name, in its place if one was reserved; begun if it is not there, and not waited
-    for: `Client.ready` does. `longest_pause_s`: before a restart, whatever died before."""
+    """The engine of that name, in its reserved bundle if there is one; started if it does not run, without
+    waiting: `Client.ready` waits. `longest_pause_s`: before a restart, whatever died before."""
     where = PlacementGroupSchedulingStrategy(group[0], group[1]) if group else "DEFAULT"
     actor = ray.remote(EngineActor).options(
         name=name,
@@ -222,7 +222,7 @@ def start_actor(
 
 
 def start(name: str, make: Make, place: Resources, longest_pause_s: float = LONGEST_PAUSE_S) -> Client:
-    """The engine of that name, ready; begun if it is not there. Raises as `Client.ready`."""
+    """The engine of that name, ready; started if it does not run. Raises as `Client.ready`."""
     client = start_actor(name, make, place, longest_pause_s=longest_pause_s)
     client.ready()
     return client
@@ -239,20 +239,20 @@ def find(name: str) -> Client:
 
 
 class Client:
-    """An engine as a caller sees it. May be sent to other processes of the job."""
+    """Calls a named engine. May be sent to other processes of the job."""
 
     def __init__(self, handle: Any, name: str) -> None:
         self._handle, self._name = handle, name
 
     def ready(self) -> None:
-        """Waits till the engine is up, which takes as long as loading does. Raises ConfError or ModelMissing
-        where it cannot be; the actor is then gone."""
+        """Waits until the engine has loaded. Raises ConfError or ModelMissing if it cannot load; the actor is
+        then gone."""
         try:
             ray.get(self._handle.ready.remote())
         except RayTaskError as e:
             ray.kill(self._handle)
             raise _own(e) from e
-        except BaseException:  # whoever waited was stopped: nobody else would end it
+        except BaseException:  # the waiting caller was stopped: nothing else would end the engine
             ray.kill(self._handle)
             raise
 
@@ -267,7 +267,7 @@ class Client:
     async def stream(
         self, chat: Chat, sampling: Sampling, adapter: str | None = None
     ) -> AsyncIterator[str | Generated | Fault]:
-        """As `Engine.stream`. Not asked again when the engine dies: what was heard cannot be taken back."""
+        """As `Engine.stream`. Not retried when the engine dies: sent pieces cannot be taken back."""
         name, last = uuid.uuid4().hex, False
         streaming = self._handle.stream.options(num_returns="streaming", max_task_retries=0)
         try:
@@ -281,7 +281,7 @@ class Client:
             last = True
             yield Fault(STEP, "engine_lost", f"the engine died while it wrote: {e}", transient=True)
         finally:
-            if not last:  # Ray does not tell the actor that nobody listens
+            if not last:  # Ray does not tell the actor that its caller is gone
                 self._handle.abort.remote(name)
 
     def close(self) -> None:
@@ -324,7 +324,7 @@ class Client:
         try:
             replies: list[Generated | Fault] = await ref
         except asyncio.CancelledError:
-            ray.cancel(ref)  # else the engine would go on for nobody
+            ray.cancel(ref)  # else the engine would go on without a caller
             raise
         except RayTaskError as e:
             raise _own(e) from e
@@ -332,5 +332,5 @@ class Client:
 
 
 def _own(e: RayTaskError) -> RaypipeError:
-    """What the engine raised, without Ray's wrapping, where it is an error of ours."""
+    """Unwraps an error of ours that the engine raised from Ray's."""
     return e.cause if isinstance(e.cause, RaypipeError) else EngineRaised(f"the engine raised {e.cause!r}")

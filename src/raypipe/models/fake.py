@@ -1,4 +1,4 @@
-"""Models without weights that compute: what tests and large trial runs put in the place of real ones.
+"""Models without weights that compute, for tests and large trial runs.
 
 They know words and nothing of meaning: a hashed bag of words, the overlap of two sets of words, white space.
 They give the same numbers in every process and on every machine; `catalog.FORMULA` is raised when those

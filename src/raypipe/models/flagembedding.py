@@ -1,4 +1,4 @@
-"""The engine `flag`: FlagEmbedding's FlagModel, BGEM3FlagModel and FlagReranker, one device each.
+"""The backend `flagembedding`: FlagModel, BGEM3FlagModel and FlagReranker, one device each.
 
 Several devices would make the library start processes that import `__main__` again, which a Ray worker cannot
 do: it is one actor per device instead. Inputs that the library cuts are counted with its own tokenizer.

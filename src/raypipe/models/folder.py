@@ -1,4 +1,4 @@
-"""The folder that holds a model: where it is, what its contents are called, and what in it may be read.
+"""A model's folder: its place, the identity of its contents, and the files that may be read.
 
 Only the files in `READ` are ever shown to a model library, through a folder of links to them, and the same
 files make the identity of a local folder. So pickled weights and remote code cannot be reached, whatever a
@@ -69,18 +69,18 @@ def identity(folder: Path, kind: str) -> str:
 
 
 def snapshot(hub: Path, repo: str, revision: str) -> Path:
-    """Where the hub's own tools keep that commit of that repository."""
+    """The folder in the hub's cache for a commit of a repository."""
     return hub / f"models--{repo.replace('/', '--')}" / "snapshots" / revision
 
 
 def download_command(repo: str, revision: str) -> str:
-    """Fetches what is read and nothing else."""
+    """The command that downloads the files that are read, and no others."""
     wanted = " ".join(f"--include '{p}'" for p in ("*.json", "*.txt", "*.model", WEIGHTS))
     return f"hf download {repo} --revision {revision} {wanted}"
 
 
 def convert_command(folder: Path, repo: str, revision: str) -> str:
-    """For a repository that has pickles alone."""
+    """The command for a repository that has only pickles."""
     fetch = f"hf download {repo} pytorch_model.bin --revision {revision} && " if repo else ""
     return f"{fetch}python -m raypipe.models.convert {folder}"
 

@@ -1,7 +1,7 @@
-"""What an engine is started with, and whether the folders named in it hold a model that may be started.
+"""The settings of a vLLM engine, and the checks of its model's folders before it starts.
 
-Everything is checked before an engine process exists, so a mistake costs no minute of loading and says what
-to do: weights in safetensors alone and whole, no code of the model's own, a chat template, a max_model_len
+Everything is checked before an engine process exists, so that a mistake fails at once and says what to
+do: weights in safetensors alone and whole, no code of the model's own, a chat template, a max_model_len
 that fits. Knows files; imports no model library.
 """
 
@@ -34,7 +34,7 @@ class Adapter:
 
 @dataclass(frozen=True, slots=True)
 class EngineSetup:
-    """One engine: which weights it holds, and how much room it gets."""
+    """The settings of one engine: its weights and its limits."""
 
     folder: str  # of the model
     max_model_len: int  # tokens of prompt and reply together, at most
@@ -71,7 +71,7 @@ def check(setup: EngineSetup) -> None:
 
 
 def rank(setup: EngineSetup) -> int:
-    """The smallest room that holds every adapter's rank."""
+    """The smallest `max_lora_rank` of vLLM that fits every adapter's rank."""
     most = max(int(_tree(Path(a.folder) / ADAPTER[0])["r"]) for a in setup.adapters)
     return next(room for room in RANKS if room >= most)
 

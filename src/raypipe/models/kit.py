@@ -1,7 +1,7 @@
-"""The kit of one process: every model that its steps name, loaded once, and the index that they search.
+"""The kit of one process: loads each model that its steps use once, and gives them the index.
 
 The only bridge from steps to heavy things. Models compute in a worker thread of the kit, so the event loop
-stays free; there is one such thread, since two models at once would only fight for the same cores or device.
+stays free; there is one such thread, since two models at once would compete for the same cores or device.
 Importing this module imports no model library.
 """
 
@@ -13,7 +13,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from raypipe.core.digests import model_identity, stable
 from raypipe.core.errors import ConfError, Unavailable
 from raypipe.core.kg import FactsRef, PublicFacts
 from raypipe.core.llm import STEP, Chat, Generated, Generator, Sampling
+from raypipe.core.plugins import is_path
 from raypipe.core.protocols import Embed, Graph, GraphRef, Index, Kit, Model, ModelKind, Role, Score, Tokenize
 from raypipe.core.records import Fault
 from raypipe.models import load
@@ -120,6 +121,8 @@ class LocalKit:
             await self._closing.pop()()
 
     def _open_generator(self, model: Model) -> Generator:
+        if is_path(model.loader):
+            return cast(Generator, load.from_outside(model, self._device, "__call__"))
         if model.loader == "scripted":
             return load.open_scripted(model)
         if model.loader == "openai":
@@ -161,8 +164,7 @@ class LocalKit:
     async def stream(
         self, model: Model, chat: Chat, sampling: Sampling, adapter: str | None = None
     ) -> AsyncIterator[str | Generated | Fault]:
-        """The pieces of a reply while it is written, where this process holds the model's engine, then the
-        whole reply or its fault."""
+        """Streams a reply: pieces, if this process has the engine, then the whole reply or its fault."""
         generate = self.generator(model)
         if own := self._own.get(_key(model)):
             from raypipe.models.engine import EngineDied
@@ -192,7 +194,7 @@ class LocalKit:
                 raise Unavailable(f"an engine of this process: {e}") from e
 
     def unfinished(self) -> int:
-        """Chats that the engines that this kit started are writing, or have waiting."""
+        """Chat requests queued or running in the engines that this kit started."""
         return sum(engine.unfinished() for engine in self._engines_here())
 
     def _engines_here(self) -> list[Any]:
@@ -213,14 +215,14 @@ class LocalKit:
         return self._index
 
     def graph(self, ref: GraphRef) -> Graph:
-        """Raises ConfError for a graph without a place, DataError for a folder that has no tables."""
+        """Raises ConfError for a graph without a location, DataError for a folder that has no tables."""
         key = stable(ref) + ref.where
         if key not in self._graphs:
             self._graphs[key] = self._open_graph(ref)
         return self._graphs[key]
 
     def facts(self, ref: FactsRef) -> PublicFacts:
-        """Raises ConfError for a table without a place, DataError for a file that is none."""
+        """Raises ConfError for a table without a location, DataError for a file that is none."""
         from raypipe.kg import public_data
 
         if ref.where not in self._facts:
@@ -258,7 +260,7 @@ class LocalKit:
 
 
 async def warm_up(kit: Kit, models: Iterable[Model]) -> None:
-    """Returns once each of these models has computed, or its engine can. Raises what opening one raises."""
+    """Loads models: returns once each has computed, or its engine can. Raises what loading raises."""
     for model in models:
         if model.kind == "embedder":
             await kit.embedder(model)(["ready"], "query")
@@ -271,7 +273,7 @@ async def warm_up(kit: Kit, models: Iterable[Model]) -> None:
 
 
 class _OwnEngine:
-    """An engine in this process: started when it is first asked, and again after a death."""
+    """An engine in this process: started by the first call, and again after it died."""
 
     def __init__(self, setup: Any) -> None:
         self._setup, self._starting = setup, asyncio.Lock()
@@ -287,7 +289,7 @@ class _OwnEngine:
             return self.started[0]
 
     async def on_engine_death(self, engine: Any, died: Exception) -> Fault:
-        """What calls to an engine that died come to; the next call starts another."""
+        """The fault of calls to an engine that died; the next call starts another."""
         if self.started and self.started[0] is engine:
             await self.close()
         return Fault(STEP, "engine_lost", str(died), transient=True)
@@ -298,7 +300,7 @@ class _OwnEngine:
 
 
 def _shared(model: Model, engines: Mapping[str, Sequence[str]]) -> Generator:
-    """The engines that the job started for a model: each chat is sent where its context was read before."""
+    """A generator over the engines that a job started, routed by cached prefix."""
     if not (names := engines.get(model_identity(model))):
         raise ConfError(
             f"model {model.name!r}: no engine was started for it. Jobs start engines, `raypipe ask` its own; "
@@ -310,7 +312,7 @@ def _shared(model: Model, engines: Mapping[str, Sequence[str]]) -> Generator:
 
 
 def _key(model: Model) -> Model:
-    """What decides the model's numbers: the same weights under two names or paths are loaded once."""
+    """The fields that decide a model's numbers: the same weights under two names or paths load once."""
     return replace(model, name="", path="", adapter_paths=())
 
 

@@ -1,9 +1,9 @@
-"""A reranker without training or download: each token of the query looks for its best match in the passage.
+"""A MaxSim reranker without training or download: each query token is matched with its best passage token.
 
     score(query, passage) = sum over query tokens w(t) * max over passage tokens cos(t, u)  /  sum of w(t)
 
 Token vectors are the last hidden states of a sentence embedder (MiniLM). A score must be a pure function of
-its pair, so rarity cannot be counted in the collection at hand: w(t) comes from the vocabulary itself, which
+its pair, so rarity cannot be counted in the collection: w(t) comes from the vocabulary itself, which
 its trainer wrote from frequent to rare.
 """
 

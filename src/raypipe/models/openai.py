@@ -1,8 +1,8 @@
 """A generator behind any endpoint that speaks the OpenAI chat protocol.
 
 Keeps the contract of `llm.Generator`: every row has a reply or a fault, and no trouble of the endpoint
-is ever an empty answer. Trouble that time or an operator can mend (down, slow, overloaded, a wrong key or
-address, an answer that is not the protocol's) is transient, so the row is asked again another day. A chat
+is ever an empty answer. Trouble that time or an operator can end (down, slow, overloaded, a wrong key or
+address, an answer that is not the protocol's) is transient, so a later run sends the row again. A chat
 that the endpoint refuses is final. The key is in a request's header and nowhere else. Knows HTTP, no model.
 """
 
@@ -26,7 +26,7 @@ from raypipe.core.retry import RETRY_STATUSES, Backoff, retry_after_s
 from raypipe.models.constraint import schema_text
 
 OPERATOR = {401: "unauthorised", 402: "unpaid", 403: "forbidden", 404: "not_found", 405: "not_found"}
-"""Statuses that say nothing about the row: whoever runs the job has to mend something."""
+"""Statuses that say nothing about the row: the operator has to correct something."""
 
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.5, 30.0  # before the second try, doubling, with jitter
 SHOWN = 300  # characters of an endpoint's answer in a fault
@@ -34,7 +34,7 @@ SHOWN = 300  # characters of an endpoint's answer in a fault
 
 @dataclass(frozen=True, slots=True)
 class ChatEndpoint:
-    """Where a model is asked, and how hard it may be pressed."""
+    """An endpoint's address, and the limits on requests to it."""
 
     url: str  # up to and with /v1
     model: str  # as the endpoint calls it
@@ -86,8 +86,8 @@ class OpenAIClient:
         await self._client.aclose()
 
     def _body(self, sampling: Sampling, adapter: str | None) -> dict[str, Any]:
-        """All but the messages. Everything that decides the reply is said: an endpoint's own defaults (vLLM
-        takes some from the model's folder) would otherwise decide it silently."""
+        """The request without its messages. States everything that decides the reply: otherwise an endpoint's
+        defaults (vLLM takes some from the model's folder) would decide it silently."""
         if adapter is not None and adapter not in self._adapters:
             known = ", ".join(self._adapters) or "none"
             raise ConfError(
@@ -162,7 +162,7 @@ class OpenAIClient:
         return key
 
     async def _turn(self) -> None:
-        """Waits until the rate limit, or the endpoint's own wish, lets the next request leave."""
+        """Waits until the rate limit, or the endpoint's Retry-After, allows the next request."""
         now = self._clock()
         leave = max(now, self._next)
         self._next = leave + 60.0 / self.endpoint.per_minute
@@ -170,7 +170,7 @@ class OpenAIClient:
             await self._sleep(leave - now)
 
     async def _try(self, body: dict[str, Any], sampling: Sampling) -> tuple[Generated | Fault, bool]:
-        """A reply or a fault, and whether another try may help."""
+        """Sends one request: a reply or a fault, and whether to retry."""
         await self._turn()
         url = f"{self.endpoint.url.rstrip('/')}/chat/completions"
         key = self._key()

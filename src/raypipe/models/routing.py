@@ -1,6 +1,6 @@
-"""Which of several equal engines a chat goes to: the one that has its context, unless that one falls behind.
+"""Prefix-aware routing among equal engines, with bounded load.
 
-An engine keeps the keys and values of what it has read, so chats that begin alike go to the same one. The
+An engine caches the keys and values of prompts, so chats that begin alike go to the same one. The
 choice is by rendezvous hashing (Thaler and Ravishankar 1998), with loads bounded as in Mirrokni, Thorup and
 Zadimoghaddam 2018: no engine gets more than a fixed factor of the mean. Knows texts and counts; no engine.
 """
@@ -24,15 +24,13 @@ vLLM's blocks. Fixed lengths, so that questions of different lengths about one c
 TAIL = 0.3  # share of a message that may be its question and what follows: it is no part of the context
 
 SPREAD = 1.15  # most in flight on one engine, as a factor of the mean: results within 20 % of each other
-BEHIND = (
-    1.5  # a context leaves its engine when that has this many times the mean in flight; of two, none has 2
-)
+BEHIND = 1.5  # a context moves when its engine has this many times the mean in flight; of two, none has 2
 COMMON = 32  # chats that begin alike: instructions, or a context that every engine may as well read
-REMEMBERED = 16384  # beginnings of one process, the least recently used go first; some 4 MB
+KEPT = 16384  # prefixes in one process, the least recently used are dropped first; some 4 MB
 
 
-def beginnings(chat: Chat) -> tuple[str, str]:
-    """What chats about the same evidence have in common: how the first thing that a user says begins, at two
+def prefixes(chat: Chat) -> tuple[str, str]:
+    """The prefixes that chats about the same evidence share: the first user message's beginning, at two
     lengths, the longer first. Questions whose lengths differ share at least the shorter one."""
     text = next((m.content for m in chat if m.role == "user"), "")
     fitting = [h for h in HEADS if h <= (1 - TAIL) * len(text)]
@@ -42,7 +40,7 @@ def beginnings(chat: Chat) -> tuple[str, str]:
 
 @dataclass(slots=True)
 class _Home:
-    """Where chats that begin alike were sent."""
+    """The engine that chats with the same prefix go to."""
 
     engine: int
     chats: int = 0
@@ -56,11 +54,11 @@ class Router:
         self._homes: OrderedDict[bytes, _Home] = OrderedDict()
 
     def choose(self, chats: Sequence[Chat]) -> list[int]:
-        """An engine for each chat, which is in flight there till `done` is told."""
-        return [self._one(tuple(_key(text) for text in beginnings(chat))) for chat in chats]
+        """Chooses an engine for each chat, which counts as in flight there until `done`."""
+        return [self._one(tuple(_key(text) for text in prefixes(chat))) for chat in chats]
 
     def done(self, engine: int, chats: int) -> None:
-        """So many chats of an engine have their replies."""
+        """Records that this many chats of an engine have their replies."""
         self._in_flight[engine] -= chats
 
     @property
@@ -79,13 +77,13 @@ class Router:
             home = self._homes.setdefault(key, _Home(chosen))
             home.engine, home.chats = chosen, home.chats + 1
             self._homes.move_to_end(key)
-            if len(self._homes) > REMEMBERED:
+            if len(self._homes) > KEPT:
                 self._homes.popitem(last=False)
         self._in_flight[chosen] += 1
         return chosen
 
     def _first_with_room(self, key: bytes, most: int) -> int:
-        """In an order of the engines that is the key's own, the first that has room. One always has."""
+        """The first engine with room, in the key's own order. One always has room."""
         order = sorted(range(len(self._in_flight)), key=lambda engine: _rank(key, engine))
         if (home := self._homes.get(key)) and home.chats >= COMMON:
             order.sort(key=lambda engine: self._in_flight[engine])
@@ -101,7 +99,8 @@ def _rank(key: bytes, engine: int) -> bytes:
 
 
 def routed(engines: Sequence[Generator]) -> Generator:
-    """Several equal engines as one: a chat goes where its context was read before, and replies come in order.
+    """A generator over several equal engines: a chat goes where its prefix is cached; replies in order.
+
     For one event loop."""
     router = Router(len(engines))
 

@@ -1,6 +1,6 @@
-"""A generator without a model that computes: what tests and trial runs put in the place of a real one.
+"""A generator without a model, for tests and trial runs.
 
-It answers from the chat's own words, keeps what the contract promises (constraints, max_tokens, stop texts,
+It answers from the chat's own words, keeps the contract (constraints, max_tokens, stop texts,
 faults for prompts that are too long) and counts tokens and cached tokens as an engine would. Equal chats get
 equal replies, whatever else is asked.
 """
@@ -24,7 +24,7 @@ _TOKEN = re.compile(r"\s*\S+")
 
 @dataclass(frozen=True, slots=True)
 class ScriptedCall:
-    """One row that was asked."""
+    """One chat that was sent."""
 
     chat: Chat
     sampling: Sampling

@@ -1,4 +1,4 @@
-"""Stand-ins: tiny models with random weights, so that any recipe runs through the real engines, offline.
+"""Builds stand-ins: tiny models with random weights, so that any recipe runs on real engines, offline.
 
 `build` writes a chat model of the Llama shape with two LoRA adapters, and an embedder and a cross-encoder of
 the BERT shape. They know nothing, and what they say depends on every token they read: weights are drawn wide,
@@ -46,7 +46,7 @@ BERT_HIDDEN, BERT_LAYERS, BERT_HEADS, BERT_CONTEXT = 64, 2, 4, 512
 
 @dataclass(frozen=True, slots=True)
 class Standins:
-    """Folders of what `build` wrote."""
+    """The folders that `build` wrote."""
 
     chat: Path  # Llama shape, float32
     adapters: tuple[tuple[str, Path], ...]  # name, folder; LoRA for `chat`
@@ -95,7 +95,7 @@ def _chat(folder: Path, texts: Iterable[str], seed: int) -> None:
         head = model.lm_head.weight
         head.mul_(LOGIT_STD / STD)
         # Marks score 0, where the best of thousands scores 12: never picked. A reply runs to max_tokens, to a
-        # stop text or to its constraint's end; a random model that could end would say nothing now and then.
+        # stop text or to its constraint's end; a random model that could end would sometimes write nothing.
         head[: len(SPECIAL)] = 0
     _save(model, folder)
 

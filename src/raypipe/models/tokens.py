@@ -1,4 +1,4 @@
-"""A model's own tokenizer as character spans: what token splits and context budgets count with.
+"""A model's own tokenizer as character spans, for token splits and context budgets.
 
 Reads tokenizer.json with the tokenizers library alone; knows no torch.
 """

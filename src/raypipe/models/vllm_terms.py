@@ -1,4 +1,4 @@
-"""Our values in vLLM's terms, and vLLM's outcomes in ours. Nothing here starts or asks anything."""
+"""Converts our settings to vLLM's arguments, and vLLM's outputs to replies. Starts nothing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ GIB = 2**30
 
 
 def arguments(setup: EngineSetup) -> dict[str, Any]:
-    """What vLLM is started with."""
+    """The arguments that vLLM is started with."""
     room: dict[str, Any] = {"gpu_memory_utilization": setup.gpu_memory_utilization}
     if setup.device == "cpu":
         room = {
@@ -36,7 +36,7 @@ def arguments(setup: EngineSetup) -> dict[str, Any]:
         "quantization": setup.quantization or None,
         "max_model_len": setup.max_model_len,
         "max_num_seqs": setup.max_num_seqs,
-        "load_format": "safetensors",  # pickles beside them are not opened
+        "load_format": "safetensors",  # pickles in the same folder are not opened
         "trust_remote_code": False,
         "generation_config": "vllm",  # the recipe's sampling, not the folder's
         "enable_prefix_caching": True,

@@ -1,4 +1,4 @@
-"""Ends an engine's processes when the process that started them is gone, however it went.
+"""Ends an engine's processes when the process that started them ends, in any way.
 
 vLLM's children end with their parent when it exits in good order; after SIGKILL they run on, with their
 memory. Those started between `Watchdog(...)` and `arm()` carry a mark in their environment. A small process
@@ -23,10 +23,10 @@ PATIENCE_S = 10.0  # between SIGTERM and SIGKILL
 
 
 class Watchdog:
-    """Watches over the children that are started from here until `arm`."""
+    """Watches the child processes that are started from here until `arm`."""
 
     def __init__(self) -> None:
-        resource_tracker.ensure_running()  # this process's own, which must not be born with the mark
+        resource_tracker.ensure_running()  # this process's own, which must not inherit the mark
         mark = uuid.uuid4().hex
         self._watcher = subprocess.Popen(
             [sys.executable, "-I", "-S", __file__, mark],
@@ -37,12 +37,12 @@ class Watchdog:
         os.environ.update({NAME: mark, KEEP: "1"})  # the only way to reach vLLM's children and theirs
 
     def arm(self) -> None:
-        """All children are there."""
+        """Ends the watch for new children: all have started."""
         for name in (NAME, KEEP):
             os.environ.pop(name, None)
 
     def close(self) -> None:
-        """Ends what is left of the children, and waits for that."""
+        """Ends the remaining children, and waits for their end."""
         self.arm()
         assert self._watcher.stdin is not None
         self._watcher.stdin.close()

@@ -1,4 +1,4 @@
-"""What a run did, over all its attempts: one that was stopped is gone on with, and its report counts it all.
+"""Counters of a run, accumulated across restarts.
 
 Each part's counts stand in its completion record. Those go when a table is committed; what they came to is
 then kept in one small file of the store until a report has said it. Knows counts; knows no table and no step.

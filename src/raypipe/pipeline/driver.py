@@ -2,7 +2,7 @@
 
 Works out which rows each table lacks, cuts them into parts, hands the parts to a runner, and commits. The
 runner decides where parts are done: Ray Data pools (`cluster.pools`) or this process (`inline`). One driver
-at a time; a killed driver's parts are kept and its run is gone on with.
+at a time; a killed driver's parts are kept and its run is resumed.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The manifest: what a finished run was made of, written last. Plans, `why`, releases, changes read it.
 
-One JSON file in the run's own folder and one in the store, beside the keys of the run's answers. Knows how a
+One JSON file in the run's own folder and one in the store, next to the keys of the run's answers. Knows how a
 recipe is described so that two of them can be compared stage by stage; does not know how a run is made.
 """
 
@@ -164,7 +164,7 @@ def chains(recipe: Recipe) -> dict[str, str]:
     for q in recipe.question:
         reads = q.step.reads() | q.gate_reads()
         if any(r.startswith("index.") and r != "index.text" for r in reads):
-            reads |= {"index.start"}  # whoever searches, searches passages, which the split made
+            reads |= {"index.start"}  # a search reads passages, which the split made
         add(q, reads, q.step.writes())
     return out
 

@@ -3,7 +3,7 @@
 Kept: what the releases of the history name, what the last finished run of each recipe names, what an endpoint
 reads, and whatever no finished run ever named, since an unfinished one may need it. Everything else that an
 older run made can be made again from the sources. Of what a graph's server replied, that goes whose period is
-over: nobody asks for it again. Tagged versions stay readable whatever is removed.
+over: no run asks for it again. Tagged versions stay readable whatever is removed.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class Removal:
 def prune(
     store: Store, dry_run: bool, clock: Callable[[], float] = time.time, kept: timedelta = KEPT
 ) -> list[Removal]:
-    """Finds what nobody names any more and, unless `dry_run`, removes it; then versions older than `kept`
-    that nobody reads and no tag protects, and compacts what is left. Raises StoreError while another driver
-    works on the store, or has left work unfinished."""
+    """Finds what nothing references and, unless `dry_run`, removes it; then versions older than `kept`
+    that no process reads and no tag protects, and compacts what is left. Raises StoreError while another
+    driver works on the store, or has left work unfinished."""
     with store.lease("driver", "prune"):
         if not dry_run and (left := unfinished(store)):
             raise StoreError(
@@ -105,7 +105,7 @@ def _graph_tables(runs: Sequence[Manifest], released: Sequence[Release]) -> set[
 
 
 def _ended(store: Store, table: str, now: float) -> list[str]:
-    """Keys of replies that hold no more, so that nobody asks for them."""
+    """Keys of expired replies, which no run asks for."""
     keys = store.dataset(table).to_table(columns=["key"], filter="key LIKE '%@%'")["key"].to_pylist()
     return [k for k in keys if expired(k, now)]
 

@@ -2,7 +2,7 @@
 
 A release is a file that never changes: the whole recipe, and the tables with the versions that it searches,
 each protected by a tag. `live` is one small file, replaced atomically after everything else is in place, so
-whoever reads it sees one release or the other. Knows manifests and the store; runs nothing.
+a reader sees one release or the other. Knows manifests and the store; runs nothing.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from raypipe.steps.ranking import add_hits, grown, pool_of
 from raypipe.text.template import PLAIN, query_reads, query_renderer
 
 MOST_CHUNKS: Final = 1_000_000
-"""All chunks of the sources of a pool: 400 sources with 2,500 chunks each would have so many."""
+"""All chunks of the sources of a pool: 400 sources with 2,500 chunks each would have as many."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -85,7 +85,7 @@ class Extract:
         return evidence.candidates((*parse_chunk_id(chunk), texts[chunk]) for chunk in order)
 
     def _reply(self, text: str, found: Sequence[Sentence], cosine: np.ndarray, maxsim: np.ndarray) -> Reply:
-        """`cosine` and `maxsim` are (candidates,), beside `found`."""
+        """`cosine` and `maxsim` are (candidates,), parallel to `found`."""
         if not found:
             return Reply(IDK, ABSTAINED)
         choice = choose(text, [s.text for s in found], cosine, maxsim)
@@ -118,7 +118,7 @@ def choose(question: str, texts: Sequence[str], cosine: np.ndarray, maxsim: np.n
         typed_span(question, kind, t, starts[np.isin(hashes, asked)].tolist())
         for t, (hashes, starts) in zip(texts, words, strict=True)
     ]
-    scores = evidence.mixed(cosine, maxsim, overlap, np.array([t is not None for t in typed]))
+    scores = evidence.combined(cosine, maxsim, overlap, np.array([t is not None for t in typed]))
     best = int(np.argmax(scores))
     parts = {"cosine": float(cosine[best]), "maxsim": float(maxsim[best]), "overlap": float(overlap[best])}
     features = evidence.features(scores, best, parts, len(words[best][0]), kind, typed[best])

@@ -18,7 +18,7 @@ from raypipe.text.html import storable
 from raypipe.text.pack import Layout, characters, pack
 from raypipe.text.prompt import ByLabel, Prompt
 from raypipe.text.replies import Level, ParsedReply, UnreadableReply
-from raypipe.text.sanitize import escape_markup, shown, visible
+from raypipe.text.sanitize import escape_markup, prompted_spans, visible
 from raypipe.text.template import REPLY
 
 SHOWN = 200  # characters of an unreadable reply that its fault repeats
@@ -162,7 +162,7 @@ class Generate:
         stretches = [
             (p.source, span, said)
             for p, text in of_passages
-            for span, said in shown(p.text, p.span, p.hidden, text, self.lower)
+            for span, said in prompted_spans(p.text, p.span, p.hidden, text, self.lower)
         ]
         return PromptContext(packed.text, tuple(stretches))
 
@@ -302,7 +302,7 @@ class Generate:
         if self.context_tokens is not None and self.context_chars is not None:
             raise ValueError("expected context_tokens or context_chars, found both")
         if self.tokenizer is not None and self.context_tokens is None:
-            raise ValueError("tokenizer: expected context_tokens beside it, found none")
+            raise ValueError("tokenizer: expected context_tokens with it, found none")
         for name in ("passages", "context_tokens", "context_chars"):
             value = getattr(self, name)
             least = 0 if name == "passages" and self.first else 1

@@ -92,7 +92,7 @@ class MatchCalls:
         return ask
 
     def _matched(self, question: Question, found: MaskedQuestion, scores: np.ndarray) -> Question:
-        """`scores` is (examples,), beside the bank's."""
+        """`scores` is (examples,), parallel to the bank."""
         try:
             now = moment(question.asked_at)
         except DataError as e:

@@ -17,7 +17,7 @@ from raypipe.text.html import ParsedPage, Parser, Via, check, fold
 from raypipe.text.page_parser import ParseJob, ParseRefused, SandboxedParser
 
 COMPARED_EVERY = 256
-"""One page in so many is parsed by BeautifulSoup too. It is 20 times slower, so this costs 8 %, and CRAG's
+"""One page in 256 is parsed by BeautifulSoup too. It is 20 times slower, so this costs 8 %, and CRAG's
 135,300 pages get 528 comparisons: if none differs, fewer than .6 % of all pages do (95 %, rule of three)."""
 
 _SCHEMA = pa.schema(
@@ -84,7 +84,7 @@ class Parse:
 
 
 async def _parsed(limited: SandboxedParser, jobs: list[ParseJob]) -> list[ParsedPage | ParseRefused]:
-    """The pages, read on a thread. Whoever stops waiting ends the reading, too."""
+    """Parses the pages on a thread. Cancelling the caller ends the parsing, too."""
     stop = threading.Event()
     try:
         return await asyncio.to_thread(limited.run, jobs, stop)

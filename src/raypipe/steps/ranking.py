@@ -49,5 +49,5 @@ def _with_score(hit: Hit, name: str, scores: Mapping[str, float]) -> Hit:
 
 
 def grown(reach: Reach, hits: int) -> Reach:
-    """The reach behind a step that adds at most so many hits."""
+    """The reach behind a step that adds at most `hits` hits."""
     return Reach(reach.hits + hits, reach.order, reach.passage_chars)

@@ -88,7 +88,7 @@ class Shortlist:
     def _narrow(
         self, question: Question, cited: Sequence[Citation], scores: Sequence[float | None]
     ) -> Question:
-        """`scores` stand beside `cited`; None where there is no snippet text."""
+        """`scores` is parallel to `cited`; None where there is no snippet text."""
         ranked = sorted(
             zip(cited, scores, strict=True),
             key=lambda p: (p[1] is None, 0.0 if p[1] is None else -p[1], p[0].rank),

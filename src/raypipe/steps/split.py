@@ -54,7 +54,7 @@ class Split:
         _window("tokens", self.tokens, "overlap", self.overlap)
         _window("sentence_chars", self.sentence_chars, "overlap", 0)
         if self.child_chars is None and self.parent_chars is not None:
-            raise ValueError("parent_chars: expected child_chars beside it, found none")
+            raise ValueError("parent_chars: expected child_chars with it, found none")
         if self.child_chars and self.parent_chars and self.child_chars > self.parent_chars:
             raise ValueError(
                 f"child_chars: expected at most parent_chars ({self.parent_chars}), found {self.child_chars}"
@@ -73,7 +73,7 @@ class Split:
         return CorpusBound(self._most_chunks(chars), self._most_chars(chars))
 
     def _most_chunks(self, chars: float) -> float:
-        """Chunks that a text of so many characters can have."""
+        """Chunks that a text of `chars` characters can have."""
         if self.child_chars is not None and self.parent_chars is not None:
             parents = _most_windows(chars, self.parent_chars, self.parent_overlap)
             return parents * _most_windows(
@@ -86,7 +86,7 @@ class Split:
         return chars  # sentences: some scripts end one after every character
 
     def _most_chars(self, chars: float) -> float:
-        """Characters of the longest passage of a text of so many characters."""
+        """Characters of the longest passage of a text of `chars` characters."""
         size = self.parent_chars or self.child_chars
         if size is not None:  # a window is longer than its size if it is one long word
             return min(chars, max(size, split.LONGEST_WORD))
@@ -147,7 +147,7 @@ class Split:
 def _window(name: str, size: int | None, overlap_name: str, overlap: int) -> None:
     if size is None:
         if overlap:
-            raise ValueError(f"{overlap_name}: expected {name} beside it, found none")
+            raise ValueError(f"{overlap_name}: expected {name} with it, found none")
     elif size < 1:
         raise ValueError(f"{name}: expected at least 1, found {size}")
     elif not 0 <= overlap < size:

@@ -1,4 +1,4 @@
-"""The words of each text, kept beside it, so that BM25 needs no text and no analyzer when questions come."""
+"""Stores the words of each text next to it, so that BM25 needs no text and no analyzer at question time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exactly once: all parts of a run become one version of a table, however often and by whomever it is asked.
+"""Exactly-once commit of all parts of a run: idempotent across retries and concurrent drivers.
 
 The transaction carries the run's name, so a commit that happened is seen, whatever died after it. Lance lets
 two appends pass that know nothing of each other; so each commit looks back afterwards: rows of a run that are
@@ -104,7 +104,7 @@ def _check_new(
         raise AddedMeanwhile(
             f"{table}: {there} of {len(added)} values of {unit} that run {run} would add are there already: "
             "another run added them meanwhile. None of this run's rows were kept; start the command again: "
-            "what is still missing is worked out anew"
+            "it plans what is still missing"
         )
 
 

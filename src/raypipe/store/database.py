@@ -33,7 +33,7 @@ def quoted(values: Iterable[str]) -> str:
 
 
 class Store:
-    """One store, open. Cheap to open and made anew in every process; only its address is handed around."""
+    """One store, open. Cheap to open, and opened in every process; only its address is passed around."""
 
     def __init__(self, uri: str) -> None:
         # Workers start in other folders than the driver: a local address is made absolute once.
@@ -54,7 +54,7 @@ class Store:
         if (found := json.loads(mark)["format"]) != FORMAT:
             raise StoreError(
                 f"the store at {uri} has format {found}, this raypipe reads format {FORMAT}. Name another "
-                "place with --store: what is ingested and asked there is asked anew"
+                "place with --store: everything is ingested and computed again there"
             )
         return store
 

@@ -20,7 +20,7 @@ class DiskFull(StoreError):
 
 
 def need(store: Store, nbytes: int, what: str) -> None:
-    """Raises DiskFull, with numbers, if so many bytes and a reserve do not fit beside the store's tables."""
+    """Raises DiskFull, with numbers, if `nbytes` and a reserve do not fit next to the store's tables."""
     if "://" in store.uri:
         return
     disk = shutil.disk_usage(store.uri)
@@ -28,7 +28,7 @@ def need(store: Store, nbytes: int, what: str) -> None:
     if disk.free < nbytes + reserve:
         raise DiskFull(
             f"{what} needs at least {_mb(nbytes)} at {store.uri} and {_mb(reserve)} to finish in; "
-            f"{_mb(disk.free)} are free. Nothing was started. Free some, or `raypipe prune` what nobody names"
+            f"{_mb(disk.free)} are free. Nothing was started. Free some, or run `raypipe prune`"
         )
 
 

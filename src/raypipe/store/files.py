@@ -1,4 +1,4 @@
-"""Small files beside the tables, written whole or not at all: completion records, leases, remembered values.
+"""Small files next to the tables, written atomically: completion records, leases, cached values.
 
 Knows a local folder and any object store that pyarrow knows. Knows nothing of what the files mean.
 """
@@ -21,7 +21,7 @@ class StoreError(RaypipeError):
 
 
 class AddedMeanwhile(StoreError):
-    """Another run added some of the same rows first. End the run and begin anew with what is missing now."""
+    """Another run added some of the same rows first. End the run and start again with what is missing now."""
 
 
 class Files:

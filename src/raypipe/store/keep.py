@@ -96,13 +96,13 @@ def drop_twins(store: Store, table: str) -> int:
 
 
 def compact(store: Store, table: str, most: int = FRAGMENTS) -> bool:
-    """Writes a table of more than `most` fragments anew in few, and says whether it did. Rows stay as they
+    """Compacts a table of more than `most` fragments, and returns whether it did. Rows stay as they
     are and old versions keep the old files. Parts that a run has written and not committed are none of the
     table's yet: their commit comes on top."""
     if len(store.dataset(table).get_fragments()) <= most:
         return False
     if table.startswith(MEMO):
-        drop_twins(store, table)  # first: afterwards nobody can tell which of two came first
+        drop_twins(store, table)  # first: afterwards it is not known which of two came first
     store.dataset(table).optimize.compact_files()
     store.index(table)
     return True

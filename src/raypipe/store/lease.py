@@ -23,7 +23,7 @@ from raypipe.store.files import Files, StoreError
 from raypipe.store.layout import LEASES
 from raypipe.store.tables import check_run
 
-STALE_S = 60.0  # a sign without a beat for so long is nobody's
+STALE_S = 60.0  # a sign without a beat for this long has no owner
 BEAT_S = 15.0
 FORGOTTEN_S = 86400.0  # a reader that was silent for a day will not come back
 _READER = "reader-"
@@ -88,7 +88,7 @@ class Lease:
                 if not self._mine():
                     return  # another took it for a dead driver's
                 self._files.write(self._name, self._sign())
-            except OSError as e:  # a full disk, a network that is away: the next beat may come through
+            except OSError as e:  # a full disk, a network that is down: the next beat may come through
                 log.warning("the lease of %s could not be renewed: %s", self._owner, e)
 
 
@@ -121,9 +121,9 @@ class Reading:
         while not self._left.wait(BEAT_S):
             try:
                 if self._files.size(self._name) is None:
-                    return  # the whole store was removed: it is not begun anew with a sign
+                    return  # the whole store was removed: no sign may create it again
                 self._write()
-            except OSError as e:  # a full disk, a network that is away: the next beat may come through
+            except OSError as e:  # a full disk, a network that is down: the next beat may come through
                 log.warning("the sign of %s could not be renewed: %s", self._owner, e)
 
 

@@ -1,8 +1,8 @@
 """Parts of a run: a worker writes rows that no table shows yet, and then says so in one small file.
 
 A run is the work that was missing when it began, cut into parts; its plan is kept until its last table is
-committed, so that a driver that starts after a kill goes on with the same parts. A part is done when its
-completion record is there and whole: everything before that leaves nothing but files that nobody names.
+committed, so that a driver that starts after a kill resumes with the same parts. A part is done when its
+completion record is there and whole: everything before that leaves only files that no version references.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Run:
 
 def begun(store: Store, what: str) -> Run | None:
     """The unfinished run of some work, if there is one. `what` names the work: a digest of its stages. A plan
-    that is damaged is removed: what is missing is planned anew."""
+    that is damaged is removed: what is missing is planned again."""
     raw = store.files.read(_plan(what))
     if raw is None:
         return None
@@ -81,7 +81,7 @@ class Record:
 
     rows: int
     fragments: tuple[FragmentMetadata, ...]  # rows written and not yet in any version of the table
-    facts: Mapping[str, Any]  # counts and timings of whoever did the part; plain JSON
+    facts: Mapping[str, Any]  # counts and timings of the worker; plain JSON
 
 
 def write_part(

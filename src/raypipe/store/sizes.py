@@ -1,4 +1,4 @@
-"""How long each source is, beside the table: a plan bounds work by it without reading pages.
+"""The length of each source, kept next to the table: a plan bounds work by it without reading pages.
 
 A hint that is written with the sources and may be missing; then the sources themselves are read.
 """

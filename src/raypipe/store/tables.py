@@ -193,7 +193,7 @@ def _check_key(table: str, rows: pa.Table) -> None:
 def with_chunkless(passages: pa.Table, sources: pa.Array) -> pa.Table:
     """The rows of a `passages` table for a part: its chunks, and a row of zeros for each source without any.
 
-    Else such a source would look like work to do for ever. Whoever reads passages leaves these rows out.
+    Else such a source would always look like missing work. Readers of passages skip these rows.
     """
     names = pa.array(sources, pa.string())
     bare = names.filter(pc.invert(pc.is_in(names, value_set=passages["source"].combine_chunks())))

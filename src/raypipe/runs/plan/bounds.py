@@ -18,7 +18,7 @@ from raypipe.recipes.recipe import Recipe, Stage
 
 KEY_BYTES = 40  # of a remembered value: its digest and its place; spans and source of a chunk take as much
 CHAR_BYTES = 4  # of a token of a reply, about
-TOKEN_CHARS = 128  # of a token of a reply, at most: vocabularies have runs of so many blanks
+TOKEN_CHARS = 128  # of a token of a reply, at most: vocabularies have runs of this many blanks
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class SourceBound:
 
 
 def source_bound(recipe: Recipe, chars: int) -> SourceBound:
-    """Of a source of so many characters."""
+    """The bound of a source of `chars` characters."""
     row, rows, calls = CorpusBound(1, chars), 1.0, {}
     chunks = passage_chars = 0.0
     for stage in recipe.corpus:
@@ -98,23 +98,23 @@ def times(count: float, each: float) -> float:
 
 
 def may_fault(bound: Bound, calls: float) -> bool:
-    """Whether a stage can put a fault on a question if it makes so many calls."""
+    """Whether a stage can put a fault on a question if it makes `calls` calls."""
     return bound.faults == "any" or (bound.faults == "asking" and calls > 0)
 
 
 def stored_bytes(bound: Bound, calls: float) -> float:
-    """Bytes that so many calls of a step add to the memo, about, before they are compressed."""
+    """Bytes that `calls` calls of a step add to the memo, about, before compression."""
     value = CHAR_BYTES * bound.reply_tokens if bound.reply_tokens else 4 * (bound.dim or 1)
     return times(calls, KEY_BYTES + value)
 
 
 def embedded_bytes(dim: int, texts: float) -> float:
-    """Bytes that so many embedded texts add to a store: in the memo, and in the searched copy."""
+    """Bytes that `texts` embedded texts add to a store: in the memo, and in the searched copy."""
     return times(texts, 2 * (KEY_BYTES + 4 * dim))
 
 
 def kept_bytes(step: Step | CorpusStep, bound: Bound, calls: float) -> float:
-    """Bytes that so many calls of a step take at most in the memory of the process that made them."""
+    """Bytes that `calls` calls of a step take at most in the memory of the process that makes them."""
     if any(g.kind == "server" for g in graphs_of(step)):  # its replies are as long as it likes
         return math.inf if calls else 0
     if bound.reply_tokens:

@@ -31,7 +31,7 @@ class Cost:
 
 
 def expected_calls(asked: CallRange | None, rows: int, bound: float, sure: int = 0) -> ExpectedCalls | None:
-    """What so many rows should ask, never more than `bound`; None where no earlier run says. `sure`: calls
+    """Expected calls of `rows` rows, never more than `bound`; None where no earlier run says. `sure`: calls
     for other rows, which are known."""
     if asked is None:
         return None
@@ -43,8 +43,8 @@ def cost(
     tokens: float, stored: Callable[[float], float], rate: Rate, rows: float, calls: float, exact: bool,
     guess: ExpectedCalls | None,
 ) -> Cost:  # fmt: skip
-    """What `calls` of a step about so many rows should take. Unless `exact`, they are an upper bound, and
-    `guess` says what is likely. `tokens`: of one call, at most; `stored`: calls -> bytes in the store."""
+    """Expected cost of `calls` calls of a step about `rows` rows. Unless `exact`, they are an upper bound,
+    and `guess` says what is likely. `tokens`: of one call, at most; `stored`: calls -> bytes in the store."""
     low, high = guess.calls if guess else (calls if exact else 0, calls)
     return Cost(
         seconds(rate, rows, calls if exact else None),

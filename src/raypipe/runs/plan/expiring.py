@@ -1,6 +1,7 @@
-"""Which stages ask a knowledge graph whose replies do not hold for ever, and which stages depend on them.
+"""Stages that ask a knowledge graph whose replies expire, and the stages that depend on them.
 
-Knows recipes; asks nobody. Which stored answers rest on replies that no longer hold is `evaluation.expiry`'s.
+Knows recipes; sends no request. Which stored answers rest on replies that no longer hold is
+`evaluation.expiry`'s.
 """
 
 from __future__ import annotations

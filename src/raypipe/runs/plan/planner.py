@@ -69,7 +69,7 @@ class StepPlan:
 
     def estimate(self) -> dict[str, Any]:
         """What is likely, as JSON: each a range, or null where no earlier run says. `runs`: how many say how
-        many calls; 0 where that is exact or nobody says."""
+        many calls; 0 where that is exact or not known."""
         exact = [_known(self.max_calls)] * 2 if self.exact else None
         took = self.cost.seconds
         return {
@@ -133,7 +133,7 @@ def plan(
     fresh: bool = False,
     old: Collection[str] = (),
 ) -> Plan:
-    """What an eval of these questions may have to do on this store. `fresh`: every question is answered anew
+    """What an eval of these questions may have to do on this store. `fresh`: every question is answered again
     and no reply counts as cached. `old`: ids of questions whose answers are to be worked out again, since
     a graph's replies no longer hold (`evaluation.expiry`)."""
     questions = list(questions)  # gone through several times

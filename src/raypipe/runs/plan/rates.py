@@ -112,7 +112,7 @@ def _range(
 
 
 def seconds(rate: Rate, rows: float, calls: float | None) -> Range | None:
-    """What so many rows should take; None where no earlier run says. `calls` None: they are not known.
+    """Expected seconds of `rows` rows; None where no earlier run says. `calls` None: they are not known.
 
     Then nothing is known but what such rows took before, when all, some or none of it was remembered.
     """
