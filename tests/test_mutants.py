@@ -10,6 +10,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "bench"))
 from mutants import mutants, originals, run
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("count", [300, pytest.param(10_000, marks=pytest.mark.drill)])
 def test_no_broken_page_is_lost_or_hangs(tmp_path, count):

@@ -121,7 +121,7 @@ def flags():
 def is_name(text):
     """Whether a dotted name leads into raypipe: from a package, a module, or a class.
 
-    >>> is_name("text.split.sentences"), is_name("raypipe.text.html"), is_name("Memo.nothing")
+    >>> is_name("text.nowhere.sentences"), is_name("raypipe.text.html"), is_name("Memo.nothing")
     (False, True, False)
     """
     first, *rest = text.split(".")

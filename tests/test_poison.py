@@ -192,6 +192,7 @@ def evaluated(bench, pipe):
     return questions, lost, {t.kind: t for t in lost.counts}
 
 
+@pytest.mark.slow
 def test_rows_in_are_rows_done_dead_letters_and_rows_to_do_and_a_retry_does_them(world, tmp_path):
     from raypipe.steps.rerank import Rerank
 

@@ -121,6 +121,7 @@ def test_minilm_gives_the_same_ids_and_scores_within_1e5(tmp_path, progress, on_
                 assert hit.scores == pytest.approx(scores[hit.chunk], abs=1e-5)
 
 
+@pytest.mark.slow
 def test_golds_are_invisible_to_whatever_answers(world, tmp_path, progress):
     recipe = load_recipe(FAKES, None, CONF)
     clean = stored(recipe, world, tmp_path / "clean", inline, progress)

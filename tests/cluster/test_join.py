@@ -7,6 +7,8 @@ import socket
 import subprocess
 import sys
 
+import pytest
+
 TRIES, PAUSE_S = 3, 0.4
 HAVING = """
 import sys, time
@@ -30,6 +32,7 @@ except ConfError as e:
 """
 
 
+@pytest.mark.slow
 def test_a_ray_that_is_not_there_is_tried_again_and_the_last_message_says_what_to_do():
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
@@ -58,5 +61,6 @@ except ValueError as e:
 """  # noqa: E501
 
 
+@pytest.mark.slow
 def test_a_ray_that_comes_late_is_joined_and_a_mistake_is_not_tried_again():
     assert said(LATE).splitlines() == ["True", "4 no such option"]

@@ -199,6 +199,7 @@ def test_mistakes_in_a_cluster_file_are_named():
             file("laptop", **change)
 
 
+@pytest.mark.slow
 def test_too_small_a_machine_is_refused_in_seconds_and_no_ray_is_started(world, tmp_path):
     """Exit code 5 names the pool, what it needs and what there is; within ten seconds."""
     if Path("/proc/driver/nvidia/gpus").is_dir():

@@ -162,6 +162,7 @@ def test_a_judge_that_the_recipe_asks_too_shares_its_engine_and_another_has_its_
     assert (own.starts, recipe.starts) == (1, 1)
 
 
+@pytest.mark.slow
 def test_an_endpoint_judges_a_run_and_the_second_run_asks_nothing(tmp_path, world, endpoint):
     url, bodies = endpoint
     who = judge(kind="generator", loader="openai", endpoint="here", model="judge-1", max_model_len=8192)

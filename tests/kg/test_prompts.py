@@ -12,7 +12,7 @@ from smallgraph import ASKED
 
 from raypipe.core.llm import JsonSchema
 from raypipe.kg.execute import run
-from raypipe.kg.language.answer_rules import conclude
+from raypipe.kg.language.answer_rules import apply_rule
 from raypipe.kg.language.function_calls import program_of, schema
 from raypipe.kg.language.program import Bad, print_program
 from raypipe.kg.language.time_words import moment
@@ -80,7 +80,7 @@ def test_every_example_of_function_calls_is_read_runs_and_comes_to_an_answer(
     results = asyncio.run(run(parse(program), graph, moment(ASKED), domain))
     assert [r.fault for r in results] == [None] * len(results)
     if program != "None":
-        said = conclude(rule, results, moment(ASKED).day)
+        said = apply_rule(rule, results, moment(ASKED).day)
         assert said.label == ("invalid" if rule == "premise" else "answered")
 
 

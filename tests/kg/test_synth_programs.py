@@ -34,6 +34,7 @@ def plain(text: str) -> str:
     return text.lower().strip("$%").replace(",", "")
 
 
+@pytest.mark.slow
 def test_every_answerable_question_and_every_false_premise_gets_its_gold(world):
     graph, questions = world
     wrong, done = [], set()
@@ -53,6 +54,7 @@ def test_every_answerable_question_and_every_false_premise_gets_its_gold(world):
     assert len(done) == 10, "five domains, true and false premises"
 
 
+@pytest.mark.slow
 def test_what_a_server_gives_equals_the_tables_it_serves(world):
     graph, questions = world
 

@@ -73,6 +73,7 @@ def test_importing_the_kit_imports_no_model_library() -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["flagembedding", "transformers"])
 def test_nothing_in_is_nothing_out_with_the_right_shape(entries: Entries, tiny: Tiny, backend: str) -> None:
     models, kit = tiny_models(entries, tiny), LocalKit(None, backend=backend)  # type: ignore[arg-type]

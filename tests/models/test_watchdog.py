@@ -51,6 +51,7 @@ def gone(processes: list[psutil.Process], what: str, seconds: float) -> bool:
     return not running(processes, what)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "deaf", ["pass", "signal.signal(signal.SIGTERM, signal.SIG_IGN)"], ids=["polite", "deaf"]
 )
@@ -63,6 +64,7 @@ def test_children_and_theirs_end_after_their_parent_was_killed(deaf):
     assert gone(processes, "watchdog.py", 15), "the watchdog ends with its work"
 
 
+@pytest.mark.slow
 def test_closing_ends_what_is_left_and_waits_for_it():
     parent, processes = start("pass", "close")
     try:

@@ -16,7 +16,7 @@ from raypipe.core.errors import DataError
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.pipeline.driver import Pipeline, inline
 from raypipe.pipeline.tasks import WorkerConfig
-from raypipe.readers.object_store import TRIES, fetched, retried, sent
+from raypipe.readers.object_store import TRIES, copy_with_retries, download, upload
 from raypipe.report.progress import Progress
 from raypipe.runs.release import live, promote
 from raypipe.store import Store, StoreError
@@ -74,8 +74,8 @@ def filled(bucket, world, tmp_path_factory):
     pipeline = Pipeline(
         store, here.recipe, WorkerConfig(store.uri, "transformers", "cpu", 1), SIZES, inline, silent
     )
-    sent(world, f"{bucket.uri}/data")
-    data = fetched(f"{bucket.uri}/data", folder / "cache")
+    upload(world, f"{bucket.uri}/data")
+    data = download(f"{bucket.uri}/data", folder / "cache")
     return pipeline, data, evaluate(pipeline, [data], "crag", None, "official", folder / "out")
 
 
@@ -109,13 +109,13 @@ def test_what_is_fetched_once_is_fetched_again_only_when_it_changed(bucket, tmp_
         bucket.client.put_object(Bucket=bucket.name, Key="some/a.txt", Body=text.encode())
 
     put("one")
-    got = fetched(f"{bucket.uri}/some/a.txt", tmp_path)
+    got = download(f"{bucket.uri}/some/a.txt", tmp_path)
     assert got.read_text() == "one" and got.name == "a.txt"
     got.write_text("ONE")
-    assert fetched(f"{bucket.uri}/some/a.txt", tmp_path).read_text() == "ONE"
+    assert download(f"{bucket.uri}/some/a.txt", tmp_path).read_text() == "ONE"
     put("another")
-    assert fetched(f"{bucket.uri}/some/a.txt", tmp_path).read_text() == "another"
-    folder = fetched(f"{bucket.uri}/some", tmp_path)
+    assert download(f"{bucket.uri}/some/a.txt", tmp_path).read_text() == "another"
+    folder = download(f"{bucket.uri}/some", tmp_path)
     assert (folder / "a.txt").read_text() == "another"
 
 
@@ -123,22 +123,22 @@ def test_a_folder_is_sent_whole_and_its_manifest_last(bucket, tmp_path):
     for name in ("a.txt", "manifest.json", "z/b.txt"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(name)
-    sent(tmp_path, f"{bucket.uri}/runs/x", last=["manifest.json"])
+    upload(tmp_path, f"{bucket.uri}/runs/x", last=["manifest.json"])
     found = [k.removeprefix("runs/x/") for k in bucket.keys("runs/x")]
     assert found == ["a.txt", "manifest.json", "z/b.txt"]
     there = tmp_path.parent / f"{tmp_path.name}-there"
-    sent(tmp_path, there.as_uri(), last=["manifest.json"])  # a clock that is finer than S3's
+    upload(tmp_path, there.as_uri(), last=["manifest.json"])  # a clock that is finer than S3's
     times = {p.name: p.stat().st_mtime_ns for p in there.rglob("*") if p.is_file()}
     assert max(times, key=times.get) == "manifest.json" and len(times) == 3
 
 
 def test_what_is_not_there_is_said_with_its_address(bucket, tmp_path):
     with pytest.raises(DataError, match=rf"{bucket.uri}/nothing: nothing is there"):
-        fetched(f"{bucket.uri}/nothing", tmp_path)
+        download(f"{bucket.uri}/nothing", tmp_path)
     with pytest.raises(DataError, match="nothing is there"):
-        fetched("s3://no-such-bucket-here/x", tmp_path)
+        download("s3://no-such-bucket-here/x", tmp_path)
     with pytest.raises(DataError, match="cannot be read"):
-        fetched("nosuch://x/y", tmp_path)
+        download("nosuch://x/y", tmp_path)
 
 
 def test_commands_take_addresses_for_what_they_read(bucket, filled, monkeypatch, tmp_path, capsys):
@@ -166,19 +166,19 @@ def failing(times, error):
 def test_an_object_whose_transfer_breaks_off_is_copied_again():
     copy, calls = failing(2, OSError("AWS Error NETWORK_CONNECTION"))
     pauses = []
-    retried(copy, pauses.append)
+    copy_with_retries(copy, pauses.append)
     assert len(calls) == 3 and len(pauses) == 2
 
 
 def test_a_store_that_stays_down_ends_the_copy_after_a_few_tries():
     copy, calls = failing(99, OSError("AWS Error NETWORK_CONNECTION"))
     with pytest.raises(OSError, match="NETWORK_CONNECTION"):
-        retried(copy, lambda seconds: None)
+        copy_with_retries(copy, lambda seconds: None)
     assert len(calls) == TRIES
 
 
 def test_a_full_disk_ends_the_copy_at_once():
     copy, calls = failing(99, OSError(errno.ENOSPC, "No space left on device"))
     with pytest.raises(OSError, match="No space left"):
-        retried(copy, lambda seconds: None)
+        copy_with_retries(copy, lambda seconds: None)
     assert len(calls) == 1

@@ -61,6 +61,7 @@ def test_phrasings_are_at_least_three_and_all_different() -> None:
         assert len(set(phrasings)) == len(phrasings), name
 
 
+@pytest.mark.slow
 def test_every_program_gives_its_gold_by_independent_execution(posed: list[Posed], graph: Graph) -> None:
     checked = 0
     for q in posed:

@@ -33,6 +33,7 @@ def test_ten_real_questions_have_these_many_distinct_pages(questions):
     assert [len({p for p in q if p}) for q in questions] == [4, 4, 4, 4, 3, 5, 3, 4, 2, 3]
 
 
+@pytest.mark.slow
 def test_the_text_of_every_real_page_equals_beautifulsoups(pages):
     assert len(pages) == 36
     for page in pages:

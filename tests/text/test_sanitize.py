@@ -7,7 +7,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from raypipe.text.pack import pack
-from raypipe.text.sanitize import escape_markup, shown, visible
+from raypipe.text.sanitize import escape_markup, prompted_spans, visible
 from raypipe.text.template import renderer
 
 MARKS = [
@@ -110,7 +110,7 @@ def test_what_a_prompt_shows_is_found_again_in_its_source(text, cuts, part, lowe
     whole = escape_markup(visible(text, span, hidden))
     prompted = whole.lower() if lower else whole
     beginning = prompted[:part].strip()
-    found = shown(text, span, hidden, beginning, lower)
+    found = prompted_spans(text, span, hidden, beginning, lower)
     for (a, b), said in found:
         assert text[a - moved : b - moved] == said == said.strip() != ""
         assert not any(a < d and c < b for c, d in hidden)

@@ -13,7 +13,7 @@ from raypipe.api.settings import Settings
 from raypipe.core.errors import ConfError
 from raypipe.core.records import digest
 from raypipe.readers.formats import Format
-from raypipe.readers.object_store import fetched, is_remote, sent
+from raypipe.readers.object_store import download, is_remote, upload
 from raypipe.report.report import RunFolder
 
 
@@ -21,7 +21,7 @@ def inputs(given: Sequence[str | Path], settings: Settings) -> list[Path]:
     """Data files and folders, absolute; those of an object store as copies under $RAYPIPE_HOME."""
     cache = settings.home / "fetched"
     places = [settings.place(str(p), "--data") for p in given]
-    return [fetched(p, cache) if is_remote(p) else Path(p) for p in places]
+    return [download(p, cache) if is_remote(p) else Path(p) for p in places]
 
 
 def format_for(given: Format | None, paths: Sequence[Path]) -> Format:
@@ -65,5 +65,5 @@ def require_writable(folder: Path, name: str) -> None:
 def deliver(given: str | Path | None, folder: Path) -> None:
     """Copies a finished run's folder to the object store that `given` names, its manifest last."""
     if given and is_remote(str(given)):
-        sent(folder, str(given), last=[RunFolder(folder).manifest.name])
+        upload(folder, str(given), last=[RunFolder(folder).manifest.name])
         print(f"sent to {given}", file=sys.stderr)

@@ -55,7 +55,7 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a rule says of one prediction."""
+    """A rule's verdict on one prediction."""
 
     question: str  # question id
     outcome: VerdictOutcome
@@ -91,7 +91,7 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """Everything that scoring says about one run."""
+    """All results of scoring one run."""
 
     rule: Rule
     score: CragScore

@@ -1,4 +1,4 @@
-"""Scores of files that any system may have written: CRAG predictions, TREC runs. Prints nothing."""
+"""Scores files of any system: CRAG predictions, TREC runs. Prints nothing."""
 
 from __future__ import annotations
 

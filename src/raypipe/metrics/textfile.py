@@ -1,4 +1,4 @@
-"""Text files, line by line in and whole files out. Knows nothing of what the lines mean."""
+"""Reads text files line by line and writes whole ones. Does not know what the lines mean."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def _open(path: Path) -> gzip.GzipFile | BufferedReader:
 
 @contextmanager
 def replaced(path: Path) -> Iterator[TextIO]:
-    """A stream that becomes the file when its block ends well. Until then, and on failure, the old one stays.
+    """A stream that replaces the file when its block succeeds. Until then, and on failure, the old one stays.
 
     A lone surrogate, which UTF-8 cannot hold, is written as its JSON escape.
     """

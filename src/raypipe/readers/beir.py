@@ -21,7 +21,7 @@ from raypipe.readers.rows import DuplicateCheck, ReadCounts, Row, UnusableLine, 
 
 
 def documents(lines: Iterable[JsonLine], counts: ReadCounts) -> Iterator[Row]:
-    """A row for each line of a corpus; a document whose title and text are blank is counted and left out."""
+    """A row for each line of a corpus; a document with blank title and text is counted and omitted."""
     return _rows(lines, counts, _document)
 
 

@@ -85,8 +85,9 @@ def _id(value: Mapping[str, Any]) -> str:
 def cited(
     question: str, pages: list[Any]
 ) -> tuple[tuple[Citation, ...], tuple[Source, ...], tuple[Fault, ...]]:
-    """The search results of a question: its citations, the distinct sources that they bring, and why a page
-    is left out. Raises Unusable for a list that is not of this shape."""
+    """The search results of a question: its citations, their distinct sources, and faults of omitted pages.
+
+    Raises UnusableLine for a list that is not of this shape."""
     citations: list[Citation] = []
     sources: dict[str, Source] = {}
     faults: list[Fault] = []
@@ -150,7 +151,7 @@ def _golds(value: Mapping[str, Any]) -> list[tuple[str, object]]:
 
 
 def _labels(value: Mapping[str, Any]) -> dict[str, str]:
-    """The labels that say something; true and false as JSON writes them."""
+    """The labels that are not empty; true and false as JSON writes them."""
     labels: dict[str, str] = {}
     for name in LABELS:
         label = value.get(name)

@@ -1,4 +1,4 @@
-"""Official files over HTTP: resumed where they broke off, checked against published sizes and digests.
+"""Downloads official files over HTTP: resumable, checked against published sizes and digests.
 
 Knows addresses, sizes and sha256 of the CRAG archives, and nothing of what is in them. A file gets its name
 only when its digest is right; until then it is NAME.partial. Only the host it is asked for is contacted, and
@@ -26,12 +26,12 @@ from raypipe.core.errors import ConfError, DataError
 from raypipe.core.retry import RETRY_STATUSES, Backoff, retry_after_s
 
 BLOCK = 1 << 16  # bytes; what was received of a block is lost when the connection breaks in it
-ATTEMPTS = 6  # without a byte gained; then it is given up
+ATTEMPTS = 6  # without a byte received; then the download fails
 MOVED = (301, 302, 303, 307, 308)
 TIMEOUT = httpx.Timeout(60.0, connect=10.0)  # s, of each read and write
 
 Progress: TypeAlias = Callable[[str, int, int], None]
-"""Told (file name, bytes of it here, its size) as they grow."""
+"""Called with (file name, bytes of it here, its size) as they grow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +94,11 @@ def fetch(
     pause: Callable[[float], None] = time.sleep,
     jitter: Callable[[], float] = random.random,
 ) -> list[Path]:
-    """These files in `folder`, in order; a file that is there and whole is not asked for again.
+    """Downloads these files to `folder`, in order; a complete file that is there is not requested again.
 
     `hosts` are those that may serve (default: the base address's own). Raises DataError when the disk is too
-    small, when something else lies under a file's name, when the server gives other bytes than published, or
-    when it gives none in six tries; then what came stays as NAME.partial and is continued next time.
+    small, when other content is under a file's name, when the server gives other bytes than published, or
+    when it gives none in six tries; the received part stays as NAME.partial and is continued next time.
     """
     files = list(files)
     folder.mkdir(parents=True, exist_ok=True)
@@ -143,7 +143,7 @@ def _sha256(path: Path) -> str:
 
 
 def _accept(file: RemoteFile, folder: Path) -> None:
-    """Gives a whole file its name, if its digest is right; else removes it."""
+    """Renames a complete file if its digest is right; else removes it."""
     partial = _partial(file, folder)
     found = _sha256(partial)
     if found != file.sha256:
@@ -165,7 +165,7 @@ def _receive(
     pause: Callable[[float], None],
     jitter: Callable[[], float],
 ) -> None:
-    """Makes NAME.partial as long as the file, asking on where it ends."""
+    """Extends NAME.partial to the file's size, requesting from where it ends."""
     partial = _partial(file, folder)
     partial.touch()
     backoff = Backoff(ATTEMPTS, first_s=1.0, jitter=jitter)
@@ -195,7 +195,7 @@ def _receive(
 
 
 def _ask(client: httpx.Client, url: str, have: int, hosts: tuple[str, ...]) -> httpx.Response:
-    """The answer to a request for the bytes from `have` on, after at most five redirects among `hosts`."""
+    """The response to a request for the bytes from `have` on, after at most five redirects among `hosts`."""
     # identity: a packed transfer would have other bytes and another length than those published.
     headers = {"Range": f"bytes={have}-", "Accept-Encoding": "identity"}
     secure = urlsplit(url).scheme == "https"
@@ -211,7 +211,7 @@ def _ask(client: httpx.Client, url: str, have: int, hosts: tuple[str, ...]) -> h
 
 
 def _start(response: httpx.Response, have: int, file: RemoteFile, url: str) -> int:
-    """Where in the file the answer's bytes begin. Raises DataError if they are not this file's."""
+    """The offset of the response's bytes in the file. Raises DataError if they are not this file's."""
     status, headers = response.status_code, response.headers
     if status not in (200, 206):
         raise DataError(f"{url}: expected the file, found status {status} {response.reason_phrase}.")
@@ -234,7 +234,7 @@ def _start(response: httpx.Response, have: int, file: RemoteFile, url: str) -> i
 def _append(
     response: httpx.Response, partial: Path, start: int, file: RemoteFile, progress: Progress
 ) -> None:
-    """Writes the answer from `start` on; at most one block more than the file should have."""
+    """Writes the response from `start` on; at most one block more than the file should have."""
     with partial.open("r+b") as out:
         out.truncate(start)
         out.seek(start)

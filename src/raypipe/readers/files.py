@@ -60,13 +60,13 @@ def find(
 
 
 def size(inputs: Iterable[Input]) -> int:
-    """Bytes on disk, to be set against `ReadCounts.bytes_read`."""
+    """Bytes on disk, to compare with `ReadCounts.bytes_read`."""
     return sum(p.stat().st_size for i in inputs for p in i.parts)
 
 
 def stream(source: Input, counts: ReadCounts, limits: ReaderLimits) -> Iterator[bytes]:
-    """The bytes of an input, unpacked. Raises DataError for a truncated, damaged, mislabelled or exploding
-    file; what was given before is not to be kept, because a checksum speaks after the bytes it covers."""
+    """The bytes of an input, decompressed. Raises DataError for a truncated, damaged, mislabelled or
+    exploding file; drop the bytes yielded before, because a checksum comes after the bytes it covers."""
     counts.files += 1
     raw = _raw(source, counts)
     if source.packing:
@@ -150,7 +150,7 @@ class _Gunzip:
 
 
 def _inflate(raw: Iterator[bytes], source: Input, limits: ReaderLimits) -> Iterator[bytes]:
-    """Any number of streams one behind the other, and nothing else behind them."""
+    """Decompresses any number of concatenated streams, and nothing else after them."""
     new: Callable[[], _Inflater] = bz2.BZ2Decompressor if source.packing == "bz2" else _Gunzip
     magic = b"BZh" if source.packing == "bz2" else b"\x1f\x8b"
     inflater: _Inflater | None = None

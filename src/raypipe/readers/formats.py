@@ -1,6 +1,6 @@
 """Files of a dataset to rows of records, streamed: `for row in open(paths, "crag", counts)`.
 
-Each format's module opens with one literal record. Nothing is held but the line in hand and a digest per id.
+Each format's module opens with one literal record. Memory holds the current line and a digest per id.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ __all__ = [
 Format: TypeAlias = Literal["crag", "beir", "synth"]
 FORMATS: tuple[Format, ...] = get_args(Format)
 
-# What a folder of each format is taken to hold; files named one by one are taken whatever they are called,
-# except that BEIR's say by their name what they are.
+# The files read from a folder of each format; files named one by one are read under any name, except that
+# BEIR's are told apart by name.
 _WANTED: dict[Format, tuple[str, ...]] = {
     "crag": ("",),
     "beir": ("corpus", "queries"),

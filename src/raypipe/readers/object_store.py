@@ -22,13 +22,14 @@ TRIES = 4  # of one object
 
 
 def is_remote(place: str) -> bool:
-    """Whether a place is a URI, and no path."""
+    """Whether a location is a URI, not a path."""
     return "://" in place
 
 
-def fetched(uri: str, cache: Path) -> Path:
-    """A copy of an object, or of everything below a prefix, under the folder `cache`. What is there already,
-    with the same size and time, is not fetched again. Raises DataError if it cannot be read."""
+def download(uri: str, cache: Path) -> Path:
+    """Downloads an object, or everything below a prefix, to the folder `cache`.
+
+    A copy with the same size and time is reused. Raises DataError if it cannot be read."""
     try:
         system, path = FileSystem.from_uri(uri)
         found = _objects(system, path)
@@ -67,14 +68,14 @@ def _fetch(system: FileSystem, info: FileInfo, here: Path, uri: str) -> None:
         copy_files(info.path, str(staged), source_filesystem=system, destination_filesystem=LocalFileSystem())
 
     try:
-        retried(copy)
+        copy_with_retries(copy)
     except OSError as e:
         raise DataError(f"{uri}: {info.path} broke off: {e}. Start again") from e
     staged.replace(here)
     sign.write_text(wanted)
 
 
-def retried(copy: Callable[[], None], pause: Callable[[float], None] = time.sleep) -> None:
+def copy_with_retries(copy: Callable[[], None], pause: Callable[[float], None] = time.sleep) -> None:
     """Copies one object, again if the connection broke off. Raises the last OSError.
 
     The stores' own clients repeat single requests, not a body that breaks off in the middle. An error that
@@ -90,7 +91,7 @@ def retried(copy: Callable[[], None], pause: Callable[[float], None] = time.slee
         pause(wait_s)
 
 
-def sent(folder: Path, uri: str, last: Iterable[str] = ()) -> None:
+def upload(folder: Path, uri: str, last: Iterable[str] = ()) -> None:
     """Copies every file of a folder to a prefix, those named in `last` after all others: once they are there,
     all are. Raises DataError if it cannot be written."""
     ending = tuple(last)
@@ -106,6 +107,6 @@ def sent(folder: Path, uri: str, last: Iterable[str] = ()) -> None:
                 with system.open_output_stream(target) as out:
                     out.write(file.read_bytes())
 
-            retried(write)
+            copy_with_retries(write)
     except (OSError, pa.ArrowInvalid) as e:
         raise DataError(f"{uri}: cannot be written: {e}. What it was to have lies in {folder}") from e

@@ -71,7 +71,7 @@ class Row:
 
 
 class UnusableLine(Exception):
-    """A line cannot become a row. Caught by the reader, which turns it into the row's fault."""
+    """A line that cannot become a row. The reader catches it and makes it the row's fault."""
 
     def __init__(self, reason: str, detail: str) -> None:
         super().__init__(f"{reason}: {detail}")
@@ -85,7 +85,7 @@ class DuplicateCheck:
         self._first: dict[str, tuple[str, str]] = {}  # id -> content digest, where
 
     def repeats(self, id: str, content: object, where: str) -> bool:
-        """Whether this id came before with this content. With other content: Unusable; the first stays."""
+        """Whether this id occurred before with this content. Raises UnusableLine for other content."""
         now = digest(repr(content))
         before, at = self._first.setdefault(id, (now, where))
         if before != now:

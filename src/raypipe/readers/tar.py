@@ -1,6 +1,6 @@
-"""A tar archive as a stream: the members' bytes in order, nothing ever written to disk.
+"""Streams a tar archive: the members' bytes in order, nothing is written to disk.
 
-Knows the ustar, pax and GNU headers that name a file. Stricter than `tarfile`, whose reader ends quietly at a
+Knows the ustar, pax and GNU headers that name a file. Stricter than `tarfile`, which ends silently at a
 damaged header or at the end of a cut file: here both raise DataError, and so do names that lead out of the
 archive, links and devices.
 """

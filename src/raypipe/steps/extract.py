@@ -118,7 +118,7 @@ def choose(question: str, texts: Sequence[str], cosine: np.ndarray, maxsim: np.n
         typed_span(question, kind, t, starts[np.isin(hashes, asked)].tolist())
         for t, (hashes, starts) in zip(texts, words, strict=True)
     ]
-    scores = evidence.mixed(cosine, maxsim, overlap, np.array([t is not None for t in typed]))
+    scores = evidence.combined(cosine, maxsim, overlap, np.array([t is not None for t in typed]))
     best = int(np.argmax(scores))
     parts = {"cosine": float(cosine[best]), "maxsim": float(maxsim[best]), "overlap": float(overlap[best])}
     features = evidence.features(scores, best, parts, len(words[best][0]), kind, typed[best])

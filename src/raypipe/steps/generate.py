@@ -18,7 +18,7 @@ from raypipe.text.html import storable
 from raypipe.text.pack import Layout, characters, pack
 from raypipe.text.prompt import ByLabel, Prompt
 from raypipe.text.replies import Level, ParsedReply, UnreadableReply
-from raypipe.text.sanitize import escape_markup, shown, visible
+from raypipe.text.sanitize import escape_markup, prompted_spans, visible
 from raypipe.text.template import REPLY
 
 SHOWN = 200  # characters of an unreadable reply that its fault repeats
@@ -162,7 +162,7 @@ class Generate:
         stretches = [
             (p.source, span, said)
             for p, text in of_passages
-            for span, said in shown(p.text, p.span, p.hidden, text, self.lower)
+            for span, said in prompted_spans(p.text, p.span, p.hidden, text, self.lower)
         ]
         return PromptContext(packed.text, tuple(stretches))
 

@@ -16,7 +16,7 @@ from raypipe.core.errors import DataError
 from raypipe.core.kg import MOST_REQUESTS, CallResult, Level
 from raypipe.core.protocols import Ask, Bound, Graph, GraphRef, Kit, Reach
 from raypipe.core.records import ABSTAINED, ANSWERED, FAULT, IDK, SKIPPED_REPLY, TRACE, Fault, Question, Reply
-from raypipe.kg.language.answer_rules import RULES, conclude
+from raypipe.kg.language.answer_rules import RULES, apply_rule
 from raypipe.kg.language.time_words import moment
 from raypipe.text.html import storable
 from raypipe.text.prompt import ByLabel
@@ -123,7 +123,7 @@ class KgQuery:
     def _answer(self, rule: Reply, results: Sequence[CallResult], asked_at: str) -> Reply:
         if rule.label not in RULES:
             return Reply(IDK, ABSTAINED)
-        read = conclude(rule.label, results, moment(asked_at).day)
+        read = apply_rule(rule.label, results, moment(asked_at).day)
         return Reply(storable(read.text), read.label)
 
     def _said(

@@ -1,9 +1,8 @@
 """BM25 over flat arrays of word hashes: the scores of `rank_bm25` without rebuilding its corpus.
 
 Pure functions of arrays. rank_bm25 gives the Okapi variant's idf and parameters; knows no records, no index
-and no analyzer. There is one path for every size of pool: a request's few pages get the same
-numbers as rank_bm25 would give them (a test holds them to 1e-9), and 5,000 passages take a few milliseconds
-instead of 79.
+and no analyzer. One path serves every size of corpus: a request's few pages get rank_bm25's
+numbers (a test holds them to 1e-9), and 5,000 passages take a few milliseconds instead of 79.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ class Bm25Corpus:
         self.mean_length = float(self.lengths.mean()) if self.size else 0.0
 
     def occurrences(self, terms: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Where sorted distinct words (terms,) uint64 stand: term number, passage number and count, each
+        """Where sorted distinct words (terms,) uint64 occur: term number, passage number and count, each
         (pairs,) int64, by term and passage."""
         at = np.flatnonzero(np.isin(self.hashes, terms))
         term = np.searchsorted(terms, self.hashes[at])
@@ -67,7 +66,7 @@ class Bm25Corpus:
 
     @cached_property
     def frequencies(self) -> dict[int, int]:
-        """In how many passages each word of the vocabulary stands."""
+        """Document frequency: word -> number of passages that hold it."""
         words = pa.array(self.hashes).dictionary_encode()
         passage = np.repeat(np.arange(self.size), self.lengths)
         pair = np.sort(words.indices.to_numpy().astype(np.int64) * self.size + passage)
@@ -81,7 +80,7 @@ def scores(
     """The passages that hold a word of the query, ascending, and their scores: (hits,) int64, (hits,)
     float64.
 
-    `query` (words,) uint64; a word that stands in it twice counts twice. An Okapi score can be zero or
+    `query` (words,) uint64; a repeated word counts as often as it occurs. An Okapi score can be zero or
     below (rank_bm25 floors an idf at a quarter of the mean idf, which may itself be negative); a Lucene
     score cannot.
     """

@@ -21,8 +21,9 @@ what is said stands elsewhere."""
 
 
 def cite(answer: str, shown: Sequence[tuple[str, Span, str]]) -> tuple[Quote, ...]:
-    """The sentence of what was shown that has most of the answer's words, where it has at least `LEAST` of
-    them, then all that was shown: stretches of sources as (source id, span, text), in the context's order.
+    """The sentence with most of the answer's words, if it has at least `LEAST` of them, then all of `shown`.
+
+    `shown`: parts of sources as (source id, span, text), in the context's order.
 
     >>> page = "Velora is a film. Anna Lind directed it."
     >>> [page[slice(*quote.span)] for quote in cite("anna lind", [("s", (0, 40), page)])]

@@ -60,7 +60,7 @@ class Fitted:
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
-    """A sentence that may answer."""
+    """A candidate sentence."""
 
     source: str  # source id
     span: Span  # in the source's parsed text
@@ -108,7 +108,7 @@ def overlaps(question: np.ndarray, words: Sequence[np.ndarray]) -> np.ndarray:
     return has @ idf / total if total else np.zeros(len(words))
 
 
-def mixed(cosine: np.ndarray, maxsim: np.ndarray, overlap: np.ndarray, typed: np.ndarray) -> np.ndarray:
+def combined(cosine: np.ndarray, maxsim: np.ndarray, overlap: np.ndarray, typed: np.ndarray) -> np.ndarray:
     """(sentences,) float64: how well each sentence answers, from three scores and whether it has a span of
     the kind that is asked for, all of the same shape."""
     return COSINE * cosine.astype(float) + MAXSIM * maxsim.astype(float) + OVERLAP * overlap + TYPED * typed
@@ -117,8 +117,8 @@ def mixed(cosine: np.ndarray, maxsim: np.ndarray, overlap: np.ndarray, typed: np
 def features(
     scores: np.ndarray, best: int, parts: Mapping[str, float], words: int, kind: Kind, typed: TypedSpan | None
 ) -> dict[str, float]:
-    """What the probability is made of: how far the best of all scores (candidates,) is ahead, the parts of
-    its score (cosine, maxsim, overlap), how many words it has, and what was asked for and found in it."""
+    """The features of the probability: the lead of the best of all scores (candidates,), the parts of its
+    score (cosine, maxsim, overlap), its number of words, and the kind asked for and found in it."""
     others = np.delete(scores, best)
     values = {
         **parts,

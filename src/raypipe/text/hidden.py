@@ -45,7 +45,7 @@ def hides(tag: str, attrs: Mapping[str, object], ancestors: Iterator[Mapping[str
 
 
 def unmark(marked: str, elements: int) -> tuple[str, tuple[Span, ...]] | None:
-    """The text without its marks, and the spans that stood between them, ascending and apart.
+    """The text without its marks, and the spans that were between them, ascending and disjoint.
 
     `marked` is white-space folded with every mark a word of its own. None if it does not hold exactly one
     pair for each of the `elements`: then the page itself carries such characters, and marks prove nothing.

@@ -31,8 +31,8 @@ from raypipe.text.hidden import CLOSE, NEVER_DRAWN, OPEN, hides, unmark
 Parser: TypeAlias = Literal["lxml", "html.parser"]
 Via: TypeAlias = Literal["fast", "bs4"]
 Way: TypeAlias = Literal["fast", "compared", "fallback", "bs4", "plain"]
-"""Who said it. fast: turbohtml; compared: turbohtml, BeautifulSoup said the same; fallback: BeautifulSoup,
-as turbohtml could not be trusted or said something else; bs4: BeautifulSoup, as asked; plain: no HTML."""
+"""Which parser gave the text. fast: turbohtml; compared: turbohtml, and BeautifulSoup's is equal; fallback:
+BeautifulSoup, as turbohtml may lose text or differed; bs4: BeautifulSoup, as requested; plain: no HTML."""
 
 COMPARE_CHARS = 2_000_000
 """Longer pages are not compared: BeautifulSoup reads 10 MB/s, and a page must not fault for being checked."""
@@ -69,7 +69,7 @@ class ParsedPage:
 
 
 def fold(text: str) -> str:
-    """Every run of white space is one space, none at the ends; what no table can store is gone."""
+    """Folds white space to single spaces, none at the ends; drops what no table can store."""
     return " ".join(storable(text).split())
 
 
@@ -205,5 +205,5 @@ def _above(element: Any) -> Iterator[Mapping[str, object]]:
 
 
 def _all(text: str) -> tuple[Span, ...]:
-    """All of it: a page that carries the marks itself is up to something."""
+    """The whole text: a page that carries the marks itself is hostile."""
     return ((0, len(text)),) if text else ()

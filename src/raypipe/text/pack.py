@@ -17,7 +17,7 @@ Layout: TypeAlias = Literal["docs", "list"]
 """docs: each passage between <DOC> and </DOC> on lines of their own; list: one line each, after "- "."""
 
 MARKS: Mapping[Layout, tuple[str, str]] = {"docs": ("<DOC>\n", "\n</DOC>\n"), "list": ("- ", "\n")}
-"""What stands before and after each passage."""
+"""The text before and after each passage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ def pack(
 ) -> Packed:
     """The passages as one text of at most `budget` tokens, as `tokenize` counts that text alone.
 
-    Passages without text, and those equal to an earlier one, are left out. What does not fit is cut: the last
+    Passages without text, and those equal to an earlier one, are omitted. What does not fit is cut: the last
     document may be a part of its passage, and is closed after the cut. `budget` None: no budget. `most`: at
     most this many distinct passages, the first ones.
 
@@ -90,7 +90,7 @@ def _laid(parts: Sequence[tuple[int, str]], layout: Layout) -> str:
 
 
 def _cut(parts: Sequence[tuple[int, str]], layout: Layout, end: int) -> list[tuple[int, str]]:
-    """What of the laid out passages stands before a character; nothing of one that would be empty."""
+    """The passages before a character of the layout; none that would be empty."""
     head, tail = MARKS[layout]
     out: list[tuple[int, str]] = []
     at = 0

@@ -1,4 +1,4 @@
-"""Parses pages that strangers wrote, under hard limits (`core.sandbox`).
+"""Parses untrusted pages under hard limits (`core.sandbox`).
 
 Knows the request and the reply of a page, and which pages never reach a parser.
 """
@@ -26,7 +26,7 @@ _REPLY = struct.Struct("<BI")  # number of way, bytes of text; text and hidden s
 
 @dataclass(frozen=True, slots=True)
 class PageLimits:
-    """What one page may take. The largest of the real pages takes .02 s and has 1.6 MB."""
+    """The limits of one page. The largest of the real pages takes .02 s and has 1.6 MB."""
 
     wall_s: float = 5.0
     cpu_s: float = 2.0

@@ -25,7 +25,7 @@ _EXPLANATION = re.compile(r'"explanation"\s*:\s*"(.+?)"\s*(?:,\s*"score"|\}$)|"e
 
 @dataclass(frozen=True, slots=True)
 class JudgeReply:
-    """What CRAG's judge made of one prediction."""
+    """The verdict of CRAG's judge on one prediction."""
 
     explanation: str  # its reason; where it cannot be read, UNREADABLE or the whole response
     score: Literal[-1, 0, 1]  # 1 right, 0 wrong, -1 cannot be read
@@ -54,7 +54,7 @@ def parse_response(response: str) -> JudgeReply:
 Level: TypeAlias = Literal["low", "medium", "high"]
 LEVELS: tuple[Level, ...] = get_args(Level)
 CONFIDENCE: dict[Level, float] = {"low": 0.0, "medium": 0.5, "high": 1.0}
-"""How a stated level stands in `Reply.confidence`: an order, no probability."""
+"""Stated level -> `Reply.confidence`: an order, no probability."""
 
 _APOSTROPHES = str.maketrans({"\u2019": "'", "\u2018": "'", "\u02bc": "'"})
 _OBJECT = re.compile(r"\{.*\}", re.DOTALL)
@@ -63,12 +63,12 @@ _NO_CALL = re.compile(r"(none[\s,;]*)+", re.IGNORECASE)  # the grammar lets a mo
 
 
 class UnreadableReply(Exception):
-    """The text is no reply of the kind that was asked for; the message says what was expected."""
+    """The text is no reply of the expected kind; the message says what was expected."""
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedReply:
-    """A reply that could be read."""
+    """A parsed reply."""
 
     text: str
     label: Label

@@ -44,22 +44,22 @@ def escape_markup(text: str) -> str:
 
 
 def visible(text: str, span: Span, hidden: Sequence[Span]) -> str:
-    """The part of a source's text in `span`, given as `text`, without what stands in `hidden` spans.
+    """The part of a source's text in `span`, given as `text`, without its `hidden` spans.
 
     >>> visible("one two three", (100, 113), ((104, 107),))
     'one three'
     """
-    runs = seen(span, hidden)
+    runs = visible_spans(span, hidden)
     if runs == [span]:
         return text
     pieces = (text[a - span[0] : b - span[0]].strip() for a, b in runs)
     return " ".join(piece for piece in pieces if piece)
 
 
-def seen(span: Span, hidden: Sequence[Span]) -> list[Span]:
-    """What of a span stands in none of the `hidden` spans (ascending and apart), in order.
+def visible_spans(span: Span, hidden: Sequence[Span]) -> list[Span]:
+    """The parts of a span outside all `hidden` spans (ascending and disjoint), in order.
 
-    >>> seen((100, 113), ((104, 107),))
+    >>> visible_spans((100, 113), ((104, 107),))
     [(100, 104), (107, 113)]
     """
     (at, end), kept = span, []
@@ -71,20 +71,21 @@ def seen(span: Span, hidden: Sequence[Span]) -> list[Span]:
     return [(a, b) for a, b in kept if a < b]
 
 
-def shown(
+def prompted_spans(
     text: str, span: Span, hidden: Sequence[Span], prompted: str, lower: bool = False
 ) -> list[tuple[Span, str]]:
-    """The stretches of a passage, given as `text` at `span` of its source, that a prompt shows where it holds
-    `prompted`: the beginning, or all, of its visible and harmless text. `lower`: in lower case.
+    """The parts of a passage, given as `text` at `span` of its source, that a prompt with `prompted` shows.
+
+    `prompted` is the beginning, or all, of its visible and sanitized text. `lower`: in lower case.
 
     White space is not compared, since layouts change it; nor is what `escape_markup` removes.
 
-    >>> shown("One <DOC> two three", (100, 119), ((110, 113),), "one (doc> thr", lower=True)
+    >>> prompted_spans("One <DOC> two three", (100, 119), ((110, 113),), "one (doc> thr", lower=True)
     [((100, 109), 'One <DOC>'), ((114, 117), 'thr')]
     """
     left = sum(not c.isspace() for c in prompted)
     out = []
-    for start, end in seen(span, hidden):
+    for start, end in visible_spans(span, hidden):
         at = start
         while at < end and left > 0:
             c = text[at - span[0]]

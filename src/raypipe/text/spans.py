@@ -2,7 +2,7 @@
 
 Rules over English text, with no model and no list of names. They are cautious: a question of no known kind
 has no span, and a span that the question itself mentions is no answer. Where several things in a sentence
-could be meant, the one nearest to the question's own words is taken, and how many there were is told.
+could be meant, the one nearest to the question's own words is taken, and their number is returned.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class TypedSpan:
 
 
 def kind_of(question: str) -> Kind:
-    """What a question asks for.
+    """The kind of thing that a question asks for.
 
     >>> [kind_of(q) for q in ("who wrote emma", "what year did emma come out", "why is emma long")]
     ['who', 'when', 'other']

@@ -22,7 +22,7 @@ LONGEST_WORD = 10_000
 
 
 class WordSpans:
-    """Where the words of a folded text stand: ascending `starts` and `ends`."""
+    """The positions of the words in a folded text: ascending `starts` and `ends`."""
 
     def __init__(self, text: str) -> None:
         codes = np.frombuffer(text.encode("utf-32-le"), np.uint32)  # (len(text),)
@@ -37,7 +37,7 @@ class WordSpans:
             self.starts, self.ends = [s for s, _ in pieces], [e for _, e in pieces]
 
     def within(self, span: Span) -> tuple[int, int]:
-        """The half-open range of words that stand in a span."""
+        """The half-open range of words inside a span."""
         return bisect_left(self.starts, span[0]), bisect_right(self.ends, span[1])
 
     def windows(self, first: int, stop: int, size: int, overlap: int) -> Iterator[Span]:
@@ -67,8 +67,8 @@ def nested_windows(
 ) -> list[tuple[Span, Span]]:
     """(child, parent) spans: the text cut into parents, each parent cut into children by itself.
 
-    As LangChain's ParentDocumentRetriever stores them: where parents overlap, a child that stands in both is
-    there twice, once for each parent.
+    As LangChain's ParentDocumentRetriever stores them: where parents overlap, a child inside both occurs
+    twice, once for each parent.
     """
     words = WordSpans(text)
     parents = words.windows(0, len(words.starts), parent_chars, parent_overlap)

@@ -2,8 +2,8 @@
 
 Knows Jinja2's sandbox and the record Question. A template may use names, `replies.NAME` (the text of an
 earlier step's reply; "" where the step was skipped), filters, tests, `or` and `if`, and no methods or
-indexing, so that whether it renders does not depend on the row: what can go wrong goes wrong when the recipe
-is read. What is put in is never read as a template itself.
+indexing, so that whether it renders does not depend on the row: an error shows when the recipe is read. Texts
+that are filled in are never read as templates.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def query_reads(template: str) -> frozenset[str]:
 
 
 def query_renderer(template: str) -> Callable[[Question], str]:
-    """The template compiled: question -> query. Raises KeyError where a reply that it names is not there."""
+    """Compiles the template: question -> query. Raises KeyError for a reply that is missing."""
     reads = query_reads(template)
     render = renderer(template)
 
@@ -83,7 +83,7 @@ def uses(template: str) -> frozenset[str]:
 
 @lru_cache(KEPT)
 def renderer(template: str) -> Callable[[Mapping[str, str]], str]:
-    """The template compiled: a text for each name of `uses` -> the text."""
+    """Compiles the template: a text for each name of `uses` -> the text."""
     compiled = _environment().from_string(template)
 
     def render(values: Mapping[str, str]) -> str:

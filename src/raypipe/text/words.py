@@ -32,7 +32,7 @@ _DISTINCT = 1 << 16  # words whose hashes are kept, 12 MB: a page has 1,500, and
 
 @lru_cache(maxsize=_DISTINCT)
 def word_hash(word: str) -> int:
-    """A stable uint64 that names the word."""
+    """A stable uint64 hash of the word."""
     return int.from_bytes(hashlib.blake2b(word.encode(), digest_size=8).digest(), "little")
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from raypipe.core.kg import CallResult
 from raypipe.core.records import Fault
-from raypipe.kg.language.answer_rules import RULES, conclude
+from raypipe.kg.language.answer_rules import RULES, apply_rule
 
 TODAY = date(2024, 2, 29)
 
@@ -17,7 +17,7 @@ def said(rule, *lines, **more):
         CallResult(f"get_movie({s})", values=tuple(v), subject=s, number=n)
         for n, (s, *v) in enumerate(lines, 1)
     ]
-    read = conclude(rule, [*results, *more.get("extra", ())], TODAY)
+    read = apply_rule(rule, [*results, *more.get("extra", ())], TODAY)
     return read.text if read.label == "answered" else read.label
 
 
@@ -79,9 +79,9 @@ def test_every_rule_has_a_case():
 )
 def test_a_line_that_failed_or_an_unknown_name_is_neither_an_answer_nor_a_contradiction(rule, broken):
     assert said(rule, ("a", "2001-04-25"), extra=[broken]) == "abstained"
-    assert conclude(rule, [], TODAY).label == "abstained"
+    assert apply_rule(rule, [], TODAY).label == "abstained"
 
 
 def test_a_rule_that_there_is_not_is_refused():
     with pytest.raises(KeyError):
-        conclude("guess", [CallResult("x", values=(1,))], TODAY)
+        apply_rule("guess", [CallResult("x", values=(1,))], TODAY)

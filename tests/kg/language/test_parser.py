@@ -196,6 +196,7 @@ SORTS = st.builds(Sort, WHERE, KEYS, st.booleans(), TAILS)
 LINES = st.one_of(queries(), SORTS, st.builds(Mean, st.one_of(queries(), SORTS)), st.just(Empty()))
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(st.lists(LINES, min_size=1, max_size=4))
 def test_whatever_can_be_said_prints_and_parses_again(lines):
@@ -227,6 +228,7 @@ def random_reply(xgrammar, matcher, rng, bitmask) -> tuple[str, int]:
         out, tokens = out + VOCABULARY[token].encode(), tokens + 1
 
 
+@pytest.mark.slow
 def test_a_decoder_constrained_by_the_grammar_ends_by_itself_and_writes_only_what_parses():
     xgrammar = pytest.importorskip("xgrammar", reason="xgrammar comes with the engine's extra")
     info = xgrammar.TokenizerInfo(VOCABULARY, stop_token_ids=[len(VOCABULARY) - 1])

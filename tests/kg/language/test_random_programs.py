@@ -10,6 +10,7 @@ sys.path.insert(0, str(Path(__file__).parents[3] / "bench"))
 from fuzz import SMALL, programs, through
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("many", [4000, pytest.param(100_000, marks=pytest.mark.drill)])
 def test_whatever_a_program_says_each_line_has_a_result_or_a_fault_with_its_reason(many):

@@ -42,7 +42,7 @@ NOTHING: Final = ParsedReply(IDK, ABSTAINED)
 FALSE: Final = ParsedReply(INVALID_QUESTION, INVALID)
 
 
-def conclude(rule: str, results: Sequence[CallResult], today: date) -> ParsedReply:
+def apply_rule(rule: str, results: Sequence[CallResult], today: date) -> ParsedReply:
     """The answer that the rule makes of a program's results, or an abstention. Raises KeyError for a rule
     that is not one of RULES.
 
