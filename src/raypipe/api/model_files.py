@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Literal
 from raypipe.api.results import Result
 from raypipe.api.session import Session
 from raypipe.core.errors import ConfError, ModelMissing
+from raypipe.core.plugins import is_path
 from raypipe.core.protocols import Model
 from raypipe.models import folder, load
 from raypipe.models.catalog import REMOTE, WEIGHTLESS, Catalog
@@ -62,7 +63,7 @@ class _All(Catalog):
 
     def __init__(self, whole: Catalog) -> None:
         # Each entry as itself, also where another would stand in for it.
-        entries = {name: replace(entry, instead="") for name, entry in whole.entries.items()}
+        entries = {name: replace(entry, fallback="") for name, entry in whole.entries.items()}
         super().__init__(entries, whole.file, whole.hub)
         self.wrong: dict[str, str]
         object.__setattr__(self, "wrong", {})
@@ -108,7 +109,7 @@ def build_standins(target: Path) -> dict[str, Any]:
 
 
 def _need(model: Model, catalog: _All) -> ModelNeed:
-    if model.loader in WEIGHTLESS:
+    if model.loader in WEIGHTLESS or (is_path(model.loader) and not model.path):
         return ModelNeed(model.name, model.kind, model.loader, "computed", "", 0, "")
     if model.loader in REMOTE:
         where = f"{model.repo} at endpoint {model.path}"
@@ -120,7 +121,7 @@ def _need(model: Model, catalog: _All) -> ModelNeed:
         except (ModelMissing, ConfError) as e:
             wrong = str(e)
     if not wrong:
-        size = folder.size(Path(model.path), model.kind)
+        size = None if is_path(model.loader) else folder.size(Path(model.path), model.kind)
         return ModelNeed(model.name, model.kind, model.loader, "here", model.path, size, "")
     entry = catalog.entries[model.name]
     pinned = bool(entry.repo and entry.revision)

@@ -196,6 +196,8 @@ class JudgeKit(LocalKit):
 
 def read_judge(session: Session, name: str, rule: Rule) -> Judge:
     """A judge by the name of its model, with the prompt of the rule that it judges for."""
+    if rule not in PROMPTS:
+        raise ConfError(f"--judge {name}: expected a rule with a prompt ({', '.join(PROMPTS)}), found {rule}")
     model = session.catalog().model(name)
     if model.kind != "generator":
         raise ConfError(f"--judge {name}: expected a generator, found a model of kind {model.kind}")

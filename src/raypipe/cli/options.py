@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from raypipe.api.settings import Settings
 from raypipe.cli.commands import COMMANDS
+from raypipe.core.config import did_you_mean
+from raypipe.core.plugins import is_path
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -139,9 +141,22 @@ def refresh(made: argparse.ArgumentParser) -> None:
 def format_of(made: argparse.ArgumentParser) -> None:
     made.add_argument(
         "--format",
-        choices=("crag", "beir", "synth"),
-        help="of the data (default: synth for a folder that `raypipe synth` wrote, else crag)",
+        type=one_of("crag", "beir", "synth"),
+        help="of the data: crag, beir, synth, or MODULE:NAME of a reader of your own "
+        "(default: synth for a folder that `raypipe synth` wrote, else crag)",
     )
+
+
+def one_of(*shipped: str) -> Callable[[str], str]:
+    """An argument type: one of these names, or the path of code from outside, MODULE:NAME."""
+
+    def read(text: str) -> str:
+        if text in shipped or is_path(text):
+            return text
+        hint = did_you_mean(text, shipped)
+        raise argparse.ArgumentTypeError(f"unknown value {text!r}; {hint}, or MODULE:NAME of your own")
+
+    return read
 
 
 def at_least(least: int) -> Callable[[str], int]:

@@ -52,7 +52,10 @@ def _of_eval(made: argparse.ArgumentParser) -> None:
     options.cluster(made)
     made.add_argument("--limit", metavar="N", type=options.at_least(1), help="run the first N questions only")
     made.add_argument(
-        "--rule", choices=("official", "accuracy"), default="official", help="of scoring (official)"
+        "--rule",
+        type=options.one_of("official", "accuracy"),
+        default="official",
+        help="of scoring: official, accuracy, or MODULE:NAME of a rule of your own (official)",
     )
     made.add_argument(
         "--judge",

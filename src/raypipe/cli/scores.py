@@ -21,9 +21,10 @@ def add(commands: options.Commands) -> None:
     crag.add_argument("file", metavar="FILE", help=".jsonl[.gz] of query, answer, prediction, ...")
     crag.add_argument(
         "--rule",
-        choices=("official", "accuracy"),
+        type=options.one_of("official", "accuracy"),
         default="official",
-        help="official (default): the published evaluator's intent; accuracy: the earlier contest rule",
+        help="official (default): the published evaluator's intent; accuracy: the earlier contest rule; "
+        "MODULE:NAME: a rule of your own",
     )
     options.as_json(crag)
     ranking = options.command(

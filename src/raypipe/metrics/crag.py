@@ -15,17 +15,23 @@ counts wherever at least one truth is open. A prediction that needs a judge and 
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias, get_args
 
+from raypipe.core import plugins
+from raypipe.core.errors import ConfError
+from raypipe.core.plugins import Plugin, is_path
 from raypipe.core.records import FAULT, IDK, INVALID_QUESTION, Gold, Question
 from raypipe.metrics.stats import score_interval
 from raypipe.text.replies import parse_response
 
-Rule: TypeAlias = Literal["official", "accuracy"]
-RULES: tuple[Rule, ...] = get_args(Rule)
+Rule: TypeAlias = str
+"""One of RULES, or the path of a rule of your own: `mypkg.metrics:verdict`, a function of a `Prediction` that
+returns a `VerdictOutcome`."""
+RULES: tuple[Rule, ...] = ("official", "accuracy")
 
 VerdictOutcome: TypeAlias = Literal["correct", "exact", "missing", "hallucination", "unscored"]
 """`exact` is a correct prediction that equals a truth; it is counted in `n_correct` as well."""
@@ -39,6 +45,7 @@ Reason: TypeAlias = Literal[
     "abstained",  # missing
     "no_judge_reply",  # unscored
     "no_prediction",  # unscored: the question could not be done
+    "rule",  # a rule from outside said so
 ]
 
 
@@ -93,7 +100,7 @@ class Slice:
 class Marks:
     """All results of scoring one run."""
 
-    rule: Rule
+    rule: str  # as `rule_id` names it
     score: CragScore
     interval: tuple[float, float] | None  # 95 % interval of the score; None where nothing was scored
     bounds: tuple[float, float] | None  # the score over all rows, were every unscored one wrong or right
@@ -113,6 +120,8 @@ def judge(row: Prediction, rule: Rule) -> Verdict:
 def _outcome(row: Prediction, rule: Rule) -> tuple[VerdictOutcome, Reason]:
     if row.prediction is None:
         return "unscored", "no_prediction"
+    if is_path(rule):
+        return _said_outside(row, rule), "rule"
     prediction = row.prediction.strip().lower()
     truths = [t.strip().lower() for t in row.truths]
     if IDK in prediction:
@@ -133,6 +142,30 @@ def _outcome(row: Prediction, rule: Rule) -> tuple[VerdictOutcome, Reason]:
     if said == -1:
         return "hallucination", "judge_unreadable"
     return ("correct" if said == 1 else "hallucination"), "judge"
+
+
+def _said_outside(row: Prediction, rule: Rule) -> VerdictOutcome:
+    outcome: VerdictOutcome = _from_outside(rule)[0](row)
+    if outcome not in (known := get_args(VerdictOutcome)):
+        raise ConfError(f"{rule}: expected a verdict, one of {', '.join(known)}; found {outcome!r:.80}")
+    return outcome
+
+
+@functools.cache
+def _from_outside(rule: Rule) -> tuple[Callable[[Prediction], VerdictOutcome], Plugin]:
+    verdict, plugin = plugins.load(rule, "a rule of scoring")
+    if not callable(verdict):
+        raise ConfError(f"{rule}: expected a function of a Prediction, found {verdict!r:.80}")
+    return verdict, plugin
+
+
+def rule_id(rule: Rule) -> str:
+    """Names a rule in a report: of one from outside its path and its source. Raises ConfError for no rule."""
+    if is_path(rule):
+        return f"{rule}@{_from_outside(rule)[1].source[:8]}"
+    if rule not in RULES:
+        raise ConfError(f"{rule!r} is no rule: expected {', '.join(RULES)}, or MODULE:NAME")
+    return rule
 
 
 def open_truths(row: Prediction, rule: Rule) -> tuple[str, ...]:
@@ -223,7 +256,7 @@ def mark(rows: Sequence[Prediction], rule: Rule) -> Marks:
     verdicts = tuple(judge(r, rule) for r in rows)
     overall = total(verdicts)
     return Marks(
-        rule=rule,
+        rule=rule_id(rule),
         score=overall,
         interval=interval(overall),
         bounds=bounds(overall),

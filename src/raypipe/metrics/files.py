@@ -23,7 +23,7 @@ def score_crag_file(path: Path, rule: crag.Rule) -> dict[str, Any]:
     rows, normalized = read_predictions(path)
     marks = crag.mark(rows, rule)
     return {
-        "rule": rule,
+        "rule": marks.rule,
         **asdict(marks.score),
         "interval": marks.interval,
         "bounds": marks.bounds,

@@ -12,16 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from raypipe.core import config
+from raypipe.core import config, plugins
 from raypipe.core.config import Where, did_you_mean
 from raypipe.core.errors import ModelMissing
+from raypipe.core.plugins import is_path
 from raypipe.core.protocols import Model, ModelKind
 from raypipe.models import folder
-
-Loader = Literal[
-    "flagembedding", "bge-m3", "flagembedding-reranker", "maxsim", "tokens", "vllm", "openai",
-    "hash", "overlap", "whitespace", "scripted",
-]  # fmt: skip
 
 KIND: Mapping[str, ModelKind] = {
     "flagembedding": "embedder",  # FlagEmbedding's FlagModel: BERT or XLM-R shapes
@@ -52,7 +48,7 @@ class ModelEntry:
     """One entry of models.yaml."""
 
     kind: ModelKind
-    loader: Loader
+    loader: str  # one of KIND, or MODULE:NAME of a loader of your own
     repo: str = ""  # hub name, with `revision`
     revision: str | None = None  # 40 hex digits: a branch or tag can move, a commit cannot
     path: str = ""  # folder; relative to the folder of models.yaml
@@ -61,7 +57,7 @@ class ModelEntry:
     model: str = ""  # of loader openai: the model as the endpoint calls it
     tokenizer: str = ""  # of loader openai: the entry of its tokenizer, where tokens are counted
     get: str = ""  # the command that makes a local folder, shown where it is missing
-    instead: str = ""  # of a tokenizer: the entry whose tokenizer counts where this one's files are not here
+    fallback: str = ""  # of a tokenizer: the entry whose tokenizer counts where this one's files are not here
     dtype: Literal["float32", "float16", "bfloat16"] = "float32"
     dim: int = 0  # of an embedder's vectors
     pooling: Literal["", "cls", "mean"] = ""  # of an embedder
@@ -75,6 +71,10 @@ class ModelEntry:
 
     def __post_init__(self) -> None:
         sources = [n for n in ("repo", "path", "package") if getattr(self, n)]
+        if is_path(self.loader):
+            return self._check_common(sources)
+        if self.loader not in KIND:
+            raise ValueError(f"loader: unknown {self.loader!r}; {did_you_mean(self.loader, KIND)}")
         if KIND[self.loader] != self.kind:
             raise ValueError(
                 f"loader {self.loader!r} is of kind {KIND[self.loader]!r}, found kind {self.kind!r}"
@@ -87,8 +87,6 @@ class ModelEntry:
             raise ValueError(
                 f"expected one of repo, path and package, found {' and '.join(sources) or 'none'}"
             )
-        if self.kind == "embedder" and self.dim < 1:
-            raise ValueError("an embedder needs dim, the length of its vectors")
         if self.loader in ("flagembedding", "bge-m3") and not self.pooling:
             raise ValueError("pooling is missing: cls for the BGE family, mean for MiniLM")
         if self.loader == "bge-m3" and self.pooling != "cls":
@@ -102,8 +100,16 @@ class ModelEntry:
             raise ValueError(f"{odd[0]}: expected with a generator alone, found with a {self.kind}")
         if self.tokenizer and self.loader not in REMOTE:
             raise ValueError("tokenizer: expected with loader openai alone; other generators bring theirs")
-        if self.instead and self.kind != "tokenizer":
-            raise ValueError(f"instead: expected with a tokenizer alone, found with a {self.kind}")
+        if self.fallback and self.kind != "tokenizer":
+            raise ValueError(f"fallback: expected with a tokenizer alone, found with a {self.kind}")
+        self._check_common(sources)
+
+    def _check_common(self, sources: list[str]) -> None:
+        """What holds whichever loader it is."""
+        if len(sources) > 1:
+            raise ValueError(f"expected one of repo, path and package, found {' and '.join(sources)}")
+        if self.kind == "embedder" and self.dim < 1:
+            raise ValueError("an embedder needs dim, the length of its vectors")
         if self.tensor_parallel < 1:
             raise ValueError(f"tensor_parallel: expected at least 1 GPU, found {self.tensor_parallel}")
         for name in ("max_tokens", "max_model_len"):
@@ -122,16 +128,18 @@ class Catalog:
     def model(self, name: str) -> Model:
         """Resolves an entry. A hub model need not be here: its commit is its identity.
 
-        A tokenizer with `instead` whose files are not here is that other model, with its name and identity.
+        A tokenizer with `fallback` whose files are not here is that other model, with its name and identity.
         Raises ConfError for an unknown name or an entry without a pinned commit, ModelMissing for a local
         folder that is not here."""
         where, tokenizer = Where(str(self.file), name), None
         entry = self.entries.get(name)
         if entry is None:
             raise Where(str(self.file)).error(f"no model named {name!r}; {did_you_mean(name, self.entries)}")
-        if entry.instead and not self._here(entry, where):
-            return self.model(entry.instead)
-        if entry.loader in WEIGHTLESS:
+        if entry.fallback and not self._here(entry, where):
+            return self.model(entry.fallback)
+        if is_path(entry.loader) and not (entry.repo or entry.path or entry.package):
+            path, weights = "", ""
+        elif entry.loader in WEIGHTLESS:
             path, weights = "", f"{entry.loader}@{FORMULA[entry.loader]}"
         elif entry.loader in REMOTE:
             path, weights = entry.endpoint, f"{entry.loader}:{entry.model}"
@@ -145,6 +153,8 @@ class Catalog:
                 way = f"Get it with: {entry.get}" if entry.get else "Put the model there, or correct `path`"
                 raise ModelMissing(f"{where.file}: {name}: no folder {local}. {way}")
             path, weights = str(local), folder.identity(local, entry.kind)
+        if is_path(entry.loader):
+            weights += f"+{loader_id(entry.loader)}" if weights else loader_id(entry.loader)
         if entry.loader == "maxsim":
             weights += f"+maxsim@{FORMULA['maxsim']}"
         return Model(
@@ -215,6 +225,11 @@ class Catalog:
                 f"sha: check that commit and put it here, or give `path` instead of `repo`"
             )
         return str(folder.snapshot(self.hub, entry.repo, entry.revision)), f"{entry.repo}@{entry.revision}"
+
+
+def loader_id(loader: str) -> str:
+    """Names a loader from outside by its path and its source: part of the identity of its models."""
+    return f"{loader}@{plugins.load(loader, 'a loader of models')[1].source}"
 
 
 def _package(name: str, package: str) -> Path:

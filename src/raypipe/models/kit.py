@@ -13,7 +13,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from raypipe.core.digests import model_identity, stable
 from raypipe.core.errors import ConfError, Unavailable
 from raypipe.core.kg import FactsRef, PublicFacts
 from raypipe.core.llm import STEP, Chat, Generated, Generator, Sampling
+from raypipe.core.plugins import is_path
 from raypipe.core.protocols import Embed, Graph, GraphRef, Index, Kit, Model, ModelKind, Role, Score, Tokenize
 from raypipe.core.records import Fault
 from raypipe.models import load
@@ -120,6 +121,8 @@ class LocalKit:
             await self._closing.pop()()
 
     def _open_generator(self, model: Model) -> Generator:
+        if is_path(model.loader):
+            return cast(Generator, load.from_outside(model, self._device, "__call__"))
         if model.loader == "scripted":
             return load.open_scripted(model)
         if model.loader == "openai":
@@ -237,9 +240,9 @@ class LocalKit:
         self._closing.append(connection.close)
         return known.open_server(ref, connection.ask, self.embedder, self._clock)
 
-    def cut(self) -> dict[str, int]:
+    def truncated(self) -> dict[str, int]:
         """Inputs so far that were longer than their model's max_tokens, by model name."""
-        return {self._names[key]: loaded.cut for key, loaded in list(self._loaded.items())}
+        return {self._names[key]: loaded.truncated for key, loaded in list(self._loaded.items())}
 
     async def _compute(
         self, model: Model, opened: Callable[[Model, Backend, str], Any], call: Callable[[Any], T]

@@ -10,15 +10,18 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol, TypeAlias
+from pathlib import Path
+from typing import Any, Literal, Protocol, TypeAlias, cast
 
 import numpy as np
 
-from raypipe.core.errors import ConfError
+from raypipe.core import plugins
+from raypipe.core.errors import ConfError, ModelMissing
 from raypipe.core.llm import Generator
+from raypipe.core.plugins import is_path
 from raypipe.core.protocols import Model, Role, Tokenize
 from raypipe.models import fake, folder, generator
-from raypipe.models.catalog import REMOTE, WEIGHTLESS
+from raypipe.models.catalog import REMOTE, WEIGHTLESS, loader_id
 from raypipe.models.generator import Adapter, EngineSetup
 from raypipe.models.openai import ChatEndpoint, OpenAIClient
 from raypipe.models.scripted import Scripted
@@ -28,7 +31,7 @@ Backend: TypeAlias = Literal["flagembedding", "transformers"]
 
 
 class Embedder(Protocol):
-    cut: int  # inputs so far that were longer than max_tokens
+    truncated: int  # inputs so far that were longer than max_tokens
 
     def embed(self, texts: Sequence[str], role: Role) -> np.ndarray:
         """At least one text -> (texts, dim) float32, unit rows."""
@@ -36,7 +39,7 @@ class Embedder(Protocol):
 
 
 class Reranker(Protocol):
-    cut: int  # pairs so far that were longer than max_tokens
+    truncated: int  # pairs so far that were longer than max_tokens
 
     def score(self, pairs: Sequence[tuple[str, str]]) -> np.ndarray:
         """At least one pair -> (pairs,) float32, bigger is better."""
@@ -45,13 +48,35 @@ class Reranker(Protocol):
 
 def present(model: Model) -> None:
     """Raises ModelMissing or ConfError unless the model's files are here and may be read."""
-    if model.loader not in WEIGHTLESS | REMOTE:
+    if is_path(model.loader):
+        if model.path and not Path(model.path).is_dir():
+            raise ModelMissing(
+                f"model {model.name!r}: expected its files in {model.path}, found no such folder"
+            )
+    elif model.loader not in WEIGHTLESS | REMOTE:
         folder.require(model)
+
+
+def from_outside(model: Model, device: str, method: str) -> Any:
+    """What a loader from outside makes of a model: `open_model(model, device)`. Raises ConfError for a loader
+    whose source is not what the recipe was resolved with, and for an object without the method that its kind
+    needs."""
+    if not model.weights.endswith(loader_id(model.loader)):
+        raise ConfError(
+            f"model {model.name!r}: the source of {model.loader} is not what the recipe was resolved with. "
+            f"Put the same file on every machine, or start again"
+        )
+    opened = plugins.load(model.loader, "a loader of models")[0](model, device)
+    if not callable(getattr(opened, method, None)):
+        raise ConfError(f"{model.loader}: expected a {model.kind} with {method}, found {opened!r:.80}")
+    return opened
 
 
 def open_embedder(model: Model, backend: Backend, device: str) -> Embedder:
     if model.loader == "hash":
         return fake.HashEmbedder(model.dim)
+    if is_path(model.loader):
+        return cast(Embedder, from_outside(model, device, "embed"))
     _computable(model, backend, device)
     _no_bars()
     if backend == "transformers":
@@ -66,6 +91,8 @@ def open_embedder(model: Model, backend: Backend, device: str) -> Embedder:
 def open_reranker(model: Model, backend: Backend, device: str) -> Reranker:
     if model.loader == "overlap":
         return fake.OverlapReranker()
+    if is_path(model.loader):
+        return cast(Reranker, from_outside(model, device, "score"))
     _computable(model, backend, device)
     _no_bars()
     if model.loader == "maxsim":  # FlagEmbedding has no class for it, so both backends are the same here
@@ -154,6 +181,8 @@ def engine_setup(model: Model, room: EngineLimits) -> EngineSetup:
 
 def open_tokenizer(model: Model) -> Tokenize:
     """A tokenizer entry, or the tokenizer of any model that has one."""
+    if is_path(model.loader):
+        return cast(Tokenize, from_outside(model, "cpu", "__call__"))
     if model.loader in ("whitespace", "scripted"):  # a scripted generator counts words
         return fake.whitespace
     if model.loader in REMOTE and not model.tokenizer_path:
@@ -195,7 +224,7 @@ def _no_bars() -> None:
 def use_threads(model: Model, threads: int) -> None:
     """How many threads torch computes with on a CPU, in this process. A model without weights needs no torch,
     whose import takes three seconds."""
-    if model.loader in WEIGHTLESS:
+    if model.loader in WEIGHTLESS or is_path(model.loader):
         return
     import torch
 

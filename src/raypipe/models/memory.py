@@ -13,6 +13,7 @@ from pathlib import Path
 from safetensors import SafetensorError, safe_open
 
 from raypipe.core.errors import ConfError
+from raypipe.core.plugins import is_path
 from raypipe.core.protocols import Model
 from raypipe.models.catalog import REMOTE, WEIGHTLESS
 
@@ -33,7 +34,7 @@ def model_size(model: Model) -> ModelSize | None:
     """The size of a model; None if its files are not here, or it has none. Raises ConfError for a folder
     whose files cannot be read."""
     folder = Path(model.path)
-    if model.loader in WEIGHTLESS | REMOTE or model.kind == "tokenizer":
+    if model.loader in WEIGHTLESS | REMOTE or is_path(model.loader) or model.kind == "tokenizer":
         return None
     files = sorted(folder.glob("model*.safetensors"))
     if not files:

@@ -87,7 +87,7 @@ def ingest(
 
 def fingerprint(paths: Sequence[Path], format: Format) -> str:
     """Names the bytes of the files and the reader of them."""
-    parts = [format, READER]
+    parts = [readers.reader_id(format), READER]
     for file in readers.files_of(paths, format):
         with file.open("rb") as stream:
             parts += [file.name, hashlib.file_digest(stream, "blake2b").hexdigest()]

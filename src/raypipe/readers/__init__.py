@@ -3,7 +3,7 @@
 Each format's module opens with one literal record. Memory holds the current line and a digest per id.
 """
 
-from raypipe.readers.formats import FORMATS, Format, files_of, open, size
+from raypipe.readers.formats import FORMATS, Format, files_of, open, reader_id, size
 from raypipe.readers.rows import LIMITS, ReadCounts, ReaderLimits, Row, unseen
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "Row",
     "files_of",
     "open",
+    "reader_id",
     "size",
     "unseen",
 ]

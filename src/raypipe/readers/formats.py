@@ -7,11 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Literal, TypeAlias, get_args
+from typing import Any, TypeAlias
 
+from raypipe.core import plugins
 from raypipe.core.errors import ConfError, DataError
+from raypipe.core.plugins import is_path
 from raypipe.readers import beir, crag, files, lines
-from raypipe.readers.rows import LIMITS, ReadCounts, ReaderLimits, Row, unseen
+from raypipe.readers.rows import (
+    LIMITS,
+    DuplicateCheck,
+    ReadCounts,
+    ReaderLimits,
+    Row,
+    UnusableLine,
+    unseen,
+)  # fmt: skip
 
 __all__ = [
     "FORMATS",
@@ -26,8 +36,10 @@ __all__ = [
     "unseen",
 ]
 
-Format: TypeAlias = Literal["crag", "beir", "synth"]
-FORMATS: tuple[Format, ...] = get_args(Format)
+Format: TypeAlias = str
+"""One of FORMATS, or the path of a reader of your own: `mypkg.readers:rows`, a function of one file that
+yields a `Row` for each of its questions and documents."""
+FORMATS: tuple[Format, ...] = ("crag", "beir", "synth")
 
 # The files read from a folder of each format; files named one by one are read under any name, except that
 # BEIR's are told apart by name.
@@ -47,6 +59,8 @@ def open(
     truncated, damaged or mislabelled while it is read. After a DataError keep no row: a checksum comes behind
     its bytes, so rows of a damaged block may have been handed out.
     """
+    if is_path(format):
+        return _from_outside(paths, format, counts)
     inputs = _find(paths, format, counts)
     if format != "beir":
         return crag.rows(lines.read(inputs, counts, limits), counts)
@@ -55,17 +69,74 @@ def open(
 
 def size(paths: Iterable[str | Path], format: Format) -> int:
     """Bytes on disk that `open` will read: `counts.bytes_read / size(...)` is the progress."""
-    return files.size(_find(paths, format, None))
+    return sum(p.stat().st_size for p in files_of(paths, format))
 
 
 def files_of(paths: Iterable[str | Path], format: Format) -> list[Path]:
     """The files that `open` will read, every part of a split one, in order."""
+    if is_path(format):
+        return _plain_files(paths)
     return [part for found in _find(paths, format, None) for part in found.parts]
+
+
+def reader_id(format: Format) -> str:
+    """Names a format's reader: of one from outside its path and its source."""
+    return "/".join(_reader(format)[1]) if is_path(format) else format
+
+
+def _reader(format: Format) -> tuple[Any, tuple[str, str]]:
+    rows, plugin = plugins.load(format, "a reader")
+    if not callable(rows):
+        raise ConfError(f"{format}: expected a function of a file that yields rows, found {rows!r:.80}")
+    return rows, (plugin.path, plugin.source)
+
+
+def _plain_files(paths: Iterable[str | Path]) -> list[Path]:
+    """The files that paths name, of a folder all that are not hidden, in name order."""
+    found: dict[Path, None] = {}
+    for path in map(Path, paths):
+        if not path.exists():
+            raise DataError(f"{path}: no such file or folder. Check the path, or get the data first.")
+        inside = sorted(path.iterdir()) if path.is_dir() else [path]
+        found |= dict.fromkeys(f for f in inside if f.is_file() and not f.name.startswith("."))
+    if not found:
+        raise DataError("Expected files to read, found none.")
+    return list(found)
+
+
+def _from_outside(paths: Iterable[str | Path], format: Format, counts: ReadCounts) -> Iterator[Row]:
+    """The rows of a reader from outside, checked and counted as those of any other."""
+    rows, ids = _reader(format)[0], DuplicateCheck()
+    for file in _plain_files(paths):
+        counts.files += 1
+        for row in rows(file):
+            if not isinstance(row, Row):
+                raise DataError(f"{format}: expected rows of class readers.Row, found {row!r:.80}")
+            counts.lines += 1
+            if (given := _once(row, ids)) is None:
+                counts.repeated_rows += 1
+                continue
+            used = given.question is not None or given.document is not None
+            counts.rows += used
+            counts.faults += not used
+            yield given
+        counts.bytes_read += file.stat().st_size
+
+
+def _once(row: Row, ids: DuplicateCheck) -> Row | None:
+    """The row; None for one that came before, a fault for an id that came with other content."""
+    said = row.question or row.document
+    try:
+        if said is not None and ids.repeats(said.id, (said, row.gold), row.where):
+            return None
+    except UnusableLine as e:
+        return Row(row.where, faults=(e.fault,))
+    return row
 
 
 def _find(paths: Iterable[str | Path], format: Format, counts: ReadCounts | None) -> list[files.Input]:
     if format not in FORMATS:
-        raise ConfError(f"{format!r} is no format: expected one of {', '.join(FORMATS)}.")
+        raise ConfError(f"{format!r} is no format: expected one of {', '.join(FORMATS)}, or MODULE:NAME.")
     found = files.find(paths, lambda name: name.startswith(_WANTED[format]), counts)
     if not found:
         raise ConfError("No path was given: expected files or folders to read.")
