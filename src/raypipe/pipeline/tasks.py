@@ -118,7 +118,7 @@ class WorkerConfig:
     """Configuration of a worker process: everything that decides speed and no result."""
 
     store: str  # URI
-    engine: Backend
+    backend: Backend
     device: str
     threads: int  # of a model on a CPU
     # Model identity -> names in Ray; None: this process starts an engine of its own.
@@ -129,7 +129,7 @@ class WorkerConfig:
 
     def kit(self, index: Index | None) -> LocalKit:
         return LocalKit(
-            index, self.engine, self.device, self.threads,
+            index, self.backend, self.device, self.threads,
             engines=self.engines, endpoints=self.endpoints, engine_limits=self.engine_limits,
         )  # fmt: skip
 
