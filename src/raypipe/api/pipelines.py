@@ -144,7 +144,7 @@ def _in_process(session: Session, file: Cluster, uri: str, models: Sequence[Mode
     addresses = endpoint_addresses(file, models, session.settings.keys)
     place = WorkerConfig(
         uri,
-        file.engine,
+        file.backend,
         file.device,
         threads,
         {},

@@ -140,7 +140,7 @@ class Cluster:
     """One file."""
 
     about: str  # one line for people
-    engine: Literal["transformers", "flagembedding"]  # how embedders and rerankers are run: kit.LocalKit
+    backend: Literal["transformers", "flagembedding"]  # how embedders and rerankers are run: kit.LocalKit
     device: str  # cpu, cuda, cuda:0
     sources_per_task: int  # per completion record of the corpus half, at most: capacity.workers
     questions_per_task: int  # per completion record of the question half, at most

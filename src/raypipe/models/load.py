@@ -214,7 +214,7 @@ def _computable(model: Model, backend: Backend, device: str) -> None:
     if backend == "flagembedding" and model.dtype == "bfloat16" and model.loader != "maxsim" and flag_upcasts:
         raise ConfError(
             f"model {model.name!r}: FlagEmbedding computes bfloat16 as float32 for a {model.kind} on "
-            f"{device}. Use engine: transformers, or a float32 entry"
+            f"{device}. Use backend: transformers, or a float32 entry"
         )
 
 

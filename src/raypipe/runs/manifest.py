@@ -101,7 +101,7 @@ class Manifest:
     plan: Mapping[str, Any]  # as `plan --json` prints it
     steps: tuple[StepLine, ...]
     faults: tuple[FaultCount, ...]
-    engine: str
+    backend: str
     device: str
     origin: Origin
     rows_by_worker: Mapping[str, Mapping[str, int]] = field(
