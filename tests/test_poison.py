@@ -19,8 +19,9 @@ from raypipe.core.errors import ConfError, DataError, FaultBudgetExceeded
 from raypipe.core.kits import ForwardingKit
 from raypipe.core.records import Source, source_id
 from raypipe.evaluation.dead_letters import check, dead_letters, retry
+from raypipe.pipeline.dead_letters import bisected
 from raypipe.pipeline.driver import Pipeline, TaskSizes, inline
-from raypipe.pipeline.tasks import WorkerConfig, bisected
+from raypipe.pipeline.tasks import WorkerConfig
 from raypipe.report.progress import Progress
 from raypipe.store import Store, put
 
