@@ -50,7 +50,7 @@ def startable(cluster: Cluster, models: Sequence[Model]) -> list[Model]:
 
 
 def workers(cluster: Cluster, verb: Verb, engines: bool) -> Workers:
-    """The workers of one pool of a sized cluster; `engines`: answers are asked of engines, whose pool takes
+    """The workers of one pool of a sized cluster; `engines`: answers come from engines, whose pool takes
     the place of `answer`. Its parts hold as many questions as keep the engines full: a part ends with its
     last reply, and an engine with few chats takes as long for each step as with many."""
     least = (LEAST_ON_GPU if cluster.device.startswith("cuda") else LEAST)[verb]

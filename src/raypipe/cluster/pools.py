@@ -50,7 +50,7 @@ from raypipe.recipes.recipe import Recipe
 
 JOINS, JOIN_PAUSE_S = 4, 1.0  # tries to join a Ray, and s before the second, doubling
 LISTENS_S = 5.0  # for a connection to a Ray's port
-TRIES = 2  # of a part whose actor dies: Ray's own default is without end. A row alone has one more
+TRIES = 2  # of a task whose actor dies: Ray's own default is without end. A row alone has one more
 
 
 def resources_of(some: Engines, model: Model) -> engines.Resources:
@@ -273,9 +273,9 @@ def run_tasks(
 ) -> Iterator[TaskResult]:
     """Does every part on a pool of actors and yields what each became, in any order.
 
-    A part whose actor dies is tried again, TRIES times in all. Then each of its rows is tried alone, once:
-    one that still takes its worker with it, or more time than a row may take, is lost, and the part is done
-    without it. An exception inside a part ends the run: parts that were done before stay done.
+    A task whose actor dies is tried again, TRIES times in all. Then each of its rows is tried alone, once:
+    one that still takes its worker with it, or more time than a row may take, has failed, and the task is
+    done without it. An exception inside a task ends the run: tasks that were done before stay done.
     """
     if not tasks:
         return
@@ -294,14 +294,14 @@ def run_tasks(
         if row["error"]:
             raise pickle.loads(base64.b64decode(row["error"]))  # what our own worker packed
         done = TaskResult.from_json(row["done"])
-        if left.pop(done.name, None) is not None:  # Ray may hand on a part twice whose worker died after it
+        if left.pop(done.name, None) is not None:  # Ray may hand on a task twice whose worker died after it
             yield done
     for task in left.values():
         yield _row_by_row(work, task, pool, limits)
 
 
 def _pooled(work: TableTask, rows: list[dict[str, str]], pool: Pool, limits: Timeouts) -> ray.data.Dataset:
-    """The parts through a pool of actors, lazily: one row for each that is done."""
+    """The tasks through a pool of actors, lazily: one row for each that is done."""
     return ray.data.from_items(rows, override_num_blocks=len(rows)).map_batches(
         _Worker,
         fn_constructor_args=(work, limits),
@@ -315,7 +315,7 @@ def _pooled(work: TableTask, rows: list[dict[str, str]], pool: Pool, limits: Tim
 
 
 def _row_by_row(work: TableTask, task: Task, pool: Pool, limits: Timeouts) -> TaskResult:
-    """A part of which workers died: each row alone, then all that can be done. Raises what a worker raises,
+    """A task of which workers died: each row alone, then all that can be done. Raises what a worker raises,
     and WorkerDied."""
     worker = ray.remote(_Worker).options(num_cpus=pool.cpus, num_gpus=pool.gpus or None, max_restarts=0)
     lost: dict[str, FailedRow] = {}
@@ -337,7 +337,7 @@ def _row_by_row(work: TableTask, task: Task, pool: Pool, limits: Timeouts) -> Ta
             for name, count in tried.counts.items():
                 asked.setdefault(name, StageCounters()).calls.add(count.calls)
         done: TaskResult = ray.get(actor.do.remote(replace(task, failed=lost)))
-        for name, count in done.counts.items():  # what the trials asked is remembered now, and was asked
+        for name, count in done.counts.items():  # what the trials computed is cached now, and was computed
             count.calls.add(asked.get(name, StageCounters()).calls)
         return done
     except RayTaskError as e:
@@ -353,7 +353,7 @@ def _row_by_row(work: TableTask, task: Task, pool: Pool, limits: Timeouts) -> Ta
 
 
 def _tried(actor: Any, task: Task, limits: Timeouts) -> TaskResult | Fault:
-    """What a row alone comes to; or why it cannot be done: its worker died of it, or it takes too long."""
+    """The result of one row alone, or why it failed: its worker died of it, or it takes too long."""
     start = time.monotonic()
     late = Fault(
         "worker", "timeout", f"expected at most {limits.row_timeout_s:g} s, it took more", transient=False
