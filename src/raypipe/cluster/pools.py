@@ -44,7 +44,8 @@ from raypipe.core.retry import Backoff
 from raypipe.models import engine_actors as engines
 from raypipe.models import load
 from raypipe.models.engine import Engine
-from raypipe.pipeline.tasks import FailedRow, RunTask, TableTask, Task, TaskResult, with_worker
+from raypipe.pipeline.dead_letters import FailedRow
+from raypipe.pipeline.tasks import RunTask, TableTask, Task, TaskResult, with_worker
 from raypipe.recipes.executor import StageCounters
 from raypipe.recipes.recipe import Recipe
 

@@ -220,7 +220,7 @@ def bounds(score: CragScore) -> tuple[float, float] | None:
 def controls(rows: Sequence[Prediction], rule: Rule) -> dict[str, CragScore]:
     """The floor: what the same constant answer to every question scores on these truths.
 
-    No judge is asked about a constant: "invalid question" is wrong wherever the rule alone does not accept
+    No judge rates a constant: "invalid question" is wrong wherever the rule alone does not accept
     it.
     """
 

@@ -33,7 +33,7 @@ def score_crag_file(path: Path, rule: crag.Rule) -> dict[str, Any]:
 
 
 def score_ranking_files(run: Path, qrels: Path, per_query: bool) -> dict[str, Any]:
-    """The measures of a TREC run, the number of queries behind the means, and those left out.
+    """The measures of a TREC run, the number of queries behind the means, and those omitted.
 
     Raises DataError.
     """

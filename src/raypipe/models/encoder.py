@@ -78,10 +78,10 @@ def check(model: Model, net: Any, tokenizer: Any) -> None:
         )
     # XLM-R and its kin count positions from the padding id on, so the first of them are never used.
     first = tokenizer.pad_token_id + 1 if "roberta" in net.config.model_type else 0
-    room = net.config.max_position_embeddings - first
-    if model.max_tokens > room:
+    limit = net.config.max_position_embeddings - first
+    if model.max_tokens > limit:
         raise ConfError(
-            f"model {model.name!r}: max_tokens is {model.max_tokens}, but the model has room for {room}"
+            f"model {model.name!r}: max_tokens is {model.max_tokens}, but the model has room for {limit}"
         )
     if model.loader == "flagembedding-reranker" and net.config.num_labels != 1:
         raise ConfError(

@@ -66,7 +66,7 @@ def _sentence(lines: Sequence[str], grammar: Grammar) -> str | None:
 
 
 class Scripted:
-    """`generate` keeps the contract of `llm.Generator`; `asked` has every row in the order of the calls."""
+    """`generate` keeps the contract of `llm.Generator`; `asked` lists the chats in the order of the calls."""
 
     def __init__(
         self, script: Script = echo, adapters: Sequence[str] = (), max_model_len: int = 4096

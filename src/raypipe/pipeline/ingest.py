@@ -17,7 +17,7 @@ from pathlib import Path
 from raypipe import readers
 from raypipe.core import arrow
 from raypipe.core.records import Document, Fault, Gold, Question, Source, digest
-from raypipe.pipeline.tasks import faults_table
+from raypipe.pipeline.dead_letters import faults_table
 from raypipe.readers import Format, ReadCounts, Row
 from raypipe.report.progress import Progress, ProgressTask
 from raypipe.store import Store, commit, put, write_part

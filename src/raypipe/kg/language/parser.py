@@ -110,7 +110,7 @@ _ONLY_ALL = re.compile(r"(?:all\s*)+", re.IGNORECASE)
 
 
 def _pieces(text: str) -> Iterator[tuple[int, str]]:
-    """Offset and text of each line, blank ones left out."""
+    """Offset and text of each line, blank ones omitted."""
     depth, quoted, start, i = 0, False, 0, 0
     while i <= len(text):
         c = text[i] if i < len(text) else "\n"
