@@ -215,11 +215,11 @@ def nodes() -> list[Node]:
 
 
 class WorkerDied(RaypipeError):
-    """A worker died of a part although each of its rows alone is fine: of the machine, or of their sum."""
+    """A worker died of a task although each of its rows alone is fine: of the machine, or of their sum."""
 
 
 class _Worker:
-    """One actor: opens its work once, then does part after part under a limit."""
+    """One actor: opens its work once, then runs task after task under a limit."""
 
     def __init__(self, work: TableTask, limits: Timeouts) -> None:
         self._work, self._limits = work, limits
@@ -263,7 +263,7 @@ def _packed(e: Exception) -> str:
 def run_with_engines(
     team: EngineGroup, work: TableTask, tasks: Sequence[Task], limits: Timeouts = LIMITS
 ) -> Iterator[TaskResult]:
-    """As `run_tasks`, with the team's engines up as long as it takes. Without parts nothing is started."""
+    """As `run_tasks`, with the team's engines up as long as it takes. Without tasks nothing is started."""
     if tasks:
         with team.running():
             yield from run_tasks(work, tasks, team.engines.answer, limits)
@@ -272,7 +272,7 @@ def run_with_engines(
 def run_tasks(
     work: TableTask, tasks: Sequence[Task], pool: Pool, limits: Timeouts = LIMITS
 ) -> Iterator[TaskResult]:
-    """Does every part on a pool of actors and yields what each became, in any order.
+    """Runs every task on a pool of actors and yields the results, in any order.
 
     A task whose actor dies is tried again, TRIES times in all. Then each of its rows is tried alone, once:
     one that still takes its worker with it, or more time than a row may take, has failed, and the task is
@@ -283,7 +283,7 @@ def run_tasks(
     context = DataContext.get_current()
     context.enable_progress_bars = False
     context.print_on_execution_start = False
-    context.max_errored_blocks = -1  # a block is a part: one whose workers died is found missing below
+    context.max_errored_blocks = -1  # a block is a task: one whose workers died is found missing below
     rows = [{"task": t.name, "ids": json.dumps(t.ids)} for t in tasks]
     work = with_worker(work, threads=max(1, int(pool.cpus)))  # torch would take cores that other actors use
     with warnings.catch_warnings():

@@ -1,6 +1,6 @@
 """A data set through a recipe over a store: index the corpus, answer the questions; what is missing, no more.
 
-Works out which rows each table lacks, cuts them into parts, hands the parts to a runner, and commits. The
+Works out which rows each table lacks, cuts them into tasks, hands these to a runner, and commits. The
 runner decides where tasks run: Ray Data pools (`cluster.pools`) or this process (`inline`). One driver
 at a time; a killed driver's parts are kept and its run is resumed.
 """
@@ -62,11 +62,11 @@ T = TypeVar("T")
 ANSWERS_AT_ONCE = 100  # read in one look: some 40 kB each with fifty citations and twenty hits
 
 Runner: TypeAlias = Callable[[Verb, TableTask, Sequence[Task]], Iterator[TaskResult]]
-"""Does parts somewhere and yields what each became, in any order. The verb says which pool it is for."""
+"""Runs tasks somewhere and yields the results, in any order. The verb says which pool it is for."""
 
 
 def inline(verb: Verb, work: TableTask, tasks: Sequence[Task]) -> Iterator[TaskResult]:
-    """One part after the other in this process."""
+    """One task after the other in this process."""
     do = work.open()
     with asyncio.Runner() as loop:
         for task in tasks:
