@@ -1,4 +1,4 @@
-"""A row that breaks whoever works on it costs itself and at most three attempts; every other row is done."""
+"""A row that breaks its worker costs itself and at most three attempts; every other row is done."""
 
 import asyncio
 import ctypes
@@ -19,8 +19,9 @@ from raypipe.core.errors import ConfError, DataError, FaultBudgetExceeded
 from raypipe.core.kits import ForwardingKit
 from raypipe.core.records import Source, source_id
 from raypipe.evaluation.dead_letters import check, dead_letters, retry
+from raypipe.pipeline.dead_letters import bisected
 from raypipe.pipeline.driver import Pipeline, TaskSizes, inline
-from raypipe.pipeline.tasks import WorkerConfig, bisected
+from raypipe.pipeline.tasks import WorkerConfig
 from raypipe.report.progress import Progress
 from raypipe.store import Store, put
 
@@ -59,7 +60,7 @@ class Poisoned:
 
 @pytest.fixture
 def sources(tmp_path):
-    """A pipeline over so many short texts, and their ids."""
+    """A pipeline over ROWS short texts, and their ids."""
     store = Store.create(str(tmp_path / "store"))
     made = [Source(source_id("snippet", t), "snippet", t) for t in (f"line {i} of many" for i in range(ROWS))]
     put(store, "sources", arrow.source.table(made))

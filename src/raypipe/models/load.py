@@ -163,7 +163,7 @@ def open_endpoint(model: Model, endpoints: Mapping[str, EndpointAddress]) -> Ope
     )
 
 
-def engine_setup(model: Model, room: EngineLimits) -> EngineSetup:
+def engine_setup(model: Model, limits: EngineLimits) -> EngineSetup:
     """The settings of a vLLM model's engine. Raises ModelMissing or ConfError if it cannot start."""
     present(model)
     names = (name for name, _ in model.adapters)
@@ -173,11 +173,11 @@ def engine_setup(model: Model, room: EngineLimits) -> EngineSetup:
         dtype=model.dtype,  # type: ignore[arg-type]  # one of the three: the catalog's
         quantization=model.quantization,
         adapters=tuple(Adapter(n, p) for n, p in zip(names, model.adapter_paths, strict=True)),
-        device=room.device,
+        device=limits.device,
         tensor_parallel=model.tensor_parallel,
-        kv_cache_gib=room.kv_cache_gib,
-        gpu_memory_utilization=room.gpu_memory_utilization,
-        max_num_seqs=room.max_num_seqs,
+        kv_cache_gib=limits.kv_cache_gib,
+        gpu_memory_utilization=limits.gpu_memory_utilization,
+        max_num_seqs=limits.max_num_seqs,
     )
     generator.check(setup)
     return setup
