@@ -233,6 +233,40 @@ def test_a_function_reply_that_is_no_json_sends_the_row_to_the_web_with_its_faul
     assert q.replies["calls"].fault.reason == "unreadable" and q.origin == "web"
 
 
+ABOUT = {"domain": "movie", "movie_name": "Amélie", "movie_aspect": "release_date", "year": "2014"}
+
+
+@pytest.mark.parametrize(
+    ("about", "told"),
+    [
+        (ABOUT, "The release date of the movie Amélie is 2001-04-25."),
+        ({"domain": "other", "main_entity": "Florida City"}, "Florida City"),
+        (
+            {"domain": "music", "artist_name": "the larks"},
+            "",
+        ),  # it looks up films and entries alone
+        ("no JSON", ""),
+    ],
+)
+def test_the_third_baseline_shows_the_graphs_facts_after_the_webs_sentences(ten, server, about, told):
+    asked = []
+
+    def script(chat, sampling, adapter):
+        if "You take a question apart" in chat[0].content:
+            return about if isinstance(about, str) else f"Here it is: {json.dumps(about)}"
+        asked.append(chat[-1].content)
+        return "2001"
+
+    out, counts = answered("crag-kg-baseline", ten[:2], {"crag-mock": server}, Kit(script))
+    assert {(q.answer, q.origin) for q in out} == {("2001", "web")} and len(asked) == 2
+    for chat in asked:
+        web, graph = chat.split("## Web\n")[1].split("\n## Knowledge graph\n")
+        graph = graph.split("\n# Task")[0]
+        assert 0 < len(web) <= 2_000 and len(graph) <= 2_000
+        assert told in graph and (bool(told) or not graph.strip()) and "i don't know" not in graph
+    assert counts["dense"].skipped == counts["generate:web"].skipped == 0
+
+
 def test_a_server_that_is_down_leaves_the_web_path_and_a_row_that_is_not_whole(ten):
     [q], _ = answered("db3-task2", ten[:1], {"crag-mock": "http://127.0.0.1:9"}, Kit())
     assert q.replies["facts"].fault.reason == "unreachable"

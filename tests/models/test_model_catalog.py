@@ -39,8 +39,8 @@ def test_every_entry_of_models_yaml_is_a_model_or_says_how_to_pin_it(ours: Catal
         else:
             model = ours.model(name)
             # Nothing was fetched here, so what names another to take its place is that other.
-            found = ours.entries[entry.instead] if entry.instead else entry
-            assert (model.name, model.kind) == (entry.instead or name, catalog.KIND[found.loader])
+            found = ours.entries[entry.fallback] if entry.fallback else entry
+            assert (model.name, model.kind) == (entry.fallback or name, catalog.KIND[found.loader])
             assert model.weights.startswith((f"{model.repo}@{model.revision}", "sha256:", found.loader))
 
 

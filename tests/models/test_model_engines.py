@@ -64,7 +64,7 @@ def test_embedders_are_equal_under_both_engines(
     assert one.dtype == two.dtype == np.float32 and one.shape == (len(texts), 32)
     np.testing.assert_allclose(np.linalg.norm(two, axis=1), 1, atol=CLOSE)
     np.testing.assert_allclose(one, two, atol=CLOSE)
-    assert flag.cut == fast.cut > 0
+    assert flag.truncated == fast.truncated > 0
     assert np.abs(two @ two.T - np.eye(len(texts))).max() < 0.999, "different texts have different vectors"
 
 
@@ -78,7 +78,7 @@ def test_rerankers_are_equal_under_both_engines(
     one, two = flag.score(pairs), fast.score(pairs)
     assert one.dtype == two.dtype == np.float32 and one.shape == (len(pairs),)
     np.testing.assert_allclose(one, two, atol=CLOSE)
-    assert flag.cut == fast.cut > 0
+    assert flag.truncated == fast.truncated > 0
     assert two.min() >= 0 and two.max() <= 1 and np.ptp(two) > 0.01
 
 
@@ -146,7 +146,7 @@ def test_long_texts_are_cut_at_max_tokens_and_counted(
     long = f"{texts[0]} {texts[0]} {texts[1]}"
     changed_after_the_cut = f"{texts[0]} {texts[0]} {texts[3]}"
     vectors = model.embed([long, changed_after_the_cut, "No."], "passage")
-    assert model.cut == 2
+    assert model.truncated == 2
     np.testing.assert_allclose(vectors[0], vectors[1], atol=CLOSE)
 
 

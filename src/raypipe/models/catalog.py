@@ -57,7 +57,7 @@ class ModelEntry:
     model: str = ""  # of loader openai: the model as the endpoint calls it
     tokenizer: str = ""  # of loader openai: the entry of its tokenizer, where tokens are counted
     get: str = ""  # the command that makes a local folder, shown where it is missing
-    instead: str = ""  # of a tokenizer: the entry whose tokenizer counts where this one's files are not here
+    fallback: str = ""  # of a tokenizer: the entry whose tokenizer counts where this one's files are not here
     dtype: Literal["float32", "float16", "bfloat16"] = "float32"
     dim: int = 0  # of an embedder's vectors
     pooling: Literal["", "cls", "mean"] = ""  # of an embedder
@@ -100,8 +100,8 @@ class ModelEntry:
             raise ValueError(f"{odd[0]}: expected with a generator alone, found with a {self.kind}")
         if self.tokenizer and self.loader not in REMOTE:
             raise ValueError("tokenizer: expected with loader openai alone; other generators bring theirs")
-        if self.instead and self.kind != "tokenizer":
-            raise ValueError(f"instead: expected with a tokenizer alone, found with a {self.kind}")
+        if self.fallback and self.kind != "tokenizer":
+            raise ValueError(f"fallback: expected with a tokenizer alone, found with a {self.kind}")
         self._check_common(sources)
 
     def _check_common(self, sources: list[str]) -> None:
@@ -128,15 +128,15 @@ class Catalog:
     def model(self, name: str) -> Model:
         """Resolves an entry. A hub model need not be here: its commit is its identity.
 
-        A tokenizer with `instead` whose files are not here is that other model, with its name and identity.
+        A tokenizer with `fallback` whose files are not here is that other model, with its name and identity.
         Raises ConfError for an unknown name or an entry without a pinned commit, ModelMissing for a local
         folder that is not here."""
         where, tokenizer = Where(str(self.file), name), None
         entry = self.entries.get(name)
         if entry is None:
             raise Where(str(self.file)).error(f"no model named {name!r}; {did_you_mean(name, self.entries)}")
-        if entry.instead and not self._here(entry, where):
-            return self.model(entry.instead)
+        if entry.fallback and not self._here(entry, where):
+            return self.model(entry.fallback)
         if is_path(entry.loader) and not (entry.repo or entry.path or entry.package):
             path, weights = "", ""
         elif entry.loader in WEIGHTLESS:

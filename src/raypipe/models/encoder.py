@@ -151,11 +151,11 @@ class TransformersEmbedder:
         self._encoder = Encoder(model, device)
         self._tokenizer = self._encoder.copy_of_tokenizer()
         self._tokenizer.enable_truncation(model.max_tokens)
-        self.cut = 0
+        self.truncated = 0
 
     def embed(self, texts: Sequence[str], role: Role) -> np.ndarray:
         encodings = self._tokenizer.encode_batch(instructed(self._model, texts, role))
-        self.cut += sum(bool(e.overflowing) for e in encodings)
+        self.truncated += sum(bool(e.overflowing) for e in encodings)
         out = np.empty((len(texts), self._model.dim), np.float32)  # (texts, dim) float32, unit rows
         for batch in self._encoder.batches(encodings):
             hidden = self._encoder.run(batch).last_hidden_state.float()
@@ -177,7 +177,7 @@ class TransformersReranker:
         self._single = self._encoder.copy_of_tokenizer()
         self._pair = self._encoder.copy_of_tokenizer()
         self._pair.enable_truncation(model.max_tokens, strategy="only_second")
-        self.cut = 0
+        self.truncated = 0
 
     def _encode(self, texts: Sequence[str], limit: int) -> tuple[dict[str, Encoding], set[str]]:
         """The encodings of the distinct texts without special tokens, and which of them were cut."""
@@ -196,7 +196,7 @@ class TransformersReranker:
         encodings = [
             self._pair.post_process(queries[q], passages[p] if passages[p].ids else None) for q, p in pairs
         ]
-        self.cut += sum(
+        self.truncated += sum(
             q in cut_queries or p in cut_passages or bool(e.overflowing)
             for (q, p), e in zip(pairs, encodings, strict=True)
         )

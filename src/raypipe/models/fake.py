@@ -35,7 +35,7 @@ def _words(text: str) -> list[str]:
 class HashEmbedder:
     """Each word goes to one of `dim` buckets with a sign, both from its digest; roles make no difference."""
 
-    cut = 0
+    truncated = 0
 
     def __init__(self, dim: int) -> None:
         self._dim = dim
@@ -59,7 +59,7 @@ class HashEmbedder:
 class OverlapReranker:
     """Distinct words in common over the geometric mean of both counts: 0 for none, 1 for equal sets."""
 
-    cut = 0
+    truncated = 0
 
     def score(self, pairs: Sequence[tuple[str, str]]) -> np.ndarray:
         sets = {text: frozenset(_words(text)) for pair in pairs for text in pair}

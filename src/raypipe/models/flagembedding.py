@@ -45,11 +45,11 @@ class FlagEmbedder:
         net = self._flag.model.model if model.loader == "bge-m3" else self._flag.model
         check(model, net, self._flag.tokenizer)
         self._model = model
-        self.cut = 0
+        self.truncated = 0
 
     def embed(self, texts: Sequence[str], role: Role) -> np.ndarray:
         whole = instructed(self._model, texts, role)
-        self.cut += sum(
+        self.truncated += sum(
             n > self._model.max_tokens for n in _lengths(self._flag.tokenizer, whole, special=True)
         )
         vectors = self._flag.encode(whole, max_length=self._model.max_tokens)
@@ -78,14 +78,14 @@ class FlagScorer:
         if model.dtype == "float32":
             self._flag.model.float()  # the library keeps the dtype of the file otherwise
         self._model = model
-        self.cut = 0
+        self.truncated = 0
 
     def score(self, pairs: Sequence[tuple[str, str]]) -> np.ndarray:
         tokenizer, limit = self._flag.tokenizer, self._model.max_tokens
         added = tokenizer.num_special_tokens_to_add(pair=True)
         queries = _lengths(tokenizer, [q for q, _ in pairs], special=False)
         passages = _lengths(tokenizer, [p for _, p in pairs], special=False)
-        self.cut += sum(
+        self.truncated += sum(
             q > int(limit * QUERY_SHARE) or q + p + added > limit
             for q, p in zip(queries, passages, strict=True)
         )

@@ -240,9 +240,9 @@ class LocalKit:
         self._closing.append(connection.close)
         return known.open_server(ref, connection.ask, self.embedder, self._clock)
 
-    def cut(self) -> dict[str, int]:
+    def truncated(self) -> dict[str, int]:
         """Inputs so far that were longer than their model's max_tokens, by model name."""
-        return {self._names[key]: loaded.cut for key, loaded in list(self._loaded.items())}
+        return {self._names[key]: loaded.truncated for key, loaded in list(self._loaded.items())}
 
     async def _compute(
         self, model: Model, opened: Callable[[Model, Backend, str], Any], call: Callable[[Any], T]

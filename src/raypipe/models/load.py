@@ -31,7 +31,7 @@ Backend: TypeAlias = Literal["flagembedding", "transformers"]
 
 
 class Embedder(Protocol):
-    cut: int  # inputs so far that were longer than max_tokens
+    truncated: int  # inputs so far that were longer than max_tokens
 
     def embed(self, texts: Sequence[str], role: Role) -> np.ndarray:
         """At least one text -> (texts, dim) float32, unit rows."""
@@ -39,7 +39,7 @@ class Embedder(Protocol):
 
 
 class Reranker(Protocol):
-    cut: int  # pairs so far that were longer than max_tokens
+    truncated: int  # pairs so far that were longer than max_tokens
 
     def score(self, pairs: Sequence[tuple[str, str]]) -> np.ndarray:
         """At least one pair -> (pairs,) float32, bigger is better."""

@@ -59,11 +59,11 @@ class MaxSim:
         self._tokenizer.enable_truncation(model.max_tokens)
         by_id = sorted(self._tokenizer.get_vocab().items(), key=lambda item: item[1])
         self._weights = torch.from_numpy(piece_weights([piece for piece, _ in by_id])).to(device)
-        self.cut = 0
+        self.truncated = 0
 
     def _encode(self, texts: Sequence[str]) -> list[Encoding]:
         encodings: list[Encoding] = self._tokenizer.encode_batch(texts)
-        self.cut += sum(bool(e.overflowing) for e in encodings)
+        self.truncated += sum(bool(e.overflowing) for e in encodings)
         return encodings
 
     def _queries(self, texts: Sequence[str]) -> list[_Query]:

@@ -6,10 +6,11 @@ Knows replies alone; the form of such calls is in `kg.language.function_calls`.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from raypipe.core.protocols import Ask, Bound, Kit, Reach
 from raypipe.core.records import ABSTAINED, ANSWERED, FAULT, SKIPPED_REPLY, Fault, Question, Reply
+from raypipe.kg.language.flat_json import flat_program
 from raypipe.kg.language.function_calls import program_of
 from raypipe.text.html import storable
 from raypipe.text.replies import UnreadableReply
@@ -28,6 +29,7 @@ class FunctionCalls:
     reply: str
     into: str = "calls"
     rule: str = "rule"
+    form: Literal["calls", "flat"] = "calls"  # WeKnow's, or the flat JSON of CRAG's baseline, without a rule
 
     version: ClassVar[int] = 2
 
@@ -50,6 +52,10 @@ class FunctionCalls:
 
         return ask
 
+    def _program(self, text: str) -> tuple[str, str | None]:
+        """The program that a reply means, and its operation where it has one."""
+        return program_of(text) if self.form == "calls" else (flat_program(text), None)
+
     def _one(self, question: Question) -> Question:
         said = question.replies[self.reply]
         rule = SKIPPED_REPLY
@@ -57,9 +63,9 @@ class FunctionCalls:
             calls = Reply("None", ABSTAINED)
         else:
             try:
-                program, name = program_of(said.text)
+                program, name = self._program(said.text)
                 calls = Reply(storable(program), ABSTAINED if program == "None" else ANSWERED)
-                rule = Reply(name, name)
+                rule = SKIPPED_REPLY if name is None else Reply(name, name)
             except UnreadableReply as e:
                 fault = Fault("function_calls", "unreadable", storable(str(e)), transient=False)
                 calls = Reply(said.text, FAULT, fault=fault)

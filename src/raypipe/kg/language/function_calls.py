@@ -83,7 +83,7 @@ def _object(required: tuple[str, ...], **properties: Any) -> dict[str, Any]:
 
 def program_of(text: str) -> tuple[str, str]:
     """The program in the call language, "None" where there is no call, and its rule (`answer_rules.RULES`).
-    Raises Unreadable for anything else than an object of `schema`; what may be empty may be left out.
+    Raises UnreadableReply for anything else than an object of `schema`; what may be empty may be left out.
 
     >>> call = {"function": "song", "name": "last song", "attribute": "author"}
     >>> program_of(json.dumps({"calls": [call], "operation": "value"}))
