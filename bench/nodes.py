@@ -53,7 +53,7 @@ WHAT = ("worker", "node", "node for good", "silence", "driver", "stop", "head")
 # As many actors as there are nodes, with small parts: a death costs little, and hits something.
 CLUSTER = """
 about: three raylets on one machine
-engine: transformers
+backend: transformers
 device: cpu
 sources_per_task: 15
 questions_per_task: 2

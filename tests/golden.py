@@ -1,6 +1,6 @@
 """Fixed rows for every step, run through a chain of all steps with fakes that compute.
 
-`python tests/golden.py` writes conf/steps.lock anew from what the steps put out now.
+`python tests/golden.py` writes conf/steps.lock from what the steps put out now.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from raypipe.cli.commands import COMMANDS, GROUPS
 from raypipe.cli.main import main, parser
 from raypipe.store import Store
 
@@ -52,6 +53,96 @@ def test_help_has_an_example_that_can_be_parsed(name):
     import shlex
 
     parser().parse_args(shlex.split(example)[1:])
+
+
+@pytest.mark.parametrize("name", commands())
+def test_help_begins_with_a_verb_and_ends_a_sentence(name):
+    about = commands()[name].description
+    verb = about.split()[0]
+    assert verb[0].isupper() and not verb.endswith("s") and about.endswith("."), about
+
+
+def cpu_s(*args, home):
+    """CPU seconds, exit code and texts of one command in a process of its own."""
+    code = "import resource, sys; from raypipe.cli.main import main; sys.argv[1:] = sys.argv[1:]\n"
+    code += "try: code = main(sys.argv[1:])\nexcept SystemExit as e: code = e.code\n"
+    code += "used = resource.getrusage(resource.RUSAGE_SELF)\n"
+    code += "print(used.ru_utime + used.ru_stime, len(sys.modules), code)"
+    env = {**os.environ, "RAYPIPE_HOME": str(home)}
+    done = subprocess.run([sys.executable, "-c", code, *args], env=env, capture_output=True, text=True)
+    seconds, modules, code = done.stdout.splitlines()[-1].split()
+    return float(seconds), int(modules), int(code), done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "says"),
+    [
+        (("--help",), 0, "run: run a recipe over a store"),
+        ((), 0, "usage: raypipe COMMAND"),
+        (("--version",), 0, "raypipe 0."),
+        (("plam",), 2, "unknown command 'plam'; did you mean 'plan'?"),
+        (("--versio",), 2, "unknown option '--versio'; did you mean '--version'?"),
+        (("eval", "--ouut", "x"), 2, "did you mean '--out'?"),
+        (("score", "crga"), 2, "did you mean 'crag'?"),
+        (("score", "crag", "x", "--rule", "offical"), 2, "did you mean 'official'?"),
+        (("reprocess", "local", "--judg", "x", "--strange"), 2, "unexpected --strange"),
+        (("plan", "--help"), 0, "Estimate the model calls, time and memory of an eval"),
+    ],
+)
+def test_help_and_mistakes_are_answered_quickly(args, code, says, tmp_path):
+    seconds, modules, found, text = cpu_s(*args, home=tmp_path)
+    assert found == code and says in text, text
+    assert seconds < 0.3 and modules < 300, "0.1 s and 150 modules on two cores: the rest is a neighbour's"
+
+
+def test_every_command_is_listed_in_its_group_within_80_columns(capsys):
+    _, out, _ = run(capsys, "--help")
+    assert all(re.search(rf"^  {name} ", out, re.MULTILINE) for name in COMMANDS)
+    assert all(re.search(rf"^{group}: ", out, re.MULTILINE) for group in GROUPS)
+    assert {c.group for c in COMMANDS.values()} == set(GROUPS)
+    assert max(map(len, out.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_commands_module_declares_it_alone_or_with_its_group(name):
+    [action] = [a for a in parser([name])._actions if isinstance(a, argparse._SubParsersAction)]
+    assert name in action.choices and {COMMANDS[n].module for n in action.choices} == {COMMANDS[name].module}
+
+
+def test_choices_of_the_command_line_are_those_of_the_code():
+    from typing import get_args
+
+    from raypipe.cli import facts, kg
+    from raypipe.kg.language.example_bank import Domain
+    from raypipe.kg.public_data import KINDS
+
+    assert set(facts.KINDS) == set(KINDS) and set(kg.DOMAINS) == set(get_args(Domain))
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh"])
+def test_the_completion_script_knows_commands_and_flags(capsys, shell):
+    code, out, _ = run(capsys, "completion", shell)
+    assert code == 0 and "reprocess" in out and "--retry-faults" in out
+    if shell == "bash":
+        subprocess.run(["bash", "-n"], input=out, text=True, check=True)
+
+
+def test_the_command_writes_schemas(capsys, tmp_path):
+    code, out, _ = run(capsys, "schema", "--out", tmp_path / "schemas")
+    assert code == 0 and {p.stem for p in (tmp_path / "schemas").iterdir()} == {
+        "cluster", "graphs", "models", "recipe",
+    }  # fmt: skip
+    code, out, _ = run(capsys, "schema", "cluster")
+    assert code == 0 and json.loads(out) == json.loads((tmp_path / "schemas" / "cluster.json").read_text())
+
+
+def test_looking_at_a_run_neither_imports_ray_nor_torch_and_costs_less_than_a_second(ran, tmp_path):
+    row = json.loads((ran.folder / "out" / "predictions.jsonl").read_text().splitlines()[0])["id"]
+    folder, store = str(ran.folder / "out"), str(ran.folder / "store")
+    for args in (("why", folder, row), ("faults", folder), ("releases", "--store", store)):
+        seconds, modules, code, text = cpu_s(*args, home=tmp_path)
+        assert code == 0, text
+        assert modules < 1400 and seconds < 2, f"{args[0]}: {seconds} s, some 0.9 on two idle cores"
 
 
 def test_the_module_runs_without_importing_ray_or_torch():

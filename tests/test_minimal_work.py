@@ -113,7 +113,7 @@ class Reruns(Bench):
         pipe = super().pipeline(text, sizes, runner)
         place = pipe.worker
         return replace(
-            pipe, worker=Counted(place.store, place.engine, place.device, place.threads, calls=self.calls)
+            pipe, worker=Counted(place.store, place.backend, place.device, place.threads, calls=self.calls)
         )
 
     def run(self, text=BRANCHES, data=None, pipe=None, out="out"):
@@ -299,7 +299,7 @@ def test_another_place_other_parts_and_more_workers_ask_nothing(bench):
             yield from inline(verb, fill, [part])  # each part in a worker of its own
 
     pipe = bench.pipeline(sizes=TaskSizes(3, 1), runner=backwards)
-    place = replace(pipe.worker, engine="flagembedding", device="cuda", threads=7)
+    place = replace(pipe.worker, backend="flagembedding", device="cuda", threads=7)
     only(bench.run(pipe=replace(pipe, worker=place, workers=lambda verb: Workers(9)))[0])
     asked, _ = bench.run(pipe=replace(pipe, recipe=bench.pipeline(changed(("top: 30,", "top: 9,"))).recipe))
     assert asked["rerank"] <= 120 and not asked["embed"], "what is left is done by many workers as by one"

@@ -1,4 +1,4 @@
-"""A row that breaks whoever works on it costs itself and at most three attempts; every other row is done."""
+"""A row that breaks its worker costs itself and at most three attempts; every other row is done."""
 
 import asyncio
 import ctypes
@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import time
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, replace
 
 import pytest
 from reruns import CONF, FAKES, HERE, Bench
@@ -16,10 +16,12 @@ from raypipe.api.session import load_recipe
 from raypipe.cluster.budget import Budget
 from raypipe.core import arrow
 from raypipe.core.errors import ConfError, DataError, FaultBudgetExceeded
+from raypipe.core.kits import ForwardingKit
 from raypipe.core.records import Source, source_id
 from raypipe.evaluation.dead_letters import check, dead_letters, retry
+from raypipe.pipeline.dead_letters import bisected
 from raypipe.pipeline.driver import Pipeline, TaskSizes, inline
-from raypipe.pipeline.tasks import WorkerConfig, bisected
+from raypipe.pipeline.tasks import WorkerConfig
 from raypipe.report.progress import Progress
 from raypipe.store import Store, put
 
@@ -58,7 +60,7 @@ class Poisoned:
 
 @pytest.fixture
 def sources(tmp_path):
-    """A pipeline over so many short texts, and their ids."""
+    """A pipeline over ROWS short texts, and their ids."""
     store = Store.create(str(tmp_path / "store"))
     made = [Source(source_id("snippet", t), "snippet", t) for t in (f"line {i} of many" for i in range(ROWS))]
     put(store, "sources", arrow.source.table(made))
@@ -191,33 +193,43 @@ def evaluated(bench, pipe):
     return questions, lost, {t.kind: t for t in lost.counts}
 
 
+class BrittleKit(ForwardingKit):
+    """A kit one of whose rerankers raises on one query."""
+
+    def __init__(self, kit, query, broken):
+        super().__init__(kit)
+        self.query, self.broken = query, broken
+
+    def reranker(self, model):
+        async def score(pairs):
+            brittle = self.broken["on"] and model.name == "other-reranker"
+            if brittle and any(query == self.query for query, _ in pairs):
+                raise RuntimeError("cannot read this one")
+            return await self._kit.reranker(model)(pairs)
+
+        return score
+
+
+@dataclass(frozen=True)
+class Brittle(WorkerConfig):
+    """A worker one of whose rerankers raises on one query."""
+
+    query: str = ""
+    broken: dict = field(default_factory=dict)
+
+    def kit(self, index):
+        return BrittleKit(WorkerConfig.kit(self, index), self.query, self.broken)
+
+
 @pytest.mark.slow
 def test_rows_in_are_rows_done_dead_letters_and_rows_to_do_and_a_retry_does_them(world, tmp_path):
-    from raypipe.steps.rerank import Rerank
-
     broken = {"on": True}
-
-    class Brittle(Rerank):
-        """A step that raises on one question."""
-
-        def open(self, kit):
-            ask = Rerank.open(self, kit)
-
-            async def brittle(questions):
-                if broken["on"] and any(q.id == victim for q in questions):
-                    raise RuntimeError("cannot read this one")
-                return await ask(questions)
-
-            return brittle
-
     bench = Bench(tmp_path, world)
-    pipe = bench.pipeline()
-    victim = bench.lines()[2]["interaction_id"]
-    [old] = [s.step for s in pipe.recipe.question if s.name == "rerank"]
-    Brittle.__name__ = "Rerank"
-    step = Brittle(**{f.name: getattr(old, f.name) for f in fields(old)})
-    question = tuple(replace(s, step=step) if s.step is old else s for s in pipe.recipe.question)
-    pipe = replace(pipe, recipe=replace(pipe.recipe, question=question))
+    pipe = bench.pipeline(FAKES.replace("rerank: {model: overlap-", "rerank: {model: other-"))
+    victim, text = (bench.lines()[2][name] for name in ("interaction_id", "query"))
+    here = pipe.worker
+    worker = Brittle(here.store, here.backend, here.device, here.threads, query=text, broken=broken)
+    pipe = replace(pipe, worker=worker)
     questions, lost, kinds = evaluated(bench, pipe)
     assert [(x.kind, x.id, x.step, x.reason) for x in lost.rows] == [
         ("questions", victim, "rerank", "raised")

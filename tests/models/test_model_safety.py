@@ -145,7 +145,7 @@ def test_a_dtype_that_would_be_computed_as_another_is_refused(entries: Entries, 
         with pytest.raises(ConfError, match="float16 is not computed on a CPU"):
             load.open_embedder(half, backend, "cpu")  # type: ignore[arg-type]
     brain = entries(m={**EMBEDDER, "path": path, "dtype": "bfloat16"}).model("m")
-    with pytest.raises(ConfError, match="Use engine: transformers"):
+    with pytest.raises(ConfError, match="Use backend: transformers"):
         load.open_embedder(brain, "flagembedding", "cpu")
 
 

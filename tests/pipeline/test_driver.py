@@ -14,9 +14,10 @@ from raypipe.core.config import Conf
 from raypipe.core.errors import ClusterTooSmall, DataError
 from raypipe.core.records import Fault, Question
 from raypipe.evaluation.evaluate import evaluate, questions_of
+from raypipe.pipeline.dead_letters import faults_table
 from raypipe.pipeline.driver import ANSWERS_AT_ONCE, Pipeline, TaskSizes, inline
 from raypipe.pipeline.ingest import ingest
-from raypipe.pipeline.tasks import WorkerConfig, Workers, faults_table
+from raypipe.pipeline.tasks import WorkerConfig, Workers
 from raypipe.report.progress import Progress
 from raypipe.store import Store, commit, write_part
 

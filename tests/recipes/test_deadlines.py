@@ -1,4 +1,4 @@
-"""Deadlines, and stages that are away: what is left out, what is said instead, and that nobody else pays."""
+"""Deadlines and unavailable services: which stages are omitted, and that other rows are not touched."""
 
 import asyncio
 import time
@@ -24,7 +24,7 @@ HERE = Path(__file__).parents[1]
 
 @dataclass(frozen=True, slots=True)
 class Slow:
-    """Replies after a while, or not at all: `seconds` by question, None for a service that is away."""
+    """Replies after a while, or not at all: `seconds` by question, None for a service that is down."""
 
     into: str
     seconds: tuple[tuple[str, float | None], ...] = ()
@@ -42,7 +42,7 @@ class Slow:
         async def ask(questions):
             waits = [dict(self.seconds).get(q.id, 0.0) for q in questions]
             if None in waits:
-                raise Unavailable(f"{self.into} is away")
+                raise Unavailable(f"{self.into} is down")
             await asyncio.sleep(sum(waits))
             if self.ranks:
                 return [replace(q, order=(f"{self.into}:0-1",)) for q in questions]

@@ -2,11 +2,15 @@
 
 import json
 import sys
+from dataclasses import replace
 
 import own_step
 import pytest
+from reruns import CONF, Bench
 
+from raypipe.api.session import load_recipe
 from raypipe.cli.main import main
+from raypipe.evaluation.evaluate import evaluate
 
 
 @pytest.fixture
@@ -131,3 +135,19 @@ def test_a_corpus_step_from_outside_is_held_to_the_laws_of_tables(folder, capsys
 def test_what_cannot_be_checked_is_said_with_what_was_expected(folder, arguments, said, capsys):
     assert main(["check-step", *arguments]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_a_corpus_step_of_ones_own_fills_its_column_and_is_planned_and_run(folder, world, capsys):
+    (folder / "mypkg" / "lengths.py").write_text(CORPUS)
+    recipe = (folder / "shout.yaml").read_text()
+    assert "  - split" in recipe
+    (folder / "shout.yaml").write_text(recipe.replace("  - split", "  - mypkg.lengths:Length\n  - split"))
+    sys.path.append(str(folder))
+    bench = Bench(folder, world)
+    pipe = replace(bench.pipeline(), recipe=load_recipe("shout.yaml", None, CONF))
+    plans = []
+    evaluate(pipe, [world], "crag", None, "official", folder / "out", show=plans.append)
+    steps = {s.step: s for s in plans[0].steps}
+    assert steps["Length"].exact and steps["Length"].max_calls == steps["parse"].max_calls > 0
+    texts = pipe.store.dataset(pipe.texts_table).to_table(["text", "length"]).to_pylist()
+    assert texts and all(r["length"] == len(r["text"]) for r in texts)

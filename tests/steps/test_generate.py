@@ -315,7 +315,7 @@ def test_an_echoing_model_obeys_every_order_that_it_sees_and_the_rate_says_so():
         (out,), _ = asked(step(DOCS), index, q)
         rows.append((asyncio.run(index.texts(order)), out.replies["web"].text))
     found = followed(rows)
-    # The tag characters hold no canary that a reader of the text could see, so they tempt nobody.
+    # The tag characters hold no canary that a reader of the text could see, so no model is tempted.
     assert found == PromptInjection(exposed=len(rows) - 1, followed=len(rows) - len(hostile.UNSEEN))
     assert 0.9 < found.rate < 1
     assert followed([(texts, "i don't know") for texts, _ in rows]).rate == 0.0

@@ -16,6 +16,7 @@ EXPORTS = {
         "api.release": ("promote", "prune", "releases", "rollback"),
         "api.results": ("Result",),
         "api.run": ("answer", "evaluate", "index", "reprocess"),
+        "api.schemas": ("schema",),
         "api.scores": ("score_crag", "score_ranking"),
         "api.session": ("Session", "load_recipe"),
         "api.steps": ("check_step",),

@@ -61,7 +61,7 @@ class ServeArgs:
         pool, engine_gpus = cluster.pools["embed"], 0.0
         threads = max(1, int(pool.cpus))
         worker = WorkerConfig(
-            store, cluster.engine, cluster.device, threads, endpoints=endpoints, engine_limits=limits
+            store, cluster.backend, cluster.device, threads, endpoints=endpoints, engine_limits=limits
         )
         # Embedders and rerankers share one accelerator.
         gpus = min(pool.gpus, 1.0) / 2

@@ -169,7 +169,7 @@ def _kit(session: Session, recipe: Recipe, on_text: Callable[[str], None] | None
     file = session.cluster_file()
     return LocalKit(
         None,
-        file.engine,
+        file.backend,
         file.device,
         endpoints=endpoint_addresses(file, recipe.models(), session.settings.keys),
         engine_limits=file.engines.limits(file.device) if file.engines else None,

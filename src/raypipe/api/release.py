@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from raypipe.api.results import Result
 from raypipe.api.session import Session
 from raypipe.report.report import JSON_FORMAT
-from raypipe.runs import prune as pruning
 from raypipe.runs import release
 from raypipe.runs.manifest import read
 from raypipe.store import Store
+
+if TYPE_CHECKING:
+    from raypipe.runs.prune import Removal
 
 COLUMNS = {
     "id": "string", "live": "bool", "run": "string", "recipe": "string", "digest": "string",
@@ -67,7 +69,7 @@ class PruneResult(Result):
 
     SCHEMA: ClassVar[Mapping[str, str]] = {"kind": "string", "name": "string", "rows": "int64"}
     dry_run: bool
-    removed: tuple[pruning.Removal, ...]
+    removed: tuple[Removal, ...]
 
     def rows(self) -> Sequence[Mapping[str, Any]]:
         """A row for each thing deleted."""
@@ -105,5 +107,7 @@ def prune(
     store: Store | str | Path | None = None, dry_run: bool = False, session: Session | None = None
 ) -> PruneResult:
     """Deletes tables and replies that nothing references. `dry_run` only lists them."""
+    from raypipe.runs import prune as pruning
+
     opened = (session or Session()).store(store)
     return PruneResult(dry_run, tuple(pruning.prune(opened, dry_run)))

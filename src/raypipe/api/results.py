@@ -52,10 +52,10 @@ class Result(ABC):
         """The rows as an Arrow table."""
         import pyarrow as pa
 
-        columns = [(name, pa.type_for_alias(kind)) for name, kind in self.SCHEMA.items()]
-        return pa.Table.from_pylist(
-            [dict(r) for r in self.rows()], schema=pa.schema(columns) if columns else None
-        )
+        if not self.SCHEMA:
+            return pa.Table.from_pylist([dict(r) for r in self.rows()])
+        schema = pa.schema([(name, pa.type_for_alias(kind)) for name, kind in self.SCHEMA.items()])
+        return pa.Table.from_pylist([{name: r[name] for name in self.SCHEMA} for r in self.rows()], schema)
 
     def to_pandas(self) -> Any:
         """The rows as a pandas DataFrame. Raises ConfError where pandas is not installed."""

@@ -11,6 +11,7 @@ from raypipe.api.session import Session
 from raypipe.core.protocols import Model
 from raypipe.recipes import check
 from raypipe.recipes.resolve import resolvers
+from raypipe.report.report import JSON_FORMAT
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +29,7 @@ class StepCheckResult(Result):
         return [asdict(law) for law in self.found.laws]
 
     def to_json(self) -> dict[str, Any]:
-        return {**asdict(self.found), "holds": self.found.holds}
+        return {"format": JSON_FORMAT, **asdict(self.found), "holds": self.found.holds}
 
 
 def check_step(

@@ -74,4 +74,6 @@ COMMANDS: Mapping[str, Command] = {
     ),
     "kg": Command("tools", "kg", "Query a knowledge graph, serve one, and prepare examples of calls."),
     "facts": Command("tools", "facts", "Convert public data to tables of facts."),
+    "schema": Command("tools", "schema", "Print the JSON Schemas of configuration files."),
+    "completion": Command("tools", "completion", "Print the completion script of a shell."),
 }

@@ -47,7 +47,7 @@ def parser(names: Iterable[str] = COMMANDS) -> argparse.ArgumentParser:
 
 def overview() -> str:
     """The text of `raypipe --help`: commands by group."""
-    lines = ["usage: raypipe COMMAND ...", "", ABOUT]
+    lines = ["usage: raypipe COMMAND ...", "", *textwrap.wrap(ABOUT, WIDTH)]
     for group, does in GROUPS.items():
         lines += ["", f"{group}: {does}"]
         for name, command in COMMANDS.items():

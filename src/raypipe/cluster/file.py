@@ -114,10 +114,10 @@ class EndpointEntry:
 class Timeouts:
     """What one row may take outside the child process that pages are parsed in (text/page_parser.py)."""
 
-    row_timeout_s: float = 120.0  # wall time; a part may take as often that as it has rows
+    row_timeout_s: float = 120.0  # wall time; a task may take as often that as it has rows
     open_timeout_s: float = 300.0  # on top, for a worker to load its models
     question_timeout_s: float | None = (
-        None  # for one question; what is not done by then is asked again another time
+        None  # for one question; what is not done by then is omitted, and pending for the next run
     )
 
     def __post_init__(self) -> None:
@@ -140,7 +140,7 @@ class Cluster:
     """One file."""
 
     about: str  # one line for people
-    engine: Literal["transformers", "flagembedding"]  # how embedders and rerankers are run: kit.LocalKit
+    backend: Literal["transformers", "flagembedding"]  # how embedders and rerankers are run: kit.LocalKit
     device: str  # cpu, cuda, cuda:0
     sources_per_task: int  # per completion record of the corpus half, at most: capacity.workers
     questions_per_task: int  # per completion record of the question half, at most

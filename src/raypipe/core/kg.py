@@ -64,7 +64,7 @@ class CallResult:
 
     call: str  # its canonical text
     rows: tuple[Mapping[str, Any], ...] = ()  # in order, `graph.take.MOST_ROWS` at most
-    values: tuple[Value, ...] = ()  # what its key names, nulls left out
+    values: tuple[Value, ...] = ()  # what its key names, nulls omitted
     sentences: tuple[str, ...] = ()  # in words, ten rows at most
     fault: Fault | None = None
     links: tuple[Link, ...] = ()  # what its names were taken for

@@ -62,7 +62,7 @@ Score: TypeAlias = Callable[[Sequence[tuple[str, str]]], Awaitable[np.ndarray]]
 """(query, passage) pairs -> (len(pairs),) float32, bigger is better. No pairs: (0,)."""
 
 Tokenize: TypeAlias = Callable[[str], Sequence[Span]]
-"""text -> character span of each token, in order, special tokens left out."""
+"""text -> character span of each token, in order, special tokens omitted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +135,8 @@ class GraphRef:
     levels: Mapping[str, tuple[Level, ...]] = field(default_factory=dict)
     """Kind of name -> how a written name may be linked, in order; kinds not named: `kg.link.LEVELS`."""
     refresh: Mapping[str, float] = field(default_factory=dict)
-    """Domain -> seconds that its replies hold; 0: none is remembered. A domain that is not named
-    never changes. Not identity: it decides what is asked again, not what an answer is."""
+    """Domain -> seconds that its replies hold; 0: none is cached. A domain that is not named
+    never changes. Not identity: it decides what is requested again, not what an answer is."""
     embedder: Model | None = None  # of the level `embedding`; None: no kind of name has it
     near: float = 0.0  # cosine from which on that level takes two names for one, -1..1
 
@@ -168,7 +168,7 @@ class Graph(Protocol):
 
 
 class Kit(Protocol):
-    """Everything expensive that a step may ask for: the only thing that differs between a job's actor, a
+    """Everything expensive that a step may use: the only thing that differs between a job's actor, a
     Serve replica and a test. What is handed out may be called any number of times, concurrently."""
 
     def embedder(self, model: Model) -> Embed: ...

@@ -159,7 +159,7 @@ class Question:
     outcome: Outcome = ""  # set by decide; "" before
     origin: str = ""  # name of the reply that the answer came from
     faults: tuple[Fault, ...] = ()
-    degraded: tuple[str, ...] = ()  # stages left out because of time or a dead service
+    degraded: tuple[str, ...] = ()  # stages omitted because of time or a dead service
     due: float | None = None  # deadline, seconds since the epoch; in no digest
 
     def sources(self) -> tuple[str, ...] | None:

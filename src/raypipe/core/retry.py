@@ -1,7 +1,7 @@
 """Waits between the tries of one request: bounded in number, doubling, with jitter.
 
-Everything that is asked over a network and may fail for a while uses it. The caller makes the tries, waits
-and says what a failure is: an answer, an exception, or a file that did not grow.
+For all requests over a network that may fail for a while. The caller makes the tries, waits, and decides what
+a failure is: a response, an exception, or a file that did not grow.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ _REPLY = struct.Struct("<BI")  # outcome, bytes that follow
 _OUTCOMES = ("done", "memory", "error")
 
 _STALL_S = 30.0  # over the wall limit: a child that even its own alarm does not end, or that does not start
-_PIPE_BYTES = 1 << 20  # asked of the kernel; its 64 KiB would switch processes five times a page
+_PIPE_BYTES = 1 << 20  # requested; the kernel's 64 KiB would switch processes five times a page
 
 
 @dataclass(frozen=True, slots=True)

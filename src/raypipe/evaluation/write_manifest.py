@@ -72,7 +72,7 @@ def _manifest(
         plan=planned.to_json(),
         steps=report.steps,
         faults=report.faults,
-        engine=pipeline.worker.engine,
+        backend=pipeline.worker.backend,
         device=pipeline.worker.device,
         origin=origin,
         rows_by_worker=places,

@@ -1,6 +1,6 @@
 """The backends of a knowledge graph: tables for each program, and where their rows come from.
 
-Knows tables and time. Does not know how rows are fetched (`client`) nor what is asked of them (`execute`).
+Knows tables and time. Does not know how rows are fetched (`client`) nor how they are queried (`execute`).
 """
 
 from __future__ import annotations

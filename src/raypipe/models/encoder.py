@@ -56,8 +56,10 @@ def by_length(lengths: Sequence[int], budget: int) -> list[list[int]]:
 
 
 def check(model: Model, net: Any, tokenizer: Any) -> None:
-    """Raises ConfError if weights are missing, which a library would fill with random numbers, if the entry
-    says another dim or more tokens than the model has, or if a reranker has not exactly one output."""
+    """Raises ConfError for a model that does not fit its entry.
+
+    Weights are missing, which a library would fill with random numbers; the entry says another dim or more
+    tokens than the model has; or a reranker has not exactly one output."""
     # A file may have the encoder's names with or without its prefix, and the norms' older names.
     prefix = f"{net.base_model_prefix}."
     older = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
@@ -78,10 +80,10 @@ def check(model: Model, net: Any, tokenizer: Any) -> None:
         )
     # XLM-R and its kin count positions from the padding id on, so the first of them are never used.
     first = tokenizer.pad_token_id + 1 if "roberta" in net.config.model_type else 0
-    room = net.config.max_position_embeddings - first
-    if model.max_tokens > room:
+    limit = net.config.max_position_embeddings - first
+    if model.max_tokens > limit:
         raise ConfError(
-            f"model {model.name!r}: max_tokens is {model.max_tokens}, but the model has room for {room}"
+            f"model {model.name!r}: max_tokens is {model.max_tokens}, but the model has room for {limit}"
         )
     if model.loader == "flagembedding-reranker" and net.config.num_labels != 1:
         raise ConfError(

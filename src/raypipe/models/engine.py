@@ -189,11 +189,11 @@ class Engine:
             )
         except Exception as e:
             return fault("unrenderable", f"the chat template refuses this chat: {e}")
-        tokens, room = len(prompt["prompt_token_ids"]), self.setup.max_model_len
-        if tokens + sampling.max_tokens > room:
+        tokens, limit = len(prompt["prompt_token_ids"]), self.setup.max_model_len
+        if tokens + sampling.max_tokens > limit:
             return fault(
                 "prompt_too_long",
-                f"expected at most {room} tokens, found {tokens} of prompt, {sampling.max_tokens} of reply: "
+                f"expected at most {limit} tokens, found {tokens} of prompt, {sampling.max_tokens} of reply: "
                 f"pack less into the prompt, or raise the model's context",
             )
         return prompt

@@ -32,7 +32,7 @@ from raypipe.core.singleflight import SingleFlight
 
 NAMESPACE = "raypipe"
 CALL = 32  # chats in one call: a lost call is sent again whole, and small ones cost more messages
-RESTARTS = 12  # of one engine; four chats that kill it, or a machine that does, and the job is told
+RESTARTS = 12  # of one engine; after four chats that kill it, or a machine that does, the job fails
 LONGEST_PAUSE_S, WINDOW_S = 60.0, 600.0  # before a restart: 1, 2, 4, ... s by the restarts of ten minutes
 CLOSE_S = 30.0
 CALLS = 1000  # at once on one engine; they wait in vLLM's queue, which is where they share batches
@@ -107,7 +107,7 @@ class EngineActor:
         suspect: Callable[[str], None] = lambda call: None,
     ) -> None:
         """The first call makes the engine: what a constructor raises, Ray reports as a death. `pause`: s to
-        wait before that. `suspect`: told of a call that begins with nothing else in the engine."""
+        wait before that. `suspect`: called with each call that runs alone in the engine."""
         self._make, self._pause, self._suspect = make, pause, suspect
         self._engine: EngineProtocol | None = None
         self._making = asyncio.Lock()
@@ -203,8 +203,9 @@ def start_actor(
     group: Group | None = None,
     longest_pause_s: float = LONGEST_PAUSE_S,
 ) -> Client:
-    """The engine of that name, in its reserved bundle if there is one; started if it does not run, without
-    waiting: `Client.ready` waits. `longest_pause_s`: before a restart, whatever died before."""
+    """The engine of that name, started if it does not run, without waiting (`Client.ready` waits).
+
+    It takes its reserved bundle, if any. `longest_pause_s`: before a restart, whatever died before."""
     where = PlacementGroupSchedulingStrategy(group[0], group[1]) if group else "DEFAULT"
     actor = ray.remote(EngineActor).options(
         name=name,

@@ -21,7 +21,7 @@ Dtype = Literal["float32", "bfloat16", "float16"]
 INDEX = "model.safetensors.index.json"
 TEMPLATE = "chat_template.jinja"
 TOKENIZER = ("tokenizer.json", "tokenizer.model")  # either will do
-RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # that vLLM can make room for
+RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # values of vLLM's max_lora_rank
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ def check(setup: EngineSetup) -> None:
 def rank(setup: EngineSetup) -> int:
     """The smallest `max_lora_rank` of vLLM that fits every adapter's rank."""
     most = max(int(_tree(Path(a.folder) / ADAPTER[0])["r"]) for a in setup.adapters)
-    return next(room for room in RANKS if room >= most)
+    return next(rank for rank in RANKS if rank >= most)
 
 
 def _tree(path: Path) -> dict[str, Any]:

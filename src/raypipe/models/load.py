@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, cast
 
 import numpy as np
 
@@ -23,8 +23,10 @@ from raypipe.core.protocols import Model, Role, Tokenize
 from raypipe.models import fake, folder, generator
 from raypipe.models.catalog import REMOTE, WEIGHTLESS, loader_id
 from raypipe.models.generator import Adapter, EngineSetup
-from raypipe.models.openai import ChatEndpoint, OpenAIClient
 from raypipe.models.scripted import Scripted
+
+if TYPE_CHECKING:
+    from raypipe.models.openai import OpenAIClient
 
 Backend: TypeAlias = Literal["flagembedding", "transformers"]
 """flagembedding: its own classes. transformers: sorted by length, in batches of a token budget."""
@@ -137,6 +139,8 @@ def open_scripted(model: Model) -> Generator:
 
 def open_endpoint(model: Model, endpoints: Mapping[str, EndpointAddress]) -> OpenAIClient:
     """The model behind its endpoint. Raises ConfError for an endpoint that the cluster file does not have."""
+    from raypipe.models.openai import ChatEndpoint, OpenAIClient
+
     if (at := endpoints.get(model.path)) is None:
         raise ConfError(
             f"model {model.name!r}: no endpoint named {model.path!r}; the cluster file has "
@@ -159,7 +163,7 @@ def open_endpoint(model: Model, endpoints: Mapping[str, EndpointAddress]) -> Ope
     )
 
 
-def engine_setup(model: Model, room: EngineLimits) -> EngineSetup:
+def engine_setup(model: Model, limits: EngineLimits) -> EngineSetup:
     """The settings of a vLLM model's engine. Raises ModelMissing or ConfError if it cannot start."""
     present(model)
     names = (name for name, _ in model.adapters)
@@ -169,11 +173,11 @@ def engine_setup(model: Model, room: EngineLimits) -> EngineSetup:
         dtype=model.dtype,  # type: ignore[arg-type]  # one of the three: the catalog's
         quantization=model.quantization,
         adapters=tuple(Adapter(n, p) for n, p in zip(names, model.adapter_paths, strict=True)),
-        device=room.device,
+        device=limits.device,
         tensor_parallel=model.tensor_parallel,
-        kv_cache_gib=room.kv_cache_gib,
-        gpu_memory_utilization=room.gpu_memory_utilization,
-        max_num_seqs=room.max_num_seqs,
+        kv_cache_gib=limits.kv_cache_gib,
+        gpu_memory_utilization=limits.gpu_memory_utilization,
+        max_num_seqs=limits.max_num_seqs,
     )
     generator.check(setup)
     return setup
@@ -210,7 +214,7 @@ def _computable(model: Model, backend: Backend, device: str) -> None:
     if backend == "flagembedding" and model.dtype == "bfloat16" and model.loader != "maxsim" and flag_upcasts:
         raise ConfError(
             f"model {model.name!r}: FlagEmbedding computes bfloat16 as float32 for a {model.kind} on "
-            f"{device}. Use engine: transformers, or a float32 entry"
+            f"{device}. Use backend: transformers, or a float32 entry"
         )
 
 

@@ -46,7 +46,7 @@ def piece_weights(vocabulary: Sequence[str]) -> np.ndarray:
 
 @dataclass(frozen=True, slots=True)
 class _Query:
-    vectors: torch.Tensor  # (tokens, hidden) float32, unit rows, special tokens left out
+    vectors: torch.Tensor  # (tokens, hidden) float32, unit rows, special tokens omitted
     weights: torch.Tensor  # (tokens,) float32, sums to 1
 
 

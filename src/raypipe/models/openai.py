@@ -38,7 +38,7 @@ class ChatEndpoint:
 
     url: str  # up to and with /v1
     model: str  # as the endpoint calls it
-    key: Callable[[], str] | None = field(default=None, repr=False)  # asked for once per request, never kept
+    key: Callable[[], str] | None = field(default=None, repr=False)  # called once per request, never kept
     dialect: Literal["openai", "vllm"] = "openai"  # vllm: takes every constraint; openai: JSON schemas
     adapters: tuple[tuple[str, str], ...] = ()  # adapter as recipes call it, model as the endpoint calls it
     concurrency: int = 16  # requests in flight

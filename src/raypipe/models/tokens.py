@@ -15,7 +15,7 @@ from raypipe.models import folder
 
 
 def open_tokenizer(model: Model) -> Tokenize:
-    """Spans of the tokens of a text, special tokens left out, nothing cut. A letter that takes several tokens
+    """Spans of the tokens of a text, special tokens omitted, nothing cut. A letter that takes several tokens
     gives each of them its span. Raises as `folder.require`."""
     if model.tokenizer_path:  # a remote model: its weights say "openai:NAME+" and what its tokenizer's are
         weights = model.weights.partition("+")[2]

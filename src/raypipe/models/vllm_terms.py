@@ -15,9 +15,9 @@ GIB = 2**30
 
 def arguments(setup: EngineSetup) -> dict[str, Any]:
     """The arguments that vLLM is started with."""
-    room: dict[str, Any] = {"gpu_memory_utilization": setup.gpu_memory_utilization}
+    limits: dict[str, Any] = {"gpu_memory_utilization": setup.gpu_memory_utilization}
     if setup.device == "cpu":
-        room = {
+        limits = {
             "kv_cache_memory_bytes": int(setup.kv_cache_gib * GIB),
             "enforce_eager": True,
             # A prompt prefilled in two steps would kill vLLM's CPU worker if its sampling has a seed: it
@@ -26,11 +26,11 @@ def arguments(setup: EngineSetup) -> dict[str, Any]:
             "max_num_batched_tokens": max(2048, setup.max_model_len),
         }
     if setup.tensor_parallel > 1:
-        room |= {"tensor_parallel_size": setup.tensor_parallel, "distributed_executor_backend": "mp"}
+        limits |= {"tensor_parallel_size": setup.tensor_parallel, "distributed_executor_backend": "mp"}
     if setup.adapters:
         count = len(setup.adapters)
-        room |= {"enable_lora": True, "max_loras": count, "max_lora_rank": generator.rank(setup)}
-    return room | {
+        limits |= {"enable_lora": True, "max_loras": count, "max_lora_rank": generator.rank(setup)}
+    return limits | {
         "model": setup.folder,
         "dtype": setup.dtype,
         "quantization": setup.quantization or None,
@@ -42,7 +42,7 @@ def arguments(setup: EngineSetup) -> dict[str, Any]:
         "enable_prefix_caching": True,
         "disable_log_stats": True,
         "logprobs_mode": "processed_logprobs",  # of what could be chosen, after the constraint
-        # One grammar library, never a fallback: vLLM keeps the first it was asked for, and another reads the
+        # One grammar library, never a fallback: vLLM keeps the first requested, and another reads the
         # same grammar otherwise.
         "structured_outputs_config": {"backend": "xgrammar", "disable_any_whitespace": True},
     }

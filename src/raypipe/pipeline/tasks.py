@@ -11,7 +11,7 @@ import json
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, Protocol, TypeAlias, cast
 
@@ -20,15 +20,15 @@ import pyarrow.compute as pc
 
 from raypipe.core import arrow
 from raypipe.core.arrow import SPANS
-from raypipe.core.errors import RaypipeError
 from raypipe.core.protocols import Index, Model
 from raypipe.core.records import Fault, Question, digest
 from raypipe.memo.disk import StoreMemo
 from raypipe.models.kit import LocalKit
 from raypipe.models.load import Backend, EndpointAddress, EngineLimits
-from raypipe.recipes.executor import CorpusExecutor, QuestionExecutor, StageCounters, StageError, fine
+from raypipe.pipeline.dead_letters import Compute, FailedRow, FailedRows, bisected, failed_rows, faults_table
+from raypipe.recipes.executor import CorpusExecutor, QuestionExecutor, StageCounters, fine
 from raypipe.recipes.recipe import Recipe, row_key
-from raypipe.store import ANSWERS, FAULTS, Store, with_chunkless, write_part
+from raypipe.store import ANSWERS, Store, with_chunkless, write_part
 from raypipe.store.index import IndexSpec, LanceIndex
 
 Verb: TypeAlias = Literal["parse", "embed", "answer"]
@@ -68,14 +68,6 @@ class Task:
     ids: tuple[str, ...]  # of sources, or of questions
     failed: Mapping[str, FailedRow] = field(default_factory=dict)  # id -> why it is not tried any more
     trial: bool = False  # True: only to see whether it can be done; nothing is stored but what models said
-
-
-@dataclass(frozen=True, slots=True)
-class FailedRow:
-    """A row that broke the code or the worker that ran it."""
-
-    fault: Fault
-    attempts: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +118,7 @@ class WorkerConfig:
     """Configuration of a worker process: everything that decides speed and no result."""
 
     store: str  # URI
-    engine: Backend
+    backend: Backend
     device: str
     threads: int  # of a model on a CPU
     # Model identity -> names in Ray; None: this process starts an engine of its own.
@@ -137,17 +129,9 @@ class WorkerConfig:
 
     def kit(self, index: Index | None) -> LocalKit:
         return LocalKit(
-            index, self.engine, self.device, self.threads,
+            index, self.backend, self.device, self.threads,
             engines=self.engines, endpoints=self.endpoints, engine_limits=self.engine_limits,
         )  # fmt: skip
-
-
-FailedRows: TypeAlias = list[tuple[str, dict[str, Any]]]
-"""Rows that failed: id, fault as `dataclasses.asdict` makes it."""
-
-Compute: TypeAlias = Callable[[tuple[str, ...]], Awaitable[tuple[pa.Table, FailedRows]]]
-"""Ids -> rows for the table, and those that failed. By the law of batches any cut of the ids gives the same
-rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,58 +176,6 @@ class RecipeTask(ABC):
         return run_task
 
 
-async def bisected(
-    compute: Compute, ids: tuple[str, ...], counts: Mapping[str, StageCounters]
-) -> tuple[list[tuple[pa.Table, FailedRows]], dict[str, FailedRow]]:
-    """Computes all ids, however many of them break the code that works on them.
-
-    A batch that raises is cut into the square root of its size, those into single rows: a row that still
-    raises alone, at its third attempt, has failed. What is no row's matter is raised: a wrong setup, a full
-    disk, a step that breaks a law.
-    """
-    done: list[tuple[pa.Table, FailedRows]] = []
-    broken: dict[str, FailedRow] = {}
-    waiting = [(ids, 1)]
-    while waiting:
-        some, attempt = waiting.pop(0)
-        try:
-            done.append(await compute(some))
-        except (RaypipeError, OSError, AssertionError):
-            raise
-        except Exception as e:
-            if len(some) == 1:
-                broken[some[0]] = FailedRow(_raised(e, counts), attempt)
-                continue
-            size = math.isqrt(len(some)) if attempt == 1 else 1
-            waiting += [(some[at : at + size], attempt + 1) for at in range(0, len(some), size)]
-    if not done:
-        done.append(await compute(()))
-    return done, broken
-
-
-def _raised(e: Exception, counts: Mapping[str, StageCounters]) -> Fault:
-    """The fault of a row on which a stage raised. Memory may be another's fault: the row stays pending."""
-    stage = e.stage if isinstance(e, StageError) else next(iter(counts))
-    cause = e.__cause__ if isinstance(e, StageError) and e.__cause__ else e
-    counts[stage].faults += 1
-    # The second is torch's, which is not imported here.
-    memory = isinstance(cause, MemoryError) or type(cause).__name__ == "OutOfMemoryError"
-    detail = f"expected a result, the stage raised {type(cause).__name__}: {cause}"
-    return Fault(stage, "memory" if memory else "raised", detail, transient=memory)
-
-
-def _failed(table: pa.Table) -> FailedRows:
-    """The faulty rows of a corpus table, the first fault of each source."""
-    found = [(r["source"], r["fault"]) for r in table.select(["source", "fault"]).to_pylist() if r["fault"]]
-    return list(dict(found[::-1]).items())
-
-
-def faults_table(rows: Sequence[tuple[str, dict[str, Any], int, str]], run: str) -> pa.Table:
-    """(id, fault, attempts, digest of the work) -> rows of the table `faults`."""
-    out = [{"id": id, **fault, "attempts": n, "digest": of, "run": run} for id, fault, n, of in rows]
-    return pa.Table.from_pylist(out, schema=FAULTS)
-
-
 def _without_faults(rows: pa.Table) -> pa.Table:
     """Rows of the store as a corpus step takes them: with a column of faults, all null."""
     return rows.append_column("fault", arrow.fault_column([None] * rows.num_rows))
@@ -259,7 +191,7 @@ class TextsTask(RecipeTask):
         async def compute(ids: tuple[str, ...]) -> tuple[pa.Table, FailedRows]:
             rows = _in_order(store.rows("sources", "id", ids), "id", ids)
             texts = await corpus.texts(arrow.corpus_table(arrow.source.records(rows)))
-            return fine(texts).drop(["fault"]), _failed(texts)
+            return fine(texts).drop(["fault"]), failed_rows(texts)
 
         return Opened(corpus.counts, compute, lambda id: self.table)
 
@@ -276,7 +208,7 @@ class PassagesTask(RecipeTask):
         async def compute(ids: tuple[str, ...]) -> tuple[pa.Table, FailedRows]:
             texts = _in_order(store.rows(self.texts, "source", ids), "source", ids)
             chunks = await corpus.passages(_without_faults(texts))
-            failed = _failed(chunks)
+            failed = failed_rows(chunks)
             kept = pa.array([i for i in ids if i not in dict(failed)], pa.string())
             return with_chunkless(fine(chunks).select(SPANS), kept), failed
 
@@ -298,7 +230,7 @@ class VectorsTask(RecipeTask):
 
         async def compute(ids: tuple[str, ...]) -> tuple[pa.Table, FailedRows]:
             vectors = await corpus.vectors(chunks_of(store, self.texts, self.passages, ids), self.model)
-            return fine(vectors).select([*SPANS, "vector"]), _failed(vectors)
+            return fine(vectors).select([*SPANS, "vector"]), failed_rows(vectors)
 
         return Opened(corpus.counts, compute, lambda id: self.table)
 

@@ -44,7 +44,7 @@ PAGE_TEXTS = ("page_name", "page_url", "page_snippet", "page_last_modified")  # 
 
 
 def rows(lines: Iterable[JsonLine], counts: ReadCounts) -> Iterator[Row]:
-    """A row for each line: a question, or the line's fault. A repeated question is counted and left out."""
+    """A row for each line: a question, or the line's fault. A repeated question is counted and omitted."""
     seen = DuplicateCheck()
     for line in lines:
         try:

@@ -47,7 +47,7 @@ class ReadCounts:
     faults: int = 0  # lines that made neither
     repeated_rows: int = 0  # same id and same content as an earlier row
     empty_documents: int = 0  # title and text blank
-    page_faults: int = 0  # pages left out of a row that was handed out
+    page_faults: int = 0  # pages omitted of a row that was handed out
     blank_lines: int = 0
     byte_order_marks: int = 0
     crlf_lines: int = 0
@@ -67,7 +67,7 @@ class Row:
     gold: Gold | None = None
     document: Document | None = None
     sources: tuple[Source, ...] = ()  # distinct within the row; see `unseen`
-    faults: tuple[Fault, ...] = ()  # of the line, or of pages left out of a question that is here
+    faults: tuple[Fault, ...] = ()  # of the line, or of pages omitted of a question that is here
 
 
 class UnusableLine(Exception):

@@ -19,7 +19,7 @@ from raypipe.store.layout import MARK
 from raypipe.store.lease import Lease
 from raypipe.store.tables import BASE, kind_of, table_schema
 
-FORMAT = 2  # of what lies in a store; raised when an older raypipe could misread it
+FORMAT = 3  # of what lies in a store; raised when an older raypipe could misread it
 
 LOOKUP_KEYS = 4096  # per query: one of 5,000 keys takes 57 ms, and the query text is parsed in memory
 SCAN_RATIO = 250  # a BTREE look-up takes 16 us, a row of a scanned key column .07 us

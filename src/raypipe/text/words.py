@@ -23,7 +23,7 @@ _STOP_WORDS = """
     that the their then there these they this to was will with
 """
 STOP_WORDS = frozenset(_STOP_WORDS.split())
-"""The 33 words that Lucene's English analysis has always left out."""
+"""The 33 words that Lucene's English analysis has always dropped."""
 
 _RUNS = re.compile("[a-z0-9]+")
 _VISIBLE = re.compile(r"\S+")

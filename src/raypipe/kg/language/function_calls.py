@@ -83,7 +83,7 @@ def _object(required: tuple[str, ...], **properties: Any) -> dict[str, Any]:
 
 def program_of(text: str) -> tuple[str, str]:
     """The program in the call language, "None" where there is no call, and its rule (`answer_rules.RULES`).
-    Raises UnreadableReply for anything else than an object of `schema`; what may be empty may be left out.
+    Raises UnreadableReply for anything else than an object of `schema`; what may be empty may be omitted.
 
     >>> call = {"function": "song", "name": "last song", "attribute": "author"}
     >>> program_of(json.dumps({"calls": [call], "operation": "value"}))
@@ -109,8 +109,10 @@ def program_of(text: str) -> tuple[str, str]:
 
 
 def _whole(rule: str, last: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
-    """The operation and the last call, where both say how much of it is wanted: a list or a count of values
-    takes all of them unless the call says otherwise, and what the call has counted or averaged is a value."""
+    """Reconciles the operation with the last call, where both say how many values are wanted.
+
+    A list or a count of values takes all of them unless the call says otherwise, and what the call has
+    counted or averaged is a value."""
     take = last.get("take")
     if rule in ("list", "count") and not take:
         return rule, {**last, "take": "all"}

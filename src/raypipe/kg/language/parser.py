@@ -54,9 +54,10 @@ _WORDS_FOR: Final = {
 
 
 class _Lexer(lark.lexer.ContextualLexer):
-    """Lark's own, without its search for pairs of terminals that overlap: that took 3 s of the 3.4 s in which
-    this grammar is read, wherever the optional package it uses is installed. A test holds that whatever the
-    grammar allows is parsed."""
+    """Lark's lexer without its search for pairs of terminals that overlap.
+
+    That took 3 s of the 3.4 s in which this grammar is read, if the optional package it uses is installed. A
+    test holds that whatever the grammar allows is parsed."""
 
     def __init__(self, conf: Any, states: Any, always_accept: Any = ()) -> None:
         conf.skip_validation = True
@@ -110,7 +111,7 @@ _ONLY_ALL = re.compile(r"(?:all\s*)+", re.IGNORECASE)
 
 
 def _pieces(text: str) -> Iterator[tuple[int, str]]:
-    """Offset and text of each line, blank ones left out."""
+    """Offset and text of each line, blank ones omitted."""
     depth, quoted, start, i = 0, False, 0, 0
     while i <= len(text):
         c = text[i] if i < len(text) else "\n"

@@ -410,7 +410,7 @@ class _Planner:
         for n, why in calls:
             reasons[why] = reasons.get(why, 0) + n
         place = self._pipeline.worker
-        measured = rate(stage, self._runs, place.engine, place.device)
+        measured = rate(stage, self._runs, place.backend, place.device)
         costs = cost(tokens, stored, measured, todo, max_calls, exact, guess)
         return StepPlan(name, rows, cached, max_calls, exact, reasons, guess, costs)
 

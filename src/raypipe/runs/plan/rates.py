@@ -35,12 +35,12 @@ class Rate:
     tokens: Range | None  # of prompt and reply, per call
 
 
-def rate(stage: StageRecord, runs: Sequence[Manifest], engine: str, device: str) -> Rate:
+def rate(stage: StageRecord, runs: Sequence[Manifest], backend: str, device: str) -> Rate:
     """What these runs say of a stage like this one."""
     lines = [
         line
         for run in runs
-        if (run.engine, run.device) == (engine, device)
+        if (run.backend, run.device) == (backend, device)
         for line in run.steps
         if (old := run.stage(line.step)) is not None and _alike(old, stage)
     ]

@@ -1,0 +1,133 @@
+"""JSON Schemas of the configuration files, made from the dataclasses that `core.config.build` reads.
+
+For editors, and for a check before a file is read: they say which fields there are, and of what type. What a
+dataclass refuses beyond that (a combination of fields, a name that stands for nothing) only reading finds.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any, Literal, Union
+
+from raypipe.cluster.file import Cluster
+from raypipe.core.errors import ConfError
+from raypipe.core.kg import FactsRef
+from raypipe.core.llm import Grammar, JsonSchema
+from raypipe.core.protocols import GraphRef, Model
+from raypipe.kg.language.example_bank import ExampleBank
+from raypipe.models.catalog import ModelEntry
+from raypipe.recipes.recipe import CORPUS_STEPS, QUESTION_STEPS
+from raypipe.recipes.resolve import GraphEntry
+from raypipe.text.evidence import Fitted
+from raypipe.text.prompt import ByLabel, Prompt
+
+Tree = dict[str, Any]
+Name = Literal["cluster", "graphs", "models", "recipe"]
+NAMES: tuple[Name, ...] = typing.get_args(Name)
+
+TEXT: Tree = {"type": "string"}
+FOREIGN = r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$"
+"""The verb of a step from outside: MODULE:CLASS."""
+NAMED = {Model: "a model", Grammar: "a file under grammar/", GraphRef: "a graph", FactsRef: "public data"}
+"""Types that a file gives by name alone -> what the name is of."""
+NAMED_OR_WRITTEN = {Prompt: "prompts", Fitted: "fitted", ExampleBank: "examples"}
+"""Types that a file gives by name or in place -> the folder of their files."""
+SCALARS: Mapping[Any, str] = {str: "string", int: "integer", float: "number", bool: "boolean"}
+
+
+def schema(name: Name) -> Tree:
+    """The JSON Schema (draft 7) of a kind of configuration file: recipe, models, cluster or graphs."""
+    if name == "recipe":
+        made = _recipe()
+    elif name == "cluster":
+        made = _record(Cluster)
+    elif name in ("models", "graphs"):
+        entry = ModelEntry if name == "models" else GraphEntry
+        made = {"type": "object", "additionalProperties": _record(entry)}
+    else:
+        raise ConfError(f"schema {name!r}: expected one of {', '.join(NAMES)}")
+    return {"$schema": "http://json-schema.org/draft-07/schema#", "title": f"raypipe {name}", **made}
+
+
+def _recipe() -> Tree:
+    """A whole recipe, or a variant of one."""
+    halves = {"corpus": _stages(CORPUS_STEPS), "question": _stages(QUESTION_STEPS)}
+    whole = {"type": "object", "properties": {"about": TEXT, **halves}, "required": ["question"]}
+    fields = {"about": TEXT, "like": TEXT, "set": {"type": "object"}}
+    variant = {"type": "object", "properties": fields, "required": ["like", "set"]}
+    closed = {"additionalProperties": False}
+    return {"if": {"required": ["like"]}, "then": {**variant, **closed}, "else": {**whole, **closed}}
+
+
+def _stages(table: Mapping[str, type[Any]]) -> Tree:
+    """A list of steps: a verb, or a verb with its fields and a gate."""
+    gate = {"type": "object", "additionalProperties": _value(ByLabel[tuple[str, ...]])}
+    verbs = {}
+    for verb, step in table.items():
+        fields = _record(step)
+        fields["properties"]["when"] = {**gate, "description": "reply -> labels that let a row in"}
+        verbs[verb] = fields if "required" in fields else {**fields, "type": ["object", "null"]}
+    foreign = {FOREIGN: {"type": ["object", "null"]}}
+    one: Tree = {"type": "object", "properties": verbs, "patternProperties": foreign}
+    one |= {"minProperties": 1, "maxProperties": 1, "additionalProperties": False}
+    whole = [verb for verb, fields in verbs.items() if "required" not in fields]
+    alone = {"anyOf": [{"enum": whole}, {"pattern": FOREIGN}]}
+    return {"type": "array", "items": {"if": TEXT, "then": alone, "else": one}}
+
+
+def _record(cls: type[Any]) -> Tree:
+    """A dataclass as an object; each field's comment is its description."""
+    hints, comments = typing.get_type_hints(cls), _comments(cls)
+    fields = [f for f in dataclasses.fields(cls) if f.init]
+    properties = {}
+    for f in fields:
+        properties[f.name] = _value(hints[f.name])
+        if f.name in comments:
+            properties[f.name]["description"] = comments[f.name]
+    missing = dataclasses.MISSING
+    required = [f.name for f in fields if f.default is missing and f.default_factory is missing]
+    made: Tree = {"type": "object", "properties": properties, "additionalProperties": False}
+    return {**made, "required": required} if required else made
+
+
+def _comments(cls: type[Any]) -> dict[str, str]:
+    """Field -> the comment on its line."""
+    found = re.findall(r"^    (\w+): .*?  # (.+)$", inspect.getsource(cls), re.MULTILINE)
+    return dict(found)
+
+
+def _value(hint: Any) -> Tree:
+    """The schema of one type hint, as `core.config` and the resolvers read it."""
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if hint in NAMED:
+        return {**TEXT, "title": f"the name of {NAMED[hint]}"}
+    if hint in NAMED_OR_WRITTEN:
+        named = {**TEXT, "title": f"the name of a file under {NAMED_OR_WRITTEN[hint]}/"}
+        return {"anyOf": [named, _record(hint)]}
+    if hint is JsonSchema:
+        return {"anyOf": [{**TEXT, "title": "the name of a file under schemas/"}, {"type": "object"}]}
+    if origin is ByLabel:
+        one = _value(args[0])
+        table = {
+            "type": "object",
+            "properties": {"by": TEXT},
+            "required": ["by"],
+            "additionalProperties": one,
+        }
+        return {"anyOf": [one, table]}
+    if origin in (Union, types.UnionType):
+        return {"anyOf": [{"type": "null"} if a is type(None) else _value(a) for a in args]}
+    if origin is Literal:
+        return {"enum": list(args)}
+    if origin is tuple:
+        return {"type": "array", "items": _value(args[0])}
+    if origin is not None and issubclass(origin, Mapping):
+        return {"type": "object", "additionalProperties": _value(args[1])}
+    if dataclasses.is_dataclass(hint):
+        return _record(hint)  # type: ignore[arg-type]
+    return {"type": SCALARS[hint]} if hint in SCALARS else {}

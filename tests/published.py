@@ -1,0 +1,302 @@
+"""Every constant of every recipe, and where it is from: the table that tests/test_published.py holds them to.
+
+Numbers are sections of the reference: what the papers [P] and the teams' own code [C] say. "open": no source
+says it, and the value is ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+Rows: TypeAlias = Mapping[str, tuple[Any, str]]
+"""stage.field -> value, source. An embedder, reranker, generator or tokenizer by its name."""
+
+TRIM: Rows = {
+    "decide.answer_tokens": (75, "7.1 trim"),
+    "decide.tokenizer": ("llama-2-tokens", "7.1 trim"),
+}
+
+
+def sampled(stage: str, most: int = 50) -> Rows:
+    """How the official baselines sample."""
+    return {
+        f"{stage}.model": ("llama-3-8b", "1 official baselines"),
+        f"{stage}.max_tokens": (most, "1 official baselines"),
+        f"{stage}.temperature": (0.1, "1 official baselines"),
+        f"{stage}.top_p": (0.9, "1 official baselines"),
+    }
+
+
+VANILLA: Rows = {
+    "parse.kinds": (("name",), "1 baseline 1: no page is read"),
+    "split.child_chars": (200, "open: nothing is searched"),
+    **sampled("generate:llm"),
+    "decide.prefer": (("llm",), "1 baseline 1"),
+    **TRIM,
+}
+RAG: Rows = {
+    "parse.html": ("lxml", "1 baseline 2"),
+    "parse.via": ("fast", "1 baseline 2: equal to get_text"),
+    "parse.kinds": (("page",), "1 baseline 2"),
+    "split.by": ("sentence", "1 baseline 2"),
+    "split.sentence_chars": (1000, "1 baseline 2"),
+    "embed.model": ("all-MiniLM-L6-v2", "1 baseline 2"),
+    "dense.model": ("all-MiniLM-L6-v2", "1 baseline 2"),
+    "dense.top": (100, "open: enough for 20 distinct sentences"),
+    "fuse.weights": ({"dense": 1.0}, "1 baseline 2: cosine alone"),
+    "fuse.top": (100, "open: enough for 20 distinct sentences"),
+    "generate:web.passages": (20, "1 baseline 2: top 20 sentences, deduplicated"),
+    "generate:web.layout": ("list", "1 baseline 2"),
+    **sampled("generate:web"),
+    "decide.prefer": (("web",), "1 baseline 2"),
+    **TRIM,
+}
+CRAG_RAG: Rows = {**RAG, "generate:web.context_chars": (4000, "1 baseline 2")}
+CRAG_RAG_KG: Rows = {
+    **RAG,
+    **sampled("generate:entities", 4096),
+    "generate:entities.reply": ("json", "1 baseline 3: flat JSON"),
+    "function_calls.form": ("flat", "1 baseline 3"),
+    "generate:web.context_chars": (2000, "1 baseline 3: web and graph get 2000 characters each"),
+}
+
+
+def db3(parent: int, overlap: int, kept: int) -> Rows:
+    """The web path of db3, with the two sizes and the count that its paper lets vary."""
+    return {
+        "parse.html": ("html.parser", "2.2 exact call"),
+        "parse.via": ("bs4", "2.2 BeautifulSoup"),
+        "parse.kinds": (("page", "snippet"), "2.2 exact call: snippet and page text"),
+        "split.child_chars": (200, "2.2 children"),
+        "split.child_overlap": (50, "2.2 children"),
+        "split.parent_chars": (parent, "2.2 parents"),
+        "split.parent_overlap": (overlap, "2.2 parents"),
+        "split.text_tokens": (12000, "2.2 length guard"),
+        "split.tokenizer": ("llama-3-8b", "2.2 length guard: LLM tokens"),
+        "embed.model": ("bge-base-en-v1.5", "2.2 retriever"),
+        "embed.lower": (True, "2.2 exact call: lower-cased"),
+        "shortlist.pages": (5, "2.2 pages read"),
+        "shortlist.model": (None, "2.2 pages read: first 5 only"),
+        "dense.model": ("bge-base-en-v1.5", "2.2 retriever"),
+        "dense.top": (50, "2.2 recall_k"),
+        "dense.query": ("{{ text | lower }}", "2.2 exact call: lower-cased"),
+        "fuse.weights": ({"dense": 1.0}, "2.2 retriever: dense only"),
+        "fuse.top": (50, "2.2 recall_k"),
+        "rerank.model": ("bge-reranker-v2-m3", "2.2 reranker"),
+        "rerank.top": (kept, "2.2 reranker_k"),
+        "rerank.shortcut": (True, "2.2 shortcut"),
+        "rerank.candidates": (None, "2.2 reranker: all that were recalled"),
+        "rerank.lower": (True, "2.2 exact call: lower-cased"),
+        "rerank.query": ("{{ text | lower }}", "2.2 exact call: lower-cased"),
+        "generate:web.model": ("llama-3-8b", "2 base model"),
+        "generate:web.fill": ({"words": 70}, "2.4 p_basic"),
+        "generate:web.context_tokens": (4000, "2.2 budget"),
+        "generate:web.tokenizer": (None, "2.2 budget: LLM tokenizer"),
+        "generate:web.layout": ("docs", "2.2 context format"),
+        "generate:web.lower": (True, "2.2 exact call: lower-cased"),
+        "generate:web.max_tokens": (75, "2.4 decoding"),
+        "generate:web.temperature": (0.0, "2.4 decoding: greedy"),
+        "decide.prefer": (("web",), "2.1 data flow"),
+        "decide.lower": (True, "2.4 decoding: output lower-cased"),
+        **TRIM,
+    }
+
+
+DB3_DOMAIN: Rows = {
+    "generate:domain.model": ("llama-3-8b", "2 base model"),
+    "generate:domain.reply": ("label", "2.4 domain"),
+    "generate:domain.labels": (("finance", "music", "sports", "movie"), "2.4 domain: first of these found"),
+    "generate:domain.default": ("open", "2.4 domain: anything else"),
+    "generate:domain.max_tokens": (3, "2.4 domain"),
+}
+DB3_PUBLIC: Rows = {
+    **DB3_DOMAIN,
+    "generate:company.model": ("llama-3-8b", "2.4 entity (finance)"),
+    "generate:company.max_tokens": (70, "2.4 decoding: entity naming"),
+    "facts:public.table": (
+        {
+            "by": "domain",
+            "movie": {"table": "oscar", "by": "year", "triggers": ("oscar", "academy", "best")},
+            "music": {"table": "grammy", "by": "year", "triggers": ("grammy", "best")},
+            "finance": {
+                "table": "stocks",
+                "by": "name",
+                "triggers": ("share", "pe", "eps", "ratio", "capitalization", "earnings", "market"),
+                "levels": ("exact", "tokens"),
+                "company": True,
+            },
+            "else": None,
+        },
+        "2.3 trigger and lookup",
+    ),
+    "facts:public.model": ("bge-reranker-v2-m3", "2.3 reranker"),
+    "facts:public.top": (10, "2.3 reranker top 10"),
+    "generate:known.model": ("llama-3-8b", "2.3 answered from this alone"),
+    "generate:known.fill": ({"words": 30}, "2.4 p_basic: public-data answers"),
+    "generate:known.first": (("public",), "2.3 answered from this alone"),
+    "generate:known.passages": (0, "2.3 answered from this alone"),
+    "generate:known.context_tokens": (4000, "2.2 budget"),
+    "generate:known.max_tokens": (75, "2.4 decoding"),
+    "generate:titles.model": ("llama-3-8b", "2.4 entity (movie)"),
+    "generate:titles.fill": ({"words": 50}, "open: token_limit of the entity prompt"),
+    "generate:titles.max_tokens": (70, "2.4 decoding: entity naming"),
+    "facts:films.table": (
+        {"by": "domain", "movie": {"table": "movielens", "by": "name"}, "else": None},
+        "2.3 exact match on title or original_title",
+    ),
+    "generate:web.first": (("films",), "2.2 context format: public-data text first"),
+    "decide.prefer": (("known", "web"), "2.3 final if not idk or invalid"),
+}
+DB3_GRAPH: Rows = {
+    **DB3_DOMAIN,
+    "generate:calls.model": ("llama-3-8b", "2 base model"),
+    "generate:calls.reply": ("calls", "2.4 p_gen_API"),
+    "generate:calls.max_tokens": (300, "open: eight lines of calls"),
+    "generate:kg.model": ("llama-3-8b", "2 base model"),
+    "generate:kg.fill": ({"words": 50}, "2.4 KG answer"),
+    "generate:kg.first": (("facts",), "2.5 each sentence in <DOC>"),
+    "generate:kg.passages": (0, "2.5"),
+    "generate:kg.context_tokens": (4000, "2.5 cut at 4000 tokens"),
+    "generate:kg.max_tokens": (75, "2.4 KG answer"),
+    "demote.recent": (
+        ("update", "at the moment", "week", "last", "yesterday", "previous", "late", "today"),
+        "2.5 special rule",
+    ),
+    "decide.prefer": (("kg", "web"), "2.5 the KG answer outranks the web answer"),
+}
+OURS = "docs/performance.md"
+LOCAL: Rows = {
+    "parse.html": ("lxml", OURS),
+    "parse.via": ("fast", OURS),
+    "parse.kinds": (("page", "snippet", "document"), "open"),
+    "tokenize.words": ("stems", OURS),
+    "split.child_chars": (700, OURS),
+    "split.child_overlap": (100, "open"),
+    "embed.model": ("all-MiniLM-L6-v2", OURS),
+    "dense.model": ("all-MiniLM-L6-v2", OURS),
+    "dense.top": (50, "open"),
+    "bm25.words": ("stems", OURS),
+    "bm25.variant": ("lucene", OURS),
+    "bm25.top": (50, "open"),
+    "fuse.method": ("weighted", OURS),
+    "fuse.weights": ({"dense": 0.5, "bm25": 0.5}, OURS),
+    "fuse.norms": ({"dense": "max", "bm25": "max"}, OURS),
+    "fuse.missing": ("zero", OURS),
+    "fuse.top": (50, "open"),
+    "rerank.model": ("minilm-maxsim", OURS),
+    "rerank.top": (50, "open"),
+    "fuse:final.method": ("weighted", OURS),
+    "fuse:final.weights": ({"fuse": 1.0, "rerank": 1.5}, OURS),
+    "fuse:final.missing": ("zero", OURS),
+    "fuse:final.top": (20, "open"),
+    "extract.embedder": ("all-MiniLM-L6-v2", OURS),
+    "extract.maxsim": ("minilm-maxsim", OURS),
+    "decide.prefer": (("extract",), "open"),
+}
+LOCAL_KG: Rows = {
+    **LOCAL,
+    "match_calls.embedder": ("all-MiniLM-L6-v2", "docs/knowledge-graph.md"),
+    "match_calls.least": (0.85, "docs/knowledge-graph.md"),
+    "extract.threshold": (0.8, "docs/knowledge-graph.md"),
+    "decide.prefer": (("kg", "extract"), "docs/knowledge-graph.md"),
+    "decide.lower": (True, "open"),
+}
+
+
+def _bm25(stage: str) -> Rows:
+    return {
+        f"{stage}.words": ("plain", "open"),
+        f"{stage}.variant": ("okapi", "3.2, 9.4 eq. 1"),
+        f"{stage}.k1": (None, "3.2: 1.5, the default of okapi"),
+        f"{stage}.b": (None, "3.2: 0.75, the default"),
+    }
+
+
+LEVELS = ("exact", "substring", "tokens", "embedding")
+WEKNOW: Rows = {
+    "parse.html": ("lxml", "3.1 BeautifulSoup"),
+    "parse.via": ("fast", "3.1: equal to get_text"),
+    "parse.kinds": (("page", "snippet", "name"), "3.1 page_name and page_snippet in the index"),
+    "tokenize.words": ("plain", "open"),
+    "split.tokens": (500, "3.2 chunk unit"),
+    "split.overlap": (0, "3.2: not stated"),
+    "split.tokenizer": ("bge-large-tokens", "3.2 dense model"),
+    "embed.model": ("bge-large-en-v1.5", "3.2 dense model"),
+    "generate:domain.model": ("llama-3-8b", "departure: 3.2 LLM is of 70B"),
+    "generate:domain.reply": ("certainty", "3.2 domain certainty"),
+    "generate:domain.labels": (("movie", "sports", "finance", "music", "open"), "3.1"),
+    "generate:domain.default": ("open", "3.2 domain certainty"),
+    "generate:domain.certain": (90.0, "3.2 domain certainty: more than 90 %"),
+    "generate:domain.max_tokens": (60, "open"),
+    "generate:functions.model": ("llama-3-8b", "departure: 3.2 LLM is of 70B"),
+    "generate:functions.reply": ("json", "3.1 structured JSON of function calls"),
+    "generate:functions.max_tokens": (600, "open"),
+    "kg_query:facts.certain": (
+        {"by": "domain", "finance": ("exact",), "sports": ("exact",), "else": LEVELS},
+        "3.3 answer only when sure; levels open",
+    ),
+    "bm25:pages.top": (200, "3.2 K"),
+    "bm25:pages.kinds": (("page",), "3.2 K: page chunks"),
+    **_bm25("bm25:pages"),
+    "bm25:snippets.top": (200, "3.2 K"),
+    "bm25:snippets.kinds": (("snippet", "name"), "3.2 K: snippet chunks, names join them"),
+    **_bm25("bm25:snippets"),
+    "bm25.top": (5, "3.2 M"),
+    "bm25.among": (("pages", "snippets"), "3.1 stage 2 on that pool"),
+    **_bm25("bm25"),
+    "dense.model": ("bge-large-en-v1.5", "3.2 dense model"),
+    "dense.top": (20, "3.2 N"),
+    "dense.among": (("pages", "snippets"), "3.1 stage 2 on that pool"),
+    "fuse.weights": ({"dense": 1.0}, "3.1 dense top N, then reranker"),
+    "fuse.top": (20, "3.2 N"),
+    "rerank.model": ("bge-reranker-large", "3.2 reranker"),
+    "rerank.top": (20, "3.2 N: then reranked"),
+    "fuse:merged.method": ("rrf", "3.2 merge: not stated"),
+    "fuse:merged.weights": ({"rerank": 1.0, "bm25": 1.0}, "3.1 M + (N, reranked)"),
+    "fuse:merged.missing": ("zero", "3.2 merge: not stated"),
+    "fuse:merged.top": (25, "3.2 M + N"),
+    "generate:web.model": ("llama-3-8b", "departure: 3.2 LLM is of 70B"),
+    "generate:web.first": (("facts",), "3.1 final: KG and web information"),
+    "generate:web.reply": ("confidence", "3.3 self-assessment"),
+    "generate:web.confident": ("high", "3.2 best with high"),
+    "generate:web.context_tokens": (6000, "open: room for the first ten, among them all M"),
+    "generate:web.max_tokens": (150, "open: an answer of 75 tokens in its JSON"),
+    "decide.prefer": (
+        {
+            "by": "domain",
+            "invalid": ("domain",),
+            "movie": ("kg", "web"),
+            "music": ("kg", "web"),
+            "finance": ("kg", "web"),
+            "sports": ("web", "kg"),
+            "else": ("kg", "web"),
+        },
+        "3.3 adaptive integration; fast domains open",
+    ),
+    "decide.lower": (True, "CRAG's answers are lower case"),
+    **TRIM,
+}
+PUBLISHED: Mapping[str, Rows] = {
+    "weknow": WEKNOW,
+    "weknow-750": {**WEKNOW, "split.tokens": (750, "3.2 chunk unit: best offline")},
+    "weknow-medium": {**WEKNOW, "generate:web.confident": ("medium", "3.2 confidence levels")},
+    "weknow-low": {**WEKNOW, "generate:web.confident": ("low", "3.2 confidence levels")},
+    "vanilla": VANILLA,
+    "crag-baseline": CRAG_RAG,
+    "crag-kg-baseline": CRAG_RAG_KG,
+    "db3-task1-700": db3(700, 150, 10),
+    "db3-task1-2000": db3(2000, 400, 5),
+    "db3-task1-700-public": {**db3(700, 150, 10), **DB3_PUBLIC},
+    "db3-task1-2000-public": {**db3(2000, 400, 5), **DB3_PUBLIC},
+    "db3-task2": {**db3(2000, 400, 5), **DB3_GRAPH},
+    "db3-task3": {
+        **db3(700, 150, 10),
+        **DB3_GRAPH,
+        "shortlist.model": ("bge-reranker-v2-m3", "2.2 snippet stage"),
+        "shortlist.lower": (True, "2.2 snippet stage: page_snippet lower-cased"),
+        "shortlist.query": ("{{ text | lower }}", "2.2 snippet stage"),
+    },
+    "local": LOCAL,
+    "local-kg": LOCAL_KG,
+}
