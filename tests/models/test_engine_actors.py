@@ -219,7 +219,7 @@ def test_a_call_that_is_cancelled_is_cancelled_in_the_engine(client, diary):
     wait_until(lambda: lines(diary, "cancelled") == 1)
 
 
-def wait_until(true: Any, seconds: float = 10) -> None:
+def wait_until(true: Any, seconds: float = 60) -> None:
     end = time.monotonic() + seconds
     while not true() and time.monotonic() < end:
         time.sleep(0.02)
