@@ -62,7 +62,7 @@ class StageCounters:
     skipped: int = 0  # kept out by the gate, or by a fault of an earlier stage
     faults: int = 0  # that this stage added
     seconds: float = 0.0  # wall time inside the stage
-    calls: CallCounts = field(default_factory=CallCounts)  # model calls asked and remembered
+    calls: CallCounts = field(default_factory=CallCounts)  # model calls computed and cached
 
     @classmethod
     def of(cls, tree: Mapping[str, Any]) -> StageCounters:

@@ -55,7 +55,7 @@ def print_report(console: Console, report: Mapping[str, Any], folder: RunFolder)
         console.print(Text(str(path)), soft_wrap=True)
 
 
-def print_losses(console: Console, found: Mapping[str, Any]) -> None:
+def print_dead_letters(console: Console, found: Mapping[str, Any]) -> None:
     """Counts of the rows of a run, and each failed row (`evaluation.dead_letters.DeadLetters`)."""
     table = grid("rows", "total", "done", "failed", "pending")
     for t in found["rows"]:
