@@ -38,6 +38,10 @@ def pytest_configure(config):
     os.environ["RAY_TMPDIR"] = os.environ["TMPDIR"] = str(config.temporary)
 
 
+def pytest_report_header(config):
+    return f"logs of what tests start: {config.temporary}"
+
+
 def pytest_sessionfinish(session, exitstatus):
     """Ray's logs stay where something went wrong."""
     if exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):

@@ -185,7 +185,7 @@ def test_promote_and_roll_back_under_load_lose_nothing_and_mix_nothing(running):
         assert model[c.body["versions"]["recipe"]] in c.body["versions"]["models"]
     came = running.under_load(150, 8, lambda: rollback(running.store))
     assert {c.status for c in came} == {200}
-    until(lambda: {c.body["versions"]["recipe"] for c in running.fire(8, 4)} == {first.digest}, 10)
+    until(lambda: {c.body["versions"]["recipe"] for c in running.fire(8, 4)} == {first.digest}, 60)
 
 
 class Bomb:

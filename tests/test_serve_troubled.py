@@ -145,7 +145,7 @@ def test_a_disconnected_client_cancels_the_work_down_to_the_model(url, upstream,
     with socket.create_connection((host, int(port))) as client:
         client.sendall(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
         assert upstream.waiting.acquire(timeout=60), "the model was never called"
-    assert upstream.left.acquire(timeout=30), "the model computes for no caller"
+    assert upstream.left.acquire(timeout=60), "the model computes for no caller"
     assert answered(url)
 
 
@@ -155,7 +155,7 @@ def test_a_deadline_that_passes_is_i_dont_know_in_time_and_names_the_stage(url, 
     assert time.monotonic() - start < 30, "the model would have never answered"
     assert (said["answer"], said["outcome"]) == ("i don't know", "abstained")
     assert said["degraded"] == [STAGE]
-    assert upstream.waiting.acquire(timeout=1) and upstream.left.acquire(timeout=30)
+    assert upstream.waiting.acquire(timeout=60) and upstream.left.acquire(timeout=60)
 
 
 def test_a_question_that_kills_its_replica_kills_at_most_three_and_the_others_are_answered(url, upstream):

@@ -9,8 +9,8 @@ import golden
 import pytest
 
 from raypipe.core.records import SKIPPED_REPLY, Question, Reply
-from raypipe.kg.adapter import open_server
 from raypipe.kg.graph import GraphFault
+from raypipe.kg.graph_adapter import open_server
 from raypipe.models.kit import LocalKit
 from raypipe.steps.kg_query import KgQuery
 from raypipe.text.prompt import ByLabel

@@ -65,7 +65,7 @@ def race(*calls):
 def drive(folder, kill):
     script = Path(__file__).with_name("drive.py")
     args = [sys.executable, str(script), str(folder / "store"), str(folder / "log"), kill]
-    return subprocess.run(args, capture_output=True, text=True, timeout=60)
+    return subprocess.run(args, capture_output=True, text=True, timeout=300)
 
 
 POINTS = [

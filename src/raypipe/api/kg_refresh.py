@@ -1,7 +1,8 @@
-"""Refresh periods: a model proposes how long a graph's replies hold, by domain; a person accepts.
+"""Refresh periods of a graph's replies, by domain: proposed by a model or by what changed; a person accepts.
 
-WeKnow lets a language model decide how often each domain is asked again. Here its reply is a proposal:
-nothing is changed before a person has seen it.
+WeKnow has a change detection that a language model controls decide how often each domain is asked again. Here
+both its halves propose: the model by its opinion, the stored replies by how often they differed from one
+period to the next. Nothing is changed before a person has seen it.
 """
 
 from __future__ import annotations
@@ -9,9 +10,10 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
 
 import yaml
 
@@ -21,10 +23,16 @@ from raypipe.core import config
 from raypipe.core.config import did_you_mean
 from raypipe.core.errors import ConfError
 from raypipe.core.llm import Choice, Generated, Sampling
+from raypipe.kg.change_rate import ChangeRate, change_rates, observations
 from raypipe.kg.schema import TABLES
+from raypipe.memo.keys import period_of
+from raypipe.memo.memo import graph_replies_of
 from raypipe.metrics.textfile import replaced
 from raypipe.models.kit import LocalKit
 from raypipe.recipes.resolve import REFRESH, prompt_file
+
+if TYPE_CHECKING:
+    from raypipe.store import Store
 
 PROMPT: Final = "weknow/refresh"
 HELD: Final[Mapping[str, tuple[str, ...]]] = {
@@ -44,13 +52,14 @@ class RefreshProposal(Result):
     graph: str
     file: Path  # graphs.yaml
     now: Mapping[str, Any]  # domain -> period
-    proposed: Mapping[str, str]  # domain -> period
+    proposed: Mapping[str, str | int]  # domain -> period
     accepted: bool  # whether it was written to the file
+    seen: Mapping[str, ChangeRate] = field(default_factory=dict)  # domain -> what its replies showed
 
     def rows(self) -> Iterator[Mapping[str, Any]]:
         """A row for each domain: its period now, and the proposed one."""
         for domain, period in self.proposed.items():
-            yield {"domain": domain, "now": str(self.now.get(domain, "static")), "proposed": period}
+            yield {"domain": domain, "now": str(self.now.get(domain, "static")), "proposed": str(period)}
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -58,6 +67,7 @@ class RefreshProposal(Result):
             "now": dict(self.now),
             "proposed": dict(self.proposed),
             "accepted": self.accepted,
+            "seen": {d: {"pairs": r.pairs, "changed": r.changed} for d, r in self.seen.items()},
         }
 
 
@@ -70,20 +80,56 @@ def propose_refresh(
     Raises ConfError for a name that is no server in graphs.yaml, and for a model that is no generator.
     """
     session = session or Session()
+    path, entry = _server(session, graph)
+    return _settled(path, graph, entry, asyncio.run(_proposed(session, model)), accept)
+
+
+def observed_refresh(
+    graph: str, store: Store | str | Path | None = None, accept: bool = False, session: Session | None = None
+) -> RefreshProposal:
+    """Derives refresh periods from how often the replies in a store changed from period to period.
+
+    A domain without enough of them keeps its period: static replies are never fetched again, and live ones
+    are not stored. `accept` writes it into graphs.yaml. Raises ConfError for a name that is no server there.
+    """
+    session = session or Session()
+    path, entry = _server(session, graph)
+    opened, table = session.store(store), graph_replies_of(entry["version"]).name
+    texts: dict[tuple[str, str, float], dict[int, str]] = {}
+    if opened.has(table):
+        kept = opened.dataset(table).to_table(columns=["key", "text"], filter="key LIKE '%@%'")
+        for key, text in zip(kept["key"].to_pylist(), kept["text"].to_pylist(), strict=True):
+            if (found := period_of(key)) is not None:
+                request, domain, period, number = found
+                texts.setdefault((request, domain, period), {})[number] = text
+    seen = {d: rate for d, rate in change_rates(observations(texts)).items() if d in HELD}
+    derived = {d: rate.period for d, rate in seen.items() if rate.period is not None}
+    return _settled(path, graph, entry, {**entry.get("refresh", {}), **derived}, accept, seen)
+
+
+def _server(session: Session, graph: str) -> tuple[Path, dict[str, Any]]:
+    """graphs.yaml, and the entry of a server in it."""
     path = session.settings.conf.file("graphs.yaml")
     entries = config.read_yaml(path)
     if graph not in entries or entries[graph].get("kind") != "server":
         servers = [n for n, e in entries.items() if e.get("kind") == "server"]
         raise ConfError(f"{path}: no server {graph!r}; {did_you_mean(graph, servers)}")
-    proposed = asyncio.run(_proposed(session, model))
+    return path, entries[graph]
+
+
+def _settled(
+    path: Path, graph: str, entry: Mapping[str, Any], proposed: Mapping[str, str | int], accept: bool,
+    seen: Mapping[str, ChangeRate] = MappingProxyType({}),
+) -> RefreshProposal:  # fmt: skip
+    """The proposal, written where it is accepted."""
     written = with_refresh(path, graph, proposed)
     if accept:
         with replaced(path) as out:
             out.write(written)
-    return RefreshProposal(graph, path, entries[graph].get("refresh", {}), proposed, accept)
+    return RefreshProposal(graph, path, entry.get("refresh", {}), proposed, accept, seen)
 
 
-async def _proposed(session: Session, name: str) -> dict[str, str]:
+async def _proposed(session: Session, name: str) -> dict[str, str | int]:
     """Domain -> one of REFRESH, by the model. Raises ConfError for a model that gives none."""
     model = session.catalog().model(name)
     if model.kind != "generator":
@@ -96,7 +142,7 @@ async def _proposed(session: Session, name: str) -> dict[str, str]:
         replies = await kit.generator(model)(chats, Sampling(16, constraint=Choice(tuple(REFRESH))))
     finally:
         await kit.close()
-    said = {}
+    said: dict[str, str | int] = {}
     for domain, reply in zip(HELD, replies, strict=True):
         if not isinstance(reply, Generated):
             raise ConfError(f"--propose {name}: no proposal for {domain}: {reply.detail}")
@@ -108,7 +154,7 @@ def _columns(tables: tuple[str, ...]) -> str:
     return ", ".join(dict.fromkeys(column for table in tables for column in TABLES[table]))
 
 
-def with_refresh(path: Path, name: str, periods: Mapping[str, str]) -> str:
+def with_refresh(path: Path, name: str, periods: Mapping[str, str | int]) -> str:
     """The text of graphs.yaml with these periods for a graph; comments and all else stay. Raises ConfError
     for an entry that is not written with a line for each field, as it must then be changed by hand."""
     text = path.read_text(encoding="utf-8")

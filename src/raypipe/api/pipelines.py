@@ -116,19 +116,19 @@ def _on_cluster(
     elif ray == "local":  # the most that a Ray started here can have
         fitting(written, wanted, reachable(written, [this_machine()]))
 
-    def runner(verb: Verb, fill: TableTask, parts: Sequence[Task]) -> Iterator[TaskResult]:
-        if not parts:
+    def runner(verb: Verb, work: TableTask, tasks: Sequence[Task]) -> Iterator[TaskResult]:
+        if not tasks:
             return iter(())
         from raypipe.cluster import pools
 
         file, team = connected()
         if team is None or verb != "answer":
-            return pools.run_tasks(fill, parts, file.pools[verb], file.limits)
-        fill = with_worker(fill, engines=team.names)
+            return pools.run_tasks(work, tasks, file.pools[verb], file.limits)
+        work = with_worker(work, engines=team.names)
         if judge is None or not judge.share(team):
-            return pools.run_with_engines(team, fill, parts, file.limits)
+            return pools.run_with_engines(team, work, tasks, file.limits)
         judge.start()
-        return pools.run_tasks(fill, parts, team.engines.answer, file.limits)
+        return pools.run_tasks(work, tasks, team.engines.answer, file.limits)
 
     return replace(
         _in_process(session, written, uri, models),

@@ -92,10 +92,10 @@ def load_recipe(
 
 def require_graphs(recipe: Recipe) -> Recipe:
     """The same recipe. Raises ConfError for a graph whose place is not known."""
-    from raypipe.kg import adapter
+    from raypipe.kg.graph_adapter import require_location
 
     for graph in recipe.graphs():
-        adapter.require_location(graph)
+        require_location(graph)
     return recipe
 
 

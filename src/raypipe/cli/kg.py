@@ -52,10 +52,13 @@ def add(commands: options.Commands) -> None:
         "refresh",
         "raypipe kg refresh --graph crag-mock --propose llama-3-8b",
         _refresh,
-        "Ask a model for how long a graph's replies hold, by domain.",
+        "Propose how long a graph's replies hold, by domain: in a model's opinion, or by what changed.",
     )
     made.add_argument("--graph", metavar="NAME", required=True, help="a graph of kind server in graphs.yaml")
-    made.add_argument("--propose", metavar="MODEL", required=True, help="a generator of the models file")
+    by = made.add_mutually_exclusive_group(required=True)
+    by.add_argument("--propose", metavar="MODEL", help="a generator of the models file")
+    by.add_argument("--observed", action="store_true", help="by how often the store's replies changed")
+    options.store(made)
     options.models(made)
     made.add_argument("--accept", action="store_true", help="write the proposal into graphs.yaml")
     options.cluster(made)
@@ -185,9 +188,13 @@ def _import(args: argparse.Namespace, settings: Settings) -> int:
 
 
 def _refresh(args: argparse.Namespace, settings: Settings) -> int:
-    from raypipe.api.kg_refresh import propose_refresh
+    from raypipe.api.kg_refresh import observed_refresh, propose_refresh
 
-    found = propose_refresh(args.graph, args.propose, args.accept, options.session(args, settings))
+    session = options.session(args, settings)
+    if args.observed:
+        found = observed_refresh(args.graph, args.store, args.accept, session)
+    else:
+        found = propose_refresh(args.graph, args.propose, args.accept, session)
     if args.json:
         options.print_json(found.to_json())
         return 0
@@ -198,5 +205,7 @@ def _refresh(args: argparse.Namespace, settings: Settings) -> int:
         shown.add_row(*row.values())
     options.console().print(shown)
     what = "is written to" if args.accept else "is not written: --accept puts it into"
-    print(f"by {args.propose}; it {what} {found.file}")
+    seen = [f"{d} {r.changed} of {r.pairs} changed" for d, r in found.seen.items()]
+    by = ", ".join(seen) or "nothing" if args.observed else args.propose
+    print(f"by {by}; it {what} {found.file}")
     return 0

@@ -26,9 +26,9 @@ def _why(args: argparse.Namespace, settings: Settings) -> int:
     if args.json:
         options.print_json(found)
         return 0
-    from raypipe.report.plans import print_story
+    from raypipe.report.plans import print_explanation
 
-    print_story(options.console(), found)
+    print_explanation(options.console(), found)
     return 0
 
 
@@ -39,7 +39,7 @@ def _faults(args: argparse.Namespace, settings: Settings) -> int:
     if args.json:
         options.print_json(found)
         return 0
-    from raypipe.report.console import print_losses
+    from raypipe.report.console import print_dead_letters
 
-    print_losses(options.console(), found)
+    print_dead_letters(options.console(), found)
     return 0

@@ -21,7 +21,7 @@ from raypipe.core.protocols import Model
 from raypipe.models import load
 from raypipe.pipeline.tasks import Verb, Workers
 
-# Rows of a part below which it wastes. Storing one takes 15 to 35 ms, one of answers 60: as long as parsing a
+# Rows of a task below which it wastes. Storing one takes 15 to 35 ms, one of answers 60: as long as parsing a
 # dozen pages, and some 4 % of embedding four sources or reranking for one question on a CPU. The 10 real CRAG
 # questions (73 sources, 1,353 chunks of 700 characters) pad batches of a CPU's 1,024 tokens by 3.6 % at most,
 # those of a GPU's 32,768 by 19 % with 8 sources, 9 % with 32, 4 % with 128; reranking 50 passages for each
@@ -50,8 +50,8 @@ def startable(cluster: Cluster, models: Sequence[Model]) -> list[Model]:
 
 
 def workers(cluster: Cluster, verb: Verb, engines: bool) -> Workers:
-    """The workers of one pool of a sized cluster; `engines`: answers are asked of engines, whose pool takes
-    the place of `answer`. Its parts hold as many questions as keep the engines full: a part ends with its
+    """The workers of one pool of a sized cluster; `engines`: answers come from engines, whose pool takes
+    the place of `answer`. Its tasks hold as many questions as keep the engines full: a task ends with its
     last reply, and an engine with few chats takes as long for each step as with many."""
     least = (LEAST_ON_GPU if cluster.device.startswith("cuda") else LEAST)[verb]
     if not (engines and verb == "answer" and (some := cluster.engines)):

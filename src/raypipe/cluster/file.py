@@ -114,10 +114,10 @@ class EndpointEntry:
 class Timeouts:
     """What one row may take outside the child process that pages are parsed in (text/page_parser.py)."""
 
-    row_timeout_s: float = 120.0  # wall time; a part may take as often that as it has rows
+    row_timeout_s: float = 120.0  # wall time; a task may take as often that as it has rows
     open_timeout_s: float = 300.0  # on top, for a worker to load its models
     question_timeout_s: float | None = (
-        None  # for one question; what is not done by then is asked again another time
+        None  # for one question; what is not done by then is omitted, and pending for the next run
     )
 
     def __post_init__(self) -> None:

@@ -51,7 +51,7 @@ from raypipe.recipes.recipe import Recipe
 
 JOINS, JOIN_PAUSE_S = 4, 1.0  # tries to join a Ray, and s before the second, doubling
 LISTENS_S = 5.0  # for a connection to a Ray's port
-TRIES = 2  # of a part whose actor dies: Ray's own default is without end. A row alone has one more
+TRIES = 2  # of a task whose actor dies: Ray's own default is without end. A row alone has one more
 
 
 def resources_of(some: Engines, model: Model) -> engines.Resources:
@@ -215,11 +215,11 @@ def nodes() -> list[Node]:
 
 
 class WorkerDied(RaypipeError):
-    """A worker died of a part although each of its rows alone is fine: of the machine, or of their sum."""
+    """A worker died of a task although each of its rows alone is fine: of the machine, or of their sum."""
 
 
 class _Worker:
-    """One actor: opens its work once, then does part after part under a limit."""
+    """One actor: opens its work once, then runs task after task under a limit."""
 
     def __init__(self, work: TableTask, limits: Timeouts) -> None:
         self._work, self._limits = work, limits
@@ -263,7 +263,7 @@ def _packed(e: Exception) -> str:
 def run_with_engines(
     team: EngineGroup, work: TableTask, tasks: Sequence[Task], limits: Timeouts = LIMITS
 ) -> Iterator[TaskResult]:
-    """As `run_tasks`, with the team's engines up as long as it takes. Without parts nothing is started."""
+    """As `run_tasks`, with the team's engines up as long as it takes. Without tasks nothing is started."""
     if tasks:
         with team.running():
             yield from run_tasks(work, tasks, team.engines.answer, limits)
@@ -272,18 +272,18 @@ def run_with_engines(
 def run_tasks(
     work: TableTask, tasks: Sequence[Task], pool: Pool, limits: Timeouts = LIMITS
 ) -> Iterator[TaskResult]:
-    """Does every part on a pool of actors and yields what each became, in any order.
+    """Runs every task on a pool of actors and yields the results, in any order.
 
-    A part whose actor dies is tried again, TRIES times in all. Then each of its rows is tried alone, once:
-    one that still takes its worker with it, or more time than a row may take, is lost, and the part is done
-    without it. An exception inside a part ends the run: parts that were done before stay done.
+    A task whose actor dies is tried again, TRIES times in all. Then each of its rows is tried alone, once:
+    one that still takes its worker with it, or more time than a row may take, has failed, and the task is
+    done without it. An exception inside a task ends the run: tasks that were done before stay done.
     """
     if not tasks:
         return
     context = DataContext.get_current()
     context.enable_progress_bars = False
     context.print_on_execution_start = False
-    context.max_errored_blocks = -1  # a block is a part: one whose workers died is found missing below
+    context.max_errored_blocks = -1  # a block is a task: one whose workers died is found missing below
     rows = [{"task": t.name, "ids": json.dumps(t.ids)} for t in tasks]
     work = with_worker(work, threads=max(1, int(pool.cpus)))  # torch would take cores that other actors use
     with warnings.catch_warnings():
@@ -295,14 +295,14 @@ def run_tasks(
         if row["error"]:
             raise pickle.loads(base64.b64decode(row["error"]))  # what our own worker packed
         done = TaskResult.from_json(row["done"])
-        if left.pop(done.name, None) is not None:  # Ray may hand on a part twice whose worker died after it
+        if left.pop(done.name, None) is not None:  # Ray may hand on a task twice whose worker died after it
             yield done
     for task in left.values():
         yield _row_by_row(work, task, pool, limits)
 
 
 def _pooled(work: TableTask, rows: list[dict[str, str]], pool: Pool, limits: Timeouts) -> ray.data.Dataset:
-    """The parts through a pool of actors, lazily: one row for each that is done."""
+    """The tasks through a pool of actors, lazily: one row for each that is done."""
     return ray.data.from_items(rows, override_num_blocks=len(rows)).map_batches(
         _Worker,
         fn_constructor_args=(work, limits),
@@ -316,7 +316,7 @@ def _pooled(work: TableTask, rows: list[dict[str, str]], pool: Pool, limits: Tim
 
 
 def _row_by_row(work: TableTask, task: Task, pool: Pool, limits: Timeouts) -> TaskResult:
-    """A part of which workers died: each row alone, then all that can be done. Raises what a worker raises,
+    """A task of which workers died: each row alone, then all that can be done. Raises what a worker raises,
     and WorkerDied."""
     worker = ray.remote(_Worker).options(num_cpus=pool.cpus, num_gpus=pool.gpus or None, max_restarts=0)
     lost: dict[str, FailedRow] = {}
@@ -338,7 +338,7 @@ def _row_by_row(work: TableTask, task: Task, pool: Pool, limits: Timeouts) -> Ta
             for name, count in tried.counts.items():
                 asked.setdefault(name, StageCounters()).calls.add(count.calls)
         done: TaskResult = ray.get(actor.do.remote(replace(task, failed=lost)))
-        for name, count in done.counts.items():  # what the trials asked is remembered now, and was asked
+        for name, count in done.counts.items():  # what the trials computed is cached now, and was computed
             count.calls.add(asked.get(name, StageCounters()).calls)
         return done
     except RayTaskError as e:
@@ -354,7 +354,7 @@ def _row_by_row(work: TableTask, task: Task, pool: Pool, limits: Timeouts) -> Ta
 
 
 def _tried(actor: Any, task: Task, limits: Timeouts) -> TaskResult | Fault:
-    """What a row alone comes to; or why it cannot be done: its worker died of it, or it takes too long."""
+    """The result of one row alone, or why it failed: its worker died of it, or it takes too long."""
     start = time.monotonic()
     late = Fault(
         "worker", "timeout", f"expected at most {limits.row_timeout_s:g} s, it took more", transient=False

@@ -1,6 +1,6 @@
-"""Dead letters: rows that could not be done, why, and whether they are more than a run may lose.
+"""Dead letters: failed rows, why they failed, and whether they are more than a run may lose.
 
-Rows in are always rows done, dead letters, and rows still to do, whose trouble was of the moment. Knows the
+Rows in are always rows done, dead letters, and pending rows, whose trouble was transient. Knows the
 pipeline and what it stored; runs nothing.
 """
 
@@ -20,19 +20,19 @@ from raypipe.pipeline.driver import Pipeline
 from raypipe.pipeline.tasks import answer_key
 
 RowKind = Literal["lines", "sources", "questions"]
-SHOWN = 3  # letters that an error names
+SHOWN = 3  # rows that an error names
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """One row that could not be done."""
+    """One failed row."""
 
     kind: RowKind
     id: str  # source or question; file:line, for a line
     step: str
     reason: str
     detail: str
-    transient: bool  # True: still to do, it is tried again by the next run
+    transient: bool  # True: pending, the next run tries it again
     attempts: int  # over all runs
 
 
@@ -43,7 +43,7 @@ class RowCounts:
     kind: RowKind
     rows: int
     done: int
-    failed: int  # given up: only --retry-faults tries them again
+    failed: int  # for good: only --retry-faults tries them again
     pending: int  # the next run tries them
 
     @property
@@ -53,14 +53,14 @@ class RowCounts:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetters:
-    """What some questions, the sources that they may search and the lines that were read have come to."""
+    """Failed rows among some questions, their sources and the lines that were read, and their counts."""
 
     rows: tuple[DeadLetter, ...]  # by kind, step, reason and id
     counts: tuple[RowCounts, ...]
 
 
 def check(budget: Budget, losses: DeadLetters) -> None:
-    """Raises FaultBudgetExceeded, with numbers and the first letters, for more lost rows than are allowed."""
+    """Raises FaultBudgetExceeded, with numbers and the first rows, where more failed than are allowed."""
     for t in losses.counts:
         if t.undone > (allowed := budget.allowed(t.rows)):
             some = [x for x in losses.rows if x.kind == t.kind][:SHOWN]
@@ -68,7 +68,7 @@ def check(budget: Budget, losses: DeadLetters) -> None:
             raise FaultBudgetExceeded(
                 f"{t.undone} of {t.rows} {t.kind} failed, {allowed} may fail (faults.share "
                 f"{budget.share:g}, faults.rows {budget.rows} of the cluster file). All others are done and "
-                f"stored. `raypipe faults DIR` lists them; --retry-faults tries dead ones again{shown}"
+                f"stored. `raypipe faults DIR` lists them; --retry-faults tries them again{shown}"
             )
 
 
@@ -113,7 +113,7 @@ def _tally(
 
 
 def retry(pipeline: Pipeline, questions: Iterable[Question]) -> int:
-    """Forgets why sources and questions were given up, so that the next run tries them again; how many."""
+    """Deletes the faults of sources and questions, so that the next run tries them again; how many."""
     store, wanted = pipeline.store, [*_tables(pipeline), *_keys(pipeline, questions)]
     with store.lease("driver", f"retry {pipeline.recipe.name}"):
         rows = store.dataset("faults").to_table(["digest"])["digest"]

@@ -62,7 +62,7 @@ SOURCES_AT_ONCE = 4096  # whose chunks are counted in one look: some 10 MB
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """What an eval came to."""
+    """The result of an eval."""
 
     report: EvalReport
     folder: RunFolder
@@ -73,7 +73,7 @@ class Evaluation:
 
 @dataclass(frozen=True, slots=True)
 class StoredQuestions:
-    """Stored questions, in order: read a batch at a time, as often as they are gone through."""
+    """Stored questions, in order: read a batch at a time, on every iteration."""
 
     store: Store
     ids: tuple[str, ...]
@@ -112,7 +112,7 @@ def evaluate(
     """Runs what is missing, scores every question, and writes the report. Without `data`: all that is stored.
 
     `judge` is who decides what the rule leaves open, and the kit that asks it; `fresh` asks every language
-    model again; `again` tries what was given up; `refresh` works out again what rests on replies of a graph
+    model again; `again` tries failed rows again; `refresh` recomputes what rests on replies of a graph
     that no longer hold. `show` gets the plan before anything runs. The manifest is
     written last.
 
@@ -211,7 +211,7 @@ def _judge(
     texts: Mapping[str, str],
     fresh: bool,
 ) -> tuple[Mapping[str, str], JudgeLine]:
-    """The judge's replies by question id, remembered like any others, and what they took."""
+    """The judge's replies by question id, cached like any others, and what they cost."""
     store, tally = pipeline.store, CallCounts()
     known = {n: v for n, v in memo_versions(store).items() if not (fresh and n.startswith("replies-"))}
     generate = cached(kit, StoreMemo(store.uri, known), tally).generator(judge.model)
@@ -266,7 +266,7 @@ def _corpus(pipeline: Pipeline, answers: Collected) -> dict[str, Any]:
 
 
 def _faults(pipeline: Pipeline, answers: Collected, read: IngestSummary | None) -> tuple[FaultCount, ...]:
-    """Everything that could not be done, by step and reason: lines of the files read, sources, questions."""
+    """Everything that failed, by step and reason: lines of the files read, sources, questions."""
     rows = pipeline.failed_sources(None if answers.everything else answers.sources)
     if read is not None:
         rows += pipeline.store.rows("faults", "digest", [read.fingerprint]).to_pylist()
@@ -289,7 +289,7 @@ def _steps(pipeline: Pipeline, planned: Mapping[str, int | None], done: RunCount
 def _line(
     name: str, works: bool, planned: int | None, count: StageCounters, earlier: StageCounters
 ) -> StepLine:
-    """`works`: the stage asks no model; what it did is its rows. What earlier attempts asked stood in their
+    """`works`: the stage calls no model; its work is its rows. What earlier attempts computed was in their
     own plans, and is added to this one's."""
 
     def asked(c: StageCounters) -> int:

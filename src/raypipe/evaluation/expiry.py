@@ -1,9 +1,9 @@
-"""Answers that rest on replies of a knowledge graph that no longer hold: they are to do again.
+"""Expired answers: those that rest on replies of a knowledge graph that no longer hold.
 
-Replies of a domain with a refresh period hold for that period (`GraphRef.refresh`). A stored answer is old
-if its calls, asked now, would need a reply that the memo no longer takes for new. What holds still is
-remembered, so working such an answer out again asks the graph for what is too old, and a model only where
-that changed its prompt. Knows recipes, stored answers and the memo; sends no request.
+Replies of a domain with a refresh period hold for that period (`GraphRef.refresh`). A stored answer has
+expired if its calls, made now, would need a reply that is not cached for the present period. What still holds
+is cached, so answering again queries the graph only for expired replies, and a model only where that changed
+its prompt. Knows recipes, stored answers and the memo; sends no request.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def expired_answers(
 
 
 def forget(pipeline: Pipeline, old: Iterable[str]) -> None:
-    """Makes answers to do, by their keys."""
+    """Deletes answers by their keys, so that they are missing."""
     pipeline.store.forget("answers", "key", list(old))
 
 
@@ -52,7 +52,7 @@ async def _old(
     answered: Sequence[Question],
     clock: Callable[[], float],
 ) -> set[str]:
-    """Ids of the answers whose calls, followed with what is remembered alone, come to a reply that is not."""
+    """Ids of the answers whose calls, followed with what is cached alone, need a reply that is not."""
     here = pipeline.worker.kit(None)
     memo = StoreMemo(pipeline.store.uri, memo_versions(pipeline.store))
     kit = cached(CacheOnlyKit(here), memo, CallCounts(), clock=clock)

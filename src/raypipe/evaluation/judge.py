@@ -1,4 +1,4 @@
-"""The judge: whether a prediction that a rule cannot decide says the same as the truth, asked of a model.
+"""The judge: a model that decides whether a prediction agrees with the truth where no rule can.
 
 Knows the rules' prompts and what a rule leaves open; knows neither how a verdict is counted (`metrics.crag`)
 nor where replies are kept. Truths are asked in turn until one is met, as CRAG's evaluator does.
@@ -27,7 +27,7 @@ MAX_TOKENS = 256  # of a judgement: a score and one sentence
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """Who judges, and how it is asked."""
+    """The model that judges, and its prompt."""
 
     model: Model
     prompt: Prompt
@@ -39,9 +39,9 @@ class JudgeResult:
     """What a judge said about predictions."""
 
     replies: dict[str, str] = field(default_factory=dict)  # question id -> the reply that decides
-    pairs: int = 0  # predictions that it was asked about
+    pairs: int = 0  # predictions that it judged
     unreadable: int = 0  # of these, how many got no judgement that can be read, and none that says right
-    no_reply: int = 0  # of these, how many could not be asked, and were not found right by another truth
+    no_reply: int = 0  # of these, how many got no reply, and were not found right by another truth
     faults: Counter[str] = field(default_factory=Counter)  # reason -> calls without a reply
 
 

@@ -2,7 +2,7 @@
 
 Workers read the memo tables as they were when the run began, keep what they ask themselves in memory, and
 write it at once to a file of its own that is named by its content; the driver folds such files into the
-tables. A value that gets lost is asked again, one that is there twice is read once: no transaction is needed.
+tables. A lost value is computed again, one that is there twice is read once: no transaction is needed.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from raypipe.store.database import Store, forget, missing, rows
 from raypipe.store.layout import MEMO
 from raypipe.store.tables import REPLIES, SCORES, checked, embeddings_schema, kind_of
 
-# Of keys and values that a process asked itself and keeps in memory: 10,000 vectors of 768 numbers, those of
-# five questions with fifty real pages each. A text that comes back later than that is asked again.
+# Of keys and values that a process computed and keeps in memory: 10,000 vectors of 768 numbers, those of
+# five questions with fifty real pages each. A text that comes back later than that is computed again.
 FRESH_BYTES = 32 << 20
 # Of values per commit of a fold. A driver over 7,176 sources peaks 97 MB above one over 704 with 16 MiB, 79
 # with 8 and 40 with 4; each commit reads the keys that no index has yet, so fewer are faster.
@@ -123,7 +123,7 @@ class MergeSummary:
 
     files: int  # folded and removed
     values: int  # that are in a table now and were in none before
-    damaged: int  # files that were not what their name says; their values will be asked again
+    damaged: int  # files that were not what their name says; their values will be computed again
 
 
 def merge_memo(store: Store, fresh: bool = False) -> MergeSummary:

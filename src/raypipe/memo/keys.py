@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from raypipe.core.digests import model_identity, stable
+from raypipe.core.kg import domain_of
 from raypipe.core.llm import Chat, Sampling
 from raypipe.core.protocols import Model, Role
 from raypipe.core.records import digest
@@ -43,13 +44,26 @@ def graph_reply_key(
     version: str, path: str, body: Mapping[str, Any], period: float | None, now: float
 ) -> str:
     """The key of a server's reply, by the graph's version and the request. With a refresh period (seconds),
-    it names the one in which `now` lies.
+    it names the one in which `now` lies, and the domain, so that changes can be counted by it.
 
-    >>> graph_reply_key("v1", "movie/get", {}, 60.0, 130.0).partition("@")[2]
-    '60.0*2'
+    >>> graph_reply_key("v1", "/movie/get", {}, 60.0, 130.0).partition("@")[2]
+    '60.0*2*movie'
     """
     key = digest(version, path, json.dumps(dict(body), sort_keys=True), "")
-    return key if period is None else f"{key}@{period!r}*{int(now // period)}"
+    return key if period is None else f"{key}@{period!r}*{int(now // period)}*{domain_of(path)}"
+
+
+def period_of(key: str) -> tuple[str, str, float, int] | None:
+    """Request, domain, refresh period (seconds) and its number; None for a key without a period.
+
+    >>> period_of("abc@60.0*2*movie"), period_of("abc")
+    (('abc', 'movie', 60.0, 2), None)
+    """
+    request, _, rest = key.partition("@")
+    if not rest:
+        return None
+    period, number, *domain = rest.split("*")
+    return request, domain[0] if domain else "", float(period), int(number)
 
 
 def expired(key: str, now: float) -> bool:
@@ -60,5 +74,5 @@ def expired(key: str, now: float) -> bool:
     >>> expired(graph_reply_key("v1", "", {}, 60.0, 130.0), 130.0)
     False
     """
-    period, _, number = key.partition("@")[2].partition("*")
-    return bool(period) and (int(number) + 1) * float(period) <= now
+    found = period_of(key)
+    return found is not None and (found[3] + 1) * found[2] <= now

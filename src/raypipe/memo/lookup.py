@@ -69,7 +69,7 @@ class MemoRequest:
 
 
 class RecordingMemo:
-    """A memo that notes what it is asked for, and keeps nothing (`memo.Memo`)."""
+    """A memo that records the requests it gets, and keeps nothing (`memo.Memo`)."""
 
     def __init__(self, memo: Memo) -> None:
         self._memo = memo
@@ -97,7 +97,7 @@ class NoReply(NotCached):
 
 
 class CacheOnlyKit(ForwardingKit[Kit]):
-    """A kit without models (`protocols.Kit`): whatever the memo does not know is not asked, and raises."""
+    """A kit without models (`protocols.Kit`): a request that is not cached raises."""
 
     def embedder(self, model: Model) -> Embed:
         async def embed(texts: Sequence[str], role: Role) -> np.ndarray:
@@ -120,7 +120,7 @@ class CacheOnlyKit(ForwardingKit[Kit]):
         return generate
 
     def graph(self, ref: GraphRef) -> Graph:
-        """Reads tables, which costs no request. A server is not asked."""
+        """Reads tables, which costs no request. No request goes to a server."""
 
         def silent(request: Request) -> Request:
             async def ask(path: str, body: Mapping[str, Any]) -> Any:

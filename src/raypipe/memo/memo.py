@@ -193,7 +193,7 @@ class MemoryMemo:
 
 
 Asking: TypeAlias = SingleFlight[tuple[str, str], Any]
-"""What is being asked: (memo table, key) -> its value."""
+"""Requests in flight: (memo table, key) -> its value."""
 
 
 def cached(
@@ -329,8 +329,8 @@ class _Remembering(ForwardingKit[Kit]):
         """Values of distinct keys, and how many of them were not cached. `ask` gets their positions."""
         values, known = table.empty(len(keys)), np.zeros(len(keys), bool)
         if self._memo is not None:
-            known, remembered = await self._memo.get_many(table, keys)
-            values[known] = remembered
+            known, kept = await self._memo.get_many(table, keys)
+            values[known] = kept
         unknown = np.flatnonzero(~known)
         if len(unknown):
             asked = await ask(unknown.tolist())

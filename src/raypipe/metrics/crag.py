@@ -269,9 +269,9 @@ def mark(rows: Sequence[Prediction], rule: Rule) -> Marks:
 def pair(
     questions: Iterable[Question], golds: Mapping[str, Gold], judged: Mapping[str, str]
 ) -> tuple[list[Prediction], list[str]]:
-    """Answered questions with their truths (by question id) and judge replies (by question id), in
-    order, and the ids of the questions that have no truth and so cannot be scored.
+    """Joins answered questions with their truths and judge replies, both by question id.
 
+    Returns the predictions in order, and the ids of the questions without a truth, which cannot be scored.
     A question that ended in a fault has no prediction: it is unscored, not wrong and not missing.
     """
     rows: list[Prediction] = []

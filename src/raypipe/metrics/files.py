@@ -13,12 +13,12 @@ from raypipe.metrics.textfile import TextLine, lines
 
 
 def score_crag_file(path: Path, rule: crag.Rule) -> dict[str, Any]:
-    """The score of a `.jsonl[.gz]` file of predictions: the fields of CragScore, the score's interval
-    and bounds, the constant controls, and what was normalised on the way in (what -> how often).
+    """Scores a `.jsonl[.gz]` file of predictions.
 
-    A line holds `query, answer, alternatives?, prediction, judge_response?`; other fields are ignored. A
-    prediction of null says that the question could not be done. Numbers stand for their text. Raises
-    DataError.
+    Returns the fields of CragScore, the score's interval and bounds, the constant controls, and what was
+    normalized on reading (what -> how often). A line holds `query, answer, alternatives?, prediction,
+    judge_response?`; other fields are ignored. A prediction of null is a question that failed. Numbers stand
+    for their text. Raises DataError.
     """
     rows, normalized = read_predictions(path)
     marks = crag.mark(rows, rule)

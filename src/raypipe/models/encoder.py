@@ -56,8 +56,10 @@ def by_length(lengths: Sequence[int], budget: int) -> list[list[int]]:
 
 
 def check(model: Model, net: Any, tokenizer: Any) -> None:
-    """Raises ConfError if weights are missing, which a library would fill with random numbers, if the entry
-    says another dim or more tokens than the model has, or if a reranker has not exactly one output."""
+    """Raises ConfError for a model that does not fit its entry.
+
+    Weights are missing, which a library would fill with random numbers; the entry says another dim or more
+    tokens than the model has; or a reranker has not exactly one output."""
     # A file may have the encoder's names with or without its prefix, and the norms' older names.
     prefix = f"{net.base_model_prefix}."
     older = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}

@@ -203,8 +203,9 @@ def start_actor(
     group: Group | None = None,
     longest_pause_s: float = LONGEST_PAUSE_S,
 ) -> Client:
-    """The engine of that name, in its reserved bundle if there is one; started if it does not run, without
-    waiting: `Client.ready` waits. `longest_pause_s`: before a restart, whatever died before."""
+    """The engine of that name, started if it does not run, without waiting (`Client.ready` waits).
+
+    It takes its reserved bundle, if any. `longest_pause_s`: before a restart, whatever died before."""
     where = PlacementGroupSchedulingStrategy(group[0], group[1]) if group else "DEFAULT"
     actor = ray.remote(EngineActor).options(
         name=name,

@@ -230,15 +230,14 @@ class LocalKit:
         return self._facts[ref.where]
 
     def _open_graph(self, ref: GraphRef) -> Graph:
-        from raypipe.kg import adapter as known
-        from raypipe.kg import client
+        from raypipe.kg import client, graph_adapter
 
-        known.require_location(ref)
+        graph_adapter.require_location(ref)
         if ref.kind == "folder":
-            return known.open_tables(ref, self.embedder, self._clock)
+            return graph_adapter.open_tables(ref, self.embedder, self._clock)
         connection = client.ServerConnection(ref.where)
         self._closing.append(connection.close)
-        return known.open_server(ref, connection.ask, self.embedder, self._clock)
+        return graph_adapter.open_server(ref, connection.ask, self.embedder, self._clock)
 
     def truncated(self) -> dict[str, int]:
         """Inputs so far that were longer than their model's max_tokens, by model name."""

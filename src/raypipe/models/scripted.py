@@ -54,8 +54,9 @@ def echo(chat: Chat, sampling: Sampling, adapter: str | None) -> str:
 
 
 def _sentence(lines: Sequence[str], grammar: Grammar) -> str | None:
-    """Of the lines that the grammar allows, the one after the line that is most like the question, which is
-    the last line but one of such prompts; None if it allows none."""
+    """The line that the grammar allows after the line most like the question; None if it allows none.
+
+    The question is the last line but one of such prompts."""
     asked = _words(lines[-1]) if lines else set()
     order = sorted(range(1, len(lines)), key=lambda i: (-len(_words(lines[i - 1]) & asked), i))
     for i in order:

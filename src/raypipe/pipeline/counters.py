@@ -1,6 +1,6 @@
 """Counters of a run, accumulated across restarts.
 
-Each part's counts stand in its completion record. Those go when a table is committed; what they came to is
+Each task's counts are in its completion record. Those go when a table is committed; what they came to is
 then kept in one small file of the store until a report has said it. Knows counts; knows no table and no step.
 """
 
@@ -21,7 +21,7 @@ Counts: TypeAlias = dict[str, StageCounters]
 
 @dataclass(slots=True)
 class TableCounters:
-    """What the parts of one run over one table came to."""
+    """Counters of the tasks of one run over one table."""
 
     tasks: int = 0
     counts: Counts = field(default_factory=dict)
@@ -34,7 +34,7 @@ class TableCounters:
 
 @dataclass(slots=True)
 class RunCounters:
-    """What was done: by this attempt, and by those before it that came to no report."""
+    """Counters of a run: this attempt's, and those of earlier attempts that no report contains."""
 
     tables: dict[str, TableCounters] = field(
         default_factory=dict
@@ -50,7 +50,7 @@ class RunCounters:
 
     @classmethod
     def load(cls, store: Store, what: str) -> RunCounters:
-        """What attempts at some work did that came to no report. `what` names the work: a digest."""
+        """Counters of attempts that no report contains. `what` names the work: a digest."""
         done = cls(store=store, name=f"{ATTEMPTS}/{what}.json")
         for run, tree in json.loads(store.files.read(done.name) or b"{}").items():
             counts = {name: StageCounters.of(c) for name, c in tree["counts"].items()}
@@ -72,7 +72,7 @@ class RunCounters:
         return self.earlier.tasks
 
     def add(self, run: str, counts: Mapping[str, StageCounters], earlier: bool = False) -> None:
-        """Counts one part, which was done now or by an earlier attempt."""
+        """Counts one task, which ran now or in an earlier attempt."""
         self.tables.setdefault(run, TableCounters()).add(counts)
         if earlier:
             self.earlier.add(counts)

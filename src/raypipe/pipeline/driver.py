@@ -1,7 +1,7 @@
 """A data set through a recipe over a store: index the corpus, answer the questions; what is missing, no more.
 
-Works out which rows each table lacks, cuts them into parts, hands the parts to a runner, and commits. The
-runner decides where parts are done: Ray Data pools (`cluster.pools`) or this process (`inline`). One driver
+Works out which rows each table lacks, cuts them into tasks, hands these to a runner, and commits. The
+runner decides where tasks run: Ray Data pools (`cluster.pools`) or this process (`inline`). One driver
 at a time; a killed driver's parts are kept and its run is resumed.
 """
 
@@ -62,11 +62,11 @@ T = TypeVar("T")
 ANSWERS_AT_ONCE = 100  # read in one look: some 40 kB each with fifty citations and twenty hits
 
 Runner: TypeAlias = Callable[[Verb, TableTask, Sequence[Task]], Iterator[TaskResult]]
-"""Does parts somewhere and yields what each became, in any order. The verb says which pool it is for."""
+"""Runs tasks somewhere and yields the results, in any order. The verb says which pool it is for."""
 
 
 def inline(verb: Verb, work: TableTask, tasks: Sequence[Task]) -> Iterator[TaskResult]:
-    """One part after the other in this process."""
+    """One task after the other in this process."""
     do = work.open()
     with asyncio.Runner() as loop:
         for task in tasks:
@@ -180,7 +180,7 @@ class Pipeline:
         build = self.answers_build(keys, snapshot, fresh)
         with self.store.lease("driver", f"answer {self.recipe.name}"):
             if fresh:
-                end(self.store, build.work_id)  # what a killed run left was not asked again
+                end(self.store, build.work_id)  # what a killed run left came from cached replies
                 self.store.forget("answers", "key", list(keys))
                 self.store.forget("faults", "digest", list(keys))
             self.build(build, done, fresh)
@@ -191,7 +191,7 @@ class Pipeline:
         return f"answers-{digest(self.recipe.digest(), snapshot)}"
 
     def unanswered(self, questions: Iterable[Question], snapshot: str) -> list[str]:
-        """Ids of the questions that have no answer from this evidence and were not found impossible to do."""
+        """Ids of the questions that have no answer from this evidence and did not fail for good."""
         return self.unanswered_of(self._keys(questions, snapshot))
 
     def _keys(self, questions: Iterable[Question], snapshot: str) -> dict[str, str]:
@@ -206,7 +206,7 @@ class Pipeline:
         return [keys[k] for k in left if keys[k] not in lost]
 
     def answers(self, questions: Iterable[Question]) -> Iterator[Question]:
-        """The stored answers of these questions, in order, read a batch at a time. One that could not be done
+        """The stored answers of these questions, in order, read a batch at a time. One that failed
         has the outcome fault, one that was not reached yet has none; what stopped it then, if anything did,
         is its fault."""
         snapshot, recipe = self.snapshot(), self.recipe.digest()
@@ -240,7 +240,7 @@ class Pipeline:
         return vectors_table(self.recipe, model)
 
     def snapshot(self) -> str:
-        """Names all that the store can search: what a question without citations is asked of."""
+        """Names all that the store can search: the corpus of a question without citations."""
         ids = self.store.dataset("sources").to_table(columns=["id"])["id"].to_pylist()
         return digest(*sorted(ids))
 
@@ -315,20 +315,20 @@ class Pipeline:
         )  # fmt: skip
 
     def missing(self, table: str, ids: list[str]) -> list[str]:
-        """The ids that a table lacks and that were not found impossible to do."""
+        """The ids that a table lacks and that did not fail for good."""
         lost = self.failed(table)
         left = self.store.missing(table, "source", ids) if self.store.has(table) else ids
         return [s for s in left if s not in lost]
 
     def failed(self, table: str) -> set[str]:
-        """The sources that were found impossible to do for a table of the corpus half."""
+        """The sources that failed for good for a table of the corpus half."""
         return self._failed(lambda row: row["digest"] == table)
 
     def _failed(self, chosen: Callable[[Mapping[str, str]], bool]) -> set[str]:
         return {r["id"] for r in self._faults() if chosen(r)}
 
     def _faults(self) -> list[dict[str, str]]:
-        """Rows that were found impossible to do; a transient fault is none: its row is to do."""
+        """Rows that failed for good; a row with a transient fault is pending."""
         rows: list[dict[str, str]] = self.store.dataset("faults").to_table(filter="NOT transient").to_pylist()
         return rows
 

@@ -31,12 +31,12 @@ READER = "2"  # raised when the readers make other rows of the same bytes
 
 @dataclass(frozen=True, slots=True)
 class IngestSummary:
-    """What reading some files came to. Kept in the store, so that the same bytes are read once."""
+    """Counts of one read of files, kept in the store so that the same bytes are read once."""
 
     fingerprint: str  # of the files; the digest of their faults
     questions: tuple[str, ...]  # ids, in file order
     counts: dict[str, int]  # readers.ReadCounts
-    reasons: dict[str, int]  # why lines and pages were left out -> how many
+    reasons: dict[str, int]  # why lines and pages were skipped -> how many
     again: bool = False  # True: the same bytes had been read before
 
 

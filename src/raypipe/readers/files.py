@@ -38,8 +38,9 @@ class Input:
 def find(
     paths: Iterable[str | Path], wanted: Callable[[str], bool], counts: ReadCounts | None = None
 ) -> list[Input]:
-    """The inputs that these paths name, each once: a file, any part of a split file, or a folder, of which
-    the readable files whose name is `wanted` are taken in name order (subfolders are not entered)."""
+    """The inputs that these paths name, each once: a file, any part of a split file, or a folder.
+
+    Of a folder, the readable files whose name is `wanted` are taken in name order, without subfolders."""
     inputs: dict[str, Input] = {}
     for path in map(Path, paths):
         if path.is_dir():
@@ -205,8 +206,9 @@ def _packing(head: bytes) -> str | None:
 
 
 def _checked(chunks: Iterator[bytes], source: Input) -> Iterator[bytes]:
-    """The same chunks, the first of them at least one tar header long where there is so much; it must not
-    contradict the name."""
+    """The same chunks, of which the first must not contradict the name.
+
+    It is at least one tar header long if there are as many bytes."""
     head = b""
     for chunk in chunks:
         head += chunk

@@ -21,7 +21,7 @@ from raypipe.core.errors import ConfError, DataError
 from raypipe.core.kg import FactsRef, Level
 from raypipe.core.llm import Grammar, JsonSchema
 from raypipe.core.protocols import GraphRef, Model
-from raypipe.kg.adapter import tables_version
+from raypipe.kg.graph_adapter import tables_version
 from raypipe.kg.language.example_bank import ExampleBank
 from raypipe.kg.link import LEVELS
 from raypipe.kg.public_data import facts_version

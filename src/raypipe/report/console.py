@@ -55,7 +55,7 @@ def print_report(console: Console, report: Mapping[str, Any], folder: RunFolder)
         console.print(Text(str(path)), soft_wrap=True)
 
 
-def print_losses(console: Console, found: Mapping[str, Any]) -> None:
+def print_dead_letters(console: Console, found: Mapping[str, Any]) -> None:
     """Counts of the rows of a run, and each failed row (`evaluation.dead_letters.DeadLetters`)."""
     table = grid("rows", "total", "done", "failed", "pending")
     for t in found["rows"]:
@@ -70,8 +70,8 @@ def print_losses(console: Console, found: Mapping[str, Any]) -> None:
 
 def resumed(report: Mapping[str, Any]) -> str:
     """What earlier attempts of the run computed."""
-    asked = ", ".join(f"{s['step']} {s['resumed']}" for s in report["steps"] if s["resumed"])
-    return f"resumed: earlier attempts finished {report['resumed']} tasks; they computed: {asked}"
+    computed = ", ".join(f"{s['step']} {s['resumed']}" for s in report["steps"] if s["resumed"])
+    return f"resumed: earlier attempts finished {report['resumed']} tasks; they computed: {computed}"
 
 
 def _costs(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -155,7 +155,7 @@ def _scores(console: Console, found: Mapping[str, Any]) -> None:
     if found["n_unscored"] and found["bounds"]:
         low, high = found["bounds"]
         rest = f"whatever a judge says, the score over all {found['total']} is"
-        console.print(Text("Unscored questions need a judge (--judge MODEL) or could not be done:"))
+        console.print(Text("Unscored questions need a judge (--judge MODEL) or failed:"))
         console.print(Text(f"{rest} between {signed(low)} and {signed(high)}."))
 
 

@@ -1,4 +1,4 @@
-"""The report as one HTML file that asks nothing of the network. Knows what the report's JSON holds.
+"""The report as one HTML file that loads nothing from the network. Knows what the report's JSON holds.
 
 Everything that came from data (questions, answers, urls, names) goes through Jinja's escaping; the page's own
 policy forbids scripts and requests, should anything slip through.
@@ -53,7 +53,7 @@ class ShownQuestion:
 
     id: str
     query: str
-    answer: str | None  # None: it could not be done
+    answer: str | None  # None: it failed
     origin: str  # name of the reply that the answer came from
     hits: int  # passages that were found
     passages: tuple[ReportPassage, ...]  # the best HITS_SHOWN of them
@@ -94,7 +94,7 @@ def render(report: Mapping[str, Any], results: Sequence[QuestionResult]) -> str:
 
 
 def told_apart(slices: Sequence[Mapping[str, Any]]) -> tuple[list[Mapping[str, Any]], dict[str, int]]:
-    """The slices to show, and label -> its values for each label left out. A label with one value says what
+    """The slices to show, and label -> its values for each omitted label. A label with one value says what
     all questions together say, one with very many drowns the others."""
     sizes = Counter(s["label"] for s in slices)
     shown = {label for label, values in sizes.items() if 1 < values <= MOST}

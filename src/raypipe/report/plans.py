@@ -97,7 +97,7 @@ STATES = {
 }
 
 
-def print_story(console: Console, story: Mapping[str, Any]) -> None:
+def print_explanation(console: Console, story: Mapping[str, Any]) -> None:
     """One row of a run (`explain.Explanation`)."""
     console.print(Text(f"{story['question']}: {STATES[story['state']]}", "bold"))
     if story["outcome"]:

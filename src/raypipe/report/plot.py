@@ -48,7 +48,7 @@ class StepBar:
 
 
 def segments(score: Mapping[str, Any]) -> list[Segment]:
-    """The stacked bar over all questions, empty classes left out; no segment where there is no question."""
+    """The stacked bar over all questions, empty classes omitted; no segment where there is no question."""
     exact = score["n_correct_exact"]
     counts = (
         exact,

@@ -1,6 +1,6 @@
 """Progress with time to go, for work that takes minutes. Knows counts and a clock, not the work.
 
-On a terminal a bar; elsewhere (a log, a job's driver) a plain line every ten seconds; silent where asked.
+On a terminal a bar; elsewhere (a log, a job's driver) a plain line every ten seconds; nothing if silent.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ class ProgressTask:
     unit: str  # pages, chunks, questions
     total: int | None  # units in all; None: not known
     started: float  # on the progress's clock, seconds
-    report: Callable[[ProgressTask, int], None] = field(repr=False)  # told of every advance
+    report: Callable[[ProgressTask, int], None] = field(repr=False)  # called on every advance
     over: Callable[[ProgressTask, bool], None] = field(
         repr=False
-    )  # told of the end, and whether all went well
+    )  # called at the end, with whether all went well
     now: Callable[[], float] = field(repr=False)  # the progress's clock
     done: int = 0
     tokens: int = 0  # that language models wrote meanwhile

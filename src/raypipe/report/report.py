@@ -26,28 +26,28 @@ class StepLine:
 
     step: str  # its name in the recipe
     rows: int  # that reached it, let in or not
-    planned: int | None  # most calls by the plan, never fewer than asked; None: it could not say
+    planned: int | None  # most calls by the plan, never fewer than computed; None: it could not say
     computed: int  # model or graph calls made; for parse and split: sources that were worked on
     cached: int  # calls answered from the memo
     skipped: int  # rows that its gate, or an earlier fault, kept out
     faults: int  # rows it could not do
     seconds: float  # wall time inside the step, summed over its actors
-    prompt_tokens: int = 0  # of the chats that were asked; remembered ones cost none
+    prompt_tokens: int = 0  # of the chats that were computed; cached ones cost none
     cached_tokens: int = 0  # of these, found in the engine's prefix cache
     generated_tokens: int = 0  # of the replies
-    resumed: int = 0  # of what was asked: by attempts before this one, which were stopped
+    resumed: int = 0  # of what was computed: by earlier attempts, which were stopped
 
 
 @dataclass(frozen=True, slots=True)
 class JudgeLine:
-    """What the judge of a run was asked and said."""
+    """The judge of a run: its calls and their outcome."""
 
     model: str  # its name in models.yaml
     pairs: int  # predictions with a truth that the rule leaves to a judge
     computed: int  # calls made
     cached: int  # calls answered from the memo
     unreadable: int  # predictions whose verdict is hallucination because no reply was a judgement
-    no_reply: int  # predictions that stay unscored because the judge could not be asked
+    no_reply: int  # predictions that stay unscored because the judge gave no reply
     faults: Mapping[str, int]  # reason -> calls without a reply
     prompt_tokens: int
     cached_tokens: int
@@ -65,11 +65,11 @@ class AnswerCut:
 
 @dataclass(frozen=True, slots=True)
 class FaultCount:
-    """Rows that could not be done, by cause."""
+    """Failed rows, by cause."""
 
     step: str
     reason: str
-    transient: bool  # True: will be asked again
+    transient: bool  # True: pending, tried again by the next run
     rows: int
 
 
@@ -96,7 +96,7 @@ class EvalReport:
     resumed: int = 0  # parts that attempts before this one did, which were stopped; the steps count them
     judge: JudgeLine | None = None  # None: there was no judge
     answer_cut: AnswerCut | None = None  # None: answers are as long as they are
-    prompt_injection: PromptInjection | None = None  # orders in pages; None: no language model was asked
+    prompt_injection: PromptInjection | None = None  # orders in pages; None: the recipe has no language model
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +188,7 @@ def urls(question: Question) -> dict[str, str]:
 
 
 def prediction(question: Question) -> dict[str, Any]:
-    """The line of one question in predictions.jsonl. A question that could not be done has no prediction."""
+    """The line of one question in predictions.jsonl. A failed question has no prediction."""
     done = question.outcome not in ("", FAULT)
     url = urls(question)
     return {

@@ -32,9 +32,9 @@ class GivenAnswer:
     """What a question was answered."""
 
     answer: str
-    outcome: str  # fault where the question could not be done
+    outcome: str  # fault where the question failed
     origin: str
-    path: str  # what the step at which the paths part had come to, for people
+    path: str  # result of the step at which the paths part, for people
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ def changes(store: Store, before: Manifest, after: Manifest) -> Changes:
 
 
 def _answers(store: Store, keys: Sequence[AnswerKey]) -> dict[str, Question]:
-    """Question id -> its stored answer. One that could not be done has the outcome fault."""
+    """Question id -> its stored answer. A failed one has the outcome fault."""
     rows = store.rows("answers", "key", [k.key for k in keys])
     found = dict(zip(rows["key"].to_pylist(), arrow.question.records(rows), strict=True))
     return {k.question: found.get(k.key, Question(k.question, "", outcome="fault")) for k in keys}
@@ -111,7 +111,7 @@ def _answers(store: Store, keys: Sequence[AnswerKey]) -> dict[str, Question]:
 def _parting(
     a: Question, b: Question, old: AnswerKey, new: AnswerKey, stages: Sequence[StageRecord]
 ) -> StageRecord | str:
-    """The first question stage that came to something else; "row" if the row is another; "" if none did."""
+    """The first question stage with another result; "row" if the row is another; "" for none."""
     if old.row != new.row:
         return "row"
     question = [s for s in stages if s.half == "question"]
@@ -142,7 +142,7 @@ def _made(q: Question, stage: StageRecord, orders: bool) -> dict[str, Any]:
 
 
 def _path(q: Question, stage: StageRecord | str) -> str:
-    """What the stage had come to, in a line."""
+    """The result of the stage, in a line."""
     if isinstance(stage, str):
         return ""
     parts = []

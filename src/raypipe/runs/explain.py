@@ -1,7 +1,7 @@
-"""The story of one row of a finished run: its key part by part, what matched, what was asked and why.
+"""Explains one row of a finished run: its key part by part, what matched, what was computed and why.
 
 The row is taken through the question half once more, stage by stage, with what the memo holds in the place of
-models: so every request that it makes is seen, and none is asked. Knows manifests, the store and the memo.
+models: so every request that it makes is seen, and none is made. Knows manifests, the store and the memo.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Explanation:
 
 
 def why(store: Store, manifest: Manifest, row: str) -> Explanation:
-    """The story of the question with this id. Raises DataError for one that the run did not have."""
+    """Explains the question with this id. Raises DataError for one that the run did not have."""
     keys = answer_keys(store, manifest.run)
     if row not in keys:
         some = ", ".join(sorted(keys)[:3])
@@ -96,7 +96,7 @@ def why(store: Store, manifest: Manifest, row: str) -> Explanation:
 
 
 def _asked(store: Store, manifest: Manifest, key: AnswerKey) -> Question | None:
-    """The question as it was asked; None if other files have replaced it since."""
+    """The question as it was; None if other files have replaced it since."""
     found = arrow.question.records(store.rows("questions", "id", [key.question]))
     return next((q for q in found if row_key(q, manifest.snapshot) == key.row), None)
 
@@ -151,7 +151,7 @@ def _steps(
     store: Store, manifest: Manifest, recipe: Recipe, question: Question | None,
     answered: Question | None, key: AnswerKey, reasons: Mapping[str, str],
 ) -> tuple[StageRequests, ...]:  # fmt: skip
-    """What each stage asked for, followed as far as the memo knows the answers."""
+    """The requests of each stage, followed as far as their values are cached."""
     kit = CacheOnlyKit(LocalKit(_index(store, manifest, recipe)))
     memo = StoreMemo(store.uri, memo_versions(store))
     found: list[StageRequests] = []

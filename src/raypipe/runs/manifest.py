@@ -95,7 +95,7 @@ class Manifest:
     questions: int
     snapshot: str  # names all that the store could search
     tables: Mapping[str, int]  # name -> version that the answers were made from
-    memo: Mapping[str, int]  # table -> version before the run; what is in it was not asked by this run
+    memo: Mapping[str, int]  # table -> version before the run; what is in it was not computed by this run
     counts: Mapping[str, int]
     score: Mapping[str, Any]
     plan: Mapping[str, Any]  # as `plan --json` prints it

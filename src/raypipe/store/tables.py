@@ -5,10 +5,10 @@ Knows Arrow and the records' schemas. Knows neither Lance nor how rows get there
 | table | one row per | written by |
 |---|---|---|
 | `sources documents questions golds` | what was ingested | the driver, `put.put` |
-| `faults` | row that could not be done, run and step | parts |
+| `faults` | failed row, run and step | parts |
 | `texts-D passages-D vectors-D` | source, chunk, chunk; D: digest of the stages up to there | parts |
 | `answers` | question, row key and recipe | parts |
-| `embeddings-M scores-M replies-M` | remembered request; M: identity of the model | `merge_memo` |
+| `embeddings-M scores-M replies-M` | cached request; M: identity of the model | `merge_memo` |
 """
 
 from __future__ import annotations

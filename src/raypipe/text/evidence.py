@@ -98,8 +98,10 @@ def _joined(parts: Iterable[tuple[Span, str]]) -> list[tuple[int, str]]:
 
 
 def overlaps(question: np.ndarray, words: Sequence[np.ndarray]) -> np.ndarray:
-    """(sentences,) float64, 0..1: the share of the question's words that each sentence has, a word weighing
-    the more the fewer of these sentences have it. `question` and each of `words` are word hashes, uint64."""
+    """The weighted share of the question's words in each sentence: (sentences,) float64, 0..1.
+
+    A word weighs the more the fewer of these sentences have it. `question` and each of `words` are word
+    hashes, uint64."""
     terms = np.unique(question)
     has = np.array([np.isin(terms, w) for w in words], bool).reshape(len(words), len(terms))
     found = has.sum(0)
@@ -109,16 +111,19 @@ def overlaps(question: np.ndarray, words: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def combined(cosine: np.ndarray, maxsim: np.ndarray, overlap: np.ndarray, typed: np.ndarray) -> np.ndarray:
-    """(sentences,) float64: how well each sentence answers, from three scores and whether it has a span of
-    the kind that is asked for, all of the same shape."""
+    """How well each sentence answers: (sentences,) float64.
+
+    From three scores and whether it has a span of the kind that the question asks for, all of that shape."""
     return COSINE * cosine.astype(float) + MAXSIM * maxsim.astype(float) + OVERLAP * overlap + TYPED * typed
 
 
 def features(
     scores: np.ndarray, best: int, parts: Mapping[str, float], words: int, kind: Kind, typed: TypedSpan | None
 ) -> dict[str, float]:
-    """The features of the probability: the lead of the best of all scores (candidates,), the parts of its
-    score (cosine, maxsim, overlap), its number of words, and the kind asked for and found in it."""
+    """The features of the probability that the best sentence answers.
+
+    The lead of the best of all scores (candidates,), the parts of its score (cosine, maxsim, overlap), its
+    number of words, and the kind asked for and found in it."""
     others = np.delete(scores, best)
     values = {
         **parts,

@@ -1,7 +1,6 @@
 """Parses the replies of language models. Pure functions; knows no model and no metric.
 
-A reader says what is there or that it cannot be read; it never guesses. `UnreadableReply` says what was
-expected.
+A parser returns what is there or raises `UnreadableReply`, which states what was expected; it never guesses.
 """
 
 from __future__ import annotations
@@ -85,8 +84,9 @@ def abstains(text: str) -> bool:
 
 
 def read_plain(text: str) -> ParsedReply:
-    """An answer in plain words: one that says "i don't know" becomes exactly that (db3), one that says
-    "invalid question" is of that class.
+    """Reads an answer in plain words.
+
+    One that says "i don't know" becomes exactly that (db3); one that says "invalid question" has that label.
 
     >>> read_plain("Sorry, I don't know."), read_plain(" Paris. ").label
     (ParsedReply(text="i don't know", label='abstained', confidence=None), 'answered')
@@ -100,8 +100,9 @@ def read_plain(text: str) -> ParsedReply:
 
 
 def read_label(text: str, labels: Sequence[str], default: str | None) -> ParsedReply:
-    """The first of the class names that the text contains, in their order, in any case (db3's domain rule);
-    else the default, if there is one.
+    """Reads a class name: the first in their order that the text contains, else the default.
+
+    Case does not count (db3's domain rule).
 
     >>> read_label("Movie, perhaps music", ("finance", "music", "movie"), "open").label
     'music'
@@ -140,9 +141,10 @@ def read_confidence(text: str, wanted: Level | None) -> ParsedReply:
 
 
 def read_certainty(text: str, labels: Sequence[str], certain: float, default: str) -> ParsedReply:
-    """`{"domain": ..., "certainty": 0 to 100, "invalid": true or false}`, as WeKnow asks for: the domain if
-    its certainty is more than `certain`, else the default; `invalid` for a question that is none. What
-    cannot be read is the default, too.
+    """Reads `{"domain": ..., "certainty": 0 to 100, "invalid": true or false}`, WeKnow's form.
+
+    The domain if its certainty is more than `certain`, else the default; `invalid` for a question that is
+    none. What cannot be read is the default, too.
 
     >>> said = '{"domain": "movie", "certainty": %s}'
     >>> [read_certainty(said % n, ("movie", "music"), 90, "open").label for n in (90, 91)]

@@ -109,8 +109,10 @@ def program_of(text: str) -> tuple[str, str]:
 
 
 def _whole(rule: str, last: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
-    """The operation and the last call, where both say how much of it is wanted: a list or a count of values
-    takes all of them unless the call says otherwise, and what the call has counted or averaged is a value."""
+    """Reconciles the operation with the last call, where both say how many values are wanted.
+
+    A list or a count of values takes all of them unless the call says otherwise, and what the call has
+    counted or averaged is a value."""
     take = last.get("take")
     if rule in ("list", "count") and not take:
         return rule, {**last, "take": "all"}

@@ -54,9 +54,10 @@ _WORDS_FOR: Final = {
 
 
 class _Lexer(lark.lexer.ContextualLexer):
-    """Lark's own, without its search for pairs of terminals that overlap: that took 3 s of the 3.4 s in which
-    this grammar is read, wherever the optional package it uses is installed. A test holds that whatever the
-    grammar allows is parsed."""
+    """Lark's lexer without its search for pairs of terminals that overlap.
+
+    That took 3 s of the 3.4 s in which this grammar is read, if the optional package it uses is installed. A
+    test holds that whatever the grammar allows is parsed."""
 
     def __init__(self, conf: Any, states: Any, always_accept: Any = ()) -> None:
         conf.skip_validation = True

@@ -16,7 +16,7 @@ from raypipe.memo.memo import ENTRY_BYTES, REPLY_BYTES
 from raypipe.recipes.contract import bound_of, corpus_bound_of, graphs_of, models_of, table_of
 from raypipe.recipes.recipe import Recipe, Stage
 
-KEY_BYTES = 40  # of a remembered value: its digest and its place; spans and source of a chunk take as much
+KEY_BYTES = 40  # of a cached value: its digest and its place; spans and source of a chunk take as much
 CHAR_BYTES = 4  # of a token of a reply, about
 TOKEN_CHARS = 128  # of a token of a reply, at most: vocabularies have runs of this many blanks
 

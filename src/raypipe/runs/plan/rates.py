@@ -114,7 +114,7 @@ def _range(
 def seconds(rate: Rate, rows: float, calls: float | None) -> Range | None:
     """Expected seconds of `rows` rows; None where no earlier run says. `calls` None: they are not known.
 
-    Then nothing is known but what such rows took before, when all, some or none of it was remembered.
+    Then nothing is known but what such rows took before, when all, some or none of it was cached.
     """
     if rows == 0:
         return 0.0, 0.0

@@ -66,7 +66,7 @@ class StoredAnswers:
 
     def by(self, recipe: str, any_fault: bool = False) -> set[str]:
         """Ids of those answered; unless `any_fault`, without a fault that kept a stage from its row, and
-        without a reply that broke, since such a one may not be remembered."""
+        without a reply that broke, since such a one may not be cached."""
         if recipe not in self._found:
             keys = {key_of_row(recipe, id, row): id for id, row in self._row_keys.items()}
             table = rows(self._store.dataset("answers"), "key", list(keys), ["key", "faults", "replies"])
