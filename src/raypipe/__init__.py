@@ -34,7 +34,9 @@ if TYPE_CHECKING:  # the same names as EXPORTS, for type checkers and editors
     from raypipe.api.scores import score_ranking as score_ranking
     from raypipe.api.session import Session as Session
     from raypipe.api.session import load_recipe as load_recipe
+    from raypipe.api.settings import from_environment as from_environment
     from raypipe.api.steps import check_step as check_step
+    from raypipe.api.walk import walk as walk
     from raypipe.core.errors import RaypipeError as RaypipeError
     from raypipe.store import Store as Store
 

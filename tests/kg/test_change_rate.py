@@ -9,8 +9,8 @@ import pytest
 
 from raypipe.cli.main import main
 from raypipe.core.protocols import GraphRef
-from raypipe.kg.adapter import open_server
 from raypipe.kg.change_rate import ChangeRate, Observed, change_rates, observations
+from raypipe.kg.graph_adapter import open_server
 from raypipe.memo.disk import StoreMemo, memo_versions, merge_memo
 from raypipe.memo.keys import expired, period_of
 from raypipe.memo.memo import CallCounts, cached

@@ -57,7 +57,7 @@ class Echo:
     async def _one(self, text: str) -> Generated | Fault:
         self._note(f"asked {text}")
         try:
-            await asyncio.sleep(60 if text == "for ever" else 0.05)
+            await asyncio.sleep(60 if text == "for ever" else 1 if text.startswith("slow") else 0.05)
         except asyncio.CancelledError:
             self._note("cancelled")
             raise
@@ -186,13 +186,14 @@ def test_an_engine_killed_from_outside_is_restarted_and_what_was_in_flight_asked
     local_ray, client, diary
 ):
     async def run() -> list[Generated | Fault]:
-        call = asyncio.create_task(client.generate([chat(f"chat {i}") for i in range(20)], SAMPLING))
-        await asyncio.sleep(0.02)
+        call = asyncio.create_task(client.generate([chat(f"slow {i}") for i in range(20)], SAMPLING))
+        while lines(diary, "asked slow 19") == 0:
+            await asyncio.sleep(0.02)
         local_ray.kill(client._handle, no_restart=False)
         return await call
 
     replies: list[Any] = asyncio.run(run())
-    assert [r.text for r in replies] == [f"chat {i}"[::-1] for i in range(20)]
+    assert [r.text for r in replies] == [f"slow {i}"[::-1] for i in range(20)]
     assert lines(diary, "born") == 2
 
 

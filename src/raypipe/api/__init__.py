@@ -19,7 +19,9 @@ EXPORTS = {
         "api.schemas": ("schema",),
         "api.scores": ("score_crag", "score_ranking"),
         "api.session": ("Session", "load_recipe"),
+        "api.settings": ("from_environment",),
         "api.steps": ("check_step",),
+        "api.walk": ("walk",),
         "core.errors": ("RaypipeError",),
         "store": ("Store",),
     }.items()

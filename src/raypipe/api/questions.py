@@ -14,6 +14,7 @@ from raypipe.api.results import Result, outside_loop
 from raypipe.api.session import Session, endpoint_addresses, require_graphs
 from raypipe.core import arrow
 from raypipe.core.errors import ConfError, DataError
+from raypipe.core.protocols import Index
 from raypipe.core.records import Question, digest
 from raypipe.evaluation.evaluate import questions_of
 from raypipe.memo.disk import StoreMemo, memo_versions
@@ -122,7 +123,7 @@ def ask(
     release = live_release(session.store(store)) if recipe == "live" else None
     found = require_graphs(session.recipe(recipe)) if release is None else from_plain(release.recipe)
     request = _request(question, pages, asked_at, passages)
-    kit = _kit(session, found, on_text)
+    kit = local_kit(session, found, on_text=on_text)
     if pages is not None:
         return AskResult(asyncio.run(_answer(kit, Answerer(found, kit, "", release=release), request)))
     opened = session.store(store)
@@ -161,14 +162,21 @@ def _request(question: str, pages: str | Path | None, asked_at: str, passages: b
     return QueryRequest(asked, tuple(rows[0].sources), rows[0].faults, include_passages=passages)
 
 
-def _kit(session: Session, recipe: Recipe, on_text: Callable[[str], None] | None) -> LocalKit:
-    """A kit that computes here. Only a language model needs a cluster file: the limits of its engine, or its
-    endpoint's address."""
+def local_kit(
+    session: Session,
+    recipe: Recipe,
+    index: Index | None = None,
+    on_text: Callable[[str], None] | None = None,
+) -> LocalKit:
+    """A kit that computes in this process.
+
+    Only a language model needs a cluster file: the limits of its engine, or its endpoint's address.
+    """
     if not any(m.loader in ("vllm", "openai") for m in recipe.models()):
-        return LocalKit(None, "transformers")
+        return LocalKit(index, "transformers")
     file = session.cluster_file()
     return LocalKit(
-        None,
+        index,
         file.backend,
         file.device,
         endpoints=endpoint_addresses(file, recipe.models(), session.settings.keys),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias, TypeVar
 
@@ -120,12 +120,19 @@ class QuestionExecutor:
         """The same questions in the same order, answered. Raises what a step raises: expected trouble with
         one row is a Fault on the row, anything else is a defect."""
         rows = list(questions)
+        async for _, after in self.steps(rows):
+            rows = after
+        return rows
+
+    async def steps(self, questions: Sequence[Question]) -> AsyncIterator[tuple[str, list[Question]]]:
+        """The same, a stage at a time: its name, and the questions after it."""
+        rows = list(questions)
         for stage, ask in self._stages:
             self._told(stage.name, None)
             start = time.perf_counter()
             rows = await _pass(stage, ask, rows, self.counts[stage.name])
             self._told(stage.name, time.perf_counter() - start)
-        return rows
+            yield stage.name, rows
 
 
 async def _pass(stage: Stage[Step], ask: Ask, rows: list[Question], count: StageCounters) -> list[Question]:

@@ -103,7 +103,7 @@ def _stage(stage: Stage[Any]) -> dict[str, Any]:
             "reads": sorted(stage.step.reads()),
             "writes": sorted(stage.step.writes()),
         }
-    names = {cls: name for name, cls in {**classes(), **own}.items()}
+    names = {cls: name for name, cls in own.items()}
     return {**tree, "step": _plain(stage.step, names), "when": _plain(dict(stage.when), names)}
 
 
@@ -135,16 +135,18 @@ def _own_classes(cls: type[Any], plugin: Plugin) -> dict[str, type[Any]]:
 
 
 def _plain(value: Any, names: Mapping[type[Any], str]) -> Any:
+    """`names`: of classes from outside."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, tuple):
         return {_TUPLE: [_plain(v, names) for v in value]}
     if isinstance(value, Mapping):
         return {_MAP: [[_plain(k, names), _plain(v, names)] for k, v in value.items()]}
-    if type(value) not in names:
-        raise TypeError(f"{type(value).__name__} is no class that a field of a step is declared to hold")
+    name = names.get(type(value), type(value).__name__)
+    if name not in {*classes(), *names.values()}:
+        raise TypeError(f"{name} is no class that a field of a step is declared to hold")
     fields = {f.name: _plain(getattr(value, f.name), names) for f in dataclasses.fields(value)}
-    return {_CLASS: names[type(value)], **fields}
+    return {_CLASS: name, **fields}
 
 
 def _value(tree: Any, known: Mapping[str, type[Any]], lenient: bool = False) -> Any:
