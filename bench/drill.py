@@ -35,7 +35,7 @@ from raypipe.models.load import EngineLimits
 
 ROWS = 60
 ROOM = EngineLimits()
-WORKER, CORE, GUARD = "VLLM::Worker", "VLLM::EngineCore", "models/guard.py"
+WORKER, CORE, REAPER = "VLLM::Worker", "VLLM::EngineCore", "models/orphan_reaper.py"
 
 
 def titled(*titles: str) -> list[psutil.Process]:
@@ -97,7 +97,7 @@ def say(**counts: object) -> None:
 def main() -> int:
     raw = argparse.RawDescriptionHelpFormatter
     argparse.ArgumentParser(description=__doc__, formatter_class=raw).parse_args()
-    before = {p.pid for p in titled(WORKER, CORE, GUARD)}
+    before = {p.pid for p in titled(WORKER, CORE, REAPER)}
     with tempfile.TemporaryDirectory() as temporary:
         rng = random.Random(0)
         built = standins.build(Path(temporary), [sentence(rng) for _ in range(2000)])
@@ -130,7 +130,7 @@ def gone(before: set[int]) -> list[str]:
     """Waits until every engine process started since is gone; names those that stay."""
     end = time.monotonic() + 30
     while (
-        left := [p for p in titled(WORKER, CORE, GUARD) if p.pid not in before]
+        left := [p for p in titled(WORKER, CORE, REAPER) if p.pid not in before]
     ) and time.monotonic() < end:
         time.sleep(0.5)
     return [p.name() for p in left]

@@ -26,7 +26,7 @@ from raypipe.api.session import load_recipe
 from raypipe.core import arrow
 from raypipe.core.config import Conf
 from raypipe.core.records import Question, Source, source_id
-from raypipe.evaluation.dead_letters import dead_letters
+from raypipe.evaluation.fault_budget import dead_letters
 from raypipe.pipeline.driver import Pipeline, TaskSizes, inline
 from raypipe.pipeline.tasks import WorkerConfig
 from raypipe.report.progress import Progress

@@ -166,7 +166,7 @@ def standins(tmp_path_factory) -> Path:
 @pytest.fixture(scope="session")
 def team(local_ray, pools, standins):
     """The session's one engine, started as a job starts it, and gone afterwards with all its processes."""
-    from shared_engine import VLLM, WATCHDOG, engines_end, living
+    from shared_engine import REAPER, VLLM, engines_end, living
 
     from raypipe.api.session import load_recipe
     from raypipe.cluster.file import Cluster
@@ -179,7 +179,7 @@ def team(local_ray, pools, standins):
     made = pools.EngineGroup.of(file, [model for recipe in recipes for model in recipe.models()])
     assert made is not None and len(made.models) == 1, "both recipes name one model"
     made.preflight(pools.nodes())
-    before = set(living(VLLM, WATCHDOG))
+    before = set(living(VLLM, REAPER))
     with made.running():
         yield made
     assert engines_end(before), "an engine outlived its job"

@@ -5,7 +5,7 @@ import time
 
 import psutil
 
-VLLM, WATCHDOG = "VLLM::", "models/watchdog.py"  # titles of vLLM's own processes, and who ends them
+VLLM, REAPER = "VLLM::", "models/orphan_reaper.py"  # titles of vLLM's own processes, and who ends them
 
 
 def living(*titles):
@@ -29,7 +29,7 @@ def ours(*titles):
 def engines_end(before, seconds=30):
     """Whether every engine that was not there before is gone, after some waiting."""
     end = time.monotonic() + seconds
-    while (left := living(VLLM, WATCHDOG).keys() - before) and time.monotonic() < end:
+    while (left := living(VLLM, REAPER).keys() - before) and time.monotonic() < end:
         time.sleep(0.2)
     return not left
 

@@ -22,7 +22,7 @@ import psutil
 import publicdata
 import pytest
 import yaml
-from shared_engine import VLLM, WATCHDOG, engines_end, living, ours
+from shared_engine import REAPER, VLLM, engines_end, living, ours
 
 from raypipe.api.session import load_recipe
 from raypipe.core import arrow
@@ -343,7 +343,7 @@ def endpoint(ten, serve_port):
     """Over the job's store, with an engine of its own. While that is away, the best sentence answers."""
     from raypipe.serving import ray
 
-    others = set(living(VLLM, WATCHDOG))
+    others = set(living(VLLM, REAPER))
     place = WorkerConfig(ten.store.uri, "transformers", "cpu", 1)
     try:
         app = ray.build_application(ten.recipe, place, 0, policy=DegradePolicy(fallback()))

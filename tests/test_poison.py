@@ -18,7 +18,7 @@ from raypipe.core import arrow
 from raypipe.core.errors import ConfError, DataError, FaultBudgetExceeded
 from raypipe.core.kits import ForwardingKit
 from raypipe.core.records import Source, source_id
-from raypipe.evaluation.dead_letters import check, dead_letters, retry
+from raypipe.evaluation.fault_budget import check, dead_letters, retry
 from raypipe.pipeline.dead_letters import bisected
 from raypipe.pipeline.driver import Pipeline, TaskSizes, inline
 from raypipe.pipeline.tasks import WorkerConfig

@@ -18,7 +18,7 @@ import pytest
 from raypipe.cluster.file import Pool
 from raypipe.core.errors import ClusterTooSmall
 from raypipe.core.llm import Generated, Message, Sampling
-from raypipe.models.routing import routed
+from raypipe.models.engine_routing import routed
 from raypipe.pipeline.tasks import Task, TaskResult, WorkerConfig
 
 pytestmark = pytest.mark.ray

@@ -17,7 +17,7 @@ import pytest
 from raypipe.core.errors import ConfError, ModelMissing
 from raypipe.core.llm import Alone, Chat, Generated, Message, Sampling
 from raypipe.core.records import Fault
-from raypipe.models.adapter_batching import AdapterGate
+from raypipe.models.adapter_gate import AdapterGate
 
 if TYPE_CHECKING:
     from raypipe.models.engine_actors import Client

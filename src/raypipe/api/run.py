@@ -15,8 +15,8 @@ from raypipe.api.pipelines import open_judge, open_pipeline
 from raypipe.api.results import Result, outside_loop
 from raypipe.api.session import Session
 from raypipe.cluster.budget import Budget
-from raypipe.evaluation import dead_letters
 from raypipe.evaluation import evaluate as evaluating
+from raypipe.evaluation import fault_budget
 from raypipe.evaluation.evaluate import Evaluation, questions_of
 from raypipe.metrics.crag import Rule
 from raypipe.metrics.textfile import replaced
@@ -105,7 +105,7 @@ class EvalResult(Result):
 
     def check_faults(self) -> None:
         """Raises FaultBudgetExceeded where more rows failed than the cluster file allows."""
-        dead_letters.check(self.budget, self.evaluation.dead_letters)
+        fault_budget.check(self.budget, self.evaluation.dead_letters)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +162,7 @@ def index(
     opened, found = session.store(store), session.recipe(recipe)
     with open_pipeline(session, opened, found, answers=False) as pipeline:
         if retry_faults:
-            dead_letters.retry(pipeline, ())
+            fault_budget.retry(pipeline, ())
         return RunResult(found.name, pipeline.index(None))
 
 
@@ -183,7 +183,7 @@ def answer(
     with open_pipeline(session, opened, found) as pipeline:
         questions = questions_of(pipeline, None, None)
         if retry_faults:
-            dead_letters.retry(pipeline, questions)
+            fault_budget.retry(pipeline, questions)
         return RunResult(found.name, pipeline.answer(questions, fresh))
 
 

@@ -14,8 +14,8 @@ from raypipe.core.errors import ClusterTooSmall
 from raypipe.core.protocols import Model
 from raypipe.models.catalog import WEIGHTLESS
 from raypipe.models.memory import GIB, ModelSize, model_size
-from raypipe.recipes.contract import embedder_of, table_of
 from raypipe.recipes.recipe import Recipe
+from raypipe.recipes.step_contract import embedder_of, table_of
 
 ENGINE_GIB = 2.0
 """GiB that an engine takes of each GPU on top of weights, keys and values: CUDA's context, graphs,

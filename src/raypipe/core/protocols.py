@@ -229,7 +229,7 @@ class Step(Protocol):
     score), "order", "replies.NAME", "answer". They check a recipe before it runs and the poison test holds
     them: a field that a step did not declare is replaced by a bomb, and the step must not notice.
 
-    What a step may say beyond that, and what holds where it says nothing, is in `recipes.contract`.
+    What a step may say beyond that, and what holds where it says nothing, is in `recipes.step_contract`.
     """
 
     version: ClassVar[int]  # raised when the code changes what comes out; steps.lock notices a miss

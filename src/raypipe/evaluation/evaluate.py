@@ -21,8 +21,8 @@ from raypipe.core import arrow
 from raypipe.core.errors import DataError
 from raypipe.core.records import Question
 from raypipe.evaluation.collect import AT_ONCE, Collected, collect
-from raypipe.evaluation.dead_letters import DeadLetters, dead_letters, retry
 from raypipe.evaluation.expiry import expired_answers, forget
+from raypipe.evaluation.fault_budget import DeadLetters, dead_letters, retry
 from raypipe.evaluation.judge import Judge, JudgeResult, judged
 from raypipe.evaluation.write_manifest import write_manifest
 from raypipe.memo.disk import StoreMemo, memo_versions, merge_memo
@@ -34,8 +34,8 @@ from raypipe.pipeline.counters import RunCounters
 from raypipe.pipeline.driver import Pipeline, batches
 from raypipe.pipeline.ingest import IngestSummary, ingest
 from raypipe.readers import Format
-from raypipe.recipes.contract import answer_cut, asked_models, models_of
 from raypipe.recipes.executor import StageCounters
+from raypipe.recipes.step_contract import answer_cut, asked_models, models_of
 from raypipe.report.report import (
     AnswerCut,
     EvalReport,

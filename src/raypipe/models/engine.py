@@ -21,10 +21,10 @@ from raypipe.core.errors import ConfError
 from raypipe.core.llm import Alone, Chat, Generated, Sampling
 from raypipe.core.records import Fault
 from raypipe.models import generator, vllm_terms
-from raypipe.models.adapter_batching import AdapterGate
+from raypipe.models.adapter_gate import AdapterGate
 from raypipe.models.generator import EngineSetup
+from raypipe.models.orphan_reaper import OrphanReaper
 from raypipe.models.vllm_terms import fault, refused, reply
-from raypipe.models.watchdog import Watchdog
 
 CLOSE_S = 20.0  # vLLM's own 5 are short on a busy machine, and what it kills leaves shared memory behind
 
@@ -43,7 +43,7 @@ class Engine:
         generator.check(setup)
         self.setup = setup
         self._exit = exit_when_dead
-        self._guard = Watchdog()
+        self._guard = OrphanReaper()
         try:
             self._llm = _start(setup)
         except BaseException:

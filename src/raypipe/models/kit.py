@@ -25,8 +25,8 @@ from raypipe.core.plugins import is_path
 from raypipe.core.protocols import Embed, Graph, GraphRef, Index, Kit, Model, ModelKind, Role, Score, Tokenize
 from raypipe.core.records import Fault
 from raypipe.models import load
+from raypipe.models.engine_routing import routed
 from raypipe.models.load import Backend, EndpointAddress, EngineLimits
-from raypipe.models.routing import routed
 
 T = TypeVar("T")
 

@@ -1,7 +1,7 @@
 """Dead letters: finds the rows that fail in a batch, and makes their rows for the table `faults`.
 
 Knows faults and batches; knows no recipe and no worker. A row that kills its worker is found by
-`cluster.pools`; whether too many rows failed is decided by `evaluation.dead_letters`.
+`cluster.pools`; whether too many rows failed is decided by `evaluation.fault_budget`.
 """
 
 from __future__ import annotations

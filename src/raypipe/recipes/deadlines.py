@@ -20,8 +20,8 @@ from typing import TypeAlias
 from raypipe.core.errors import Unavailable
 from raypipe.core.protocols import Ask, Kit, Model, Step
 from raypipe.core.records import ANSWERED, FAULT, IDK, Fault, Question, Reply
-from raypipe.recipes.contract import models_of
 from raypipe.recipes.recipe import Recipe, Stage
+from raypipe.recipes.step_contract import models_of
 
 SHARE = 0.75
 """Of the time that is left, what one stage may take: those after it have the rest. Our own choice: with a

@@ -21,9 +21,9 @@ from raypipe.core.protocols import Ask, Build, CorpusStep, Kit, Model, Step
 from raypipe.core.records import SKIPPED_REPLY, Question
 from raypipe.core.singleflight import SingleFlight
 from raypipe.memo.memo import Asking, CallCounts, Memo, cached
-from raypipe.recipes.contract import decides, embedder_of, table_of
 from raypipe.recipes.deadlines import DegradePolicy, decided, goes_on, limited
 from raypipe.recipes.recipe import Recipe, Stage
+from raypipe.recipes.step_contract import decides, embedder_of, table_of
 
 S = TypeVar("S", Step, CorpusStep)
 T = TypeVar("T")

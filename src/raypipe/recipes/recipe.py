@@ -20,7 +20,7 @@ from raypipe.core.errors import ConfError
 from raypipe.core.plugins import Plugin, is_path
 from raypipe.core.protocols import CorpusStep, GraphRef, Model, Step
 from raypipe.core.records import Question, SourceKind, digest
-from raypipe.recipes.contract import decides, embedder_of, named_by, source_kinds, step_class, table_of
+from raypipe.recipes.step_contract import decides, embedder_of, named_by, source_kinds, step_class, table_of
 from raypipe.steps.bm25 import Bm25
 from raypipe.steps.decide import Decide
 from raypipe.steps.demote import Demote

@@ -19,8 +19,8 @@ from typing import Any
 from raypipe.core.errors import ConfError
 from raypipe.core.plugins import Plugin
 from raypipe.core.protocols import GraphRef, Kit
-from raypipe.recipes.contract import step_class
 from raypipe.recipes.recipe import STEPS, Recipe, Stage
+from raypipe.recipes.step_contract import step_class
 
 _CLASS, _TUPLE, _MAP = "is", "tuple", "map"
 

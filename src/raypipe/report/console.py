@@ -56,7 +56,7 @@ def print_report(console: Console, report: Mapping[str, Any], folder: RunFolder)
 
 
 def print_dead_letters(console: Console, found: Mapping[str, Any]) -> None:
-    """Counts of the rows of a run, and each failed row (`evaluation.dead_letters.DeadLetters`)."""
+    """Counts of the rows of a run, and each failed row (`evaluation.fault_budget.DeadLetters`)."""
     table = grid("rows", "total", "done", "failed", "pending")
     for t in found["rows"]:
         table.add_row(t["kind"], *(str(t[k]) for k in ("rows", "done", "failed", "pending")))

@@ -19,10 +19,10 @@ from raypipe.memo.disk import StoreMemo, memo_versions
 from raypipe.memo.lookup import CacheOnlyKit, NotCached, RecordingMemo, lookup
 from raypipe.models.kit import LocalKit
 from raypipe.pipeline.driver import passages_table, texts_table, vectors_table
-from raypipe.recipes.contract import asked_models, graphs_of
 from raypipe.recipes.executor import QuestionExecutor, StageError
 from raypipe.recipes.recipe import Recipe, Stage, row_key
 from raypipe.recipes.serialize import description
+from raypipe.recipes.step_contract import asked_models, graphs_of
 from raypipe.report.report import JSON_FORMAT
 from raypipe.runs.manifest import AnswerKey, Difference, Manifest, answer_keys, differences, find, reason
 from raypipe.store import Store, StoreError

@@ -1,4 +1,4 @@
-"""Texts to chunks: one row in per text, one row out per chunk. Knows splitting through `text.split`."""
+"""Texts to chunks: one row in per text, one row out per chunk. Knows splitting through `text.windows`."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import pyarrow as pa
 from raypipe.core.arrow import SPANS
 from raypipe.core.protocols import Build, CorpusBound, Kit, Model
 from raypipe.core.records import Span
-from raypipe.text import split
+from raypipe.text import windows
 
 _SPANS = SPANS[1:]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """Cuts each text in one of three ways (`text.split`):
+    """Cuts each text in one of three ways (`text.windows`):
 
     - characters: `child_chars` with `child_overlap`, inside parents of `parent_chars` with `parent_overlap`
       where that is given. The passage of a chunk is then its parent, and a chunk that stands in two
@@ -89,7 +89,7 @@ class Split:
         """Characters of the longest passage of a text of `chars` characters."""
         size = self.parent_chars or self.child_chars
         if size is not None:  # a window is longer than its size if it is one long word
-            return min(chars, max(size, split.LONGEST_WORD))
+            return min(chars, max(size, windows.LONGEST_WORD))
         return min(chars, self.sentence_chars) if self.tokens is None else chars
 
     def open(self, kit: Kit) -> Build:
@@ -131,17 +131,17 @@ class Split:
         """text -> (chunk, passage) spans."""
         if self.child_chars is not None and self.parent_chars is not None:
             parent, child = (self.parent_chars, self.parent_overlap), (self.child_chars, self.child_overlap)
-            return lambda text: split.nested_windows(text, *parent, *child)
+            return lambda text: windows.nested_windows(text, *parent, *child)
         flat = self._flat_cutter(kit)
         return lambda text: [(span, span) for span in flat(text)]
 
     def _flat_cutter(self, kit: Kit) -> Callable[[str], list[Span]]:
         if (chars := self.child_chars) is not None:
-            return lambda text: split.character_windows(text, chars, self.child_overlap)
+            return lambda text: windows.character_windows(text, chars, self.child_overlap)
         if (size := self.tokens) is not None and self.tokenizer is not None:
             tokenize = kit.tokenizer(self.tokenizer)
-            return lambda text: split.token_windows(tokenize(text), size, self.overlap)
-        return lambda text: split.sentence_windows(text, self.sentence_chars)
+            return lambda text: windows.token_windows(tokenize(text), size, self.overlap)
+        return lambda text: windows.sentence_windows(text, self.sentence_chars)
 
 
 def _window(name: str, size: int | None, overlap_name: str, overlap: int) -> None:
@@ -155,6 +155,6 @@ def _window(name: str, size: int | None, overlap_name: str, overlap: int) -> Non
 
 
 def _most_windows(chars: float, size: int, overlap: int) -> float:
-    """Windows of `text.split.WordSpans`: of any two that follow each other, the second ends `size - overlap`
+    """Windows of `text.windows.WordSpans`: of any two that follow each other, the second ends `size - overlap`
     characters or more after the end of the one before the first."""
     return min(chars, 1) if chars <= size else 2 * math.ceil(chars / (size - overlap)) + 2

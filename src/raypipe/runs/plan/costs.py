@@ -9,8 +9,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from raypipe.runs.plan.bounds import times
 from raypipe.runs.plan.rates import CallRange, Range, Rate, seconds
+from raypipe.runs.plan.stage_bounds import times
 
 
 @dataclass(frozen=True, slots=True)

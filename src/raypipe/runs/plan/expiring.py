@@ -7,8 +7,8 @@ Knows recipes; sends no request. Which stored answers rest on replies that no lo
 from __future__ import annotations
 
 from raypipe.core.protocols import GraphRef, Step
-from raypipe.recipes.contract import graphs_of
 from raypipe.recipes.recipe import Recipe, Stage
+from raypipe.recipes.step_contract import graphs_of
 
 
 def asking(recipe: Recipe) -> list[tuple[Stage[Step], GraphRef]]:

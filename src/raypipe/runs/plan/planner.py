@@ -26,11 +26,15 @@ from raypipe.memo.lookup import first_corpus_requests, first_request, lookup
 from raypipe.memo.memo import ENTRY_BYTES, MemoTable, vectors_of
 from raypipe.pipeline.driver import Pipeline
 from raypipe.pipeline.tasks import chunks_of, key_of_row
-from raypipe.recipes.contract import asked_models, bound_of, embedder_of, is_bounded, table_of, table_with
 from raypipe.recipes.recipe import Stage, row_key
+from raypipe.recipes.step_bounds import bound_of, is_bounded
+from raypipe.recipes.step_contract import asked_models, embedder_of, table_of, table_with
 from raypipe.report.report import JSON_FORMAT
 from raypipe.runs.manifest import Manifest, describe, differences, reason, recent
-from raypipe.runs.plan.bounds import (
+from raypipe.runs.plan.costs import Cost, ExpectedCalls, cost, expected_calls
+from raypipe.runs.plan.expiring import behind
+from raypipe.runs.plan.rates import calls_seen, embedded, rate
+from raypipe.runs.plan.stage_bounds import (
     SourceBound,
     StageBound,
     embedded_bytes,
@@ -40,9 +44,6 @@ from raypipe.runs.plan.bounds import (
     stage_bounds,
     stored_bytes,
 )
-from raypipe.runs.plan.costs import Cost, ExpectedCalls, cost, expected_calls
-from raypipe.runs.plan.expiring import behind
-from raypipe.runs.plan.rates import calls_seen, embedded, rate
 from raypipe.runs.plan.store_state import Chunks, StoredAnswers, left
 from raypipe.store.sizes import sizes
 

@@ -1,4 +1,4 @@
-"""The watchdog: children that outlive their parent are ended, however the parent went."""
+"""The orphan reaper: children that outlive their parent are ended, however the parent went."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import pytest
 
 PARENT = """
 import subprocess, sys, time
-from raypipe.models.watchdog import Watchdog
-watchdog = Watchdog()
+from raypipe.models.orphan_reaper import OrphanReaper
+reaper = OrphanReaper()
 child = "import subprocess, sys, signal, time; {deaf}; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(99)']); time.sleep(99)"
 subprocess.Popen([sys.executable, "-c", child.format(deaf=sys.argv[1])])
 time.sleep(0.5)
-watchdog.arm()
+reaper.arm()
 subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3)"])  # born later: none of its business
 print("ready", flush=True)
 if sys.argv[2] == "close":
-    watchdog.close()
+    reaper.close()
     print("closed", flush=True)
 time.sleep(99)
 """  # noqa: E501
@@ -57,11 +57,11 @@ def gone(processes: list[psutil.Process], what: str, seconds: float) -> bool:
 )
 def test_children_and_theirs_end_after_their_parent_was_killed(deaf):
     parent, processes = start(deaf, "wait")
-    assert len(running(processes, "sleep(99)")) == 2 and running(processes, "watchdog.py")
+    assert len(running(processes, "sleep(99)")) == 2 and running(processes, "orphan_reaper.py")
     parent.kill()
     parent.wait()
     assert gone(processes, "sleep(99)", 25)
-    assert gone(processes, "watchdog.py", 15), "the watchdog ends with its work"
+    assert gone(processes, "orphan_reaper.py", 15), "the reaper ends with its work"
 
 
 @pytest.mark.slow

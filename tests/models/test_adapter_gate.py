@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from raypipe.models.adapter_batching import AdapterGate
+from raypipe.models.adapter_gate import AdapterGate
 
 
 async def spin() -> None:

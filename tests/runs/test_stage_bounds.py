@@ -13,7 +13,7 @@ from raypipe.core.protocols import Model, Reach
 from raypipe.models.fake import whitespace
 from raypipe.recipes.recipe import CORPUS_STEPS, QUESTION_STEPS
 from raypipe.steps.split import Split
-from raypipe.text import split as cuts
+from raypipe.text import windows as cuts
 
 SPACES = Model("whitespace", "tokenizer", "whitespace", "", "", "", "whitespace@1")
 TEXTS = st.lists(st.integers(1, 40), max_size=60).map(lambda sizes: " ".join("x" * n for n in sizes))

@@ -7,15 +7,14 @@ knows contracts alone: nothing here, and nothing that calls it, asks which class
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias
 
 from raypipe.core import plugins
 from raypipe.core.errors import ConfError
 from raypipe.core.plugins import Plugin
-from raypipe.core.protocols import Bound, CorpusBound, CorpusStep, GraphRef, Model, Reach, Step
-from raypipe.core.records import Question, SourceKind
+from raypipe.core.protocols import CorpusStep, GraphRef, Model, Step
+from raypipe.core.records import SourceKind
 
 Table: TypeAlias = Literal["texts", "passages", "vectors"]
 """What the corpus half fills, one after the other."""
@@ -37,36 +36,6 @@ def step_class(path: str) -> tuple[type[Any], Plugin]:
 
 def _frozen(cls: Any) -> bool:
     return bool(cls.__dataclass_params__.frozen)
-
-
-def bound_of(step: Step, question: Question, reach: Reach) -> Bound:
-    """What the step's method bound says. By default the calls are not known, nor is the ranking behind a step
-    that writes it."""
-    bound = getattr(step, "bound", None)
-    if bound is not None:
-        found: Bound = bound(question, reach)
-        return found
-    if not step.writes().isdisjoint(RANKING):
-        reach = Reach(math.inf, math.inf, reach.passage_chars)
-    asked = asked_models(step)
-    tokens = math.inf if any(m.kind == "generator" for m in asked) else 0
-    return Bound(
-        math.inf, reach, tokens=tokens, reply_tokens=tokens, dim=max((m.dim for m in asked), default=0)
-    )
-
-
-def corpus_bound_of(step: CorpusStep, chars: float) -> CorpusBound:
-    """What the step's method bound says. By default, and for a text of unknown length, nothing is known."""
-    bound = getattr(step, "bound", None)
-    if bound is None or math.isinf(chars):
-        return CorpusBound(math.inf, math.inf, math.inf)
-    found: CorpusBound = bound(chars)
-    return found
-
-
-def is_bounded(step: Step | CorpusStep) -> bool:
-    """Whether the step says what it costs at most."""
-    return hasattr(step, "bound")
 
 
 def answer_cut(step: Step) -> tuple[int, Model] | None:

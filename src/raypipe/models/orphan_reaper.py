@@ -1,8 +1,8 @@
 """Ends an engine's processes when the process that started them ends, in any way.
 
 vLLM's children end with their parent when it exits in good order; after SIGKILL they run on, with their
-memory. Those started between `Watchdog(...)` and `arm()` carry a mark in their environment. A small process
-in a session of its own holds one end of a pipe: when the other end closes, it ends what still has the mark.
+memory. Those started between `OrphanReaper(...)` and `arm()` carry a mark in their environment. A small
+process in a session of its own holds one end of a pipe: when the other end closes, it ends what has the mark.
 Linux only, as vLLM is. Knows no engine; the watching process imports the standard library alone.
 """
 
@@ -22,7 +22,7 @@ KEEP = "SPT_NOENV"  # else setproctitle, which vLLM calls, writes titles over th
 PATIENCE_S = 10.0  # between SIGTERM and SIGKILL
 
 
-class Watchdog:
+class OrphanReaper:
     """Watches the child processes that are started from here until `arm`."""
 
     def __init__(self) -> None:
