@@ -155,6 +155,6 @@ def _window(name: str, size: int | None, overlap_name: str, overlap: int) -> Non
 
 
 def _most_windows(chars: float, size: int, overlap: int) -> float:
-    """Windows of `text.windows.WordSpans`: of any two that follow each other, the second ends `size - overlap`
+    """Windows of `text.windows.WordSpans`: of two neighbours, the second ends `size - overlap`
     characters or more after the end of the one before the first."""
     return min(chars, 1) if chars <= size else 2 * math.ceil(chars / (size - overlap)) + 2
