@@ -18,7 +18,7 @@ BIN = Path(sys.executable).parent
 
 
 def free_ports(n):
-    """Port numbers that nobody listens on now."""
+    """Port numbers that no process listens on."""
     sockets = [socket.socket() for _ in range(n)]
     for s in sockets:
         s.bind(("127.0.0.1", 0))
