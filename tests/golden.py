@@ -43,8 +43,9 @@ from raypipe.steps.shortlist import Shortlist
 from raypipe.steps.split import Split
 from raypipe.steps.tokenize import Tokenize
 from raypipe.store.index import MemoryIndex
+from raypipe.text.by_label import ByLabel
 from raypipe.text.evidence import Fitted, FittedOn
-from raypipe.text.prompt import ByLabel, Prompt
+from raypipe.text.prompt import Prompt
 
 LOCK = Path(__file__).parents[1] / "conf" / "steps.lock"
 

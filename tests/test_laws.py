@@ -3,9 +3,9 @@
 import golden
 import pytest
 
+from raypipe.recipes.default_bounds import is_bounded
 from raypipe.recipes.laws import CORPUS_LAWS, QUESTION_LAWS
 from raypipe.recipes.recipe import CORPUS_STEPS, QUESTION_STEPS, STEPS
-from raypipe.recipes.step_bounds import is_bounded
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from raypipe.core.errors import ConfError
 from raypipe.core.kg import FactsRef
 from raypipe.core.protocols import Model
 from raypipe.steps.facts import FactsRule
-from raypipe.text.prompt import ByLabel
+from raypipe.text.by_label import ByLabel
 
 HERE = Path(__file__).parent
 CONF = Conf((HERE.parent / "conf",))

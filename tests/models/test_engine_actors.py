@@ -17,7 +17,7 @@ import pytest
 from raypipe.core.errors import ConfError, ModelMissing
 from raypipe.core.llm import Alone, Chat, Generated, Message, Sampling
 from raypipe.core.records import Fault
-from raypipe.models.adapter_gate import AdapterGate
+from raypipe.models.lora_batch_lock import LoraBatchLock
 
 if TYPE_CHECKING:
     from raypipe.models.engine_actors import Client
@@ -35,7 +35,7 @@ class Echo:
             raise ModelMissing("no weights here: fetch them")
         self._diary = Path(diary)
         self._note("born")
-        self._gate = AdapterGate()
+        self._gate = LoraBatchLock()
 
     def _note(self, what: str) -> None:
         with self._diary.open("a") as f:

@@ -10,7 +10,7 @@ from raypipe.models.kit import LocalKit
 from raypipe.steps.decide import Decide
 from raypipe.steps.demote import Demote
 from raypipe.steps.function_calls import FunctionCalls
-from raypipe.text.prompt import ByLabel
+from raypipe.text.by_label import ByLabel
 from raypipe.text.replies import read_certainty, read_label
 
 DOMAINS = ("finance", "music", "sports", "movie")

@@ -23,8 +23,9 @@ from raypipe.kg.language.example_bank import ExampleBank
 from raypipe.models.catalog import ModelEntry
 from raypipe.recipes.recipe import CORPUS_STEPS, QUESTION_STEPS
 from raypipe.recipes.resolve import GraphEntry
+from raypipe.text.by_label import ByLabel
 from raypipe.text.evidence import Fitted
-from raypipe.text.prompt import ByLabel, Prompt
+from raypipe.text.prompt import Prompt
 
 Tree = dict[str, Any]
 Name = Literal["cluster", "graphs", "models", "recipe"]

@@ -21,7 +21,9 @@ def add(commands: options.Commands) -> None:
     made.add_argument("--host", metavar="ADDRESS", default=HOST, help=f"to listen on (default: {HOST})")
     made.add_argument("--port", metavar="N", type=options.at_least(1), default=PORT, help=f"default: {PORT}")
     made.add_argument(
-        "--keys", metavar="FILE", help="a key a line; and those in $RAYPIPE_KEYS, with commas between them"
+        "--keys",
+        metavar="FILE",
+        help="file with one API key a line; keys in $RAYPIPE_KEYS, separated by commas, count as well",
     )
     made.add_argument("--auth", choices=("none",), help="none: anyone who reaches the port may ask")
     made.add_argument(

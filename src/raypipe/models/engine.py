@@ -21,8 +21,8 @@ from raypipe.core.errors import ConfError
 from raypipe.core.llm import Alone, Chat, Generated, Sampling
 from raypipe.core.records import Fault
 from raypipe.models import generator, vllm_terms
-from raypipe.models.adapter_gate import AdapterGate
 from raypipe.models.generator import EngineSetup
+from raypipe.models.lora_batch_lock import LoraBatchLock
 from raypipe.models.orphan_reaper import OrphanReaper
 from raypipe.models.vllm_terms import fault, refused, reply
 
@@ -50,7 +50,7 @@ class Engine:
             self._guard.close()
             raise
         self._guard.arm()
-        self._gate = AdapterGate()
+        self._gate = LoraBatchLock()
         self._numbers = itertools.count()
         self._lora = {a.name: (i + 1, a.folder) for i, a in enumerate(setup.adapters)}
         self._streams: dict[str, asyncio.Task[None]] = {}

@@ -98,7 +98,7 @@ def _suspected(name: str) -> str:
 
 
 class EngineActor:
-    """Runs one engine in an actor. The class is plain, so that a Serve deployment can use it as well."""
+    """Runs one engine in an actor of a job."""
 
     def __init__(
         self,
@@ -128,10 +128,6 @@ class EngineActor:
 
     async def ready(self) -> None:
         await self._open()
-
-    async def check_health(self) -> None:
-        if self._engine is not None:
-            await self._engine.healthy()
 
     async def generate(
         self, chats: Sequence[Chat], sampling: Sampling, adapter: str | None = None, alone: str = ""

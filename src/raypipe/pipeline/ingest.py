@@ -76,7 +76,7 @@ def ingest(
             parts = [_write(store, run, i, some) for i, some in enumerate(_sources(rows, kept))]
         commit(store, "sources", run, parts)
         replaced = _put(store, kept, of)
-        if replaced:  # what other files had said of these rows holds no more
+        if replaced:  # records of other files may name rows that were replaced just now
             store.files.remove_folder(INGESTED)
         ids = tuple(q.id for q in kept.questions)
         reasons = dict(sorted(Counter(fault.reason for _, fault in kept.faults).items()))

@@ -30,8 +30,10 @@ T = TypeVar("T")
 
 
 class StageError(Exception):
-    """A stage raised where it should have put a fault on a row: a defect, of the stage or of a library on
-    some row. The cause is what it raised; what a caller can mend (errors.py, the disk) is raised as it is."""
+    """An unexpected exception in a stage: a defect there or in a library. `__cause__` is the original.
+
+    RaypipeError, OSError and AssertionError are raised as they are.
+    """
 
     def __init__(self, stage: str) -> None:
         super().__init__(stage)
@@ -70,7 +72,7 @@ class StageCounters:
         return cls(**{**tree, "calls": CallCounts.of(tree["calls"])})
 
     def take(self) -> StageCounters:
-        """What was counted since the last take; counting goes on from nothing."""
+        """Returns the counts since the last `take`, and resets them to zero."""
         taken = copy.deepcopy(self)
         self.rows = self.skipped = self.faults = 0
         self.seconds = 0.0
@@ -136,15 +138,17 @@ class QuestionExecutor:
 
 
 async def _pass(stage: Stage[Step], ask: Ask, rows: list[Question], count: StageCounters) -> list[Question]:
-    """One stage over one batch: rows that it lets in go through the step, the others round it."""
+    """One stage over one batch: rows that pass its gate go through the step, the others bypass it."""
     start = time.perf_counter()
-    # A row whose ranking broke has no honest evidence: only the stage that names the outcome still runs. One
-    # that lost a stage to time continues with what it has.
+    # A row with a fault has no honest evidence: only the deciding stage still runs. One whose faults are only
+    # stages omitted by a deadline or an outage continues with what it has.
     broken = [not goes_on(q) and not decides(stage.step) for q in rows]
     chosen = [i for i, q in enumerate(rows) if not broken[i] and stage.admits(q)]
     out = await _watched(stage.name, ask([rows[i] for i in chosen])) if chosen else []
     if [q.id for q in out] != [rows[i].id for i in chosen]:
-        raise AssertionError(f"{stage.name} broke the law of rows: other questions came back than went in")
+        raise AssertionError(
+            f"{stage.name} must return exactly the questions it was given, in their order; it returned others"
+        )
     result = [_skip(stage, q) for q in rows]
     for i, q in zip(chosen, out, strict=True):
         result[i] = q

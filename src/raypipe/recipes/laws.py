@@ -19,7 +19,7 @@ from raypipe.core.errors import DataError
 from raypipe.core.protocols import Kit, Reach
 from raypipe.core.records import ANSWERED, Question, Reply
 from raypipe.memo.memo import CallCounts, cached
-from raypipe.recipes.step_bounds import bound_of, corpus_bound_of, is_bounded
+from raypipe.recipes.default_bounds import bound_of, corpus_bound_of, is_bounded
 
 UNDECLARED, UNREAD = "which writes() does not name", "what reads() does not name"
 

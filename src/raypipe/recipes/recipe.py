@@ -39,7 +39,7 @@ from raypipe.steps.rerank import Rerank
 from raypipe.steps.shortlist import Shortlist
 from raypipe.steps.split import Split
 from raypipe.steps.tokenize import Tokenize
-from raypipe.text.prompt import ByLabel
+from raypipe.text.by_label import ByLabel
 
 CORPUS_STEPS: Mapping[str, type[CorpusStep]] = MappingProxyType(
     {"parse": Parse, "tokenize": Tokenize, "split": Split, "embed": Embed}

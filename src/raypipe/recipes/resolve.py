@@ -28,8 +28,9 @@ from raypipe.kg.public_data import facts_version
 from raypipe.models.catalog import Catalog
 from raypipe.models.constraint import bounds
 from raypipe.steps.facts import FactsRule
+from raypipe.text.by_label import ByLabel
 from raypipe.text.evidence import Fitted
-from raypipe.text.prompt import ByLabel, Prompt
+from raypipe.text.prompt import Prompt
 
 T = TypeVar("T")
 Read = Callable[[Any, Where], T]

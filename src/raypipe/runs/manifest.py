@@ -89,7 +89,7 @@ class Manifest:
     finished: float
     previous: str  # run that had finished before on this store; "" for none
     digest: str  # of the recipe
-    recipe: Mapping[str, Any]  # whole: plain.to_plain
+    recipe: Mapping[str, Any]  # whole: recipes.serialize.to_plain
     stages: tuple[StageRecord, ...]
     models: tuple[ModelRecord, ...]
     questions: int

@@ -49,7 +49,7 @@ class Release:
     run: str
     name: str  # of the recipe
     digest: str  # of the recipe
-    recipe: Mapping[str, Any]  # plain.to_plain
+    recipe: Mapping[str, Any]  # recipes.serialize.to_plain
     tables: Mapping[str, int]  # name -> version, each tagged with the id
     score: Mapping[str, Any]
     gates: tuple[str, ...]  # that it passed

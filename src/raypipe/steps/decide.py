@@ -9,8 +9,8 @@ from typing import ClassVar
 from raypipe.core import records
 from raypipe.core.protocols import Ask, Bound, Kit, Model, Reach
 from raypipe.core.records import IDK, INVALID_QUESTION, Fault, Question, Reply
+from raypipe.text.by_label import ByLabel
 from raypipe.text.pack import cut
-from raypipe.text.prompt import ByLabel
 from raypipe.text.replies import abstains
 
 

@@ -14,8 +14,8 @@ from raypipe.core.kg import FactsRef, Level
 from raypipe.core.kg import PublicFacts as Table
 from raypipe.core.protocols import Ask, Bound, Kit, Model, Reach, Score
 from raypipe.core.records import ABSTAINED, ANSWERED, IDK, Question, Reply
+from raypipe.text.by_label import ByLabel
 from raypipe.text.html import storable
-from raypipe.text.prompt import ByLabel
 from raypipe.text.template import REPLY
 
 MOST = 1_000  # sentences of one question that are scored; an Oscar ceremony has some 120

@@ -13,10 +13,11 @@ from raypipe.core.llm import Generator as Generator
 from raypipe.core.protocols import FIELDS, Ask, Bound, Index, Kit, Model, Reach, Tokenize
 from raypipe.core.records import ABSTAINED, ANSWERED, FAULT, Fault, Question, Reply, Span, parse_chunk_id
 from raypipe.text import replies
+from raypipe.text.by_label import ByLabel
 from raypipe.text.cite import cite
 from raypipe.text.html import storable
 from raypipe.text.pack import Layout, characters, pack
-from raypipe.text.prompt import ByLabel, Prompt
+from raypipe.text.prompt import Prompt
 from raypipe.text.replies import Level, ParsedReply, UnreadableReply
 from raypipe.text.sanitize import escape_markup, prompted_spans, visible
 from raypipe.text.template import REPLY

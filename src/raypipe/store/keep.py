@@ -1,6 +1,6 @@
 """What stays in a store and what goes: tags that protect a version, tables and rows that are taken out.
 
-Knows Lance's tags, deletions and cleanup. Does not know why something may go: `release.py` does.
+Knows Lance's tags, deletions and cleanup. Does not know why something may go: `runs.prune` does.
 """
 
 from __future__ import annotations

@@ -7,12 +7,11 @@ two messages use is exactly what it declares, and both render whatever texts are
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from dataclasses import dataclass
+from typing import TypeVar
 
 from raypipe.core.llm import Chat, Message, MessageRole
-from raypipe.core.records import Question
-from raypipe.text.template import REPLY, renderer, uses
+from raypipe.text.template import renderer, uses
 
 T = TypeVar("T")
 
@@ -53,22 +52,3 @@ class Prompt:
             return tuple(Message(role, fill(given)) for role, fill in messages)
 
         return render
-
-
-@dataclass(frozen=True, slots=True)
-class ByLabel(Generic[T]):
-    """One value for all questions, or one for each label of an earlier reply."""
-
-    default: T  # `else`: for labels that the table does not name
-    by: str = ""  # name of the reply; "": the default is for all
-    table: Mapping[str, T] = field(default_factory=dict)
-
-    def reads(self) -> frozenset[str]:
-        return frozenset({REPLY + self.by}) if self.by else frozenset()
-
-    def of(self, question: Question) -> T:
-        return self.table.get(question.replies[self.by].label, self.default) if self.by else self.default
-
-    def values(self) -> tuple[T, ...]:
-        """Every value, the default last."""
-        return (*self.table.values(), self.default)

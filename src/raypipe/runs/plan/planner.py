@@ -26,8 +26,8 @@ from raypipe.memo.lookup import first_corpus_requests, first_request, lookup
 from raypipe.memo.memo import ENTRY_BYTES, MemoTable, vectors_of
 from raypipe.pipeline.driver import Pipeline
 from raypipe.pipeline.tasks import chunks_of, key_of_row
+from raypipe.recipes.default_bounds import bound_of, is_bounded
 from raypipe.recipes.recipe import Stage, row_key
-from raypipe.recipes.step_bounds import bound_of, is_bounded
 from raypipe.recipes.step_contract import asked_models, embedder_of, table_of, table_with
 from raypipe.report.report import JSON_FORMAT
 from raypipe.runs.manifest import Manifest, describe, differences, reason, recent

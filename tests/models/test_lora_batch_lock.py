@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from raypipe.models.adapter_gate import AdapterGate
+from raypipe.models.lora_batch_lock import LoraBatchLock
 
 
 async def spin() -> None:
@@ -14,7 +14,7 @@ async def spin() -> None:
 
 def test_only_one_kind_is_inside_at_a_time_and_any_number_of_it():
     async def run() -> tuple[int, list[set[str]]]:
-        gate, inside, seen = AdapterGate(), [], []
+        gate, inside, seen = LoraBatchLock(), [], []
 
         async def call(kind: str) -> None:
             async with gate.turn(kind):
@@ -35,7 +35,7 @@ def test_only_one_kind_is_inside_at_a_time_and_any_number_of_it():
 
 def test_neither_kind_starves_while_the_other_keeps_coming():
     async def run() -> int:
-        gate, done = AdapterGate(), asyncio.Event()
+        gate, done = LoraBatchLock(), asyncio.Event()
         entered = 0
 
         async def base() -> None:
@@ -61,7 +61,7 @@ def test_neither_kind_starves_while_the_other_keeps_coming():
 
 def test_all_that_wait_for_a_kind_go_in_together():
     async def run() -> list[str]:
-        gate, order = AdapterGate(), []
+        gate, order = LoraBatchLock(), []
 
         async def call(kind: str) -> None:
             async with gate.turn(kind):
@@ -77,7 +77,7 @@ def test_all_that_wait_for_a_kind_go_in_together():
 
 def test_a_kind_that_equals_no_other_is_alone():
     async def run() -> int:
-        gate, inside, most = AdapterGate(), 0, 0
+        gate, inside, most = LoraBatchLock(), 0, 0
 
         async def call() -> None:
             nonlocal inside, most
@@ -95,7 +95,7 @@ def test_a_kind_that_equals_no_other_is_alone():
 
 def test_a_call_that_gives_up_waiting_holds_nobody_up():
     async def run() -> list[str]:
-        gate, order, leave = AdapterGate(), [], asyncio.Event()
+        gate, order, leave = LoraBatchLock(), [], asyncio.Event()
 
         async def call(kind: str, until: asyncio.Event | None = None) -> None:
             async with gate.turn(kind):
@@ -123,7 +123,7 @@ def test_a_call_that_gives_up_waiting_holds_nobody_up():
 
 def test_a_call_cancelled_in_the_moment_it_is_let_in_leaves_again():
     async def run() -> None:
-        gate, leave = AdapterGate(), asyncio.Event()
+        gate, leave = LoraBatchLock(), asyncio.Event()
 
         async def call(kind: str, until: asyncio.Event) -> None:
             async with gate.turn(kind):

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Hashable
 from contextlib import asynccontextmanager
 
 
-class AdapterGate:
+class LoraBatchLock:
     """`async with gate.turn(kind)`. A kind that equals no other (`object()`) is let in alone."""
 
     def __init__(self) -> None:
