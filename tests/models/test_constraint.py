@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
+import yaml
 
 from raypipe.core.errors import ConfError
 from raypipe.core.llm import Choice, Grammar, JsonSchema, Regex
-from raypipe.models.constraint import ReplyLength, bounds, schema_text
+from raypipe.models.constraint import SEPARATORS, ReplyLength, bounds, schema_text
 
 CALLS = """
 start: call (";" call)~0..2
@@ -128,3 +130,35 @@ def test_a_choice_needs_distinct_options_with_text():
     for options in ((), ("a", ""), ("a", "a")):
         with pytest.raises(ValueError, match="choice"):
             Choice(options)
+
+
+@pytest.fixture(scope="module")
+def compiled():
+    """A JSON schema -> the grammar that an engine holds a decoder to, over a small vocabulary."""
+    import xgrammar  # brings torch
+
+    compiler = xgrammar.GrammarCompiler(
+        xgrammar.TokenizerInfo([chr(i) for i in range(32, 127)], stop_token_ids=[0])
+    )
+
+    def compile_schema(constraint):
+        found = compiler.compile_json_schema(
+            schema_text(constraint), any_whitespace=False, separators=SEPARATORS
+        )
+        return lambda: xgrammar.GrammarMatcher(found)
+
+    return compile_schema
+
+
+@pytest.mark.parametrize("most", [128, 129, 300, 1_000])
+def test_a_long_bounded_string_compiles_for_a_vocabulary_and_ends_at_its_bound(compiled, most):
+    """xgrammar fails on a repetition of more than 128, and only where it knows the vocabulary."""
+    matcher = compiled(schema(a={"type": "string", "maxLength": most}))
+    lengths = (0, most, most + 1)
+    assert [matcher().accept_string('{"a":"' + "x" * n + '"}') for n in lengths] == [True, True, False]
+
+
+@pytest.mark.parametrize("name", ["functions", "weknow-domain", "weknow-confidence"])
+def test_a_schema_that_ships_compiles_for_a_vocabulary(compiled, name):
+    path = Path(__file__).parents[2] / f"conf/schemas/{name}.yaml"
+    assert not compiled(JsonSchema(json.dumps(yaml.safe_load(path.read_text()))))().is_terminated()

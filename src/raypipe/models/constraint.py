@@ -82,8 +82,26 @@ def _patterned(schema: Any) -> Any:
             out[key] = value
     other = out.keys() & {"pattern", "format", "enum", "const"}
     if out.get("type") == "string" and isinstance(out.get("maxLength"), int) and not other:
-        out["pattern"] = f"^.{{{out.pop('minLength', 0)},{out.pop('maxLength')}}}$"
+        out["pattern"] = _any_text(out.pop("minLength", 0), out.pop("maxLength"))
     return out
+
+
+MOST_REPEATS = 128
+"""Of one repetition in a pattern: from 129 on xgrammar 0.2.8 parses it, and fails where it is compiled for a
+vocabulary, which an engine reports as a reply that ended with an error."""
+
+
+def _any_text(least: int, most: int) -> str:
+    """A pattern of any `least` to `most` characters.
+
+    >>> _any_text(0, 80), _any_text(2, 300)
+    ('^.{0,80}$', '^.{2}(.{0,128}){0,2}.{0,42}$')
+    """
+    if most <= MOST_REPEATS or least > MOST_REPEATS:
+        return f"^.{{{least},{most}}}$"
+    whole, rest = divmod(most - least, MOST_REPEATS)
+    start = f".{{{least}}}" if least else ""
+    return f"^{start}(.{{0,{MOST_REPEATS}}}){{0,{whole}}}.{{0,{rest}}}$"
 
 
 _NAME = {Regex: "regex", JsonSchema: "JSON schema", Grammar: "grammar"}
