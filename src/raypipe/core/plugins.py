@@ -72,6 +72,9 @@ def load(path: str, what: str) -> tuple[Any, Plugin]:
 
 def _imported(name: str, path: str, what: str) -> ModuleType:
     importlib.invalidate_caches()  # a file that was written a moment ago
+    # Bytecode counts as fresh by the second and the size of its source: an edit within that second that keeps
+    # the size would run old code under the digest of the new.
+    written, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as e:
@@ -83,6 +86,8 @@ def _imported(name: str, path: str, what: str) -> ModuleType:
         ) from e
     except Exception as e:
         raise ConfError(f"{path}: its module raises on import: {type(e).__name__}: {e}") from e
+    finally:
+        sys.dont_write_bytecode = written
 
 
 def _source(module: ModuleType, path: str) -> str:
