@@ -32,7 +32,7 @@ FAKES = str(HERE / "fakes.yaml")
 
 def read(world):
     """Questions, and sources each once, straight from the files."""
-    rows = list(readers.open([world], "synth", readers.Counts()))
+    rows = list(readers.open([world], "synth", readers.ReadCounts()))
     seen: set[str] = set()
     sources = [s for r in rows for s in readers.unseen(r.sources, seen)]
     return [r.question for r in rows], sources
