@@ -28,6 +28,7 @@ class Fragile:
 
     async def double(self, number):
         if number == 13:
+            await asyncio.sleep(0.2)  # Serve itself resends what dies before the replica has accepted it
             os._exit(1)
         if number == 0:
             try:

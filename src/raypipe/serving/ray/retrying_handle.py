@@ -15,7 +15,8 @@ from raypipe.core.errors import Overloaded, RaypipeError, Unavailable
 
 MAX_ATTEMPTS = 3
 """Of one call. Models are pure functions, so a retry is safe; an input that kills its replica kills at most
-this many. Last attempts run one at a time, so a call that met such an input twice does not meet it again."""
+this many, and one more wherever a replica dies before it has accepted the call: Serve resends that by itself.
+Last attempts run one at a time, so a call that met such an input twice does not meet it again."""
 
 REPLICA_DIED = (RayActorError, ReplicaUnavailableError)
 
