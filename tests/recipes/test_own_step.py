@@ -18,8 +18,6 @@ def folder(tmp_path, monkeypatch):
     own_step.write(tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))  # the command puts the folder on it
-    # A file rewritten within a second and as long as before would be taken for the compiled one.
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
     yield tmp_path
     for name in [n for n in sys.modules if n.partition(".")[0] == "mypkg"]:
         del sys.modules[name]
