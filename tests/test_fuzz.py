@@ -38,13 +38,14 @@ def described(filled):
 
 @pytest.mark.parametrize(("method", "path"), ROUTES, ids=lambda x: x)
 @pytest.mark.parametrize("mode", list(schemathesis.GenerationMode), ids=lambda m: m.value)
-def test_whatever_is_sent_the_reply_is_one_that_the_document_names(described, method, path, mode):
+@pytest.mark.parametrize("many", [10, pytest.param(30, marks=pytest.mark.drill)])
+def test_whatever_is_sent_the_reply_is_one_that_the_document_names(described, method, path, mode, many):
     operation, seen = described[path][method], set()
     if mode.is_negative and not operation.body:
         pytest.skip("there is nothing to send wrongly")
 
     @given(case=operation.as_strategy(generation_mode=mode))
-    @settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+    @settings(max_examples=many, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
     def sent(case):
         reply = case.call(headers=AUTH)
         case.validate_response(reply, headers=AUTH, excluded_checks=NOT_SAID)

@@ -22,6 +22,7 @@ from raypipe.report.progress import Progress
 from raypipe.store import Store, commit, write_part
 
 pytestmark = pytest.mark.slow
+DRILL = pytest.mark.drill
 
 HERE = Path(__file__).parents[1]
 CONF = Conf((HERE.parent / "conf",))
@@ -135,7 +136,7 @@ def test_another_recipe_on_the_same_store_computes_only_what_differs(world, tmp_
     assert done.reused == 0
 
 
-@pytest.mark.parametrize("after", [0, 1, 3])
+@pytest.mark.parametrize("after", [pytest.param(0, marks=DRILL), 1, pytest.param(3, marks=DRILL)])
 def test_a_run_that_died_between_parts_goes_on_where_it_was(world, tmp_path, progress, after):
     whole = pipeline(tmp_path / "whole", progress)
     undisturbed = evaluated(whole, world, tmp_path / "out").report
@@ -163,7 +164,7 @@ def test_a_run_that_died_between_parts_goes_on_where_it_was(world, tmp_path, pro
     assert again.resumed == 0 and not any(s.rows for s in again.steps)
 
 
-@pytest.mark.parametrize("later", [1, 8])
+@pytest.mark.parametrize("later", [pytest.param(1, marks=DRILL), 8])
 def test_a_run_stopped_with_two_workers_and_resumed_with_another_number_gives_equal_tables(
     world, tmp_path, progress, later
 ):

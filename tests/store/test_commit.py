@@ -78,12 +78,14 @@ POINTS = [
 ]
 
 
-def test_a_run_killed_at_any_point_ends_as_if_nothing_had_happened(tmp_path):
+@pytest.mark.parametrize("of", [3, pytest.param(1, marks=pytest.mark.drill)])
+def test_a_run_killed_at_any_point_ends_as_if_nothing_had_happened(tmp_path, of):
+    """At one point in so many, the last among them: there all is committed, and the plan still stands."""
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     whole.mkdir(), killed.mkdir()
     assert drive(whole, "never").returncode == 0
     rng = random.Random(1)
-    points = [str(rng.randrange(20, 900)), *POINTS]
+    points = [str(rng.randrange(20, 900)), *POINTS][::-of][::-1]
     deaths = 0
     for point in points:
         ended = drive(killed, point)
