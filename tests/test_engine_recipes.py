@@ -1,6 +1,5 @@
-"""Recipes with a language model through the real vLLM, on stand-in weights: as a job whose engine is killed
-once, through an OpenAI server, and through the endpoint. Each starts its engine once, for all of its tests.
-"""
+"""Recipes with a language model through the real vLLM, on stand-in weights: as a job with the session's engine,
+and, in `make test-all`, while that is killed, through an OpenAI server, and through the endpoint."""
 
 import asyncio
 import bz2
@@ -355,6 +354,7 @@ def endpoint(ten, serve_port):
     assert engines_end(others), "the endpoint's engine outlived it"
 
 
+@pytest.mark.drill
 def test_the_ten_real_questions_through_http_have_equal_hits_prompts_and_answers(endpoint, ten):
     def ask(question):
         body = {"query": question.text, "time": question.asked_at, "include": ["hits", "prompts"]}
@@ -401,6 +401,7 @@ def until_unfinished(chats):
         time.sleep(0.1)
 
 
+@pytest.mark.drill
 @pytest.mark.parametrize("streams", [False, True])
 def test_a_client_that_goes_takes_its_chat_out_of_the_engine(endpoint, ten, streams):
     [job, *_] = ten.answers
