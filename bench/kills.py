@@ -40,7 +40,7 @@ from typing import Any, TypeAlias, cast
 import psutil
 
 import raypipe
-from raypipe.pipeline.tasks import RunTask, TableTask, Task, TaskResult, Verb, WorkerConfig
+from raypipe.pipeline.tasks import HandedBack, RunTask, TableTask, Task, TaskResult, Verb, WorkerConfig
 
 ROOT = Path(__file__).parents[1]
 OURS = str(Path(raypipe.__file__).parent)
@@ -106,8 +106,8 @@ class Armed:
     kill: Kill | None  # of a worker, at a point
     worker: WorkerConfig
 
-    def open(self) -> RunTask:
-        do = replace(cast(Any, self.task), worker=self.worker).open()
+    async def open(self) -> RunTask:
+        do = await replace(cast(Any, self.task), worker=self.worker).open()
         seen, diary = Counter[str](), Path(self.diary)
         table = getattr(self.task, "table", "answers")
 
@@ -117,11 +117,11 @@ class Armed:
             if self.kill and (self.kill.point, self.kill.nth) == (point, seen[point]):
                 die_once(diary, point)
 
-        async def armed(part: Task) -> TaskResult:
+        async def armed(part: Task) -> TaskResult | HandedBack:
             note(diary, f"begun {table} {cast(Any, self.task).run} {part.name}")
             watch(WORKER, reached)
             try:
-                return cast(TaskResult, await do(part))
+                return cast(TaskResult | HandedBack, await do(part))
             finally:
                 sys.setprofile(None)
 
@@ -182,7 +182,7 @@ def drive(address: str, session: int, folder: Path, kills: Sequence[Kill]) -> No
             timer.start()
     at_a_point = next((k for k in kills if k.who == "worker" and k.point), None)
 
-    def runner(verb: Verb, fill: TableTask, parts: Sequence[Task]) -> Iterator[TaskResult]:
+    def runner(verb: Verb, fill: TableTask, parts: Sequence[Task]) -> Iterator[TaskResult | HandedBack]:
         armed = Armed(fill, verb, str(diary), at_a_point, cast(Any, fill).worker)
         return pools.run_tasks(armed, parts, Pool(actors=ACTORS, cpus=0.5))
 

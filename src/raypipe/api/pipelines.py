@@ -30,7 +30,16 @@ from raypipe.metrics.crag import Rule
 from raypipe.models.kit import LocalKit
 from raypipe.models.load import EndpointAddress
 from raypipe.pipeline.driver import Pipeline, Runner, TaskSizes, alone, inline, nowhere
-from raypipe.pipeline.tasks import TableTask, Task, TaskResult, Verb, WorkerConfig, Workers, with_worker
+from raypipe.pipeline.tasks import (
+    HandedBack,
+    TableTask,
+    Task,
+    TaskResult,
+    Verb,
+    WorkerConfig,
+    Workers,
+    with_worker,
+)
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.resolve import prompt_file
 from raypipe.report.progress import Progress
@@ -116,7 +125,7 @@ def _on_cluster(
     elif ray == "local":  # the most that a Ray started here can have
         fitting(written, wanted, reachable(written, [this_machine()]))
 
-    def runner(verb: Verb, work: TableTask, tasks: Sequence[Task]) -> Iterator[TaskResult]:
+    def runner(verb: Verb, work: TableTask, tasks: Sequence[Task]) -> Iterator[TaskResult | HandedBack]:
         if not tasks:
             return iter(())
         from raypipe.cluster import pools

@@ -60,9 +60,11 @@ class DeadLetters:
 
 
 def check(budget: Budget, losses: DeadLetters) -> None:
-    """Raises FaultBudgetExceeded, with numbers and the first rows, where more failed than are allowed."""
+    """Raises FaultBudgetExceeded, with numbers and the first rows, where more failed than are allowed, or
+    where no question was answered, whatever is allowed."""
     for t in losses.counts:
-        if t.undone > (allowed := budget.allowed(t.rows)):
+        allowed = budget.allowed(t.rows)
+        if t.undone > allowed or (t.kind == "questions" and t.rows and not t.done):
             some = [x for x in losses.rows if x.kind == t.kind][:SHOWN]
             shown = "".join(f"\n  {x.id}: {x.step}, {x.reason}: {x.detail}" for x in some)
             raise FaultBudgetExceeded(
