@@ -338,6 +338,16 @@ def test_score_crag_reads_any_systems_predictions(capsys, tmp_path):
     )
 
 
+def test_score_crag_reads_the_predictions_of_a_run_and_gives_the_score_of_its_report(capsys, ran):
+    code, out, err = run(capsys, "score", "crag", ran.folder / "out" / "predictions.jsonl", "--json")
+    assert code == 0, err
+    scored, report = json.loads(out), json.loads((ran.folder / "out" / "report.json").read_text())
+    assert scored["total"] == 6 and scored["n_correct"] + scored["n_unscored"] + scored["n_miss"] > 0
+    same = scored.keys() & report.keys() - {"normalized"}
+    assert {"score", "interval", "bounds", "n_miss", "n_unscored"} <= same
+    assert {k: scored[k] for k in same} == {k: report[k] for k in same}
+
+
 def test_rank_writes_a_trec_run_whose_score_ranking_reads(capsys, local_ray, tmp_path):
     corpus, queries, qrels = tmp_path / "corpus.jsonl", tmp_path / "queries.jsonl", tmp_path / "q.trec"
     texts = {"a": "the river flows north", "b": "bread and butter", "c": "a northern river of salmon"}

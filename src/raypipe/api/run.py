@@ -94,11 +94,9 @@ class EvalResult(Result):
 
     def rows(self) -> Iterator[Mapping[str, Any]]:
         """A row for each question, in order; `verdict` is null where the dataset has no answer."""
-        verdicts = {v.question: v.outcome for v in self.evaluation.report.marks.verdicts}
         with self.evaluation.folder.predictions.open(encoding="utf-8") as lines:
             for line in map(json.loads, lines):
-                row = {name: line.get(name) for name in self.SCHEMA}
-                yield {**row, "verdict": verdicts.get(line["id"])}
+                yield {name: line[name] for name in self.SCHEMA}
 
     def to_json(self) -> dict[str, Any]:
         return to_json(self.evaluation.report)

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from raypipe.core import arrow
 from raypipe.core.errors import DataError
 from raypipe.core.records import Question
-from raypipe.evaluation.collect import AT_ONCE, Collected, collect
+from raypipe.evaluation.collect import AT_ONCE, Collected, add_truths, collect
 from raypipe.evaluation.expiry import expired_answers, forget
 from raypipe.evaluation.fault_budget import DeadLetters, dead_letters, retry
 from raypipe.evaluation.judge import Judge, JudgeResult, judged
@@ -145,6 +145,7 @@ def evaluate(
             rows = [replace(r, judge_response=said.get(r.question)) for r in rows]
         seconds = time.perf_counter() - start
         marks = mark(rows, rule)
+        add_truths(folder.predictions, rows, marks.verdicts, rule)
         report = _report(pipeline, len(questions), read, answers, marks, verdict, planned, done, seconds)
         write_report(folder, report, answers.shown, {r.question: r.truths for r in rows})
         for table in tables(pipeline.store):
