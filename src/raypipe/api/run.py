@@ -15,9 +15,10 @@ from raypipe.api.pipelines import open_judge, open_pipeline
 from raypipe.api.results import Result, outside_loop
 from raypipe.api.session import Session
 from raypipe.cluster.budget import Budget
+from raypipe.core.errors import DataError
 from raypipe.evaluation import evaluate as evaluating
 from raypipe.evaluation import fault_budget
-from raypipe.evaluation.evaluate import Evaluation, questions_of
+from raypipe.evaluation.evaluate import Evaluation, questions_of, require_questions
 from raypipe.metrics.crag import Rule
 from raypipe.metrics.textfile import replaced
 from raypipe.pipeline.counters import RunCounters
@@ -154,10 +155,13 @@ def index(
 ) -> RunResult:
     """Parses, splits and embeds the sources of a store that a recipe's tables lack.
 
-    `retry_faults` tries failed sources again. Raises ClusterTooSmall, ModelMissing.
+    `retry_faults` tries failed sources again. Raises ClusterTooSmall, ModelMissing, and DataError where there
+    are no sources.
     """
     session = session or Session()
     opened, found = session.store(store), session.recipe(recipe)
+    if not opened.count("sources"):
+        raise DataError(f"{opened.uri}: no sources. `raypipe ingest PATH` reads some into a store")
     with open_pipeline(session, opened, found, answers=False) as pipeline:
         if retry_faults:
             fault_budget.retry(pipeline, ())
@@ -174,12 +178,14 @@ def answer(
 ) -> RunResult:
     """Answers the stored questions that have no answer of this recipe yet.
 
-    `fresh` answers all, and asks language models again; `retry_faults` tries failed questions again.
+    `fresh` answers all, and asks language models again; `retry_faults` tries failed questions again. Raises
+    DataError where there are no questions.
     """
     session = session or Session()
     opened, found = session.store(store), session.recipe(recipe)
     with open_pipeline(session, opened, found) as pipeline:
         questions = questions_of(pipeline, None, None)
+        require_questions(questions, (), opened)
         if retry_faults:
             fault_budget.retry(pipeline, questions)
         return RunResult(found.name, pipeline.answer(questions, fresh))

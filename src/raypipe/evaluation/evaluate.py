@@ -10,7 +10,7 @@ import asyncio
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -95,6 +95,13 @@ def questions_of(pipeline: Pipeline, ids: Sequence[str] | None, limit: int | Non
     return StoredQuestions(pipeline.store, tuple(ids[:limit]))
 
 
+def require_questions(questions: Sized, data: Sequence[Path], store: Store) -> None:
+    """Raises DataError where there is nothing to answer."""
+    if not len(questions):
+        where = ", ".join(map(str, data)) or store.uri
+        raise DataError(f"{where}: no questions. `raypipe ingest PATH` reads some into a store")
+
+
 def evaluate(
     pipeline: Pipeline,
     data: Sequence[Path],
@@ -123,9 +130,7 @@ def evaluate(
         # A cluster that is too small is refused before the hour that a large file may take to read.
         read = ingest(pipeline.store, data, format, pipeline.progress, pipeline.connect) if data else None
         questions = questions_of(pipeline, read.questions if read else None, limit)
-        if not questions:
-            where = ", ".join(map(str, data)) or pipeline.store.uri
-            raise DataError(f"{where}: no questions. `raypipe ingest PATH` reads some into a store")
+        require_questions(questions, data, pipeline.store)
         if again:
             retry(pipeline, questions)
         merge_memo(pipeline.store)
