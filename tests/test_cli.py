@@ -165,6 +165,50 @@ def test_a_recipe_mistake_is_exit_code_2_and_names_what_was_meant(capsys, world,
     assert code == 2 and "did you mean 'local'?" in err
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["eval", "lokal"], "no 'lokal' under recipes/; did you mean 'local'?"),
+        (["eval", "local", "--cluster", "labtop"], "no 'labtop' under clusters/; did you mean 'laptop'?"),
+        (["eval", "local", "--judge", "llama-3-8"], "did you mean 'llama-3-8b'?"),
+        (["eval", "local", "--rule", "no_such_module:verdict"], "no_such_module"),
+    ],
+)
+def test_a_misspelt_name_is_refused_before_the_demo_is_invented(capsys, tmp_path, words, said):
+    code, out, err = run(capsys, *words)
+    assert code in (2, 4) and said in err and not out
+    assert not (tmp_path / "home").exists(), "neither data nor a store"
+
+
+def test_a_misspelt_name_is_refused_before_a_store_is_made(capsys, world, tmp_path):
+    place = ["--data", world, "--store", tmp_path / "s"]
+    code, _, err = run(capsys, "eval", FAKES, *place, "--cluster", "labtop")
+    assert code == 2 and "'laptop'" in err and not (tmp_path / "s").exists()
+
+
+def test_it_is_said_which_questions_are_taken_where_data_is_missing(capsys, ran, tmp_path, monkeypatch):
+    store = ran.folder / "store"
+    code, out, err = run(capsys, "plan", FAKES, "--store", store, "--json")
+    assert code == 0 and err == f"no --data: the questions in {store}\n" and json.loads(out)
+    code, _, err = run(capsys, "reprocess", FAKES, "--store", tmp_path / "none")
+    assert code == 2 and err.startswith(f"no --data: the questions in {tmp_path / 'none'}\n")
+    assert not (tmp_path / "none").exists(), "no store is made to be found empty"
+    monkeypatch.setenv("RAYPIPE_STORE", str(store))
+    code, _, err = run(capsys, "plan", FAKES)
+    assert code == 0 and err == f"no --data: the questions in {store}\n"
+
+
+def test_the_demo_is_said_to_be_one(capsys, tmp_path):
+    (tmp_path / "home/stores/default").mkdir(parents=True)
+    (tmp_path / "file").write_text("no folder")
+    code, _, err = run(capsys, "eval", FAKES, "--out", tmp_path / "file" / "out")
+    assert code == 2 and "cannot be written" in err
+    first, second, *_ = err.splitlines()
+    home = tmp_path / "home/stores"
+    assert first.startswith("no --data and no --store: the demo, 20 invented questions with 50 pages each")
+    assert first.endswith(f", in {home}/demo") and second.endswith(f"--store {home}/default")
+
+
 @pytest.mark.ray
 def test_missing_and_truncated_data_are_exit_code_3(capsys, local_ray, world, tmp_path):
     code, _, err = run(capsys, "eval", FAKES, "--data", tmp_path / "none.jsonl", "--store", tmp_path / "s")

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, TypedDict, Unpack
 from raypipe import readers
 from raypipe.api.origin import origin
 from raypipe.api.paths import deliver, format_for, inputs, require_writable, run_folder
-from raypipe.api.pipelines import open_judge, open_pipeline
+from raypipe.api.pipelines import open_judge, open_pipeline, read_judge
 from raypipe.api.results import Result, outside_loop
 from raypipe.api.session import Session
 from raypipe.cluster.budget import Budget
@@ -19,7 +19,7 @@ from raypipe.core.errors import DataError
 from raypipe.evaluation import evaluate as evaluating
 from raypipe.evaluation import fault_budget
 from raypipe.evaluation.evaluate import Evaluation, questions_of, require_questions
-from raypipe.metrics.crag import Rule
+from raypipe.metrics.crag import Rule, rule_id
 from raypipe.metrics.textfile import replaced
 from raypipe.pipeline.counters import RunCounters
 from raypipe.readers.formats import Format
@@ -146,6 +146,24 @@ class ReprocessResult(Result):
         }
 
 
+def check_names(
+    recipe: Recipe | str | Path,
+    data: Sequence[str | Path] = (),
+    judge: str | None = None,
+    rule: Rule = "official",
+    session: Session | None = None,
+) -> Recipe:
+    """The recipe of an eval, once all names are found that the eval was given: of recipe, cluster file, judge
+    and rule. Raises ConfError or ModelMissing; reads no data and starts nothing."""
+    session = session or Session()
+    found = session.recipe(recipe, data)
+    session.cluster_file()
+    rule_id(rule)
+    if judge is not None:
+        read_judge(session, judge, rule)
+    return found
+
+
 @outside_loop
 def index(
     recipe: Recipe | str | Path,
@@ -203,15 +221,17 @@ def evaluate(
 
     `data` is ingested first; none: all stored questions. `out` is the folder of the report; None: a new one
     under $RAYPIPE_HOME/runs. Raises FaultBudgetExceeded after the report is written; ConfError, DataError,
-    ModelMissing and ClusterTooSmall before anything runs.
+    ModelMissing and ClusterTooSmall before anything runs; for a name that is not known, before any file is
+    fetched or made.
     """
     session, rule = options.get("session") or Session(), options.get("rule", "official")
     given = [data] if isinstance(data, str | Path) else data
-    found, files = session.recipe(recipe, given), inputs(given, session.settings)
+    found = check_names(recipe, given, options.get("judge"), rule, session)
+    files = inputs(given, session.settings)
     format = format_for(options.get("format"), files)
     if files:
         readers.files_of(files, format)  # a missing file is reported before anything starts
-    filled = session.store_to_fill(store)
+    filled = session.store_to_fill(store) if files else session.store(store)
     folder = run_folder(out, session.settings, filled.uri, found.name)
     require_writable(folder, "--out")
     with (
@@ -252,11 +272,12 @@ def reprocess(
     Takes what `evaluate` takes, and writes changes.json next to the report.
     """
     session, check = options.get("session") or Session(), options.get("check", True)
-    found = session.recipe(recipe, [data] if isinstance(data, str | Path) else data)
-    filled = session.store_to_fill(store)
+    given = [data] if isinstance(data, str | Path) else data
+    found = session.recipe(recipe, given)
+    filled = session.store_to_fill(store) if given else session.store(store)
     folder = run_folder(out, session.settings, filled.uri, found.name)
     options["check"] = False
-    done = evaluate(found, data, filled, folder, **options)
+    done = evaluate(found, given, filled, folder, **options)
     before = compared_with(filled, done.evaluation.manifest)
     result = ReprocessResult(done, changes(filled, before, done.evaluation.manifest) if before else None)
     with replaced(done.evaluation.folder.changes) as text:

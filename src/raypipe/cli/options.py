@@ -85,6 +85,12 @@ def store(made: argparse.ArgumentParser) -> None:
     )
 
 
+def say_data(args: argparse.Namespace, settings: Settings) -> None:
+    """Says on stderr which questions are taken where --data is missing."""
+    if not args.data:
+        print(f"no --data: the questions in {settings.store_to_use(args.store)}", file=sys.stderr)
+
+
 def recipe(made: argparse.ArgumentParser, optional: bool = False, live: bool = False) -> None:
     about = "a name under conf/recipes, or a path"
     if live:
