@@ -112,7 +112,11 @@ def recipe(made: argparse.ArgumentParser, optional: bool = False, live: bool = F
 
 
 def models(made: argparse.ArgumentParser) -> None:
-    made.add_argument("--models", metavar="FILE", help="models file in place of conf/models.yaml")
+    made.add_argument(
+        "--models",
+        metavar="FILE",
+        help="models file laid over conf/models.yaml: an entry of the same name replaces the shipped one whole",
+    )
 
 
 def cluster(made: argparse.ArgumentParser) -> None:
