@@ -478,7 +478,7 @@ def test_synth_then_ingest_counts_what_was_written(capsys, tmp_path):
 
 OWN_LINES = """
 {"id": 1, "question": "who founded it?", "answer": "Ann"}
-{"interaction_id": "b", "query": "when?", "query_time": "", "answer": "1994", "search_results": [{"page_name": ""}]}
+{"interaction_id": "b", "query": "?", "query_time": "", "answer": "19", "search_results": [{"page_name": ""}]}
 {"interaction_id": "c", "query": "where?", "query_time": "", "answer": ["Oslo"], "search_results": []}
 {"interaction_id": "d", "query": "
 """

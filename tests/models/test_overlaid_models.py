@@ -1,4 +1,4 @@
-"""`--models FILE`: its entries are laid over the shipped ones; README's entry of a remote model works as it stands."""
+"""`--models FILE`: its entries are laid over the shipped ones; README's remote model works as it stands."""
 
 import re
 import shlex
@@ -15,9 +15,7 @@ from raypipe.core.errors import ConfError
 ROOT = Path(__file__).parents[2]
 CONF = Conf((ROOT / "conf",))
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-PAGE = """{"interaction_id": "q1", "query": "who wrote the first program?", "query_time": "", "answer": "Ada Lovelace",\
- "search_results": [{"page_name": "Ada", "page_url": "https://a.example/", "page_snippet": "",\
- "page_last_modified": "", "page_result": "<p>Ada Lovelace wrote it.</p>"}]}"""
+FORMATS = (ROOT / "docs/formats.md").read_text(encoding="utf-8")
 
 
 def laid_over(tmp_path, text):
@@ -49,7 +47,9 @@ def test_a_name_that_no_file_has_is_refused_with_the_files_that_were_read(tmp_pa
 
 
 def test_a_remote_models_tokenizer_that_falls_back_to_that_model_is_its_own(tmp_path):
-    remote = "kind: generator, loader: openai, endpoint: a, model: m, max_model_len: 99, tokenizer: llama-2-tokens"
+    remote = (
+        "kind: generator, loader: openai, endpoint: a, model: m, max_model_len: 99, tokenizer: llama-2-tokens"
+    )
     found = laid_over(tmp_path, f"llama-3-8b: {{{remote}}}\n")
     assert found.model("llama-3-8b").weights.startswith("openai:m+hf-internal-testing/llama-tokenizer@")
 
@@ -71,7 +71,8 @@ def test_readmes_remote_model_answers_through_readmes_command(tmp_path, monkeypa
         Path("models.yaml").write_text(models)
         laptop = (ROOT / "conf/clusters/laptop.yaml").read_text()
         Path("mine.yaml").write_text(laptop + endpoints.replace("https://llm.example.org/v1", server.url))
-        Path("page.jsonl").write_text(PAGE)
+        page = re.search(r'^    (\{"interaction_id".*)$', FORMATS, re.MULTILINE)[1]
+        Path("page.jsonl").write_text(page)
         assert main(command) == 0
     assert asked == [("Bearer the-key", "meta-llama/Meta-Llama-3-8B-Instruct")]
-    assert "Ada Lovelace  [answered]" in capsys.readouterr().out
+    assert "Ada Lovelace   [answered]" in capsys.readouterr().out

@@ -115,7 +115,7 @@ def models(made: argparse.ArgumentParser) -> None:
     made.add_argument(
         "--models",
         metavar="FILE",
-        help="models file laid over conf/models.yaml: an entry of the same name replaces the shipped one whole",
+        help="models file laid over conf/models.yaml: an entry of the same name replaces its entry whole",
     )
 
 

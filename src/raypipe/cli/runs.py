@@ -135,8 +135,8 @@ def _take_demo(args: argparse.Namespace, settings: Settings) -> None:
     check_names(args.recipe, (), args.judge, args.rule, session)
     store = settings.stores / "demo"
     print(
-        f"no --data and no --store: the demo, {DEMO['questions']} invented questions with {DEMO['pages']} pages "
-        f"each, in {store}",
+        f"no --data and no --store: the demo, {DEMO['questions']} invented questions with {DEMO['pages']} "
+        f"pages each, in {store}",
         file=sys.stderr,
     )
     if (own := settings.stores / "default").exists():

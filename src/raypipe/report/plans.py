@@ -65,7 +65,7 @@ def _guess(step: Mapping[str, Any]) -> str:
 
 
 def _growth(plan: Mapping[str, Any]) -> str:
-    """What the eval adds to the store. Parsed texts are not in the estimate: none are known before parsing."""
+    """What the eval adds to the store. Parsed texts are not in the estimate: their sizes are not known."""
     least, most = (_total([s["estimate"]["bytes"][i] for s in plan["steps"]]) for i in (0, 1))
     if most == 0 and not any(s["max_calls"] for s in plan["steps"]):
         return "the store does not grow"
