@@ -151,6 +151,8 @@ class _ReleaseLine(TypedDict):
     recipe: str
     digest: str
     score: float | None
+    scored: int  # questions that the score rests on
+    questions: int
     gates: list[str]
     promoted: float  # seconds since the epoch
 
