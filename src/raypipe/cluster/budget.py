@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-
 FEW = 0.05
 """The share of its rows that a small run may leave undone: one in twenty. Our own choice."""
 

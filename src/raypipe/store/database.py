@@ -14,7 +14,7 @@ import lance
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raypipe.store.errors import reaching
+from raypipe.store.errors import StoreUnavailable, reaching
 from raypipe.store.files import Files, StoreError
 from raypipe.store.layout import MARK
 from raypipe.store.lease import Lease
@@ -48,8 +48,12 @@ class Store:
         store = cls(uri)
         try:
             mark = store.files.read(MARK)
-        except OSError as e:
-            raise StoreError(f"no store can be read at {uri}: {e}. Name another place with --store") from e
+        except StoreUnavailable as e:
+            if not isinstance(e.__cause__, PermissionError | NotADirectoryError | IsADirectoryError):
+                raise
+            raise StoreError(
+                f"no store can be read at {uri}: {e.__cause__}. Name another place with --store"
+            ) from e
         if mark is None:
             raise StoreError(f"there is no store at {uri}: `raypipe ingest PATH --store {uri}` makes one")
         if (found := json.loads(mark)["format"]) != FORMAT:
@@ -68,9 +72,9 @@ class Store:
                 for table in BASE:
                     store.ensure(table, kind_of(table).columns)
                 store.files.write(MARK, json.dumps({"format": FORMAT}).encode())
-        except OSError as e:
+        except StoreUnavailable as e:
             raise StoreError(
-                f"no store can be made at {uri}: {e}. Name another place with --store, or make it writable"
+                f"no store can be made at {uri}: {e.__cause__}. Name another place with --store, or make it writable"
             ) from e
         return cls.open(uri)
 
@@ -104,7 +108,8 @@ class Store:
         if not self.has(table):
             import lancedb  # .6 s that only who makes a table needs: no worker does
 
-            lancedb.connect(self.uri).create_table(table, schema=wanted, exist_ok=True)
+            with reaching(self.table_uri(table)):
+                lancedb.connect(self.uri).create_table(table, schema=wanted, exist_ok=True)
         found = self.dataset(table).schema
         if not found.equals(wanted):
             raise StoreError(f"table {table} at {self.uri} has columns\n{found}\nexpected\n{wanted}")
@@ -121,6 +126,8 @@ class Store:
         with reaching(f"table {table} at {self.uri}"):
             try:
                 return lance.dataset(self.table_uri(table), version=version)
+            except pa.ArrowInvalid:  # a ValueError, too, and not about the version
+                raise
             except ValueError as e:
                 raise StoreError(
                     f"table {table} at {self.uri} cannot be read at version {version}: {e}"
