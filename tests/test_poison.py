@@ -18,8 +18,9 @@ from raypipe.core.errors import ConfError, FaultBudgetExceeded
 from raypipe.core.kits import ForwardingKit
 from raypipe.core.records import Source, source_id
 from raypipe.evaluation.fault_budget import check, dead_letters, retry
+from raypipe.pipeline.dead_letters import Suspects
 from raypipe.pipeline.driver import Pipeline, TaskSizes, inline
-from raypipe.pipeline.tasks import WorkerConfig
+from raypipe.pipeline.tasks import HandedBack, WorkerConfig
 from raypipe.report.progress import Progress
 from raypipe.store import Store, put
 
@@ -106,6 +107,53 @@ def test_one_row_in_a_thousand_that_kills_stops_or_fills_its_worker_costs_one_ro
     tries = diary.read_text().split()
     assert len(tries) <= 3 and tries[-1] == "1", "in its part, twice, then alone"
     assert pipe.missing(pipe.texts_table, ids) == [], "and it is not tried by the next run"
+
+
+@dataclass(frozen=True)
+class OneDevice:
+    """Work whose first process in all has a device that fails with its third task."""
+
+    task: object
+    folder: str
+    worker: WorkerConfig
+
+    async def open(self):
+        do = await replace(self.task, worker=self.worker).open()
+        try:
+            os.close(os.open(f"{self.folder}/first", os.O_CREAT | os.O_EXCL))
+            left = 2
+        except FileExistsError:
+            left = 1000
+
+        async def on_a_device(part):
+            nonlocal left
+            left -= 1
+            with open(f"{self.folder}/tasks", "a") as diary:
+                diary.write(f"{os.getpid()} {'broken' if left < 0 else 'well'}\n")
+            if left < 0:
+                return HandedBack(part.name, "CUDA error", "replace", Suspects(), {})
+            return await do(part)
+
+        return on_a_device
+
+
+def test_a_worker_whose_device_fails_is_replaced_and_its_rows_go_to_another(
+    sources, tmp_path, local_ray, pools
+):
+    local_ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    pipe, ids = sources
+
+    def runner(verb, fill, parts):
+        work = OneDevice(fill, str(tmp_path), fill.worker)
+        return pools.run_tasks(work, parts, pools.Pool(actors=1, cpus=0.5))
+
+    pipe = replace(pipe, runner=runner, worker=replace(pipe.worker, wait_s=0.01))
+    pipe.build(pipe.texts_build(ids), _done())
+    assert pipe.store.missing(pipe.texts_table, "source", ids) == [] and stored_faults(pipe) == []
+    lines = [line.split() for line in (tmp_path / "tasks").read_text().splitlines()]
+    broken = [pid for pid, how in lines if how == "broken"]
+    assert len(broken) == 1, "a broken worker computes nothing more"
+    assert len({pid for pid, _ in lines}) == 3, "it is replaced; the task that came back has another pool"
 
 
 def _done():

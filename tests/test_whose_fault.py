@@ -177,9 +177,16 @@ def spoiled(store, table, how):
 
 @pytest.mark.parametrize(
     ("table", "how", "back"),
-    [("vectors", "cut", True), ("texts", "gone", False)]
-    + [drill("texts", "cut", True), drill("passages", "gone", True), drill("passages", "cut", False)]
-    + [drill("vectors", "gone", True), drill("vectors", "cut", False), drill("texts", "cut", False)],
+    [
+        ("vectors", "cut", True),
+        ("texts", "gone", False),
+        drill("texts", "cut", True),
+        drill("passages", "gone", True),
+        drill("passages", "cut", False),
+        drill("vectors", "gone", True),
+        drill("vectors", "cut", False),
+        drill("texts", "cut", False),
+    ],
 )
 def test_a_table_file_that_is_cut_or_gone_for_a_moment_is_no_rows_fault(
     bench, undisturbed, tmp_path, table, how, back

@@ -21,7 +21,7 @@ class Budget:
             raise ValueError("faults: expected a share of 0 to 1 and rows of at least 0")
 
     def allowed(self, rows: int) -> int:
-        """Of so many rows.
+        """Of this number of rows.
 
         >>> [Budget().allowed(rows) for rows in (1, 6, 20, 100, 200, 2_706)]
         [0, 0, 1, 5, 10, 13]

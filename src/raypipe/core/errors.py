@@ -58,5 +58,5 @@ class Overloaded(RaypipeError):
     """More is waiting than can be done soon: ask again after a while."""
 
 
-class LawBroken(RaypipeError):
-    """A step breaks a law of steps (`recipes.laws`): a defect in it, and no row's fault."""
+class LawBroken(DataError):
+    """A step does not do what every step must (`recipes.laws`): a defect in it, and no row's fault."""

@@ -74,7 +74,8 @@ class Store:
                 store.files.write(MARK, json.dumps({"format": FORMAT}).encode())
         except StoreUnavailable as e:
             raise StoreError(
-                f"no store can be made at {uri}: {e.__cause__}. Name another place with --store, or make it writable"
+                f"no store can be made at {uri}: {e.__cause__}. Name another place with --store, or make it "
+                f"writable"
             ) from e
         return cls.open(uri)
 
