@@ -121,14 +121,14 @@ def _on_cluster(
             return iter(())
         from raypipe.cluster import pools
 
-        file, team = connected()
-        if team is None or verb != "answer":
+        file, group = connected()
+        if group is None or verb != "answer":
             return pools.run_tasks(work, tasks, file.pools[verb], file.limits)
-        work = with_worker(work, engines=team.names)
-        if judge is None or not judge.share(team):
-            return pools.run_with_engines(team, work, tasks, file.limits)
+        work = with_worker(work, engines=group.names)
+        if judge is None or not judge.share(group):
+            return pools.run_with_engines(group, work, tasks, file.limits)
         judge.start()
-        return pools.run_tasks(work, tasks, team.engines.answer, file.limits)
+        return pools.run_tasks(work, tasks, group.engines.answer, file.limits)
 
     return replace(
         _in_process(session, written, uri, models),
@@ -170,23 +170,23 @@ class JudgeKit(LocalKit):
     ) -> None:
         super().__init__(None, engines={}, endpoints=endpoints)
         self._needed = model_identity(model) if model.loader == "vllm" else None
-        self._own_team, self._ends = own, ends
-        self._team: EngineGroup | None = None
+        self._own_group, self._ends = own, ends
+        self._group: EngineGroup | None = None
         self._up = False
 
-    def share(self, team: EngineGroup) -> bool:
+    def share(self, group: EngineGroup) -> bool:
         """Takes the engines of a recipe's group for its own, if the judge's model is among them."""
-        if self._needed not in team.names:
+        if self._needed not in group.names:
             return False
-        self._team = team
+        self._group = group
         return True
 
     def start(self) -> None:
         """Starts the engines, once; they end with the block that made this kit."""
         if self._needed is not None and not self._up:
-            team = self._team or self._own_team()
-            self._ends.enter_context(team.running())
-            self._engines = team.names
+            group = self._group or self._own_group()
+            self._ends.enter_context(group.running())
+            self._engines = group.names
             self._up = True
 
     def generator(self, model: Model) -> Generator:
@@ -218,10 +218,10 @@ def open_judge(session: Session, name: str | None, rule: Rule) -> Iterator[tuple
 
         pools.connect(session.settings.ray)
         nodes = reachable(written, pools.nodes())
-        team = pools.EngineGroup.of(sized(written, wanted, nodes), wanted)
-        assert team is not None, "only a judge of an engine is started"
-        team.preflight(nodes)
-        return team
+        group = pools.EngineGroup.of(sized(written, wanted, nodes), wanted)
+        assert group is not None, "only a judge of an engine is started"
+        group.preflight(nodes)
+        return group
 
     addresses = endpoint_addresses(written, [judge.model], session.settings.keys)
     with ExitStack() as ends:

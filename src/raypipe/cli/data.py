@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def add(commands: options.Commands) -> None:
-    """Declares them."""
+    """Declares `synth`, `download`, `ingest` and `parse`."""
     _add_synth(commands)
     _add_download(commands)
     made = options.command(

@@ -17,7 +17,7 @@ STANDINS = "standins"
 
 
 def add(commands: options.Commands) -> None:
-    """Declares it."""
+    """Declares `models`."""
     made = options.command(commands, "models", "raypipe models db3-task1-700", _models)
     made.add_argument(
         "recipe", metavar="RECIPE", help=f"a name under conf/recipes, or a path; or: {STANDINS} DIR"

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def add(commands: options.Commands) -> None:
-    """Declares them."""
+    """Declares `index`, `answer`, `eval` and `reprocess`."""
     for name, run in (("index", _index), ("answer", _answer)):
         made = options.command(commands, name, f"raypipe {name} local --store /data/store", run)
         options.recipe(made)
