@@ -102,7 +102,7 @@ def _counts(args: argparse.Namespace, done: RunResult) -> int:
 
 
 def _eval(args: argparse.Namespace, settings: Settings) -> int:
-    from raypipe.api.data import demo_data
+    from raypipe.api.datasets import demo_data
     from raypipe.api.run import evaluate
 
     if not args.data and not args.store and not settings.store:

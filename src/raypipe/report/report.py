@@ -17,7 +17,7 @@ from raypipe.metrics.prompt_injection import PromptInjection
 from raypipe.metrics.textfile import replaced
 from raypipe.report.page import SHOWN, QuestionResult, ShownQuestion, render
 
-JSON_FORMAT = 2  # of what commands print for programs: evaluation.outputs
+JSON_FORMAT = 2  # of what commands print for programs: api.outputs
 
 
 @dataclass(frozen=True, slots=True)
