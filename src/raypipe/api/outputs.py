@@ -30,6 +30,12 @@ from raypipe.runs.prune import Removal
 from raypipe.serving.http.responses import AnswerResponse
 
 
+def _from_fields(name: str, types: dict[str, Any]) -> Any:
+    """A TypedDict of keys that are declared elsewhere."""
+    made: Any = TypedDict
+    return with_config(STRICT)(made(name, types))
+
+
 @with_config(STRICT)
 class Synth(TypedDict):
     """`synth --json`."""
@@ -44,18 +50,16 @@ class Synth(TypedDict):
     seconds: float
 
 
-Ingest: Any = with_config(STRICT)(
-    TypedDict(  # type: ignore[misc]
-        "Ingest",
-        {
-            "format": Literal[2],
-            "store": str,  # URI
-            "again": bool,  # true: the same bytes had been read before
-            "questions": int,
-            **{f.name: int for f in fields(ReadCounts)},
-            "reasons": dict[str, int],  # why lines and pages were omitted -> how many
-        },
-    )
+Ingest = _from_fields(
+    "Ingest",
+    {
+        "format": Literal[2],
+        "store": str,  # URI
+        "again": bool,  # true: the same bytes had been read before
+        "questions": int,
+        **{f.name: int for f in fields(ReadCounts)},
+        "reasons": dict[str, int],  # why lines and pages were omitted -> how many
+    },
 )
 """`ingest --json`: the counts of `readers.ReadCounts` among others."""
 
@@ -92,18 +96,16 @@ class CragScoreOutput(Score):
     normalized: dict[str, int]  # what was normalized on reading -> how often
 
 
-RankingScoreOutput: Any = with_config(STRICT)(
-    TypedDict(  # type: ignore[misc]
-        "RankingScoreOutput",
-        {
-            "format": Literal[2],
-            **{name: float | None for name in (*MEASURES, MAP_CUT_20_MIN)},
-            "queries": int,  # that are judged
-            "unranked": list[str],
-            "unjudged": list[str],
-            "per_query": NotRequired[dict[str, dict[str, float]]],
-        },
-    )
+RankingScoreOutput = _from_fields(
+    "RankingScoreOutput",
+    {
+        "format": Literal[2],
+        **{name: float | None for name in (*MEASURES, MAP_CUT_20_MIN)},
+        "queries": int,  # that are judged
+        "unranked": list[str],
+        "unjudged": list[str],
+        "per_query": NotRequired[dict[str, dict[str, float]]],
+    },
 )
 """`score ranking --json`: the mean of each measure among others."""
 

@@ -60,7 +60,8 @@ def _of_eval(made: argparse.ArgumentParser) -> None:
     made.add_argument(
         "--judge",
         metavar="MODEL",
-        help="a generator of the models file that decides what the rule leaves open",
+        help="decides what the rule leaves open: a generator of the models file, or MODULE:NAME of a judge "
+        "of your own",
     )
     options.fresh(made)
     made.add_argument("--dry-run", action="store_true", help="check everything, print the plan, run nothing")

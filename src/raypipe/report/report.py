@@ -42,7 +42,7 @@ class StepLine:
 class JudgeLine:
     """The judge of a run: its calls and their outcome."""
 
-    model: str  # its name in models.yaml
+    model: str  # its name in models.yaml; of a judge from outside its path and source
     pairs: int  # predictions with a truth that the rule leaves to a judge
     computed: int  # calls made
     cached: int  # calls answered from the memo
