@@ -63,36 +63,38 @@ class JudgeKit(LocalKit):
         return super().generator(model)
 
 
-@contextmanager
-def open_judge(
-    session: Session, name: str | None, rule: Rule
-) -> Iterator[tuple[Judge | None, JudgeKit | None]]:
-    """A judge, ready to be asked, and its kit, if it is a model; its engine ends with the block.
+def read_judge(session: Session, name: str, rule: Rule) -> Model | OwnJudge:
+    """A judge by name: a generator of the models file, or the path of a judge from outside.
 
-    `name` is a generator of the models file, or the path of a judge from outside. Raises ConfError for
-    neither, and for a rule that leaves nothing open.
+    Raises ConfError for neither, and for a rule that leaves nothing open.
     """
-    if name is None:
-        yield None, None
-        return
     if rule not in PROMPTS:
-        raise ConfError(
-            f"--judge {name}: expected a rule that a judge knows ({', '.join(PROMPTS)}), found {rule}"
-        )
+        known = ", ".join(PROMPTS)
+        raise ConfError(f"--judge {name}: expected a rule that a judge knows ({known}), found {rule}")
     if is_path(name):
-        yield OwnJudge.load(name, rule), None
-        return
-    model = _generator(session, name)
-    with ExitStack() as ends:
-        kit = _kit(session, model, ends)
-        yield ModelJudge(model, prompt_file(session.settings.conf, PROMPTS[rule]), rule, kit), kit
-
-
-def _generator(session: Session, name: str) -> Model:
+        return OwnJudge.load(name, rule)
     model = session.catalog().model(name)
     if model.kind != "generator":
         raise ConfError(f"--judge {name}: expected a generator, found a model of kind {model.kind}")
     return model
+
+
+@contextmanager
+def open_judge(
+    session: Session, name: str | None, rule: Rule
+) -> Iterator[tuple[Judge | None, JudgeKit | None]]:
+    """A judge, ready to be asked, and its kit, if it is a model; its engine ends with the block. Raises as
+    `read_judge`."""
+    if name is None:
+        yield None, None
+        return
+    found = read_judge(session, name, rule)
+    if isinstance(found, OwnJudge):
+        yield found, None
+        return
+    with ExitStack() as ends:
+        kit = _kit(session, found, ends)
+        yield ModelJudge(found, prompt_file(session.settings.conf, PROMPTS[rule]), rule, kit), kit
 
 
 def _kit(session: Session, model: Model, ends: ExitStack) -> JudgeKit:

@@ -23,7 +23,7 @@ from raypipe.core.records import Fault
 from raypipe.evaluation.fault_budget import DeadLetter, RowCounts
 from raypipe.metrics.crag import CragScore, Rule
 from raypipe.metrics.ranking import MAP_CUT_20_MIN, MEASURES
-from raypipe.readers import ReadCounts
+from raypipe.readers import BadLine, ReadCounts
 from raypipe.recipes.check import Half, LawCheck, Lock
 from raypipe.runs.explain import Explanation
 from raypipe.runs.prune import Removal
@@ -59,6 +59,7 @@ Ingest = _from_fields(
         "questions": int,
         **{f.name: int for f in fields(ReadCounts)},
         "reasons": dict[str, int],  # why lines and pages were omitted -> how many
+        "bad_lines": list[BadLine],  # the first lines that could not be read, or lost a page
     },
 )
 """`ingest --json`: the counts of `readers.ReadCounts` among others."""
