@@ -105,7 +105,7 @@ def test_what_commands_print_about_data_validates(printed, tmp_path):
     said = printed("ask", FAKES, json.loads(line)["query"], "--pages", tmp_path / "one.jsonl")
     assert said["outcome"] in ("answered", "abstained")
     time = ("--time", "03/05/2024, 23:18:31 PT")
-    calls = printed("kg", "run", "get_movie(zzz)\nget_nothing()", "--graph", world / "kg", *time)
+    calls = printed("kg", "run", "get_movie(zzz)\nget_nothing()", "--graph", world / "kg", *time, code=3)
     assert calls["results"][1]["fault"]["reason"] == "bad_call"
 
 

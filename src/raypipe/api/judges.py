@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING
 
 from raypipe.api.session import Session, endpoint_addresses
 from raypipe.cluster.capacity import reachable, sized, startable
+from raypipe.core.config import did_you_mean
 from raypipe.core.digests import model_identity
-from raypipe.core.errors import ConfError
+from raypipe.core.errors import ConfError, ModelMissing
 from raypipe.core.llm import Generator
 from raypipe.core.plugins import is_path
 from raypipe.core.protocols import Model
 from raypipe.evaluation.judge import PROMPTS, Judge, ModelJudge, OwnJudge
 from raypipe.metrics.crag import Rule
+from raypipe.models import load
 from raypipe.models.kit import LocalKit
 from raypipe.models.load import EndpointAddress
 from raypipe.recipes.resolve import prompt_file
@@ -66,14 +68,20 @@ class JudgeKit(LocalKit):
 def read_judge(session: Session, name: str, rule: Rule) -> Model | OwnJudge:
     """A judge by name: a generator of the models file, or the path of a judge from outside.
 
-    Raises ConfError for neither, and for a rule that leaves nothing open.
+    Raises ModelMissing for neither, ConfError for what is no judge, and for a rule that leaves nothing open.
     """
     if rule not in PROMPTS:
         known = ", ".join(PROMPTS)
         raise ConfError(f"--judge {name}: expected a rule that a judge knows ({known}), found {rule}")
     if is_path(name):
         return OwnJudge.load(name, rule)
-    model = session.catalog().model(name)
+    models = session.catalog()
+    if name not in models.entries:
+        raise ModelMissing(
+            f"--judge {name}: {models.file} has no such model; {did_you_mean(name, models.entries)}. "
+            "Name one of it, give a file with this model by --models, or MODULE:NAME of a judge of your own"
+        )
+    model = models.model(name)
     if model.kind != "generator":
         raise ConfError(f"--judge {name}: expected a generator, found a model of kind {model.kind}")
     return model
@@ -92,6 +100,7 @@ def open_judge(
     if isinstance(found, OwnJudge):
         yield found, None
         return
+    load.present(found)
     with ExitStack() as ends:
         kit = _kit(session, found, ends)
         yield ModelJudge(found, prompt_file(session.settings.conf, PROMPTS[rule]), rule, kit), kit

@@ -27,7 +27,7 @@ from raypipe.readers import BadLine, ReadCounts
 from raypipe.recipes.check import Half, LawCheck, Lock
 from raypipe.runs.explain import Explanation
 from raypipe.runs.prune import Removal
-from raypipe.serving.http.responses import AnswerResponse
+from raypipe.serving.http.reply_types import AnswerResponse
 
 
 def _from_fields(name: str, types: dict[str, Any]) -> Any:
@@ -119,6 +119,8 @@ class _ReleaseLine(TypedDict):
     recipe: str
     digest: str
     score: float | None
+    scored: int  # questions that the score rests on
+    questions: int
     gates: list[str]
     promoted: float  # seconds since the epoch
 
@@ -136,6 +138,7 @@ class LiveRelease(_ReleaseLine):
     """`promote --json` and `rollback --json`."""
 
     format: Literal[2]
+    store: str  # URI of the store in which it is live
 
 
 @with_config(STRICT)

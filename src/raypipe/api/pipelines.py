@@ -22,9 +22,11 @@ from raypipe.cluster.capacity import (
 from raypipe.cluster.file import Cluster
 from raypipe.cluster.placement import asked_by, refuse
 from raypipe.core.protocols import Model
+from raypipe.models import load
 from raypipe.pipeline.driver import Pipeline, Runner, TaskSizes, alone, inline, nowhere
 from raypipe.pipeline.tasks import TableTask, Task, TaskResult, Verb, WorkerConfig, Workers, with_worker
 from raypipe.recipes.recipe import Recipe
+from raypipe.recipes.step_contract import models_of
 from raypipe.report.progress import Progress
 from raypipe.store import Store
 
@@ -85,9 +87,11 @@ def _on_cluster(
 
     Ray is connected to when the first task is run: starting it takes seconds, and a run with nothing missing
     needs none. Then the file is checked and sized on the nodes that there are; ClusterTooSmall is raised
-    before any task runs. Where the judge is one of the models, its engine is the recipe's, and stays up.
+    before any task runs, and so is ModelMissing: a worker would find it out only at its first row. Where the
+    judge is one of the models, its engine is the recipe's, and stays up.
     """
     models = recipe.models() if answers else ()
+    corpus = [m for stage in recipe.corpus for m in models_of(stage.step)]
     written = session.cluster_file()
     wanted = startable(written, models)
     # What is too large on the machines that the file is written for is refused before Ray is joined.
@@ -97,6 +101,8 @@ def _on_cluster(
 
     @cache
     def connected() -> tuple[Cluster, EngineGroup | None]:
+        for model in models or (*corpus, *recipe.embedders()):
+            load.present(model)
         from raypipe.cluster import pools  # Ray takes a second to import
 
         pools.connect(ray)

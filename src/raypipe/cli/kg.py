@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from raypipe.api.settings import Settings
 from raypipe.cli import options
+from raypipe.core.errors import DataError
 
 if TYPE_CHECKING:
     from raypipe.core.kg import CallResult
@@ -26,7 +27,7 @@ def add(commands: options.Commands) -> None:
         "run",
         "raypipe kg run --graph DIR --time '03/05/2024, 23:18:31 PT' 'get_movie(amelie)[year]'",
         _run,
-        "Run calls over a graph and print rows and sentences.",
+        "Run calls over a graph and print rows and sentences. Exit code 3 where a call fails.",
     )
     made.add_argument("program", metavar="PROGRAM", help="lines of calls; - reads standard input")
     made.add_argument(
@@ -104,6 +105,12 @@ def _run(args: argparse.Namespace, settings: Settings) -> int:
         options.print_json(found.to_json())
     else:
         _print(found.results)
+    failed = [(r.call, r.fault) for r in found.results if r.fault is not None]
+    if failed:
+        call, fault = failed[0]
+        counts = f"{len(failed)} of {len(found.results)} calls failed"
+        more = f", and {len(failed) - 1} more" if len(failed) > 1 else ""
+        raise DataError(f"{counts}: {call}: {fault.reason}: {fault.detail}{more}")
     return 0
 
 

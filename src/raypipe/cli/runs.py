@@ -170,14 +170,14 @@ def _reprocess(args: argparse.Namespace, settings: Settings) -> int:
 
 
 def _dry_run(args: argparse.Namespace, settings: Settings) -> int:
-    """Connects to the cluster and checks it as the run itself would, then prints the plan."""
+    """Connects to the cluster and finds the models as the run itself would, then prints the plan."""
     from raypipe.api.plans import plan
     from raypipe.cli.plans import show
 
     session = options.session(args, settings)
     found = plan(
-        args.recipe, args.data, args.store, args.format, args.limit, args.refresh, check_cluster=True,
-        session=session,
+        args.recipe, args.data, args.store, args.format, args.limit, args.refresh, check_run=True,
+        judge=args.judge, rule=args.rule, session=session,
     )  # fmt: skip
     return show(args, found)
 
