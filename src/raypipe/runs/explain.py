@@ -186,16 +186,16 @@ def _steps(
             found.append(unknown if asks else replace(unknown, requests=0, computed=0, cached=0))
             question = _as_answered(recipe, stage, question, answered)
             continue
-        heard = RecordingMemo(memo)
-        said = ChatRecorder(cached(kit, heard, CallCounts()))
+        recorder = RecordingMemo(memo)
+        chats = ChatRecorder(cached(kit, recorder, CallCounts()))
         try:
-            question = asyncio.run(_through(recipe, stage, said, question))
-            done = _requests(store, manifest, heard, key, unknown)
+            question = asyncio.run(_through(recipe, stage, chats, question))
+            done = _requests(store, manifest, recorder, key, unknown)
         except StageError as e:
             if not isinstance(e.__cause__, NotCached):
                 raise
             question, done = None, unknown
-        found.append(replace(done, chats=model_chats(said.chats)))
+        found.append(replace(done, chats=model_chats(chats.chats)))
     return tuple(found)
 
 
@@ -221,9 +221,9 @@ async def _through(recipe: Recipe, stage: Stage[Step], kit: Kit, question: Quest
 
 
 def _requests(
-    store: Store, manifest: Manifest, heard: RecordingMemo, key: AnswerKey, unknown: StageRequests
+    store: Store, manifest: Manifest, recorder: RecordingMemo, key: AnswerKey, unknown: StageRequests
 ) -> StageRequests:
-    wanted = {(a.table.name, k): a.table for a in heard.requests for k in a.keys}
+    wanted = {(a.table.name, k): a.table for a in recorder.requests for k in a.keys}
     tables = {t.name: t for t in wanted.values()}
     old = 0
     try:
