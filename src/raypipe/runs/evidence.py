@@ -16,7 +16,7 @@ from raypipe.report.report import urls
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
+class AnswerQuote:
     """One quote of an answer's reply."""
 
     url: str | None  # of the page; None: no citation brought it
@@ -42,14 +42,14 @@ class ModelChat:
     reply: str | None  # as the model wrote it, or its fault; None: the memo does not hold it any more
 
 
-def evidence(index: Index, answered: Question) -> tuple[Evidence, ...]:
+def evidence(index: Index, answered: Question) -> tuple[AnswerQuote, ...]:
     """The quotes of the reply that the answer came from, best first."""
     reply = answered.replies.get(answered.origin)
     quotes = reply.quotes if reply else ()
     texts = asyncio.run(index.texts([chunk_id(q.source, q.span) for q in quotes])) if quotes else []
     url = urls(answered)
     return tuple(
-        Evidence(url.get(q.source), q.source, q.span, text) for q, text in zip(quotes, texts, strict=True)
+        AnswerQuote(url.get(q.source), q.source, q.span, text) for q, text in zip(quotes, texts, strict=True)
     )
 
 

@@ -25,7 +25,7 @@ from raypipe.recipes.recipe import Recipe, Stage, row_key
 from raypipe.recipes.serialize import description
 from raypipe.recipes.step_contract import asked_models, graphs_of
 from raypipe.report.report import JSON_FORMAT
-from raypipe.runs.evidence import Evidence, ModelChat, StepReply, evidence, model_chats, step_replies
+from raypipe.runs.evidence import AnswerQuote, ModelChat, StepReply, evidence, model_chats, step_replies
 from raypipe.runs.field_diff import with_lines
 from raypipe.runs.manifest import AnswerKey, Difference, Manifest, answer_keys, differences, find, reason
 from raypipe.store import Store, StoreError
@@ -62,7 +62,7 @@ class Explanation:
     state: str  # reused: answered before the run; computed: by this run; fault; missing
     answer: str
     outcome: str
-    evidence: tuple[Evidence, ...]  # the quotes of the answer, best first
+    evidence: tuple[AnswerQuote, ...]  # the quotes of the answer, best first
     replies: Mapping[str, StepReply]  # of the steps, by the name that they are kept under
     previous: str  # the run to compare with; "" for none
     changed: tuple[str, ...]  # parts of the row key that are not as they were then
