@@ -45,7 +45,13 @@ def add(commands: options.Commands) -> None:
         "Serve a folder of tables with the mock API's endpoints, for tests and demonstrations.",
     )
     made.add_argument("--graph", metavar="DIR", type=Path, required=True, help="a folder of tables")
-    made.add_argument("--port", type=int, default=8000, help="on this machine only (8000); 0: a free one")
+    made.add_argument(
+        "--port",
+        metavar="N",
+        type=options.between(0, 65535),
+        default=8000,
+        help="on this machine only (8000); 0: a free one",
+    )
     _add_examples(kinds)
     made = options.command(
         kinds,
@@ -151,8 +157,6 @@ def _print(results: list[CallResult]) -> None:
 
 
 def _serve(args: argparse.Namespace, settings: Settings) -> int:
-    if not 0 <= args.port < 65536:
-        raise ConfError(f"--port {args.port}: expected 0 to 65535")
     import signal
 
     from raypipe.kg.server import serve
