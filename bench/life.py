@@ -67,7 +67,7 @@ OTHER_RANKS = OTHER_PASSAGES.replace("candidates: 20, top: 10", "candidates: 12,
 
 
 def write_world(folder: Path) -> None:
-    """The dataset `first.jsonl`, and `second.jsonl`, in which one question of the same id cites fewer pages."""
+    """The dataset `first.jsonl`, and `second.jsonl`, where one question of the same id cites fewer pages."""
     write(folder / "synth", QUESTIONS, pages=PAGES, seed=3, page_chars=PAGE_CHARS)
     files = sorted((folder / "synth").glob("questions*.jsonl"))
     lines = [line for file in files for line in file.read_text().splitlines()]
@@ -81,7 +81,7 @@ def write_world(folder: Path) -> None:
 class Asked:
     """What one command might ask of models."""
 
-    planned: int = 0  # at most, as its plan said
+    planned: float = 0  # at most, as its plan said
     over: tuple[str, ...] = ()  # steps that computed more than was planned
 
 
@@ -139,9 +139,9 @@ class Life:
         file = [self.world / f"{data}.jsonl"]
         done = evaluate(pipeline, file, "crag", None, "official", self.kept / out, show=plans.append)
         asking = {s.name for s in (*made.corpus, *made.question) if asked_models(s.step)}
-        planned = sum(s.max_calls or 0 for s in plans[0].steps if s.step in asking)
-        lines = done.report.steps
-        return Asked(planned, tuple(s.step for s in lines if s.planned is not None and s.computed > s.planned))
+        planned = sum(s.max_calls for s in plans[0].steps if s.step in asking)
+        known = [s for s in done.report.steps if s.planned is not None]
+        return Asked(planned, tuple(s.step for s in known if s.computed > (s.planned or 0)))
 
 
 def _silent() -> Progress:
@@ -194,7 +194,9 @@ def files(life: Life) -> Counter[str]:
         if path.is_file() and ".lance/" not in name:
             found[kind(name)] += 1
     for table in tables(life.store):
-        found.update({f"unnamed {what} of {table}": n for what, n in _unnamed(life.store, table).items() if n})
+        found.update(
+            {f"unnamed {what} of {table}": n for what, n in _unnamed(life.store, table).items() if n}
+        )
     return found
 
 
@@ -249,8 +251,9 @@ def counted() -> Iterator[Calls]:
 
         setattr(owner, method, call)
 
-    for owner, method in ((HashEmbedder, "embed"), (OverlapReranker, "score"), (Scripted, "generate")):
-        count(owner, method)
+    count(HashEmbedder, "embed")
+    count(OverlapReranker, "score")
+    count(Scripted, "generate")
     try:
         yield calls
     finally:

@@ -27,8 +27,8 @@ def _lance() -> list[tuple[Any, str]]:
     from lancedb.db import LanceDBConnection
 
     methods = (
-        "commit delete create_scalar_index cleanup_old_versions update insert restore add_columns drop_columns "
-        "alter_columns drop_index"
+        "commit delete create_scalar_index cleanup_old_versions update insert restore add_columns "
+        "drop_columns alter_columns drop_index"
     )
     found: list[tuple[Any, str]] = [(lance.LanceDataset, name) for name in methods.split()]
     found += [(DatasetOptimizer, "compact_files"), (DatasetOptimizer, "optimize_indices")]
