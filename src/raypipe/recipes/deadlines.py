@@ -38,8 +38,8 @@ Clock: TypeAlias = Callable[[], float]
 
 @dataclass(frozen=True, slots=True)
 class DegradePolicy:
-    """An endpoint's rules: a stage that is unavailable is omitted. A job has none: its run answers the row on
-    another worker, or the next run does."""
+    """An endpoint's policy: a stage that is unavailable is omitted. A job has none: its run answers the row
+    on another worker, or the next run does."""
 
     fallback: Step | None = None  # answers from the ranking where a reply that could be the answer is owed
 
@@ -67,18 +67,18 @@ def _extracts(step: Step) -> bool:
 
 
 def limited(
-    stage: Stage[Step], ask: Ask, last: bool, rules: DegradePolicy | None, clock: Clock = time.time
+    stage: Stage[Step], ask: Ask, last: bool, policy: DegradePolicy | None, clock: Clock = time.time
 ) -> Ask:
     """The stage within each question's time. `last`: only the decision comes after it."""
 
     async def ask_in_time(questions: list[Question]) -> list[Question]:
         if all(q.due is None for q in questions):
-            out = await _all(stage, ask, questions, rules)
+            out = await _all(stage, ask, questions, policy)
         else:
             # Each row with a deadline goes alone: a slow one must not cost its neighbours their time.
-            parts = [_all(stage, ask, [q], rules) if q.due is None else one(q, q.due) for q in questions]
+            parts = [_all(stage, ask, [q], policy) if q.due is None else one(q, q.due) for q in questions]
             out = [q for part in await asyncio.gather(*parts) for q in part]
-        if rules is None or len(out) != len(questions):  # a lost row is found by who asked
+        if policy is None or len(out) != len(questions):  # a lost row is found by who asked
             return out
         return [_spared(stage, *row) for row in zip(questions, out, strict=True)]
 
@@ -89,7 +89,7 @@ def limited(
             return [omitted(stage, question, "late", "the question's time was over before it began")]
         try:
             async with asyncio.timeout(share) as limit:
-                return await _all(stage, ask, [question], rules)
+                return await _all(stage, ask, [question], policy)
         except TimeoutError:
             if not limit.expired():
                 raise
@@ -99,7 +99,7 @@ def limited(
 
 
 async def _all(
-    stage: Stage[Step], ask: Ask, questions: list[Question], rules: DegradePolicy | None
+    stage: Stage[Step], ask: Ask, questions: list[Question], policy: DegradePolicy | None
 ) -> list[Question]:
     """A job has another worker, or another run, for what is unavailable: only an endpoint must answer now."""
     if not questions:
@@ -107,7 +107,7 @@ async def _all(
     try:
         return await ask(questions)
     except Unavailable as e:
-        if rules is None:
+        if policy is None:
             raise
         return [omitted(stage, q, "unavailable", str(e)) for q in questions]
 
@@ -139,13 +139,13 @@ def goes_on(question: Question) -> bool:
 
 
 def decided(
-    stage: Stage[Step], ask: Ask, kit: Kit, before: Sequence[Stage[Step]], rules: DegradePolicy | None
+    stage: Stage[Step], ask: Ask, kit: Kit, before: Sequence[Stage[Step]], policy: DegradePolicy | None
 ) -> Ask:
     """The decision, which no deadline omits. A question that lost stages and has no answer is answered
     by the fallback, else "i don't know"."""
     prefer = {r.removeprefix("replies.") for r in stage.step.reads()}
     owing = {s.name for s in before if prefer & set(_replies(s))}
-    fallback = rules.fallback if rules else None
+    fallback = policy.fallback if policy else None
     instead = _fallback(fallback, kit) if fallback else None
 
     async def ask_and_settle(questions: list[Question]) -> list[Question]:
@@ -168,7 +168,7 @@ def decided(
 def _fallback(step: Step, kit: Kit) -> Ask:
     """The step, its reply under the name `fallback`."""
     stage = Stage(FALLBACK, step)
-    ask, [own] = limited(stage, step.open(kit), last=True, rules=DegradePolicy()), _replies(stage)
+    ask, [own] = limited(stage, step.open(kit), last=True, policy=DegradePolicy()), _replies(stage)
 
     async def ask_instead(questions: list[Question]) -> list[Question]:
         return [

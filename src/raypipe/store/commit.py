@@ -37,16 +37,16 @@ def commit(store: Store, table: str, run: str, parts: Iterable[str]) -> int:
     Raises StoreError, with the table as it was, if a part is not done, a file is gone, or a unit stands in
     two parts; AddedMeanwhile, and the parts are void, if another run added some of the same units.
     """
-    with reaching(store.table_uri(table)):
-        checked_at = None
+    checked_at = None
+    with reaching(store.table_uri(table)), store.durable(table):
         if committed(store, table, run) is None:
             records = {part: need_record(store, table, run, part) for part in parts}
             checked_at = _check_staged(store, table, run, records)
             append(store, table, run, [f for r in records.values() for f in r.fragments], checked_at)
         _settle(store, table, run, checked_at)
         store.index(table)
-        drop_records(store, table, run)
-        return store.version(table)
+    drop_records(store, table, run)
+    return store.version(table)
 
 
 def append(store: Store, table: str, run: str, fragments: list[lance.FragmentMetadata], read: int) -> None:
