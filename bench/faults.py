@@ -59,26 +59,26 @@ def _says(error: Callable[[str], Exception], text: str) -> Callable[[Any], None]
 
 
 def _hidden(cut: bool) -> Callable[[Any], None]:
-    """A data file of the table that is about to be read, away or cut; a process of its own brings it back."""
+    """A data file of the table that is about to be read, away or cut for AWAY_S: by a process of its own, for
+    the worker may be killed at any time."""
 
     def fail(target: Any) -> None:
         folder = Path(str(getattr(target, "uri", target)).removeprefix("file://")) / "data"
         files = sorted(folder.glob("*.lance")) if folder.is_dir() else []
         if not files:
             return
-        side = files[0].with_suffix(".away")
-        try:
-            os.link(files[0], side)
-        except OSError:
-            return  # another worker has it away
-        if cut:
-            half = files[0].with_suffix(".half")
-            half.write_bytes(files[0].read_bytes()[: files[0].stat().st_size // 2])
-            os.replace(half, files[0])
-        else:
-            files[0].unlink()
-        back = f"sleep {AWAY_S}; mv -f '{side}' '{files[0]}'"
-        subprocess.Popen(["sh", "-c", back], start_new_session=True)
+        half = 'head -c "$(($(stat -c %s "$0") / 2))" "$0" > "$0.half" && mv -f "$0.half" "$0"'
+        # Where the link is there, another worker has the file away.
+        script = f'ln "$0" "$0.away" || exit; {half if cut else "rm $0"}; echo; '
+        script += f'sleep {AWAY_S}; mv -f "$0.away" "$0"'
+        child = subprocess.Popen(
+            ["sh", "-c", script, str(files[0])],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        assert child.stdout is not None
+        child.stdout.readline()
 
     return fail
 
@@ -311,7 +311,8 @@ def one(
         if len(faults_in(diary)) >= PER_RUN or not ends[-1]:
             break
     disturbed = len(faults_in(diary))
-    time.sleep(2 * AWAY_S)  # the last file is back
+    while list(folder.glob("store/*/data/*.away")):
+        time.sleep(AWAY_S)
     blamed = final(folder) - {broken}
     last = evaluated(folder, home / "world", 0.0, "", home / "well.diary", poison)
     now = tables(folder)

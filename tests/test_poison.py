@@ -17,7 +17,7 @@ from raypipe.core import arrow
 from raypipe.core.errors import ConfError, FaultBudgetExceeded
 from raypipe.core.kits import ForwardingKit
 from raypipe.core.records import Source, source_id
-from raypipe.evaluation.fault_budget import check, dead_letters, retry
+from raypipe.evaluation.fault_budget import check, undone_rows, retry
 from raypipe.pipeline.dead_letters import Suspects
 from raypipe.pipeline.driver import Pipeline, TaskSizes, inline
 from raypipe.pipeline.tasks import HandedBack, WorkerConfig
@@ -182,7 +182,7 @@ def evaluated(bench, pipe):
 
     bench.run(pipe=pipe, in_vain=True)
     questions = list(questions_of(pipe, None, None))
-    lost = dead_letters(pipe, questions, {})
+    lost = undone_rows(pipe, questions, {})
     return questions, lost, {t.kind: t for t in lost.counts}
 
 

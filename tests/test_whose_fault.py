@@ -16,7 +16,7 @@ from raypipe.cluster.budget import Budget
 from raypipe.core.errors import FaultBudgetExceeded, OutOfMemory, Unavailable, WorkerBroken
 from raypipe.core.kits import ForwardingKit
 from raypipe.evaluation.evaluate import evaluate, questions_of
-from raypipe.evaluation.fault_budget import check, dead_letters
+from raypipe.evaluation.fault_budget import check, undone_rows
 from raypipe.models.device_errors import computing, loading
 from raypipe.pipeline.driver import inline
 from raypipe.pipeline.tasks import WorkerConfig
@@ -78,7 +78,7 @@ def queries(bench):
 
 def undone(pipe):
     """The rows that are not done, and what became of the questions."""
-    lost = dead_letters(pipe, list(questions_of(pipe, None, None)), {})
+    lost = undone_rows(pipe, list(questions_of(pipe, None, None)), {})
     return lost, {c.kind: (c.done, c.failed, c.pending) for c in lost.counts}["questions"]
 
 

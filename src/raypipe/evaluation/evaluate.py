@@ -21,7 +21,7 @@ from raypipe.core.errors import DataError
 from raypipe.core.records import Question
 from raypipe.evaluation.collect import AT_ONCE, Collected, add_truths, collect
 from raypipe.evaluation.expiry import expired_answers, forget
-from raypipe.evaluation.fault_budget import DeadLetters, dead_letters, retry
+from raypipe.evaluation.fault_budget import UndoneRows, undone_rows, retry
 from raypipe.evaluation.judge import Judge
 from raypipe.evaluation.write_manifest import write_manifest
 from raypipe.memo.disk import memo_versions, merge_memo
@@ -65,7 +65,7 @@ class Evaluation:
     folder: RunFolder
     reused: int  # questions whose answers were there before this run
     manifest: Manifest
-    dead_letters: DeadLetters
+    undone: UndoneRows
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,7 @@ def evaluate(
             pipeline, questions, todo, report, planned, memo, started, origin, done.rows_by_worker, out
         )
         done.clear()
-        lost = dead_letters(pipeline, questions, read.counts if read else {})
+        lost = undone_rows(pipeline, questions, read.counts if read else {})
         return Evaluation(report, folder, len(questions) - len(todo), manifest, lost)
 
 

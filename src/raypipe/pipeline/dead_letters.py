@@ -1,4 +1,4 @@
-"""Dead letters: finds the rows that fail in a batch, and makes their rows for the table `faults`.
+"""Failed rows: finds them in a batch that raises, says whose fault it is, and makes the rows of `faults`.
 
 A row is blamed only if another row of its task passed on the same worker, and if the models of the stage that
 raised still compute there, which a probe shows. Rows none of which passes are never to blame: another worker
