@@ -79,10 +79,12 @@ class ServeArgs:
         )
 
     def check(self, settings: Settings) -> None:
-        """Raises ModelMissing or ConfError unless every model's files are here and may be read, and the
-        cluster file has room for engines where the recipe needs one."""
-        store = settings.store_to_use(self.store)
-        models = self.recipe_to_serve(settings, store).models()
+        """Raises ModelMissing, ConfError or DataError unless every model's files are here and may be read,
+        graphs and public data are what the recipe was resolved with, and the cluster file has room for
+        engines where the recipe needs one."""
+        recipe = self.recipe_to_serve(settings, settings.store_to_use(self.store))
+        require_graphs(recipe)
+        models = recipe.models()
         for model in (*models, *self.degrade_policy(settings).models()):
             load.present(model)
         startable(self.cluster_file(settings), models)
