@@ -122,7 +122,7 @@ def test_why_and_reprocess_name_the_evidence(bench):
     told = why(store, one, question)
     assert f"{page}: no texts" in told.parts["absent"] and told.parts["absent"].count(": no ") == len(pages)
     told = why(store, two, question)
-    assert told.changed == ("evidence",) and "absent" not in told.parts and told.state == "computed"
+    assert told.changed == ("absent",) and "absent" not in told.parts and told.state == "computed"
     assert {s.reason for s in told.steps} == {"evidence"}
     found = changes(store, compared_with(store, two), two)
     assert [(c.question, c.step, c.cause) for c in found.changed] == [(question, "evidence", None)]

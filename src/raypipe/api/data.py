@@ -1,4 +1,4 @@
-"""Data: files into a store, the demo's data, HTML to text."""
+"""Data: files into a store, HTML to text."""
 
 from __future__ import annotations
 
@@ -13,14 +13,13 @@ from raypipe.api.session import Session
 from raypipe.core.errors import DataError
 from raypipe.core.records import Fault
 from raypipe.report.progress import Progress
+from raypipe.report.report import JSON_FORMAT
 
 if TYPE_CHECKING:
     from raypipe.pipeline.ingest import IngestSummary
-    from raypipe.readers.formats import Format
+    from raypipe.readers import BadLine, Format
     from raypipe.store import Store
     from raypipe.text.html import Parser
-
-DEMO = {"questions": 20, "pages": 50, "seed": 1, "page_chars": 2000}
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +30,7 @@ class IngestResult(Result):
     store: str  # URI
     summary: IngestSummary
     sources: int  # in the store, these and earlier ones
+    bad: tuple[BadLine, ...]  # the first lines that could not be read, or lost a page
 
     @property
     def title(self) -> str:
@@ -45,11 +45,13 @@ class IngestResult(Result):
     def to_json(self) -> dict[str, Any]:
         s = self.summary
         return {
+            "format": JSON_FORMAT,
             "store": self.store,
             "again": s.again,
             "questions": len(s.questions),
             **s.counts,
             "reasons": s.reasons,
+            "bad_lines": [asdict(b) for b in self.bad],
         }
 
 
@@ -62,8 +64,8 @@ def ingest(
     """Reads files into a store, each line once; the same bytes again change nothing.
 
     `paths` are files, folders of files, or URIs. `format` None: synth for a folder of `raypipe synth`, else
-    crag. The store is made where there is none. Raises DataError for a missing or damaged file; then the
-    store is unchanged.
+    crag. The store is made where there is none. Raises DataError for a missing or damaged file, and where no
+    line can be read; then the store is unchanged.
     """
     from raypipe.api.paths import format_for, inputs
     from raypipe.pipeline import ingest as ingesting
@@ -73,20 +75,8 @@ def ingest(
     filled = session.store_to_fill(store)
     with Progress(sys.stderr, silent=not session.progress) as progress:
         read = ingesting.ingest(filled, files, format_for(format, files), progress)
-    return IngestResult(filled.uri, read, filled.count("sources"))
-
-
-def demo_data(session: Session | None = None) -> Path:
-    """The folder of the demo's data under $RAYPIPE_HOME: an invented world, written once."""
-    from raypipe.synth import write
-
-    session = session or Session()
-    folder = session.settings.home / "data" / "-".join(["demo", *(str(v) for v in DEMO.values())])
-    if not (folder / "synth.json").is_file():
-        with Progress(sys.stderr, silent=not session.progress) as progress:
-            task = progress.task("invented", "questions", DEMO["questions"])
-            write(folder, **DEMO, progress=lambda done, total: task.advance(done - task.done))
-    return folder
+    bad = tuple(ingesting.bad_lines(filled, read.fingerprint))
+    return IngestResult(filled.uri, read, filled.count("sources"), bad)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +89,8 @@ class ParsedFile:
 
     def to_json(self) -> dict[str, Any]:
         """A line of `raypipe parse --json`."""
-        return {"file": self.file, "text": self.text, "fault": asdict(self.fault) if self.fault else None}
+        fault = asdict(self.fault) if self.fault else None
+        return {"format": JSON_FORMAT, "file": self.file, "text": self.text, "fault": fault}
 
 
 def parse_html(files: Iterable[str | Path], parser: Parser = "lxml") -> Iterator[ParsedFile]:

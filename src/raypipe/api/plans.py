@@ -7,14 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from raypipe.api.judges import open_judge
 from raypipe.api.paths import format_for, inputs
 from raypipe.api.pipelines import offline_pipeline, open_pipeline
 from raypipe.api.results import Result, outside_loop
 from raypipe.api.session import Session
 from raypipe.cluster.capacity import declared_nodes, fitting
 from raypipe.cluster.placement import asked_by, bottleneck, placement, refuse
-from raypipe.evaluation.evaluate import questions_of
+from raypipe.evaluation.evaluate import questions_of, require_questions
 from raypipe.evaluation.expiry import expired_answers
+from raypipe.metrics.crag import Rule
 from raypipe.readers.formats import Format
 from raypipe.recipes.recipe import Recipe
 from raypipe.runs.manifest import to_json
@@ -53,31 +55,35 @@ def plan(
     format: Format | None = None,
     limit: int | None = None,
     refresh: bool = False,
-    check_cluster: bool = False,
+    check_run: bool = False,
+    judge: str | None = None,
+    rule: Rule = "official",
     session: Session | None = None,
 ) -> PlanResult:
     """Estimates the model calls, time and memory of an eval, with the reason for each. Runs nothing.
 
-    `check_cluster` connects to the cluster and checks that the eval fits it. `refresh` counts answers that
-    rest on expired replies of a graph as missing. Raises ClusterTooSmall, ConfError, DataError.
+    `check_run` checks what the eval itself would refuse before its first row: it connects to the cluster, and
+    finds every model, with `judge` for this `rule`. `refresh` counts answers that rest on expired replies of
+    a graph as missing. Raises ClusterTooSmall, ConfError, ModelMissing, and DataError also where there are no
+    questions.
     """
     session = session or Session()
     given = [data] if isinstance(data, str | Path) else data
     found, files = session.recipe(recipe, given), inputs(given, session.settings)
-    if check_cluster:
-        opened = session.store_to_fill(store)
-        with open_pipeline(session, opened, found) as connecting:
+    opened = session.store_to_fill(store) if files else session.store(store)
+    if check_run:
+        with (
+            open_judge(session, judge, rule) as (_, kit),
+            open_pipeline(session, opened, found, judge=kit) as connecting,
+        ):
             connecting.connect()
-    elif files:
-        opened = session.store(store, create=True)
-    else:
-        opened = session.store(store)
     pipeline = offline_pipeline(session, opened, found)
     if files:
         questions, coming = read_questions(opened, files, format_for(format, files))
         questions = questions[:limit]
     else:
         questions, coming = list(questions_of(pipeline, None, limit)), NewSources()
+    require_questions(questions, files, opened)
     old = expired_answers(pipeline, questions)
     planned = planner.plan(pipeline, questions, coming, old=old if refresh else ())
     steps = planned.to_json()["steps"]

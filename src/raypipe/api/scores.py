@@ -11,6 +11,7 @@ from raypipe.api.results import Result
 from raypipe.metrics.crag import Rule
 from raypipe.metrics.files import score_crag_file, score_ranking_files
 from raypipe.metrics.ranking import MAP_CUT_20_MIN, MEASURES
+from raypipe.report.report import JSON_FORMAT
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +29,7 @@ class CragScoreResult(Result):
         yield {k: v for k, v in self.found.items() if not isinstance(v, Mapping)}
 
     def to_json(self) -> dict[str, Any]:
-        return dict(self.found)
+        return {"format": JSON_FORMAT, **self.found}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +48,15 @@ class RankingScoreResult(Result):
             yield {"measure": name, "mean": self.found[name]}
 
     def to_json(self) -> dict[str, Any]:
-        return dict(self.found)
+        return {"format": JSON_FORMAT, **self.found}
 
 
 def score_crag(predictions: str | Path, rule: Rule = "official") -> CragScoreResult:
     """Scores a file of CRAG predictions.
 
-    A line of the `.jsonl[.gz]` holds `query, answer, alternatives?, prediction, judge_response?`. `rule` is
-    official (the published evaluator's intent) or accuracy (the earlier contest rule). Raises DataError.
+    A line of the `.jsonl[.gz]` holds `query, answer, alternatives?, prediction, judge_response?`, and so
+    does a run's predictions.jsonl. `rule` is official (the published evaluator's intent) or accuracy (the
+    earlier contest rule). Raises DataError.
     """
     return CragScoreResult(score_crag_file(Path(predictions), rule))
 

@@ -5,6 +5,7 @@ Turns names into what they mean: a recipe, a catalog, a cluster, a store. Starts
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,7 +31,7 @@ class Session:
     """What calls share. Each field has the default of the command line."""
 
     settings: Settings = field(default_factory=from_environment)
-    models: str | None = None  # models file in place of conf/models.yaml
+    models: str | None = None  # models file whose entries are laid over conf/models.yaml
     graphs: Mapping[str, str] = field(default_factory=dict)  # name -> place; "": all others
     cluster: str = "laptop"  # a name under conf/clusters, or a path
     progress: bool = False  # whether progress is shown on stderr
@@ -50,14 +51,11 @@ class Session:
         """The cluster file, read."""
         return read_cluster(self.cluster, self.settings.conf)
 
-    def store(self, given: Store | str | Path | None, create: bool = False) -> Store:
-        """A store to read from. Where there is none it is made, or, unless `create`, StoreError is raised."""
+    def store(self, given: Store | str | Path | None) -> Store:
+        """A store to read from. Raises StoreError where there is none."""
         from raypipe.store import Store
 
-        if isinstance(given, Store):
-            return given
-        uri = self.settings.store_to_use(_text(given))
-        return Store.create(uri) if create else Store.open(uri)
+        return given if isinstance(given, Store) else Store.open(self.settings.store_to_use(_text(given)))
 
     def store_to_fill(self, given: Store | str | Path | None) -> Store:
         """A store to read data into; made where there is none."""
@@ -78,9 +76,9 @@ def load_recipe(
 ) -> Recipe:
     """A recipe by name or path, with the prompts, models and graphs that it names.
 
-    `models` is a models file in place of conf/models.yaml. `conf` says where names are looked up; None: in
-    $RAYPIPE_CONF, ./conf, then the installed copy. `graphs`: graph -> folder, file or address; "": all
-    others. Raises ConfError with file, field, what was expected and found, and ModelMissing.
+    `models` is a models file whose entries are laid over conf/models.yaml. `conf` says where names are looked
+    up; None: in $RAYPIPE_CONF, ./conf, then the installed copy. `graphs`: graph -> folder, file or address;
+    "": all others. Raises ConfError with file, field, what was expected and found, and ModelMissing.
     """
     from raypipe.recipes.recipe import load
     from raypipe.recipes.resolve import resolvers
@@ -110,11 +108,13 @@ def graphs_in(data: Sequence[str | Path]) -> dict[str, str]:
 
 
 def read_catalog(models: str | None, conf: Conf) -> Catalog:
-    """A models file; None: conf/models.yaml."""
+    """conf/models.yaml, with the entries of the file `models` laid over it: one of the same name replaces
+    the shipped one whole."""
     from raypipe.models import catalog
 
-    file = Path(models) if models else conf.file("models.yaml")
-    return catalog.read(config.read_yaml(file), file)
+    files = [conf.file("models.yaml"), *([Path(models)] if models else [])]
+    found = [catalog.read(config.read_yaml(file), file) for file in files]
+    return functools.reduce(catalog.Catalog.overlaid, found)
 
 
 def read_cluster(name: str, conf: Conf) -> Cluster:

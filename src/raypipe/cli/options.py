@@ -85,6 +85,12 @@ def store(made: argparse.ArgumentParser) -> None:
     )
 
 
+def say_data(args: argparse.Namespace, settings: Settings) -> None:
+    """Says on stderr which questions are taken where --data is missing."""
+    if not args.data:
+        print(f"no --data: the questions in {settings.store_to_use(args.store)}", file=sys.stderr)
+
+
 def recipe(made: argparse.ArgumentParser, optional: bool = False, live: bool = False) -> None:
     about = "a name under conf/recipes, or a path"
     if live:
@@ -106,7 +112,11 @@ def recipe(made: argparse.ArgumentParser, optional: bool = False, live: bool = F
 
 
 def models(made: argparse.ArgumentParser) -> None:
-    made.add_argument("--models", metavar="FILE", help="models file in place of conf/models.yaml")
+    made.add_argument(
+        "--models",
+        metavar="FILE",
+        help="models file laid over conf/models.yaml: an entry of the same name replaces its entry whole",
+    )
 
 
 def cluster(made: argparse.ArgumentParser) -> None:
@@ -166,6 +176,19 @@ def at_least(least: int) -> Callable[[str], int]:
         value = int(text)
         if value < least:
             raise argparse.ArgumentTypeError(f"expected at least {least}, found {value}")
+        return value
+
+    read.__name__ = "whole number"
+    return read
+
+
+def between(least: int, most: int) -> Callable[[str], int]:
+    """An argument type: a whole number from `least` to `most`."""
+
+    def read(text: str) -> int:
+        value = int(text)
+        if not least <= value <= most:
+            raise argparse.ArgumentTypeError(f"expected {least} to {most}, found {value}")
         return value
 
     read.__name__ = "whole number"

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def add(commands: options.Commands) -> None:
-    """Declares it."""
+    """Declares `plan`."""
     made = options.command(
         commands, "plan", "raypipe plan local --store /data/store --data dev.jsonl.bz2", _plan
     )
@@ -32,6 +32,7 @@ def add(commands: options.Commands) -> None:
 def _plan(args: argparse.Namespace, settings: Settings) -> int:
     from raypipe.api.plans import plan
 
+    options.say_data(args, settings)
     found = plan(
         args.recipe, args.data, args.store, args.format, args.limit, args.refresh,
         session=options.session(args, settings),

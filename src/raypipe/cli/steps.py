@@ -12,12 +12,12 @@ from raypipe.core.errors import ConfError, DataError
 
 
 def add(commands: options.Commands) -> None:
-    """Declares it."""
+    """Declares `check-step`."""
     example = "raypipe check-step mypkg.steps:Shout --fields '{into: shout}'"
     made = options.command(commands, "check-step", example, _check)
     made.add_argument("step", metavar="MODULE:CLASS", help="the step, as a recipe names it")
     made.add_argument("--fields", metavar="YAML", default="{}", help="its fields, as in a recipe")
-    made.add_argument("--models", metavar="FILE", help="models file in place of conf/models.yaml")
+    options.models(made)
     made.add_argument("--lock", action="store_true", help="write its line in steps.lock, next to its module")
     options.as_json(made)
 

@@ -6,11 +6,10 @@ labels after ingest.
 
 from __future__ import annotations
 
-import asyncio
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,16 +19,14 @@ import pyarrow.compute as pc
 from raypipe.core import arrow
 from raypipe.core.errors import DataError
 from raypipe.core.records import Question
-from raypipe.evaluation.collect import AT_ONCE, Collected, collect
+from raypipe.evaluation.collect import AT_ONCE, Collected, add_truths, collect
 from raypipe.evaluation.expiry import expired_answers, forget
 from raypipe.evaluation.fault_budget import DeadLetters, dead_letters, retry
-from raypipe.evaluation.judge import Judge, JudgeResult, judged
+from raypipe.evaluation.judge import Judge
 from raypipe.evaluation.write_manifest import write_manifest
-from raypipe.memo.disk import StoreMemo, memo_versions, merge_memo
-from raypipe.memo.memo import CallCounts, cached
-from raypipe.metrics.crag import Marks, Prediction, Rule, mark
+from raypipe.memo.disk import memo_versions, merge_memo
+from raypipe.metrics.crag import Marks, Rule, mark
 from raypipe.metrics.textfile import replaced
-from raypipe.models.kit import LocalKit
 from raypipe.pipeline.counters import RunCounters
 from raypipe.pipeline.driver import Pipeline, batches
 from raypipe.pipeline.ingest import IngestSummary, ingest
@@ -95,6 +92,13 @@ def questions_of(pipeline: Pipeline, ids: Sequence[str] | None, limit: int | Non
     return StoredQuestions(pipeline.store, tuple(ids[:limit]))
 
 
+def require_questions(questions: Sized, data: Sequence[Path], store: Store) -> None:
+    """Raises DataError where there is nothing to answer."""
+    if not len(questions):
+        where = ", ".join(map(str, data)) or store.uri
+        raise DataError(f"{where}: no questions. `raypipe ingest PATH` reads some into a store")
+
+
 def evaluate(
     pipeline: Pipeline,
     data: Sequence[Path],
@@ -102,7 +106,7 @@ def evaluate(
     limit: int | None,
     rule: Rule,
     out: Path,
-    judge: tuple[Judge, LocalKit] | None = None,
+    judge: Judge | None = None,
     fresh: bool = False,
     again: bool = False,
     origin: Origin = NOWHERE,
@@ -111,7 +115,7 @@ def evaluate(
 ) -> Evaluation:
     """Runs what is missing, scores every question, and writes the report. Without `data`: all that is stored.
 
-    `judge` is who decides what the rule leaves open, and the kit that asks it; `fresh` asks every language
+    `judge` decides what the rule leaves open; `fresh` asks every language
     model again; `again` tries failed rows again; `refresh` recomputes what rests on replies of a graph
     that no longer hold. `show` gets the plan before anything runs. The manifest is
     written last.
@@ -123,9 +127,7 @@ def evaluate(
         # A cluster that is too small is refused before the hour that a large file may take to read.
         read = ingest(pipeline.store, data, format, pipeline.progress, pipeline.connect) if data else None
         questions = questions_of(pipeline, read.questions if read else None, limit)
-        if not questions:
-            where = ", ".join(map(str, data)) or pipeline.store.uri
-            raise DataError(f"{where}: no questions. `raypipe ingest PATH` reads some into a store")
+        require_questions(questions, data, pipeline.store)
         if again:
             retry(pipeline, questions)
         merge_memo(pipeline.store)
@@ -142,10 +144,11 @@ def evaluate(
             answers = collect(pipeline, questions, sources, lines, orders)
         rows, verdict = answers.rows, None
         if judge is not None:
-            said, verdict = _judge(pipeline, *judge, rows, answers.texts, fresh)
-            rows = [replace(r, judge_response=said.get(r.question)) for r in rows]
+            replies, verdict = judge.ask(pipeline.store, rows, answers.texts, fresh)
+            rows = [replace(r, judge_response=replies.get(r.question)) for r in rows]
         seconds = time.perf_counter() - start
         marks = mark(rows, rule)
+        add_truths(folder.predictions, rows, marks.verdicts, rule)
         report = _report(pipeline, len(questions), read, answers, marks, verdict, planned, done, seconds)
         write_report(folder, report, answers.shown, {r.question: r.truths for r in rows})
         for table in tables(pipeline.store):
@@ -212,42 +215,6 @@ def _answer_cut(pipeline: Pipeline) -> AnswerCut | None:
             tokens, tokenizer = cut
             return AnswerCut(tokens, tokenizer.name, tokenizer.weights)
     return None
-
-
-def _judge(
-    pipeline: Pipeline,
-    judge: Judge,
-    kit: LocalKit,
-    rows: Sequence[Prediction],
-    texts: Mapping[str, str],
-    fresh: bool,
-) -> tuple[Mapping[str, str], JudgeLine]:
-    """The judge's replies by question id, cached like any others, and what they cost."""
-    store, tally = pipeline.store, CallCounts()
-    known = {n: v for n, v in memo_versions(store).items() if not (fresh and n.startswith("replies-"))}
-    generate = cached(kit, StoreMemo(store.uri, known), tally).generator(judge.model)
-
-    async def ask() -> JudgeResult:
-        try:
-            return await judged(judge, generate, rows, texts)
-        finally:
-            await kit.close()
-
-    done = asyncio.run(ask())
-    merge_memo(store, fresh)
-    line = JudgeLine(
-        model=judge.model.name,
-        pairs=done.pairs,
-        computed=tally.replies.computed,
-        cached=tally.replies.cached,
-        unreadable=done.unreadable,
-        no_reply=done.no_reply,
-        faults=dict(done.faults),
-        prompt_tokens=tally.tokens.prompt,
-        cached_tokens=tally.tokens.cached,
-        generated_tokens=tally.tokens.generated,
-    )
-    return done.replies, line
 
 
 def _normalized(read: IngestSummary | None) -> dict[str, int]:

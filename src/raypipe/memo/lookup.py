@@ -131,6 +131,27 @@ class CacheOnlyKit(ForwardingKit[Kit]):
         return self._kit.graph(ref).through(silent, self.embedder)
 
 
+class ChatRecorder(ForwardingKit[Kit]):
+    """A kit that keeps each chat that a language model gets, and its reply: None where it is not cached."""
+
+    def __init__(self, kit: Kit) -> None:
+        super().__init__(kit)
+        self.chats: dict[Chat, Generated | Fault | None] = {}
+
+    def generator(self, model: Model) -> Generator:
+        generate = self._kit.generator(model)
+
+        async def record(
+            chats: Sequence[Chat], sampling: Sampling, adapter: str | None = None
+        ) -> list[Generated | Fault]:
+            self.chats |= dict.fromkeys(chats)
+            replies = await generate(chats, sampling, adapter)
+            self.chats |= dict(zip(chats, replies, strict=True))
+            return replies
+
+        return record
+
+
 class _NoIndex:
     """Stands where there is nothing to search: raises when it is used, not when it is opened."""
 
@@ -146,24 +167,24 @@ class _UnsearchedKit(CacheOnlyKit):
 async def first_request(step: Step, kit: Kit, questions: Sequence[Question]) -> list[MemoRequest | None]:
     """The first request of a step about each question, were nothing cached; None where it makes none. No
     model is called. Raises ConfError if the step searches before."""
-    heard = RecordingMemo(MemoryMemo())
-    ask = step.open(cached(_UnsearchedKit(kit), heard, CallCounts()))
-    return [await _first(heard, ask([question])) for question in questions]
+    recorder = RecordingMemo(MemoryMemo())
+    ask = step.open(cached(_UnsearchedKit(kit), recorder, CallCounts()))
+    return [await _first(recorder, ask([question])) for question in questions]
 
 
 async def first_corpus_requests(
     step: CorpusStep, kit: Kit, tables: Iterable[pa.Table]
 ) -> list[MemoRequest | None]:
     """The first request of a corpus step about each table."""
-    heard = RecordingMemo(MemoryMemo())
-    build = step.open(cached(_UnsearchedKit(kit), heard, CallCounts()))
-    return [await _first(heard, build(table)) for table in tables]
+    recorder = RecordingMemo(MemoryMemo())
+    build = step.open(cached(_UnsearchedKit(kit), recorder, CallCounts()))
+    return [await _first(recorder, build(table)) for table in tables]
 
 
-async def _first(heard: RecordingMemo, work: Awaitable[object]) -> MemoRequest | None:
-    heard.requests.clear()
+async def _first(recorder: RecordingMemo, work: Awaitable[object]) -> MemoRequest | None:
+    recorder.requests.clear()
     try:
         await work
     except NotCached:
-        return heard.requests[0]
+        return recorder.requests[0]
     return None
