@@ -17,7 +17,7 @@ from raypipe.core import arrow
 from raypipe.core.errors import ConfError, FaultBudgetExceeded
 from raypipe.core.kits import ForwardingKit
 from raypipe.core.records import Source, source_id
-from raypipe.evaluation.fault_budget import check, undone_rows, retry
+from raypipe.evaluation.fault_budget import check, retry, undone_rows
 from raypipe.pipeline.dead_letters import Suspects
 from raypipe.pipeline.driver import Pipeline, TaskSizes, inline
 from raypipe.pipeline.tasks import HandedBack, WorkerConfig
@@ -178,7 +178,7 @@ def test_what_a_caller_can_mend_ends_the_run_at_once_with_its_own_type(sources, 
 
 def evaluated(bench, pipe):
     """Tallies and letters after an eval."""
-    from raypipe.evaluation.evaluate import questions_of
+    from raypipe.evaluation.stored_questions import questions_of
 
     bench.run(pipe=pipe, in_vain=True)
     questions = list(questions_of(pipe, None, None))

@@ -15,8 +15,9 @@ from reruns import FAKES, Bench
 from raypipe.cluster.budget import Budget
 from raypipe.core.errors import FaultBudgetExceeded, OutOfMemory, Unavailable, WorkerBroken
 from raypipe.core.kits import ForwardingKit
-from raypipe.evaluation.evaluate import evaluate, questions_of
+from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.fault_budget import check, undone_rows
+from raypipe.evaluation.stored_questions import questions_of
 from raypipe.models.device_errors import computing, loading
 from raypipe.pipeline.driver import inline
 from raypipe.pipeline.tasks import WorkerConfig

@@ -20,7 +20,7 @@ from raypipe.api.machine import Finding
 from raypipe.api.model_files import ModelNeed
 from raypipe.api.run_outputs import STRICT, Eval, Interval, PlanOutput, Reprocess, Score, StepCounts
 from raypipe.core.records import Fault
-from raypipe.evaluation.fault_budget import UndoneRow, RowCounts
+from raypipe.evaluation.fault_budget import RowCounts, UndoneRow
 from raypipe.metrics.crag import CragScore, Rule
 from raypipe.metrics.ranking import MAP_CUT_20_MIN, MEASURES
 from raypipe.readers import BadLine, ReadCounts

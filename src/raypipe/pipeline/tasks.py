@@ -21,11 +21,12 @@ from raypipe.core import arrow
 from raypipe.core.arrow import SPANS
 from raypipe.core.errors import Unavailable, WorkerBroken
 from raypipe.core.protocols import Index, Model
-from raypipe.core.records import Fault, Question, digest
+from raypipe.core.records import Fault, Question
 from raypipe.core.retry import Backoff, until_available
 from raypipe.memo.disk import StoreMemo
 from raypipe.models.kit import LocalKit, compute_once
 from raypipe.models.load import Backend, EndpointAddress, EngineLimits
+from raypipe.pipeline.answer_sources import AnswerSources
 from raypipe.pipeline.dead_letters import (
     Compute,
     FailedRow,
@@ -38,7 +39,7 @@ from raypipe.pipeline.dead_letters import (
     faults_table,
 )
 from raypipe.recipes.executor import CorpusExecutor, QuestionExecutor, StageCounters, fine
-from raypipe.recipes.recipe import Recipe, row_key
+from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.step_contract import asked_models
 from raypipe.store import ANSWERS, Store, with_chunkless, write_part
 from raypipe.store.index import IndexSpec, LanceIndex
@@ -216,16 +217,16 @@ class RecipeTask(ABC):
         rows = pa.concat_tables([t for t, _ in done])
         failed = [(id, fault, 1) for _, some in done for id, fault in some]
         failed += [(i, asdict(x.fault), x.attempts) for i, x in {**broken, **task.failed}.items()]
-        counts = {name: count.take() for name, count in work.counts.items()}
         if not task.trial:
 
             async def write() -> None:
                 of = [(id, fault, attempts, work.digest_of(id)) for id, fault, attempts in failed]
                 write_part(store, "faults", self.run, task.name, faults_table(of, self.run), {})
-                facts = {"counts": {name: asdict(count) for name, count in counts.items()}}
+                facts = {"counts": {name: asdict(count) for name, count in work.counts.items()}}
                 write_part(store, self.table, self.run, task.name, rows, facts)
 
             await until_available(write, self._backoff())
+        counts = {name: count.take() for name, count in work.counts.items()}
         return TaskResult(task.name, len(task.ids), rows.num_rows, len(failed), counts)
 
     def _probe(self, work: Opened) -> Probe:
@@ -328,7 +329,7 @@ def chunks_of(store: Store, texts: str, passages: str, ids: tuple[str, ...]) -> 
 class AnswersTask(RecipeTask):
     """Questions through the question half."""
 
-    snapshot: str  # names the corpus, for questions that bring no sources
+    sources: AnswerSources  # what the questions are answered from
     index: IndexSpec
     memo: Mapping[str, int]  # memo table -> pinned version
 
@@ -343,7 +344,7 @@ class AnswersTask(RecipeTask):
         def questions_of(ids: tuple[str, ...]) -> list[Question]:
             rows = _in_order(store.rows("questions", "id", ids), "id", ids)
             questions = arrow.question.records(rows)
-            keys.update({q.id: answer_key(recipe, q, self.snapshot) for q in questions})
+            keys.update({q.id: self.sources.key(recipe, q) for q in questions})
             return questions
 
         async def compute(ids: tuple[str, ...]) -> tuple[pa.Table, FailedRows]:
@@ -351,7 +352,7 @@ class AnswersTask(RecipeTask):
             answered = await ask(due_within(questions, self.worker.question_timeout_s))
             # With a transient fault or an omitted stage no answer is stored: the row stays pending.
             complete = [_is_complete(q) for q in answered]
-            of = [row_key(q, self.snapshot) for q in questions]  # steps may narrow the citations
+            of = [self.sources.row(q) for q in questions]  # steps may narrow the citations
             kept = [(keys[q.id], r, q) for r, q, c in zip(of, answered, complete, strict=True) if c]
             failed = [q for q, c in zip(answered, complete, strict=True) if not c]
             return answers_table(kept, recipe), [(q.id, asdict(f)) for q in failed for f in _faults(q)[:1]]
@@ -383,16 +384,6 @@ def due_within(questions: list[Question], seconds: float | None) -> list[Questio
         return questions
     due = time.time() + seconds
     return [replace(q, due=due) for q in questions]
-
-
-def answer_key(recipe: str, question: Question, snapshot: str) -> str:
-    """Key of an answer: recipe digest, question id, and what it is answered from."""
-    return key_of_row(recipe, question.id, row_key(question, snapshot))
-
-
-def key_of_row(recipe: str, question: str, row: str) -> str:
-    """Key of an answer, where the row key is known already."""
-    return digest(recipe, question, row)
 
 
 def answers_table(rows: list[tuple[str, str, Question]], recipe: str) -> pa.Table:
