@@ -37,7 +37,7 @@ class FieldRecord:
     """One field of a step as it was."""
 
     kind: Kind
-    form: str  # canonical: identity.stable
+    form: str  # canonical: core.digests.stable
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ class AnswerKey:
     """The answer of one question in a run."""
 
     question: str  # id
-    key: str  # work.answer_key
+    key: str  # pipeline.tasks.answer_key
     row: str  # recipe.row_key
     reused: bool  # stored before the run began
 
