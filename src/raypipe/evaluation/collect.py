@@ -1,5 +1,5 @@
-"""All answers of a run, passed once, a batch at a time: each leaves its line in predictions.jsonl, and what
-scoring and the report need of it.
+"""All answers of a run, passed once, a batch at a time: each leaves its line in predictions.jsonl,
+its row in results.parquet, and what scoring and the report need of it.
 
 Knows the pipeline, the metrics and the report's records; decides no verdict. Never are more than a batch of
 answers in memory, however many there are.
@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import tee
 from typing import TextIO
 
 from raypipe.core import arrow
-from raypipe.core.records import Question, Quote, chunk_id
+from raypipe.core.records import Gold, Question, chunk_id
+from raypipe.evaluation.result_table import ResultTable, needed_texts, quotes_of, row
 from raypipe.metrics.crag import Prediction, pair
 from raypipe.metrics.prompt_injection import PromptInjection, followed
 from raypipe.pipeline.driver import Pipeline, batches, searched
@@ -45,9 +46,13 @@ class Collected:
     )
 
 
-def collect(pipeline: Pipeline, questions: Iterable[Question], lines: TextIO, injections: bool) -> Collected:
-    """Passes the answers of these questions, in order. `injections`: whether to look for prompt injections
-    that answers follow. Raises KeyError for a passage without a text, which is a defect: no step makes one.
+def collect(
+    pipeline: Pipeline, questions: Iterable[Question], lines: TextIO, table: ResultTable, injections: bool
+) -> Collected:
+    """Passes the answers of these questions, in order, into predictions.jsonl and the table of results.
+
+    `injections`: whether to look for prompt injections that answers follow. Raises KeyError for a passage
+    without a text, which is a defect: no step makes one.
     """
     found, index = Collected(), LanceIndex(searched(pipeline.store, pipeline.recipe))
     with asyncio.Runner() as loop:
@@ -57,8 +62,10 @@ def collect(pipeline: Pipeline, questions: Iterable[Question], lines: TextIO, in
             for question, answered in pairs:
                 lines.write(prediction_line(answered))
                 _count(question, answered, found)
-            _pair(pipeline, batch, found)
-            found.shown += loop.run(_shown(index, batch[: SHOWN - len(found.shown)]))
+            golds, text = _golds(pipeline, batch), loop.run(_texts(index, batch))
+            _pair(batch, golds, found)
+            table.add([row(q, golds.get(q.id), text) for q in batch])
+            found.shown += [_shown(q, text) for q in batch[: SHOWN - len(found.shown)]]
             if injections:
                 before = found.prompt_injection or PromptInjection(0, 0)
                 found.prompt_injection = loop.run(_injected(index, batch, before))
@@ -78,36 +85,32 @@ def _count(question: Question, answered: Question, found: Collected) -> None:
     found.sources.update(s for c in cited for s in c.sources())
 
 
-def _pair(pipeline: Pipeline, batch: Sequence[Question], found: Collected) -> None:
+def _golds(pipeline: Pipeline, batch: Sequence[Question]) -> dict[str, Gold]:
     stored = pipeline.store.rows("golds", "question", [q.id for q in batch])
-    rows, without = pair(batch, {g.question: g for g in arrow.gold.records(stored)}, {})
+    return {g.question: g for g in arrow.gold.records(stored)}
+
+
+def _pair(batch: Sequence[Question], golds: Mapping[str, Gold], found: Collected) -> None:
+    rows, without = pair(batch, golds, {})
     found.rows += rows
     found.without_truth += len(without)
     text = {q.id: q.text for q in batch}
     found.texts.update((r.question, text[r.question]) for r in rows)
 
 
-async def _shown(index: LanceIndex, batch: Sequence[Question]) -> list[ShownQuestion]:
-    """What the page shows of these questions, with what the passages say and the quotes that are cited."""
-    best = {q.id: ranking(q)[:HITS_SHOWN] for q in batch}
-    cited = {q.id: _quotes(q) for q in batch}
-    chunks = [h.chunk for hits in best.values() for h in hits]
-    chunks += [chunk_id(c.source, c.span) for quotes in cited.values() for c in quotes]
-    distinct = list(dict.fromkeys(chunks))
-    text = dict(zip(distinct, await index.texts(distinct), strict=True))
-    out = []
-    for q in batch:
-        url, quotes = urls(q), cited[q.id]
-        passages = tuple(ReportPassage.of(h, url.get(h.source), text[h.chunk], quotes) for h in best[q.id])
-        said = tuple(text[chunk_id(c.source, c.span)] for c in quotes)
-        answer = prediction(q)["prediction"]
-        out.append(ShownQuestion(q.id, q.text, answer, q.origin, len(q.hits), passages, said))
-    return out
+async def _texts(index: LanceIndex, batch: Sequence[Question]) -> dict[str, str]:
+    """Passage id -> text, of all passages that are kept or shown with these answers."""
+    distinct = list(dict.fromkeys(c for q in batch for c in needed_texts(q)))
+    return dict(zip(distinct, await index.texts(distinct), strict=True))
 
 
-def _quotes(question: Question) -> tuple[Quote, ...]:
-    reply = question.replies.get(question.origin)
-    return reply.quotes if reply else ()
+def _shown(q: Question, text: Mapping[str, str]) -> ShownQuestion:
+    """What the page shows of a question, with what the passages say and the quotes that are cited."""
+    url, quotes = urls(q), quotes_of(q)
+    best = ranking(q)[:HITS_SHOWN]
+    passages = tuple(ReportPassage.of(h, url.get(h.source), text[h.chunk], quotes) for h in best)
+    said = tuple(text[chunk_id(c.source, c.span)] for c in quotes)
+    return ShownQuestion(q.id, q.text, prediction(q)["prediction"], q.origin, len(q.hits), passages, said)
 
 
 async def _injected(index: LanceIndex, batch: Sequence[Question], before: PromptInjection) -> PromptInjection:

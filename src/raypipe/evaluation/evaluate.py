@@ -24,6 +24,7 @@ from raypipe.evaluation.collect import AT_ONCE, Collected, collect
 from raypipe.evaluation.expiry import expired_answers, forget
 from raypipe.evaluation.fault_budget import DeadLetters, dead_letters, retry
 from raypipe.evaluation.judge import Judge, JudgeResult, judged
+from raypipe.evaluation.result_table import ResultTable
 from raypipe.evaluation.write_manifest import write_manifest
 from raypipe.memo.disk import StoreMemo, memo_versions, merge_memo
 from raypipe.memo.memo import CallCounts, cached
@@ -137,15 +138,17 @@ def evaluate(
         pipeline.answer(questions, fresh, done)
         folder = RunFolder(out)
         orders = any(m.kind == "generator" for s in pipeline.recipe.question for m in models_of(s.step))
-        with replaced(folder.predictions) as lines:
-            answers = collect(pipeline, questions, lines, orders)
-        rows, verdict = answers.rows, None
-        if judge is not None:
-            said, verdict = _judge(pipeline, *judge, rows, answers.texts, fresh)
-            rows = [replace(r, judge_response=said.get(r.question)) for r in rows]
-        seconds = time.perf_counter() - start
-        marks = mark(rows, rule)
-        report = _report(pipeline, len(questions), read, answers, marks, verdict, planned, done, seconds)
+        with ResultTable(folder.results) as results:
+            with replaced(folder.predictions) as lines:
+                answers = collect(pipeline, questions, lines, results, orders)
+            rows, verdict = answers.rows, None
+            if judge is not None:
+                said, verdict = _judge(pipeline, *judge, rows, answers.texts, fresh)
+                rows = [replace(r, judge_response=said.get(r.question)) for r in rows]
+            seconds = time.perf_counter() - start
+            marks = mark(rows, rule)
+            report = _report(pipeline, len(questions), read, answers, marks, verdict, planned, done, seconds)
+            results.finish(rows, report)
         write_report(folder, report, answers.shown, {r.question: r.truths for r in rows})
         for table in tables(pipeline.store):
             compact(pipeline.store, table)

@@ -116,6 +116,11 @@ class RunFolder:
         return self.path / "predictions.jsonl"
 
     @property
+    def results(self) -> Path:
+        """A row for each question: evaluation.result_table.SCHEMA."""
+        return self.path / "results.parquet"
+
+    @property
     def page(self) -> Path:
         """The report for people."""
         return self.path / "report.html"
