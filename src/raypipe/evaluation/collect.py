@@ -1,5 +1,5 @@
-"""All answers of a run, passed once, a batch at a time: each leaves its line in predictions.jsonl,
-its row in results.parquet, and what scoring and the report need of it.
+"""All answers of a run, passed once, a batch at a time: each leaves its row in results.parquet, and what
+scoring and the report need of it.
 
 Knows the pipeline, the metrics and the report's records; decides no verdict. Never are more than a batch of
 answers in memory, however many there are.
@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import tee
-from typing import TextIO
 
 from raypipe.core import arrow
 from raypipe.core.records import Gold, Question, chunk_id
@@ -21,7 +20,7 @@ from raypipe.metrics.crag import Prediction, pair
 from raypipe.metrics.prompt_injection import PromptInjection, followed
 from raypipe.pipeline.driver import Pipeline, batches, searched
 from raypipe.report.page import HITS_SHOWN, SHOWN, ReportPassage, ShownQuestion
-from raypipe.report.report import prediction, prediction_line, ranking, urls
+from raypipe.report.report import answer_of, ranking, urls
 from raypipe.store.index import LanceIndex
 
 AT_ONCE = 100  # answers in memory: some 40 kB each with fifty citations and twenty hits
@@ -47,9 +46,9 @@ class Collected:
 
 
 def collect(
-    pipeline: Pipeline, questions: Iterable[Question], lines: TextIO, table: ResultTable, injections: bool
+    pipeline: Pipeline, questions: Iterable[Question], table: ResultTable, injections: bool
 ) -> Collected:
-    """Passes the answers of these questions, in order, into predictions.jsonl and the table of results.
+    """Passes the answers of these questions, in order, into the table of results.
 
     `injections`: whether to look for prompt injections that answers follow. Raises KeyError for a passage
     without a text, which is a defect: no step makes one.
@@ -60,7 +59,6 @@ def collect(
         for pairs in batches(zip(asked, pipeline.answers(questions), strict=True), AT_ONCE):
             batch = [answered for _, answered in pairs]
             for question, answered in pairs:
-                lines.write(prediction_line(answered))
                 _count(question, answered, found)
             golds, text = _golds(pipeline, batch), loop.run(_texts(index, batch))
             _pair(batch, golds, found)
@@ -110,7 +108,7 @@ def _shown(q: Question, text: Mapping[str, str]) -> ShownQuestion:
     best = ranking(q)[:HITS_SHOWN]
     passages = tuple(ReportPassage.of(h, url.get(h.source), text[h.chunk], quotes) for h in best)
     said = tuple(text[chunk_id(c.source, c.span)] for c in quotes)
-    return ShownQuestion(q.id, q.text, prediction(q)["prediction"], q.origin, len(q.hits), passages, said)
+    return ShownQuestion(q.id, q.text, answer_of(q), q.origin, len(q.hits), passages, said)
 
 
 async def _injected(index: LanceIndex, batch: Sequence[Question], before: PromptInjection) -> PromptInjection:

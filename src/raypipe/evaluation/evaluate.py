@@ -10,7 +10,7 @@ import asyncio
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,12 +24,11 @@ from raypipe.evaluation.collect import AT_ONCE, Collected, collect
 from raypipe.evaluation.expiry import expired_answers, forget
 from raypipe.evaluation.fault_budget import DeadLetters, dead_letters, retry
 from raypipe.evaluation.judge import Judge, JudgeResult, judged
-from raypipe.evaluation.result_table import ResultTable
+from raypipe.evaluation.result_table import ResultTable, write_predictions
 from raypipe.evaluation.write_manifest import write_manifest
 from raypipe.memo.disk import StoreMemo, memo_versions, merge_memo
 from raypipe.memo.memo import CallCounts, cached
 from raypipe.metrics.crag import Marks, Prediction, Rule, mark
-from raypipe.metrics.textfile import replaced
 from raypipe.models.kit import LocalKit
 from raypipe.pipeline.counters import RunCounters
 from raypipe.pipeline.driver import Pipeline, batches
@@ -96,6 +95,13 @@ def questions_of(pipeline: Pipeline, ids: Sequence[str] | None, limit: int | Non
     return StoredQuestions(pipeline.store, tuple(ids[:limit]))
 
 
+def require_questions(questions: Sized, data: Sequence[Path], store: Store) -> None:
+    """Raises DataError where there is nothing to answer."""
+    if not len(questions):
+        where = ", ".join(map(str, data)) or store.uri
+        raise DataError(f"{where}: no questions. `raypipe ingest PATH` reads some into a store")
+
+
 def evaluate(
     pipeline: Pipeline,
     data: Sequence[Path],
@@ -124,9 +130,7 @@ def evaluate(
         # A cluster that is too small is refused before the hour that a large file may take to read.
         read = ingest(pipeline.store, data, format, pipeline.progress, pipeline.connect) if data else None
         questions = questions_of(pipeline, read.questions if read else None, limit)
-        if not questions:
-            where = ", ".join(map(str, data)) or pipeline.store.uri
-            raise DataError(f"{where}: no questions. `raypipe ingest PATH` reads some into a store")
+        require_questions(questions, data, pipeline.store)
         if again:
             retry(pipeline, questions)
         merge_memo(pipeline.store)
@@ -139,8 +143,7 @@ def evaluate(
         folder = RunFolder(out)
         orders = any(m.kind == "generator" for s in pipeline.recipe.question for m in models_of(s.step))
         with ResultTable(folder.results) as results:
-            with replaced(folder.predictions) as lines:
-                answers = collect(pipeline, questions, lines, results, orders)
+            answers = collect(pipeline, questions, results, orders)
             rows, verdict = answers.rows, None
             if judge is not None:
                 said, verdict = _judge(pipeline, *judge, rows, answers.texts, fresh)
@@ -149,6 +152,7 @@ def evaluate(
             marks = mark(rows, rule)
             report = _report(pipeline, len(questions), read, answers, marks, verdict, planned, done, seconds)
             results.finish(rows, report)
+        write_predictions(folder)
         write_report(folder, report, answers.shown, {r.question: r.truths for r in rows})
         for table in tables(pipeline.store):
             compact(pipeline.store, table)

@@ -6,6 +6,7 @@ time, so memory does not grow with the questions. docs/formats.md describes the 
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,9 +16,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from raypipe.core.errors import DataError
-from raypipe.core.records import FAULT, Gold, Hit, Question, Quote, chunk_id
+from raypipe.core.records import Gold, Hit, Question, Quote, chunk_id
 from raypipe.metrics.crag import Prediction
-from raypipe.report.report import EvalReport, ranking, urls
+from raypipe.metrics.textfile import replaced
+from raypipe.report.report import EvalReport, RunFolder, answer_of, ranking, urls
 
 TEXTS = 20  # passages whose text is kept, in rank order; those in the ranking and the quoted ones always are
 
@@ -89,7 +91,6 @@ def needed_texts(question: Question) -> list[str]:
 
 def row(question: Question, gold: Gold | None, text: Mapping[str, str]) -> dict[str, Any]:
     """One question, without its verdict. `text` has what `needed_texts` names."""
-    failed = question.outcome in ("", FAULT)
     said = question.replies.get(question.origin)
     return {
         "id": question.id,
@@ -97,7 +98,7 @@ def row(question: Question, gold: Gold | None, text: Mapping[str, str]) -> dict[
         "asked_at": question.asked_at,
         "labels": list(gold.labels.items()) if gold else [],
         "golds": list(gold.answers) if gold else [],
-        "answer": None if failed else question.answer,
+        "answer": answer_of(question),
         "outcome": question.outcome,
         "origin": question.origin,
         "confidence": said.confidence if said else None,
@@ -214,3 +215,32 @@ def each(path: Path) -> Iterator[dict[str, Any]]:
     with pq.ParquetFile(path) as found:
         for batch in found.iter_batches(100):
             yield from batch.to_pylist(maps_as_pydicts="strict")
+
+
+def write_predictions(folder: RunFolder) -> None:
+    """predictions.jsonl, from the table: a line for each question, as `raypipe score crag` reads it."""
+    about = pq.read_schema(folder.results).metadata
+    with replaced(folder.predictions) as out:
+        for found in each(folder.results):
+            line = _prediction(found, about[b"rule"].decode())
+            out.write(json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def _prediction(found: Mapping[str, Any], rule: str) -> dict[str, Any]:
+    line = {
+        "id": found["id"],
+        "query": found["query"],
+        "prediction": found["answer"],
+        "outcome": found["outcome"],
+        "source": found["origin"],
+        "answer": found["golds"][0] if found["golds"] else None,
+        "alternatives": found["golds"][1:],
+        "verdict": found["verdict"],
+    }
+    if found["judge_response"] is not None:
+        line |= {"judge_response": found["judge_response"], "judge_rule": rule}
+    line["hits"] = [
+        {"chunk": h["chunk"], "url": h["url"], "span": [h["start"], h["end"]], "scores": h["scores"]}
+        for h in found["hits"]
+    ]
+    return line

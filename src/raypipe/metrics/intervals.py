@@ -116,5 +116,5 @@ def group_sums(
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     """The sum of the values and the number of questions of each group, groups in order of name."""
     _, member = np.unique(np.asarray(groups), return_inverse=True)
-    sums: npt.NDArray[np.float64] = np.bincount(member, weights=x)
+    sums = np.bincount(member, weights=x).astype(np.float64)
     return sums, np.bincount(member).astype(np.float64)

@@ -1,9 +1,9 @@
 """Two runs over the same questions: is one better, is it the same, or can these questions not tell?
 
 Pure functions on paired values; knows no metric and no file. Where values are whole numbers the test is
-exact: if the runs are equally good, the sign of each difference is as likely + as - (Fisher's randomization test;
-Smucker, Allan and Carterette 2007), and the sum over all signs is a convolution of binomials. For a rate this
-is the exact test of McNemar.
+exact: if the runs are equally good, the sign of each difference is as likely + as - (Fisher's randomization
+test; Smucker, Allan and Carterette 2007), and the sum over all signs is a convolution of binomials. For a
+rate this is the exact test of McNemar.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +23,7 @@ Conclusion = Literal["better", "worse", "same", "cannot tell"]
 
 DRAWS = 100_000  # of signs, where an exact test is not to be had: a p of .05 then repeats to .0014
 MARGIN = 0.02  # of `same` and `not worse`, where none is given: what 2,706 questions can see (Card 2020)
-_POWER = 2.80  # z(.975) + z(.8): differences of so many standard errors are found in 80 % of runs
+_POWER = 2.80  # z(.975) + z(.8): a difference of 2.8 standard errors is significant in 80 % of runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ def sign_flip(units: Floats, seed: int = 0) -> tuple[float, bool]:
 
 
 def _exact(sizes: Floats, found: float) -> float:
-    chances: Floats = np.ones(1)  # of each sum, from the least to the largest, one apart
+    chances: npt.NDArray[Any] = np.ones(1)  # of each sum, from the least to the largest, one apart
     for size, count in zip(*np.unique(sizes, return_counts=True), strict=True):
         spread = np.zeros(2 * int(size) * int(count) + 1)  # every sum of `count` values of +size or -size
         spread[:: 2 * int(size)] = _binomial(int(count))
