@@ -62,8 +62,8 @@ def test_four_gained_of_115_cannot_tell_although_other_tests_say_so() -> None:
     found = paired([0.0] * 115, gained, 2)
     assert found.p == 0.125 and found.exact and conclude(found) == "cannot tell"
     assert stats.ttest_1samp(gained, 0).pvalue < 0.05
-    assert found.visible == pytest.approx(2.8 * 0.1841 / math.sqrt(115), rel=0.02)
-    assert found.needed == pytest.approx(7.85 * (0.1841 / (4 / 115)) ** 2, rel=0.02)
+    assert found.minimum_detectable == pytest.approx(2.8 * 0.1841 / math.sqrt(115), rel=0.02)
+    assert found.questions_needed == pytest.approx(7.85 * (0.1841 / (4 / 115)) ** 2, rel=0.02)
 
 
 def test_better_worse_same_and_cannot_tell() -> None:
@@ -79,7 +79,7 @@ def test_better_worse_same_and_cannot_tell() -> None:
 def test_a_run_against_itself_is_never_better_nor_worse() -> None:
     values = np.random.default_rng(1).integers(-1, 2, 500).astype(float)
     found = paired(values, values, 2)
-    assert found.p == 1.0 and found.difference == 0 and found.needed is None
+    assert found.p == 1.0 and found.difference == 0 and found.questions_needed is None
     assert conclude(found) == "same" and not_worse(found)
 
 

@@ -5,10 +5,10 @@ Joins the questions by id. Reads the tables of finished runs, or files of predic
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pyarrow.parquet as pq
 
@@ -137,9 +137,10 @@ def _from_file(path: Path, rule: crag.Rule) -> ScoredRun:
     rows, _ = read_predictions(path, rule)
     verdicts = {r.question: crag.judge(r, rule).outcome for r in rows}
     if len(verdicts) < len(rows):
-        seen: set[str] = set()
-        twice = next(r.question for r in rows if r.question in seen or seen.add(r.question))
-        raise DataError(f"{path}: expected each question once, found {twice!r} twice. Remove one of its lines")
+        twice = Counter(r.question for r in rows).most_common(1)[0][0]
+        raise DataError(
+            f"{path}: expected each question once, found {twice!r} twice. Remove one of its lines"
+        )
     labels = {r.question: dict(r.labels) for r in rows}
     return ScoredRun(str(path), crag.rule_id(rule), "", dict(verdicts), labels)
 
@@ -168,8 +169,8 @@ def _require_same_rule(a: ScoredRun, b: ScoredRun) -> None:
     for what, one, two in (("rule", a.rule, b.rule), ("judge", a.judge or "none", b.judge or "none")):
         if one != two:
             raise DataError(
-                f"{a.name} and {b.name}: expected runs scored alike, found {what} {one} and {two}. Run one of "
-                f"them again with the other's: what is cached is not asked again"
+                f"{a.name} and {b.name}: expected runs scored alike, found {what} {one} and {two}. Run "
+                f"one of them again with the other's: what is cached is not asked again"
             )
 
 
@@ -180,7 +181,8 @@ def _joined(a: ScoredRun, b: ScoredRun, group: str | None) -> tuple[_Pairs, tupl
         ids = [next(iter(r.verdicts), "none") for r in (a, b)]
         raise DataError(
             f"{a.name} and {b.name}: expected questions that both score, found {len(common)} common ids of "
-            f"{len(a.verdicts)} and {len(b.verdicts)} (first ids: {ids[0]}, {ids[1]}). Compare runs of the same data"
+            f"{len(a.verdicts)} and {len(b.verdicts)} (first ids: {ids[0]}, {ids[1]}). "
+            "Compare runs of the same data"
         )
     groups = None
     if group is not None:
@@ -233,12 +235,12 @@ def _slices(a: ScoredRun, pairs: _Pairs, margin: float) -> tuple[SliceDifference
 def _causes(a: ScoredRun, b: ScoredRun, pairs: _Pairs) -> tuple[Cause, ...]:
     """Where the answers came to differ. The shares of the difference sum to it: a question whose verdict
     moved is in exactly one cause."""
-    by_id = _parted(a, b)
+    by_id, known = _parted(a, b), a.manifest and b.manifest and a.manifest.store == b.manifest.store
     grouped: dict[tuple[str, str], list[tuple[str, str]]] = {}
     for id, before, after in zip(pairs.ids, pairs.before, pairs.after, strict=True):
         where = by_id.get(id)
         if where is None and before != after:
-            where = (UNKNOWN, "")
+            where = (NOISE if known else UNKNOWN, "")
         if where is not None:
             grouped.setdefault(where, []).append((before, after))
     out = []
@@ -256,51 +258,4 @@ def _parted(a: ScoredRun, b: ScoredRun) -> dict[str, tuple[str, str]]:
     return {
         id: (NOISE if c.noise else c.step, f"{c.because.stage}.{c.because.field}" if c.because else "")
         for id, c in causes(Store.open(a.manifest.store), a.manifest, b.manifest).items()
-    }
-
-
-def to_json(found: RunComparison) -> dict[str, Any]:
-    """As `raypipe compare --json` prints it."""
-    return {
-        "before": found.before,
-        "after": found.after,
-        "rule": found.rule,
-        "judge": found.judge,
-        "metric": "score",
-        "verdict": found.verdict,
-        "margin": found.margin,
-        "p": found.p,
-        **_plain(found.score),
-        "rates": [{"metric": r.metric, **_plain(r.found), "p": r.found.p} for r in found.rates],
-        "only_before": list(found.only_before),
-        "only_after": list(found.only_after),
-        "unscored": list(found.unscored),
-        "slices": [
-            {"label": s.label, "value": s.value, "verdict": s.verdict, "p": s.p, **_plain(s.found)}
-            for s in found.slices
-        ],
-        "causes": [
-            {
-                "step": c.step, "field": c.field, "moved": c.moved, "up": c.up, "down": c.down,
-                "difference": c.difference,
-            }
-            for c in found.causes
-        ],
-    }  # fmt: skip
-
-
-def _plain(d: PairedDifference) -> dict[str, Any]:
-    return {
-        "n": d.n,
-        "groups": d.groups,
-        "score_before": d.before,
-        "score_after": d.after,
-        "difference": d.difference,
-        "interval": d.interval,
-        "interval_90": d.narrow,
-        "up": d.up,
-        "down": d.down,
-        "exact": d.exact,
-        "minimum_detectable": d.visible,
-        "questions_needed": d.needed,
     }

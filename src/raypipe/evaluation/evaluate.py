@@ -22,21 +22,11 @@ from raypipe.core.records import Question
 from raypipe.evaluation.collect import AT_ONCE, Collected, collect
 from raypipe.evaluation.expiry import expired_answers, forget
 from raypipe.evaluation.fault_budget import DeadLetters, dead_letters, retry
-<<<<<<< HEAD
-from raypipe.evaluation.judge import Judge, JudgeResult, judged
-from raypipe.evaluation.result_table import ResultTable, write_predictions
-from raypipe.evaluation.write_manifest import write_manifest
-from raypipe.memo.disk import StoreMemo, memo_versions, merge_memo
-from raypipe.memo.memo import CallCounts, cached
-from raypipe.metrics.crag import Marks, Prediction, Rule, mark
-from raypipe.models.kit import LocalKit
-=======
 from raypipe.evaluation.judge import Judge
+from raypipe.evaluation.result_table import ResultTable, write_predictions
 from raypipe.evaluation.write_manifest import write_manifest
 from raypipe.memo.disk import memo_versions, merge_memo
 from raypipe.metrics.crag import Marks, Rule, mark
-from raypipe.metrics.textfile import replaced
->>>>>>> main
 from raypipe.pipeline.counters import RunCounters
 from raypipe.pipeline.driver import Pipeline, batches
 from raypipe.pipeline.ingest import IngestSummary, ingest
@@ -149,30 +139,17 @@ def evaluate(
         pipeline.answer(questions, fresh, done)
         folder = RunFolder(out)
         orders = any(m.kind == "generator" for s in pipeline.recipe.question for m in models_of(s.step))
-<<<<<<< HEAD
         with ResultTable(folder.results) as results:
             answers = collect(pipeline, questions, results, orders)
             rows, verdict = answers.rows, None
             if judge is not None:
-                said, verdict = _judge(pipeline, *judge, rows, answers.texts, fresh)
-                rows = [replace(r, judge_response=said.get(r.question)) for r in rows]
+                replies, verdict = judge.ask(pipeline.store, rows, answers.texts, fresh)
+                rows = [replace(r, judge_response=replies.get(r.question)) for r in rows]
             seconds = time.perf_counter() - start
             marks = mark(rows, rule)
             report = _report(pipeline, len(questions), read, answers, marks, verdict, planned, done, seconds)
             results.finish(rows, report)
         write_predictions(folder)
-=======
-        with replaced(folder.predictions) as lines:
-            answers = collect(pipeline, questions, lines, orders)
-        rows, verdict = answers.rows, None
-        if judge is not None:
-            replies, verdict = judge.ask(pipeline.store, rows, answers.texts, fresh)
-            rows = [replace(r, judge_response=replies.get(r.question)) for r in rows]
-        seconds = time.perf_counter() - start
-        marks = mark(rows, rule)
-        add_truths(folder.predictions, rows, marks.verdicts, rule)
-        report = _report(pipeline, len(questions), read, answers, marks, verdict, planned, done, seconds)
->>>>>>> main
         write_report(folder, report, answers.shown, {r.question: r.truths for r in rows})
         for table in tables(pipeline.store):
             compact(pipeline.store, table)

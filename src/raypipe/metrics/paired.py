@@ -38,11 +38,15 @@ class PairedDifference:
     up: int  # questions whose value rose
     down: int
     interval: Interval | None  # 95 %; None: too few groups
-    narrow: Interval | None  # 90 %: two one-sided tests at 5 % each
+    interval_90: Interval | None  # 90 %: two one-sided tests at 5 % each
     p: float  # two-sided
     exact: bool  # False: from DRAWS drawn signs
-    visible: float | None  # smallest difference that these questions show in 80 % of runs; None: not known
-    needed: int | None  # questions that would show the difference that was found; None: none was found
+    minimum_detectable: (
+        float | None
+    )  # smallest difference that these questions show in 80 % of runs; None: not known
+    questions_needed: (
+        int | None
+    )  # questions that would show the difference that was found; None: none was found
 
 
 def paired(
@@ -76,11 +80,11 @@ def paired(
         up=int((d > 0).sum()),
         down=int((d < 0).sum()),
         interval=wide,
-        narrow=mean_interval(d, (-span, span), groups, 0.90),
+        interval_90=mean_interval(d, (-span, span), groups, 0.90),
         p=p,
         exact=exact,
-        visible=_POWER * error if error else None,
-        needed=math.ceil(len(d) * (_POWER * error / mean) ** 2) if mean else None,
+        minimum_detectable=_POWER * error if error else None,
+        questions_needed=math.ceil(len(d) * (_POWER * error / mean) ** 2) if mean else None,
     )
 
 
@@ -146,18 +150,18 @@ def conclude(found: PairedDifference, margin: float = MARGIN, p: float | None = 
     comparisons (`holm`), where there are several.
     """
     p = found.p if p is None else p
-    if found.interval is None or found.narrow is None:
+    if found.interval is None or found.interval_90 is None:
         return "cannot tell"
     if p < 0.05 and (found.interval[0] > 0 or found.interval[1] < 0):
         return "better" if found.difference > 0 else "worse"
-    if -margin < found.narrow[0] and found.narrow[1] < margin:
+    if -margin < found.interval_90[0] and found.interval_90[1] < margin:
         return "same"
     return "cannot tell"
 
 
 def not_worse(found: PairedDifference, margin: float = MARGIN) -> bool:
     """Whether the second run is at most `margin` worse: the 90 % interval's lower end says so."""
-    return found.narrow is not None and found.narrow[0] > -margin
+    return found.interval_90 is not None and found.interval_90[0] > -margin
 
 
 def holm(ps: Sequence[float]) -> list[float]:
