@@ -18,7 +18,9 @@ from raypipe.core.records import Gold, Question, chunk_id
 from raypipe.evaluation.result_table import ResultTable, needed_texts, quotes_of, row
 from raypipe.metrics.crag import Prediction, pair
 from raypipe.metrics.prompt_injection import PromptInjection, followed
-from raypipe.pipeline.driver import Pipeline, batches, searched
+from raypipe.pipeline.answer_sources import AnswerSources
+from raypipe.pipeline.driver import Pipeline, batches
+from raypipe.pipeline.recipe_tables import searched
 from raypipe.report.page import HITS_SHOWN, SHOWN, ReportPassage, ShownQuestion
 from raypipe.report.report import answer_of, ranking, urls
 from raypipe.store.index import LanceIndex
@@ -46,17 +48,18 @@ class Collected:
 
 
 def collect(
-    pipeline: Pipeline, questions: Iterable[Question], table: ResultTable, injections: bool
-) -> Collected:
+    pipeline: Pipeline, questions: Iterable[Question], sources: AnswerSources, table: ResultTable,
+    injections: bool,
+) -> Collected:  # fmt: skip
     """Passes the answers of these questions, in order, into the table of results.
 
-    `injections`: whether to look for prompt injections that answers follow. Raises KeyError for a passage
-    without a text, which is a defect: no step makes one.
+    `sources`: what they are answered from. `injections`: whether to look for prompt injections that answers
+    follow. Raises KeyError for a passage without a text, which is a defect: no step makes one.
     """
     found, index = Collected(), LanceIndex(searched(pipeline.store, pipeline.recipe))
     with asyncio.Runner() as loop:
         asked, questions = tee(questions)
-        for pairs in batches(zip(asked, pipeline.answers(questions), strict=True), AT_ONCE):
+        for pairs in batches(zip(asked, pipeline.answers(questions, sources), strict=True), AT_ONCE):
             batch = [answered for _, answered in pairs]
             for question, answered in pairs:
                 _count(question, answered, found)
