@@ -20,7 +20,7 @@ from raypipe.recipes.recipe import Recipe
 from raypipe.runs.manifest import to_json
 from raypipe.runs.plan import planner
 from raypipe.runs.plan.new_files import read_questions
-from raypipe.runs.plan.planner import NewSources
+from raypipe.runs.plan.records import NewSources, Plan
 from raypipe.store import Store
 
 
@@ -29,7 +29,7 @@ class PlanResult(Result):
     """The plan of an eval; its rows are the steps."""
 
     recipe: str  # its name
-    plan: planner.Plan
+    plan: Plan
     expired: int  # answers that rest on expired replies of a graph
     placement: Mapping[str, Any]  # pools, their machines and memory, and the slowest step
 

@@ -26,7 +26,7 @@ from raypipe.recipes.recipe import Recipe
 from raypipe.report.report import JSON_FORMAT, to_json
 from raypipe.runs.changes import Changes, changes, compared_with
 from raypipe.runs.manifest import to_json as plain_json
-from raypipe.runs.plan.planner import Plan
+from raypipe.runs.plan.records import Plan
 from raypipe.store import Store
 
 Data = str | Path | Sequence[str | Path]

@@ -46,7 +46,8 @@ from raypipe.report.report import (
     write_report,
 )
 from raypipe.runs.manifest import Manifest, Origin
-from raypipe.runs.plan.planner import Plan, plan
+from raypipe.runs.plan.planner import plan
+from raypipe.runs.plan.records import Plan
 from raypipe.store import Store
 from raypipe.store.disk_space import need
 from raypipe.store.keep import compact, tables

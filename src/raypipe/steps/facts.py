@@ -5,6 +5,7 @@ Knows tables and a reranker through the kit.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -85,7 +86,9 @@ class Facts:
         return frozenset({REPLY + self.into})
 
     def bound(self, question: Question, reach: Reach) -> Bound:
-        return Bound(0 if self.model is None else MOST, reach, "never")
+        if self.model is None:
+            return Bound(0, reach, "never")
+        return Bound(MOST, reach, "never", likely=math.inf)
 
     def open(self, kit: Kit) -> Ask:
         tables = {s.table.where: kit.facts(s.table) for s in self.table.values() if s is not None}

@@ -10,5 +10,6 @@ ATTEMPTS = "_attempts"  # counters of runs that no report contains yet
 INGESTED = "_ingested"  # which files were read, and what they contained
 SIZES = "_sizes"  # characters of each source
 MEMO = "_memo"  # cached values that no memo table contains yet
+MEMO_LOSSES = "_memo_losses"  # a note for each loss of cached values, by table
 RELEASES = "_releases"  # one file per release
 LIVE = "_releases/live.json"  # which release answers

@@ -1,4 +1,4 @@
-"""Stages that ask a knowledge graph whose replies expire, and the stages that depend on them.
+"""Stages that ask a knowledge graph whose replies expire.
 
 Knows recipes; sends no request. Which stored answers rest on replies that no longer hold is
 `evaluation.expiry`'s.
@@ -14,15 +14,3 @@ from raypipe.recipes.step_contract import graphs_of
 def asking(recipe: Recipe) -> list[tuple[Stage[Step], GraphRef]]:
     """The stages that ask such a graph."""
     return [(s, graph) for s in recipe.question for graph in graphs_of(s.step) if graph.refresh]
-
-
-def behind(recipe: Recipe) -> frozenset[str]:
-    """The stages that may ask something else once a reply of a graph does not hold any more: those that ask
-    it, and those that read what they wrote."""
-    found, written = {s.name for s, _ in asking(recipe)}, set[str]()
-    for stage in recipe.question:
-        reads = stage.step.reads() | stage.gate_reads()
-        if stage.name in found or not written.isdisjoint(reads):
-            found.add(stage.name)
-            written |= stage.step.writes()
-    return frozenset(found)

@@ -14,7 +14,8 @@ from raypipe.core import arrow
 from raypipe.core.records import Question
 from raypipe.pipeline.ingest import fingerprint
 from raypipe.readers import Format, ReadCounts
-from raypipe.runs.plan.planner import NewSources
+from raypipe.runs.plan.records import NewSources
+from raypipe.runs.plan.sample import Sampler
 from raypipe.store import Store
 from raypipe.store.layout import INGESTED
 
@@ -30,13 +31,16 @@ def read_questions(store: Store, paths: Sequence[Path], format: Format) -> tuple
         found = {q.id: q for q in arrow.question.records(store.rows("questions", "id", ids))}
         return [found[id] for id in ids], NewSources()
     questions: dict[str, Question] = {}
-    kinds, chars = {}, {}
+    kinds, chars, sampler = {}, {}, Sampler()
     for row in readers.open(paths, format, ReadCounts()):
         if row.question is not None:
             questions[row.question.id] = row.question
         for source in row.sources:
             kinds[source.id], chars[source.id] = source.kind, len(source.content)
+            sampler.add(source)
     new = set(store.missing("sources", "id", list(kinds)))
     return list(questions.values()), NewSources(
-        {s: kind for s, kind in kinds.items() if s in new}, {s: n for s, n in chars.items() if s in new}
+        {s: kind for s, kind in kinds.items() if s in new},
+        {s: n for s, n in chars.items() if s in new},
+        {id: source for id, source in sampler.sources().items() if id in new},
     )
