@@ -21,18 +21,21 @@ from raypipe.cluster.capacity import (
 )
 from raypipe.cluster.file import Cluster
 from raypipe.cluster.placement import asked_by, refuse
+from raypipe.core.config import did_you_mean
 from raypipe.core.digests import model_identity
-from raypipe.core.errors import ConfError
+from raypipe.core.errors import ConfError, ModelMissing
 from raypipe.core.llm import Generator
 from raypipe.core.protocols import Model
 from raypipe.evaluation.judge import PROMPTS, Judge
 from raypipe.metrics.crag import Rule
+from raypipe.models import load
 from raypipe.models.kit import LocalKit
 from raypipe.models.load import EndpointAddress
 from raypipe.pipeline.driver import Pipeline, Runner, TaskSizes, alone, inline, nowhere
 from raypipe.pipeline.tasks import TableTask, Task, TaskResult, Verb, WorkerConfig, Workers, with_worker
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.resolve import prompt_file
+from raypipe.recipes.step_contract import models_of
 from raypipe.report.progress import Progress
 from raypipe.store import Store
 
@@ -92,9 +95,11 @@ def _on_cluster(
 
     Ray is connected to when the first task is run: starting it takes seconds, and a run with nothing missing
     needs none. Then the file is checked and sized on the nodes that there are; ClusterTooSmall is raised
-    before any task runs. Where the judge is one of the models, its engine is the recipe's, and stays up.
+    before any task runs, and so is ModelMissing: a worker would find it out only at its first row. Where the
+    judge is one of the models, its engine is the recipe's, and stays up.
     """
     models = recipe.models() if answers else ()
+    corpus = [m for stage in recipe.corpus for m in models_of(stage.step)]
     written = session.cluster_file()
     wanted = startable(written, models)
     # What is too large on the machines that the file is written for is refused before Ray is joined.
@@ -104,6 +109,8 @@ def _on_cluster(
 
     @cache
     def connected() -> tuple[Cluster, EngineGroup | None]:
+        for model in models or (*corpus, *recipe.embedders()):
+            load.present(model)
         from raypipe.cluster import pools  # Ray takes a second to import
 
         pools.connect(ray)
@@ -195,10 +202,17 @@ class JudgeKit(LocalKit):
 
 
 def read_judge(session: Session, name: str, rule: Rule) -> Judge:
-    """A judge by the name of its model, with the prompt of the rule that it judges for."""
+    """A judge by the name of its model, with the prompt of the rule that it judges for. Raises ModelMissing
+    for a name that the models file does not have."""
     if rule not in PROMPTS:
         raise ConfError(f"--judge {name}: expected a rule with a prompt ({', '.join(PROMPTS)}), found {rule}")
-    model = session.catalog().model(name)
+    known = session.catalog()
+    if name not in known.entries:
+        raise ModelMissing(
+            f"--judge {name}: {known.file} has no such model; {did_you_mean(name, known.entries)}. "
+            "Name one of it, or give a file with this model by --models"
+        )
+    model = known.model(name)
     if model.kind != "generator":
         raise ConfError(f"--judge {name}: expected a generator, found a model of kind {model.kind}")
     return Judge(model, prompt_file(session.settings.conf, PROMPTS[rule]), rule)
@@ -211,6 +225,7 @@ def open_judge(session: Session, name: str | None, rule: Rule) -> Iterator[tuple
         yield None
         return
     judge, written = read_judge(session, name, rule), session.cluster_file()
+    load.present(judge.model)
     wanted = startable(written, [judge.model])
 
     def own() -> EngineGroup:

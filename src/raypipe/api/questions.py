@@ -17,6 +17,7 @@ from raypipe.core.errors import ConfError, DataError
 from raypipe.core.protocols import Index
 from raypipe.core.records import Question, digest
 from raypipe.evaluation.evaluate import questions_of
+from raypipe.kg.language.time_words import moment
 from raypipe.memo.disk import StoreMemo, memo_versions
 from raypipe.models.kit import LocalKit
 from raypipe.pipeline.ingest import fingerprint, ingest
@@ -120,6 +121,8 @@ def ask(
     session = session or Session()
     if not question.strip():
         raise ConfError("expected a question, found an empty text")
+    if asked_at:
+        moment(asked_at)
     release = live_release(session.store(store)) if recipe == "live" else None
     found = require_graphs(session.recipe(recipe)) if release is None else from_plain(release.recipe)
     request = _request(question, pages, asked_at, passages)

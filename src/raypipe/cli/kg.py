@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from raypipe.api.settings import Settings
 from raypipe.cli import options
-from raypipe.core.errors import ConfError
+from raypipe.core.errors import ConfError, DataError
 
 if TYPE_CHECKING:
     from raypipe.core.kg import CallResult
@@ -27,7 +27,7 @@ def add(commands: options.Commands) -> None:
         "run",
         "raypipe kg run --graph DIR --time '03/05/2024, 23:18:31 PT' 'get_movie(amelie)[year]'",
         _run,
-        "Run calls over a graph and print rows and sentences.",
+        "Run calls over a graph and print rows and sentences. Exit code 3 where a call fails.",
     )
     made.add_argument("program", metavar="PROGRAM", help="lines of calls; - reads standard input")
     made.add_argument(
@@ -105,6 +105,13 @@ def _run(args: argparse.Namespace, settings: Settings) -> int:
         options.print_json({"results": [_json(r) for r in results]})
     else:
         _print(results)
+    failed = [(r.call, r.fault) for r in results if r.fault is not None]
+    if failed:
+        call, fault = failed[0]
+        more = f", and {len(failed) - 1} more" if len(failed) > 1 else ""
+        raise DataError(
+            f"{len(failed)} of {len(results)} calls failed: {call}: {fault.reason}: {fault.detail}{more}"
+        )
     return 0
 
 

@@ -10,15 +10,16 @@ import hashlib
 import json
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from raypipe import readers
 from raypipe.core import arrow
 from raypipe.core.records import Document, Fault, Gold, Question, Source, digest
 from raypipe.pipeline.dead_letters import faults_table
-from raypipe.readers import Format, ReadCounts, Row
+from raypipe.readers import BadLine, Format, ReadCounts, Row
 from raypipe.report.progress import Progress, ProgressTask
 from raypipe.store import Store, commit, put, write_part
 from raypipe.store.disk_space import need
@@ -26,6 +27,7 @@ from raypipe.store.layout import INGESTED
 from raypipe.store.sizes import write_sizes
 
 PART_BYTES = 16 << 20  # of source content per part, one Lance fragment: it takes three times as much memory
+BAD_SHOWN = 3  # lines that could not be read, in messages; the table of faults has all
 READER = "2"  # raised when the readers make other rows of the same bytes
 
 
@@ -58,8 +60,8 @@ def ingest(
     """Reads files into a store. The same bytes again change nothing and are not decoded. `before` is called
     ahead of the first line that is read.
 
-    Raises ConfError for an unknown format and DataError for a missing, truncated or mislabelled file; then
-    the store is as it was.
+    Raises ConfError for an unknown format and DataError for a missing, truncated or mislabelled file, and
+    where no line of the files can be read; then the store is as it was.
     """
     of = fingerprint(paths, format)
     name = f"{INGESTED}/{of}.json"
@@ -74,6 +76,7 @@ def ingest(
         with progress.task("read", "MB", readers.size(paths, format) >> 20) as task:
             rows = _watched(readers.open(paths, format, counts), counts, task)
             parts = [_write(store, run, i, some) for i, some in enumerate(_sources(rows, kept))]
+        readers.require_rows(paths, counts, [_bad_line(id, asdict(f)) for id, f in kept.faults[:BAD_SHOWN]])
         commit(store, "sources", run, parts)
         replaced = _put(store, kept, of)
         if replaced:  # records of other files may name rows that were replaced just now
@@ -124,6 +127,16 @@ def _sources(rows: Iterator[Row], kept: _Kept) -> Iterator[list[Source]]:
 def _fault_id(where: str, number: int, fault: Fault) -> str:
     """Names one trouble of one line: another trouble at the same place, after an edit, is another row."""
     return f"{where}#{digest(str(number), fault.reason, fault.detail)[:8]}"
+
+
+def bad_lines(store: Store, of: str) -> list[BadLine]:
+    """The first lines of files (`of`: their fingerprint) that could not be read, or lost a page."""
+    found = store.dataset("faults").to_table(filter=f"digest = '{of}'", limit=BAD_SHOWN)
+    return [_bad_line(r["id"], r) for r in found.to_pylist()]
+
+
+def _bad_line(id: str, fault: Mapping[str, Any]) -> BadLine:
+    return BadLine(id.rpartition("#")[0], fault["reason"], fault["detail"])
 
 
 def _write(store: Store, run: str, number: int, sources: list[Source]) -> str:

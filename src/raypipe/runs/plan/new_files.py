@@ -12,8 +12,8 @@ from pathlib import Path
 from raypipe import readers
 from raypipe.core import arrow
 from raypipe.core.records import Question
-from raypipe.pipeline.ingest import fingerprint
-from raypipe.readers import Format, ReadCounts
+from raypipe.pipeline.ingest import BAD_SHOWN, fingerprint
+from raypipe.readers import BadLine, Format, ReadCounts
 from raypipe.runs.plan.records import NewSources
 from raypipe.runs.plan.sample import Sampler
 from raypipe.store import Store
@@ -23,7 +23,8 @@ from raypipe.store.layout import INGESTED
 def read_questions(store: Store, paths: Sequence[Path], format: Format) -> tuple[list[Question], NewSources]:
     """The questions of some files, and the sources that the store does not have yet.
 
-    Raises what the readers raise: ConfError for an unknown format, DataError for a damaged file.
+    Raises what the readers raise: ConfError for an unknown format, DataError for a damaged file and where no
+    line can be read.
     """
     raw = store.files.read(f"{INGESTED}/{fingerprint(paths, format)}.json")
     if raw is not None:
@@ -32,12 +33,15 @@ def read_questions(store: Store, paths: Sequence[Path], format: Format) -> tuple
         return [found[id] for id in ids], NewSources()
     questions: dict[str, Question] = {}
     kinds, chars, sampler = {}, {}, Sampler()
-    for row in readers.open(paths, format, ReadCounts()):
+    counts, bad = ReadCounts(), list[BadLine]()
+    for row in readers.open(paths, format, counts):
+        bad += [BadLine(row.where, f.reason, f.detail) for f in row.faults[: BAD_SHOWN - len(bad)]]
         if row.question is not None:
             questions[row.question.id] = row.question
         for source in row.sources:
             kinds[source.id], chars[source.id] = source.kind, len(source.content)
             sampler.add(source)
+    readers.require_rows(paths, counts, bad)
     new = set(store.missing("sources", "id", list(kinds)))
     return list(questions.values()), NewSources(
         {s: kind for s, kind in kinds.items() if s in new},
