@@ -37,7 +37,7 @@ from rich.table import Table
 from scipy.optimize import minimize
 
 from raypipe import readers
-from raypipe.api.data import DEMO
+from raypipe.api.datasets import DEMO
 from raypipe.core import config
 from raypipe.core.errors import RaypipeError
 from raypipe.core.protocols import Role

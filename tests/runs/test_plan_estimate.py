@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from reruns import Bench
 
-from raypipe.api.data import DEMO
+from raypipe.api.datasets import DEMO
 from raypipe.api.measured import KEPT, keep, measured
 from raypipe.api.settings import Settings
 from raypipe.core.config import Conf

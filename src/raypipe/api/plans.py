@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from raypipe.api.judges import open_judge
 from raypipe.api.measured import measured
 from raypipe.api.paths import format_for, inputs
-from raypipe.api.pipelines import offline_pipeline, open_judge, open_pipeline
+from raypipe.api.pipelines import offline_pipeline, open_pipeline
 from raypipe.api.results import Result, outside_loop
 from raypipe.api.session import Session
 from raypipe.cluster.capacity import declared_nodes, fitting
@@ -73,8 +74,8 @@ def plan(
     if check_run:
         opened = session.store_to_fill(store)
         with (
-            open_judge(session, judge, rule) as asked,
-            open_pipeline(session, opened, found, judge=asked and asked[1]) as connecting,
+            open_judge(session, judge, rule) as (_, kit),
+            open_pipeline(session, opened, found, judge=kit) as connecting,
         ):
             connecting.connect()
     elif files:

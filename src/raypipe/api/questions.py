@@ -23,6 +23,7 @@ from raypipe.models.kit import LocalKit
 from raypipe.pipeline.ingest import fingerprint, ingest
 from raypipe.recipes.recipe import Recipe, ranking_of
 from raypipe.recipes.serialize import from_plain
+from raypipe.report.report import JSON_FORMAT
 from raypipe.runs.release import Release, live
 from raypipe.serving.answerer import Answerer, NotReady
 from raypipe.serving.query import QueryRequest, QueryResult
@@ -62,7 +63,7 @@ class AskResult(Result):
     def to_json(self) -> dict[str, Any]:
         from raypipe.serving.http import answer_response  # the web framework takes half a second to import
 
-        return dict(answer_response(self.result, ("hits", "replies", "faults")))
+        return {"format": JSON_FORMAT, **answer_response(self.result, ("hits", "replies", "faults"))}
 
 
 @dataclass(frozen=True, slots=True)

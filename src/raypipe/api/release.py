@@ -40,7 +40,8 @@ class ReleaseResult(Result):
         return [{name: self.to_json()[name] for name in COLUMNS}]
 
     def to_json(self) -> dict[str, Any]:
-        return {**release.summary(self.release, self.release.id), "store": self.store}
+        summary = release.summary(self.release, self.release.id)
+        return {"format": JSON_FORMAT, **summary, "store": self.store}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,7 @@ class PruneResult(Result):
         return [asdict(r) for r in self.removed]
 
     def to_json(self) -> dict[str, Any]:
-        return {"dry_run": self.dry_run, "removed": self.rows()}
+        return {"format": JSON_FORMAT, "dry_run": self.dry_run, "removed": self.rows()}
 
 
 def promote(

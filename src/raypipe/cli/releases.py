@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def add(commands: options.Commands) -> None:
-    """Declares them."""
+    """Declares `promote`, `rollback`, `releases` and `prune`."""
     made = options.command(
         commands,
         "promote",

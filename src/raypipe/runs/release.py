@@ -61,8 +61,10 @@ class Release:
     promoted: float  # seconds since the epoch
 
     def opened(self, store: Store) -> tuple[Recipe, IndexSpec]:
-        """The recipe, and the tables to search at its versions. Raises ConfError where this raypipe would
-        compute something else by it."""
+        """Returns its recipe, to be read and not run, and its tables at the versions that it searches.
+
+        Raises ConfError for a recipe that this raypipe would compute otherwise.
+        """
         recipe = description(self.recipe)
 
         def at(table: str) -> Pinned:
