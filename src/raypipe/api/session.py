@@ -51,14 +51,11 @@ class Session:
         """The cluster file, read."""
         return read_cluster(self.cluster, self.settings.conf)
 
-    def store(self, given: Store | str | Path | None, create: bool = False) -> Store:
-        """A store to read from. Where there is none it is made, or, unless `create`, StoreError is raised."""
+    def store(self, given: Store | str | Path | None) -> Store:
+        """A store to read from. Raises StoreError where there is none."""
         from raypipe.store import Store
 
-        if isinstance(given, Store):
-            return given
-        uri = self.settings.store_to_use(_text(given))
-        return Store.create(uri) if create else Store.open(uri)
+        return given if isinstance(given, Store) else Store.open(self.settings.store_to_use(_text(given)))
 
     def store_to_fill(self, given: Store | str | Path | None) -> Store:
         """A store to read data into; made where there is none."""

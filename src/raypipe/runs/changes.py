@@ -12,6 +12,7 @@ from typing import Any
 
 from raypipe.core import arrow
 from raypipe.core.records import TRACE, Question
+from raypipe.runs.field_diff import with_lines
 from raypipe.runs.manifest import (
     AnswerKey,
     Difference,
@@ -61,6 +62,7 @@ class Changes:
     same: int  # of the common ones: the same answer by the same path
     other_path: Mapping[str, int]  # the same answer by another path: step -> questions
     changed: tuple[Change, ...]  # by question id
+    differences: tuple[Difference, ...]  # of the recipe: the first in each stage that differs
 
 
 def compared_with(store: Store, run: Manifest) -> Manifest | None:
@@ -78,7 +80,7 @@ def changes(store: Store, before: Manifest, after: Manifest) -> Changes:
     common = sorted(old.keys() & new.keys())
     moved = [q for q in common if old[q].key != new[q].key]
     was, now = _answers(store, [old[q] for q in moved]), _answers(store, [new[q] for q in moved])
-    own = differences(before.stages, after.stages)
+    own = with_lines(differences(before.stages, after.stages), before, after)
     changed: list[Change] = []
     otherwise: dict[str, int] = {}
     same = len(common) - len(moved)
@@ -97,7 +99,7 @@ def changes(store: Store, before: Manifest, after: Manifest) -> Changes:
             otherwise[name] = otherwise.get(name, 0) + 1
     return Changes(
         before.run, after.run, len(common), len(new.keys() - old.keys()), len(old.keys() - new.keys()),
-        same, otherwise, tuple(changed),
+        same, otherwise, tuple(changed), tuple(own.values()),
     )  # fmt: skip
 
 

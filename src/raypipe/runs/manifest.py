@@ -191,6 +191,7 @@ class Difference:
     field: str  # field, "when", "version", "source" or "step"
     before: str  # "" where there was no such stage
     after: str  # "" where there is none now
+    lines: tuple[str, ...] = ()  # the same for people, of a text its changed lines (`runs.field_diff`)
 
 
 def differences(old: Sequence[StageRecord], new: Sequence[StageRecord]) -> dict[str, Difference]:

@@ -36,12 +36,13 @@ def commit(store: Store, table: str, run: str, parts: Iterable[str]) -> int:
     two parts; AddedMeanwhile, and the parts are void, if another run added some of the same units.
     """
     checked_at = None
-    if committed(store, table, run) is None:
-        records = {part: need_record(store, table, run, part) for part in parts}
-        checked_at = _check_staged(store, table, run, records)
-        append(store, table, run, [f for r in records.values() for f in r.fragments], checked_at)
-    _settle(store, table, run, checked_at)
-    store.index(table)
+    with store.durable(table):
+        if committed(store, table, run) is None:
+            records = {part: need_record(store, table, run, part) for part in parts}
+            checked_at = _check_staged(store, table, run, records)
+            append(store, table, run, [f for r in records.values() for f in r.fragments], checked_at)
+        _settle(store, table, run, checked_at)
+        store.index(table)
     drop_records(store, table, run)
     return store.version(table)
 

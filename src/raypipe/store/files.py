@@ -34,6 +34,11 @@ class Files:
             self._fs, self._root = LocalFileSystem(), str(Path(uri).absolute())
         self._local = isinstance(self._fs, LocalFileSystem)
 
+    @property
+    def local(self) -> bool:
+        """Whether this is a folder of the machine's, whose files reach the disk when it likes."""
+        return self._local
+
     def _path(self, name: str) -> str:
         return f"{self._root.rstrip('/')}/{name}"
 
@@ -89,6 +94,12 @@ class Files:
                 os.fsync(fd)
             finally:
                 os.close(fd)
+
+    def walk(self, folder: str) -> list[str]:
+        """Names of all files below a folder, half-written ones too; none if it is not there."""
+        found = self._fs.get_file_info(FileSelector(self._path(folder), allow_not_found=True, recursive=True))
+        at = len(self._path(""))
+        return sorted(f.path[at:] for f in found if f.type is FileType.File)
 
     def names(self, folder: str) -> list[str]:
         """Names in a folder, sorted, without half-written files; none if the folder is not there."""

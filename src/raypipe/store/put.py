@@ -44,7 +44,8 @@ def put(store: Store, table: str, rows: pa.Table) -> Put:
     changed = [] if table == "sources" else _changed(store, table, id, there, rows)
     for at in range(0, len(changed), REPLACED_AT_ONCE):
         given = _named(rows, id, changed[at : at + REPLACED_AT_ONCE])
-        store.dataset(table).merge_insert(id).when_matched_update_all().execute(given)
+        with store.durable(table):
+            store.dataset(table).merge_insert(id).when_matched_update_all().execute(given)
     store.index(table)  # also where an earlier call was killed between its commit and this line
     return Put(len(fresh), len(changed), len(there) - len(changed))
 
