@@ -40,6 +40,7 @@ class CorpusPlanner:
 
     def __init__(self, context: PlanContext) -> None:
         self._context, self._pipeline, self._store = context, context.pipeline, context.pipeline.store
+        self.wanted: list[str] = []  # sources that the corpus half must hold, once `plans` is through
         self.reach = Reach()  # of the ranking before the question half, once `plans` is through
 
     def plans(self, questions: Sequence[Question]) -> Iterable[StepPlan]:
@@ -53,7 +54,7 @@ class CorpusPlanner:
         passages = self._left(pipe.passages_table, pipe.missing(pipe.passages_table, done))
         unsplit = [*passages, *(s for s in texts if s not in set(passages))]
         self._chars = {**sizes(self._store, unsplit), **coming.chars}
-        self._every, self._unsplit, self._looks = wanted, set(unsplit), self._sample(wanted)
+        self.wanted, self._unsplit, self._looks = wanted, set(unsplit), self._sample(wanted)
         self._counts = counts = Chunks(self._store, pipe.passages_table, set(unsplit))
         of_length = functools.cache(functools.partial(source_bound, recipe))
         bounds = {s: of_length(self._chars.get(s, 0)) for s in unsplit}
@@ -162,7 +163,7 @@ class CorpusPlanner:
             return None
         sources = question.sources()
         passages, said = self._looks.per_chunk()
-        chunks = sum(map(self._chunks, self._every if sources is None else sources))
+        chunks = sum(map(self._chunks, self.wanted if sources is None else sources))
         return Reach(chunks * passages, chunks * passages, self.reach.passage_chars, said)
 
     def _sample(self, wanted: Sequence[str]) -> CorpusSample:

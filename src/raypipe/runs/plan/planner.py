@@ -39,5 +39,5 @@ def plan(
     corpus = CorpusPlanner(context)
     sources = tuple(corpus.plans(questions))
     likely = LikelyCalls(pipeline.recipe, corpus.scope)
-    answers = QuestionPlanner(context, frozenset(old), corpus.reach, likely)
+    answers = QuestionPlanner(context, frozenset(old), corpus.wanted, corpus.reach, likely)
     return Plan((*sources, *answers.plans(questions)))

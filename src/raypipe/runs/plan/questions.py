@@ -19,19 +19,21 @@ from raypipe.core.records import Question, digest
 from raypipe.memo.disk import FRESH_BYTES
 from raypipe.memo.lookup import first_request, lookup
 from raypipe.memo.memo import MemoTable
-from raypipe.pipeline.tasks import key_of_row
+from raypipe.pipeline.answer_sources import answer_key
 from raypipe.recipes.default_bounds import bound_of
-from raypipe.recipes.recipe import Stage, row_key
+from raypipe.recipes.recipe import Stage
 from raypipe.recipes.step_contract import asked_models
 from raypipe.runs.manifest import StageRecord
 from raypipe.runs.plan.context import PlanContext
 from raypipe.runs.plan.costs import expected_calls
+from raypipe.runs.plan.expiring import behind_index
 from raypipe.runs.plan.likely import LikelyCalls
 from raypipe.runs.plan.rates import calls_seen
 from raypipe.runs.plan.records import StepPlan
 from raypipe.runs.plan.stage_bounds import StageBound, kept_bytes, may_fault, stage_bounds, stored_bytes
 from raypipe.runs.plan.standing import Standing, kept_inputs, overlap
-from raypipe.runs.plan.store_state import StoredAnswers, left
+from raypipe.runs.plan.store_state import StoredAnswers
+from raypipe.runs.plan.unanswered import unanswered
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,38 +47,39 @@ class _Answerer:
 class QuestionPlanner:
     """Plans the stages of the question half, in recipe order."""
 
-    def __init__(self, context: PlanContext, old: frozenset[str], reach: Reach, likely: LikelyCalls) -> None:
-        """`old`: ids of questions whose answers are to be worked out again. `reach`: before the first stage,
-        at most; `likely`: what stages are likely to ask."""
+    def __init__(
+        self, context: PlanContext, old: frozenset[str], wanted: Sequence[str], reach: Reach,
+        likely: LikelyCalls,
+    ) -> None:  # fmt: skip
+        """`old`: ids of questions whose answers are to be worked out again. `wanted`: sources that are
+        searched. `reach`: before the first stage, at most; `likely`: what stages are likely to ask."""
         self._context, self._pipeline, self._store = context, context.pipeline, context.pipeline.store
-        self._old, self._reach, self._likely = old, reach, likely
+        self._old, self._wanted, self._reach, self._likely = old, wanted, reach, likely
         self._standing = Standing(context.pipeline)
         self._bounds: list[StageBound] = []
         self._kept = False  # whether one process remembers all that it asks about the questions
         self._by_id: dict[str, Question] = {}
-        self._rows: dict[str, str] = {}  # question id -> its row key
+        self._evidence: dict[str, tuple[str, str]] = {}  # question id -> its row key, and what is absent
+        self._pending, self._again = frozenset[str](), frozenset[str]()  # `unanswered.Unanswered`
+        self._searching = behind_index(self._pipeline.recipe)
         own = _Answerer(self._pipeline.recipe.digest(), tuple(context.stages.values()))
         self._answerers = [own, *(_Answerer(r.digest, r.stages) for r in context.runs)]
         self._moved: dict[str, dict[str, str]] = {}  # id -> fields that may come out otherwise -> why
 
     def plans(self, questions: Sequence[Question]) -> Iterable[StepPlan]:
         """The plan of each stage."""
-        context, pipe, snapshot = self._context, self._pipeline, self._snapshot()
+        context, pipe = self._context, self._pipeline
+        found = unanswered(pipe, questions, self._wanted, self._snapshot(), context.fresh)
+        self._pending, self._again = found.pending, found.again
         by_id = {q.id: q for q in questions}
-        rows = {q.id: row_key(q, snapshot) for q in questions}
-        ids = list(by_id)
-        if not context.fresh:
-            recipe = pipe.recipe.digest()
-            keys = {key_of_row(recipe, id, row): id for id, row in rows.items()}
-            ids = left(self._store, pipe.answers_work_id(snapshot), "answers", pipe.unanswered_of(keys))
-            ids += [i for i in rows if i in self._old and i not in set(ids)]
+        ids = list(dict.fromkeys([*found.ids, *(i for i in by_id if i in self._old)]))
         more = [i for i in ids if i not in by_id]
         by_id |= {q.id: q for q in arrow.question.records(self._store.rows("questions", "id", more))}
         todo = [by_id[i] for i in ids if i in by_id]
         self._by_id = by_id
         self._likely.about(todo)
-        self._rows = {q.id: rows.get(q.id) or row_key(q, snapshot) for q in todo}
-        answered = StoredAnswers(self._store, self._rows)
+        self._evidence = {q.id: (found.sources.row(q), found.sources.absent(q)) for q in todo}
+        answered = StoredAnswers(self._store, self._evidence)
         last = answered.by(context.last.digest, any_fault=True) if context.last else set()
         self._bounds = stage_bounds(pipe.recipe, todo, self._reach)
         self._kept = sum(kept_bytes(b.stage.step, b.each, b.calls) for b in self._bounds) <= FRESH_BYTES
@@ -100,8 +103,9 @@ class QuestionPlanner:
         if bound.each.from_question and not exact:
             calls, exact = self._told(stage, unsettled)
             exact = exact and sure and not stage.when
+            exact = exact and self._again.isdisjoint(self._pending & calls.keys())
         asking = {i: n for i, n in calls.items() if n}
-        whys = {i: again.get(i) or self._context.why(stage.name, i in last) for i in asking}
+        whys = {i: again.get(i) or self._why(stage.name, i, i in last) for i in asking}
         listed = [(n, whys[i]) for i, n in asking.items()]
         guess = None
         if not exact:
@@ -113,6 +117,13 @@ class QuestionPlanner:
             stage.name, rows, rows - len(asking), listed, len(todo), exact, guess, bound.each.tokens, stored
         )
 
+    def _why(self, name: str, id: str, last: bool) -> str:
+        """Why a stage is to do a question. `last`: the last finished run answered it from the same
+        evidence."""
+        again = id in self._again
+        found = self._context.why(name, last or again)
+        return "evidence" if again and found == "row" else found
+
     def _settled(self, bound: StageBound, answered: StoredAnswers) -> tuple[set[str], dict[str, str]]:
         """Ids of the rows about which nothing is asked, and of those about which something may be asked
         again, with the reason."""
@@ -121,6 +132,8 @@ class QuestionPlanner:
         for by in () if self._context.fresh else self._answerers:
             if any(s.chain == chain for s in by.stages):
                 found |= {i: by for i in answered.by(by.digest) if i not in found}
+        if bound.stage.name in self._searching:  # a source may fail, and what is asked then is not known
+            found = {i: by for i, by in found.items() if i not in self._pending}
         again = {i: why for i in found if (why := self._reads_moved(bound.stage, i))}
         rest = {i: by for i, by in found.items() if i not in again}
         if rest and bound.calls and self._standing.in_doubt(bound.stage.step):
@@ -148,7 +161,7 @@ class QuestionPlanner:
             ids = [i for i, b in rows.items() if b.digest == by.digest]
             at = next(n for n, s in enumerate(by.stages) if s.chain == chain)
             if kept_inputs(bound.stage, (s.writes for s in by.stages[at:])):
-                keys = {key_of_row(by.digest, i, self._rows[i]): i for i in ids}
+                keys = {answer_key(by.digest, i, *self._evidence[i]): i for i in ids}
                 again |= self._standing.lacking(bound.stage, keys)
             else:
                 again |= dict.fromkeys(ids, "lost")

@@ -22,7 +22,7 @@ class StepPlan:
     max_calls: float  # calls; for parse and split: sources to work on; math.inf: not known
     exact: bool  # False: max_calls is an upper bound
     reasons: Mapping[str, float]
-    """row, model, prompt, parameter, version, upstream, expired, lost -> calls; they add up"""
+    """row, evidence, model, prompt, parameter, version, upstream, expired, lost -> calls; they add up"""
     expected_calls: ExpectedCalls | None  # None: `exact`, or nothing says
     cost: Cost
 

@@ -27,7 +27,8 @@ from raypipe.memo.memo import (
     scores_of,
     vectors_of,
 )
-from raypipe.pipeline.driver import Pipeline, batches, searched
+from raypipe.pipeline.driver import Pipeline, batches
+from raypipe.pipeline.recipe_tables import searched
 from raypipe.recipes.recipe import Stage
 from raypipe.recipes.step_contract import asked_models, graphs_of
 from raypipe.store.index import LanceIndex
