@@ -41,7 +41,8 @@ from raypipe.report.report import (
     write_report,
 )
 from raypipe.runs.manifest import Manifest, Origin
-from raypipe.runs.plan.planner import Plan, plan
+from raypipe.runs.plan.planner import plan
+from raypipe.runs.plan.records import Plan
 from raypipe.store.disk_space import need
 from raypipe.store.keep import compact, tables
 
@@ -78,13 +79,14 @@ def evaluate(
     origin: Origin = NOWHERE,
     show: Callable[[Plan], None] = lambda plan: None,
     refresh: bool = False,
+    measured: Sequence[Manifest] = (),
 ) -> Evaluation:
     """Runs what is missing, scores every question, and writes the report. Without `data`: all that is stored.
 
     `judge` decides what the rule leaves open; `fresh` asks every language
     model again; `again` tries failed rows again; `refresh` recomputes what rests on replies of a graph
-    that no longer hold. `show` gets the plan before anything runs. The manifest is
-    written last.
+    that no longer hold. `show` gets the plan before anything runs; `measured` are runs on other stores that
+    say how fast this machine is. The manifest is written last.
 
     Raises DataError if there are no questions, and what ingest, index and answer raise.
     """
@@ -98,7 +100,7 @@ def evaluate(
             retry(pipeline, questions)
         merge_memo(pipeline.store)
         memo = memo_versions(pipeline.store)
-        planned = _planned(pipeline, questions, fresh, refresh, show)
+        planned = _planned(pipeline, questions, fresh, refresh, show, measured)
         done = RunCounters.load(pipeline.store, pipeline.recipe.digest())
         pipeline.index(questions, done)
         sources = pipeline.answer_sources(questions)
@@ -139,12 +141,13 @@ def evaluate(
 
 
 def _planned(
-    pipeline: Pipeline, questions: StoredQuestions, fresh: bool, refresh: bool, show: Callable[[Plan], None]
-) -> Plan:
+    pipeline: Pipeline, questions: StoredQuestions, fresh: bool, refresh: bool,
+    show: Callable[[Plan], None], measured: Sequence[Manifest],
+) -> Plan:  # fmt: skip
     """The plan, shown before anything is done. Then what is to be worked out again is forgotten, so that it
     is missing. Raises DiskFull where there is no room for what is planned."""
     old = expired_answers(pipeline, questions) if refresh else {}
-    planned = plan(pipeline, list(questions), fresh=fresh, old=old)
+    planned = plan(pipeline, list(questions), fresh=fresh, old=old, measured=measured)
     show(planned)
     need(pipeline.store, planned.bytes_at_least(), "what is planned")
     forget(pipeline, old.values())
