@@ -88,13 +88,17 @@ class FetchedTables:
             return e
 
 
-def _objects(found: Any, path: str) -> list[Object]:
-    """A list of objects; null is an empty one. Raises GraphFault for anything else."""
+def _listed(found: Any, path: str, kind: type, what: str) -> list[Any]:
+    """A list of one kind; null is an empty one. Raises GraphFault for anything else."""
     if found is None:
         return []
-    if not isinstance(found, list) or not all(isinstance(o, Mapping) for o in found):
-        raise GraphFault("garbage", f"{path}: expected a list of objects, found {str(found)[:80]}", True)
+    if not isinstance(found, list) or not all(isinstance(o, kind) for o in found):
+        raise GraphFault("garbage", f"{path}: expected a list of {what}, found {str(found)[:80]}", True)
     return found
+
+
+def _objects(found: Any, path: str) -> list[Object]:
+    return _listed(found, path, Mapping, "objects")
 
 
 def mapping(found: Any, path: str) -> Object | None:
@@ -104,11 +108,7 @@ def mapping(found: Any, path: str) -> Object | None:
 
 def strings(found: Any, path: str) -> list[str]:
     """A list of names; null is an empty one. Raises GraphFault for anything else."""
-    if found is None:
-        return []
-    if not isinstance(found, list) or not all(isinstance(o, str) for o in found):
-        raise GraphFault("garbage", f"{path}: expected a list of names, found {str(found)[:80]}", True)
-    return found
+    return _listed(found, path, str, "names")
 
 
 # ---------------------------------------------------------------- movie
