@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from raypipe.core.kg import MOST_REQUESTS
+from raypipe.core.kg import MOST_REQUESTS, Vectors
 from raypipe.kg.client import Ask
 from raypipe.kg.fetch import finance, movie, music, sports
 from raypipe.kg.fetch.core import Fetch, FetchedTables, Object
 from raypipe.kg.graph import GraphFault
-from raypipe.kg.link import Linker, Strictness, Vectors
+from raypipe.kg.link import Linker, Strictness
 from raypipe.kg.tables import Tables
 
 FETCHERS: Final[Mapping[str, Fetch]] = {
