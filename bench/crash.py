@@ -86,6 +86,7 @@ class Undisturbed:
     files: Mapping[str, int]
     asked: tuple[int, ...]  # by command: inputs that models got
     largest: int  # of them in one call
+    events: int
     points: int
 
 
@@ -97,11 +98,12 @@ class Recorder:
         self._known: dict[str, tuple[tuple[int, int, int], str]] = {}  # path -> (inode and so on, digest)
         self._synced: set[tuple[int, int, int]] = set()
         self.states: list[State] = []
-        self.command, self.calls = 0, Calls()
+        self.command, self.calls, self.events = 0, Calls(), 0
 
     def seen(self, event: str, done: bool) -> None:
         """Keeps the state after an event; before it, where something has changed since the last one."""
         listing, unsynced = self._look()
+        self.events += done
         if done or not self.states or listing != self.states[-1].listing:
             name = event if done else f"before {event}"
             self.states.append(State(name, self.command, self.calls.total, listing, unsynced))
@@ -152,7 +154,8 @@ def points(states: Sequence[State], seed: int) -> Iterator[Point]:
         if state.listing == before:
             continue  # a sync, or what changed something and took it back
         for listing in _within(state.event, before, state.listing):
-            yield Point(state.event, state.command, state.asked, listing, "within")
+            if listing not in (before, state.listing):
+                yield Point(state.event, state.command, state.asked, listing, "within")
         yield Point(state.event, state.command, state.asked, state.listing, "killed")
         how, latest = rng.choice(CUT), rng.choice(LATEST)
         old = states[number - latest].listing if number >= latest else {}
@@ -232,7 +235,7 @@ def record(home: Path, seed: int) -> None:
     for point in points(recorder.states, seed):
         (home / "points" / f"{count}").write_bytes(pickle.dumps(point))
         count += 1
-    whole = Undisturbed(tuple(after), dict(files(life)), tuple(asked), largest, count)
+    whole = Undisturbed(tuple(after), dict(files(life)), tuple(asked), largest, recorder.events, count)
     (home / "whole").write_bytes(pickle.dumps(whole))
 
 
@@ -299,6 +302,10 @@ def drill(home: Path, given: argparse.Namespace) -> list[dict[str, Any]]:
         return [verdict]
     verdicts: list[dict[str, Any]] = []
     start = time.perf_counter()
+    print(
+        f"{whole.events} write events, {whole.points} points of them, {len(chosen)} to be tried",
+        file=sys.stderr, flush=True,
+    )  # fmt: skip
     with ProcessPoolExecutor(given.jobs, mp_context=fresh) as pool:
         for one in as_completed([pool.submit(tried, home, number) for number in chosen]):
             verdicts.append(one.result())
