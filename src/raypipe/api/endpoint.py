@@ -21,7 +21,7 @@ from raypipe.core.errors import ConfError
 from raypipe.core.protocols import Model
 from raypipe.models import load
 from raypipe.models.load import EngineLimits
-from raypipe.pipeline.driver import searched
+from raypipe.pipeline.recipe_tables import searched
 from raypipe.pipeline.tasks import WorkerConfig
 from raypipe.recipes.deadlines import DegradePolicy, fallback_of
 from raypipe.recipes.recipe import Recipe
@@ -85,11 +85,12 @@ class ServeArgs:
         )
 
     def check(self, settings: Settings) -> None:
-        """Raises ModelMissing or ConfError unless the store is there, every model's files are here and may be
-        read, and the cluster file has room for engines where the recipe needs one."""
+        """Raises ModelMissing, ConfError or DataError unless the store is there, every model's files are here
+        and may be read, graphs and public data are what the recipe was resolved with, and the cluster file
+        has room for engines where the recipe needs one."""
         store = settings.store_to_use(self.store)
         Store.open(store)
-        models = self.recipe_to_serve(settings, store).models()
+        models = require_graphs(self.recipe_to_serve(settings, store)).models()
         for model in (*models, *self.degrade_policy(settings).models()):
             load.present(model)
         startable(self.cluster_file(settings), models)

@@ -89,11 +89,15 @@ def load_recipe(
 
 
 def require_graphs(recipe: Recipe) -> Recipe:
-    """The same recipe. Raises ConfError for a graph whose place is not known."""
-    from raypipe.kg.graph_adapter import require_location
+    """The same recipe. Raises ConfError for a graph or public data whose place is not known, or that are not
+    what the recipe was resolved with; DataError for files that are none."""
+    from raypipe.kg.graph_adapter import require_graph
+    from raypipe.kg.public_data import require_facts
 
     for graph in recipe.graphs():
-        require_location(graph)
+        require_graph(graph)
+    for facts in recipe.public_data():
+        require_facts(facts)
     return recipe
 
 

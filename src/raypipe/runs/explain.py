@@ -10,6 +10,9 @@ import asyncio
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from raypipe.core import arrow
 from raypipe.core.digests import model_identity
 from raypipe.core.errors import DataError
@@ -19,7 +22,7 @@ from raypipe.memo.disk import StoreMemo, memo_versions
 from raypipe.memo.lookup import CacheOnlyKit, ChatRecorder, NotCached, RecordingMemo, lookup
 from raypipe.memo.memo import CallCounts, cached
 from raypipe.models.kit import LocalKit
-from raypipe.pipeline.driver import passages_table, texts_table, vectors_table
+from raypipe.pipeline.recipe_tables import lacking, passages_table, texts_table, vectors_table
 from raypipe.recipes.executor import QuestionExecutor, StageError
 from raypipe.recipes.recipe import Recipe, Stage, row_key
 from raypipe.recipes.serialize import description
@@ -39,9 +42,7 @@ class StageRequests:
     """What one stage wanted of models for this row."""
 
     step: str
-    reason: (
-        str  # model, prompt, parameter, version, upstream, row; "" where the row was answered before the run
-    )
+    reason: str  # model, prompt, parameter, version, upstream, row, evidence; "": answered before the run
     requests: int | None  # distinct; None: what the memo held is gone, so the stage could not be followed
     computed: int | None  # of them by this run, for this row or an equal one; None: not known any more
     cached: int | None  # of them from before the run
@@ -57,15 +58,17 @@ class Explanation:
     run: str
     recipe: str  # digest
     row: str  # row key
-    key: str  # of its answer: recipe, question and row
-    parts: Mapping[str, str]  # what the row key is made of; a citation is its rank, url, date and sources
+    key: str  # of its answer: recipe, question, row, and what was absent
+    parts: Mapping[str, str]
+    """What the key is made of: a citation is its rank, url, date and sources; `absent` has the sources that
+    it was answered without, and what each lacked."""
     state: str  # reused: answered before the run; computed: by this run; fault; missing
     answer: str
     outcome: str
     evidence: tuple[AnswerQuote, ...]  # the quotes of the answer, best first
     replies: Mapping[str, StepReply]  # of the steps, by the name that they are kept under
     previous: str  # the run to compare with; "" for none
-    changed: tuple[str, ...]  # parts of the row key that are not as they were then
+    changed: tuple[str, ...]  # parts that are not as they were then
     differences: tuple[Difference, ...]  # of the recipe, since then
     steps: tuple[StageRequests, ...]
 
@@ -82,6 +85,8 @@ def why(store: Store, manifest: Manifest, row: str) -> Explanation:
     own = with_lines(differences(before.stages, manifest.stages), before, manifest) if before else {}
     old = answer_keys(store, before.run).get(row) if before else None
     parts = _parts(question, manifest.snapshot) if question else {}
+    if question and key.absent:
+        parts["absent"] = _absent(store, manifest, recipe, question)
     changed, index = _changed(store, before, old, key, parts), _index(store, manifest, recipe)
     reasons = {s.name: _why(s.name, manifest, before, own, old, key) for s in recipe.question}
     return Explanation(
@@ -144,14 +149,26 @@ def _parts(question: Question, snapshot: str) -> dict[str, str]:
     return parts
 
 
+def _absent(store: Store, manifest: Manifest, recipe: Recipe, question: Question) -> str:
+    """The sources that a question was answered without."""
+    cited, kinds = question.sources(), recipe.source_kinds()
+    table = store.dataset("sources").to_table(["id", "kind"])
+    ids = table.filter(pc.is_in(table["kind"], value_set=pa.array(kinds)))["id"].to_pylist()
+    searched = [id for id in ids if cited is None or id in set(cited)]
+    lacks = lacking(store, recipe, searched, manifest.tables)
+    return "; ".join(f"{source}: no {', no '.join(lacks[source])}" for source in sorted(lacks))
+
+
 def _changed(
     store: Store, before: Manifest | None, old: AnswerKey | None, key: AnswerKey, parts: Mapping[str, str]
 ) -> tuple[str, ...]:
     """Parts of the row key that differ from the earlier run's, as far as its stored answer tells."""
-    if before is None or (old is not None and old.row == key.row):
+    if before is None:
         return ()
     if old is None:
         return ("row",)
+    if old.row == key.row:
+        return () if old.absent == key.absent else ("absent",)
     then = _answered(store, old)
     was = _parts(then, before.snapshot) if then else {}
     return tuple(n for n in dict.fromkeys([*parts, *was]) if parts.get(n) != was.get(n)) or ("row",)
@@ -165,7 +182,10 @@ def _why(
         return ""
     stage = manifest.stage(name)
     assert stage is not None, name
-    return "row" if old is None or old.row != key.row else reason(before, stage, own)
+    if old is None or old.row != key.row:
+        return "row"
+    found = reason(before, stage, own)
+    return "evidence" if found == "row" and old.absent != key.absent else found
 
 
 def _steps(

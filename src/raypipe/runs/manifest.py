@@ -117,9 +117,10 @@ class AnswerKey:
     """The answer of one question in a run."""
 
     question: str  # id
-    key: str  # work.answer_key
+    key: str  # answer_sources.answer_key
     row: str  # recipe.row_key
     reused: bool  # stored before the run began
+    absent: str = ""  # names what of its evidence was not there (AnswerSources.absent); "": nothing
 
 
 def describe(recipe: Recipe) -> tuple[StageRecord, ...]:
@@ -245,7 +246,13 @@ def write(store: Store, manifest: Manifest, keys: Sequence[AnswerKey], folder: P
 
 
 _KEYS = pa.schema(
-    [("question", pa.string()), ("key", pa.string()), ("row", pa.string()), ("reused", pa.bool_())]
+    [
+        ("question", pa.string()),
+        ("key", pa.string()),
+        ("row", pa.string()),
+        ("reused", pa.bool_()),
+        ("absent", pa.string()),
+    ]
 )
 
 
