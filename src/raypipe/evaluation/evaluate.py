@@ -9,24 +9,22 @@ from __future__ import annotations
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow.compute as pc
 
-from raypipe.core import arrow
-from raypipe.core.errors import DataError
-from raypipe.core.records import Question
-from raypipe.evaluation.collect import AT_ONCE, Collected, add_truths, collect
+from raypipe.evaluation.collect import Collected, collect
 from raypipe.evaluation.expiry import expired_answers, forget
 from raypipe.evaluation.fault_budget import DeadLetters, dead_letters, retry
 from raypipe.evaluation.judge import Judge
+from raypipe.evaluation.result_table import ResultTable, write_predictions
+from raypipe.evaluation.stored_questions import StoredQuestions, questions_of, require_questions
 from raypipe.evaluation.write_manifest import write_manifest
 from raypipe.memo.disk import memo_versions, merge_memo
 from raypipe.metrics.crag import Marks, Rule, mark
-from raypipe.metrics.textfile import replaced
 from raypipe.pipeline.counters import RunCounters
 from raypipe.pipeline.driver import Pipeline, batches
 from raypipe.pipeline.ingest import IngestSummary, ingest
@@ -43,8 +41,8 @@ from raypipe.report.report import (
     write_report,
 )
 from raypipe.runs.manifest import Manifest, Origin
-from raypipe.runs.plan.planner import Plan, plan
-from raypipe.store import Store
+from raypipe.runs.plan.planner import plan
+from raypipe.runs.plan.records import Plan
 from raypipe.store.disk_space import need
 from raypipe.store.keep import compact, tables
 
@@ -68,37 +66,6 @@ class Evaluation:
     dead_letters: DeadLetters
 
 
-@dataclass(frozen=True, slots=True)
-class StoredQuestions:
-    """Stored questions, in order: read a batch at a time, on every iteration."""
-
-    store: Store
-    ids: tuple[str, ...]
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-    def __iter__(self) -> Iterator[Question]:
-        for some in batches(self.ids, AT_ONCE):
-            found = self.store.rows("questions", "id", some)
-            by_id = {q.id: q for q in arrow.question.records(found)}
-            yield from (by_id[id] for id in some)
-
-
-def questions_of(pipeline: Pipeline, ids: Sequence[str] | None, limit: int | None) -> StoredQuestions:
-    """Stored questions by id, in that order; None: all of them, by id. Only the first `limit`."""
-    if ids is None:
-        ids = sorted(pipeline.store.dataset("questions").to_table(["id"])["id"].to_pylist())
-    return StoredQuestions(pipeline.store, tuple(ids[:limit]))
-
-
-def require_questions(questions: Sized, data: Sequence[Path], store: Store) -> None:
-    """Raises DataError where there is nothing to answer."""
-    if not len(questions):
-        where = ", ".join(map(str, data)) or store.uri
-        raise DataError(f"{where}: no questions. `raypipe ingest PATH` reads some into a store")
-
-
 def evaluate(
     pipeline: Pipeline,
     data: Sequence[Path],
@@ -112,13 +79,14 @@ def evaluate(
     origin: Origin = NOWHERE,
     show: Callable[[Plan], None] = lambda plan: None,
     refresh: bool = False,
+    measured: Sequence[Manifest] = (),
 ) -> Evaluation:
     """Runs what is missing, scores every question, and writes the report. Without `data`: all that is stored.
 
     `judge` decides what the rule leaves open; `fresh` asks every language
     model again; `again` tries failed rows again; `refresh` recomputes what rests on replies of a graph
-    that no longer hold. `show` gets the plan before anything runs. The manifest is
-    written last.
+    that no longer hold. `show` gets the plan before anything runs; `measured` are runs on other stores that
+    say how fast this machine is. The manifest is written last.
 
     Raises DataError if there are no questions, and what ingest, index and answer raise.
     """
@@ -132,7 +100,7 @@ def evaluate(
             retry(pipeline, questions)
         merge_memo(pipeline.store)
         memo = memo_versions(pipeline.store)
-        planned = _planned(pipeline, questions, fresh, refresh, show)
+        planned = _planned(pipeline, questions, fresh, refresh, show, measured)
         done = RunCounters.load(pipeline.store, pipeline.recipe.digest())
         pipeline.index(questions, done)
         sources = pipeline.answer_sources(questions)
@@ -140,16 +108,17 @@ def evaluate(
         pipeline.answer(questions, fresh, done)
         folder = RunFolder(out)
         orders = any(m.kind == "generator" for s in pipeline.recipe.question for m in models_of(s.step))
-        with replaced(folder.predictions) as lines:
-            answers = collect(pipeline, questions, sources, lines, orders)
-        rows, verdict = answers.rows, None
-        if judge is not None:
-            replies, verdict = judge.ask(pipeline.store, rows, answers.texts, fresh)
-            rows = [replace(r, judge_response=replies.get(r.question)) for r in rows]
-        seconds = time.perf_counter() - start
-        marks = mark(rows, rule)
-        add_truths(folder.predictions, rows, marks.verdicts, rule)
-        report = _report(pipeline, len(questions), read, answers, marks, verdict, planned, done, seconds)
+        with ResultTable(folder.results) as results:
+            answers = collect(pipeline, questions, sources, results, orders)
+            rows, verdict = answers.rows, None
+            if judge is not None:
+                replies, verdict = judge.ask(pipeline.store, rows, answers.texts, fresh)
+                rows = [replace(r, judge_response=replies.get(r.question)) for r in rows]
+            seconds = time.perf_counter() - start
+            marks = mark(rows, rule)
+            report = _report(pipeline, len(questions), read, answers, marks, verdict, planned, done, seconds)
+            results.finish(rows, report)
+        write_predictions(folder)
         write_report(folder, report, answers.shown, {r.question: r.truths for r in rows})
         for table in tables(pipeline.store):
             compact(pipeline.store, table)
@@ -172,12 +141,13 @@ def evaluate(
 
 
 def _planned(
-    pipeline: Pipeline, questions: StoredQuestions, fresh: bool, refresh: bool, show: Callable[[Plan], None]
-) -> Plan:
+    pipeline: Pipeline, questions: StoredQuestions, fresh: bool, refresh: bool,
+    show: Callable[[Plan], None], measured: Sequence[Manifest],
+) -> Plan:  # fmt: skip
     """The plan, shown before anything is done. Then what is to be worked out again is forgotten, so that it
     is missing. Raises DiskFull where there is no room for what is planned."""
     old = expired_answers(pipeline, questions) if refresh else {}
-    planned = plan(pipeline, list(questions), fresh=fresh, old=old)
+    planned = plan(pipeline, list(questions), fresh=fresh, old=old, measured=measured)
     show(planned)
     need(pipeline.store, planned.bytes_at_least(), "what is planned")
     forget(pipeline, old.values())

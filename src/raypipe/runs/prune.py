@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from raypipe.core.digests import model_identity
 from raypipe.memo.keys import expired
+from raypipe.memo.losses import note_loss
 from raypipe.memo.memo import graph_replies_of
 from raypipe.recipes.serialize import description, graph_versions
 from raypipe.runs.manifest import Manifest, recent
@@ -26,6 +27,7 @@ from raypipe.store.keep import KEPT, clean, compact, delete_rows, drop, tables, 
 
 EVERY_RUN = 1_000_000  # more than a store has
 SOURCE_TABLES = ("texts-", "passages-", "vectors-")
+MEMO_TABLES = ("embeddings-", "scores-", "replies-")
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +135,8 @@ def _remove(store: Store, found: Sequence[Removal], now: float, young: timedelta
     for r in found:
         if r.kind == "table":
             drop(store, r.name)
+            if r.name.startswith(MEMO_TABLES):
+                note_loss(store, r.name, "pruned")
         elif r.kind == "answers":
             delete_rows(store, "answers", "recipe", [r.name])
         elif r.kind == "replies":

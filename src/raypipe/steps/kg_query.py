@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, get_args
@@ -46,7 +47,7 @@ class KgQuery:
     into: str = "facts"
     rule: str | None = None  # reply whose label names the rule
     answer: str | None = None  # reply that the rule makes
-    certain: ByLabel[tuple[str, ...]] | None = None  # of knowledge.Level; None: all of them
+    certain: ByLabel[tuple[str, ...]] | None = None  # of core.kg.Level; None: all of them
     domain: str | None = None  # reply whose label is the domain
     trace: str | None = None  # reply that keeps what each line did
 
@@ -77,7 +78,8 @@ class KgQuery:
 
     def bound(self, question: Question, reach: Reach) -> Bound:
         requests = 0 if self.graph.kind == "folder" else MOST_REQUESTS
-        return Bound(requests + self.graph.most_vectors(), reach, "never")
+        calls = requests + self.graph.most_vectors()
+        return Bound(calls, reach, "never", likely=math.inf if calls else 0)
 
     def open(self, kit: Kit) -> Ask:
         graph = kit.graph(self.graph)
