@@ -38,8 +38,11 @@ from raypipe.core.errors import RaypipeError
 from raypipe.pipeline.tasks import HandedBack, RunTask, TableTask, Task, TaskResult, Verb, WorkerConfig
 
 sys.path.insert(0, str(Path(__file__).parent))
-from kills import MODELS, RECIPE, ROOT, contents, environment, note
+from kills import environment, note
+from life import MEMO, contents
 
+ROOT = Path(__file__).parents[1]
+RECIPE, MODELS = ROOT / "tests" / "fakes.yaml", ROOT / "conf" / "models.yaml"
 QUESTIONS, PAGES = 8, 12  # some 60 sources
 PER_RUN = 25  # faults
 ATTEMPTS = 6  # disturbed ones of a run, at most
@@ -256,7 +259,10 @@ def final(folder: Path) -> set[str]:
 
 def tables(folder: Path) -> dict[str, list[str]]:
     """All tables but the memo, and `faults`, whose rows tell of what was in passing."""
-    return {name: rows for name, rows in contents(folder).items() if name != "faults"}
+    from raypipe.store import Store
+
+    found = contents(Store.open(str(folder / "store")))
+    return {name: rows for name, rows in found.items() if name != "faults" and not name.startswith(MEMO)}
 
 
 def main() -> int:
