@@ -34,7 +34,7 @@ ELSEWHERE = """
     MALLOC_MMAP_THRESHOLD_ RAY_SERVE_REQUEST_PATH_LOG_BUFFER_SIZE ReadWriteMany AWS_ACCESS_KEY_ID
     engines.answer engines.replicas engines.wait_s limits.max_ongoing_requests
     replies.NAME words_NAME starts_NAME ray_ get_ keys.env
-    movie.parquet cast.csv oscar.json team.sport price_detail.time
+    movie.parquet cast.csv oscar.json team.sport price_detail.time results.parquet
     math.inf sqlite3.Error asyncio.run html.parser ray.io example.org spec.networkPolicy
     stage.field domain.name run.name run.parts hits.NAME pools.answer
     mine.yaml mypkg/steps.py mypkg/steps.lock shout.yaml mypkg/readers.py mypkg/metrics.py
