@@ -34,7 +34,7 @@ ELSEWHERE = """
     MALLOC_MMAP_THRESHOLD_ RAY_SERVE_REQUEST_PATH_LOG_BUFFER_SIZE ReadWriteMany AWS_ACCESS_KEY_ID
     engines.answer engines.replicas engines.wait_s limits.max_ongoing_requests
     replies.NAME words_NAME starts_NAME ray_ get_ keys.env
-    movie.parquet cast.csv oscar.json team.sport price_detail.time results.parquet
+    movie.parquet cast.csv oscar.json team.sport price_detail.time
     math.inf sqlite3.Error asyncio.run html.parser ray.io example.org spec.networkPolicy
     stage.field domain.name run.name run.parts hits.NAME pools.answer
     mine.yaml mypkg/steps.py mypkg/steps.lock shout.yaml mypkg/readers.py mypkg/metrics.py
@@ -42,7 +42,7 @@ ELSEWHERE = """
 """
 TICKED = re.compile(r"(?<!`)`([^`]+)`(?!`)")
 BARE = re.compile(r"(?<![\w`/.@:{$-])[A-Za-z_][\w/]*(?:\.[A-Za-z_]\w*)+(?![\w`/@-])")
-DATA = re.compile(r"\.(json|jsonl|html|bin|safetensors|trec|parquet|gz|bz2)$")  # files that runs and models have
+DATA = re.compile(r"\.(json|jsonl|html|bin|safetensors|trec|parquet|gz|bz2)$")  # of runs and models
 EXAMPLE = re.compile(r"(?m)^(?: {4}|>>> |\.\.\. ).*$|^.*\u2192.*$")  # on a page: code, and names of the past
 BLOCK = re.compile(r"^ *```.*?^ *```$", re.DOTALL | re.MULTILINE)
 SHELL = re.compile(r"^(?: {4}|\$ )((?:raypipe|python|ray|make) [^#\n]*)", re.MULTILINE)
