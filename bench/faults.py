@@ -22,9 +22,9 @@ import json
 import os
 import random
 import shutil
-import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -62,28 +62,35 @@ def _says(error: Callable[[str], Exception], text: str) -> Callable[[Any], None]
 
 
 def _hidden(cut: bool) -> Callable[[Any], None]:
-    """A data file of the table that is about to be read, away or cut for AWAY_S: by a process of its own, for
-    the worker may be killed at any time."""
+    """A data file of the table that is about to be read, away or cut, until `bring_back` has seen it: the
+    worker may be killed at any time, and its children with it."""
 
     def fail(target: Any) -> None:
         folder = Path(str(getattr(target, "uri", target)).removeprefix("file://")) / "data"
         files = sorted(folder.glob("*.lance")) if folder.is_dir() else []
         if not files:
             return
-        half = 'head -c "$(($(stat -c %s "$0") / 2))" "$0" > "$0.half" && mv -f "$0.half" "$0"'
-        # Where the link is there, another worker has the file away.
-        script = f'trap "" PIPE; ln "$0" "$0.away" || exit; {half if cut else "rm $0"}; echo; '
-        script += f'sleep {AWAY_S}; mv -f "$0.away" "$0"'
-        child = subprocess.Popen(
-            ["sh", "-c", script, str(files[0])],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        assert child.stdout is not None
-        child.stdout.readline()
+        try:
+            os.link(files[0], f"{files[0]}.away")
+        except OSError:
+            return  # another worker has it away
+        if cut:
+            half = Path(f"{files[0]}.half")
+            half.write_bytes(files[0].read_bytes()[: files[0].stat().st_size // 2])
+            os.replace(half, files[0])
+        else:
+            files[0].unlink()
 
     return fail
+
+
+def bring_back(home: Path) -> None:
+    """Brings files back that are away for AWAY_S, for as long as this process lives."""
+    while True:
+        for away in home.glob("run-*/store/*/data/*.away"):
+            if time.time() - away.stat().st_ctime > AWAY_S:
+                os.replace(away, away.with_suffix(""))
+        time.sleep(0.05)
 
 
 STORE: dict[str, Callable[[Any], None]] = {
@@ -282,6 +289,7 @@ def main() -> int:
         write(home / "world", QUESTIONS, pages=PAGES, seed=3, page_chars=1500)
         line = json.loads(next((home / "world").glob("questions*.jsonl")).read_text().splitlines()[2])
         broken, poison = line["interaction_id"], line["query"]
+        threading.Thread(target=bring_back, args=(home,), daemon=True).start()
         pools.join("local", num_cpus=2, include_dashboard=False)
         ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers do not import a script
         try:
