@@ -79,6 +79,7 @@ class Eval(Score):
     answer_cut: AnswerCut | None
     prompt_injection: _Injection | None
     seconds: float
+    clock: dict[str, float]  # part of the run -> seconds; they add up to `seconds`
     resumed: int
     steps: list[StepLine]
 

@@ -28,6 +28,7 @@ from raypipe.metrics.textfile import replaced
 from raypipe.pipeline.counters import RunCounters
 from raypipe.pipeline.driver import Pipeline, batches
 from raypipe.pipeline.ingest import IngestSummary, ingest
+from raypipe.pipeline.wall_clock import WallClock
 from raypipe.readers import Format
 from raypipe.recipes.executor import StageCounters
 from raypipe.recipes.step_contract import answer_cut, asked_models, models_of
@@ -80,45 +81,52 @@ def evaluate(
     show: Callable[[Plan], None] = lambda plan: None,
     refresh: bool = False,
     measured: Sequence[Manifest] = (),
+    began: float | None = None,
 ) -> Evaluation:
     """Runs what is missing, scores every question, and writes the report. Without `data`: all that is stored.
 
     `judge` decides what the rule leaves open; `fresh` asks every language
     model again; `again` tries failed rows again; `refresh` recomputes what rests on replies of a graph
     that no longer hold. `show` gets the plan before anything runs; `measured` are runs on other stores that
-    say how fast this machine is. The manifest is written last.
+    say how fast this machine is. The manifest is written last. `began`: when the command did, in
+    seconds of perf_counter; None: now.
 
     Raises DataError if there are no questions, and what ingest, index and answer raise.
     """
-    start, started = time.perf_counter(), time.time()
+    started, clock = time.time(), WallClock(began=began)
+    pipeline = replace(pipeline, clock=clock)
     with pipeline.store.lease("driver", f"eval {pipeline.recipe.name}"):
         # A cluster that is too small is refused before the hour that a large file may take to read.
-        read = ingest(pipeline.store, data, format, pipeline.progress, pipeline.connect) if data else None
+        with clock.part("reading"):
+            read = ingest(pipeline.store, data, format, pipeline.progress, pipeline.start) if data else None
         questions = questions_of(pipeline, read.questions if read else None, limit)
         require_questions(questions, data, pipeline.store)
         if again:
             retry(pipeline, questions)
-        merge_memo(pipeline.store)
+        with clock.part("storing"):
+            merge_memo(pipeline.store)
         memo = memo_versions(pipeline.store)
-        planned = _planned(pipeline, questions, fresh, refresh, show, measured)
+        with clock.part("planning"):
+            planned = _planned(pipeline, questions, fresh, refresh, show, measured)
         done = RunCounters.load(pipeline.store, pipeline.recipe.digest())
-        pipeline.index(questions, done)
-        sources = pipeline.answer_sources(questions)
-        todo = set(questions.ids if fresh else pipeline.unanswered(pipeline.keys(questions, sources)))
-        pipeline.answer(questions, fresh, done)
+        with clock.part("storing"):
+            pipeline.index(questions, done)
+            sources = pipeline.answer_sources(questions)
+            todo = set(questions.ids if fresh else pipeline.unanswered(pipeline.keys(questions, sources)))
+            pipeline.answer(questions, fresh, done)
         folder = RunFolder(out)
         orders = any(m.kind == "generator" for s in pipeline.recipe.question for m in models_of(s.step))
-        with replaced(folder.predictions) as lines:
-            answers = collect(pipeline, questions, sources, lines, orders)
-        rows, verdict = answers.rows, None
-        if judge is not None:
-            replies, verdict = judge.ask(pipeline.store, rows, answers.texts, fresh)
-            rows = [replace(r, judge_response=replies.get(r.question)) for r in rows]
-        seconds = time.perf_counter() - start
-        marks = mark(rows, rule)
-        add_truths(folder.predictions, rows, marks.verdicts, rule)
-        report = _report(pipeline, len(questions), read, answers, marks, verdict, planned, done, seconds)
-        write_report(folder, report, answers.shown, {r.question: r.truths for r in rows})
+        with clock.part("scoring"):
+            with replaced(folder.predictions) as lines:
+                answers = collect(pipeline, questions, sources, lines, orders)
+            rows, verdict = answers.rows, None
+            if judge is not None:
+                replies, verdict = judge.ask(pipeline.store, rows, answers.texts, fresh)
+                rows = [replace(r, judge_response=replies.get(r.question)) for r in rows]
+            marks = mark(rows, rule)
+            add_truths(folder.predictions, rows, marks.verdicts, rule)
+            report = _report(pipeline, len(questions), read, answers, marks, verdict, planned, done)
+            write_report(folder, report, answers.shown, {r.question: r.truths for r in rows})
         for table in tables(pipeline.store):
             compact(pipeline.store, table)
         manifest = write_manifest(
@@ -155,25 +163,27 @@ def _planned(
 
 def _report(
     pipeline: Pipeline, questions: int, read: IngestSummary | None, answers: Collected, marks: Marks,
-    judge: JudgeLine | None, planned: Plan, done: RunCounters, seconds: float,
+    judge: JudgeLine | None, planned: Plan, done: RunCounters,
 ) -> EvalReport:  # fmt: skip
-    """`seconds`: wall time of the run until now."""
+    corpus, faults = _corpus(pipeline, answers), _faults(pipeline, answers, read)
+    seconds = pipeline.clock.total()
     return EvalReport(
         run=uuid.uuid4().hex,
         recipe=pipeline.recipe.name,
         digest=pipeline.recipe.digest(),
         seconds=seconds,
+        clock=pipeline.clock.parts(),
         resumed=done.resumed,
         questions=questions,
         without_truth=answers.without_truth,
         normalized=_normalized(read),
-        faults=_faults(pipeline, answers, read),
+        faults=faults,
         steps=_steps(pipeline, planned.planned(), done),
         marks=marks,
         judge=judge,
         answer_cut=_answer_cut(pipeline),
         prompt_injection=answers.prompt_injection,
-        **_corpus(pipeline, answers),
+        **corpus,
     )
 
 
@@ -247,4 +257,5 @@ def _line(
     return StepLine(
         name, count.rows, whole, asked(count), count.calls.cached, count.skipped,
         count.faults, count.seconds, tokens.prompt, tokens.cached, tokens.generated, asked(earlier),
+        count.loading,
     )  # fmt: skip

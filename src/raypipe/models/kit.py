@@ -41,7 +41,8 @@ class LocalKit:
     `engines`: those that a job started, model identity -> names. None: this process starts a vLLM engine of
     its own, within `engine_limits`, on first use; use such a kit on one event loop, and `await close()` it.
     Calls to an engine that dies end in transient faults, and the next call starts another. `sink` gets each
-    piece of a reply while it is written, for a chat that is sent alone. `clock` (seconds) times the graphs.
+    piece of a reply while it is written, for a chat that is sent alone. `clock` (seconds) times graphs,
+    and the loading of models.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class LocalKit:
         self._closing: list[Callable[[], Awaitable[None]]] = []
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="models")
         self._loaded: dict[Model, Any] = {}  # by what decides its numbers; filled by the worker alone
+        self._loading_s: list[float] = []  # of each model that was loaded here
         self._names: dict[Model, str] = {}  # the name under which it was loaded
         self._tokenizers: dict[Model, Tokenize] = {}
         self._generators: dict[Model, Generator] = {}
@@ -133,7 +135,7 @@ class LocalKit:
 
     def _own_engine(self, model: Model) -> Generator:
         """An engine in this process, started by the first call."""
-        own = _OwnEngine(load.engine_setup(model, self._engine_limits))
+        own = _OwnEngine(load.engine_setup(model, self._engine_limits), self._loading_s.append)
         self._own[_key(model)] = own
         self._closing.append(own.close)
 
@@ -242,6 +244,10 @@ class LocalKit:
         self._closing.append(connection.close)
         return graph_adapter.open_server(ref, connection.ask, self.embedder, self._clock)
 
+    def loading_s(self) -> float:
+        """Seconds that loading models took so far, with the imports of their libraries."""
+        return sum(self._loading_s)
+
     def truncated(self) -> dict[str, int]:
         """Inputs so far that were longer than their model's max_tokens, by model name."""
         return {self._names[key]: loaded.truncated for key, loaded in list(self._loaded.items())}
@@ -252,10 +258,12 @@ class LocalKit:
         def work() -> T:
             key = _key(model)
             if key not in self._loaded:
+                start = self._clock()
                 if self._threads is not None:
                     load.use_threads(model, self._threads)
                 self._names[key] = model.name
                 self._loaded[key] = opened(model, self._backend, self._device)
+                self._loading_s.append(self._clock() - start)
             return call(self._loaded[key])
 
         return await asyncio.get_running_loop().run_in_executor(self._worker, work)
@@ -277,17 +285,20 @@ async def warm_up(kit: Kit, models: Iterable[Model]) -> None:
 class _OwnEngine:
     """An engine in this process: started by the first call, and again after it died."""
 
-    def __init__(self, setup: Any) -> None:
-        self._setup, self._starting = setup, asyncio.Lock()
+    def __init__(self, setup: Any, started: Callable[[float], None]) -> None:
+        """`started` gets the seconds that a start took."""
+        self._setup, self._starting, self._told = setup, asyncio.Lock(), started
         self.started: list[Any] = []  # none or one
 
     async def running(self) -> Any:
         async with self._starting:
             if not self.started:
+                start = time.perf_counter()
                 from raypipe.models.engine import Engine
 
                 self.started.append(Engine(self._setup))
                 await self.started[0].ready()
+                self._told(time.perf_counter() - start)
             return self.started[0]
 
     async def on_engine_death(self, engine: Any, died: Exception) -> Fault:

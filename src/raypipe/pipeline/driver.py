@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import Any, TypeAlias, TypeVar
 
@@ -37,6 +37,7 @@ from raypipe.pipeline.tasks import (
     Workers,
     stage_counts,
 )
+from raypipe.pipeline.wall_clock import WallClock
 from raypipe.recipes.executor import CorpusExecutor
 from raypipe.recipes.recipe import Recipe
 from raypipe.report.progress import Progress
@@ -132,6 +133,7 @@ class Pipeline:
     progress: Progress
     workers: Callable[[Verb], Workers] = alone  # asked only while something is missing: it may connect
     connect: Callable[[], object] = nowhere  # to where tasks run; called before the first thing is done
+    clock: WallClock = field(default_factory=WallClock)  # where the time of a run goes
 
     def index(self, questions: Iterable[Question] | None, done: RunCounters | None = None) -> RunCounters:
         """Brings the tables of the corpus half up to date with every source that these questions may search
@@ -326,18 +328,28 @@ class Pipeline:
     def build(self, build: TableBuild, done: RunCounters, fresh: bool = False) -> None:
         """Adds to a table what it lacks: first what a killed run left, then the rest. `fresh`: replies of
         this run take the place of older ones in the memo."""
-        self.store.ensure(build.table, build.schema)
-        if build.calls_models:
-            merge_memo(self.store)
-        self._run_all(build, done)
-        if build.calls_models:
-            merge_memo(self.store, fresh)
+        with self.clock.part("storing"):
+            self.store.ensure(build.table, build.schema)
+            if build.calls_models:
+                merge_memo(self.store)
+            self._run_all(build, done)
+            if build.calls_models:
+                merge_memo(self.store, fresh)
+
+    def start(self) -> None:
+        """Connects to where tasks run."""
+        with self.clock.part("starting"):
+            self.connect()
+
+    def _pool(self, verb: Verb) -> Workers:
+        with self.clock.part("starting"):  # it may connect
+            return self.workers(verb)
 
     def _run_all(self, build: TableBuild, done: RunCounters) -> None:
         if run := begun(self.store, build.work_id):
             self._finish(run, build, done)
         while ids := build.missing_ids():
-            per_task = self.workers(build.pool).per_task(len(ids), build.max_rows)
+            per_task = self._pool(build.pool).per_task(len(ids), build.max_rows)
             if self._finish(begin(self.store, build.work_id, ids, per_task), build, done):
                 return  # transient failures stay pending, but are not tried again by this run
 
@@ -364,12 +376,16 @@ class Pipeline:
                 done.add(run.name, stage_counts(facts), earlier=True)
         left = [Task(name, ids) for name, ids in run.parts.items() if name not in here]
         if left:
-            self.connect()  # what it prints and how long it takes are not the progress's
-        with self.progress.task(build.done_verb, build.unit, sum(len(t.ids) for t in left)) as shown:
+            self.start()  # what it prints and how long it takes are not the progress's
+        whole = sum(len(t.ids) for t in left)
+        with self.clock.tasks() as busy, self.progress.task(build.done_verb, build.unit, whole) as shown:
             for result in self.runner(build.pool, build.work(run.name), left):
                 done.add(run.name, result.counts)
                 rows = done.rows_by_worker.setdefault(build.pool, {})
                 rows[result.worker_name] = rows.get(result.worker_name, 0) + result.ids
+                spent = busy.setdefault(result.worker_name, {})
+                for part, seconds in result.parts().items():
+                    spent[part] = spent.get(part, 0.0) + seconds
                 for count in result.counts.values():
                     shown.wrote(count.calls.tokens.generated, count.seconds)
                 shown.advance(result.ids)

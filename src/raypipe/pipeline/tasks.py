@@ -81,6 +81,14 @@ class TaskResult:
     faults: int  # ids that failed
     counts: Mapping[str, StageCounters] = field(default_factory=dict)  # by stage
     worker_name: str = ""  # node, process and GPUs; "": this process
+    seconds: float = 0.0  # that the worker took for it
+
+    def parts(self) -> dict[str, float]:
+        """These seconds by part of the run (`wall_clock.PARTS`)."""
+        computing = sum(c.seconds for c in self.counts.values())
+        loading = sum(c.loading for c in self.counts.values())
+        storing = max(0.0, self.seconds - computing - loading)
+        return {"computing": computing, "loading": loading, "storing": storing}
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -161,6 +169,7 @@ class RecipeTask(ABC):
         work = self.opened(store)
 
         async def run_task(task: Task) -> TaskResult:
+            start = time.perf_counter()
             left = tuple(i for i in task.ids if i not in task.failed)
             done, broken = await bisected(work.compute, left, work.counts)
             rows = pa.concat_tables([t for t, _ in done])
@@ -172,7 +181,8 @@ class RecipeTask(ABC):
                 write_part(store, "faults", self.run, task.name, faults_table(of, self.run), {})
                 facts = {"counts": {name: asdict(count) for name, count in counts.items()}}
                 write_part(store, self.table, self.run, task.name, rows, facts)
-            return TaskResult(task.name, len(task.ids), rows.num_rows, len(failed), counts)
+            took = time.perf_counter() - start
+            return TaskResult(task.name, len(task.ids), rows.num_rows, len(failed), counts, seconds=took)
 
         return run_task
 
@@ -187,7 +197,8 @@ class TextsTask(RecipeTask):
     """Sources through the stages before the split."""
 
     def opened(self, store: Store) -> Opened:
-        corpus = CorpusExecutor(self.recipe, self.worker.kit(None))
+        kit = self.worker.kit(None)
+        corpus = CorpusExecutor(self.recipe, kit, loading_s=kit.loading_s)
 
         async def compute(ids: tuple[str, ...]) -> tuple[pa.Table, FailedRows]:
             rows = _in_order(store.rows("sources", "id", ids), "id", ids)
@@ -204,7 +215,8 @@ class PassagesTask(RecipeTask):
     texts: str  # table they are read from
 
     def opened(self, store: Store) -> Opened:
-        corpus = CorpusExecutor(self.recipe, self.worker.kit(None))
+        kit = self.worker.kit(None)
+        corpus = CorpusExecutor(self.recipe, kit, loading_s=kit.loading_s)
 
         async def compute(ids: tuple[str, ...]) -> tuple[pa.Table, FailedRows]:
             texts = _in_order(store.rows(self.texts, "source", ids), "source", ids)
@@ -227,7 +239,8 @@ class VectorsTask(RecipeTask):
 
     def opened(self, store: Store) -> Opened:
         memo = StoreMemo(self.worker.store, self.memo)
-        corpus = CorpusExecutor(self.recipe, self.worker.kit(None), memo)
+        kit = self.worker.kit(None)
+        corpus = CorpusExecutor(self.recipe, kit, memo, kit.loading_s)
 
         async def compute(ids: tuple[str, ...]) -> tuple[pa.Table, FailedRows]:
             vectors = await corpus.vectors(chunks_of(store, self.texts, self.passages, ids), self.model)
@@ -258,7 +271,8 @@ class AnswersTask(RecipeTask):
 
     def opened(self, store: Store) -> Opened:
         memo = StoreMemo(self.worker.store, self.memo)
-        ask = QuestionExecutor(self.recipe, self.worker.kit(LanceIndex(self.index)), memo)
+        kit = self.worker.kit(LanceIndex(self.index))
+        ask = QuestionExecutor(self.recipe, kit, memo, loading_s=kit.loading_s)
         recipe = self.recipe.digest()
 
         keys: dict[str, str] = {}  # question id -> key of its answer

@@ -41,6 +41,7 @@ def print_report(console: Console, report: Mapping[str, Any], folder: RunFolder)
     planned = "not known how many" if None in bounds else str(sum(bounds))
     computed, known = (sum(s[k] for s in report["steps"]) for k in ("computed", "cached"))
     console.print(Text(f"calls: {planned} planned, {computed} computed, {known} cached"))
+    console.print(Text(spent(report)), soft_wrap=True)
     if report["resumed"]:
         console.print(Text(resumed(report)))
     for name, cost in _costs(report):
@@ -66,6 +67,13 @@ def print_dead_letters(console: Console, found: Mapping[str, Any]) -> None:
         state = "pending" if x["transient"] else "failed permanently"
         console.print(Text(f"{x['id']}: {x['step']}, {x['reason']}; {state} {tries}"), soft_wrap=True)
         console.print(Text(f"  {x['detail']}"), soft_wrap=True)
+
+
+def spent(report: Mapping[str, Any]) -> str:
+    """Where the wall time went, the longest part first."""
+    parts = sorted(report["clock"].items(), key=lambda part: -part[1])
+    listed = ", ".join(f"{name} {took:.1f}" for name, took in parts if took >= 0.05)
+    return f"wall time: {report['seconds']:.1f} s" + (f", of which {listed}" if listed else "")
 
 
 def resumed(report: Mapping[str, Any]) -> str:
