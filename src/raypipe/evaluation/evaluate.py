@@ -16,15 +16,15 @@ from typing import Any
 
 import pyarrow.compute as pc
 
-from raypipe.evaluation.collect import Collected, add_truths, collect
+from raypipe.evaluation.collect import Collected, collect
 from raypipe.evaluation.expiry import expired_answers, forget
 from raypipe.evaluation.fault_budget import DeadLetters, dead_letters, retry
 from raypipe.evaluation.judge import Judge
+from raypipe.evaluation.result_table import ResultTable, write_predictions
 from raypipe.evaluation.stored_questions import StoredQuestions, questions_of, require_questions
 from raypipe.evaluation.write_manifest import write_manifest
 from raypipe.memo.disk import memo_versions, merge_memo
 from raypipe.metrics.crag import Marks, Rule, mark
-from raypipe.metrics.textfile import replaced
 from raypipe.pipeline.counters import RunCounters
 from raypipe.pipeline.driver import Pipeline, batches
 from raypipe.pipeline.ingest import IngestSummary, ingest
@@ -116,17 +116,17 @@ def evaluate(
             pipeline.answer(questions, fresh, done)
         folder = RunFolder(out)
         orders = any(m.kind == "generator" for s in pipeline.recipe.question for m in models_of(s.step))
-        with clock.part("scoring"):
-            with replaced(folder.predictions) as lines:
-                answers = collect(pipeline, questions, sources, lines, orders)
+        with clock.part("scoring"), ResultTable(folder.results) as results:
+            answers = collect(pipeline, questions, sources, results, orders)
             rows, verdict = answers.rows, None
             if judge is not None:
                 replies, verdict = judge.ask(pipeline.store, rows, answers.texts, fresh)
                 rows = [replace(r, judge_response=replies.get(r.question)) for r in rows]
             marks = mark(rows, rule)
-            add_truths(folder.predictions, rows, marks.verdicts, rule)
             report = _report(pipeline, len(questions), read, answers, marks, verdict, planned, done)
-            write_report(folder, report, answers.shown, {r.question: r.truths for r in rows})
+            results.finish(rows, report)
+        write_predictions(folder)
+        write_report(folder, report, answers.shown, {r.question: r.truths for r in rows})
         for table in tables(pipeline.store):
             compact(pipeline.store, table)
         manifest = write_manifest(
