@@ -44,7 +44,7 @@ from life import COMMANDS, Life, contents, differences, write_world
 from write_events import watched
 
 import raypipe
-from raypipe.pipeline.tasks import RunTask, TableTask, Task, TaskResult, Verb, WorkerConfig
+from raypipe.pipeline.tasks import HandedBack, RunTask, TableTask, Task, TaskResult, Verb, WorkerConfig
 
 OURS = str(Path(raypipe.__file__).parent)
 ACTORS = 2
@@ -79,8 +79,8 @@ class Armed:
     kill: Kill | None  # of a worker, after an event
     worker: WorkerConfig
 
-    def open(self) -> RunTask:
-        do = replace(cast(Any, self.task), worker=self.worker).open()
+    async def open(self) -> RunTask:
+        do = await replace(cast(Any, self.task), worker=self.worker).open()
         seen = Counter[str]()
         table = getattr(self.task, "table", "answers")
 
@@ -92,10 +92,10 @@ class Armed:
             if self.kill and self.kill.nth == seen["events"]:
                 die_once(self.diary, event)
 
-        async def armed(part: Task) -> TaskResult:
+        async def armed(part: Task) -> TaskResult | HandedBack:
             note(self.diary, f"begun {table} {cast(Any, self.task).run} {part.name}")
             with watched(self.root, after):
-                return cast(TaskResult, await do(part))
+                return cast(TaskResult | HandedBack, await do(part))
 
         return armed
 
@@ -149,7 +149,7 @@ def drive(address: str, session: int, folder: Path, kills: Sequence[Kill]) -> No
             timer.start()
     of_worker = next((k for k in kills if k.who == "worker" and k.nth), None)
 
-    def runner(verb: Verb, fill: TableTask, parts: Sequence[Task]) -> Iterator[TaskResult]:
+    def runner(verb: Verb, fill: TableTask, parts: Sequence[Task]) -> Iterator[TaskResult | HandedBack]:
         armed = Armed(fill, life.kept, file, of_worker, cast(Any, fill).worker)
         return pools.run_tasks(armed, parts, Pool(actors=ACTORS, cpus=0.5))
 
