@@ -147,7 +147,7 @@ def drive(address: str, session: int, folder: Path, kills: Sequence[Kill]) -> No
     os.dup2(said, 1)
     os.dup2(said, 2)
     from raypipe.api.session import load_recipe
-    from raypipe.cluster import pools
+    from raypipe.cluster import connection, pools
     from raypipe.cluster.file import Pool
     from raypipe.core.config import Conf
     from raypipe.core.errors import ConfError
@@ -158,7 +158,7 @@ def drive(address: str, session: int, folder: Path, kills: Sequence[Kill]) -> No
 
     diary = folder / "diary"
     try:
-        pools.connect(address)
+        connection.connect(address)
     except ConfError as e:
         print(e, flush=True)
         os._exit(NOT_JOINED)
