@@ -15,7 +15,7 @@ from lance.commit import CommitConflictError
 from lance.file import LanceFileReader
 
 from raypipe.store.database import Store, missing
-from raypipe.store.files import AddedMeanwhile, StoreError
+from raypipe.store.errors import AddedMeanwhile, StoreError, reaching
 from raypipe.store.parts import Record, data_files, drop_records, need_record
 from raypipe.store.tables import kind_of
 
@@ -24,7 +24,9 @@ _RUN, _WITHDRAWN = "raypipe.run", "raypipe.withdrawn"  # transaction properties:
 
 def committed(store: Store, table: str, run: str) -> int | None:
     """The version in which a run's rows came into a table; None if they did not."""
-    found = _history(store.dataset(table)).get(run)
+    dataset = store.dataset(table)
+    with reaching(dataset.uri):
+        found = _history(dataset).get(run)
     return found[0] if found else None
 
 
@@ -36,7 +38,7 @@ def commit(store: Store, table: str, run: str, parts: Iterable[str]) -> int:
     two parts; AddedMeanwhile, and the parts are void, if another run added some of the same units.
     """
     checked_at = None
-    with store.durable(table):
+    with reaching(store.table_uri(table)), store.durable(table):
         if committed(store, table, run) is None:
             records = {part: need_record(store, table, run, part) for part in parts}
             checked_at = _check_staged(store, table, run, records)
