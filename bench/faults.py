@@ -72,7 +72,7 @@ def _hidden(cut: bool) -> Callable[[Any], None]:
             return
         half = 'head -c "$(($(stat -c %s "$0") / 2))" "$0" > "$0.half" && mv -f "$0.half" "$0"'
         # Where the link is there, another worker has the file away.
-        script = f'ln "$0" "$0.away" || exit; {half if cut else "rm $0"}; echo; '
+        script = f'trap "" PIPE; ln "$0" "$0.away" || exit; {half if cut else "rm $0"}; echo; '
         script += f'sleep {AWAY_S}; mv -f "$0.away" "$0"'
         child = subprocess.Popen(
             ["sh", "-c", script, str(files[0])],
