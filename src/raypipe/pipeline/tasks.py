@@ -203,6 +203,8 @@ class RecipeTask(ABC):
                 done = await self._done(store, work, task, passed > 0)
             except Unavailable as e:
                 counts = {name: count.take() for name, count in work.counts.items()}
+                for count in counts.values():  # another worker counts the rows
+                    count.in_vain(StageCounters())
                 if isinstance(e, Unproven):
                     return HandedBack(task.name, str(e), "keep", Suspects(e.rows, passed > 0), counts)
                 then: Literal["replace", "stop"] = "replace" if isinstance(e, WorkerBroken) else "stop"

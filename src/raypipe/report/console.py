@@ -24,6 +24,10 @@ def print_report(console: Console, report: Mapping[str, Any], folder: RunFolder)
         console.print(Text(f"{report['parser_fallbacks']} pages were parsed by the reference parser"))
     _normalized(console, report["normalized"])
     _scores(console, report)
+    if report["n_unscored"] and report["judge"] is None:
+        console.print(
+            Text("no judge ran: with --judge MODEL answers are reused, only the unscored are judged")
+        )
     if cut := report["answer_cut"]:
         console.print(
             Text(f"answers are cut to {cut['tokens']} tokens of {cut['tokenizer']} ({cut['weights']})"),
@@ -162,9 +166,9 @@ def _scores(console: Console, found: Mapping[str, Any]) -> None:
         console.print(Text(f"95 % interval of the score: {signed(low)} to {signed(high)}"))
     if found["n_unscored"] and found["bounds"]:
         low, high = found["bounds"]
-        rest = f"whatever a judge says, the score over all {found['total']} is"
-        console.print(Text("Unscored questions need a judge (--judge MODEL) or failed:"))
-        console.print(Text(f"{rest} between {signed(low)} and {signed(high)}."))
+        open_, whole = found["n_unscored"], f"the score of all {found['total']}"
+        console.print(Text(f"{open_} unscored: a judge has to decide, or they failed; {whole} lies"))
+        console.print(Text(f"between {signed(low)} (all of them wrong) and {signed(high)} (all right)"))
 
 
 LOCKS = {
