@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
 from raypipe.core.llm import Choice, Constraint, Generated, Grammar, JsonSchema, Sampling
-from raypipe.core.llm import Generator as Generator
 from raypipe.core.protocols import FIELDS, Ask, Bound, Index, Kit, Model, Reach, Tokenize
 from raypipe.core.records import ABSTAINED, ANSWERED, FAULT, Fault, Question, Reply, Span, parse_chunk_id
 from raypipe.steps.lora_adapters import ask_by_adapter, require_adapters
