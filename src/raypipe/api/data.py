@@ -15,7 +15,7 @@ from raypipe.core.records import Fault
 from raypipe.report.progress import Progress
 
 if TYPE_CHECKING:
-    from raypipe.pipeline.ingest import IngestSummary
+    from raypipe.pipeline.ingest_log import IngestSummary
     from raypipe.readers.formats import Format
     from raypipe.store import Store
     from raypipe.text.html import Parser
@@ -50,6 +50,7 @@ class IngestResult(Result):
             "questions": len(s.questions),
             **s.counts,
             "reasons": s.reasons,
+            "replaced": [asdict(r) for r in s.replaced],
         }
 
 

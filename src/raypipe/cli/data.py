@@ -140,6 +140,8 @@ def _ingest(args: argparse.Namespace, settings: Settings) -> int:
             print(f"  {name.replace('_', ' '):<24} {count}")
     for reason, count in read.summary.reasons.items():
         print(f"  omitted, {reason.replace('_', ' '):<15} {count}")
+    for rows in read.summary.replaced:
+        print(rows.sentence())
     return 0
 
 

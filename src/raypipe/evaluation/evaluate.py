@@ -32,7 +32,8 @@ from raypipe.metrics.textfile import replaced
 from raypipe.models.kit import LocalKit
 from raypipe.pipeline.counters import RunCounters
 from raypipe.pipeline.driver import Pipeline, batches
-from raypipe.pipeline.ingest import IngestSummary, ingest
+from raypipe.pipeline.ingest import ingest
+from raypipe.pipeline.ingest_log import IngestSummary, driving
 from raypipe.readers import Format
 from raypipe.recipes.executor import StageCounters
 from raypipe.recipes.step_contract import answer_cut, asked_models, models_of
@@ -119,7 +120,7 @@ def evaluate(
     Raises DataError if there are no questions, and what ingest, index and answer raise.
     """
     start, started = time.perf_counter(), time.time()
-    with pipeline.store.lease("driver", f"eval {pipeline.recipe.name}"):
+    with driving(pipeline.store, f"eval {pipeline.recipe.name}"):
         # A cluster that is too small is refused before the hour that a large file may take to read.
         read = ingest(pipeline.store, data, format, pipeline.progress, pipeline.connect) if data else None
         questions = questions_of(pipeline, read.questions if read else None, limit)
@@ -184,6 +185,7 @@ def _report(
         questions=questions,
         without_truth=answers.without_truth,
         normalized=_normalized(read),
+        replaced=read.replaced if read else (),
         faults=_faults(pipeline, answers, read),
         steps=_steps(pipeline, planned.planned(), done),
         marks=marks,

@@ -17,7 +17,7 @@ from typing_extensions import TypedDict
 
 from raypipe.cluster.placement import Bottleneck, MemoryUse
 from raypipe.metrics.crag import CragScore, Rule
-from raypipe.report.report import AnswerCut, FaultCount, JudgeLine, StepLine
+from raypipe.report.report import AnswerCut, FaultCount, JudgeLine, ReplacedRows, StepLine
 from raypipe.runs.changes import Changes
 from raypipe.runs.explain import Explanation
 
@@ -71,6 +71,7 @@ class Eval(_Score):
     pages_compared: int
     parser_fallbacks: int
     normalized: dict[str, int]
+    replaced: list[ReplacedRows]
     without_truth: int
     faults: int
     faults_by_reason: list[FaultCount]

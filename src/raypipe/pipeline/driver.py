@@ -23,6 +23,7 @@ from raypipe.core.records import Fault, Outcome, Question, digest
 from raypipe.memo.disk import memo_versions, merge_memo
 from raypipe.memo.memo import vectors_of
 from raypipe.pipeline.counters import RunCounters
+from raypipe.pipeline.ingest_log import driving
 from raypipe.pipeline.tasks import (
     AnswersTask,
     PassagesTask,
@@ -161,7 +162,7 @@ class Pipeline:
         whole tasks stay."""
         done = done or RunCounters()
         wanted = self.sources(questions)
-        with self.store.lease("driver", f"index {self.recipe.name}"):
+        with driving(self.store, f"index {self.recipe.name}"):
             self.build(self.texts_build(wanted), done)
             self.build(self.passages_build(wanted), done)
             for model in self.recipe.embedders():
@@ -178,7 +179,7 @@ class Pipeline:
         snapshot = self.snapshot()
         keys = self._keys(questions, snapshot)
         build = self.answers_build(keys, snapshot, fresh)
-        with self.store.lease("driver", f"answer {self.recipe.name}"):
+        with driving(self.store, f"answer {self.recipe.name}"):
             if fresh:
                 end(self.store, build.work_id)  # what a killed run left came from cached replies
                 self.store.forget("answers", "key", list(keys))

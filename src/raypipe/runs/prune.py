@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from raypipe.core.digests import model_identity
 from raypipe.memo.keys import expired
 from raypipe.memo.memo import graph_replies_of
+from raypipe.pipeline.ingest_log import driving
 from raypipe.recipes.serialize import description, graph_versions
 from raypipe.runs.manifest import Manifest, recent
 from raypipe.runs.release import Release, forget, history, releases
@@ -43,7 +44,7 @@ def prune(
     """Finds what nothing references and, unless `dry_run`, removes it; then versions older than `kept`
     that no process reads and no tag protects, and compacts what is left. Raises StoreError while another
     driver works on the store, or has left work unfinished."""
-    with store.lease("driver", "prune"):
+    with driving(store, "prune"):
         if not dry_run and (left := unfinished(store)):
             raise StoreError(
                 f"{store.uri}: {len(left)} pieces of work are unfinished ({', '.join(left[:3])}), and may "

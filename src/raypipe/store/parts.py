@@ -38,7 +38,7 @@ def begun(store: Store, what: str) -> Run | None:
     raw = store.files.read(_plan(what))
     if raw is None:
         return None
-    text = _unsealed(raw)
+    text = unsealed(raw)
     if text is None:
         end(store, what)
         return None
@@ -50,7 +50,7 @@ def begin(store: Store, what: str, ids: Sequence[str], per_part: int) -> Run:
     """Begins a run over the ids in their order, `per_part` to a part; or gives back the unfinished one."""
     some = [tuple(ids[at : at + per_part]) for at in range(0, len(ids), per_part)]
     run = Run(uuid.uuid4().hex, {f"{i:06d}": part for i, part in enumerate(some)})
-    if store.files.create(_plan(what), _sealed(json.dumps({"run": run.name, "parts": run.parts}))):
+    if store.files.create(_plan(what), sealed(json.dumps({"run": run.name, "parts": run.parts}))):
         return run
     return begun(store, what) or begin(store, what, ids, per_part)
 
@@ -60,12 +60,12 @@ def end(store: Store, what: str) -> None:
     store.files.remove(_plan(what))
 
 
-def _sealed(text: str) -> bytes:
+def sealed(text: str) -> bytes:
     """A text under its own digest."""
     return f"{digest(text)}\n{text}".encode()
 
 
-def _unsealed(raw: bytes) -> str | None:
+def unsealed(raw: bytes) -> str | None:
     """The text, or None where a bit of it is lost."""
     name, _, text = raw.decode("utf-8", "replace").partition("\n")
     return text if digest(text) == name else None
@@ -98,7 +98,7 @@ def write_part(
     for name in data_files(table, record):
         store.files.sync(name)  # the record must not outlive the rows when the machine loses power
     body = {"rows": record.rows, "fragments": [f.to_json() for f in fragments], "facts": record.facts}
-    store.files.write(_record(table, run, part), _sealed(json.dumps(body)))
+    store.files.write(_record(table, run, part), sealed(json.dumps(body)))
     return record
 
 
@@ -115,7 +115,7 @@ def read_record(store: Store, table: str, run: str, part: str) -> Record | None:
     raw = store.files.read(_record(table, run, part))
     if raw is None:
         return None
-    text = _unsealed(raw)
+    text = unsealed(raw)
     if text is None:
         return None
     body = json.loads(text)
