@@ -165,6 +165,50 @@ def test_a_recipe_mistake_is_exit_code_2_and_names_what_was_meant(capsys, world,
     assert code == 2 and "did you mean 'local'?" in err
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["eval", "lokal"], "no 'lokal' under recipes/; did you mean 'local'?"),
+        (["eval", "local", "--cluster", "labtop"], "no 'labtop' under clusters/; did you mean 'laptop'?"),
+        (["eval", "local", "--judge", "llama-3-8"], "did you mean 'llama-3-8b'?"),
+        (["eval", "local", "--rule", "no_such_module:verdict"], "no_such_module"),
+    ],
+)
+def test_a_misspelt_name_is_refused_before_the_demo_is_invented(capsys, tmp_path, words, said):
+    code, out, err = run(capsys, *words)
+    assert code in (2, 4) and said in err and not out
+    assert not (tmp_path / "home").exists(), "neither data nor a store"
+
+
+def test_a_misspelt_name_is_refused_before_a_store_is_made(capsys, world, tmp_path):
+    place = ["--data", world, "--store", tmp_path / "s"]
+    code, _, err = run(capsys, "eval", FAKES, *place, "--cluster", "labtop")
+    assert code == 2 and "'laptop'" in err and not (tmp_path / "s").exists()
+
+
+def test_it_is_said_which_questions_are_taken_where_data_is_missing(capsys, ran, tmp_path, monkeypatch):
+    store = ran.folder / "store"
+    code, out, err = run(capsys, "plan", FAKES, "--store", store, "--json")
+    assert code == 0 and err == f"no --data: the questions in {store}\n" and json.loads(out)
+    code, _, err = run(capsys, "reprocess", FAKES, "--store", tmp_path / "none")
+    assert code == 2 and err.startswith(f"no --data: the questions in {tmp_path / 'none'}\n")
+    assert not (tmp_path / "none").exists(), "no store is made to be found empty"
+    monkeypatch.setenv("RAYPIPE_STORE", str(store))
+    code, _, err = run(capsys, "plan", FAKES)
+    assert code == 0 and err == f"no --data: the questions in {store}\n"
+
+
+def test_the_demo_is_said_to_be_one(capsys, tmp_path):
+    (tmp_path / "home/stores/default").mkdir(parents=True)
+    (tmp_path / "file").write_text("no folder")
+    code, _, err = run(capsys, "eval", FAKES, "--out", tmp_path / "file" / "out")
+    assert code == 2 and "cannot be written" in err
+    first, second, *_ = err.splitlines()
+    home = tmp_path / "home/stores"
+    assert first.startswith("no --data and no --store: the demo, 20 invented questions with 50 pages each")
+    assert first.endswith(f", in {home}/demo") and second.endswith(f"--store {home}/default")
+
+
 @pytest.mark.ray
 def test_missing_and_truncated_data_are_exit_code_3(capsys, local_ray, world, tmp_path):
     code, _, err = run(capsys, "eval", FAKES, "--data", tmp_path / "none.jsonl", "--store", tmp_path / "s")
@@ -338,6 +382,16 @@ def test_score_crag_reads_any_systems_predictions(capsys, tmp_path):
     )
 
 
+def test_score_crag_reads_the_predictions_of_a_run_and_gives_the_score_of_its_report(capsys, ran):
+    code, out, err = run(capsys, "score", "crag", ran.folder / "out" / "predictions.jsonl", "--json")
+    assert code == 0, err
+    scored, report = json.loads(out), json.loads((ran.folder / "out" / "report.json").read_text())
+    assert scored["total"] == 6 and scored["n_correct"] + scored["n_unscored"] + scored["n_miss"] > 0
+    same = scored.keys() & report.keys() - {"normalized"}
+    assert {"score", "interval", "bounds", "n_miss", "n_unscored"} <= same
+    assert {k: scored[k] for k in same} == {k: report[k] for k in same}
+
+
 def test_rank_writes_a_trec_run_whose_score_ranking_reads(capsys, local_ray, tmp_path):
     corpus, queries, qrels = tmp_path / "corpus.jsonl", tmp_path / "queries.jsonl", tmp_path / "q.trec"
     texts = {"a": "the river flows north", "b": "bread and butter", "c": "a northern river of salmon"}
@@ -414,10 +468,71 @@ def test_synth_then_ingest_counts_what_was_written(capsys, tmp_path):
     code, out, _ = run(capsys, "ingest", tmp_path / "w", "--store", tmp_path / "s", "--json")
     assert json.loads(out)["again"]
     bad = tmp_path / "bad.jsonl"
-    bad.write_text('{"broken": \n[]\n')
+    good = next((tmp_path / "w").glob("questions*.jsonl")).read_text().splitlines()[0]
+    bad.write_text(f'{{"broken": \n[]\n{good}\n')
     code, out, _ = run(capsys, "ingest", bad, "--store", tmp_path / "s")
     assert code == 0 and re.search("faults +2\n", out), out
     assert re.search("omitted, bad json +1\n", out) and re.search("omitted, not object +1\n", out), out
+    assert f"  {bad}:2: not object: expected an object, found a list\n" in out
+
+
+OWN_LINES = """
+{"id": 1, "question": "who founded it?", "answer": "Ann"}
+{"interaction_id": "b", "query": "?", "query_time": "", "answer": "19", "search_results": [{"page_name": ""}]}
+{"interaction_id": "c", "query": "where?", "query_time": "", "answer": ["Oslo"], "search_results": []}
+{"interaction_id": "d", "query": "
+"""
+
+
+@pytest.mark.parametrize("command", ["ingest", "plan"])
+def test_a_file_of_which_nothing_can_be_read_is_exit_code_3_with_line_and_field(capsys, tmp_path, command):
+    refused(capsys, tmp_path, command)
+
+
+@pytest.mark.ray
+def test_an_eval_of_a_file_of_which_nothing_can_be_read_is_exit_code_3(capsys, tmp_path, local_ray):
+    refused(capsys, tmp_path, "eval")
+
+
+def refused(capsys, tmp_path, command):
+    file, store = tmp_path / "own.jsonl", tmp_path / "s"
+    file.write_text(OWN_LINES)
+    words = [file] if command == "ingest" else [FAKES, "--data", file]
+    code, out, err = run(capsys, command, *words, "--store", store)
+    assert code == 3 and not out
+    assert f"{file}: none of 4 lines could be read:" in err and "docs/formats.md" in err
+    assert f"{file}:2: missing field: interaction_id: expected text, found no such field" in err
+    assert f"{file}:3: missing field: search_results[0].page_url: expected text, found no such field" in err
+    assert f"{file}:4: wrong type: answer: expected text or a number, found a list" in err
+    found = Store.open(str(store))
+    assert [found.count(t) for t in ("sources", "questions", "faults")] == [0, 0, 0], "as it was"
+
+
+def test_a_file_without_a_line_is_exit_code_3(capsys, tmp_path):
+    file = tmp_path / "empty.jsonl"
+    file.write_text("\n\n")
+    code, _, err = run(capsys, "ingest", file, "--store", tmp_path / "s")
+    assert code == 3 and "empty.jsonl: expected questions or documents, found no lines" in err
+
+
+@pytest.mark.parametrize("command", ["plan", "eval", "index", "answer"])
+def test_a_store_without_questions_is_exit_code_3_and_no_table_of_zeros(capsys, tmp_path, command):
+    store = Store.create(str(tmp_path / "s"))
+    code, out, err = run(capsys, command, FAKES, "--store", store.uri)
+    assert code == 3 and not out
+    assert re.search(rf"{store.uri}: no (questions|sources)\. `raypipe ingest PATH` reads some", err), err
+
+
+def test_the_line_of_each_format_in_the_docs_can_be_read(capsys, tmp_path):
+    text = (HERE.parent / "docs" / "formats.md").read_text(encoding="utf-8")
+    lines = re.findall(r"^    (\{.*\})$", text.split("## Data")[1].split("\n## ")[0], re.MULTILINE)
+    files = {"q.jsonl": lines[0], "corpus.jsonl": lines[1], "queries.jsonl": lines[2]}
+    for name, line in files.items():
+        (tmp_path / name).write_text(line)
+    beir = [tmp_path / "corpus.jsonl", tmp_path / "queries.jsonl", "--format", "beir"]
+    for words in ([tmp_path / "q.jsonl"], beir):
+        code, out, err = run(capsys, "ingest", *words, "--store", tmp_path / "s", "--json")
+        assert code == 0 and json.loads(out)["questions"] == 1 and json.loads(out)["faults"] == 0, err
 
 
 def test_doctor_says_what_mends_what_is_missing(capsys, tmp_path):

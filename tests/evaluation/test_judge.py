@@ -4,7 +4,7 @@ import asyncio
 import io
 import threading
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -14,11 +14,13 @@ from raypipe.api.pipelines import JudgeKit
 from raypipe.api.session import load_recipe
 from raypipe.core.config import Conf
 from raypipe.core.digests import model_identity
+from raypipe.core.errors import DataError
 from raypipe.core.llm import STEP
 from raypipe.core.records import Fault
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.judge import PROMPTS, Judge, judged
-from raypipe.metrics.crag import Prediction, mark
+from raypipe.metrics.crag import CragScore, Prediction, mark
+from raypipe.metrics.files import score_crag_file
 from raypipe.models import catalog
 from raypipe.models.kit import LocalKit
 from raypipe.models.load import EndpointAddress
@@ -181,6 +183,11 @@ def test_an_endpoint_judges_a_run_and_the_second_run_asks_nothing(tmp_path, worl
     assert line is not None and line.computed == len(bodies) > 0 and line.pairs > 0
     assert line.prompt_tokens == 9 * len(bodies) and line.no_reply == line.unreadable == 0
     assert first.marks.score.n_unscored == 0 and first.marks.score.n_correct > 0
+    file = tmp_path / "one" / "predictions.jsonl"
+    scored = score_crag_file(file, "official")
+    assert CragScore(**{f.name: scored[f.name] for f in fields(CragScore)}) == first.marks.score
+    with pytest.raises(DataError, match=r"jsonl:\d+: expected a judge's reply by the rule accuracy"):
+        score_crag_file(file, "accuracy")
     assert {key for _, key in bodies} == {"Bearer the-key"}
     assert {body["temperature"] for body, _ in bodies} == {0.0}
     second = run("two")

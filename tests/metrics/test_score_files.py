@@ -33,13 +33,19 @@ def test_byte_order_mark_crlf_and_gzip_change_nothing(tmp_path: Path) -> None:
     plain, packed = tmp_path / "p.jsonl", tmp_path / "p.jsonl.gz"
     plain.write_bytes(text.encode())
     packed.write_bytes(gzip.compress(text.encode()))
-    assert read_predictions(plain) == read_predictions(packed)
-    assert [r.prediction for r in read_predictions(plain)[0]] == ["ann", "b\u2028c"]
+    rows = read_predictions(plain, "official")
+    assert rows == read_predictions(packed, "official")
+    assert [r.prediction for r in rows[0]] == ["ann", "b\u2028c"]
 
 
 def test_a_null_prediction_says_that_the_question_could_not_be_done(tmp_path: Path) -> None:
     found = score_crag_file(written(tmp_path / "p.jsonl", ROW, {**ROW, "prediction": None}), "accuracy")
     assert (found["score"], found["n_unscored"], found["total"]) == (1, 1, 2)
+
+
+def test_an_answer_of_null_is_not_scored_and_counted(tmp_path: Path) -> None:
+    found = score_crag_file(written(tmp_path / "p.jsonl", ROW, {**ROW, "answer": None}), "official")
+    assert (found["score"], found["total"], found["normalized"]) == (1, 1, {"no_answer": 1})
 
 
 def test_an_empty_file_has_no_score(tmp_path: Path) -> None:
@@ -60,6 +66,7 @@ def test_an_empty_file_has_no_score(tmp_path: Path) -> None:
         ({**ROW, "answer": " "}, "an answer to score against"),
         ({**ROW, "alternatives": "[]"}, "a list of texts as 'alternatives'"),
         ({**ROW, "judge_response": {}}, "text as 'judge_response'"),
+        ({**ROW, "judge_response": "true", "judge_rule": "accuracy"}, "score with --rule accuracy"),
     ],
 )
 def test_a_bad_line_is_named_with_file_line_and_what_was_expected(

@@ -2,6 +2,7 @@
 
 import io
 
+import pytest
 from rich.console import Console
 
 from raypipe.report.plans import print_plan
@@ -34,7 +35,27 @@ def test_beside_a_bound_stand_the_likely_calls_and_how_many_runs_say_so():
     assert "at most 140,020 925-951 (3)" in " ".join(extract.split())
     calls, stored = whole.split("; ")
     assert calls == "at most 140,040 calls, 945-971 expected from earlier runs"
-    assert stored == "0.2 - 0.6 MB more in the store, texts not counted"
+    assert stored == "the store grows by 0.2 to 0.6 MB, parsed texts not counted"
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "said"),
+    [
+        ([400_000, 400_000], "the store grows by about 0.4 MB, parsed texts not counted"),
+        ([400_000, None], "the store grows by 0.4 MB or more, parsed texts not counted"),
+        ([0, 10_000], "the store grows by less than 0.1 MB, parsed texts not counted"),
+    ],
+)
+def test_what_the_store_grows_by_is_said_in_words(nbytes, said):
+    planned = step("dense", 20, True, [20, 20], 0, {"row": 20})
+    planned["estimate"]["bytes"] = nbytes
+    assert printed(planned)[-1] == f"20 calls; {said}"
+
+
+def test_a_plan_of_no_calls_does_not_let_the_store_grow():
+    planned = step("dense", 0, True, [0, 0], 0, {})
+    planned["estimate"]["bytes"] = [0, 0]
+    assert printed(planned)[-1] == "0 calls; the store does not grow"
 
 
 def test_a_step_without_an_earlier_run_says_so_and_no_sum_is_made_up_of_the_others():

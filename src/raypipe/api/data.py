@@ -16,7 +16,7 @@ from raypipe.report.progress import Progress
 
 if TYPE_CHECKING:
     from raypipe.pipeline.ingest_log import IngestSummary
-    from raypipe.readers.formats import Format
+    from raypipe.readers import BadLine, Format
     from raypipe.store import Store
     from raypipe.text.html import Parser
 
@@ -31,6 +31,7 @@ class IngestResult(Result):
     store: str  # URI
     summary: IngestSummary
     sources: int  # in the store, these and earlier ones
+    bad: tuple[BadLine, ...]  # the first lines that could not be read, or lost a page
 
     @property
     def title(self) -> str:
@@ -51,6 +52,7 @@ class IngestResult(Result):
             **s.counts,
             "reasons": s.reasons,
             "replaced": [asdict(r) for r in s.replaced],
+            "bad_lines": [asdict(b) for b in self.bad],
         }
 
 
@@ -63,8 +65,8 @@ def ingest(
     """Reads files into a store, each line once; the same bytes again change nothing.
 
     `paths` are files, folders of files, or URIs. `format` None: synth for a folder of `raypipe synth`, else
-    crag. The store is made where there is none. Raises DataError for a missing or damaged file; then the
-    store is unchanged.
+    crag. The store is made where there is none. Raises DataError for a missing or damaged file, and where no
+    line can be read; then the store is unchanged.
     """
     from raypipe.api.paths import format_for, inputs
     from raypipe.pipeline import ingest as ingesting
@@ -74,7 +76,8 @@ def ingest(
     filled = session.store_to_fill(store)
     with Progress(sys.stderr, silent=not session.progress) as progress:
         read = ingesting.ingest(filled, files, format_for(format, files), progress)
-    return IngestResult(filled.uri, read, filled.count("sources"))
+    bad = tuple(ingesting.bad_lines(filled, read.fingerprint))
+    return IngestResult(filled.uri, read, filled.count("sources"), bad)
 
 
 def demo_data(session: Session | None = None) -> Path:

@@ -37,7 +37,7 @@ class ServeArgs:
     """The endpoint's arguments, by name, as on the command line."""
 
     recipe: str = "local"  # a name under conf/recipes, or a path; live: the release that is live, followed
-    models: str | None = None  # models file in place of conf/models.yaml
+    models: str | None = None  # models file whose entries are laid over conf/models.yaml
     store: str | None = None  # URI
     cluster: str = "laptop"  # a name under conf/clusters, or a path: engine, device and threads of the models
     keys: str | None = None  # file with a key a line; and those of the variable RAYPIPE_KEYS

@@ -64,7 +64,7 @@ class _All(Catalog):
     def __init__(self, whole: Catalog) -> None:
         # Each entry as itself, also where another would stand in for it.
         entries = {name: replace(entry, fallback="") for name, entry in whole.entries.items()}
-        super().__init__(entries, whole.file, whole.hub)
+        super().__init__(entries, whole.file, whole.hub, whole.files)
         self.wrong: dict[str, str]
         object.__setattr__(self, "wrong", {})
 

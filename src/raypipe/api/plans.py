@@ -13,7 +13,7 @@ from raypipe.api.results import Result, outside_loop
 from raypipe.api.session import Session
 from raypipe.cluster.capacity import declared_nodes, fitting
 from raypipe.cluster.placement import asked_by, bottleneck, placement, refuse
-from raypipe.evaluation.evaluate import questions_of
+from raypipe.evaluation.evaluate import questions_of, require_questions
 from raypipe.evaluation.expiry import expired_answers
 from raypipe.readers.formats import Format
 from raypipe.recipes.recipe import Recipe
@@ -59,7 +59,8 @@ def plan(
     """Estimates the model calls, time and memory of an eval, with the reason for each. Runs nothing.
 
     `check_cluster` connects to the cluster and checks that the eval fits it. `refresh` counts answers that
-    rest on expired replies of a graph as missing. Raises ClusterTooSmall, ConfError, DataError.
+    rest on expired replies of a graph as missing. Raises ClusterTooSmall, ConfError, and DataError also where
+    there are no questions.
     """
     session = session or Session()
     given = [data] if isinstance(data, str | Path) else data
@@ -78,6 +79,7 @@ def plan(
         questions = questions[:limit]
     else:
         questions, coming = list(questions_of(pipeline, None, limit)), NewSources()
+    require_questions(questions, files, opened)
     old = expired_answers(pipeline, questions)
     planned = planner.plan(pipeline, questions, coming, old=old if refresh else ())
     steps = planned.to_json()["steps"]

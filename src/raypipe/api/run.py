@@ -11,14 +11,15 @@ from typing import Any, ClassVar, TypedDict, Unpack
 from raypipe import readers
 from raypipe.api.origin import origin
 from raypipe.api.paths import deliver, format_for, inputs, require_writable, run_folder
-from raypipe.api.pipelines import open_judge, open_pipeline
+from raypipe.api.pipelines import open_judge, open_pipeline, read_judge
 from raypipe.api.results import Result, outside_loop
 from raypipe.api.session import Session
 from raypipe.cluster.budget import Budget
+from raypipe.core.errors import DataError
 from raypipe.evaluation import evaluate as evaluating
 from raypipe.evaluation import fault_budget
-from raypipe.evaluation.evaluate import Evaluation, questions_of
-from raypipe.metrics.crag import Rule
+from raypipe.evaluation.evaluate import Evaluation, questions_of, require_questions
+from raypipe.metrics.crag import Rule, rule_id
 from raypipe.metrics.textfile import replaced
 from raypipe.pipeline.counters import RunCounters
 from raypipe.readers.formats import Format
@@ -94,11 +95,9 @@ class EvalResult(Result):
 
     def rows(self) -> Iterator[Mapping[str, Any]]:
         """A row for each question, in order; `verdict` is null where the dataset has no answer."""
-        verdicts = {v.question: v.outcome for v in self.evaluation.report.marks.verdicts}
         with self.evaluation.folder.predictions.open(encoding="utf-8") as lines:
             for line in map(json.loads, lines):
-                row = {name: line.get(name) for name in self.SCHEMA}
-                yield {**row, "verdict": verdicts.get(line["id"])}
+                yield {name: line[name] for name in self.SCHEMA}
 
     def to_json(self) -> dict[str, Any]:
         return to_json(self.evaluation.report)
@@ -147,6 +146,24 @@ class ReprocessResult(Result):
         }
 
 
+def check_names(
+    recipe: Recipe | str | Path,
+    data: Sequence[str | Path] = (),
+    judge: str | None = None,
+    rule: Rule = "official",
+    session: Session | None = None,
+) -> Recipe:
+    """The recipe of an eval, once all names are found that the eval was given: of recipe, cluster file, judge
+    and rule. Raises ConfError or ModelMissing; reads no data and starts nothing."""
+    session = session or Session()
+    found = session.recipe(recipe, data)
+    session.cluster_file()
+    rule_id(rule)
+    if judge is not None:
+        read_judge(session, judge, rule)
+    return found
+
+
 @outside_loop
 def index(
     recipe: Recipe | str | Path,
@@ -156,10 +173,13 @@ def index(
 ) -> RunResult:
     """Parses, splits and embeds the sources of a store that a recipe's tables lack.
 
-    `retry_faults` tries failed sources again. Raises ClusterTooSmall, ModelMissing.
+    `retry_faults` tries failed sources again. Raises ClusterTooSmall, ModelMissing, and DataError where there
+    are no sources.
     """
     session = session or Session()
     opened, found = session.store(store), session.recipe(recipe)
+    if not opened.count("sources"):
+        raise DataError(f"{opened.uri}: no sources. `raypipe ingest PATH` reads some into a store")
     with open_pipeline(session, opened, found, answers=False) as pipeline:
         if retry_faults:
             fault_budget.retry(pipeline, ())
@@ -176,12 +196,14 @@ def answer(
 ) -> RunResult:
     """Answers the stored questions that have no answer of this recipe yet.
 
-    `fresh` answers all, and asks language models again; `retry_faults` tries failed questions again.
+    `fresh` answers all, and asks language models again; `retry_faults` tries failed questions again. Raises
+    DataError where there are no questions.
     """
     session = session or Session()
     opened, found = session.store(store), session.recipe(recipe)
     with open_pipeline(session, opened, found) as pipeline:
         questions = questions_of(pipeline, None, None)
+        require_questions(questions, (), opened)
         if retry_faults:
             fault_budget.retry(pipeline, questions)
         return RunResult(found.name, pipeline.answer(questions, fresh))
@@ -199,15 +221,17 @@ def evaluate(
 
     `data` is ingested first; none: all stored questions. `out` is the folder of the report; None: a new one
     under $RAYPIPE_HOME/runs. Raises FaultBudgetExceeded after the report is written; ConfError, DataError,
-    ModelMissing and ClusterTooSmall before anything runs.
+    ModelMissing and ClusterTooSmall before anything runs; for a name that is not known, before any file is
+    fetched or made.
     """
     session, rule = options.get("session") or Session(), options.get("rule", "official")
     given = [data] if isinstance(data, str | Path) else data
-    found, files = session.recipe(recipe, given), inputs(given, session.settings)
+    found = check_names(recipe, given, options.get("judge"), rule, session)
+    files = inputs(given, session.settings)
     format = format_for(options.get("format"), files)
     if files:
         readers.files_of(files, format)  # a missing file is reported before anything starts
-    filled = session.store_to_fill(store)
+    filled = session.store_to_fill(store) if files else session.store(store)
     folder = run_folder(out, session.settings, filled.uri, found.name)
     require_writable(folder, "--out")
     with (
@@ -248,11 +272,12 @@ def reprocess(
     Takes what `evaluate` takes, and writes changes.json next to the report.
     """
     session, check = options.get("session") or Session(), options.get("check", True)
-    found = session.recipe(recipe, [data] if isinstance(data, str | Path) else data)
-    filled = session.store_to_fill(store)
+    given = [data] if isinstance(data, str | Path) else data
+    found = session.recipe(recipe, given)
+    filled = session.store_to_fill(store) if given else session.store(store)
     folder = run_folder(out, session.settings, filled.uri, found.name)
     options["check"] = False
-    done = evaluate(found, data, filled, folder, **options)
+    done = evaluate(found, given, filled, folder, **options)
     before = compared_with(filled, done.evaluation.manifest)
     result = ReprocessResult(done, changes(filled, before, done.evaluation.manifest) if before else None)
     with replaced(done.evaluation.folder.changes) as text:

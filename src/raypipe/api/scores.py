@@ -53,8 +53,9 @@ class RankingScoreResult(Result):
 def score_crag(predictions: str | Path, rule: Rule = "official") -> CragScoreResult:
     """Scores a file of CRAG predictions.
 
-    A line of the `.jsonl[.gz]` holds `query, answer, alternatives?, prediction, judge_response?`. `rule` is
-    official (the published evaluator's intent) or accuracy (the earlier contest rule). Raises DataError.
+    A line of the `.jsonl[.gz]` holds `query, answer, alternatives?, prediction, judge_response?`, and so
+    does a run's predictions.jsonl. `rule` is official (the published evaluator's intent) or accuracy (the
+    earlier contest rule). Raises DataError.
     """
     return CragScoreResult(score_crag_file(Path(predictions), rule))
 

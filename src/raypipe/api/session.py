@@ -5,6 +5,7 @@ Turns names into what they mean: a recipe, a catalog, a cluster, a store. Starts
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,7 +31,7 @@ class Session:
     """What calls share. Each field has the default of the command line."""
 
     settings: Settings = field(default_factory=from_environment)
-    models: str | None = None  # models file in place of conf/models.yaml
+    models: str | None = None  # models file whose entries are laid over conf/models.yaml
     graphs: Mapping[str, str] = field(default_factory=dict)  # name -> place; "": all others
     cluster: str = "laptop"  # a name under conf/clusters, or a path
     progress: bool = False  # whether progress is shown on stderr
@@ -78,9 +79,9 @@ def load_recipe(
 ) -> Recipe:
     """A recipe by name or path, with the prompts, models and graphs that it names.
 
-    `models` is a models file in place of conf/models.yaml. `conf` says where names are looked up; None: in
-    $RAYPIPE_CONF, ./conf, then the installed copy. `graphs`: graph -> folder, file or address; "": all
-    others. Raises ConfError with file, field, what was expected and found, and ModelMissing.
+    `models` is a models file whose entries are laid over conf/models.yaml. `conf` says where names are looked
+    up; None: in $RAYPIPE_CONF, ./conf, then the installed copy. `graphs`: graph -> folder, file or address;
+    "": all others. Raises ConfError with file, field, what was expected and found, and ModelMissing.
     """
     from raypipe.recipes.recipe import load
     from raypipe.recipes.resolve import resolvers
@@ -106,11 +107,13 @@ def graphs_in(data: Sequence[str | Path]) -> dict[str, str]:
 
 
 def read_catalog(models: str | None, conf: Conf) -> Catalog:
-    """A models file; None: conf/models.yaml."""
+    """conf/models.yaml, with the entries of the file `models` laid over it: one of the same name replaces
+    the shipped one whole."""
     from raypipe.models import catalog
 
-    file = Path(models) if models else conf.file("models.yaml")
-    return catalog.read(config.read_yaml(file), file)
+    files = [conf.file("models.yaml"), *([Path(models)] if models else [])]
+    found = [catalog.read(config.read_yaml(file), file) for file in files]
+    return functools.reduce(catalog.Catalog.overlaid, found)
 
 
 def read_cluster(name: str, conf: Conf) -> Cluster:

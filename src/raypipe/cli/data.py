@@ -142,6 +142,10 @@ def _ingest(args: argparse.Namespace, settings: Settings) -> int:
         print(f"  omitted, {reason.replace('_', ' '):<15} {count}")
     for rows in read.summary.replaced:
         print(rows.sentence())
+    if read.bad:
+        print("the first of them:")
+    for bad in read.bad:
+        print(f"  {bad}")
     return 0
 
 

@@ -85,6 +85,12 @@ def store(made: argparse.ArgumentParser) -> None:
     )
 
 
+def say_data(args: argparse.Namespace, settings: Settings) -> None:
+    """Says on stderr which questions are taken where --data is missing."""
+    if not args.data:
+        print(f"no --data: the questions in {settings.store_to_use(args.store)}", file=sys.stderr)
+
+
 def recipe(made: argparse.ArgumentParser, optional: bool = False, live: bool = False) -> None:
     about = "a name under conf/recipes, or a path"
     if live:
@@ -106,7 +112,11 @@ def recipe(made: argparse.ArgumentParser, optional: bool = False, live: bool = F
 
 
 def models(made: argparse.ArgumentParser) -> None:
-    made.add_argument("--models", metavar="FILE", help="models file in place of conf/models.yaml")
+    made.add_argument(
+        "--models",
+        metavar="FILE",
+        help="models file laid over conf/models.yaml: an entry of the same name replaces its entry whole",
+    )
 
 
 def cluster(made: argparse.ArgumentParser) -> None:

@@ -32,6 +32,7 @@ def add(commands: options.Commands) -> None:
 def _plan(args: argparse.Namespace, settings: Settings) -> int:
     from raypipe.api.plans import plan
 
+    options.say_data(args, settings)
     found = plan(
         args.recipe, args.data, args.store, args.format, args.limit, args.refresh,
         session=options.session(args, settings),

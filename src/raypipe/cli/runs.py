@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -102,12 +103,12 @@ def _counts(args: argparse.Namespace, done: RunResult) -> int:
 
 
 def _eval(args: argparse.Namespace, settings: Settings) -> int:
-    from raypipe.api.data import demo_data
     from raypipe.api.run import evaluate
 
     if not args.data and not args.store and not settings.store:
-        args.data = [demo_data(options.session(args, settings, not args.json))]
-        args.store = str(settings.stores / "demo")
+        _take_demo(args, settings)
+    else:
+        options.say_data(args, settings)
     if args.dry_run:
         return _dry_run(args, settings)
     start = time.perf_counter()
@@ -125,9 +126,28 @@ def _eval(args: argparse.Namespace, settings: Settings) -> int:
     return 0
 
 
+def _take_demo(args: argparse.Namespace, settings: Settings) -> None:
+    """Sets data and store to the demo's, and says so. A name that is not known is refused before."""
+    from raypipe.api.data import DEMO, demo_data
+    from raypipe.api.run import check_names
+
+    session = options.session(args, settings, not args.json)
+    check_names(args.recipe, (), args.judge, args.rule, session)
+    store = settings.stores / "demo"
+    print(
+        f"no --data and no --store: the demo, {DEMO['questions']} invented questions with {DEMO['pages']} "
+        f"pages each, in {store}",
+        file=sys.stderr,
+    )
+    if (own := settings.stores / "default").exists():
+        print(f"for the data that was read without --store: --store {own}", file=sys.stderr)
+    args.data, args.store = [demo_data(session)], str(store)
+
+
 def _reprocess(args: argparse.Namespace, settings: Settings) -> int:
     from raypipe.api.run import reprocess
 
+    options.say_data(args, settings)
     if args.dry_run:
         return _dry_run(args, settings)
     done = reprocess(args.recipe, args.data, args.store, args.out, **_options(args, settings))

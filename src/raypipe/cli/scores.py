@@ -18,7 +18,11 @@ def add(commands: options.Commands) -> None:
         _crag,
         "Score a file of CRAG predictions by either of the two rules in use.",
     )
-    crag.add_argument("file", metavar="FILE", help=".jsonl[.gz] of query, answer, prediction, ...")
+    crag.add_argument(
+        "file",
+        metavar="FILE",
+        help="predictions.jsonl of a run, or .jsonl[.gz] of query, answer, prediction, ...",
+    )
     crag.add_argument(
         "--rule",
         type=options.one_of("official", "accuracy"),

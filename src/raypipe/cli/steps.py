@@ -17,7 +17,7 @@ def add(commands: options.Commands) -> None:
     made = options.command(commands, "check-step", example, _check)
     made.add_argument("step", metavar="MODULE:CLASS", help="the step, as a recipe names it")
     made.add_argument("--fields", metavar="YAML", default="{}", help="its fields, as in a recipe")
-    made.add_argument("--models", metavar="FILE", help="models file in place of conf/models.yaml")
+    options.models(made)
     made.add_argument("--lock", action="store_true", help="write its line in steps.lock, next to its module")
     options.as_json(made)
 

@@ -1,5 +1,5 @@
 """All answers of a run, passed once, a batch at a time: each leaves its line in predictions.jsonl, and what
-scoring and the report need of it.
+scoring and the report need of it. Later the lines get their truths and verdicts.
 
 Knows the pipeline, the metrics and the report's records; decides no verdict. Never are more than a batch of
 answers in memory, however many there are.
@@ -8,16 +8,19 @@ answers in memory, however many there are.
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import tee
+from pathlib import Path
 from typing import TextIO
 
 from raypipe.core import arrow
 from raypipe.core.records import Question, Quote, chunk_id
-from raypipe.metrics.crag import Prediction, pair
+from raypipe.metrics.crag import Prediction, Rule, Verdict, pair
 from raypipe.metrics.prompt_injection import PromptInjection, followed
+from raypipe.metrics.textfile import replaced
 from raypipe.pipeline.driver import Pipeline, batches, searched
 from raypipe.report.page import HITS_SHOWN, SHOWN, ReportPassage, ShownQuestion
 from raypipe.report.report import prediction, prediction_line, ranking, urls
@@ -85,6 +88,27 @@ def _pair(pipeline: Pipeline, batch: Sequence[Question], found: Collected) -> No
     found.without_truth += len(without)
     text = {q.id: q.text for q in batch}
     found.texts.update((r.question, text[r.question]) for r in rows)
+
+
+def add_truths(
+    predictions: Path, rows: Sequence[Prediction], verdicts: Iterable[Verdict], rule: Rule
+) -> None:
+    """Adds to each line of predictions.jsonl what `raypipe score crag` needs: the right answer, its
+    alternatives, and the judge's reply with the rule that it was asked by; and the verdict.
+
+    `verdicts` are those of `rows`, in order. A question without a truth has the answer null.
+    """
+    truths = {r.question: (r, v) for r, v in zip(rows, verdicts, strict=True)}
+    with predictions.open(encoding="utf-8") as lines, replaced(predictions) as out:
+        for line in map(json.loads, lines):
+            row, verdict = truths.get(line["id"], (None, None))
+            hits = line.pop("hits")
+            line["answer"] = row.truths[0] if row else None
+            line["alternatives"] = list(row.truths[1:]) if row else []
+            line["verdict"] = verdict.outcome if verdict else None
+            if row and row.judge_response is not None:
+                line |= {"judge_response": row.judge_response, "judge_rule": rule}
+            out.write(json.dumps({**line, "hits": hits}, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 async def _shown(index: LanceIndex, batch: Sequence[Question]) -> list[ShownQuestion]:

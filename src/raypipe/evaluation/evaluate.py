@@ -10,7 +10,7 @@ import asyncio
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from raypipe.core import arrow
 from raypipe.core.errors import DataError
 from raypipe.core.records import Question
-from raypipe.evaluation.collect import AT_ONCE, Collected, collect
+from raypipe.evaluation.collect import AT_ONCE, Collected, add_truths, collect
 from raypipe.evaluation.expiry import expired_answers, forget
 from raypipe.evaluation.fault_budget import DeadLetters, dead_letters, retry
 from raypipe.evaluation.judge import Judge, JudgeResult, judged
@@ -96,6 +96,13 @@ def questions_of(pipeline: Pipeline, ids: Sequence[str] | None, limit: int | Non
     return StoredQuestions(pipeline.store, tuple(ids[:limit]))
 
 
+def require_questions(questions: Sized, data: Sequence[Path], store: Store) -> None:
+    """Raises DataError where there is nothing to answer."""
+    if not len(questions):
+        where = ", ".join(map(str, data)) or store.uri
+        raise DataError(f"{where}: no questions. `raypipe ingest PATH` reads some into a store")
+
+
 def evaluate(
     pipeline: Pipeline,
     data: Sequence[Path],
@@ -124,9 +131,7 @@ def evaluate(
         # A cluster that is too small is refused before the hour that a large file may take to read.
         read = ingest(pipeline.store, data, format, pipeline.progress, pipeline.connect) if data else None
         questions = questions_of(pipeline, read.questions if read else None, limit)
-        if not questions:
-            where = ", ".join(map(str, data)) or pipeline.store.uri
-            raise DataError(f"{where}: no questions. `raypipe ingest PATH` reads some into a store")
+        require_questions(questions, data, pipeline.store)
         if again:
             retry(pipeline, questions)
         merge_memo(pipeline.store)
@@ -146,6 +151,7 @@ def evaluate(
             rows = [replace(r, judge_response=said.get(r.question)) for r in rows]
         seconds = time.perf_counter() - start
         marks = mark(rows, rule)
+        add_truths(folder.predictions, rows, marks.verdicts, rule)
         report = _report(pipeline, len(questions), read, answers, marks, verdict, planned, done, seconds)
         write_report(folder, report, answers.shown, {r.question: r.truths for r in rows})
         for table in tables(pipeline.store):

@@ -17,10 +17,11 @@ def score_crag_file(path: Path, rule: crag.Rule) -> dict[str, Any]:
 
     Returns the fields of CragScore, the score's interval and bounds, the constant controls, and what was
     normalized on reading (what -> how often). A line holds `query, answer, alternatives?, prediction,
-    judge_response?`; other fields are ignored. A prediction of null is a question that failed. Numbers stand
-    for their text. Raises DataError.
+    judge_response?, judge_rule?`; other fields are ignored. A prediction of null is a question that failed;
+    an answer of null is one that the dataset does not have: the line is counted as `no_answer` and not
+    scored. Numbers stand for their text. Raises DataError, also for a judge's reply by another rule.
     """
-    rows, normalized = read_predictions(path)
+    rows, normalized = read_predictions(path, rule)
     marks = crag.mark(rows, rule)
     return {
         "rule": marks.rule,
@@ -49,15 +50,20 @@ def score_ranking_files(run: Path, qrels: Path, per_query: bool) -> dict[str, An
     return out
 
 
-def read_predictions(path: Path) -> tuple[list[crag.Prediction], dict[str, int]]:
-    """The predictions in a file, and what was normalised (what -> how often)."""
+def read_predictions(path: Path, rule: crag.Rule) -> tuple[list[crag.Prediction], dict[str, int]]:
+    """The predictions in a file that have an answer to be scored by, and what was normalized (what -> how
+    often)."""
     normalized: Counter[str] = Counter()
     rows = []
     for line in lines(path):
         if not line.text.strip():
             normalized["blank_line"] += 1
             continue
-        rows.append(_row(line, _object(line), normalized))
+        record = _object(line)
+        if "answer" in record and record["answer"] is None:
+            normalized["no_answer"] += 1
+            continue
+        rows.append(_row(line, record, rule, normalized))
     return rows, dict(normalized)
 
 
@@ -75,7 +81,9 @@ def _object(line: TextLine) -> dict[str, Any]:
     return record
 
 
-def _row(line: TextLine, record: dict[str, Any], normalized: Counter[str]) -> crag.Prediction:
+def _row(
+    line: TextLine, record: dict[str, Any], rule: crag.Rule, normalized: Counter[str]
+) -> crag.Prediction:
     for name in ("query", "answer", "prediction"):
         if name not in record:
             raise line.error(f"a field {name!r}", sorted(record))
@@ -97,6 +105,8 @@ def _row(line: TextLine, record: dict[str, Any], normalized: Counter[str]) -> cr
     if not isinstance(alternatives, list):
         raise line.error("a list of texts as 'alternatives'", alternatives)
     prediction, judged = record["prediction"], record.get("judge_response")
+    if judged is not None and (by := record.get("judge_rule", rule)) != rule:
+        raise line.error(f"a judge's reply by the rule {rule}; score with --rule {by}", f"one by {by}")
     return crag.Prediction(
         question=f"{line.number}",
         prediction=None if prediction is None else text("prediction", prediction),

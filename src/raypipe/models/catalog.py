@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib.util
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -122,8 +122,13 @@ class Catalog:
     """The models that recipes may name."""
 
     entries: Mapping[str, ModelEntry]
-    file: Path  # for messages, and the folder that relative paths start from
+    file: Path  # the models file that was read last
     hub: Path  # the hub's local cache
+    files: Mapping[str, Path]  # name -> file of its entry: for messages, and where its relative paths start
+
+    def overlaid(self, top: Catalog) -> Catalog:
+        """This catalog with the entries of another laid over it: one of the same name is replaced whole."""
+        return Catalog({**self.entries, **top.entries}, top.file, top.hub, {**self.files, **top.files})
 
     def model(self, name: str) -> Model:
         """Resolves an entry. A hub model need not be here: its commit is its identity.
@@ -131,12 +136,18 @@ class Catalog:
         A tokenizer with `fallback` whose files are not here is that other model, with its name and identity.
         Raises ConfError for an unknown name or an entry without a pinned commit, ModelMissing for a local
         folder that is not here."""
-        where, tokenizer = Where(str(self.file), name), None
         entry = self.entries.get(name)
         if entry is None:
-            raise Where(str(self.file)).error(f"no model named {name!r}; {did_you_mean(name, self.entries)}")
+            read = ", ".join(map(str, dict.fromkeys([self.file, *self.files.values()])))
+            raise Where(read).error(f"no model named {name!r}; {did_you_mean(name, self.entries)}")
+        where = Where(str(self.files[name]), name)
         if entry.fallback and not self._here(entry, where):
             return self.model(entry.fallback)
+        return self._resolved(name, entry, where)
+
+    def _resolved(self, name: str, entry: ModelEntry, where: Where) -> Model:
+        """The model of an entry."""
+        tokenizer = None
         if is_path(entry.loader) and not (entry.repo or entry.path or entry.package):
             path, weights = "", ""
         elif entry.loader in WEIGHTLESS:
@@ -148,7 +159,7 @@ class Catalog:
         elif entry.repo:
             path, weights = self._hub(entry, where)
         else:
-            local = _package(name, entry.package) if entry.package else self._folder(entry.path)
+            local = _package(name, entry.package) if entry.package else _folder(entry.path, where)
             if not local.is_dir():
                 way = f"Get it with: {entry.get}" if entry.get else "Put the model there, or correct `path`"
                 raise ModelMissing(f"{where.file}: {name}: no folder {local}. {way}")
@@ -176,7 +187,7 @@ class Catalog:
             tensor_parallel=entry.tensor_parallel,
             adapters=tuple((a, self._adapter(where, a, entry)) for a in entry.adapters),
             adapter_paths=tuple(
-                p if entry.loader in REMOTE else str(self._folder(p)) for p in entry.adapters.values()
+                p if entry.loader in REMOTE else str(_folder(p, where)) for p in entry.adapters.values()
             ),
             tokenizer_path=tokenizer.path if tokenizer else "",
         )
@@ -187,7 +198,7 @@ class Catalog:
             return f"{entry.loader}@{FORMULA[entry.loader]}:{name}"
         if entry.loader in REMOTE:
             return f"{entry.loader}:{entry.adapters[name]}"
-        local = self._folder(entry.adapters[name])
+        local = _folder(entry.adapters[name], where)
         if not local.is_dir():
             raise ModelMissing(
                 f"{where.file}: {where.path}.adapters.{name}: no folder {local}. Put the adapter there, or "
@@ -196,10 +207,12 @@ class Catalog:
         return folder.identity(local, "adapter")
 
     def _tokenizer(self, entry: ModelEntry, where: Where) -> Model | None:
-        """A remote model's tokenizer, where its entry names one."""
+        """A remote model's tokenizer, where its entry names one. Never what that falls back to: it may be
+        this very model."""
         if not entry.tokenizer:
             return None
-        found = self.model(entry.tokenizer)
+        named = {n: replace(e, fallback="") for n, e in self.entries.items()}
+        found = Catalog(named, self.file, self.hub, self.files).model(entry.tokenizer)
         if found.loader != "tokens":
             raise where.at("tokenizer").error(
                 f"expected an entry of loader tokens, found {entry.tokenizer!r} of loader {found.loader!r}"
@@ -210,12 +223,8 @@ class Catalog:
         """Whether the entry's files are on this machine."""
         if entry.loader in WEIGHTLESS:
             return True
-        local = Path(self._hub(entry, where)[0]) if entry.repo else self._folder(entry.path)
+        local = Path(self._hub(entry, where)[0]) if entry.repo else _folder(entry.path, where)
         return (local / "tokenizer.json").is_file()
-
-    def _folder(self, path: str) -> Path:
-        """Absolute, since workers have other working directories."""
-        return (self.file.parent / path).resolve()
 
     def _hub(self, entry: ModelEntry, where: Where) -> tuple[str, str]:
         if entry.revision is None or not _COMMIT.fullmatch(entry.revision):
@@ -225,6 +234,11 @@ class Catalog:
                 f"sha: check that commit and put it here, or give `path` instead of `repo`"
             )
         return str(folder.snapshot(self.hub, entry.repo, entry.revision)), f"{entry.repo}@{entry.revision}"
+
+
+def _folder(path: str, where: Where) -> Path:
+    """A folder that an entry names, from its file's own. Absolute: workers have other working directories."""
+    return (Path(where.file).parent / path).resolve()
 
 
 def loader_id(loader: str) -> str:
@@ -253,4 +267,4 @@ def read(tree: Mapping[str, Any], file: Path, hub: Path | None = None) -> Catalo
     entries = {
         name: config.build(ModelEntry, entry, Where(str(file), str(name))) for name, entry in tree.items()
     }
-    return Catalog(entries, file, hub)
+    return Catalog(entries, file, hub, dict.fromkeys(entries, file))

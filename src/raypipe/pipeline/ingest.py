@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
@@ -23,7 +24,7 @@ from raypipe.core.disk_map import DiskMap
 from raypipe.core.records import Document, Fault, Gold, Question, Source, digest
 from raypipe.pipeline.dead_letters import faults_table
 from raypipe.pipeline.ingest_log import Decision, IngestSummary, decide, driving, holders, noted
-from raypipe.readers import Format, ReadCounts, Row
+from raypipe.readers import BadLine, Format, ReadCounts, Row
 from raypipe.report.progress import Progress, ProgressTask
 from raypipe.report.report import ReplacedRows
 from raypipe.store import Store, stage, write_part
@@ -33,6 +34,7 @@ from raypipe.store.sizes import write_sizes
 PART_BYTES = 16 << 20  # of records per part, one Lance fragment: it takes three times as much memory
 ROW_BYTES = 500  # of a record on top of its content, about
 SHOWN = 3  # ids of replaced rows that a summary names
+BAD_SHOWN = 3  # lines that could not be read, in messages; the table of faults has all
 READER = "2"  # raised when the readers make other rows of the same bytes
 
 
@@ -47,7 +49,8 @@ def ingest(
     ahead of the first line that is read.
 
     Rows take the place of older rows with their ids, and the summary says of which. Raises ConfError for an
-    unknown format and DataError for a missing, truncated or mislabelled file; then the store is as it was.
+    unknown format and DataError for a missing, truncated or mislabelled file, and where no line of the files
+    can be read; then the store is as it was.
     """
     of = fingerprint(paths, format)
     if (known := noted(store, of)) is not None:
@@ -61,6 +64,7 @@ def ingest(
         with progress.task("read", "MB", readers.size(paths, format) >> 20) as task:
             for batch in _batches(_watched(readers.open(paths, format, counts), counts, task)):
                 staging.add(batch)
+        readers.require_rows(paths, counts, staging.bad)
         names = tuple(file.name for file in readers.files_of(paths, format))
         decision = staging.decision(counts, names)
         decide(store, decision)
@@ -118,6 +122,16 @@ def _fault_id(where: str, number: int, fault: Fault) -> str:
     return f"{where}#{digest(str(number), fault.reason, fault.detail)[:8]}"
 
 
+def bad_lines(store: Store, of: str) -> list[BadLine]:
+    """The first lines of files (`of`: their fingerprint) that could not be read, or lost a page."""
+    found = store.dataset("faults").to_table(filter=f"digest = '{of}'", limit=BAD_SHOWN)
+    return [_bad_line(r["id"], r) for r in found.to_pylist()]
+
+
+def _bad_line(id: str, fault: Mapping[str, Any]) -> BadLine:
+    return BadLine(id.rpartition("#")[0], fault["reason"], fault["detail"])
+
+
 class _Staging:
     """What one read of files has written, and no table shows yet."""
 
@@ -127,6 +141,7 @@ class _Staging:
         self._questions: list[str] = []
         self._documents = 0
         self._reasons: Counter[str] = Counter()
+        self.bad: list[BadLine] = []  # the first lines that could not be read
         self._replaced: dict[str, None] = {}  # ids of questions
         self._documents_replaced = 0
         self._first_documents: list[str] = []  # of those replaced
@@ -140,6 +155,7 @@ class _Staging:
         self._questions += [q.id for q in batch.questions]
         self._documents += len(batch.documents)
         self._reasons.update(fault.reason for _, fault in batch.faults)
+        self.bad += [_bad_line(id, asdict(f)) for id, f in batch.faults[: BAD_SHOWN - len(self.bad)]]
         sources = arrow.source.table(batch.sources)
         self._stage("sources", name, sources)
         write_sizes(self._store, f"{self._run}-{name}", sources)

@@ -4,11 +4,12 @@ Each format's module opens with one literal record. Memory holds the current lin
 """
 
 from raypipe.readers.formats import FORMATS, Format, files_of, open, reader_id, size
-from raypipe.readers.rows import LIMITS, ReadCounts, ReaderLimits, Row, unseen
+from raypipe.readers.rows import LIMITS, BadLine, ReadCounts, ReaderLimits, Row, require_rows, unseen
 
 __all__ = [
     "FORMATS",
     "LIMITS",
+    "BadLine",
     "Format",
     "ReadCounts",
     "ReaderLimits",
@@ -16,6 +17,7 @@ __all__ = [
     "files_of",
     "open",
     "reader_id",
+    "require_rows",
     "size",
     "unseen",
 ]

@@ -8,11 +8,12 @@ that the caller that stores the rows can prove that nothing was lost:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from raypipe.core.disk_map import DiskMap
+from raypipe.core.errors import DataError
 from raypipe.core.records import Document, Fault, Gold, Question, Source, digest
 
 STEP = "read"  # `Fault.step` of everything found here
@@ -69,6 +70,32 @@ class Row:
     document: Document | None = None
     sources: tuple[Source, ...] = ()  # distinct within the row; see `unseen`
     faults: tuple[Fault, ...] = ()  # of the line, or of pages omitted of a question that is here
+
+
+@dataclass(frozen=True, slots=True)
+class BadLine:
+    """One line that could not be read, or that lost a page."""
+
+    where: str  # file:line
+    reason: str  # of its fault: missing_field, bad_json, ...
+    detail: str  # the field, what was expected there, what was found
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.reason.replace('_', ' ')}: {self.detail}"
+
+
+def require_rows(paths: Iterable[object], counts: ReadCounts, first: Iterable[BadLine]) -> None:
+    """Raises DataError where nothing could be read of some files, with the first lines that are no rows."""
+    if counts.rows:
+        return
+    files, lines = ", ".join(map(str, paths)), counts.lines - counts.blank_lines
+    if not lines:
+        raise DataError(f"{files}: expected questions or documents, found no lines")
+    shown = "".join(f"\n  {bad}" for bad in first)
+    raise DataError(
+        f"{files}: none of {lines} lines could be read{':' if shown else ''}{shown}\n"
+        "docs/formats.md shows a line of each format, docs/extend.md a reader of your own (--format)"
+    )
 
 
 class UnusableLine(Exception):

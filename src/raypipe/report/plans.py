@@ -32,7 +32,7 @@ def print_plan(console: Console, plan: Mapping[str, Any]) -> None:
     if guessed and all(s["estimate"]["calls"] is not None for s in steps):
         calls = [sum(s["estimate"]["calls"][i] for s in steps) for i in (0, 1)]
         said += f", {_counts(calls)} expected from earlier runs"
-    console.print(Text(f"{said}; {_megabytes(plan)} more in the store, texts not counted"), soft_wrap=True)
+    console.print(Text(f"{said}; {_growth(plan)}"), soft_wrap=True)
 
 
 def _sure(step: Mapping[str, Any]) -> bool:
@@ -64,12 +64,19 @@ def _guess(step: Mapping[str, Any]) -> str:
     return f"{_counts(calls)} ({runs})"
 
 
-def _megabytes(plan: Mapping[str, Any]) -> str:
+def _growth(plan: Mapping[str, Any]) -> str:
+    """What the eval adds to the store. Parsed texts are not in the estimate: their sizes are not known."""
     least, most = (_total([s["estimate"]["bytes"][i] for s in plan["steps"]]) for i in (0, 1))
-    if most is None:
-        return f"{least / 1e6:,.1f} MB or more"
-    low, high = f"{least / 1e6:,.1f}", f"{most / 1e6:,.1f}"
-    return f"{high} MB" if low == high else f"{low} - {high} MB"
+    if most == 0 and not any(s["max_calls"] for s in plan["steps"]):
+        return "the store does not grow"
+    low, high = f"{least / 1e6:,.1f}", "" if most is None else f"{most / 1e6:,.1f}"
+    if not high:
+        more = f"{low} MB or more"
+    elif high == "0.0":
+        more = "less than 0.1 MB"
+    else:
+        more = f"about {high} MB" if low == high else f"{low} to {high} MB"
+    return f"the store grows by {more}, parsed texts not counted"
 
 
 def print_placement(console: Console, placement: Mapping[str, Any]) -> None:

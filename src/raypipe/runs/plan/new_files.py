@@ -11,9 +11,9 @@ from pathlib import Path
 from raypipe import readers
 from raypipe.core import arrow
 from raypipe.core.records import Question
-from raypipe.pipeline.ingest import fingerprint
+from raypipe.pipeline.ingest import BAD_SHOWN, fingerprint
 from raypipe.pipeline.ingest_log import noted
-from raypipe.readers import Format, ReadCounts
+from raypipe.readers import BadLine, Format, ReadCounts
 from raypipe.runs.plan.planner import NewSources
 from raypipe.store import Store
 
@@ -21,7 +21,8 @@ from raypipe.store import Store
 def read_questions(store: Store, paths: Sequence[Path], format: Format) -> tuple[list[Question], NewSources]:
     """The questions of some files, and the sources that the store does not have yet.
 
-    Raises what the readers raise: ConfError for an unknown format, DataError for a damaged file.
+    Raises what the readers raise: ConfError for an unknown format, DataError for a damaged file and where no
+    line can be read.
     """
     if (known := noted(store, fingerprint(paths, format))) is not None:
         rows = store.rows("questions", "id", known.questions)
@@ -29,11 +30,14 @@ def read_questions(store: Store, paths: Sequence[Path], format: Format) -> tuple
         return [found[id] for id in known.questions], NewSources()
     questions: dict[str, Question] = {}
     kinds, chars = {}, {}
-    for row in readers.open(paths, format, ReadCounts()):
+    counts, bad = ReadCounts(), list[BadLine]()
+    for row in readers.open(paths, format, counts):
+        bad += [BadLine(row.where, f.reason, f.detail) for f in row.faults[: BAD_SHOWN - len(bad)]]
         if row.question is not None:
             questions[row.question.id] = row.question
         for source in row.sources:
             kinds[source.id], chars[source.id] = source.kind, len(source.content)
+    readers.require_rows(paths, counts, bad)
     new = set(store.missing("sources", "id", list(kinds)))
     return list(questions.values()), NewSources(
         {s: kind for s, kind in kinds.items() if s in new}, {s: n for s, n in chars.items() if s in new}
