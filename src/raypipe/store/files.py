@@ -32,7 +32,8 @@ class Files:
             self._fs, self._root = FileSystem.from_uri(uri)
         else:
             self._fs, self._root = LocalFileSystem(), str(Path(uri).absolute())
-        self._local = isinstance(self._fs, LocalFileSystem)
+        self.uri = uri
+        self.local = isinstance(self._fs, LocalFileSystem)
 
     def _path(self, name: str) -> str:
         return f"{self._root.rstrip('/')}/{name}"
@@ -48,16 +49,16 @@ class Files:
 
     def write(self, name: str, content: bytes) -> None:
         """Replaces the file at once: a reader sees the old content or this, never a part of it."""
-        if self._local:
+        if self.local:
             os.replace(self._staged(name, content), self._path(name))
         else:  # an object appears when its upload is complete
             with self._fs.open_output_stream(self._path(name)) as stream:
                 stream.write(content)
 
     def create(self, name: str, content: bytes) -> bool:
-        """Writes the file unless it is there; True if this call wrote it. Object stores may let two callers
-        both win."""
-        if not self._local:
+        """Writes the file unless it is there; True if this call wrote it. Object stores let two callers both
+        win: where that matters, see `claims`."""
+        if not self.local:
             if self.read(name) is not None:
                 return False
             self.write(name, content)
@@ -83,7 +84,7 @@ class Files:
 
     def sync(self, name: str) -> None:
         """Forces a file to disk that somebody else wrote: Lance does not."""
-        if self._local:
+        if self.local:
             fd = os.open(self._path(name), os.O_RDONLY)
             try:
                 os.fsync(fd)
