@@ -96,6 +96,15 @@ class Files:
         found = self._fs.get_file_info(FileSelector(self._path(folder), allow_not_found=True))
         return sorted(f.base_name for f in found if not f.base_name.endswith(".tmp"))
 
+    def half_written(self, now: float) -> list[tuple[str, float]]:
+        """Files next to the tables that were being written when their process died, or are now, and their age
+        in seconds. An object store has none."""
+        if not self.local:
+            return []
+        root = Path(self._root)
+        found = [f for folder in root.glob("_*/") for f in folder.rglob(".*.tmp")] + list(root.glob(".*.tmp"))
+        return [(str(f.relative_to(root)), now - f.stat().st_mtime) for f in found]
+
     def size(self, name: str) -> int | None:
         """Bytes of a file; None if it is not there."""
         info = self._fs.get_file_info(self._path(name))

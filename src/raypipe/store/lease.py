@@ -1,8 +1,9 @@
 """Leases: signs on the door that name who is inside, and what each reads.
 
-A driver's lease saves a second driver from doing the same work, and keeps housekeeping and work apart. Commits
-do not depend on it: clocks jump, pauses outlive any limit, and they are exactly-once without it. A reader's
-lease names the versions of the tables that a process searches for long, so that housekeeping leaves them.
+A driver's lease saves a second driver from doing the same work, and keeps housekeeping and work apart.
+Commits do not depend on it: clocks jump, pauses outlive any limit, and they are exactly-once without it. A
+reader's lease names the versions of the tables that a process searches for long, so that housekeeping leaves
+them.
 
 Signs of one lease are numbered. The next number after the highest one is taken by creating its sign, which
 only one process can (`claims`): so of all that find the same sign dead, one takes the lease over.

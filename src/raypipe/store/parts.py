@@ -55,6 +55,12 @@ def begin(store: Store, what: str, ids: Sequence[str], per_part: int) -> Run:
     return begun(store, what) or begin(store, what, ids, per_part)
 
 
+def run_of(store: Store, what: str) -> str | None:
+    """The run of some unfinished work; None where its plan is damaged."""
+    text = unsealed(store.files.read(_plan(what)) or b"")
+    return None if text is None else str(json.loads(text)["run"])
+
+
 def end(store: Store, what: str) -> None:
     """Ends a run all of whose tables are committed."""
     store.files.remove(_plan(what))
