@@ -51,7 +51,7 @@ format: $(ready) ## let ruff rewrite what it can
 	$(py) -m ruff format .
 
 schemas: $(ready) ## docs/schemas, from the classes of what commands print
-	$(py) -c "from raypipe.evaluation.outputs import *; write_schemas(Path('docs/schemas'))"
+	$(py) -c "from raypipe.api.outputs import *; write_schemas(Path('docs/schemas'))"
 
 $(ready): pyproject.toml requirements/$(PROFILE).txt
 	@$(py) -c 'import sys; sys.exit(sys.version_info[:2] < (3, 11))' 2>/dev/null || $(PYTHON) -m venv --clear .venv

@@ -323,6 +323,12 @@ def test_ask_over_pages_in_a_file_gives_answer_hits_and_timings(capsys, world, t
 
 
 @pytest.mark.ray
+def test_ask_refuses_a_time_that_is_none_and_says_what_is_one(capsys, world, tmp_path):
+    asked = ("ask", FAKES, "who?", "--pages", one_line(world, tmp_path), "--time", "yesterday")
+    code, _, err = run(capsys, *asked)
+    assert code == 3 and "'yesterday' is no time of asking: expected MM/DD/YYYY, HH:MM:SS PT" in err
+
+
 def test_eval_json_is_one_object_with_the_fields_that_programs_rely_on(capsys, local_ray, world, tmp_path):
     args = ("eval", FAKES, "--data", world, "--store", tmp_path / "s", "--out", tmp_path / "o", "--json")
     code, out, _ = run(capsys, *args)
@@ -357,7 +363,7 @@ def test_parse_gives_a_json_line_a_file_and_counts_what_is_no_page(capsys, tmp_p
     code, out, _ = run(capsys, "parse", good, bad, "--json")
     lines = [json.loads(line) for line in out.splitlines()]
     assert code == 3
-    assert lines[0] == {"file": str(good), "text": "one two", "fault": None}
+    assert lines[0] == {"format": 2, "file": str(good), "text": "one two", "fault": None}
     assert lines[1]["text"] is None and lines[1]["fault"]["reason"] == "not_html"
 
 

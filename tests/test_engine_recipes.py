@@ -1,5 +1,5 @@
-"""Recipes with a language model through the real vLLM, on stand-in weights: as a job with the session's engine,
-and, in `make test-all`, while that is killed, through an OpenAI server, and through the endpoint."""
+"""Recipes with a language model through the real vLLM, on stand-in weights: as a job with the session's
+engine, and, in `make test-all`, while that is killed, through an OpenAI server, and through the endpoint."""
 
 import asyncio
 import bz2

@@ -25,6 +25,7 @@ ROUTES = [
     ("POST", "/v1/chat/completions"),
     ("GET", "/v1/index"),
     ("GET", "/v1/models"),
+    ("GET", "/v1/models/{id}"),
     ("GET", "/readyz"),
 ]
 

@@ -23,7 +23,8 @@ ELSEWHERE = """
     engines.answer engines.replicas engines.wait_s limits.max_ongoing_requests
     replies.NAME words_NAME starts_NAME ray_ get_ keys.env
     movie.parquet cast.csv oscar.json team.sport price_detail.time
-    mine.yaml mypkg/steps.py mypkg/steps.lock shout.yaml mypkg/readers.py mypkg/metrics.py mypkg/loaders.py
+    mine.yaml mypkg/steps.py mypkg/steps.lock shout.yaml mypkg/readers.py mypkg/metrics.py
+    mypkg/judges.py mypkg/loaders.py
 """
 TICKED = re.compile(r"(?<!`)`([^`]+)`(?!`)")
 BLOCK = re.compile(r"^ *```.*?^ *```$", re.DOTALL | re.MULTILINE)

@@ -1,4 +1,4 @@
-"""Readers, rules of scoring and model loaders of one's own: those of docs/extend.md, as they stand there."""
+"""Readers, rules, judges and loaders of one's own: those of docs/extend.md, as they stand there."""
 
 import asyncio
 import json
@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from reruns import FAKES
 
 from raypipe.api.session import load_recipe
 from raypipe.cli.main import main
@@ -29,7 +30,7 @@ def blocks(language):
 def folder(tmp_path, monkeypatch):
     """The page's modules in the current folder, importable for this test alone."""
     names = re.findall(r"`(mypkg/[a-z]+\.py)`:$", DOC.read_text(encoding="utf-8"), re.MULTILINE)
-    assert names == ["mypkg/readers.py", "mypkg/metrics.py", "mypkg/loaders.py"]
+    assert names == ["mypkg/readers.py", "mypkg/metrics.py", "mypkg/judges.py", "mypkg/loaders.py"]
     (tmp_path / "mypkg").mkdir()
     for name, block in zip(names, blocks("python"), strict=True):
         (tmp_path / name).write_text(block)
@@ -99,6 +100,37 @@ def test_a_verdict_that_is_none_is_refused(folder):
     row = crag.Prediction("a", "i don't know", ("Ada",))
     with pytest.raises(ConfError, match=r"mypkg.metrics:verdict: expected a verdict, one of correct"):
         crag.mark([row], "mypkg.metrics:verdict")
+
+
+@pytest.fixture
+def judged(folder, bench, capsys, monkeypatch):
+    """The report of an eval with a judge of one's own; its answers are in the store already."""
+    monkeypatch.setenv("RAYPIPE_CONF", str(DOC.parents[1] / "conf"))
+
+    bench.run(FAKES.replace("fitted: local-extract}", "fitted: local-extract, threshold: 0.0}"))
+
+    def run():
+        command = ["eval", str(bench.folder / "fakes.yaml"), "--models", str(bench.folder / "models.yaml")]
+        command += ["--data", str(bench.world), "--format", "crag", "--store", str(bench.folder / "store")]
+        command += ["--out", str(bench.folder / "judged"), "--judge", "mypkg.judges:agrees", "--json"]
+        capsys.readouterr()
+        return main(command), capsys.readouterr()
+
+    return run
+
+
+def test_a_judge_of_ones_own_decides_what_the_rule_leaves_open_and_is_named_with_its_source(judged):
+    code, said = judged()
+    judge = json.loads(said.out)["judge"]
+    assert code == 0 and judge["pairs"] == judge["computed"] > 0 and judge["no_reply"] == 0
+    assert json.loads(said.out)["unscored"] == 0
+    assert re.fullmatch(r"mypkg\.judges:agrees@[0-9a-f]{8}", judge["model"])
+    edit("judges.py", "return any", "return None and any")
+    report = json.loads(judged()[1].out)
+    assert report["unscored"] == report["judge"]["no_reply"] == judge["pairs"]
+    edit("judges.py", "return None and any", "return 'yes' or any")
+    code, said = judged()
+    assert code == 2 and "mypkg.judges:agrees: expected True, False or None, found 'yes'" in said.err
 
 
 RECIPE = """

@@ -10,9 +10,14 @@ from typing import TYPE_CHECKING, Any
 from raypipe.api import EXPORTS
 
 if TYPE_CHECKING:  # the same names as EXPORTS, for type checkers and editors
-    from raypipe.api.data import demo_data as demo_data
     from raypipe.api.data import ingest as ingest
     from raypipe.api.data import parse_html as parse_html
+    from raypipe.api.datasets import demo_data as demo_data
+    from raypipe.api.datasets import download_crag as download_crag
+    from raypipe.api.datasets import synthesize as synthesize
+    from raypipe.api.graphs import build_facts as build_facts
+    from raypipe.api.graphs import run_calls as run_calls
+    from raypipe.api.graphs import serve_graph as serve_graph
     from raypipe.api.look import faults as faults
     from raypipe.api.look import why as why
     from raypipe.api.machine import check_environment as check_environment

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from chat_server import serving
 
-from raypipe.api.pipelines import JudgeKit
+from raypipe.api.judges import JudgeKit
 from raypipe.api.session import load_recipe
 from raypipe.core.config import Conf
 from raypipe.core.digests import model_identity
@@ -18,7 +18,7 @@ from raypipe.core.errors import DataError
 from raypipe.core.llm import STEP
 from raypipe.core.records import Fault
 from raypipe.evaluation.evaluate import evaluate
-from raypipe.evaluation.judge import PROMPTS, Judge, judged
+from raypipe.evaluation.judge import PROMPTS, ModelJudge, judged
 from raypipe.metrics.crag import CragScore, Prediction, mark
 from raypipe.metrics.files import score_crag_file
 from raypipe.models import catalog
@@ -38,10 +38,10 @@ DOWN = Fault(STEP, "unreachable", "nobody is there", transient=True)
 RIGHT, WRONG = '{"score": 1, "explanation": "same"}', '{"score": 0, "explanation": "other"}'
 
 
-def judge(rule="official", **entry):
+def judge(rule="official", kit=None, **entry):
     tree = entry or {"kind": "generator", "loader": "scripted", "max_model_len": 8192}
     model = catalog.read({"judge": tree}, Path("models.yaml"), hub=Path()).model("judge")
-    return Judge(model, prompt_file(CONF, PROMPTS[rule]), rule)
+    return ModelJudge(model, prompt_file(CONF, PROMPTS[rule]), rule, kit or LocalKit(None))
 
 
 def ask(rows, script, rule="official"):
@@ -167,16 +167,17 @@ def test_a_judge_that_the_recipe_asks_too_shares_its_engine_and_another_has_its_
 @pytest.mark.slow
 def test_an_endpoint_judges_a_run_and_the_second_run_asks_nothing(tmp_path, world, endpoint):
     url, bodies = endpoint
-    who = judge(kind="generator", loader="openai", endpoint="here", model="judge-1", max_model_len=8192)
+    entry = {"kind": "generator", "loader": "openai", "endpoint": "here", "model": "judge-1"}
     store = Store.create(str(tmp_path / "store"))
 
     def run(out):
         kit = LocalKit(None, endpoints={"here": EndpointAddress(url, key="the-key")})
+        who = judge(kit=kit, max_model_len=8192, **entry)
         with Progress(io.StringIO(), silent=True) as progress:
             place = WorkerConfig(store.uri, "transformers", "cpu", 1)
             made = load_recipe("crag-baseline", FAKES, CONF)
             pipeline = Pipeline(store, made, place, TaskSizes(50, 6), inline, progress)
-            return evaluate(pipeline, [world], "crag", None, "official", tmp_path / out, (who, kit)).report
+            return evaluate(pipeline, [world], "crag", None, "official", tmp_path / out, who).report
 
     first = run("one")
     line = first.judge

@@ -32,7 +32,7 @@ def run(capsys, *arguments):
     return code, printed.out, printed.err
 
 
-def test_one_json_object_has_every_line_and_a_bad_line_its_fault(folder, capsys):
+def test_a_bad_call_is_exit_code_3_after_the_results_of_the_good_ones(folder, capsys):
     lines = (
         "get_movie(amelie)[release_date]",
         "get_nothing()",
@@ -40,9 +40,9 @@ def test_one_json_object_has_every_line_and_a_bad_line_its_fault(folder, capsys)
         "get_open(rome)[river]",
     )
     program = "\n".join(lines)
-    code, out, _ = run(capsys, "--graph", str(folder), "--time", TIME, program, "--json")
+    code, out, err = run(capsys, "--graph", str(folder), "--time", TIME, program, "--json")
     results = json.loads(out)["results"]
-    assert code == 0
+    assert code == 3 and "1 of 4 calls failed: get_nothing(): bad_call: " in err
     assert all(set(r) == {"call", "rows", "values", "sentences", "requests", "ms", "fault"} for r in results)
     assert [r["values"] for r in results] == [["2001-04-25"], [], ["Ann"], ["Tiber"]]
     assert results[0]["sentences"] == ["The release date of the movie Amélie is 2001-04-25."]

@@ -57,8 +57,8 @@ def recipe(*steps, prefer=("web",)):
     return Recipe("made", "", (), (*stages, Stage("decide", Decide(prefer=prefer))))
 
 
-def run(made, questions, rules=None, kit=None):
-    return asyncio.run(QuestionExecutor(made, kit or LocalKit(None), rules=rules)(questions))
+def run(made, questions, policy=None, kit=None):
+    return asyncio.run(QuestionExecutor(made, kit or LocalKit(None), policy=policy)(questions))
 
 
 def due(seconds):

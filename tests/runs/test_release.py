@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import re
+import shutil
 
 import pytest
 from reruns import FAKES, Bench
@@ -88,7 +90,8 @@ def test_a_gate_that_fails_is_exit_code_7_and_leaves_live_as_it_was(bench, store
     assert "score>=2" in capsys.readouterr().err and live(store) is None
     assert main(["promote", folder, "--gate", "scor>=0.1"]) == 2
     assert "did you mean 'score'?" in capsys.readouterr().err
-    assert main(["promote", folder, "--gate", "score>=-1", "--gate", "questions==6", "--json"]) == 0
+    gates = ["--gate", "score>=-1", "--gate", "questions==6"]
+    assert main(["promote", folder, *gates, "--min-scored", "0", "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert said["live"] and said["gates"] == ["score>=-1", "questions==6"]
     assert main(["promote", folder]) == 0 and len(releases(store)) == 1, "the same run again changes nothing"
@@ -96,6 +99,40 @@ def test_a_gate_that_fails_is_exit_code_7_and_leaves_live_as_it_was(bench, store
         gate("score is good")
     with pytest.raises(GateFailed, match="hallucination"):
         promote(store, read(bench.folder / "one"), [gate("hallucination<0")])
+
+
+def test_a_gate_refuses_a_score_that_rests_on_few_of_the_questions_and_says_how_to_allow_it(
+    bench, store, capsys
+):
+    bench.run(SURE, out="one")
+    folder, score = str(bench.folder / "one"), read(bench.folder / "one").score
+    scored = score["total"] - score["n_unscored"]
+    assert 0 < scored < 0.95 * score["total"], "the rule leaves some of these questions open"
+    assert main(["promote", folder, "--gate", "hallucination<=1"]) == 7
+    said = capsys.readouterr().err
+    assert f"{scored} of 6 questions of run" in said and "expected at least 95%" in said
+    allowed = re.search(r"--min-scored (\S+)\. ", said)[1]
+    assert live(store) is None
+    assert main(["promote", folder, "--gate", "n_unscored<=6", "--gate", "questions==6"]) == 0
+    assert main(["promote", folder, "--gate", "hallucination<=1", "--min-scored", allowed]) == 0
+    with pytest.raises(SystemExit, match="2"):
+        main(["promote", folder, "--min-scored", "95"])
+    assert "expected a share from 0 to 1, found 95" in capsys.readouterr().err
+    assert main(["releases", "--store", store.uri]) == 0
+    assert f"{score['score']:+.3f} on {scored} of 6" in capsys.readouterr().out
+
+
+def test_promote_names_the_store_it_writes_to_and_takes_another(bench, store, capsys):
+    bench.run(SURE, out="one")
+    shutil.copytree(bench.folder / "store", bench.folder / "moved")
+    folder, moved = str(bench.folder / "one"), str(bench.folder / "moved")
+    assert main(["promote", folder, "--store", moved]) == 0
+    assert f"live in {moved}: r0001-" in capsys.readouterr().out
+    assert live(Store.open(moved)) is not None and live(store) is None
+    assert main(["promote", folder]) == 0
+    assert f"live in {store.uri}: r0001-" in capsys.readouterr().out
+    assert main(["promote", folder, "--store", str(bench.folder / "absent")]) == 2
+    assert "there is no store at" in capsys.readouterr().err
 
 
 def test_ask_live_names_the_release_and_needs_one(bench, store, capsys):

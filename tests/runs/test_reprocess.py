@@ -5,8 +5,8 @@ import json
 import jsonschema
 from reruns import FAKES
 
+from raypipe.api.outputs import schemas
 from raypipe.cli.main import main
-from raypipe.evaluation.outputs import schemas
 
 SURE = FAKES.replace("fitted: local-extract}", "fitted: local-extract, threshold: 0.0}")
 

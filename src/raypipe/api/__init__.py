@@ -7,7 +7,9 @@ store and return results: `.to_json()` is what the command prints with --json, `
 EXPORTS = {
     name: f"raypipe.{module}"
     for module, names in {
-        "api.data": ("demo_data", "ingest", "parse_html"),
+        "api.data": ("ingest", "parse_html"),
+        "api.datasets": ("demo_data", "download_crag", "synthesize"),
+        "api.graphs": ("build_facts", "run_calls", "serve_graph"),
         "api.look": ("faults", "why"),
         "api.machine": ("check_environment",),
         "api.model_files": ("model_needs",),

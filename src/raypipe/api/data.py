@@ -1,4 +1,4 @@
-"""Data: files into a store, the demo's data, HTML to text."""
+"""Data: files into a store, HTML to text."""
 
 from __future__ import annotations
 
@@ -13,14 +13,13 @@ from raypipe.api.session import Session
 from raypipe.core.errors import DataError
 from raypipe.core.records import Fault
 from raypipe.report.progress import Progress
+from raypipe.report.report import JSON_FORMAT
 
 if TYPE_CHECKING:
     from raypipe.pipeline.ingest_log import IngestSummary
     from raypipe.readers import BadLine, Format
     from raypipe.store import Store
     from raypipe.text.html import Parser
-
-DEMO = {"questions": 20, "pages": 50, "seed": 1, "page_chars": 2000}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +45,7 @@ class IngestResult(Result):
     def to_json(self) -> dict[str, Any]:
         s = self.summary
         return {
+            "format": JSON_FORMAT,
             "store": self.store,
             "again": s.again,
             "questions": len(s.questions),
@@ -80,19 +80,6 @@ def ingest(
     return IngestResult(filled.uri, read, filled.count("sources"), bad)
 
 
-def demo_data(session: Session | None = None) -> Path:
-    """The folder of the demo's data under $RAYPIPE_HOME: an invented world, written once."""
-    from raypipe.synth import write
-
-    session = session or Session()
-    folder = session.settings.home / "data" / "-".join(["demo", *(str(v) for v in DEMO.values())])
-    if not (folder / "synth.json").is_file():
-        with Progress(sys.stderr, silent=not session.progress) as progress:
-            task = progress.task("invented", "questions", DEMO["questions"])
-            write(folder, **DEMO, progress=lambda done, total: task.advance(done - task.done))
-    return folder
-
-
 @dataclass(frozen=True, slots=True)
 class ParsedFile:
     """One HTML file as text."""
@@ -103,7 +90,8 @@ class ParsedFile:
 
     def to_json(self) -> dict[str, Any]:
         """A line of `raypipe parse --json`."""
-        return {"file": self.file, "text": self.text, "fault": asdict(self.fault) if self.fault else None}
+        fault = asdict(self.fault) if self.fault else None
+        return {"format": JSON_FORMAT, "file": self.file, "text": self.text, "fault": fault}
 
 
 def parse_html(files: Iterable[str | Path], parser: Parser = "lxml") -> Iterator[ParsedFile]:

@@ -1,14 +1,19 @@
-"""Calls of knowledge graphs, run over a server or a folder of tables."""
+"""Knowledge graphs: calls run over one, a folder of tables served, public data converted."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any, ClassVar
 
-from raypipe.api.results import outside_loop
+from raypipe.api.results import Result, outside_loop
 from raypipe.api.session import Session
 from raypipe.core.errors import ConfError
 from raypipe.core.kg import CallResult
+from raypipe.kg import public_data
 from raypipe.kg.client import connect
 from raypipe.kg.execute import run
 from raypipe.kg.fetch import ServerBackend
@@ -16,10 +21,53 @@ from raypipe.kg.graph import open_folder
 from raypipe.kg.language.parser import parser
 from raypipe.kg.language.program import Program
 from raypipe.kg.language.time_words import Moment, moment
+from raypipe.kg.tables import load
+from raypipe.report.report import JSON_FORMAT
+
+
+@dataclass(frozen=True, slots=True)
+class CallsResult(Result):
+    """What calls over a graph gave; a row for each line."""
+
+    SCHEMA: ClassVar[Mapping[str, str]] = {
+        "call": "string", "values": "string", "rows": "int64", "requests": "int64", "ms": "float64",
+        "fault": "string",
+    }  # fmt: skip
+    results: tuple[CallResult, ...]
+
+    def rows(self) -> Iterator[Mapping[str, Any]]:
+        """A row for each line: its values as one text, how much was asked, and why it failed."""
+        for r in self.results:
+            yield {
+                "call": r.call,
+                "values": ", ".join(map(str, r.values)),
+                "rows": len(r.rows),
+                "requests": len(r.requests),
+                "ms": r.ms,
+                "fault": None if r.fault is None else f"{r.fault.reason}: {r.fault.detail}",
+            }
+
+    def to_json(self) -> dict[str, Any]:
+        return {"format": JSON_FORMAT, "results": [_line(r) for r in self.results]}
+
+
+def _line(result: CallResult) -> dict[str, Any]:
+    fault = result.fault
+    return {
+        "call": result.call,
+        "rows": [dict(r) for r in result.rows],
+        "values": list(result.values),
+        "sentences": list(result.sentences),
+        "requests": list(result.requests),
+        "ms": round(result.ms, 3),
+        "fault": None
+        if fault is None
+        else {"reason": fault.reason, "detail": fault.detail, "transient": fault.transient},
+    }
 
 
 @outside_loop
-def run_calls(program: str, graph: str, asked_at: str, session: Session | None = None) -> list[CallResult]:
+def run_calls(program: str, graph: str, asked_at: str, session: Session | None = None) -> CallsResult:
     """Runs lines of calls over a graph: the mock API's address, or a folder of tables.
 
     `asked_at` is the time of the question, as `03/05/2024, 23:18:31 PT`. Raises ConfError for an address that
@@ -27,7 +75,7 @@ def run_calls(program: str, graph: str, asked_at: str, session: Session | None =
     """
     conf = (session or Session()).settings.conf
     grammar = conf.find("grammar", "calls", ".lark").read_text(encoding="utf-8")
-    return asyncio.run(_results(graph, parser(grammar)(program), moment(asked_at)))
+    return CallsResult(tuple(asyncio.run(_results(graph, parser(grammar)(program), moment(asked_at)))))
 
 
 async def _results(graph: str, program: Program, now: Moment) -> list[CallResult]:
@@ -37,3 +85,57 @@ async def _results(graph: str, program: Program, now: Moment) -> list[CallResult
         raise ConfError(f"--graph {graph}: expected http://HOST:PORT or a folder of tables")
     async with connect(graph) as ask:
         return await run(program, ServerBackend(ask), now)
+
+
+@contextmanager
+def serve_graph(graph: str | Path, port: int = 0) -> Iterator[str]:
+    """Serves a folder of tables with the mock API's endpoints while the block runs; gives the address.
+
+    For tests and demonstrations, on this machine only. Port 0: a free one. Raises ConfError for a port that
+    is taken or none, DataError for tables that cannot be read.
+    """
+    if not 0 <= port < 65536:
+        raise ConfError(f"--port {port}: expected 0 to 65535")
+    from raypipe.kg.server import serve  # the web framework takes half a second to import
+
+    tables = load(Path(graph))
+    with ExitStack() as stack:
+        try:
+            url = stack.enter_context(serve(tables, port=port))
+        except OSError as e:
+            raise ConfError(f"--port {port}: {e}. Choose another, or 0 for a free one.") from e
+        yield url
+
+
+@dataclass(frozen=True, slots=True)
+class FactsResult(Result):
+    """Counts of a table of facts; a row for each."""
+
+    SCHEMA: ClassVar[Mapping[str, str]] = {"what": "string", "count": "int64"}
+    out: Path  # the table
+    summary: public_data.BuildSummary
+
+    @property
+    def title(self) -> str:
+        s = self.summary
+        return f"{self.out}: {s.facts} facts of {s.lines} lines, {s.skipped} lines skipped"
+
+    def rows(self) -> Iterator[Mapping[str, Any]]:
+        """Facts, lines of the file, and lines that were skipped."""
+        for what, count in asdict(self.summary).items():
+            yield {"what": what, "count": count}
+
+    def to_json(self) -> dict[str, Any]:
+        return {"format": JSON_FORMAT, "out": str(self.out), **asdict(self.summary)}
+
+
+def build_facts(
+    source: str | Path, kind: public_data.Kind, out: str | Path, credits: str | Path | None = None
+) -> FactsResult:
+    """Converts a published CSV file to a table of facts: sentences by year or name.
+
+    `kind` says whose columns it has. `credits`, with movielens, is its file of casts and crews. Raises
+    DataError for a file that lacks the expected columns.
+    """
+    built = public_data.build(Path(source), kind, Path(out), Path(credits) if credits else None)
+    return FactsResult(Path(out), built)

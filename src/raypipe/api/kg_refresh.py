@@ -30,6 +30,7 @@ from raypipe.memo.memo import graph_replies_of
 from raypipe.metrics.textfile import replaced
 from raypipe.models.kit import LocalKit
 from raypipe.recipes.resolve import REFRESH, prompt_file
+from raypipe.report.report import JSON_FORMAT
 
 if TYPE_CHECKING:
     from raypipe.store import Store
@@ -63,6 +64,7 @@ class RefreshProposal(Result):
 
     def to_json(self) -> dict[str, Any]:
         return {
+            "format": JSON_FORMAT,
             "graph": self.graph,
             "now": dict(self.now),
             "proposed": dict(self.proposed),

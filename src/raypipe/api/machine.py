@@ -18,6 +18,7 @@ from raypipe.api.session import Session, load_recipe, read_catalog
 from raypipe.api.settings import Settings
 from raypipe.core.errors import ConfError, ModelMissing
 from raypipe.models import load
+from raypipe.report.report import JSON_FORMAT
 
 PACKAGES = ("ray", "lancedb", "pylance", "pyarrow", "torch", "transformers", "FlagEmbedding", "turbohtml")
 CLASHING = ("torchvision", "torchaudio", "torchcodec")  # with a CPU torch they break FlagEmbedding's import
@@ -52,7 +53,7 @@ class EnvironmentResult(Result):
         return [asdict(f) for f in self.findings]
 
     def to_json(self) -> dict[str, Any]:
-        return {"fine": self.fine, "findings": self.rows()}
+        return {"format": JSON_FORMAT, "fine": self.fine, "findings": self.rows()}
 
 
 def check_environment(store: str | None = None, session: Session | None = None) -> EnvironmentResult:

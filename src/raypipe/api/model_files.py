@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from raypipe.api.results import Result
 from raypipe.api.session import Session
@@ -17,7 +17,11 @@ from raypipe.models import folder, load
 from raypipe.models.catalog import REMOTE, WEIGHTLESS, Catalog
 from raypipe.recipes.recipe import load as load_file
 from raypipe.recipes.resolve import resolvers
+from raypipe.report.report import JSON_FORMAT
 from raypipe.synth.prose import Prose
+
+if TYPE_CHECKING:
+    from raypipe.models.standins import Standins
 
 SENTENCES = 2000  # of invented prose that the stand-ins' tokenizers are trained on: some seconds
 
@@ -55,7 +59,7 @@ class ModelNeedsResult(Result):
         return [asdict(n) for n in self.models]
 
     def to_json(self) -> dict[str, Any]:
-        return {"recipe": self.recipe, "models": self.rows()}
+        return {"format": JSON_FORMAT, "recipe": self.recipe, "models": self.rows()}
 
 
 class _All(Catalog):
@@ -94,18 +98,37 @@ def model_needs(recipe: str | Path, session: Session | None = None) -> ModelNeed
     return ModelNeedsResult(found.name, tuple(_need(m, catalog) for m in found.models()))
 
 
-def build_standins(target: Path) -> dict[str, Any]:
-    """Builds tiny stand-ins for a chat model with adapters, an embedder and a reranker; their folders."""
+@dataclass(frozen=True, slots=True)
+class StandinsResult(Result):
+    """The folders of tiny stand-ins for models; a row for each."""
+
+    SCHEMA: ClassVar[Mapping[str, str]] = {"name": "string", "folder": "string"}
+    made: Standins
+
+    def rows(self) -> Iterator[Mapping[str, Any]]:
+        """The chat model, its adapters, the embedder and the reranker."""
+        yield {"name": "chat", "folder": str(self.made.chat)}
+        for name, path in self.made.adapters:
+            yield {"name": name, "folder": str(path)}
+        yield {"name": "embedder", "folder": str(self.made.embedder)}
+        yield {"name": "reranker", "folder": str(self.made.reranker)}
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "format": JSON_FORMAT,
+            "chat": str(self.made.chat),
+            "adapters": {name: str(path) for name, path in self.made.adapters},
+            "embedder": str(self.made.embedder),
+            "reranker": str(self.made.reranker),
+        }
+
+
+def build_standins(target: Path) -> StandinsResult:
+    """Builds tiny stand-ins for a chat model with adapters, an embedder and a reranker."""
     from raypipe.models import standins
 
     prose, draw = Prose(random.Random(0)), random.Random(1)
-    made = standins.build(target, [prose.sentence(draw) for _ in range(SENTENCES)])
-    return {
-        "chat": str(made.chat),
-        "adapters": {name: str(path) for name, path in made.adapters},
-        "embedder": str(made.embedder),
-        "reranker": str(made.reranker),
-    }
+    return StandinsResult(standins.build(target, [prose.sentence(draw) for _ in range(SENTENCES)]))
 
 
 def _need(model: Model, catalog: _All) -> ModelNeed:

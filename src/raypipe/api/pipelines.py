@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import TYPE_CHECKING
@@ -21,22 +21,17 @@ from raypipe.cluster.capacity import (
 )
 from raypipe.cluster.file import Cluster
 from raypipe.cluster.placement import asked_by, refuse
-from raypipe.core.digests import model_identity
-from raypipe.core.errors import ConfError
-from raypipe.core.llm import Generator
 from raypipe.core.protocols import Model
-from raypipe.evaluation.judge import PROMPTS, Judge
-from raypipe.metrics.crag import Rule
-from raypipe.models.kit import LocalKit
-from raypipe.models.load import EndpointAddress
+from raypipe.models import load
 from raypipe.pipeline.driver import Pipeline, Runner, TaskSizes, alone, inline, nowhere
 from raypipe.pipeline.tasks import TableTask, Task, TaskResult, Verb, WorkerConfig, Workers, with_worker
 from raypipe.recipes.recipe import Recipe
-from raypipe.recipes.resolve import prompt_file
+from raypipe.recipes.step_contract import models_of
 from raypipe.report.progress import Progress
 from raypipe.store import Store
 
 if TYPE_CHECKING:
+    from raypipe.api.judges import JudgeKit
     from raypipe.cluster.pools import EngineGroup
 
 
@@ -92,9 +87,11 @@ def _on_cluster(
 
     Ray is connected to when the first task is run: starting it takes seconds, and a run with nothing missing
     needs none. Then the file is checked and sized on the nodes that there are; ClusterTooSmall is raised
-    before any task runs. Where the judge is one of the models, its engine is the recipe's, and stays up.
+    before any task runs, and so is ModelMissing: a worker would find it out only at its first row. Where the
+    judge is one of the models, its engine is the recipe's, and stays up.
     """
     models = recipe.models() if answers else ()
+    corpus = [m for stage in recipe.corpus for m in models_of(stage.step)]
     written = session.cluster_file()
     wanted = startable(written, models)
     # What is too large on the machines that the file is written for is refused before Ray is joined.
@@ -104,6 +101,8 @@ def _on_cluster(
 
     @cache
     def connected() -> tuple[Cluster, EngineGroup | None]:
+        for model in models or (*corpus, *recipe.embedders()):
+            load.present(model)
         from raypipe.cluster import pools  # Ray takes a second to import
 
         pools.connect(ray)
@@ -121,14 +120,14 @@ def _on_cluster(
             return iter(())
         from raypipe.cluster import pools
 
-        file, team = connected()
-        if team is None or verb != "answer":
+        file, group = connected()
+        if group is None or verb != "answer":
             return pools.run_tasks(work, tasks, file.pools[verb], file.limits)
-        work = with_worker(work, engines=team.names)
-        if judge is None or not judge.share(team):
-            return pools.run_with_engines(team, work, tasks, file.limits)
+        work = with_worker(work, engines=group.names)
+        if judge is None or not judge.share(group):
+            return pools.run_with_engines(group, work, tasks, file.limits)
         judge.start()
-        return pools.run_tasks(work, tasks, team.engines.answer, file.limits)
+        return pools.run_tasks(work, tasks, group.engines.answer, file.limits)
 
     return replace(
         _in_process(session, written, uri, models),
@@ -152,77 +151,3 @@ def _in_process(session: Session, file: Cluster, uri: str, models: Sequence[Mode
         question_timeout_s=file.limits.question_timeout_s,
     )
     return Placed(place, TaskSizes(file.sources_per_task, file.questions_per_task), inline)
-
-
-class JudgeKit(LocalKit):
-    """The kit of a driver that judges: an engine starts when the judge is first asked, and no sooner.
-
-    Where the recipe that is judged asks the same model, both share the engine that was started first. `own`
-    connects to Ray and gives the engines to start where nothing is shared.
-    """
-
-    def __init__(
-        self,
-        model: Model,
-        own: Callable[[], EngineGroup],
-        endpoints: Mapping[str, EndpointAddress],
-        ends: ExitStack,
-    ) -> None:
-        super().__init__(None, engines={}, endpoints=endpoints)
-        self._needed = model_identity(model) if model.loader == "vllm" else None
-        self._own_team, self._ends = own, ends
-        self._team: EngineGroup | None = None
-        self._up = False
-
-    def share(self, team: EngineGroup) -> bool:
-        """Takes the engines of a recipe's group for its own, if the judge's model is among them."""
-        if self._needed not in team.names:
-            return False
-        self._team = team
-        return True
-
-    def start(self) -> None:
-        """Starts the engines, once; they end with the block that made this kit."""
-        if self._needed is not None and not self._up:
-            team = self._team or self._own_team()
-            self._ends.enter_context(team.running())
-            self._engines = team.names
-            self._up = True
-
-    def generator(self, model: Model) -> Generator:
-        self.start()
-        return super().generator(model)
-
-
-def read_judge(session: Session, name: str, rule: Rule) -> Judge:
-    """A judge by the name of its model, with the prompt of the rule that it judges for."""
-    if rule not in PROMPTS:
-        raise ConfError(f"--judge {name}: expected a rule with a prompt ({', '.join(PROMPTS)}), found {rule}")
-    model = session.catalog().model(name)
-    if model.kind != "generator":
-        raise ConfError(f"--judge {name}: expected a generator, found a model of kind {model.kind}")
-    return Judge(model, prompt_file(session.settings.conf, PROMPTS[rule]), rule)
-
-
-@contextmanager
-def open_judge(session: Session, name: str | None, rule: Rule) -> Iterator[tuple[Judge, JudgeKit] | None]:
-    """A judge, ready to be asked, and its kit; its engine ends with the block. None for no name."""
-    if name is None:
-        yield None
-        return
-    judge, written = read_judge(session, name, rule), session.cluster_file()
-    wanted = startable(written, [judge.model])
-
-    def own() -> EngineGroup:
-        from raypipe.cluster import pools
-
-        pools.connect(session.settings.ray)
-        nodes = reachable(written, pools.nodes())
-        team = pools.EngineGroup.of(sized(written, wanted, nodes), wanted)
-        assert team is not None, "only a judge of an engine is started"
-        team.preflight(nodes)
-        return team
-
-    addresses = endpoint_addresses(written, [judge.model], session.settings.keys)
-    with ExitStack() as ends:
-        yield judge, JudgeKit(judge.model, own, addresses, ends)

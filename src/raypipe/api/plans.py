@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from raypipe.api.judges import open_judge
 from raypipe.api.paths import format_for, inputs
 from raypipe.api.pipelines import offline_pipeline, open_pipeline
 from raypipe.api.results import Result, outside_loop
@@ -15,6 +16,7 @@ from raypipe.cluster.capacity import declared_nodes, fitting
 from raypipe.cluster.placement import asked_by, bottleneck, placement, refuse
 from raypipe.evaluation.evaluate import questions_of, require_questions
 from raypipe.evaluation.expiry import expired_answers
+from raypipe.metrics.crag import Rule
 from raypipe.readers.formats import Format
 from raypipe.recipes.recipe import Recipe
 from raypipe.runs.manifest import to_json
@@ -53,21 +55,27 @@ def plan(
     format: Format | None = None,
     limit: int | None = None,
     refresh: bool = False,
-    check_cluster: bool = False,
+    check_run: bool = False,
+    judge: str | None = None,
+    rule: Rule = "official",
     session: Session | None = None,
 ) -> PlanResult:
     """Estimates the model calls, time and memory of an eval, with the reason for each. Runs nothing.
 
-    `check_cluster` connects to the cluster and checks that the eval fits it. `refresh` counts answers that
-    rest on expired replies of a graph as missing. Raises ClusterTooSmall, ConfError, and DataError also where
-    there are no questions.
+    `check_run` checks what the eval itself would refuse before its first row: it connects to the cluster, and
+    finds every model, with `judge` for this `rule`. `refresh` counts answers that rest on expired replies of
+    a graph as missing. Raises ClusterTooSmall, ConfError, ModelMissing, and DataError also where there are no
+    questions.
     """
     session = session or Session()
     given = [data] if isinstance(data, str | Path) else data
     found, files = session.recipe(recipe, given), inputs(given, session.settings)
-    if check_cluster:
+    if check_run:
         opened = session.store_to_fill(store)
-        with open_pipeline(session, opened, found) as connecting:
+        with (
+            open_judge(session, judge, rule) as (_, kit),
+            open_pipeline(session, opened, found, judge=kit) as connecting,
+        ):
             connecting.connect()
     elif files:
         opened = session.store(store, create=True)

@@ -17,11 +17,13 @@ from raypipe.core.errors import ConfError, DataError
 from raypipe.core.protocols import Index
 from raypipe.core.records import Question, digest
 from raypipe.evaluation.evaluate import questions_of
+from raypipe.kg.language.time_words import moment
 from raypipe.memo.disk import StoreMemo, memo_versions
 from raypipe.models.kit import LocalKit
 from raypipe.pipeline.ingest import fingerprint, ingest
 from raypipe.recipes.recipe import Recipe, ranking_of
 from raypipe.recipes.serialize import from_plain
+from raypipe.report.report import JSON_FORMAT
 from raypipe.runs.release import Release, live
 from raypipe.serving.answerer import Answerer, NotReady
 from raypipe.serving.query import QueryRequest, QueryResult
@@ -61,7 +63,7 @@ class AskResult(Result):
     def to_json(self) -> dict[str, Any]:
         from raypipe.serving.http import answer_response  # the web framework takes half a second to import
 
-        return dict(answer_response(self.result, ("hits", "replies", "faults")))
+        return {"format": JSON_FORMAT, **answer_response(self.result, ("hits", "replies", "faults"))}
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +122,8 @@ def ask(
     session = session or Session()
     if not question.strip():
         raise ConfError("expected a question, found an empty text")
+    if asked_at:
+        moment(asked_at)
     release = live_release(session.store(store)) if recipe == "live" else None
     found = require_graphs(session.recipe(recipe)) if release is None else from_plain(release.recipe)
     request = _request(question, pages, asked_at, passages)

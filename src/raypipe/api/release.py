@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 COLUMNS = {
     "id": "string", "live": "bool", "run": "string", "recipe": "string", "digest": "string",
-    "score": "float64", "promoted": "float64",
+    "score": "float64", "scored": "int64", "questions": "int64", "promoted": "float64",
 }  # fmt: skip
 
 
@@ -29,18 +29,19 @@ class ReleaseResult(Result):
 
     SCHEMA: ClassVar[Mapping[str, str]] = COLUMNS
     release: release.Release
-    live: str  # id of the live release
+    store: str  # URI of the store in which it is live
 
     @property
     def title(self) -> str:
-        return f"live: {self.live}"
+        return f"live in {self.store}: {self.release.id}"
 
     def rows(self) -> Sequence[Mapping[str, Any]]:
         """One row: the release."""
         return [{name: self.to_json()[name] for name in COLUMNS}]
 
     def to_json(self) -> dict[str, Any]:
-        return release.summary(self.release, self.live)
+        summary = release.summary(self.release, self.release.id)
+        return {"format": JSON_FORMAT, **summary, "store": self.store}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,24 +77,34 @@ class PruneResult(Result):
         return [asdict(r) for r in self.removed]
 
     def to_json(self) -> dict[str, Any]:
-        return {"dry_run": self.dry_run, "removed": self.rows()}
+        return {"format": JSON_FORMAT, "dry_run": self.dry_run, "removed": self.rows()}
 
 
-def promote(run: str | Path, gates: Sequence[str] = ()) -> ReleaseResult:
+def promote(
+    run: str | Path,
+    gates: Sequence[str] = (),
+    store: Store | str | Path | None = None,
+    min_scored: float | None = None,
+    session: Session | None = None,
+) -> ReleaseResult:
     """Makes a finished run the live release, if it passes the gates.
 
-    `run` is the folder of an eval; a gate is a bound on one of its numbers: `score>=0.1`. Raises GateFailed;
-    then the live release stays.
+    `run` is the folder of an eval; a gate is a bound on one of its numbers: `score>=0.1`. A gate on a share
+    is passed only where at least `min_scored` of the questions, 0..1, are scored; None: 0.95. `store` is
+    where the run's tables are now; None: where they were when it ran. Raises GateFailed; then the live
+    release stays.
     """
     manifest = read(Path(run))
-    made = release.promote(Store.open(manifest.store), manifest, [release.gate(text) for text in gates])
-    return ReleaseResult(made, made.id)
+    opened = (session or Session()).store(manifest.store if store is None else store)
+    bounds = [release.gate(text) for text in gates]
+    least = release.MIN_SCORED if min_scored is None else min_scored
+    return ReleaseResult(release.promote(opened, manifest, bounds, least), opened.uri)
 
 
 def rollback(store: Store | str | Path | None = None, session: Session | None = None) -> ReleaseResult:
     """Makes the release before the live one live again. Raises ConfError where there is none."""
-    made = release.rollback((session or Session()).store(store))
-    return ReleaseResult(made, made.id)
+    opened = (session or Session()).store(store)
+    return ReleaseResult(release.rollback(opened), opened.uri)
 
 
 def releases(store: Store | str | Path | None = None, session: Session | None = None) -> ReleasesResult:

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any, ClassVar, TypedDict, Unpack
 
 from raypipe import readers
+from raypipe.api.judges import open_judge, read_judge
 from raypipe.api.origin import origin
 from raypipe.api.paths import deliver, format_for, inputs, require_writable, run_folder
-from raypipe.api.pipelines import open_judge, open_pipeline, read_judge
+from raypipe.api.pipelines import open_pipeline
 from raypipe.api.results import Result, outside_loop
 from raypipe.api.session import Session
 from raypipe.cluster.budget import Budget
@@ -39,7 +40,7 @@ class EvalOptions(TypedDict, total=False):
     format: Format | None  # of the data; None: by its looks
     limit: int | None  # only the first questions; None: all
     rule: Rule  # of scoring; default: official
-    judge: str | None  # generator of the models file that decides what the rule leaves open
+    judge: str | None  # decides what the rule leaves open: a generator of the models file, or MODULE:NAME
     fresh: bool  # answer all questions, and ask language models again
     retry_faults: bool  # try failed rows again
     refresh: bool  # recompute what rests on expired replies of a graph
@@ -235,8 +236,8 @@ def evaluate(
     folder = run_folder(out, session.settings, filled.uri, found.name)
     require_writable(folder, "--out")
     with (
-        open_judge(session, options.get("judge"), rule) as judge,
-        open_pipeline(session, filled, found, judge=judge and judge[1]) as pipeline,
+        open_judge(session, options.get("judge"), rule) as (judge, kit),
+        open_pipeline(session, filled, found, judge=kit) as pipeline,
     ):
         done = evaluating.evaluate(
             pipeline,

@@ -11,6 +11,7 @@ from raypipe.api.results import Result
 from raypipe.metrics.crag import Rule
 from raypipe.metrics.files import score_crag_file, score_ranking_files
 from raypipe.metrics.ranking import MAP_CUT_20_MIN, MEASURES
+from raypipe.report.report import JSON_FORMAT
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +29,7 @@ class CragScoreResult(Result):
         yield {k: v for k, v in self.found.items() if not isinstance(v, Mapping)}
 
     def to_json(self) -> dict[str, Any]:
-        return dict(self.found)
+        return {"format": JSON_FORMAT, **self.found}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,7 @@ class RankingScoreResult(Result):
             yield {"measure": name, "mean": self.found[name]}
 
     def to_json(self) -> dict[str, Any]:
-        return dict(self.found)
+        return {"format": JSON_FORMAT, **self.found}
 
 
 def score_crag(predictions: str | Path, rule: Rule = "official") -> CragScoreResult:

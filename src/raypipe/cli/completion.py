@@ -9,7 +9,7 @@ from raypipe.cli import options
 
 
 def add(commands: options.Commands) -> None:
-    """Declares it."""
+    """Declares `completion`."""
     made = options.command(commands, "completion", "raypipe completion bash", _completion)
     made.add_argument("shell", choices=("bash", "zsh"), help="whose script")
 

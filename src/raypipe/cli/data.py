@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from raypipe.api.settings import Settings
 from raypipe.cli import options
 
-if TYPE_CHECKING:
-    from raypipe.report.progress import Progress, ProgressTask
-
 
 def add(commands: options.Commands) -> None:
-    """Declares them."""
+    """Declares `synth`, `download`, `ingest` and `parse`."""
     _add_synth(commands)
     _add_download(commands)
     made = options.command(
@@ -81,49 +75,24 @@ def _add_download(commands: options.Commands) -> None:
 
 
 def _synth(args: argparse.Namespace, settings: Settings) -> int:
-    from raypipe.api.paths import require_writable
-    from raypipe.report.progress import Progress
-    from raypipe.synth import write
+    from raypipe.api.datasets import synthesize
 
-    require_writable(args.folder, "DIR")
-    with Progress(sys.stderr, silent=args.json) as progress:
-        task = progress.task("wrote", "questions", args.questions)
-        made = write(
-            args.folder,
-            args.questions,
-            args.pages,
-            args.seed,
-            args.page_chars,
-            lambda done, total: task.advance(done - task.done),
-        )
+    session = options.session(args, settings, not args.json)
+    made = synthesize(args.folder, args.questions, args.pages, args.seed, args.page_chars, session)
     if args.json:
-        options.print_json({**asdict(made), "folder": str(made.folder)})
+        options.print_json(made.to_json())
     else:
-        print(f"{args.folder}: {made.questions} questions, {made.citations} citations, {made.pages} "
-              f"distinct pages, {made.bytes >> 20} MB, in {made.seconds:.1f} s")  # fmt: skip
+        print(made.title)
     return 0
 
 
 def _download(args: argparse.Namespace, settings: Settings) -> int:
-    from raypipe.readers import download
-    from raypipe.report.progress import Progress
+    from raypipe.api.datasets import download_crag
 
-    with Progress(sys.stderr) as progress:
-        files = download.crag(args.task, args.folder, _megabytes(progress), args.version)
-    for file in files:
+    session = options.session(args, settings, progress=True)
+    for file in download_crag(args.folder, args.task, args.version, session):
         print(file)
     return 0
-
-
-def _megabytes(progress: Progress) -> Callable[[str, int, int], None]:
-    tasks: dict[str, ProgressTask] = {}
-
-    def show(name: str, done: int, size: int) -> None:
-        if name not in tasks:
-            tasks[name] = progress.task("fetched", f"MB of {name}", size >> 20)
-        tasks[name].advance((done >> 20) - tasks[name].done)
-
-    return show
 
 
 def _ingest(args: argparse.Namespace, settings: Settings) -> int:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def add(commands: options.Commands) -> None:
-    """Declares it."""
+    """Declares `doctor`."""
     made = options.command(commands, "doctor", "raypipe doctor --json", _doctor)
     options.store(made)
     options.as_json(made)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import asdict
 from pathlib import Path
 
 from raypipe.api.settings import Settings
@@ -32,12 +31,12 @@ def add(commands: options.Commands) -> None:
 
 
 def _build(args: argparse.Namespace, settings: Settings) -> int:
-    from raypipe.kg.public_data import build
+    from raypipe.api.graphs import build_facts
 
-    built = build(args.csv, args.kind, args.out, args.credits)
+    built = build_facts(args.csv, args.kind, args.out, args.credits)
     if args.json:
-        options.print_json({"out": str(args.out), **asdict(built)})
+        options.print_json(built.to_json())
     else:
-        print(f"{args.out}: {built.facts} facts of {built.lines} lines, {built.skipped} lines skipped")
+        print(built.title)
         print(f"use it with --graph {args.kind}={args.out}")
     return 0

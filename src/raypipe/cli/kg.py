@@ -6,11 +6,11 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from raypipe.api.settings import Settings
 from raypipe.cli import options
-from raypipe.core.errors import ConfError
+from raypipe.core.errors import DataError
 
 if TYPE_CHECKING:
     from raypipe.core.kg import CallResult
@@ -27,7 +27,7 @@ def add(commands: options.Commands) -> None:
         "run",
         "raypipe kg run --graph DIR --time '03/05/2024, 23:18:31 PT' 'get_movie(amelie)[year]'",
         _run,
-        "Run calls over a graph and print rows and sentences.",
+        "Run calls over a graph and print rows and sentences. Exit code 3 where a call fails.",
     )
     made.add_argument("program", metavar="PROGRAM", help="lines of calls; - reads standard input")
     made.add_argument(
@@ -100,30 +100,21 @@ def _run(args: argparse.Namespace, settings: Settings) -> int:
     from raypipe.api.graphs import run_calls
 
     text = sys.stdin.read() if args.program == "-" else args.program
-    results = run_calls(text, args.graph, args.time, options.session(args, settings))
+    found = run_calls(text, args.graph, args.time, options.session(args, settings))
     if args.json:
-        options.print_json({"results": [_json(r) for r in results]})
+        options.print_json(found.to_json())
     else:
-        _print(results)
+        _print(found.results)
+    failed = [(r.call, r.fault) for r in found.results if r.fault is not None]
+    if failed:
+        call, fault = failed[0]
+        counts = f"{len(failed)} of {len(found.results)} calls failed"
+        more = f", and {len(failed) - 1} more" if len(failed) > 1 else ""
+        raise DataError(f"{counts}: {call}: {fault.reason}: {fault.detail}{more}")
     return 0
 
 
-def _json(result: CallResult) -> dict[str, Any]:
-    fault = result.fault
-    return {
-        "call": result.call,
-        "rows": [dict(r) for r in result.rows],
-        "values": list(result.values),
-        "sentences": list(result.sentences),
-        "requests": list(result.requests),
-        "ms": round(result.ms, 3),
-        "fault": None
-        if fault is None
-        else {"reason": fault.reason, "detail": fault.detail, "transient": fault.transient},
-    }
-
-
-def _print(results: list[CallResult]) -> None:
+def _print(results: tuple[CallResult, ...]) -> None:
     from rich.markup import escape
 
     console = options.console()
@@ -144,20 +135,13 @@ def _print(results: list[CallResult]) -> None:
 
 
 def _serve(args: argparse.Namespace, settings: Settings) -> int:
-    if not 0 <= args.port < 65536:
-        raise ConfError(f"--port {args.port}: expected 0 to 65535")
     import signal
 
-    from raypipe.kg.server import serve
-    from raypipe.kg.tables import load
+    from raypipe.api.graphs import serve_graph
 
-    tables = load(args.graph)
-    try:
-        with serve(tables, port=args.port) as url:
-            print(f"serving {args.graph} at {url}; stop with Ctrl-C", flush=True)
-            signal.pause()
-    except OSError as e:
-        raise ConfError(f"--port {args.port}: {e}. Choose another, or 0 for a free one.") from e
+    with serve_graph(args.graph, args.port) as url:
+        print(f"serving {args.graph} at {url}; stop with Ctrl-C", flush=True)
+        signal.pause()
     return 0
 
 

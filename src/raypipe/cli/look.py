@@ -9,7 +9,7 @@ from raypipe.cli import options
 
 
 def add(commands: options.Commands) -> None:
-    """Declares them."""
+    """Declares `why` and `faults`."""
     made = options.command(commands, "why", "raypipe why /data/runs/local 2f5d8a", _why)
     made.add_argument("run_folder", metavar="DIR", help="the --out folder of a finished eval")
     made.add_argument("row", metavar="ROW", help="a question's id")

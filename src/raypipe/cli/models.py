@@ -17,7 +17,7 @@ STANDINS = "standins"
 
 
 def add(commands: options.Commands) -> None:
-    """Declares it."""
+    """Declares `models`."""
     made = options.command(commands, "models", "raypipe models db3-task1-700", _models)
     made.add_argument(
         "recipe", metavar="RECIPE", help=f"a name under conf/recipes, or a path; or: {STANDINS} DIR"
@@ -37,11 +37,9 @@ def _models(args: argparse.Namespace, settings: Settings) -> int:
     if args.folder is not None:
         made = build_standins(args.folder)
         if args.json:
-            options.print_json(made)
+            options.print_json(made.to_json())
         else:
-            print(
-                f"{args.folder}: a chat model with {len(made['adapters'])} adapters, an embedder, a reranker"
-            )
+            print(f"{args.folder}: a chat model, {len(made.made.adapters)} adapters, an embedder, a reranker")
             print("use them: raypipe eval RECIPE --models conf/models.standin.yaml ...")
         return 0
     found = model_needs(args.recipe, options.session(args, settings))

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def add(commands: options.Commands) -> None:
-    """Declares it."""
+    """Declares `plan`."""
     made = options.command(
         commands, "plan", "raypipe plan local --store /data/store --data dev.jsonl.bz2", _plan
     )

@@ -10,7 +10,7 @@ from raypipe.cli import options
 
 
 def add(commands: options.Commands) -> None:
-    """Declares it."""
+    """Declares `rank`."""
     made = options.command(
         commands,
         "rank",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from raypipe.api.settings import Settings
 from raypipe.cli import options
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def add(commands: options.Commands) -> None:
-    """Declares them."""
+    """Declares `promote`, `rollback`, `releases` and `prune`."""
     made = options.command(
         commands,
         "promote",
@@ -24,6 +25,13 @@ def add(commands: options.Commands) -> None:
     made.add_argument(
         "--gate", metavar="BOUND", action="append", default=[], help="a bound on a number of the run"
     )
+    made.add_argument(
+        "--min-scored",
+        metavar="SHARE",
+        type=_share,
+        help="a gate on a share, such as score, needs this share of the questions scored (default: 0.95)",
+    )
+    made.add_argument("--store", metavar="URI", help="where the run's store is now (default: where it was)")
     options.as_json(made)
     for name, run in (("rollback", _rollback), ("releases", _releases), ("prune", _prune)):
         made = options.command(commands, name, f"raypipe {name} --store /data/store", run)
@@ -50,7 +58,8 @@ def add(commands: options.Commands) -> None:
 def _promote(args: argparse.Namespace, settings: Settings) -> int:
     from raypipe.api.release import promote
 
-    return _print(args, promote(args.run_folder, args.gate))
+    session = options.session(args, settings)
+    return _print(args, promote(args.run_folder, args.gate, args.store, args.min_scored, session))
 
 
 def _rollback(args: argparse.Namespace, settings: Settings) -> int:
@@ -63,8 +72,27 @@ def _print(args: argparse.Namespace, found: ReleaseResult) -> int:
     if args.json:
         options.print_json(found.to_json())
     else:
-        print(f"live: {found.release.id}, recipe {found.release.name}, run {found.release.run}")
+        made = found.release
+        score = _score(found.to_json())
+        print(f"live in {found.store}: {made.id}, recipe {made.name}, run {made.run}, {score}")
     return 0
+
+
+def _score(row: Mapping[str, Any]) -> str:
+    """The score of a release, and how many questions it rests on."""
+    if row["score"] is None:
+        return "not scored"
+    return f"{row['score']:+.3f} on {row['scored']} of {row['questions']}"
+
+
+def _share(text: str) -> float:
+    value = float(text)
+    if not 0 <= value <= 1:
+        raise argparse.ArgumentTypeError(f"expected a share from 0 to 1, found {text}")
+    return value
+
+
+_share.__name__ = "share from 0 to 1"
 
 
 def _releases(args: argparse.Namespace, settings: Settings) -> int:
@@ -80,8 +108,7 @@ def _releases(args: argparse.Namespace, settings: Settings) -> int:
 
     shown = grid("release", "live", "recipe", "run", "score")
     for r in found.rows():
-        score = "not scored" if r["score"] is None else f"{r['score']:+.3f}"
-        shown.add_row(Text(r["id"]), "live" if r["live"] else "", Text(r["recipe"]), r["run"], score)
+        shown.add_row(Text(r["id"]), "live" if r["live"] else "", Text(r["recipe"]), r["run"], _score(r))
     options.console().print(shown)
     return 0
 

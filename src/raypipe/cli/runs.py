@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def add(commands: options.Commands) -> None:
-    """Declares them."""
+    """Declares `index`, `answer`, `eval` and `reprocess`."""
     for name, run in (("index", _index), ("answer", _answer)):
         made = options.command(commands, name, f"raypipe {name} local --store /data/store", run)
         options.recipe(made)
@@ -61,7 +61,8 @@ def _of_eval(made: argparse.ArgumentParser) -> None:
     made.add_argument(
         "--judge",
         metavar="MODEL",
-        help="a generator of the models file that decides what the rule leaves open",
+        help="decides what the rule leaves open: a generator of the models file, or MODULE:NAME of a judge "
+        "of your own",
     )
     options.fresh(made)
     made.add_argument("--dry-run", action="store_true", help="check everything, print the plan, run nothing")
@@ -128,7 +129,7 @@ def _eval(args: argparse.Namespace, settings: Settings) -> int:
 
 def _take_demo(args: argparse.Namespace, settings: Settings) -> None:
     """Sets data and store to the demo's, and says so. A name that is not known is refused before."""
-    from raypipe.api.data import DEMO, demo_data
+    from raypipe.api.datasets import DEMO, demo_data
     from raypipe.api.run import check_names
 
     session = options.session(args, settings, not args.json)
@@ -169,14 +170,14 @@ def _reprocess(args: argparse.Namespace, settings: Settings) -> int:
 
 
 def _dry_run(args: argparse.Namespace, settings: Settings) -> int:
-    """Connects to the cluster and checks it as the run itself would, then prints the plan."""
+    """Connects to the cluster and finds the models as the run itself would, then prints the plan."""
     from raypipe.api.plans import plan
     from raypipe.cli.plans import show
 
     session = options.session(args, settings)
     found = plan(
-        args.recipe, args.data, args.store, args.format, args.limit, args.refresh, check_cluster=True,
-        session=session,
+        args.recipe, args.data, args.store, args.format, args.limit, args.refresh, check_run=True,
+        judge=args.judge, rule=args.rule, session=session,
     )  # fmt: skip
     return show(args, found)
 

@@ -17,7 +17,7 @@ NAMES: tuple[Name, ...] = ("cluster", "graphs", "models", "recipe")
 
 
 def add(commands: options.Commands) -> None:
-    """Declares it."""
+    """Declares `schema`."""
     made = options.command(commands, "schema", "raypipe schema --out schemas", _schema)
     made.add_argument("name", metavar="NAME", nargs="?", choices=NAMES, help=f"{', '.join(NAMES)} (all)")
     made.add_argument("--out", metavar="DIR", type=Path, help="folder for NAME.json (default: print)")

@@ -13,7 +13,7 @@ PORT = 8000
 
 
 def add(commands: options.Commands) -> None:
-    """Declares it."""
+    """Declares `serve`."""
     made = options.command(commands, "serve", "raypipe serve local --store /data/store --port 8000", _serve)
     options.recipe(made, optional=True, live=True)
     options.store(made)

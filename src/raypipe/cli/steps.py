@@ -12,7 +12,7 @@ from raypipe.core.errors import ConfError, DataError
 
 
 def add(commands: options.Commands) -> None:
-    """Declares it."""
+    """Declares `check-step`."""
     example = "raypipe check-step mypkg.steps:Shout --fields '{into: shout}'"
     made = options.command(commands, "check-step", example, _check)
     made.add_argument("step", metavar="MODULE:CLASS", help="the step, as a recipe names it")

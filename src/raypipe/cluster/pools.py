@@ -74,15 +74,15 @@ class EngineGroup:
 
     @classmethod
     def of(cls, cluster: Cluster, models: Sequence[Model]) -> EngineGroup | None:
-        """The team for the vLLM models among these on a sized cluster; None if there are none. Raises as
+        """The group for the vLLM models among these on a sized cluster; None if there are none. Raises as
         `startable`."""
         wanted = {model_identity(m): m for m in startable(cluster, models)}
         if not wanted or (some := cluster.engines) is None:
             return None
         job = uuid.uuid4().hex  # two jobs at a time have engines of their own: each ends its own
         names = {i: tuple(engines.name_of(f"{job}/{i}", n) for n in range(some.count)) for i in wanted}
-        paper = tuple(declared_nodes(cluster)) if cluster.grows else ()
-        return cls(some, cluster.device, tuple(wanted.values()), names, paper)
+        declared = tuple(declared_nodes(cluster)) if cluster.grows else ()
+        return cls(some, cluster.device, tuple(wanted.values()), names, declared)
 
     def preflight(self, nodes: Sequence[Node]) -> None:
         """Raises ClusterTooSmall with numbers if the engines and their workers do not fit."""
@@ -261,12 +261,12 @@ def _packed(e: Exception) -> str:
 
 
 def run_with_engines(
-    team: EngineGroup, work: TableTask, tasks: Sequence[Task], limits: Timeouts = LIMITS
+    group: EngineGroup, work: TableTask, tasks: Sequence[Task], limits: Timeouts = LIMITS
 ) -> Iterator[TaskResult]:
-    """As `run_tasks`, with the team's engines up as long as it takes. Without tasks nothing is started."""
+    """As `run_tasks`, with the group's engines up as long as it takes. Without tasks nothing is started."""
     if tasks:
-        with team.running():
-            yield from run_tasks(work, tasks, team.engines.answer, limits)
+        with group.running():
+            yield from run_tasks(work, tasks, group.engines.answer, limits)
 
 
 def run_tasks(

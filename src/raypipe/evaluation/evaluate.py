@@ -6,7 +6,6 @@ labels after ingest.
 
 from __future__ import annotations
 
-import asyncio
 import time
 import uuid
 from collections import Counter
@@ -23,13 +22,11 @@ from raypipe.core.records import Question
 from raypipe.evaluation.collect import AT_ONCE, Collected, add_truths, collect
 from raypipe.evaluation.expiry import expired_answers, forget
 from raypipe.evaluation.fault_budget import DeadLetters, dead_letters, retry
-from raypipe.evaluation.judge import Judge, JudgeResult, judged
+from raypipe.evaluation.judge import Judge
 from raypipe.evaluation.write_manifest import write_manifest
-from raypipe.memo.disk import StoreMemo, memo_versions, merge_memo
-from raypipe.memo.memo import CallCounts, cached
-from raypipe.metrics.crag import Marks, Prediction, Rule, mark
+from raypipe.memo.disk import memo_versions, merge_memo
+from raypipe.metrics.crag import Marks, Rule, mark
 from raypipe.metrics.textfile import replaced
-from raypipe.models.kit import LocalKit
 from raypipe.pipeline.counters import RunCounters
 from raypipe.pipeline.driver import Pipeline, batches
 from raypipe.pipeline.ingest import ingest
@@ -110,7 +107,7 @@ def evaluate(
     limit: int | None,
     rule: Rule,
     out: Path,
-    judge: tuple[Judge, LocalKit] | None = None,
+    judge: Judge | None = None,
     fresh: bool = False,
     again: bool = False,
     origin: Origin = NOWHERE,
@@ -119,7 +116,7 @@ def evaluate(
 ) -> Evaluation:
     """Runs what is missing, scores every question, and writes the report. Without `data`: all that is stored.
 
-    `judge` is who decides what the rule leaves open, and the kit that asks it; `fresh` asks every language
+    `judge` decides what the rule leaves open; `fresh` asks every language
     model again; `again` tries failed rows again; `refresh` recomputes what rests on replies of a graph
     that no longer hold. `show` gets the plan before anything runs. The manifest is
     written last.
@@ -147,8 +144,8 @@ def evaluate(
             answers = collect(pipeline, questions, lines, orders)
         rows, verdict = answers.rows, None
         if judge is not None:
-            said, verdict = _judge(pipeline, *judge, rows, answers.texts, fresh)
-            rows = [replace(r, judge_response=said.get(r.question)) for r in rows]
+            replies, verdict = judge.ask(pipeline.store, rows, answers.texts, fresh)
+            rows = [replace(r, judge_response=replies.get(r.question)) for r in rows]
         seconds = time.perf_counter() - start
         marks = mark(rows, rule)
         add_truths(folder.predictions, rows, marks.verdicts, rule)
@@ -209,42 +206,6 @@ def _answer_cut(pipeline: Pipeline) -> AnswerCut | None:
             tokens, tokenizer = cut
             return AnswerCut(tokens, tokenizer.name, tokenizer.weights)
     return None
-
-
-def _judge(
-    pipeline: Pipeline,
-    judge: Judge,
-    kit: LocalKit,
-    rows: Sequence[Prediction],
-    texts: Mapping[str, str],
-    fresh: bool,
-) -> tuple[Mapping[str, str], JudgeLine]:
-    """The judge's replies by question id, cached like any others, and what they cost."""
-    store, tally = pipeline.store, CallCounts()
-    known = {n: v for n, v in memo_versions(store).items() if not (fresh and n.startswith("replies-"))}
-    generate = cached(kit, StoreMemo(store.uri, known), tally).generator(judge.model)
-
-    async def ask() -> JudgeResult:
-        try:
-            return await judged(judge, generate, rows, texts)
-        finally:
-            await kit.close()
-
-    done = asyncio.run(ask())
-    merge_memo(store, fresh)
-    line = JudgeLine(
-        model=judge.model.name,
-        pairs=done.pairs,
-        computed=tally.replies.computed,
-        cached=tally.replies.cached,
-        unreadable=done.unreadable,
-        no_reply=done.no_reply,
-        faults=dict(done.faults),
-        prompt_tokens=tally.tokens.prompt,
-        cached_tokens=tally.tokens.cached,
-        generated_tokens=tally.tokens.generated,
-    )
-    return done.replies, line
 
 
 def _normalized(read: IngestSummary | None) -> dict[str, int]:

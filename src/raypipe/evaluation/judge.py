@@ -1,20 +1,30 @@
-"""The judge: a model that decides whether a prediction agrees with the truth where no rule can.
+"""The judge: a model, or code from outside, that says whether a prediction agrees with the truth.
 
-Knows the rules' prompts and what a rule leaves open; knows neither how a verdict is counted (`metrics.crag`)
-nor where replies are kept. Truths are asked in turn until one is met, as CRAG's evaluator does.
+It decides what a rule of scoring leaves open. Knows the rules' prompts; does not know how a verdict is
+counted (`metrics.crag`). A model is asked about truths in turn until one is met, as CRAG's evaluator does.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol, TypeAlias
 
+from raypipe.core import plugins
+from raypipe.core.errors import ConfError
 from raypipe.core.llm import Chat, Generated, Generator, Sampling
+from raypipe.core.plugins import Plugin
 from raypipe.core.protocols import Model
 from raypipe.core.records import Fault
+from raypipe.memo.disk import StoreMemo, memo_versions, merge_memo
+from raypipe.memo.memo import CallCounts, cached
 from raypipe.metrics.crag import Prediction, Rule, open_truths
+from raypipe.models.kit import LocalKit
+from raypipe.report.report import JudgeLine
+from raypipe.store import Store
 from raypipe.text.prompt import Prompt
 from raypipe.text.replies import parse_response
 from raypipe.text.sanitize import escape_markup
@@ -25,13 +35,93 @@ PROMPTS: Mapping[Rule, str] = {"official": "judge/official", "accuracy": "db3/p_
 MAX_TOKENS = 256  # of a judgement: a score and one sentence
 
 
+class Judge(Protocol):
+    """Decides what a rule leaves open."""
+
+    def ask(
+        self, store: Store, rows: Sequence[Prediction], texts: Mapping[str, str], fresh: bool
+    ) -> tuple[Mapping[str, str], JudgeLine]:
+        """Its replies by question id, and what they cost. `texts`: question id -> question; `fresh`: nothing
+        that is cached is used."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
-class Judge:
-    """The model that judges, and its prompt."""
+class ModelJudge:
+    """A model that judges, its prompt, and the kit that calls it. Replies are cached like any others."""
 
     model: Model
     prompt: Prompt
     rule: Rule
+    kit: LocalKit
+
+    def ask(
+        self, store: Store, rows: Sequence[Prediction], texts: Mapping[str, str], fresh: bool
+    ) -> tuple[Mapping[str, str], JudgeLine]:
+        tally = CallCounts()
+        known = {n: v for n, v in memo_versions(store).items() if not (fresh and n.startswith("replies-"))}
+        generate = cached(self.kit, StoreMemo(store.uri, known), tally).generator(self.model)
+
+        async def ask() -> JudgeResult:
+            try:
+                return await judged(self, generate, rows, texts)
+            finally:
+                await self.kit.close()
+
+        done = asyncio.run(ask())
+        merge_memo(store, fresh)
+        line = JudgeLine(
+            model=self.model.name,
+            pairs=done.pairs,
+            computed=tally.replies.computed,
+            cached=tally.replies.cached,
+            unreadable=done.unreadable,
+            no_reply=done.no_reply,
+            faults=dict(done.faults),
+            prompt_tokens=tally.tokens.prompt,
+            cached_tokens=tally.tokens.cached,
+            generated_tokens=tally.tokens.generated,
+        )
+        return done.replies, line
+
+
+Agrees: TypeAlias = Callable[[str, str, tuple[str, ...]], "bool | None"]
+"""Whether a prediction agrees with one of the truths, given the question; None: it cannot tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnJudge:
+    """A judge from outside: `agrees(question, prediction, truths)`. What it cannot tell stays unscored."""
+
+    agrees: Agrees
+    plugin: Plugin
+    rule: Rule
+
+    @classmethod
+    def load(cls, path: str, rule: Rule) -> OwnJudge:
+        """Imports it. Raises ConfError for a path that leads to no function."""
+        agrees, plugin = plugins.load(path, "a judge")
+        if not callable(agrees):
+            raise ConfError(
+                f"{path}: expected a function of question, prediction and truths, found {agrees!r:.80}"
+            )
+        return cls(agrees, plugin, rule)
+
+    def ask(
+        self, store: Store, rows: Sequence[Prediction], texts: Mapping[str, str], fresh: bool
+    ) -> tuple[Mapping[str, str], JudgeLine]:
+        replies, pairs = {}, 0
+        for row in rows:
+            if not (truths := open_truths(row, self.rule)):
+                continue
+            pairs += 1
+            agrees = self.agrees(texts[row.question], row.prediction or "", truths)
+            if agrees is not None and not isinstance(agrees, bool):
+                raise ConfError(f"{self.plugin.path}: expected True, False or None, found {agrees!r:.80}")
+            if agrees is not None:  # in the words of both rules
+                replies[row.question] = json.dumps({"score": int(agrees), "accuracy": agrees})
+        named = f"{self.plugin.path}@{self.plugin.source[:8]}"
+        return replies, JudgeLine(named, pairs, pairs, 0, 0, pairs - len(replies), {}, 0, 0, 0)
 
 
 @dataclass(slots=True)
@@ -46,7 +136,7 @@ class JudgeResult:
 
 
 async def judged(
-    judge: Judge, generate: Generator, rows: Sequence[Prediction], texts: Mapping[str, str]
+    judge: ModelJudge, generate: Generator, rows: Sequence[Prediction], texts: Mapping[str, str]
 ) -> JudgeResult:
     """Asks about every prediction that the rule leaves open. `texts`: question id -> question.
 
@@ -69,7 +159,7 @@ async def judged(
     return done
 
 
-def _asks(judge: Judge, row: Prediction, text: str) -> list[Chat]:
+def _asks(judge: ModelJudge, row: Prediction, text: str) -> list[Chat]:
     """The chats that may be needed for one prediction, in order."""
     if not (truths := open_truths(row, judge.rule)):
         return []

@@ -225,8 +225,9 @@ async def _build(name: str, line: Query, rows: ProgramTables, now: Moment, state
     if there is not None and there.kind == "days":
         about.append(str(there.first) if there.first == there.last else f"{there.first} to {there.last}")
     stars = state.stars(line.where)
-    asked = LinkedCall(rows.tables, tuple(linked), line.where, stars, there, now, ", ".join(about))
-    return function.build(asked)
+    return function.build(
+        LinkedCall(rows.tables, tuple(linked), line.where, stars, there, now, ", ".join(about))
+    )
 
 
 def _written(arg: Arg, kind: str, rows: ProgramTables, state: _State) -> tuple[str, ...] | None:
@@ -338,8 +339,8 @@ def _taken(text: str, rows: ProgramTables, state: _State, tail: Tail, lead: int 
         if column is None
         else tuple(column_values(relation, column, rows.tables, MOST_ROWS if limit is None else limit))
     )
-    said = LineResult(relation, shown, tail.key or relation.default, missing=column is None)
-    return CallResult(text, shown, state.values, sentences(said))
+    result = LineResult(relation, shown, tail.key or relation.default, missing=column is None)
+    return CallResult(text, shown, state.values, sentences(result))
 
 
 def _mean(text: str, rows: ProgramTables, state: _State, tail: Tail, lead: int | None) -> CallResult:

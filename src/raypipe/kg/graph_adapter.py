@@ -46,8 +46,8 @@ class GraphAdapter:
     async def mentions(self, texts: Sequence[str], asked_at: Sequence[str]) -> list[list[Mention] | Fault]:
         if isinstance(self.graph, FolderBackend):
             return [self.graph.linker.mentions(text) for text in texts]
-        asked = zip(texts, asked_at, strict=True)
-        return list(await asyncio.gather(*(_mentions(self.graph, text, when) for text, when in asked)))
+        questions = zip(texts, asked_at, strict=True)
+        return list(await asyncio.gather(*(_mentions(self.graph, text, when) for text, when in questions)))
 
     def through(self, wrap: Callable[[Request], Request], embedder: Callable[[Model], Embed]) -> GraphAdapter:
         vectors = _vectors(self.ref, embedder)
@@ -73,7 +73,7 @@ def require_location(ref: GraphRef) -> None:
     """Raises ConfError for an entry without a location."""
     if not ref.where:
         raise ConfError(
-            f"graph {ref.name!r}: expected to be told where it lies, as --graph {ref.name}=FOLDER; data of "
+            f"graph {ref.name!r}: expected its location, as --graph {ref.name}=FOLDER; data of "
             f"`raypipe synth` bring their own"
         )
 

@@ -147,9 +147,7 @@ class NamePool:
         default_factory=dict
     )  # folded name -> key; the first to claim it keeps it
     by_word: dict[str, list[str]] = field(default_factory=dict)  # word -> aliases that have it
-    vectors: np.ndarray | None = (
-        None  # (names, dim) float32, unit rows, in their order; None: not asked for yet
-    )
+    vectors: np.ndarray | None = None  # (names, dim) float32, unit rows, in their order; None: not needed yet
 
     def add(self, alias: str, key: str) -> None:
         if alias and alias not in self.aliases:

@@ -148,7 +148,7 @@ _BEST: Final = {
 
 def _grammy(rows: Sequence[Row], people: Mapping[str, str]) -> tuple[list[PublicFact], int]:
     """Per year one text: best new artist, song and album of the year with who made them."""
-    said: dict[int, list[str]] = {}
+    by_year: dict[int, list[str]] = {}
     skipped = 0
     for row in rows:
         year, category, nominee = _year(row["year"]), fold(row["category"]) or "", row["nominee"]
@@ -159,8 +159,8 @@ def _grammy(rows: Sequence[Row], people: Mapping[str, str]) -> tuple[list[Public
             continue
         maker = _first(row, "artist", "workers")
         by = f" by {maker}" if maker and category != "best new artist" else ""
-        said.setdefault(year, []).append(f"The {_BEST[category]} is {nominee}{by}.")
-    return [PublicFact(f"Grammy awards of {y}: {' '.join(said[y])}", y) for y in sorted(said)], skipped
+        by_year.setdefault(year, []).append(f"The {_BEST[category]} is {nominee}{by}.")
+    return [PublicFact(f"Grammy awards of {y}: {' '.join(by_year[y])}", y) for y in sorted(by_year)], skipped
 
 
 _DULL: Final = frozenset({"id", "imdb_id", "poster_path", "homepage", "video", "backdrop_path", "overview"})
@@ -173,12 +173,12 @@ def _movielens(rows: Sequence[Row], people: Mapping[str, str]) -> tuple[list[Pub
         if not names:
             skipped += 1
             continue
-        told = [
+        parts = [
             f"the {key.replace('_', ' ')} is {value}."
             for key, value in ((k, _listed(v)) for k, v in row.items() if k not in _DULL)
             if value and key != "title"
         ]
-        text = f"The title is {names[0]}. {' '.join(told)} {people.get(row.get('id', ''), '')}"
+        text = f"The title is {names[0]}. {' '.join(parts)} {people.get(row.get('id', ''), '')}"
         facts.append(PublicFact(text, names=names))
     return facts, skipped
 
@@ -218,12 +218,12 @@ def _stocks(rows: Sequence[Row], people: Mapping[str, str]) -> tuple[list[Public
     facts, skipped = [], 0
     for row in rows:
         ticker, name = _first(row, *_TICKER), _first(row, *_COMPANY)
-        told = [f"the {what} is {v}" for what, names in _MEASURES if (v := _first(row, *names))]
-        if not ticker or not name or not told:
+        parts = [f"the {what} is {v}" for what, names in _MEASURES if (v := _first(row, *names))]
+        if not ticker or not name or not parts:
             skipped += 1
             continue
         facts.append(
-            PublicFact(f"the information of {name}({ticker}): {', '.join(told)}.", names=(ticker, name))
+            PublicFact(f"the information of {name}({ticker}): {', '.join(parts)}.", names=(ticker, name))
         )
     return facts, skipped
 
@@ -311,7 +311,7 @@ def open_facts(ref: FactsRef) -> FactsTable:
     """Opens an entry's table. Raises ConfError for an entry without a location, DataError without a table."""
     if not ref.where:
         raise ConfError(
-            f"public data {ref.name!r}: expected to be told where they lie, as --graph {ref.name}=FILE; "
+            f"public data {ref.name!r}: expected their location, as --graph {ref.name}=FILE; "
             f"`raypipe facts build` makes such a file"
         )
     table, found = _read(Path(ref.where)), FactsTable()

@@ -36,21 +36,21 @@ class LineResult:
     missing: bool = False  # the relation has no such key
 
 
-def sentences(said: LineResult) -> tuple[str, ...]:
+def sentences(result: LineResult) -> tuple[str, ...]:
     """One sentence per row, at most ten, then the number of further rows."""
-    relation, rows = said.relation, said.rows
+    relation, rows = result.relation, result.rows
     about = f" of {relation.about}" if relation.about else ""
-    if said.count is not None:
-        what = f"{_words(said.key)} values" if said.key else f"{_words(relation.noun)} rows"
-        return (f"The number of {what}{about} is {said.count}.",)
-    if said.mean is not None:
+    if result.count is not None:
+        what = f"{_words(result.key)} values" if result.key else f"{_words(relation.noun)} rows"
+        return (f"The number of {what}{about} is {result.count}.",)
+    if result.mean is not None:
         return (
-            f"The average {_words(said.key or '')} of the {len(rows)} {_words(relation.noun)} rows{about} is "
-            f"{said.mean:.10g}.",
+            f"The average {_words(result.key or '')} of the {len(rows)} {_words(relation.noun)} rows{about} "
+            f"is {result.mean:.10g}.",
         )
     if not rows and relation.noun.endswith("game"):
         return (f"There is no match{about}.",)
-    key = None if said.missing or said.key is None else said.key
+    key = None if result.missing or result.key is None else result.key
     out = list(relation.notes)
     out += [s for s in (_row(relation, row, key) for row in rows[:MOST_SENTENCES]) if s]
     if len(rows) > MOST_SENTENCES:
@@ -134,12 +134,12 @@ def _price(row: Row, key: str | None, relation: Relation) -> str:
     minute = f" at {row['time']} Eastern" if ":" in str(row.get("time")) else ""
     who = f"{row.get('name') or row.get('ticker')} ({row.get('ticker')})"
     if key in (None, "time", "date", "name"):
-        said = ", ".join(
+        prices = ", ".join(
             f"{k} {_text(row[k])}"
             for k in ("open", "high", "low", "close", "volume")
             if row.get(k) is not None
         )
-        return f"On {row.get('date')}{minute} the prices of {who} were {said}."
+        return f"On {row.get('date')}{minute} the prices of {who} were {prices}."
     return f"On {row.get('date')}{minute} the {_words(key)} of {who} was {_text(_value(relation, row, key))}."
 
 
@@ -153,18 +153,18 @@ def _game(row: Row, key: str | None, relation: Relation) -> str:
     where = {"home": "at home", "away": "away"}.get(str(row.get("venue")).lower(), "")
     day = f"On {row.get('date')}" + (f" at {row['time']}" if row.get("time") else "")
     if row.get("result") is None and row.get("GF") is None:
-        said = f"{day} {team} plays {where} against {opponent}; the result is not known."
+        text = f"{day} {team} plays {where} against {opponent}; the result is not known."
     else:
         ended = {"W": "won", "L": "lost", "D": "drew"}.get(str(row.get("result")), "played")
-        said = f"{day} {team} {ended} {row.get('GF')}-{row.get('GA')} {where} against {opponent}."
+        text = f"{day} {team} {ended} {row.get('GF')}-{row.get('GA')} {where} against {opponent}."
     value = None if key is None else _value(relation, row, key)
     if (
         value is not None
         and key is not None
         and key.lower() not in ("gf", "ga", "date", "time", "opponent", "result", "venue")
     ):
-        said += f" The {_words(key)} of {team} was {_text(value)}."
-    return " ".join(said.split())
+        text += f" The {_words(key)} of {team} was {_text(value)}."
+    return " ".join(text.split())
 
 
 _TEMPLATES: Final[Mapping[str, Callable[[Row, str | None, Relation], str]]] = {

@@ -1,6 +1,6 @@
 """Serves a graph's tables over HTTP with the mock API's endpoints, for tests and demonstrations.
 
-Not for production: one query at a time, no access control, bound to this machine unless told otherwise.
+Not for production: one query at a time, no access control, bound to this machine by default.
 FastAPI checks the requests, as in the original. Does not know the answers (`mock_api`).
 """
 
@@ -35,8 +35,8 @@ def _encodable(value: Any) -> Any:
 def _in_64_bits(value: int) -> int:
     """What the tables can look up."""
     if abs(value) >= 2**63:
-        said = "Input should be a valid integer, unable to parse string as an integer"
-        raise PydanticCustomError("int_parsing", said)
+        message = "Input should be a valid integer, unable to parse string as an integer"
+        raise PydanticCustomError("int_parsing", message)
     return value
 
 
@@ -90,10 +90,10 @@ def _route(api: MockApi, path: str, endpoint: MockEndpoint) -> Callable[..., Awa
     fields = {name: _FIELDS[kind] for name, kind in endpoint.fields.items()}
     body: type[BaseModel] = create_model(path.rpartition("/")[2], **fields)
 
-    async def answer(asked: BaseModel) -> JSONResponse:
-        return JSONResponse({"result": endpoint.answer(api, asked.model_dump())})
+    async def answer(arguments: BaseModel) -> JSONResponse:
+        return JSONResponse({"result": endpoint.answer(api, arguments.model_dump())})
 
-    answer.__annotations__["asked"] = body
+    answer.__annotations__["arguments"] = body
     return answer
 
 

@@ -146,24 +146,24 @@ class _UnsearchedKit(CacheOnlyKit):
 async def first_request(step: Step, kit: Kit, questions: Sequence[Question]) -> list[MemoRequest | None]:
     """The first request of a step about each question, were nothing cached; None where it makes none. No
     model is called. Raises ConfError if the step searches before."""
-    heard = RecordingMemo(MemoryMemo())
-    ask = step.open(cached(_UnsearchedKit(kit), heard, CallCounts()))
-    return [await _first(heard, ask([question])) for question in questions]
+    recorder = RecordingMemo(MemoryMemo())
+    ask = step.open(cached(_UnsearchedKit(kit), recorder, CallCounts()))
+    return [await _first(recorder, ask([question])) for question in questions]
 
 
 async def first_corpus_requests(
     step: CorpusStep, kit: Kit, tables: Iterable[pa.Table]
 ) -> list[MemoRequest | None]:
     """The first request of a corpus step about each table."""
-    heard = RecordingMemo(MemoryMemo())
-    build = step.open(cached(_UnsearchedKit(kit), heard, CallCounts()))
-    return [await _first(heard, build(table)) for table in tables]
+    recorder = RecordingMemo(MemoryMemo())
+    build = step.open(cached(_UnsearchedKit(kit), recorder, CallCounts()))
+    return [await _first(recorder, build(table)) for table in tables]
 
 
-async def _first(heard: RecordingMemo, work: Awaitable[object]) -> MemoRequest | None:
-    heard.requests.clear()
+async def _first(recorder: RecordingMemo, work: Awaitable[object]) -> MemoRequest | None:
+    recorder.requests.clear()
     try:
         await work
     except NotCached:
-        return heard.requests[0]
+        return recorder.requests[0]
     return None

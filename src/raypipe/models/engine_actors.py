@@ -111,7 +111,7 @@ class EngineActor:
         self._make, self._pause, self._suspect = make, pause, suspect
         self._engine: EngineProtocol | None = None
         self._making = asyncio.Lock()
-        self._flights: SingleFlight[tuple[Chat, Sampling, str | None], Generated | Fault] = SingleFlight()
+        self._in_flight: SingleFlight[tuple[Chat, Sampling, str | None], Generated | Fault] = SingleFlight()
 
     async def _open(self) -> EngineProtocol:
         async with self._making:
@@ -142,7 +142,7 @@ class EngineActor:
         async def ask(places: list[int]) -> list[Generated | Fault]:
             return await engine.generate([keys[i][0] for i in places], sampling, adapter, None)
 
-        found = dict(zip(keys, await self._flights.of(keys, ask), strict=True))
+        found = dict(zip(keys, await self._in_flight.of(keys, ask), strict=True))
         return [found[chat, sampling, adapter] for chat in chats]
 
     async def stream(

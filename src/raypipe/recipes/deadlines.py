@@ -38,7 +38,7 @@ Clock: TypeAlias = Callable[[], float]
 
 @dataclass(frozen=True, slots=True)
 class DegradePolicy:
-    """An endpoint's rules beyond omitting stages. A job has none: the next run answers the row again."""
+    """An endpoint's policy beyond omitting stages. A job has none: the next run answers the row again."""
 
     fallback: Step | None = None  # answers from the ranking where a reply that could be the answer is owed
 
@@ -66,7 +66,7 @@ def _extracts(step: Step) -> bool:
 
 
 def limited(
-    stage: Stage[Step], ask: Ask, last: bool, rules: DegradePolicy | None, clock: Clock = time.time
+    stage: Stage[Step], ask: Ask, last: bool, policy: DegradePolicy | None, clock: Clock = time.time
 ) -> Ask:
     """The stage within each question's time. `last`: only the decision comes after it."""
 
@@ -77,7 +77,7 @@ def limited(
             # Each row with a deadline goes alone: a slow one must not cost its neighbours their time.
             parts = [_all(stage, ask, [q]) if q.due is None else one(q, q.due) for q in questions]
             out = [q for part in await asyncio.gather(*parts) for q in part]
-        if rules is None or len(out) != len(questions):  # a lost row is found by who asked
+        if policy is None or len(out) != len(questions):  # a lost row is found by who asked
             return out
         return [_spared(stage, *row) for row in zip(questions, out, strict=True)]
 
@@ -133,13 +133,13 @@ def goes_on(question: Question) -> bool:
 
 
 def decided(
-    stage: Stage[Step], ask: Ask, kit: Kit, before: Sequence[Stage[Step]], rules: DegradePolicy | None
+    stage: Stage[Step], ask: Ask, kit: Kit, before: Sequence[Stage[Step]], policy: DegradePolicy | None
 ) -> Ask:
     """The decision, which no deadline omits. A question that lost stages and has no answer is answered
     by the fallback, else "i don't know"."""
     prefer = {r.removeprefix("replies.") for r in stage.step.reads()}
     owing = {s.name for s in before if prefer & set(_replies(s))}
-    fallback = rules.fallback if rules else None
+    fallback = policy.fallback if policy else None
     instead = _fallback(fallback, kit) if fallback else None
 
     async def ask_and_settle(questions: list[Question]) -> list[Question]:
@@ -162,7 +162,7 @@ def decided(
 def _fallback(step: Step, kit: Kit) -> Ask:
     """The step, its reply under the name `fallback`."""
     stage = Stage(FALLBACK, step)
-    ask, [own] = limited(stage, step.open(kit), last=True, rules=None), _replies(stage)
+    ask, [own] = limited(stage, step.open(kit), last=True, policy=None), _replies(stage)
 
     async def ask_instead(questions: list[Question]) -> list[Question]:
         return [

@@ -52,7 +52,7 @@ async def _watched(stage: str, work: Awaitable[T]) -> T:
         raise StageError(stage) from e
 
 
-Told: TypeAlias = Callable[[str, float | None], None]
+OnStage: TypeAlias = Callable[[str, float | None], None]
 """A stage's name, and the seconds that it took; None: it begins."""
 
 
@@ -91,8 +91,8 @@ class StageCounters:
 class QuestionExecutor:
     """The question half of a recipe, opened with a kit: call it with any batches, any number of times.
 
-    `counts` grows by stage name as batches pass. With `memo` None nothing is cached between calls. `rules`
-    are an endpoint's, for unavailable services. `told` is called when a stage begins and when it ends.
+    `counts` grows by stage name as batches pass. With `memo` None nothing is cached between calls. `policy`
+    is an endpoint's, for unavailable services. `on_stage` is called when a stage begins and when it ends.
     """
 
     def __init__(
@@ -100,22 +100,22 @@ class QuestionExecutor:
         recipe: Recipe,
         kit: Kit,
         memo: Memo | None = None,
-        rules: DegradePolicy | None = None,
-        told: Told = lambda stage, seconds: None,
+        policy: DegradePolicy | None = None,
+        on_stage: OnStage = lambda stage, seconds: None,
     ) -> None:
         self.counts = {s.name: StageCounters() for s in recipe.question}
-        self._told = told
+        self._on_stage = on_stage
         asking: Asking = SingleFlight()
         self._stages: list[tuple[Stage[Step], Ask]] = []
         for i, stage in enumerate(recipe.question):
             within = cached(kit, memo, self.counts[stage.name].calls, asking)
             ask = stage.step.open(within)
             if decides(stage.step):
-                ask = decided(stage, ask, within, recipe.question[:i], rules)
+                ask = decided(stage, ask, within, recipe.question[:i], policy)
             else:
                 after = recipe.question[i + 1 : i + 2]
                 last = any(decides(s.step) for s in after)
-                ask = limited(stage, ask, last, rules)
+                ask = limited(stage, ask, last, policy)
             self._stages.append((stage, ask))
 
     async def __call__(self, questions: Sequence[Question]) -> list[Question]:
@@ -130,10 +130,10 @@ class QuestionExecutor:
         """The same, a stage at a time: its name, and the questions after it."""
         rows = list(questions)
         for stage, ask in self._stages:
-            self._told(stage.name, None)
+            self._on_stage(stage.name, None)
             start = time.perf_counter()
             rows = await _pass(stage, ask, rows, self.counts[stage.name])
-            self._told(stage.name, time.perf_counter() - start)
+            self._on_stage(stage.name, time.perf_counter() - start)
             yield stage.name, rows
 
 

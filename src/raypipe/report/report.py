@@ -17,7 +17,7 @@ from raypipe.metrics.prompt_injection import PromptInjection
 from raypipe.metrics.textfile import replaced
 from raypipe.report.page import SHOWN, QuestionResult, ShownQuestion, render
 
-JSON_FORMAT = 2  # of what commands print for programs: evaluation.outputs
+JSON_FORMAT = 2  # of what commands print for programs: api.outputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class StepLine:
 class JudgeLine:
     """The judge of a run: its calls and their outcome."""
 
-    model: str  # its name in models.yaml
+    model: str  # its name in models.yaml; of a judge from outside its path and source
     pairs: int  # predictions with a truth that the rule leaves to a judge
     computed: int  # calls made
     cached: int  # calls answered from the memo

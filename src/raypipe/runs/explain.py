@@ -165,16 +165,16 @@ def _steps(
             found.append(unknown if asks else replace(unknown, requests=0, computed=0, cached=0))
             question = _as_answered(recipe, stage, question, answered)
             continue
-        heard = RecordingMemo(memo)
+        recorder = RecordingMemo(memo)
         try:
-            question = asyncio.run(_through(recipe, stage, kit, heard, question))
+            question = asyncio.run(_through(recipe, stage, kit, recorder, question))
         except StageError as e:
             if not isinstance(e.__cause__, NotCached):
                 raise
             question = None
             found.append(unknown)
             continue
-        found.append(_requests(store, manifest, heard, key, unknown))
+        found.append(_requests(store, manifest, recorder, key, unknown))
     return tuple(found)
 
 
@@ -202,9 +202,9 @@ async def _through(
 
 
 def _requests(
-    store: Store, manifest: Manifest, heard: RecordingMemo, key: AnswerKey, unknown: StageRequests
+    store: Store, manifest: Manifest, recorder: RecordingMemo, key: AnswerKey, unknown: StageRequests
 ) -> StageRequests:
-    wanted = {(a.table.name, k): a.table for a in heard.requests for k in a.keys}
+    wanted = {(a.table.name, k): a.table for a in recorder.requests for k in a.keys}
     tables = {t.name: t for t in wanted.values()}
     old = 0
     try:

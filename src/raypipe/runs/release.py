@@ -8,6 +8,7 @@ a reader sees one release or the other. Knows manifests and the store; runs noth
 from __future__ import annotations
 
 import json
+import math
 import operator
 import re
 import time
@@ -33,6 +34,10 @@ T = TypeVar("T")
 
 FORMAT = 2
 
+MIN_SCORED = 0.95
+"""Least share of a run's questions that must be scored for a gate on a share, such as `score>=0.1`: a score
+over 1 of 4 questions says nothing of the other three."""
+
 
 class GateFailed(RaypipeError):
     """A run is not good enough to be released."""
@@ -56,8 +61,10 @@ class Release:
     promoted: float  # seconds since the epoch
 
     def opened(self, store: Store) -> tuple[Recipe, IndexSpec]:
-        """The recipe, and the tables to search at its versions. Raises ConfError where this raypipe would
-        compute something else by it."""
+        """Returns its recipe, to be read and not run, and its tables at the versions that it searches.
+
+        Raises ConfError for a recipe that this raypipe would compute otherwise.
+        """
         recipe = description(self.recipe)
 
         def at(table: str) -> Pinned:
@@ -102,8 +109,10 @@ def gate(text: str) -> Gate:
     return Gate(text, match[1], _COMPARE[match[2]], float(match[3]))
 
 
-def check(manifest: Manifest, gates: Sequence[Gate]) -> None:
-    """Raises GateFailed for the first gate that a run does not pass, ConfError for an unknown metric."""
+def check(manifest: Manifest, gates: Sequence[Gate], min_scored: float = MIN_SCORED) -> None:
+    """Raises GateFailed for the first gate that a run does not pass, ConfError for an unknown metric.
+
+    A gate on a share is not passed where less than `min_scored` of the questions, 0..1, are scored."""
     numbers = {**manifest.counts, **manifest.score}
     for g in gates:
         if g.metric not in numbers:
@@ -111,19 +120,42 @@ def check(manifest: Manifest, gates: Sequence[Gate]) -> None:
         found = numbers[g.metric]
         if found is None:
             raise GateFailed(f"gate {g.text}: run {manifest.run} has no {g.metric}: nothing was scored")
+        if g.metric in SHARES:
+            _check_scored(g, manifest, min_scored)
         if not g.holds(float(found), g.bound):
             raise GateFailed(
                 f"gate {g.text}: run {manifest.run} has {g.metric} {found:g}. live stays as it is"
             )
 
 
-def promote(store: Store, manifest: Manifest, gates: Sequence[Gate]) -> Release:
+SHARES = frozenset({"score", "accuracy", "hallucination", "missing", "exact_accuracy"})
+
+
+def _check_scored(gate: Gate, manifest: Manifest, min_scored: float) -> None:
+    scored, total = scored_of(manifest.score)
+    if scored < min_scored * total:
+        share = math.floor(100 * scored / total) / 100
+        raise GateFailed(
+            f"gate {gate.text}: {scored} of {total} questions of run {manifest.run} are scored, expected at "
+            f"least {min_scored:.0%}. Score the others (`raypipe eval ... --judge MODEL`), or allow it with "
+            f"--min-scored {share:g}. live stays as it is"
+        )
+
+
+def scored_of(score: Mapping[str, Any]) -> tuple[int, int]:
+    """How many questions a score rests on, and how many there are."""
+    return score["total"] - score["n_unscored"], score["total"]
+
+
+def promote(
+    store: Store, manifest: Manifest, gates: Sequence[Gate], min_scored: float = MIN_SCORED
+) -> Release:
     """Makes a finished run the live one. The same run again changes nothing.
 
     Raises GateFailed, and StoreError if a table that the run searched is not there at its version; then live
     is as it was.
     """
-    check(manifest, gates)
+    check(manifest, gates, min_scored)
     with store.lease("release", f"promote {manifest.run}"):
         before = live(store)
         if before is not None and before.run == manifest.run:
@@ -215,13 +247,16 @@ def _read(store: Store, name: str, raw: bytes, record: type[T]) -> T:
 
 def summary(release: Release, now: str) -> dict[str, Any]:
     """A release as `releases --json` lists it; `now` is the id of the live one."""
+    scored, questions = scored_of(release.score)
     return {
         "id": release.id,
         "live": release.id == now,
         "run": release.run,
         "recipe": release.name,
         "digest": release.digest,
-        "score": release.score.get("score"),
+        "score": release.score["score"],
+        "scored": scored,
+        "questions": questions,
         "gates": list(release.gates),
         "promoted": release.promoted,
     }

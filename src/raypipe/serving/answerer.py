@@ -78,7 +78,7 @@ class Answerer:
         """Returns once its models are loaded. Raises NotReady, Unavailable or Overloaded if one is
         unavailable now, and ConfError or ModelMissing for a step that the models here cannot run."""
         kit = self._kit.with_index((await self.snapshot()).index)
-        QuestionExecutor(self.recipe, kit, rules=self._policy)
+        QuestionExecutor(self.recipe, kit, policy=self._policy)
         await warm_up(kit, self.recipe.models())
 
     async def answer(self, request: QueryRequest, listener: Listener = NULL_LISTENER) -> QueryResult:

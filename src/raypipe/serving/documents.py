@@ -55,7 +55,7 @@ async def answer_over_documents(
 
     async def run_stages(index: MemoryIndex, question: Question, stages: slice) -> Question:
         half = replace(recipe, question=recipe.question[stages])
-        execute = QuestionExecutor(half, kit.with_index(index), rules=policy, told=on_stage)
+        execute = QuestionExecutor(half, kit.with_index(index), policy=policy, on_stage=on_stage)
         [question] = await execute([question])
         counts.update(execute.counts)
         return question

@@ -95,8 +95,8 @@ KINDS: dict[str, Kind] = {
     "scores": Kind(SCORES, False, ("key",), "key", ("key",)),
     "replies": Kind(REPLIES, False, ("key",), "key", ("key",)),
 }
-INGESTED = ("sources", "documents", "questions", "golds")
-BASE = (*INGESTED, "faults", "answers")
+INGEST_TABLES = ("sources", "documents", "questions", "golds")
+BASE = (*INGEST_TABLES, "faults", "answers")
 """Tables that every store has. All others carry a digest in their name."""
 
 _NAME = re.compile(r"([a-z]+)(-[0-9a-f]{32})?")
@@ -138,7 +138,7 @@ def table_schema(table: str, schema: pa.Schema) -> pa.Schema:
 
 
 def _stored(table: str, field: pa.Field) -> pa.Field:
-    if table in INGESTED and field.name in kind_of(table).key:
+    if table in INGEST_TABLES and field.name in kind_of(table).key:
         # Lets Lance see that two writers insert the same key; without it both rows stay, without an error.
         return field.with_metadata({"lance-schema:unenforced-primary-key": "true"})
     if field.name == "content":

@@ -408,6 +408,10 @@ def test_the_openai_client_reads_an_answer_with_its_citations(with_key, job):
     assert said.raypipe["outcome"] == "answered" and said.raypipe["citations"][0]["quote"]
     assert said.usage.total_tokens == said.usage.prompt_tokens + said.usage.completion_tokens
     assert "raypipe" in [m.id for m in client.models.list()]
+    for listed in client.models.list():
+        assert client.models.retrieve(listed.id) == listed
+    with pytest.raises(openai.NotFoundError, match="Unknown model: GET /v1/models lists the names"):
+        client.models.retrieve("gpt-4")
 
 
 def test_the_openai_client_reads_a_stream(with_key, job):
@@ -439,6 +443,8 @@ def test_the_openai_client_sees_errors_as_its_own(with_key):
         client.chat.completions.create(model="gpt-4", messages=messages)
     with pytest.raises(openai.BadRequestError, match="Invalid request"):
         client.chat.completions.create(model="raypipe", messages=messages, n=2)
+    with pytest.raises(openai.BadRequestError, match="allowed: model, messages, stream"):
+        client.chat.completions.create(model="raypipe", messages=messages, tools=[])
     with pytest.raises(openai.BadRequestError, match="expected a user message"):
         client.chat.completions.create(model="raypipe", messages=[{"role": "system", "content": "x"}])
     with pytest.raises(openai.AuthenticationError):

@@ -69,7 +69,7 @@ def numbered(columns: Mapping[str, Kind], inner: str, order: str) -> str:
 
 
 def simple(
-    asked: LinkedCall,
+    call: LinkedCall,
     table: str,
     column: str,
     noun: str,
@@ -79,9 +79,9 @@ def simple(
 ) -> Relation:
     """Rows of one table by one name."""
     extra = extra or {}
-    columns: dict[str, Kind] = {**asked.tables.columns[table], **{n: k for n, (_, k) in extra.items()}}
-    shown = listed(asked.tables, table, {n: sql for n, (sql, _) in extra.items()})
-    place = asked.places[0]
+    columns: dict[str, Kind] = {**call.tables.columns[table], **{n: k for n, (_, k) in extra.items()}}
+    shown = listed(call.tables, table, {n: sql for n, (sql, _) in extra.items()})
+    place = call.places[0]
     text, params = seen
     if place.keys is None:
         inner, order = f"SELECT {shown}, t.rowid AS _r FROM {quoted(table)} AS t WHERE {text}", "b._r"
@@ -99,9 +99,9 @@ def simple(
         column,
         {kind: column},
         aliases=KIND_WORDS.get(table, {}),
-        about=asked.about,
+        about=call.about,
     )
-    return rel.where(asked.where, asked.now, asked.stars)
+    return rel.where(call.where, call.now, call.stars)
 
 
 def released(now: Moment, dated: bool = True) -> tuple[str, tuple[Any, ...]]:

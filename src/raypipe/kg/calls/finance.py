@@ -15,8 +15,8 @@ from raypipe.kg.tables import quoted
 def metric(column: str) -> Callable[[LinkedCall], Relation]:
     """A company's market cap, earnings per share or P/E ratio."""
 
-    def build(asked: LinkedCall) -> Relation:
-        rel = simple(asked, "company", "ticker", "company", "company")
+    def build(call: LinkedCall) -> Relation:
+        rel = simple(call, "company", "ticker", "company", "company")
         columns: dict[str, Kind] = {
             "ticker": "text",
             "name": "text",
@@ -28,7 +28,7 @@ def metric(column: str) -> Callable[[LinkedCall], Relation]:
             f"r.{quoted(column)} AS value, r.{ORDER} FROM ({rel.sql}) AS r"
         )
         return Relation(
-            sql, rel.params, columns, "company", "name", {"company": "ticker"}, column, about=asked.about
+            sql, rel.params, columns, "company", "name", {"company": "ticker"}, column, about=call.about
         )
 
     return build
@@ -37,10 +37,10 @@ def metric(column: str) -> Callable[[LinkedCall], Relation]:
 _NAMED: Final = "coalesce((SELECT c.name FROM company AS c WHERE fold(c.ticker) = fold(t.ticker)), t.ticker)"
 
 
-def dividend(asked: LinkedCall) -> Relation:
-    seen = ("t.date <= ?", (str(asked.now.eastern.date()),))
+def dividend(call: LinkedCall) -> Relation:
+    seen = ("t.date <= ?", (str(call.now.eastern.date()),))
     rel = simple(
-        asked, "dividend", "ticker", "dividend", "company", seen,
+        call, "dividend", "ticker", "dividend", "company", seen,
         {"name": (_NAMED, "text"), "time": ("t.date", "date")},
     )  # fmt: skip
     return Relation(
@@ -51,21 +51,21 @@ def dividend(asked: LinkedCall) -> Relation:
         "name",
         {"company": "ticker"},
         "value",
-        about=asked.about,
+        about=call.about,
     )
 
 
-def price(asked: LinkedCall) -> Relation:
+def price(call: LinkedCall) -> Relation:
     """Daily bars, or the minute of "latest". A day without trading gives the next session, else the last."""
-    there, east = asked.when, asked.now.eastern
+    there, east = call.when, call.now.eastern
     assert there is not None
     if there.kind == "latest":
-        minute = _minute(asked)
-        if asked.tables.query(f"SELECT 1 FROM ({minute.sql}) LIMIT 1", minute.params):
+        minute = _minute(call)
+        if call.tables.query(f"SELECT 1 FROM ({minute.sql}) LIMIT 1", minute.params):
             return minute
-        return _edge(asked, "DESC")
+        return _edge(call, "DESC")
     if there.kind == "earliest":
-        return _edge(asked, "")
+        return _edge(call, "")
     if there.kind != "days":
         raise GraphFault("bad_time", "expected a day, a period, latest or ipo of a price")
     closed = (
@@ -73,28 +73,28 @@ def price(asked: LinkedCall) -> Relation:
         (str(east.date()), str(east.date()), f"{east:%H:%M}", CLOSE),
     )
     text = f"t.date BETWEEN ? AND ? AND {closed[0]}"
-    rel = _bars(asked, (text, (str(there.first), str(there.last), *closed[1])))
-    if there.first != there.last or asked.tables.query(f"SELECT 1 FROM ({rel.sql}) LIMIT 1", rel.params):
+    rel = _bars(call, (text, (str(there.first), str(there.last), *closed[1])))
+    if there.first != there.last or call.tables.query(f"SELECT 1 FROM ({rel.sql}) LIMIT 1", rel.params):
         return rel
     for order, side in (("min", ">"), ("max", "<")):
         near = (
             f"t.date = (SELECT {order}(u.date) FROM price AS u WHERE u.ticker = t.ticker AND u.date {side} ? "
             f"AND {closed[0].replace('t.', 'u.')})"
         )
-        other = _bars(asked, (near, (str(there.first), *closed[1])))
-        found = asked.tables.query(f"SELECT r.date FROM ({other.sql}) AS r LIMIT 1", other.params)
+        other = _bars(call, (near, (str(there.first), *closed[1])))
+        found = call.tables.query(f"SELECT r.date FROM ({other.sql}) AS r LIMIT 1", other.params)
         if found:
             note = f"There is no trading record of {there.first}; the nearest is of {found[0][0]}."
-            return _bars(asked, (near, (str(there.first), *closed[1])), note)
+            return _bars(call, (near, (str(there.first), *closed[1])), note)
     return rel
 
 
-def _bars(asked: LinkedCall, seen: tuple[str, tuple[Any, ...]], note: str = "") -> Relation:
+def _bars(call: LinkedCall, seen: tuple[str, tuple[Any, ...]], note: str = "") -> Relation:
     rel = simple(
-        asked, "price", "ticker", "price", "company", seen,
+        call, "price", "ticker", "price", "company", seen,
         {"name": (_NAMED, "text"), "time": ("t.date", "date")},
     )  # fmt: skip
-    sql = numbered(rel.columns, rel.sql, "b.ticker, b.date") if asked.places[0].keys is None else rel.sql
+    sql = numbered(rel.columns, rel.sql, "b.ticker, b.date") if call.places[0].keys is None else rel.sql
     notes = (note,) if note else ()
     words = {"day": "date"}
     return Relation(
@@ -106,30 +106,30 @@ def _bars(asked: LinkedCall, seen: tuple[str, tuple[Any, ...]], note: str = "") 
         {"company": "ticker"},
         "close",
         words,
-        asked.about,
+        call.about,
         notes,
     )
 
 
-def _edge(asked: LinkedCall, down: str) -> Relation:
+def _edge(call: LinkedCall, down: str) -> Relation:
     """Each company's first or last daily bar."""
-    east, order = asked.now.eastern, "max" if down else "min"
+    east, order = call.now.eastern, "max" if down else "min"
     closed = "(u.date < ? OR (u.date = ? AND ? >= ?))"
     text = f"t.date = (SELECT {order}(u.date) FROM price AS u WHERE u.ticker = t.ticker AND {closed})"
-    return _bars(asked, (text, (str(east.date()), str(east.date()), f"{east:%H:%M}", CLOSE)))
+    return _bars(call, (text, (str(east.date()), str(east.date()), f"{east:%H:%M}", CLOSE)))
 
 
-def _minute(asked: LinkedCall) -> Relation:
+def _minute(call: LinkedCall) -> Relation:
     """Each company's last minute that has begun, its opening rounded to cents."""
-    east = asked.now.eastern
+    east = call.now.eastern
     now = (str(east.date()), f"{east:%H:%M}")
     text = (
         "t.rowid = (SELECT u.rowid FROM price_detail AS u WHERE u.ticker = t.ticker "
         "AND (u.date, u.time) <= (?, ?) ORDER BY u.date DESC, u.time DESC LIMIT 1)"
     )
-    rel = simple(asked, "price_detail", "ticker", "price", "company", (text, now), {"name": (_NAMED, "text")})
+    rel = simple(call, "price_detail", "ticker", "price", "company", (text, now), {"name": (_NAMED, "text")})
     kept = ", ".join("round(r.open, 2) AS open" if c == "open" else f"r.{quoted(c)}" for c in rel.columns)
     sql = f"SELECT {kept}, r.{ORDER} FROM ({rel.sql}) AS r"
     return Relation(
-        sql, rel.params, rel.columns, "price", "name", {"company": "ticker"}, "open", about=asked.about
+        sql, rel.params, rel.columns, "price", "name", {"company": "ticker"}, "open", about=call.about
     )

@@ -11,12 +11,12 @@ from raypipe.kg.relation import Relation, conditions
 from raypipe.kg.tables import quoted
 
 
-def person(asked: LinkedCall) -> Relation:
-    return simple(asked, "person", "name", "person", "person")
+def person(call: LinkedCall) -> Relation:
+    return simple(call, "person", "name", "person", "person")
 
 
-def movie(asked: LinkedCall) -> Relation:
-    return simple(asked, "movie", "title", "movie", "movie", released(asked.now))
+def movie(call: LinkedCall) -> Relation:
+    return simple(call, "movie", "title", "movie", "movie", released(call.now))
 
 
 def linked(table: str) -> Callable[[LinkedCall], Relation]:
@@ -25,29 +25,29 @@ def linked(table: str) -> Callable[[LinkedCall], Relation]:
     A bracket list in one place keeps what belongs to every name in it, once: the films that two people were
     both in."""
 
-    def build(asked: LinkedCall) -> Relation:
+    def build(call: LinkedCall) -> Relation:
         film = "film" if table == "oscar" else "movie_name"
-        columns = asked.tables.columns[table]
-        seen, params = released(asked.now, dated=table != "oscar")
-        base = f"SELECT {listed(asked.tables, table)}, t.rowid AS _r FROM {quoted(table)} AS t WHERE {seen}"
-        label = "name" if asked.places[0].keys is not None or asked.places[1].keys is None else film
+        columns = call.tables.columns[table]
+        seen, params = released(call.now, dated=table != "oscar")
+        base = f"SELECT {listed(call.tables, table)}, t.rowid AS _r FROM {quoted(table)} AS t WHERE {seen}"
+        label = "name" if call.places[0].keys is not None or call.places[1].keys is None else film
         named = {"movie": film, "person": "name"}
         words = KIND_WORDS[table]
-        bare = Relation(base, params, columns, table, label, named, aliases=words, about=asked.about)
-        if asked.where:
-            text, more = conditions(bare, asked.where, asked.now, asked.stars)
+        bare = Relation(base, params, columns, table, label, named, aliases=words, about=call.about)
+        if call.where:
+            text, more = conditions(bare, call.where, call.now, call.stars)
             kept = ", ".join(f"r.{quoted(c)}" for c in columns)
             base, params = f"SELECT {kept}, r._r FROM ({base}) AS r WHERE {text}", (*params, *more)
-        inner, inside, order = _narrowed(asked, table, film)
+        inner, inside, order = _narrowed(call, table, film)
         sql = f"WITH f AS ({base}) {numbered(columns, inner, order)}"
         return Relation(
-            sql, (*params, *inside), columns, table, label, named, aliases=words, about=asked.about
+            sql, (*params, *inside), columns, table, label, named, aliases=words, about=call.about
         )
 
     return build
 
 
-def _narrowed(asked: LinkedCall, table: str, film: str) -> tuple[str, tuple[Any, ...], str]:
+def _narrowed(call: LinkedCall, table: str, film: str) -> tuple[str, tuple[Any, ...], str]:
     """The rows of `f` that fit both name places: SQL, parameters, order."""
     tests: list[str] = []
     joins: list[str] = []
@@ -56,7 +56,7 @@ def _narrowed(asked: LinkedCall, table: str, film: str) -> tuple[str, tuple[Any,
     order: list[str] = []
     once = ""
     ids = {"movie": "movie_id", "name": "person_id"} if table != "oscar" else {}
-    for i, (place, column) in enumerate(zip(asked.places, (film, "name"), strict=False)):
+    for i, (place, column) in enumerate(zip(call.places, (film, "name"), strict=False)):
         if place.keys is None:
             continue
         if place.every and len(place.keys) > 1:

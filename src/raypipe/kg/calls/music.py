@@ -12,39 +12,39 @@ from raypipe.kg.schema import Kind
 from raypipe.kg.tables import quoted
 
 
-def artist(asked: LinkedCall) -> Relation:
+def artist(call: LinkedCall) -> Relation:
     span = "json_array(t.birth_date, t.end_date)"
     span = f"CASE WHEN coalesce(t.birth_date, t.end_date) IS NOT NULL THEN {span} END"
-    return simple(asked, "artist", "name", "artist", "artist", extra={"lifespan": (span, "list")})
+    return simple(call, "artist", "name", "artist", "artist", extra={"lifespan": (span, "list")})
 
 
-def song(asked: LinkedCall) -> Relation:
-    seen = ("(t.release_date IS NULL OR t.release_date <= ?)", (str(asked.now.day),))
-    rel = simple(asked, "song", "name", "song", "song", seen)
+def song(call: LinkedCall) -> Relation:
+    seen = ("(t.release_date IS NULL OR t.release_date <= ?)", (str(call.now.day),))
+    rel = simple(call, "song", "name", "song", "song", seen)
     return Relation(
         rel.sql, rel.params, rel.columns, "song", "name", {"song": "name", "artist": "author"},
-        aliases=KIND_WORDS["song"], about=asked.about,
+        aliases=KIND_WORDS["song"], about=call.about,
     )  # fmt: skip
 
 
-def entity(asked: LinkedCall) -> Relation:
-    return simple(asked, "entity", "name", "entity", "entity")
+def entity(call: LinkedCall) -> Relation:
+    return simple(call, "entity", "name", "entity", "entity")
 
 
-def grammy_artist(asked: LinkedCall) -> Relation:
+def grammy_artist(call: LinkedCall) -> Relation:
     years = (
         "(SELECT json_group_array(y.year) FROM (SELECT DISTINCT g.year FROM grammy AS g WHERE g.winner AND "
         "fold(g.artist) = w.value AND g.year <= ? ORDER BY g.year) AS y)"
     )
-    return _counted(asked, "grammy_artist", "artist", ("grammy", "artist"), ("artist", "name"), years)
+    return _counted(call, "grammy_artist", "artist", ("grammy", "artist"), ("artist", "name"), years)
 
 
-def grammy_song(asked: LinkedCall) -> Relation:
-    return _counted(asked, "grammy_song", "nominee", ("grammy", "nominee"), ("song", "name"), None)
+def grammy_song(call: LinkedCall) -> Relation:
+    return _counted(call, "grammy_song", "nominee", ("grammy", "nominee"), ("song", "name"), None)
 
 
 def _counted(
-    asked: LinkedCall,
+    call: LinkedCall,
     table: str,
     column: str,
     first: tuple[str, str],
@@ -52,9 +52,9 @@ def _counted(
     years: str | None,
 ) -> Relation:
     """Awards by name: as the source counted them, else counted here."""
-    keys = asked.places[0].keys
-    columns = asked.tables.columns[table]
-    year, params = asked.now.day.year, []
+    keys = call.places[0].keys
+    columns = call.tables.columns[table]
+    year, params = call.now.day.year, []
     if keys is None:
         names = f"(SELECT DISTINCT fold({column}) AS value, 0 AS key FROM grammy)"
     else:
@@ -79,7 +79,7 @@ def _counted(
     return Relation(
         numbered(shown, inner, "b._w"), both, shown, table.replace("_", " "), "name",
         {"artist" if column == "artist" else "song": "name"}, "award_count",
-        {"awards": "award_count", "award_year": "award_date", "year": "award_date"}, asked.about,
+        {"awards": "award_count", "award_year": "award_date", "year": "award_date"}, call.about,
     )  # fmt: skip
 
 
@@ -90,15 +90,15 @@ _BEST: Final = {
 }
 
 
-def grammy_year(asked: LinkedCall) -> Relation:
-    keys = asked.places[0].keys or ()
+def grammy_year(call: LinkedCall) -> Relation:
+    keys = call.places[0].keys or ()
     try:
         years = [int(k) for k in keys]
     except ValueError:
         raise GraphFault("bad_time", f"expected a year, found {' '.join(keys)!r}") from None
-    if asked.places[0].keys is None:
+    if call.places[0].keys is None:
         raise GraphFault("bad_time", "expected a year, found None")
-    columns = asked.tables.columns["grammy_year"]
+    columns = call.tables.columns["grammy_year"]
     picked = ", ".join(
         f"(SELECT g.nominee FROM grammy AS g WHERE g.year = w.value AND g.winner "
         f"AND fold(g.category) = '{category}') AS {name}"
@@ -111,7 +111,7 @@ def grammy_year(asked: LinkedCall) -> Relation:
         "JOIN grammy_year AS a ON a.year = w.value"
     )
     shown = {c: columns[c] for c in ("year", *_BEST)}
-    given = json.dumps([y for y in years if y <= asked.now.day.year])
+    given = json.dumps([y for y in years if y <= call.now.day.year])
     return Relation(
-        numbered(shown, inner, "b._w"), (given, given), shown, "grammy year", "year", about=asked.about
+        numbered(shown, inner, "b._w"), (given, given), shown, "grammy year", "year", about=call.about
     )

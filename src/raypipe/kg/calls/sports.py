@@ -12,9 +12,9 @@ from raypipe.kg.schema import Kind
 from raypipe.kg.tables import quoted
 
 
-def nba(asked: LinkedCall) -> Relation:
+def nba(call: LinkedCall) -> Relation:
     """One row per game and team: its own columns as they are, the opponent's with opp_."""
-    columns = asked.tables.columns["nba_game"]
+    columns = call.tables.columns["nba_game"]
     both = [
         c.removesuffix("_home")
         for c in columns
@@ -22,7 +22,7 @@ def nba(asked: LinkedCall) -> Relation:
     ]
     stats = [c for c in both if c not in ("team_name", "wl")]
     plain = [c for c in columns if c.removesuffix("_home").removesuffix("_away") not in both]
-    over, params = "t.date < ?", (str(asked.now.eastern.date()),)
+    over, params = "t.date < ?", (str(call.now.eastern.date()),)
     sides = []
     for here, there in (("home", "away"), ("away", "home")):
         own = {"GF": f"pts_{here}", "GA": f"pts_{there}", "result": f"wl_{here}"}
@@ -43,15 +43,15 @@ def nba(asked: LinkedCall) -> Relation:
     }
     results: dict[str, Kind] = {"GF": "int", "GA": "int", "result": "text"}
     shown |= results | number | {f"opp_{s}": k for s, k in number.items()}
-    return _games(asked, " UNION ALL ".join(sides), (*params, *params), shown, "nba")
+    return _games(call, " UNION ALL ".join(sides), (*params, *params), shown, "nba")
 
 
 _FIXTURE: Final = ("league", "season", "team", "date", "time", "day", "round", "venue", "opponent", "game")
 
 
-def soccer(asked: LinkedCall) -> Relation:
-    columns = asked.tables.columns["soccer_game"]
-    east = asked.now.eastern
+def soccer(call: LinkedCall) -> Relation:
+    columns = call.tables.columns["soccer_game"]
+    east = call.now.eastern
     before = east - timedelta(hours=2)
     started = f"{before:%H:%M}" if before.date() == east.date() else "00:00"
     over = "(t.date < ? OR (t.date = ? AND t.time IS NOT NULL AND t.time < ?))"
@@ -60,14 +60,14 @@ def soccer(asked: LinkedCall) -> Relation:
         for c in columns
     )
     sql = f"SELECT {listed}, _over FROM (SELECT t.*, {over} AS _over FROM soccer_game AS t)"
-    return _games(asked, sql, (str(east.date()), str(east.date()), started), columns, "soccer")
+    return _games(call, sql, (str(east.date()), str(east.date()), started), columns, "soccer")
 
 
 def _games(
-    asked: LinkedCall, sql: str, params: tuple[Any, ...], columns: Mapping[str, Kind], kind: str
+    call: LinkedCall, sql: str, params: tuple[Any, ...], columns: Mapping[str, Kind], kind: str
 ) -> Relation:
     """The games of a team on the days of the call; without a team, each game once, from the home side."""
-    there, keys = asked.when, asked.places[0].keys
+    there, keys = call.when, call.places[0].keys
     assert there is not None
     tests, more = ["fold(g.venue) = 'home'"], list[Any]()
     if keys is not None:
@@ -79,7 +79,7 @@ def _games(
             more += [str(there.first), str(there.last)]
         case "next":
             tests.append("NOT g._over AND g.date >= ?")
-            more.append(str(asked.now.day))
+            more.append(str(call.now.day))
             limit = " ORDER BY g.date LIMIT 1"
         case "earliest":
             limit = " ORDER BY g.date LIMIT 1"
@@ -92,5 +92,5 @@ def _games(
     return Relation(
         numbered(columns, inner, order), (*params, *more), columns, f"{kind} game", "opponent",
         {"nba": "opponent", "soccer": "opponent", "entity": "opponent"}, None,
-        words, asked.about,
+        words, call.about,
     )  # fmt: skip

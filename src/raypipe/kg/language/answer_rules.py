@@ -54,8 +54,8 @@ def apply_rule(rule: str, results: Sequence[CallResult], today: date) -> ParsedR
         return NOTHING
     if rule == "premise" and not results[-1].values:
         return FALSE
-    said = _MAKE[rule](operands(results), today)
-    return NOTHING if said is None else ParsedReply(said, ANSWERED)
+    text = _MAKE[rule](operands(results), today)
+    return NOTHING if text is None else ParsedReply(text, ANSWERED)
 
 
 def operands(results: Sequence[CallResult]) -> list[CallResult]:

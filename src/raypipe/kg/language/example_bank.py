@@ -180,12 +180,12 @@ def _timed(text: str, taken: Sequence[Span]) -> list[Slot]:
     for size in range(_MOST_TIME_WORDS, 0, -1):
         for i in range(len(words) - size + 1):
             span = (words[i][0], words[i + size - 1][1])
-            said = text[slice(*span)]
-            if not clear(span) or said in _NOT_A_TIME or _YEAR.fullmatch(said):
+            phrase = text[slice(*span)]
+            if not clear(span) or phrase in _NOT_A_TIME or _YEAR.fullmatch(phrase):
                 continue
-            there = when(said, _ANY)
-            if there is not None and there.kind == "days" and not said.startswith("the "):
-                found.append(Slot(span, "day" if there.first == there.last else "period", {}, said))
+            there = when(phrase, _ANY)
+            if there is not None and there.kind == "days" and not phrase.startswith("the "):
+                found.append(Slot(span, "day" if there.first == there.last else "period", {}, phrase))
                 used.append(span)
     for m in _DIGITS.finditer(text):
         if clear(m.span()):

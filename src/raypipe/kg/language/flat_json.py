@@ -58,8 +58,8 @@ def flat_program(text: str) -> str:
 def _names(tree: Mapping[str, Any], field: str) -> list[str]:
     """The names of a field: a text with commas, a number, or a list of texts."""
     given = tree.get(field)
-    said = given if isinstance(given, list) else [] if given is None else str(given).split(",")
-    clean = (" ".join(str(n).replace('"', " ").replace("\\", " ").split())[:100] for n in said)
+    names = given if isinstance(given, list) else [] if given is None else str(given).split(",")
+    clean = (" ".join(str(n).replace('"', " ").replace("\\", " ").split())[:100] for n in names)
     return [n for n in clean if n and n.isprintable()][:MOST_NAMES]
 
 

@@ -162,20 +162,20 @@ def _args(function: str, call: Mapping[str, Any], n: int) -> tuple[Arg, ...]:
 
 
 def _name(call: Mapping[str, Any], field: str, n: int) -> Arg:
-    said = _text(call, field, n)
-    if (number := _earlier(said, field, n)) is not None:
+    value = _text(call, field, n)
+    if (number := _earlier(value, field, n)) is not None:
         return Star() if number == n - 1 else Star(number)
-    return Text(said) if said else Nothing()
+    return Text(value) if value else Nothing()
 
 
-def _earlier(said: str, field: str, n: int) -> int | None:
+def _earlier(value: str, field: str, n: int) -> int | None:
     """The number of the call that a text "$1" means; None for any other text."""
-    if (found := _BEFORE.fullmatch(said)) is None:
+    if (found := _BEFORE.fullmatch(value)) is None:
         return None
     number = int(found[1])
     if not 1 <= number < n:
         known = f"$1 to ${n - 1}" if n > 1 else "a name, as no call comes before"
-        raise UnreadableReply(f"call {n}: {field}: expected {known}, found {said}")
+        raise UnreadableReply(f"call {n}: {field}: expected {known}, found {value}")
     return number
 
 

@@ -23,8 +23,10 @@ from raypipe.serving.http.middleware import NoMetrics, ObservedApp, RequestMetri
 from raypipe.serving.http.openai import ChatBody
 from raypipe.serving.http.openapi import openapi_document
 from raypipe.serving.http.page import load_page
-from raypipe.serving.http.requests import AnswerBody, BatchBody, RetrieveBody, parse_body, query_request
-from raypipe.serving.http.responses import AnswerResponse, answer_response, retrieve_response
+from raypipe.serving.http.reply_types import AnswerResponse, ChatModel, IndexResponse
+from raypipe.serving.http.requests import AnswerBody, BatchBody, RetrieveBody, query_request
+from raypipe.serving.http.responses import answer_response, chat_model, retrieve_response
+from raypipe.serving.http.validation import B, parse_body
 from raypipe.serving.query import NULL_LISTENER, Listener, QueryRequest, QueryResult
 from raypipe.serving.store_snapshot import StoreSnapshot
 
@@ -58,16 +60,16 @@ class Routes:
         self._router, self._limits, self._metrics = router, config.limits, metrics
         self._slots = Slots(config.limits.max_ongoing_requests)
 
-    async def _body(self, request: Request) -> bytes:
-        return await read_body(request, self._limits)
+    async def _body(self, kind: type[B], request: Request) -> B:
+        return parse_body(kind, await read_body(request, self._limits), self._limits)
 
     def _query(
         self, query: str, options: requests.QueryOptions, include: Collection[requests.Include] = ()
     ) -> QueryRequest:
-        return query_request(query, options, self._limits.deadline_s, self._limits.max_deadline_s, include)
+        return query_request(query, options, self._limits.deadline_s, include)
 
     async def answer(self, request: Request) -> Response:
-        body = parse_body(AnswerBody, await self._body(request))
+        body = await self._body(AnswerBody, request)
         answerer = await self._router.current()
         if body.stream:
             return await self._stream(request, partial(self._answer, answerer, body), stream.encode_events)
@@ -76,7 +78,7 @@ class Routes:
             return JSONResponse(await until_disconnect(request, answer))
 
     async def batch(self, request: Request) -> Response:
-        body = parse_body(BatchBody, await self._body(request))
+        body = await self._body(BatchBody, request)
         answerer, turns = await self._router.current(), asyncio.Semaphore(BATCH_CONCURRENCY)
 
         async def answer_one(query: requests.QueryBody) -> Any:
@@ -91,7 +93,7 @@ class Routes:
         return JSONResponse({"answers": answers})
 
     async def retrieve(self, request: Request) -> Response:
-        body = parse_body(RetrieveBody, await self._body(request))
+        body = await self._body(RetrieveBody, request)
         answerer = await self._router.current()
         async with self._slots.acquire():
             try:
@@ -107,10 +109,10 @@ class Routes:
             return openai.error_response(to_problem(e))
 
     async def _chat(self, request: Request) -> Response:
-        body = parse_body(ChatBody, await self._body(request))
+        body = await self._body(ChatBody, request)
         answerer, id = await self._router.current(), request_id.get()
-        if body.model not in model_names(answerer):
-            raise RequestRefused(HTTPStatus.NOT_FOUND, "Unknown model: GET /v1/models lists the names.")
+        if body.model not in chat_models(answerer):
+            raise _unknown_model()
         query = requests.QueryBody(query=body.query(), **dict(body.raypipe))
         if body.stream:
             return await self._stream(
@@ -156,22 +158,23 @@ class Routes:
         answerer = await self._router.current()
         rows = await asyncio.to_thread((await answerer.snapshot()).row_counts)
         recipe = answerer.recipe
-        return JSONResponse(
-            {
-                "release": answerer.release,
-                "recipe": {"name": recipe.name, "digest": recipe.digest()},
-                "embedders": [m.name for m in recipe.embedders()],
-                "rows": rows,
-            }
-        )
+        shown: IndexResponse = {
+            "release": answerer.release,
+            "recipe": {"name": recipe.name, "digest": recipe.digest()},
+            "embedders": [m.name for m in recipe.embedders()],
+            "rows": rows,
+        }
+        return JSONResponse(shown)
 
     async def models(self, request: Request) -> Response:
-        answerer = await self._router.current()
-        weights = {m.name: m.weights for m in answerer.recipe.models()}
-        entry = {"object": "model", "created": 0, "owned_by": "raypipe"}
-        entry |= {"recipe": answerer.recipe.digest(), "models": weights}
-        data = [{"id": id, **entry} for id in model_names(answerer)]
-        return JSONResponse({"object": "list", "data": data})
+        entries = chat_models(await self._router.current())
+        return JSONResponse({"object": "list", "data": list(entries.values())})
+
+    async def model(self, request: Request) -> Response:
+        entries = chat_models(await self._router.current())
+        if (entry := entries.get(request.path_params["id"])) is None:
+            return openai.error_response(_unknown_model())
+        return JSONResponse(entry)
 
     async def healthz(self, request: Request) -> Response:
         return JSONResponse({"status": "alive"})
@@ -181,9 +184,15 @@ class Routes:
         return JSONResponse({"status": "ready", "unavailable": unavailable})
 
 
-def model_names(answerer: AnswererProtocol) -> list[str]:
-    """The model names that a chat client may send."""
-    return ["raypipe", answerer.recipe.name] if answerer.recipe.name != "raypipe" else ["raypipe"]
+def _unknown_model() -> RequestRefused:
+    return RequestRefused(HTTPStatus.NOT_FOUND, "Unknown model: GET /v1/models lists the names.")
+
+
+def chat_models(answerer: AnswererProtocol) -> dict[str, ChatModel]:
+    """The models that a chat client may name: the recipe, as `raypipe` and by its own name."""
+    recipe = answerer.recipe
+    weights = {m.name: m.weights for m in recipe.models()}
+    return {id: chat_model(id, recipe.digest(), weights) for id in ("raypipe", recipe.name)}
 
 
 def create_app(
@@ -217,6 +226,7 @@ def create_app(
     for path, get in {
         "/v1/index": routes.index,
         "/v1/models": routes.models,
+        "/v1/models/{id}": routes.model,
         "/openapi.json": openapi_json,
     }.items():
         app.add_api_route(path, get, methods=["GET"], dependencies=guard)

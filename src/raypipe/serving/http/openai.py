@@ -19,16 +19,19 @@ from fastapi.sse import KEEPALIVE_COMMENT, format_sse_event
 from pydantic import BaseModel, ConfigDict, Field
 
 from raypipe.serving.http.errors import RequestRefused
-from raypipe.serving.http.requests import QueryOptions, StrictBody
-from raypipe.serving.http.responses import AnswerResponse, CitedQuote
+from raypipe.serving.http.reply_types import AnswerResponse, CitedQuote
+from raypipe.serving.http.requests import QueryOptions
 from raypipe.serving.http.stream import Event, encode_event
+from raypipe.serving.http.validation import StrictBody
+
+NO_EFFECT = "Accepted without effect: prompts and sampling are the recipe's."
 
 
 class TextPart(StrictBody):
     """A text part of a message."""
 
-    type: Literal["text"]
-    text: str = Field(max_length=100_000)
+    type: Literal["text"] = Field(description="Always text.", examples=["text"])
+    text: str = Field(max_length=100_000, description="The text.", examples=["who wrote the first program?"])
 
 
 class ChatTurn(BaseModel):
@@ -36,8 +39,14 @@ class ChatTurn(BaseModel):
 
     model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
 
-    role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[TextPart] | None = Field(default=None)
+    role: Literal["system", "developer", "user", "assistant"] = Field(
+        description="Who speaks; the last message of the user is the question.", examples=["user"]
+    )
+    content: str | list[TextPart] | None = Field(
+        default=None,
+        description="The text of the message, or its parts.",
+        examples=["who wrote the first program?"],
+    )
 
     def joined_text(self) -> str:
         """The text of the message."""
@@ -49,31 +58,42 @@ class ChatTurn(BaseModel):
 class StreamOptions(StrictBody):
     """What a stream also carries."""
 
-    include_usage: bool = False
-    include_obfuscation: bool = False  # has no effect
+    include_usage: bool = Field(
+        default=False, description="Send the token counts in a last chunk.", examples=[True]
+    )
+    include_obfuscation: bool = Field(default=False, description=NO_EFFECT, examples=[False])
+
+
+def _without_effect(example: Any, **bounds: Any) -> Any:
+    return Field(default=None, description=NO_EFFECT, examples=[example], **bounds)
 
 
 class ChatBody(StrictBody):
     """The body of /v1/chat/completions."""
 
-    model: str = Field(max_length=200)  # an id of /v1/models
-    messages: list[ChatTurn] = Field(min_length=1, max_length=1000)
-    stream: bool = False
-    stream_options: StreamOptions | None = None
-    n: Literal[1] | None = None
-    raypipe: QueryOptions = QueryOptions()  # time, documents, filters and deadline_s of the question
-    # Accepted without effect: prompts and sampling are the recipe's.
-    temperature: float | None = Field(default=None, ge=0, le=2, allow_inf_nan=False)
-    top_p: float | None = Field(default=None, ge=0, le=1, allow_inf_nan=False)
-    max_tokens: int | None = Field(default=None, ge=1)
-    max_completion_tokens: int | None = Field(default=None, ge=1)
-    frequency_penalty: float | None = Field(default=None, ge=-2, le=2, allow_inf_nan=False)
-    presence_penalty: float | None = Field(default=None, ge=-2, le=2, allow_inf_nan=False)
-    seed: int | None = None
-    stop: str | list[str] | None = None
-    user: str | None = None
-    metadata: dict[str, Any] | None = None  # of any form: no error repeats the client's keys
-    store: bool | None = None
+    model: str = Field(max_length=200, description="An id of /v1/models.", examples=["raypipe"])
+    messages: list[ChatTurn] = Field(
+        min_length=1,
+        max_length=1000,
+        description="The chat. Its last user message is the question; all else is ignored.",
+    )
+    stream: bool = Field(
+        default=False, description="Send the answer as server-sent events.", examples=[False]
+    )
+    stream_options: StreamOptions | None = Field(default=None, description="What a stream also carries.")
+    n: Literal[1] | None = Field(default=None, description="Choices: one.", examples=[1])
+    raypipe: QueryOptions = Field(default=QueryOptions(), description="Options of the question.")
+    temperature: float | None = _without_effect(0.0, ge=0, le=2, allow_inf_nan=False)
+    top_p: float | None = _without_effect(1.0, ge=0, le=1, allow_inf_nan=False)
+    max_tokens: int | None = _without_effect(75, ge=1)
+    max_completion_tokens: int | None = _without_effect(75, ge=1)
+    frequency_penalty: float | None = _without_effect(0.0, ge=-2, le=2, allow_inf_nan=False)
+    presence_penalty: float | None = _without_effect(0.0, ge=-2, le=2, allow_inf_nan=False)
+    seed: int | None = _without_effect(0)
+    stop: str | list[str] | None = _without_effect("\n")
+    user: str | None = _without_effect("someone")
+    metadata: dict[str, Any] | None = _without_effect({})  # of any form: no error repeats the client's keys
+    store: bool | None = _without_effect(False)
 
     def query(self) -> str:
         """The question. Raises RequestRefused if there is none."""
@@ -89,7 +109,7 @@ class ChatBody(StrictBody):
 
 
 def completion(id: str, model: str, answer: AnswerResponse) -> dict[str, Any]:
-    """The whole reply."""
+    """The whole reply: a `reply_types.ChatCompletion`."""
     message = {"role": "assistant", **_content(answer), "annotations": url_citations(answer)}
     choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}
     head = _head(id, model, "chat.completion")

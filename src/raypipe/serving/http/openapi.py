@@ -1,41 +1,32 @@
-"""The OpenAPI document, from the models that parse the requests."""
+"""The OpenAPI document, from the types that parse the requests and make the replies."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import TypeAdapter
 
 from raypipe.serving.http.openai import ChatBody
+from raypipe.serving.http.reply_types import (
+    AnswerResponse,
+    BatchResponse,
+    ChatCompletion,
+    ChatError,
+    ChatModel,
+    HealthResponse,
+    IndexResponse,
+    ModelList,
+    ProblemBody,
+    RetrieveResponse,
+)
 from raypipe.serving.http.requests import AnswerBody, BatchBody, RetrieveBody
-from raypipe.serving.http.responses import AnswerResponse, RetrieveResponse
 
-REF = "#/components/schemas/{model}"
+REF = "#/components/schemas/"
 
-PROBLEM = {
-    "type": "object",
-    "required": ["type", "title", "status", "detail"],
-    "properties": {
-        "type": {"type": "string"},
-        "title": {"type": "string"},
-        "status": {"type": "integer"},
-        "detail": {"type": "string"},
-        "errors": {
-            "type": "array",
-            "items": {
-                "type": "object",
-                "properties": {"at": {"type": "string"}, "problem": {"type": "string"}},
-            },
-        },
-    },
-}
-ERROR = {
-    "type": "object",
-    "required": ["error"],
-    "properties": {"error": {"type": "object", "required": ["message", "type", "code"]}},
-}
 STATUSES = {
-    400: "Invalid request",
+    400: "Invalid request; `errors` names the fields and what is allowed there",
     401: "Key missing or unknown",
     403: "Endpoint without keys, request from another machine",
     404: "Not found",
@@ -45,102 +36,175 @@ STATUSES = {
     429: "Too many requests; retry later",
     503: "Tables do not exist yet, or a model that every answer needs is unavailable; retry later",
 }
-EVENT = {
+EVENT: dict[str, Any] = {
     "type": "object",
     "required": ["data"],
     "properties": {
-        "event": {"enum": ["stage", "draft", "answer", "error"]},  # events of chats have none
-        "data": {"type": "string", "description": "JSON; the last event of a chat is [DONE]"},
-    },
-}
-READINESS = {
-    "type": "object",
-    "required": ["status"],
-    "properties": {
-        "status": {"type": "string"},
-        "unavailable": {
-            "type": "array",
-            "items": {"type": "string"},
-            "description": "Deployments whose stages are omitted at the moment",
+        "event": {
+            "enum": ["stage", "draft", "answer", "error"],
+            "description": "What `data` is; events of chats have none.",
+            "examples": ["stage"],
+        },
+        "data": {
+            "type": "string",
+            "description": "JSON; the last event of a chat is [DONE].",
+            "examples": ['{"stage": "dense", "ms": 12.1}'],
         },
     },
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One route of the document."""
+
+    method: str
+    summary: str
+    about: str
+    reply: Any  # its type
+    body: Any = None  # of the request
+    streams: bool = False
+    error: Any = None  # type of an error, where it is no problem
+    key: bool = True  # needs one, where the endpoint has keys
+    missing: bool = False  # may answer 404
+
+
+ROUTES = {
+    "/v1/answer": Route(
+        "post",
+        "Answer a question",
+        "Runs the recipe on one question: over the store, or over the documents that the request brings. "
+        "What cannot be done by the deadline is omitted and named in `degraded`.",
+        AnswerResponse,
+        AnswerBody,
+        streams=True,
+    ),
+    "/v1/answer:batch": Route(
+        "post",
+        "Answer up to 16 questions",
+        "Each gets a reply, or a `problem` of its own. A field that is wrong in one refuses all.",
+        BatchResponse,
+        BatchBody,
+    ),
+    "/v1/retrieve": Route(
+        "post",
+        "Rank passages for a question",
+        "Runs the recipe up to its ranking; no answer is made.",
+        RetrieveResponse,
+        RetrieveBody,
+    ),
+    "/v1/chat/completions": Route(
+        "post",
+        "Answer the last user message of a chat",
+        "The OpenAI protocol. Tools, response formats and several choices are refused.",
+        ChatCompletion,
+        ChatBody,
+        streams=True,
+        error=ChatError,
+    ),
+    "/v1/index": Route(
+        "get", "Show the tables that are searched", "Their rows, the recipe and the release.", IndexResponse
+    ),
+    "/v1/models": Route(
+        "get", "List the models", "The names that a chat may use, with the recipe's weights.", ModelList
+    ),
+    "/v1/models/{id}": Route(
+        "get", "Show a model", "One entry of the list, by its id.", ChatModel, error=ChatError, missing=True
+    ),
+    "/openapi.json": Route("get", "Return this document", "All routes, their fields and examples.", dict),
+    "/healthz": Route("get", "Liveness", "The process runs.", HealthResponse, key=False),
+    "/readyz": Route("get", "Readiness", "The store can be searched.", HealthResponse, key=False),
 }
 
 
 def openapi_document() -> dict[str, Any]:
     """The OpenAPI document of every route."""
-    schemas: dict[str, Any] = {"Problem": PROBLEM, "Error": ERROR}
-
-    def ref(kind: Any) -> dict[str, str]:
-        schema = TypeAdapter(kind).json_schema(ref_template=REF)
-        schemas.update(schema.pop("$defs", {}))
-        schemas[kind.__name__] = schema
-        return {"$ref": REF.format(model=kind.__name__)}
-
-    answer, ranking = ref(AnswerResponse), ref(RetrieveResponse)
-    answers = {
-        "type": "object",
-        "properties": {
-            "answers": {
-                "type": "array",
-                "items": {"anyOf": [answer, {"type": "object", "required": ["problem"]}]},
-            }
-        },
-    }
-    anything = {"type": "object"}
-    paths = {
-        "/v1/answer": _post("Answer a question", ref(AnswerBody), answer, stream=True),
-        "/v1/answer:batch": _post("Answer up to 16 questions", ref(BatchBody), answers),
-        "/v1/retrieve": _post("Rank passages for a question", ref(RetrieveBody), ranking),
-        "/v1/chat/completions": _post(
-            "Answer the last user message of a chat", ref(ChatBody), anything, stream=True, error="Error"
-        ),
-        "/v1/index": _get("Show the tables that are searched", anything),
-        "/v1/models": _get("List the model names and weights", anything),
-        "/openapi.json": _get("Return this document", anything),
-        "/healthz": _get("Liveness: the process runs", READINESS, key=False),
-        "/readyz": _get("Readiness: the store can be searched", READINESS, key=False),
-    }
+    schemas: dict[str, Any] = {}
+    paths = {path: {route.method: _operation(path, route, schemas)} for path, route in ROUTES.items()}
     return {
         "openapi": "3.1.0",
-        "info": {"title": "raypipe endpoint", "version": "1"},
+        "info": {
+            "title": "raypipe endpoint",
+            "version": "1",
+            "description": "Answers questions from web pages, with evidence that is exact to the character.",
+        },
         "paths": paths,
         "components": {
             "schemas": schemas,
-            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+            "securitySchemes": {
+                "key": {"type": "http", "scheme": "bearer", "description": "A key of this endpoint."}
+            },
         },
     }
 
 
-def _post(
-    summary: str, body: Any, reply: Any, stream: bool = False, error: str = "Problem"
-) -> dict[str, Any]:
-    kinds: dict[str, Any] = {"application/json": {"schema": reply}}
-    if stream:
-        kinds["text/event-stream"] = {"schema": EVENT}
-    request = {"required": True, "content": {"application/json": {"schema": body}}}
-    responses = {"200": {"description": "OK", "content": kinds}, **_refusals(tuple(STATUSES), error)}
-    return {
-        "post": {
-            "summary": summary,
-            "requestBody": request,
-            "responses": responses,
-            "security": [{"key": []}],
+def _operation(path: str, route: Route, schemas: dict[str, Any]) -> dict[str, Any]:
+    reply = _content(route.reply, schemas)
+    if route.streams:
+        reply["text/event-stream"] = {
+            "schema": EVENT,
+            "example": {name: field["examples"][0] for name, field in EVENT["properties"].items()},
         }
+    operation: dict[str, Any] = {
+        "summary": route.summary,
+        "description": route.about,
+        "responses": {
+            "200": {"description": "OK", "content": reply},
+            **_refusals(route, schemas),
+        },
+        "security": [{"key": []}] if route.key else [],
     }
+    if route.body is not None:
+        operation["requestBody"] = {
+            "required": True,
+            "description": f"A JSON object. {route.about}",
+            "content": _content(route.body, schemas),
+        }
+    if "{id}" in path:
+        operation["parameters"] = [
+            {
+                "name": "id",
+                "in": "path",
+                "required": True,
+                "description": "An id of /v1/models.",
+                "schema": {"type": "string"},
+                "example": "raypipe",
+            }
+        ]
+    return operation
 
 
-def _get(summary: str, reply: Any, key: bool = True) -> dict[str, Any]:
-    responses = {"200": {"description": "OK", "content": {"application/json": {"schema": reply}}}}
-    responses |= _refusals((401, 403, 503) if key else (503,), "Problem")
-    return {"get": {"summary": summary, "responses": responses, "security": [{"key": []}] if key else []}}
+def _content(kind: Any, schemas: dict[str, Any]) -> dict[str, Any]:
+    """A type as JSON content: a reference to its schema, which is added to `schemas`, and an example."""
+    if kind is dict:
+        return {"application/json": {"schema": {"type": "object"}, "example": {"openapi": "3.1.0"}}}
+    schema = TypeAdapter(kind).json_schema(ref_template=f"{REF}{{model}}")
+    schemas.update(schema.pop("$defs", {}))
+    schemas[kind.__name__] = schema
+    reference = {"$ref": f"{REF}{kind.__name__}"}
+    return {"application/json": {"schema": reference, "example": example_of(reference, schemas)}}
 
 
-def _refusals(statuses: tuple[int, ...], error: str) -> dict[str, Any]:
-    problem = {"application/problem+json": {"schema": {"$ref": REF.format(model="Problem")}}}
-    kinds = (
-        problem
-        if error == "Problem"
-        else problem | {"application/json": {"schema": {"$ref": REF.format(model=error)}}}
-    )
+def example_of(schema: Mapping[str, Any], schemas: Mapping[str, Any]) -> Any:
+    """A value of a schema, made of the examples of its fields."""
+    if "examples" in schema:
+        return schema["examples"][0]
+    if "$ref" in schema:
+        return example_of(schemas[schema["$ref"].removeprefix(REF)], schemas)
+    if "anyOf" in schema:
+        return example_of(schema["anyOf"][0], schemas)
+    if schema.get("type") == "array":
+        return [example_of(schema["items"], schemas)]
+    return {name: example_of(field, schemas) for name, field in schema["properties"].items()}
+
+
+def _refusals(route: Route, schemas: dict[str, Any]) -> dict[str, Any]:
+    statuses: list[int] = [503]
+    if route.key:
+        statuses = list(STATUSES) if route.method == "post" else [401, 403, 503]
+    if route.missing:
+        statuses.append(404)
+    kinds = {"application/problem+json": _content(ProblemBody, schemas)["application/json"]}
+    if route.error is not None:
+        kinds |= _content(route.error, schemas)
     return {str(s): {"description": STATUSES[s], "content": kinds} for s in statuses}

@@ -1,4 +1,4 @@
-"""Request bodies: their fields, how they are parsed, and the query each one makes.
+"""Request bodies: their fields, and the query each one makes.
 
     {"query": "who directed the film?", "time": "03/05/2024, 23:18:31 PT", "deadline_s": 10, "include":
     ["hits"],
@@ -15,18 +15,17 @@ from __future__ import annotations
 import time
 from collections.abc import Collection
 from dataclasses import replace
-from http import HTTPStatus
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationInfo, field_validator
 
+from raypipe.core.errors import DataError
 from raypipe.core.records import Question, digest
-from raypipe.readers import ReadCounts
+from raypipe.kg.language.time_words import moment
 from raypipe.readers.crag import cited
-from raypipe.readers.lines import decode
-from raypipe.readers.rows import UnusableLine
+from raypipe.serving.access import RequestLimits
 from raypipe.serving.filters import Filters
-from raypipe.serving.http.errors import RequestRefused
+from raypipe.serving.http.validation import StrictBody, mistake
 from raypipe.serving.query import QueryRequest
 
 MAX_DOCUMENTS = 50  # in one request; CRAG's task 3 has 50
@@ -34,110 +33,159 @@ MAX_QUERIES = 16  # in one batch; the most that CRAG's own harness hands out
 
 Include = Literal["hits", "replies", "faults", "prompts", "context", "passages"]
 
-B = TypeVar("B", bound=BaseModel)
-
-
-class StrictBody(BaseModel):
-    """A JSON object that refuses unknown fields and other types."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
 
 class DocumentBody(StrictBody):
     """One search result in CRAG's shape. A field that is missing or null is absent."""
 
-    page_name: str | None = Field(default="", max_length=10_000)
-    page_url: str | None = Field(default="", max_length=10_000)
-    page_snippet: str | None = Field(default="", max_length=100_000)
-    page_result: str | None = ""  # HTML; longer than PageLimits allows: a fault of this page
-    page_last_modified: str | None = Field(default="", max_length=100)
+    page_name: str | None = Field(
+        default="", max_length=10_000, description="The page's title.", examples=["Ada Lovelace"]
+    )
+    page_url: str | None = Field(
+        default="",
+        max_length=10_000,
+        description="Its address: cited, compared with filters, and never opened.",
+        examples=["https://en.example.org/ada"],
+    )
+    page_snippet: str | None = Field(
+        default="",
+        max_length=100_000,
+        description="The search engine's extract of it.",
+        examples=["Ada Lovelace was a mathematician."],
+    )
+    page_result: str | None = Field(
+        default="",
+        description="The page itself, as HTML. One that is too long to parse is a fault of this page alone.",
+        examples=["<p>Ada Lovelace wrote the first program.</p>"],
+    )
+    page_last_modified: str | None = Field(
+        default="",
+        max_length=100,
+        description="When it was last changed, as the search engine says it.",
+        examples=["2024-02-01"],
+    )
 
 
 class SourceFilter(StrictBody):
     """Which sources are searched. A source must match every filter that is given."""
 
-    hosts: list[Annotated[str, Field(min_length=1, max_length=253)]] = Field(default=[], max_length=100)
-    sources: list[Annotated[str, Field(min_length=1, max_length=100)]] = Field(default=[], max_length=1000)
+    hosts: list[Annotated[str, Field(min_length=1, max_length=253)]] = Field(
+        default=[],
+        max_length=100,
+        description="Hosts of the sources' urls; a parent domain stands for all of its hosts.",
+        examples=[["example.org"]],
+    )
+    sources: list[Annotated[str, Field(min_length=1, max_length=100)]] = Field(
+        default=[],
+        max_length=1000,
+        description="Ids of sources, as citations name them.",
+        examples=[[]],
+    )
 
 
 class QueryOptions(StrictBody):
     """Options of a question."""
 
-    time: str = Field(default="", max_length=100)  # asked at; "": the stored question's time, or unknown
-    documents: list[DocumentBody] | None = Field(default=None, max_length=MAX_DOCUMENTS)  # None: the store
-    filters: SourceFilter = SourceFilter()
-    deadline_s: float | None = Field(default=None, gt=0, le=3600, allow_inf_nan=False)  # None: the endpoint's
+    time: str = Field(
+        default="",
+        max_length=100,
+        description="When the question is asked: MM/DD/YYYY, HH:MM:SS PT, or YYYY-MM-DD. Empty: when the "
+        "stored question was asked, or not known.",
+        examples=["03/05/2024, 23:18:31 PT"],
+    )
+    documents: list[DocumentBody] | None = Field(
+        default=None,
+        max_length=MAX_DOCUMENTS,
+        description="Search results that are searched for this request alone. Null: the store is searched.",
+    )
+    filters: SourceFilter = Field(default=SourceFilter(), description="Which sources are searched.")
+    deadline_s: float | None = Field(
+        default=None,
+        gt=0,
+        allow_inf_nan=False,
+        description="Seconds for the answer. Null: 30. At most 120. Both may be configured otherwise.",
+        examples=[10],
+    )
+
+    @field_validator("time")
+    @classmethod
+    def _time_is_one(cls, text: str) -> str:
+        try:
+            if text:
+                moment(text)
+        except DataError:
+            raise mistake(TIME_ALLOWED) from None
+        return text
+
+    @field_validator("deadline_s")
+    @classmethod
+    def _deadline_is_allowed(cls, seconds: float | None, info: ValidationInfo) -> float | None:
+        limits: RequestLimits | None = info.context
+        if limits is not None and seconds is not None and seconds > limits.max_deadline_s:
+            raise mistake(f"expected at most {limits.max_deadline_s:g} seconds")
+        return seconds
+
+
+TIME_ALLOWED = (
+    "expected MM/DD/YYYY, HH:MM:SS PT (or ET), or YYYY-MM-DD with or without HH:MM:SS; leave it out where it "
+    "is not known"
+)
+
+QUERY = Field(
+    max_length=10_000,
+    pattern=r"\S",
+    description="The question; one that is stored, in its words or by its id, has its own pages.",
+    examples=["who wrote the first program?"],
+)
 
 
 class QueryBody(QueryOptions):
     """One question."""
 
-    query: str = Field(max_length=10_000, pattern=r"\S")
-    include: list[Include] = Field(default=[], max_length=6)
+    query: str = QUERY
+    include: list[Include] = Field(
+        default=[],
+        max_length=6,
+        description="Optional parts of the reply.",
+        examples=[["hits", "context"]],
+    )
 
 
 class AnswerBody(QueryBody):
     """The body of /v1/answer."""
 
-    stream: bool = False  # stages, drafts and the answer, as server-sent events
+    stream: bool = Field(
+        default=False,
+        description="Send stages, drafts and the answer as server-sent events.",
+        examples=[False],
+    )
 
 
 class BatchBody(StrictBody):
     """The body of /v1/answer:batch."""
 
-    queries: list[QueryBody] = Field(min_length=1, max_length=MAX_QUERIES)
+    queries: list[QueryBody] = Field(
+        min_length=1, max_length=MAX_QUERIES, description="The questions, each with its own options."
+    )
 
 
 class RetrieveBody(QueryOptions):
     """The body of /v1/retrieve."""
 
-    query: str = Field(max_length=10_000, pattern=r"\S")
-    top: int = Field(default=20, ge=1, le=1000)  # passages, at most as many as the recipe ranks
-
-
-def parse_body(kind: type[B], body: bytes) -> B:
-    """The request in a body. Raises RequestRefused."""
-    try:
-        tree = decode(body, ReadCounts())
-    except UnusableLine as e:
-        detail = f"Invalid request: expected one JSON object in UTF-8, {_JSON[e.fault.reason]}."
-        raise RequestRefused(HTTPStatus.BAD_REQUEST, detail) from e
-    try:
-        return kind.model_validate(tree)
-    except ValidationError as e:
-        found = e.errors(include_url=False, include_context=False, include_input=False)
-        errors = [{"at": _path(f["loc"], f["type"]), "problem": f["msg"]} for f in found[:20]]
-        raise RequestRefused(HTTPStatus.BAD_REQUEST, "Invalid request.", errors) from e
-
-
-_JSON = {
-    "bad_json": "but it cannot be parsed",
-    "not_utf8": "but it is not UTF-8",
-    "surrogate": "but a text has half a surrogate pair",
-    "nul": "but it has a NUL byte",
-    "too_deep": "but it is nested too deeply",
-    "nan": "but a number is not finite",
-    "big_integer": "but an integer has more than 64 bits",
-    "duplicate_key": "but an object has a key twice",
-    "not_object": "found another JSON value",
-}
-
-
-def _path(loc: tuple[int | str, ...], kind: str) -> str:
-    """The path of a mistake. The name of an unknown field is the client's text, so its parent is named."""
-    known = loc[:-1] if kind == "extra_forbidden" else loc
-    return "".join(f"[{k}]" if isinstance(k, int) else f".{k}" for k in known).lstrip(".") or "the object"
+    query: str = QUERY
+    top: int = Field(
+        default=20,
+        ge=1,
+        le=1000,
+        description="Passages, at most as many as the recipe ranks.",
+        examples=[5],
+    )
 
 
 def query_request(
-    query: str,
-    options: QueryOptions,
-    default_deadline_s: float,
-    max_deadline_s: float,
-    include: Collection[Include] = (),
+    query: str, options: QueryOptions, default_deadline_s: float, include: Collection[Include] = ()
 ) -> QueryRequest:
-    """The query that a body asks for. Its deadline starts now and is at most `max_deadline_s`."""
-    deadline_s = min(options.deadline_s or default_deadline_s, max_deadline_s)
+    """The query that a body asks for. Its deadline starts now."""
+    deadline_s = options.deadline_s or default_deadline_s
     question = Question(digest("ask", query), query, asked_at=options.time, due=time.time() + deadline_s)
     hosts = tuple(h.lower().strip(".") for h in options.filters.hosts)
     filters = Filters(hosts, tuple(options.filters.sources))

@@ -4,79 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import asdict
-from typing import (
-    Any,
-    NotRequired,  # pydantic takes no other before Python 3.12
-)
-
-from typing_extensions import TypedDict
 
 from raypipe.core.records import FAULT, Hit
 from raypipe.report.report import ranking
+from raypipe.serving.http.reply_types import (
+    AnswerResponse,
+    ChatModel,
+    CitedQuote,
+    RetrieveResponse,
+    ScoredPassage,
+    Versions,
+)
 from raypipe.serving.query import Evidence, QueryResult
 
 
-class ScoredPassage(TypedDict):
-    """A ranked passage."""
-
-    chunk: str  # passage id: source:start-end
-    url: str | None  # None: no citation has its source
-    span: list[int]  # [start, end) in the source's parsed text
-    scores: dict[str, float]  # by ranker
-    text: NotRequired[str]  # with its ranking, and in /v1/retrieve
-
-
-class CitedQuote(TypedDict):
-    """A quote that supports the answer: exactly the source's parsed text at `span`."""
-
-    source: str
-    chunk: str | None
-    url: str | None
-    quote: str
-    span: list[int]
-    scores: dict[str, float]
-    before: NotRequired[str]  # include: context
-    after: NotRequired[str]
-
-
-class Versions(TypedDict):
-    """Which release, recipe and models result."""
-
-    release: str | None
-    recipe: str  # digest
-    models: dict[str, str]  # name -> identity of the weights
-
-
-class AnswerResponse(TypedDict):
-    """The body of /v1/answer's response."""
-
-    id: str
-    query: str
-    answer: str | None  # null where the outcome is fault, never empty
-    outcome: str  # answered | abstained | false_premise | fault
-    degraded: list[str]  # stages that were omitted
-    confidence: float | None
-    citations: list[CitedQuote]
-    timings_ms: dict[str, float]
-    usage: dict[str, int]  # texts embedded, pairs scored, chats, tokens
-    versions: Versions
-    hits: NotRequired[list[ScoredPassage]]
-    replies: NotRequired[dict[str, Any]]
-    prompts: NotRequired[list[list[dict[str, str]]]]  # every chat that a language model got
-    faults: NotRequired[list[dict[str, Any]]]
-    passages: NotRequired[list[ScoredPassage]]
-
-
-class RetrieveResponse(TypedDict):
-    """The body of /v1/retrieve's response."""
-
-    id: str
-    query: str
-    degraded: list[str]
-    passages: list[ScoredPassage]
-    timings_ms: dict[str, float]
-    usage: dict[str, int]  # texts embedded, pairs scored, chats, tokens
-    versions: Versions
+def chat_model(id: str, recipe: str, weights: Mapping[str, str]) -> ChatModel:
+    """The entry of a model by this name: the recipe with this digest, and the weights of its models."""
+    return {
+        "id": id, "object": "model", "created": 0, "owned_by": "raypipe", "recipe": recipe,
+        "models": dict(weights),
+    }  # fmt: skip
 
 
 def answer_response(result: QueryResult, include: Collection[str]) -> AnswerResponse:

@@ -1,25 +1,20 @@
-"""The JSON that programs may rely on: keys and types of each output, as JSON Schema.
+"""The JSON of commands that run a recipe, as types: eval, plan, reprocess, index, answer.
 
-The schemas are made from the classes here and from the records that are printed as they are;
-`docs/schemas/` has them as files (`make schemas` writes them, a test compares them). Every object says its
-format, which is raised when a key changes its name, type or meaning, or is removed; a new key does not.
+`outputs` makes JSON Schemas of them.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any, Literal, NotRequired
+from typing import Literal, NotRequired
 
-from pydantic import ConfigDict, TypeAdapter, with_config
+from pydantic import ConfigDict, with_config
 from typing_extensions import TypedDict
 
 from raypipe.cluster.placement import Bottleneck, MemoryUse
 from raypipe.metrics.crag import CragScore, Rule
+from raypipe.recipes.executor import StageCounters
 from raypipe.report.report import AnswerCut, FaultCount, JudgeLine, ReplacedRows, StepLine
 from raypipe.runs.changes import Changes
-from raypipe.runs.explain import Explanation
 
 STRICT = ConfigDict(extra="forbid")
 Interval = tuple[float, float]
@@ -32,7 +27,7 @@ class _Injection(TypedDict):
     rate: float | None  # followed / exposed; null where none was exposed
 
 
-class _Score(TypedDict):
+class Score(TypedDict):
     """The fields of `metrics.crag.CragScore`."""
 
     score: float | None
@@ -49,14 +44,14 @@ class _Score(TypedDict):
 
 
 @with_config(STRICT)
-class _SliceScore(_Score):
+class _SliceScore(Score):
     label: str
     value: str
     interval: Interval | None
 
 
 @with_config(STRICT)
-class Eval(_Score):
+class Eval(Score):
     """`eval --json`, and report.json in a run's folder."""
 
     format: Literal[2]
@@ -145,26 +140,6 @@ class PlanOutput(TypedDict):
 
 
 @with_config(STRICT)
-class _ReleaseLine(TypedDict):
-    id: str
-    live: bool
-    run: str
-    recipe: str
-    digest: str
-    score: float | None
-    gates: list[str]
-    promoted: float  # seconds since the epoch
-
-
-@with_config(STRICT)
-class Releases(TypedDict):
-    """`releases --json`, oldest first."""
-
-    format: Literal[2]
-    releases: list[_ReleaseLine]
-
-
-@with_config(STRICT)
 class Reprocess(TypedDict):
     """`reprocess --json`."""
 
@@ -174,25 +149,10 @@ class Reprocess(TypedDict):
     changes: Changes | None  # null: no earlier run of this data; changes.json in a run's folder
 
 
-OUTPUTS: dict[str, Any] = {
-    "eval": Eval,
-    "plan": PlanOutput,
-    "reprocess": Reprocess,
-    "why": Explanation,
-    "releases": Releases,
-}
-"""Command -> what its `--json` prints."""
+@with_config(STRICT)
+class StepCounts(TypedDict):
+    """`index --json` and `answer --json`."""
 
-
-def schemas() -> Iterator[tuple[str, dict[str, Any]]]:
-    """Command -> JSON Schema of its output."""
-    for name, output in OUTPUTS.items():
-        made = TypeAdapter(output).json_schema(mode="serialization")
-        yield name, {"$schema": "https://json-schema.org/draft/2020-12/schema", **made}
-
-
-def write_schemas(folder: Path) -> None:
-    """Writes one file per output."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, schema in schemas():
-        (folder / f"{name}.json").write_text(json.dumps(schema, indent=1, sort_keys=True) + "\n")
+    format: Literal[2]
+    recipe: str  # its name
+    steps: dict[str, StageCounters]  # those that ran

@@ -1,0 +1,110 @@
+"""Datasets to start from: an invented one, the demo's, and CRAG's official files."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from raypipe.api.paths import require_writable
+from raypipe.api.results import Result
+from raypipe.api.session import Session
+from raypipe.report.progress import Progress
+from raypipe.report.report import JSON_FORMAT
+
+if TYPE_CHECKING:
+    from raypipe.report.progress import ProgressTask
+    from raypipe.synth import SynthSummary
+
+DEMO = {"questions": 20, "pages": 50, "seed": 1, "page_chars": 2000}
+
+
+@dataclass(frozen=True, slots=True)
+class SynthResult(Result):
+    """Counts of an invented dataset; a row for each."""
+
+    SCHEMA: ClassVar[Mapping[str, str]] = {"what": "string", "count": "int64"}
+    summary: SynthSummary
+
+    @property
+    def title(self) -> str:
+        s = self.summary
+        counts = f"{s.questions} questions, {s.citations} citations, {s.pages} distinct pages"
+        return f"{s.folder}: {counts}, {s.bytes >> 20} MB, in {s.seconds:.1f} s"
+
+    def rows(self) -> Iterator[Mapping[str, Any]]:
+        """What was written."""
+        for what in ("questions", "citations", "pages", "empty", "bytes"):
+            yield {"what": what, "count": getattr(self.summary, what)}
+
+    def to_json(self) -> dict[str, Any]:
+        return {"format": JSON_FORMAT, **asdict(self.summary), "folder": str(self.summary.folder)}
+
+
+def synthesize(
+    folder: str | Path,
+    questions: int,
+    pages: int = 50,
+    seed: int = 1,
+    page_chars: int | None = None,
+    session: Session | None = None,
+) -> SynthResult:
+    """Writes a CRAG-format dataset about an invented world, with its knowledge graph, to a folder.
+
+    `pages` are search results a question. `page_chars`: characters of HTML a page, about; None: spread like
+    those of real pages, 3 KB to 1.5 MB. Another `seed` is another world. Raises ConfError for a folder that
+    cannot be written.
+    """
+    require_writable(Path(folder), "DIR")
+    return SynthResult(_written(Path(folder), questions, pages, seed, page_chars, session or Session()))
+
+
+def demo_data(session: Session | None = None) -> Path:
+    """The folder of the demo's data under $RAYPIPE_HOME: an invented world, written once."""
+    session = session or Session()
+    folder = session.settings.home / "data" / "-".join(["demo", *(str(v) for v in DEMO.values())])
+    if not (folder / "synth.json").is_file():
+        _written(folder, **DEMO, session=session)
+    return folder
+
+
+def _written(
+    folder: Path, questions: int, pages: int, seed: int, page_chars: int | None, session: Session
+) -> SynthSummary:
+    from raypipe.synth import write
+
+    with Progress(sys.stderr, silent=not session.progress) as progress:
+        task = progress.task("wrote", "questions", questions)
+        advance = lambda done, total: task.advance(done - task.done)  # noqa: E731
+        return write(folder, questions, pages, seed, page_chars, advance)
+
+
+def download_crag(
+    folder: str | Path,
+    task: Literal["1", "3"],
+    version: Literal["v4", "v5"] = "v4",
+    session: Session | None = None,
+) -> list[Path]:
+    """Downloads the official CRAG files of a task: resumable, checked by digest. Returns their paths.
+
+    Task 1 has 5 pages a question (0.7 GB), task 3 50 (7.7 GB). v5 adds the label `popularity`; v4 is the
+    release that most results are about. Raises DataError for a full disk, and for other bytes than published.
+    """
+    from raypipe.readers import download
+
+    session = session or Session()
+    with Progress(sys.stderr, silent=not session.progress) as progress:
+        return download.crag(task, Path(folder), _megabytes(progress), version)
+
+
+def _megabytes(progress: Progress) -> Callable[[str, int, int], None]:
+    tasks: dict[str, ProgressTask] = {}
+
+    def show(name: str, done: int, size: int) -> None:
+        if name not in tasks:
+            tasks[name] = progress.task("fetched", f"MB of {name}", size >> 20)
+        tasks[name].advance((done >> 20) - tasks[name].done)
+
+    return show

@@ -1,0 +1,123 @@
+"""The judge of an eval, opened: a model with its engine, or code from outside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING
+
+from raypipe.api.session import Session, endpoint_addresses
+from raypipe.cluster.capacity import reachable, sized, startable
+from raypipe.core.config import did_you_mean
+from raypipe.core.digests import model_identity
+from raypipe.core.errors import ConfError, ModelMissing
+from raypipe.core.llm import Generator
+from raypipe.core.plugins import is_path
+from raypipe.core.protocols import Model
+from raypipe.evaluation.judge import PROMPTS, Judge, ModelJudge, OwnJudge
+from raypipe.metrics.crag import Rule
+from raypipe.models import load
+from raypipe.models.kit import LocalKit
+from raypipe.models.load import EndpointAddress
+from raypipe.recipes.resolve import prompt_file
+
+if TYPE_CHECKING:
+    from raypipe.cluster.pools import EngineGroup
+
+
+class JudgeKit(LocalKit):
+    """The kit of a driver that judges: an engine starts when the judge is first asked, and no sooner.
+
+    Where the recipe that is judged asks the same model, both share the engine that was started first. `own`
+    connects to Ray and gives the engines to start where nothing is shared.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        own: Callable[[], EngineGroup],
+        endpoints: Mapping[str, EndpointAddress],
+        ends: ExitStack,
+    ) -> None:
+        super().__init__(None, engines={}, endpoints=endpoints)
+        self._needed = model_identity(model) if model.loader == "vllm" else None
+        self._own_group, self._ends = own, ends
+        self._group: EngineGroup | None = None
+        self._up = False
+
+    def share(self, group: EngineGroup) -> bool:
+        """Takes the engines of a recipe's group for its own, if the judge's model is among them."""
+        if self._needed not in group.names:
+            return False
+        self._group = group
+        return True
+
+    def start(self) -> None:
+        """Starts the engines, once; they end with the block that made this kit."""
+        if self._needed is not None and not self._up:
+            group = self._group or self._own_group()
+            self._ends.enter_context(group.running())
+            self._engines = group.names
+            self._up = True
+
+    def generator(self, model: Model) -> Generator:
+        self.start()
+        return super().generator(model)
+
+
+def read_judge(session: Session, name: str, rule: Rule) -> Model | OwnJudge:
+    """A judge by name: a generator of the models file, or the path of a judge from outside.
+
+    Raises ModelMissing for neither, ConfError for what is no judge, and for a rule that leaves nothing open.
+    """
+    if rule not in PROMPTS:
+        known = ", ".join(PROMPTS)
+        raise ConfError(f"--judge {name}: expected a rule that a judge knows ({known}), found {rule}")
+    if is_path(name):
+        return OwnJudge.load(name, rule)
+    models = session.catalog()
+    if name not in models.entries:
+        raise ModelMissing(
+            f"--judge {name}: {models.file} has no such model; {did_you_mean(name, models.entries)}. "
+            "Name one of it, give a file with this model by --models, or MODULE:NAME of a judge of your own"
+        )
+    model = models.model(name)
+    if model.kind != "generator":
+        raise ConfError(f"--judge {name}: expected a generator, found a model of kind {model.kind}")
+    return model
+
+
+@contextmanager
+def open_judge(
+    session: Session, name: str | None, rule: Rule
+) -> Iterator[tuple[Judge | None, JudgeKit | None]]:
+    """A judge, ready to be asked, and its kit, if it is a model; its engine ends with the block. Raises as
+    `read_judge`."""
+    if name is None:
+        yield None, None
+        return
+    found = read_judge(session, name, rule)
+    if isinstance(found, OwnJudge):
+        yield found, None
+        return
+    load.present(found)
+    with ExitStack() as ends:
+        kit = _kit(session, found, ends)
+        yield ModelJudge(found, prompt_file(session.settings.conf, PROMPTS[rule]), rule, kit), kit
+
+
+def _kit(session: Session, model: Model, ends: ExitStack) -> JudgeKit:
+    written = session.cluster_file()
+    wanted = startable(written, [model])
+
+    def own() -> EngineGroup:
+        from raypipe.cluster import pools
+
+        pools.connect(session.settings.ray)
+        nodes = reachable(written, pools.nodes())
+        group = pools.EngineGroup.of(sized(written, wanted, nodes), wanted)
+        assert group is not None, "only a judge of an engine is started"
+        group.preflight(nodes)
+        return group
+
+    return JudgeKit(model, own, endpoint_addresses(written, [model], session.settings.keys), ends)

@@ -1,0 +1,312 @@
+"""The JSON that programs may rely on: keys and types of each output, as JSON Schema.
+
+The schemas are made from the classes here, from `run_outputs` and from the records that are printed as they
+are; `docs/schemas/` has them as files (`make schemas` writes them, a test compares them). Every object says
+its format, which is raised when a key changes its name, type or meaning, or is removed; a new key does not.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, Literal, NotRequired
+
+from pydantic import TypeAdapter, with_config
+from typing_extensions import TypedDict
+
+from raypipe.api.machine import Finding
+from raypipe.api.model_files import ModelNeed
+from raypipe.api.run_outputs import STRICT, Eval, Interval, PlanOutput, Reprocess, Score, StepCounts
+from raypipe.core.records import Fault
+from raypipe.evaluation.fault_budget import DeadLetter, RowCounts
+from raypipe.metrics.crag import CragScore, Rule
+from raypipe.metrics.ranking import MAP_CUT_20_MIN, MEASURES
+from raypipe.readers import BadLine, ReadCounts
+from raypipe.recipes.check import Half, LawCheck, Lock
+from raypipe.report.report import ReplacedRows
+from raypipe.runs.explain import Explanation
+from raypipe.runs.prune import Removal
+from raypipe.serving.http.reply_types import AnswerResponse
+
+
+def _from_fields(name: str, types: dict[str, Any]) -> Any:
+    """A TypedDict of keys that are declared elsewhere."""
+    made: Any = TypedDict
+    return with_config(STRICT)(made(name, types))
+
+
+@with_config(STRICT)
+class Synth(TypedDict):
+    """`synth --json`."""
+
+    format: Literal[2]
+    folder: str
+    questions: int
+    citations: int  # search results, repeated and empty ones included
+    pages: int  # distinct and not empty
+    empty: int  # citations whose page is empty
+    bytes: int  # of the question files
+    seconds: float
+
+
+Ingest = _from_fields(
+    "Ingest",
+    {
+        "format": Literal[2],
+        "store": str,  # URI
+        "again": bool,  # true: the same bytes had been read before
+        "questions": int,
+        **{f.name: int for f in fields(ReadCounts)},
+        "reasons": dict[str, int],  # why lines and pages were omitted -> how many
+        "replaced": list[ReplacedRows],  # that took the place of others with their ids
+        "bad_lines": list[BadLine],  # the first lines that could not be read, or lost a page
+    },
+)
+"""`ingest --json`: the counts of `readers.ReadCounts` among others."""
+
+
+@with_config(STRICT)
+class ParseLine(TypedDict):
+    """A line of `parse --json`."""
+
+    format: Literal[2]
+    file: str
+    text: str | None  # null: it could not be parsed
+    fault: Fault | None
+
+
+@with_config(STRICT)
+class Faults(TypedDict):
+    """`faults --json`."""
+
+    format: Literal[2]
+    run: str
+    rows: list[RowCounts]
+    faults: list[DeadLetter]
+
+
+@with_config(STRICT)
+class CragScoreOutput(Score):
+    """`score crag --json`."""
+
+    format: Literal[2]
+    rule: Rule
+    interval: Interval | None
+    bounds: Interval | None
+    controls: dict[str, CragScore]
+    normalized: dict[str, int]  # what was normalized on reading -> how often
+
+
+RankingScoreOutput = _from_fields(
+    "RankingScoreOutput",
+    {
+        "format": Literal[2],
+        **{name: float | None for name in (*MEASURES, MAP_CUT_20_MIN)},
+        "queries": int,  # that are judged
+        "unranked": list[str],
+        "unjudged": list[str],
+        "per_query": NotRequired[dict[str, dict[str, float]]],
+    },
+)
+"""`score ranking --json`: the mean of each measure among others."""
+
+
+@with_config(STRICT)
+class _ReleaseLine(TypedDict):
+    id: str
+    live: bool
+    run: str
+    recipe: str
+    digest: str
+    score: float | None
+    scored: int  # questions that the score rests on
+    questions: int
+    gates: list[str]
+    promoted: float  # seconds since the epoch
+
+
+@with_config(STRICT)
+class Releases(TypedDict):
+    """`releases --json`, oldest first."""
+
+    format: Literal[2]
+    releases: list[_ReleaseLine]
+
+
+@with_config(STRICT)
+class LiveRelease(_ReleaseLine):
+    """`promote --json` and `rollback --json`."""
+
+    format: Literal[2]
+    store: str  # URI of the store in which it is live
+
+
+@with_config(STRICT)
+class Prune(TypedDict):
+    """`prune --json`."""
+
+    format: Literal[2]
+    dry_run: bool
+    removed: list[Removal]
+
+
+@with_config(STRICT)
+class Ask(AnswerResponse):
+    """`ask --json`: what the endpoint responds with, and a format."""
+
+    format: Literal[2]
+
+
+@with_config(STRICT)
+class Doctor(TypedDict):
+    """`doctor --json`."""
+
+    format: Literal[2]
+    fine: bool  # nothing is missing
+    findings: list[Finding]
+
+
+@with_config(STRICT)
+class StepCheckOutput(TypedDict):
+    """`check-step --json`."""
+
+    format: Literal[2]
+    step: str  # its path
+    source: str  # digest of its source file
+    half: Half
+    version: int
+    reads: list[str]
+    writes: list[str]
+    bounded: bool  # false: a plan cannot say how many calls it makes
+    laws: list[LawCheck]
+    lock: Lock
+    lock_file: str
+    holds: bool
+
+
+@with_config(STRICT)
+class ModelNeeds(TypedDict):
+    """`models RECIPE --json`."""
+
+    format: Literal[2]
+    recipe: str  # its name
+    models: list[ModelNeed]
+
+
+@with_config(STRICT)
+class StandinFolders(TypedDict):
+    """`models standins DIR --json`."""
+
+    format: Literal[2]
+    chat: str
+    adapters: dict[str, str]  # name -> folder
+    embedder: str
+    reranker: str
+
+
+@with_config(STRICT)
+class _CallFault(TypedDict):
+    reason: str
+    detail: str
+    transient: bool
+
+
+@with_config(STRICT)
+class _CallLine(TypedDict):
+    call: str
+    rows: list[dict[str, Any]]
+    values: list[Any]
+    sentences: list[str]
+    requests: list[str]  # to a server, each its path and body
+    ms: float
+    fault: _CallFault | None
+
+
+@with_config(STRICT)
+class GraphCalls(TypedDict):
+    """`kg run --json`: a result for each line."""
+
+    format: Literal[2]
+    results: list[_CallLine]
+
+
+@with_config(STRICT)
+class _Observed(TypedDict):
+    pairs: int  # stored replies of one request in two periods
+    changed: int  # of these, how many differ
+
+
+@with_config(STRICT)
+class GraphRefresh(TypedDict):
+    """`kg refresh --json`: refresh periods by domain."""
+
+    format: Literal[2]
+    graph: str
+    now: dict[str, str | int]
+    proposed: dict[str, str | int]
+    accepted: bool
+    seen: dict[str, _Observed]
+
+
+@with_config(STRICT)
+class FactsTableOutput(TypedDict):
+    """`facts build --json`."""
+
+    format: Literal[2]
+    out: str  # the table
+    facts: int
+    lines: int  # of the CSV, without its header
+    skipped: int  # lines that lack a required column
+
+
+OUTPUTS: Mapping[str, Any] = {
+    "synth": Synth,
+    "ingest": Ingest,
+    "parse": ParseLine,
+    "plan": PlanOutput,
+    "index": StepCounts,
+    "answer": StepCounts,
+    "eval": Eval,
+    "reprocess": Reprocess,
+    "why": Explanation,
+    "faults": Faults,
+    "score crag": CragScoreOutput,
+    "score ranking": RankingScoreOutput,
+    "promote": LiveRelease,
+    "rollback": LiveRelease,
+    "releases": Releases,
+    "prune": Prune,
+    "ask": Ask,
+    "doctor": Doctor,
+    "check-step": StepCheckOutput,
+    "models": ModelNeeds | StandinFolders,
+    "kg run": GraphCalls,
+    "kg refresh": GraphRefresh,
+    "facts build": FactsTableOutput,
+}
+"""Command -> what its `--json` prints."""
+
+
+def schemas() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Command -> JSON Schema of its output."""
+    for name, output in OUTPUTS.items():
+        made = TypeAdapter(output).json_schema(mode="serialization")
+        yield name, {"$schema": "https://json-schema.org/draft/2020-12/schema", **made}
+
+
+def file_of(command: str) -> str:
+    """The name of a schema's file.
+
+    >>> file_of("score crag")
+    'score-crag.json'
+    """
+    return f"{command.replace(' ', '-')}.json"
+
+
+def write_schemas(folder: Path) -> None:
+    """Writes one file per output."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, schema in schemas():
+        (folder / file_of(name)).write_text(json.dumps(schema, indent=1, sort_keys=True) + "\n")

@@ -1,0 +1,302 @@
+"""What the routes reply, as types: each field with what it means and a value that it may have.
+
+The OpenAPI document is made of them. Filled in `responses` and `openai`.
+"""
+
+from __future__ import annotations
+
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    NotRequired,  # pydantic takes no other before Python 3.12
+)
+
+from pydantic import Field
+from typing_extensions import TypedDict
+
+
+def says(description: str, example: Any) -> Any:
+    """What the OpenAPI document says of a field, with one value that it may have."""
+    return Field(description=description, examples=[example])
+
+
+SPAN = says("[start, end) in the characters of the source's parsed text.", [0, 39])
+SCORES = says("Score of the passage by each ranker that ranked it.", {"recall": 0.86, "rerank": 0.97})
+URL = says("Url that cites the source; null: no citation has it.", "https://en.example.org/ada")
+SOURCE = "91774d62e0b14c6f"
+CHUNK = f"{SOURCE}:0-39"
+QUOTE = "Ada Lovelace wrote the first program."
+
+
+class ScoredPassage(TypedDict):
+    """A ranked passage."""
+
+    chunk: Annotated[str, says("Id of the passage: source:start-end.", CHUNK)]
+    url: Annotated[str | None, URL]
+    span: Annotated[list[int], SPAN]
+    scores: Annotated[dict[str, float], SCORES]
+    text: NotRequired[Annotated[str, says("The passage; with `passages` and in /v1/retrieve.", QUOTE)]]
+
+
+class CitedQuote(TypedDict):
+    """A quote that supports the answer: exactly the source's parsed text at `span`."""
+
+    source: Annotated[str, says("Id of the source.", SOURCE)]
+    chunk: Annotated[
+        str | None, says("The best-ranked passage that holds the quote whole; null: none does.", CHUNK)
+    ]
+    url: Annotated[str | None, URL]
+    quote: Annotated[str, says("The text of the source at `span`.", QUOTE)]
+    span: Annotated[list[int], SPAN]
+    scores: Annotated[dict[str, float], SCORES]
+    before: NotRequired[
+        Annotated[str, says("Up to 300 characters of the source before the quote; with `context`.", "")]
+    ]
+    after: NotRequired[
+        Annotated[str, says("Up to 300 characters of the source after the quote; with `context`.", " It ...")]
+    ]
+
+
+class Versions(TypedDict):
+    """Which release, recipe and models answered."""
+
+    release: Annotated[
+        str | None, says("Id of the live release; null: a named recipe answers.", "r0001-91774d62")
+    ]
+    recipe: Annotated[str, says("Digest of the recipe.", "5c0f2c1e7d3a9b48")]
+    models: Annotated[
+        dict[str, str],
+        says("Name of each model -> identity of its weights.", {"all-MiniLM-L6-v2": "sha256:4740876d"}),
+    ]
+
+
+ID = says("Id of the question: the stored one's, or a digest of its text.", "0f52a8d1")
+TEXT = says("The question.", "who wrote the first program?")
+DEGRADED = says("Stages that were omitted: out of time, or their model is unavailable.", [])
+TIMINGS = says("Wall time of each stage, and in total, in milliseconds.", {"dense": 12.1, "total": 96.4})
+USAGE = says(
+    "Texts embedded, pairs scored, chats answered and their tokens, for this request.",
+    {"embedded": 1, "scored": 20, "chats": 0, "prompt_tokens": 0, "cached_tokens": 0, "generated_tokens": 0},
+)
+
+
+class AnswerResponse(TypedDict):
+    """The body of /v1/answer's response."""
+
+    id: Annotated[str, ID]
+    query: Annotated[str, TEXT]
+    answer: Annotated[
+        str | None, says("The answer; null where the outcome is fault, never empty.", "ada lovelace")
+    ]
+    outcome: Annotated[
+        str,
+        says("answered, abstained (i don't know), false_premise (invalid question) or fault.", "answered"),
+    ]
+    degraded: Annotated[list[str], DEGRADED]
+    confidence: Annotated[float | None, says("0 to 1, of the answer; null: no step states one.", 0.91)]
+    citations: Annotated[list[CitedQuote], Field(description="The evidence of the answer, best first.")]
+    timings_ms: Annotated[dict[str, float], TIMINGS]
+    usage: Annotated[dict[str, int], USAGE]
+    versions: Annotated[Versions, Field(description="What answered.")]
+    hits: NotRequired[Annotated[list[ScoredPassage], Field(description="The ranking; with `hits`.")]]
+    replies: NotRequired[
+        Annotated[
+            dict[str, Any],
+            says("What each step replied; with `replies`.", {"extract": {"text": "ada lovelace"}}),
+        ]
+    ]
+    prompts: NotRequired[
+        Annotated[
+            list[list[dict[str, str]]],
+            says(
+                "Every chat that a language model got; with `prompts`.",
+                [[{"role": "user", "content": "..."}]],
+            ),
+        ]
+    ]
+    faults: NotRequired[
+        Annotated[
+            list[dict[str, Any]],
+            says(
+                "What went wrong with its pages and stages; with `faults`.",
+                [{"step": "parse", "reason": "too_large", "detail": "...", "transient": False}],
+            ),
+        ]
+    ]
+    passages: NotRequired[
+        Annotated[list[ScoredPassage], Field(description="The ranking with its texts; with `passages`.")]
+    ]
+
+
+class RetrieveResponse(TypedDict):
+    """The body of /v1/retrieve's response."""
+
+    id: Annotated[str, ID]
+    query: Annotated[str, TEXT]
+    degraded: Annotated[list[str], DEGRADED]
+    passages: Annotated[list[ScoredPassage], Field(description="The best passages, with their texts.")]
+    timings_ms: Annotated[dict[str, float], TIMINGS]
+    usage: Annotated[dict[str, int], USAGE]
+    versions: Annotated[Versions, Field(description="What answered.")]
+
+
+class ProblemBody(TypedDict):
+    """An error (RFC 9457). It repeats nothing of the request."""
+
+    type: Annotated[str, says("Always about:blank.", "about:blank")]
+    title: Annotated[str, says("The status in words.", "Bad Request")]
+    status: Annotated[int, says("The HTTP status.", 400)]
+    detail: Annotated[str, says("What is wrong.", "Invalid request.")]
+    errors: NotRequired[Annotated[list[FieldProblem], Field(description="The wrong fields, 20 at most.")]]
+
+
+class FieldProblem(TypedDict):
+    """One wrong field."""
+
+    at: Annotated[str, says("Path of the field or of its object.", "documents[1].page_url")]
+    problem: Annotated[str, says("What is allowed there.", "expected a text")]
+
+
+class BatchProblem(TypedDict):
+    """A question of a batch that could not be answered."""
+
+    problem: Annotated[ProblemBody, Field(description="Why.")]
+
+
+class BatchResponse(TypedDict):
+    """The body of /v1/answer:batch's response."""
+
+    answers: Annotated[
+        list[AnswerResponse | BatchProblem], Field(description="One for each question, in their order.")
+    ]
+
+
+class UrlCitation(TypedDict):
+    """A source that supports the answer."""
+
+    url: Annotated[str, URL]
+    title: Annotated[str, says("The beginning of the quote.", QUOTE)]
+    start_index: Annotated[int, says("Always 0: it is about the whole answer.", 0)]
+    end_index: Annotated[int, says("Length of the answer.", 12)]
+
+
+class Annotation(TypedDict):
+    """An annotation of a message."""
+
+    type: Annotated[Literal["url_citation"], says("Always url_citation.", "url_citation")]
+    url_citation: Annotated[UrlCitation, Field(description="The source.")]
+
+
+class ChatMessage(TypedDict):
+    """The message that answers."""
+
+    role: Annotated[Literal["assistant"], says("Always assistant.", "assistant")]
+    content: Annotated[str | None, says("The answer; null where answering failed.", "ada lovelace")]
+    refusal: Annotated[str | None, says("Why there is no answer; null where there is one.", None)]
+    annotations: Annotated[list[Annotation], Field(description="The evidence that has a url.")]
+
+
+class ChatChoice(TypedDict):
+    """The one choice."""
+
+    index: Annotated[int, says("Always 0.", 0)]
+    message: Annotated[ChatMessage, Field(description="The message.")]
+    logprobs: Annotated[None, says("Always null.", None)]
+    finish_reason: Annotated[Literal["stop"], says("Always stop.", "stop")]
+
+
+class ChatUsage(TypedDict):
+    """Tokens of every chat that the recipe made."""
+
+    prompt_tokens: Annotated[int, says("Tokens of prompts.", 0)]
+    completion_tokens: Annotated[int, says("Tokens of replies.", 0)]
+    total_tokens: Annotated[int, says("Their sum.", 0)]
+
+
+class ChatExtension(TypedDict):
+    """Fields of /v1/answer's reply that the protocol has no place for."""
+
+    outcome: Annotated[str, says("answered, abstained, false_premise or fault.", "answered")]
+    degraded: Annotated[list[str], DEGRADED]
+    confidence: Annotated[float | None, says("0 to 1, of the answer; null: no step states one.", 0.91)]
+    citations: Annotated[list[CitedQuote], Field(description="The evidence, exact to the character.")]
+    timings_ms: Annotated[dict[str, float], TIMINGS]
+    versions: Annotated[Versions, Field(description="What answered.")]
+
+
+class ChatCompletion(TypedDict):
+    """The body of /v1/chat/completions' response."""
+
+    id: Annotated[str, says("Id of the reply, with the request's.", "chatcmpl-0f52a8d1")]
+    object: Annotated[Literal["chat.completion"], says("Always chat.completion.", "chat.completion")]
+    created: Annotated[int, says("When it was answered, in seconds since the epoch.", 1709709511)]
+    model: Annotated[str, says("The model that the request named.", "raypipe")]
+    choices: Annotated[list[ChatChoice], Field(description="One choice.")]
+    usage: Annotated[ChatUsage, Field(description="Tokens of language models.")]
+    raypipe: Annotated[ChatExtension, Field(description="What else is known of the answer.")]
+
+
+class ChatErrorFields(TypedDict):
+    """What is wrong, in the protocol's words."""
+
+    message: Annotated[str, says("What is wrong, and where.", "Invalid request. n: expected 1")]
+    type: Annotated[str, says("Kind of the error.", "invalid_request_error")]
+    param: Annotated[None, says("Always null: the message names the field.", None)]
+    code: Annotated[str, says("The HTTP status.", "400")]
+
+
+class ChatError(TypedDict):
+    """An error in the chat protocol's form."""
+
+    error: Annotated[ChatErrorFields, Field(description="The error.")]
+
+
+class RecipeName(TypedDict):
+    """A recipe."""
+
+    name: Annotated[str, says("Name of its file.", "local")]
+    digest: Annotated[str, says("Digest of all that decides its answers.", "5c0f2c1e7d3a9b48")]
+
+
+class IndexResponse(TypedDict):
+    """The tables that are searched."""
+
+    release: Annotated[
+        str | None, says("Id of the live release; null: a named recipe answers.", "r0001-91774d62")
+    ]
+    recipe: Annotated[RecipeName, Field(description="The recipe that answers.")]
+    embedders: Annotated[list[str], says("Names of its embedders.", ["all-MiniLM-L6-v2"])]
+    rows: Annotated[
+        dict[str, int], says("Rows of each table that is searched.", {"texts": 55, "passages": 640})
+    ]
+
+
+class ChatModel(TypedDict):
+    """A model that a chat may name: the recipe."""
+
+    id: Annotated[str, says("`raypipe`, or the recipe's name.", "raypipe")]
+    object: Annotated[Literal["model"], says("Always model.", "model")]
+    created: Annotated[int, says("Always 0: a recipe has no date.", 0)]
+    owned_by: Annotated[str, says("Always raypipe.", "raypipe")]
+    recipe: Annotated[str, says("Digest of the recipe.", "5c0f2c1e7d3a9b48")]
+    models: Annotated[
+        dict[str, str],
+        says("Name of each model -> identity of its weights.", {"all-MiniLM-L6-v2": "sha256:4740876d"}),
+    ]
+
+
+class ModelList(TypedDict):
+    """The models that a chat may name."""
+
+    object: Annotated[Literal["list"], says("Always list.", "list")]
+    data: Annotated[list[ChatModel], Field(description="The models.")]
+
+
+class HealthResponse(TypedDict):
+    """Whether the endpoint runs, or is ready."""
+
+    status: Annotated[str, says("alive, or ready.", "ready")]
+    unavailable: NotRequired[
+        Annotated[list[str], says("Deployments whose stages are omitted at the moment.", [])]
+    ]

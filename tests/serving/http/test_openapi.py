@@ -1,0 +1,67 @@
+"""The OpenAPI document has every route and field, each with its meaning and an example."""
+
+import json
+
+import jsonschema
+import pytest
+from http_app import OPEN, ask, send, served
+
+from raypipe.models.kit import LocalKit
+from raypipe.serving.answerer import Answerer
+from raypipe.serving.http.openapi import EVENT, openapi_document
+
+DOCUMENT = openapi_document()
+OPERATIONS = [
+    (path, method, o) for path, methods in DOCUMENT["paths"].items() for method, o in methods.items()
+]
+SCHEMAS = DOCUMENT["components"]["schemas"]
+
+
+@pytest.fixture(scope="module")
+def app(filled):
+    return served(Answerer(filled.recipe, LocalKit(None, "transformers"), filled.store.uri), OPEN)
+
+
+def conforms(value, schema):
+    whole = {**schema, "components": DOCUMENT["components"]}
+    jsonschema.validate(value, whole, cls=jsonschema.Draft202012Validator)
+
+
+def test_it_has_every_route_of_the_app_but_the_page(app):
+    routes = {r.path for r in app.routes}
+    assert set(DOCUMENT["paths"]) == routes - {"/"}
+    [reply] = send(app, ("GET", "/openapi.json", {}))
+    assert reply.json() == json.loads(json.dumps(DOCUMENT))
+
+
+@pytest.mark.parametrize(("path", "method", "operation"), OPERATIONS, ids=[o[0] for o in OPERATIONS])
+def test_a_route_is_described_and_its_examples_are_what_its_schemas_allow(path, method, operation):
+    bodies = [operation["requestBody"]] if "requestBody" in operation else []
+    for said in (operation, *operation["responses"].values(), *bodies, *operation.get("parameters", ())):
+        assert said["description"]
+    assert operation["summary"] and all("example" in p for p in operation.get("parameters", ()))
+    for described in (*bodies, *operation["responses"].values()):
+        for content in described["content"].values():
+            conforms(content["example"], content["schema"])
+
+
+@pytest.mark.parametrize("name", [*SCHEMAS, "event"])
+def test_a_schema_says_what_it_is_and_what_each_of_its_fields_means_with_an_example(name):
+    schema = EVENT if name == "event" else SCHEMAS[name]
+    assert name == "event" or schema["description"]
+    for field, said in schema["properties"].items():
+        assert said["description"][-1] == ".", field
+        named = json.dumps(said)
+        assert "$ref" in named or said["examples"], f"{name}.{field}: expected an example"
+        for example in said.get("examples", ()):
+            conforms(example, said)
+
+
+def test_the_example_of_every_request_is_answered_as_its_schema_says(app):
+    for path, method, operation in OPERATIONS:
+        if method == "get":
+            [reply] = send(app, ("GET", path.replace("{id}", "raypipe"), {}))
+        else:
+            reply = ask(app, operation["requestBody"]["content"]["application/json"]["example"], path)
+        assert reply.status_code == 200, (path, reply.text)
+        conforms(reply.json(), operation["responses"]["200"]["content"]["application/json"]["schema"])
