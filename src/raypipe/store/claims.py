@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from raypipe.store.files import Files, StoreError
 
-_CLAIM = ".claim"  # of the table that an object store has beside the file
+_CLAIM = ".claim"  # of the table that an object store has next to the file
 
 
 def claim(files: Files, name: str, content: bytes) -> bool:

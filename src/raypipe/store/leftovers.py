@@ -38,7 +38,7 @@ def free(store: Store) -> None:
     """Removes all parts, and all files next to the tables that were being written."""
     store.files.remove_folder(PARTS)
     for name, age_s in store.files.half_written(time.time()):
-        # A lease may be renewed at this moment, by whoever reads.
+        # A reader may be renewing its lease at this moment.
         if not name.startswith(f"{LEASES}/") or age_s > STALE_S:
             store.files.remove(name)
 
