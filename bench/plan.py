@@ -24,8 +24,7 @@ from raypipe.core.config import Conf
 from raypipe.core.records import Citation, Question, Source, SourceKind, source_id
 from raypipe.evaluation.evaluate import questions_of
 from raypipe.pipeline.driver import Pipeline, TaskSizes, inline
-from raypipe.pipeline.tasks import WorkerConfig, answer_key, answers_table
-from raypipe.recipes.recipe import row_key
+from raypipe.pipeline.tasks import WorkerConfig, answers_table
 from raypipe.report.progress import Progress
 from raypipe.runs.plan.planner import plan
 from raypipe.store import PASSAGES, Store, commit, put, vectors_schema, write_part
@@ -91,9 +90,9 @@ def fill_corpus(pipe: Pipeline, sources: list[str]) -> None:
 
 
 def fill_answers(pipe: Pipeline) -> None:
-    snapshot, recipe = pipe.snapshot(), pipe.recipe.digest()
-    questions = questions_of(pipe, None, None)
-    rows = [(answer_key(recipe, q, snapshot), row_key(q, snapshot), q) for q in questions]
+    recipe, questions = pipe.recipe.digest(), questions_of(pipe, None, None)
+    sources = pipe.answer_sources(questions)
+    rows = [(sources.key(recipe, q), sources.row(q), q) for q in questions]
     add(pipe.store, "answers", answers_table(rows, recipe))
 
 

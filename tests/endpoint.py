@@ -161,6 +161,7 @@ class started:
         env = {
             **os.environ,
             "RAYPIPE_CONF": str(ROOT / "conf"),
+            "RAYPIPE_HOME": str(self.log.parent / "home"),
             "RAYPIPE_KEYS": f"{KEY},another-key-for-rotation",
         }
         command = [sys.executable, "-m", "raypipe", "serve", "live", "--store", self.store, "--gateways", "2"]

@@ -18,7 +18,9 @@ from raypipe.core.digests import model_identity
 from raypipe.core.kg import FactsRef
 from raypipe.core.protocols import GraphRef
 from raypipe.core.records import ABSTAINED, ANSWERED, IDK, SKIPPED_REPLY, Question, Reply
+from raypipe.kg.graph_adapter import tables_version
 from raypipe.kg.language.example_bank import ExampleBank, ExampleGroup
+from raypipe.kg.public_data import facts_version
 from raypipe.models.kit import LocalKit
 from raypipe.recipes.executor import fine
 from raypipe.recipes.laws import Trial, run
@@ -50,8 +52,9 @@ from raypipe.text.prompt import Prompt
 LOCK = Path(__file__).parents[1] / "conf" / "steps.lock"
 
 GRAMMAR = (Path(__file__).parents[1] / "conf/grammar/calls.lark").read_text(encoding="utf-8")
-GRAPH = GraphRef("golden", "folder", str(Path(__file__).parent / "goldgraph"), "golden@1", GRAMMAR)
-PUBLIC = FactsRef("golden", str(Path(__file__).parent / "goldgraph/public.parquet"), "golden@1")
+FOLDER = Path(__file__).parent / "goldgraph"
+GRAPH = GraphRef("golden", "folder", str(FOLDER), tables_version(FOLDER), GRAMMAR)
+PUBLIC = FactsRef("golden", str(FOLDER / "public.parquet"), facts_version(FOLDER / "public.parquet"))
 DIRECTED = 'get_movie_person_crew({movie}, None, eq(job, "Director"))["name"]'
 BANK = ExampleBank(
     (

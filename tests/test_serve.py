@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import pickle
+import re
 import socket
 import tarfile
 from contextlib import ExitStack, redirect_stdout
@@ -28,6 +29,7 @@ from raypipe.core.errors import ConfError
 from raypipe.recipes.serialize import to_plain
 from raypipe.runs.release import live, promote, rollback
 from raypipe.serving.access import ApiKeys
+from raypipe.store import Store
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
@@ -243,6 +245,20 @@ def test_a_release_whose_name_climbs_out_of_the_store_is_not_followed(running):
 
 
 @pytest.mark.ray
+def test_its_first_line_names_the_log_that_has_a_line_for_each_request(running):
+    lines = running.log.read_text().splitlines()
+    log = Path(re.fullmatch(r"starting; each request is logged in (.+)", lines[0])[1])
+    with running.client() as client:
+        assert client.get("/v1/index", headers={"x-request-id": "looked-for"}).is_success
+    until(lambda: "looked-for" in log.read_text(), 30)
+    logged = [json.loads(line) for line in log.read_text().splitlines()]
+    [line] = [x for x in logged if x["request"] == "looked-for"]
+    assert (line["event"], line["route"], line["status"]) == ("request", "/v1/index", 200)
+    starting = [x for x in lines[1:] if re.fullmatch(r"(starting Ray|loading models) \(\d+ s\)", x)]
+    assert lines[len(starting) + 1].startswith(f"answering on {running.url}/v1/answer")
+
+
+@pytest.mark.ray
 def test_no_key_and_no_question_is_in_any_log(running):
     """Of what happens here; the logs of all tests together are looked at when the endpoint has ended."""
     assert {c.status for c in running.fire(8, 4)} == {200}
@@ -291,9 +307,38 @@ def test_an_engine_gets_the_gpus_that_the_cluster_file_gives_it_and_the_other_mo
     assert sum(held.values()) <= 1, "one GPU holds them all"
 
 
-def test_a_model_that_is_missing_is_reported_before_anything_starts(config, capsys, tmp_path):
-    assert main(["serve", "crag-baseline", "--store", str(tmp_path / "store")]) == 4
+@pytest.fixture
+def empty(tmp_path):
+    """The address of a store with no tables of any recipe."""
+    return Store.create(str(tmp_path / "store")).uri
+
+
+def test_a_model_that_is_missing_is_reported_before_anything_starts(config, capsys, empty):
+    assert main(["serve", "crag-baseline", "--store", empty]) == 4
     assert "hf download" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("recipe", ["local", "live"])
+def test_a_store_that_is_not_there_is_exit_code_2_before_anything_starts(config, capsys, tmp_path, recipe):
+    absent = tmp_path / "absent"
+    assert main(["serve", recipe, "--store", str(absent)]) == 2
+    assert f"there is no store at {absent}" in capsys.readouterr().err and not absent.exists()
+
+
+def test_a_port_that_is_none_or_is_taken_is_exit_code_2_before_anything_starts(config, capsys, empty):
+    for port in ("99999999", "0", "-1", "x"):
+        with pytest.raises(SystemExit, match="2"):
+            main(["serve", "local", "--store", empty, "--port", port])
+        assert "argument --port: " in capsys.readouterr().err
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        assert main(["serve", "local", "--store", empty, "--port", str(port)]) == 2
+    said = capsys.readouterr().err
+    assert f"--port {port}: cannot listen there" in said and "Choose another port" in said
+    assert main(["serve", "local", "--store", empty, "--host", "192.0.2.7", "--auth", "none"]) == 2
+    assert "--host 192.0.2.7 --port 8000: cannot listen there" in capsys.readouterr().err
 
 
 def test_the_builder_refuses_unknown_arguments(config):
@@ -333,14 +378,16 @@ def test_keys_come_from_the_environment_and_a_file_and_a_wrong_one_is_not_repeat
         assert "s3cr3t" not in str(e.value) and KEY not in str(e.value)
 
 
-def test_a_fallback_whose_model_is_missing_is_reported_before_anything_starts(config, capsys, tmp_path):
+def test_a_fallback_whose_model_is_missing_is_reported_before_anything_starts(
+    config, capsys, empty, tmp_path
+):
     local = Path(__file__).parents[1] / "conf/recipes/local.yaml"
     extract = "extract: {embedder: all-MiniLM-L6-v2"
     text = local.read_text()
     assert extract in text
     file = tmp_path / "fallback.yaml"
     file.write_text(text.replace(extract, "extract: {embedder: bge-base-en-v1.5"))
-    assert main(["serve", "local", "--store", str(tmp_path / "store"), "--fallback", str(file)]) == 4
+    assert main(["serve", "local", "--store", empty, "--fallback", str(file)]) == 4
     assert "bge-base-en-v1.5" in capsys.readouterr().err
 
 

@@ -86,6 +86,18 @@ def test_what_a_folder_holds_is_identity_and_where_it_lies_is_not(made, tmp_path
     assert one == two != three
 
 
+def test_a_folder_that_was_edited_since_is_refused_where_it_is_opened(made, tmp_path):
+    ref, _ = made({"kind": "folder"})
+    file = tmp_path / "kg/movie.json"
+    before = file.read_text()
+    file.write_text(before.replace("2014", "2015"))
+    with pytest.raises(ConfError, match=r"graph 'world': .* not what the recipe was resolved with") as caught:
+        LocalKit(None).graph(ref)
+    assert ref.version in str(caught.value) and "Put back what was there" in str(caught.value)
+    file.write_text(before)
+    LocalKit(None).graph(ref)
+
+
 def test_periods_are_words_or_seconds_and_no_identity(made):
     server = {"kind": "server", "where": "http://127.0.0.1:1", "version": "v"}
     periods = {"movie": "daily", "music": 60, "open": "static", "sports": "live"}

@@ -1,10 +1,13 @@
 """Public data: what a table says of a year or a name, and how a name may be written."""
 
+from dataclasses import replace
+
 import pytest
 
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.kg import FactsRef
 from raypipe.kg.public_data import FactsTable, build, facts_version, open_facts
+from raypipe.models.kit import LocalKit
 
 
 @pytest.fixture
@@ -15,6 +18,11 @@ def shares():
     table.add("2012 a", 2012, ())
     table.add("2012 b", 2012, ())
     return table
+
+
+def opened(name, path):
+    """The table in a file, as a recipe that names it opens it."""
+    return open_facts(FactsRef(name, str(path), facts_version(path)))
 
 
 @pytest.mark.parametrize(
@@ -74,7 +82,7 @@ def test_lines_without_what_they_need_are_counted_and_the_others_are_kept(tmp_pa
     (tmp_path / "o.csv").write_text("\ufeff" + head + "\n".join(lines), encoding="utf-8")
     built = build(tmp_path / "o.csv", "oscar", tmp_path / "out/o.parquet")
     assert (built.facts, built.lines, built.skipped) == (2, 4, 2)
-    table = open_facts(FactsRef("oscar", str(tmp_path / "out/o.parquet"), "v"))
+    table = opened("oscar", tmp_path / "out/o.parquet")
     assert table.of_year(2012) == (
         "In 2012 at the 84th Academy Awards, Ann won the Oscar in the category ACTOR for the film Film.",
         "In 2012 at the 84th Academy Awards, Film won the Oscar in the category DIRECTING.",
@@ -96,6 +104,21 @@ def test_lists_written_as_python_are_read_as_literals_and_never_run(tmp_path):
     bad = "[__import__('os').system('touch /tmp/raypipe-was-here')]"
     (tmp_path / "m.csv").write_text(f"title,genres\nA Film,\"{bad}\"\nB Film,\"[{{'name': 'Drama'}}]\"\n")
     assert build(tmp_path / "m.csv", "movielens", tmp_path / "m.parquet").facts == 2
-    table = open_facts(FactsRef("m", str(tmp_path / "m.parquet"), "v"))
+    table = opened("m", tmp_path / "m.parquet")
     assert table.about("b film", ("exact",), False) == ("The title is B Film. the genres is Drama.",)
     assert table.about("a film", ("exact",), False) == ("The title is A Film.",)
+
+
+def test_a_file_that_is_not_what_the_recipe_was_resolved_with_is_refused(tmp_path):
+    (tmp_path / "m.csv").write_text("title,genres\nA Film,\n")
+    build(tmp_path / "m.csv", "movielens", tmp_path / "m.parquet")
+    ref = FactsRef("m", str(tmp_path / "m.parquet"), facts_version(tmp_path / "m.parquet"))
+    (tmp_path / "m.csv").write_text("title,genres\nAnother Film,\n")
+    build(tmp_path / "m.csv", "movielens", tmp_path / "m.parquet")
+    with pytest.raises(ConfError, match="not what the recipe was resolved with"):
+        open_facts(ref)
+    kit = LocalKit(None)
+    other = replace(ref, version=facts_version(tmp_path / "m.parquet"))
+    assert kit.facts(other).about("Another Film", ("exact",), company=False)
+    with pytest.raises(ConfError, match="expected " + ref.version):
+        kit.facts(ref)  # the same path in the same process

@@ -292,7 +292,8 @@ from raypipe.store import Store
 
 def watch(frame, happened, _):
     code = frame.f_code
-    if (happened, code.co_name) == ("call", "remove") and code.co_filename.endswith("files.py"):
+    removing = (happened, code.co_name) == ("call", "remove") and code.co_filename.endswith("files.py")
+    if removing and frame.f_locals["name"].startswith("_memo"):
         os.kill(os.getpid(), signal.SIGKILL)
 
 sys.setprofile(watch)

@@ -99,7 +99,8 @@ def test_questions_and_answers_are_read_a_batch_at_a_time(tmp_path, progress):
             taken.append(f"q{i}")
             yield Question(f"q{i}", "who?", citations=())
 
-    answers = pipeline(tmp_path / "store", progress).answers(questions())
+    pipe = pipeline(tmp_path / "store", progress)
+    answers = pipe.answers(questions(), pipe.answer_sources([]))
     assert next(answers).id == "q0" and len(taken) == ANSWERS_AT_ONCE
     assert [q.id for q in answers] == taken[1:]
 
@@ -264,11 +265,11 @@ def test_a_row_that_failed_in_passing_and_was_done_since_is_no_fault(world, tmp_
     write_part(pipe.store, "faults", "before", "0", faults_table(lost, "before"), {})
     commit(pipe.store, "faults", "before", ["0"])
     assert evaluated(pipe, world, tmp_path / "out").report.faults == ()
-    for table, column, value in ((pipe.texts_table, "source", source), ("answers", "key", key)):
-        pipe.store.forget(table, column, [value])
-    assert [r["reason"] for r in pipe.failed_sources(None)] == ["timeout"]
+    pipe.store.forget("answers", "key", [key])
     [waiting] = [q for q in pipe.answers(questions_of(pipe, None, None)) if not q.outcome]
     assert (waiting.id, waiting.faults) == (id, (once,))
+    pipe.store.forget(pipe.texts_table, "source", [source])
+    assert [r["reason"] for r in pipe.failed_sources(None)] == ["timeout"]
 
 
 def test_questions_without_any_page_are_answered(world, tmp_path, progress):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import io
+import queue
 
 import pytest
 
-from raypipe.report.progress import Progress
+from raypipe.report.progress import Progress, heartbeat
 
 
 class Clock:
@@ -118,3 +119,16 @@ def test_tokens_a_second_are_counted_from_the_first_and_not_from_the_start_of_th
         "answered 10/10 questions, 100 %, 20 tokens/s, ETA 0:00",
         "answered 10/10 questions in 1:10, 13 tokens/s",
     ]
+
+
+def test_work_without_a_count_says_its_phase_until_it_ends() -> None:
+    said: queue.Queue[str] = queue.Queue()
+    with heartbeat(said.put, "starting", every_s=0.001) as now:
+        assert all(said.get(timeout=60).startswith("starting (") for _ in range(2))
+        now("loading")
+        while not said.get(timeout=60).startswith("loading ("):
+            pass
+    while not said.empty():
+        said.get()
+    with pytest.raises(queue.Empty):
+        said.get(timeout=0.05)

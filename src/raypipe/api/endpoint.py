@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ipaddress
+import socket
 import threading
+import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -18,12 +21,14 @@ from raypipe.core.errors import ConfError
 from raypipe.core.protocols import Model
 from raypipe.models import load
 from raypipe.models.load import EngineLimits
+from raypipe.pipeline.recipe_tables import searched
 from raypipe.pipeline.tasks import WorkerConfig
 from raypipe.recipes.deadlines import DegradePolicy, fallback_of
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.serialize import from_plain
+from raypipe.report.progress import heartbeat
 from raypipe.serving.access import ApiKeys, RequestLimits, ServerConfig
-from raypipe.store import Store
+from raypipe.store import Store, StoreError
 
 if TYPE_CHECKING:
     from ray.serve import Application
@@ -46,6 +51,7 @@ class ServeArgs:
     page: bool = True  # the web page at /
     gateways: int = 1  # processes that speak HTTP and run the recipe; with two, one may die
     traces: str | None = None  # collector of traces, as OTLP over HTTP: http://collector:4318/v1/traces
+    log: str | None = None  # file for a line of each request; None: stderr of the gateway, which Ray keeps
     graphs: Mapping[str, str] = field(default_factory=dict)  # name -> where it lies; "": all others
     limits: RequestLimits = field(default_factory=RequestLimits)
 
@@ -79,13 +85,24 @@ class ServeArgs:
         )
 
     def check(self, settings: Settings) -> None:
-        """Raises ModelMissing or ConfError unless every model's files are here and may be read, and the
-        cluster file has room for engines where the recipe needs one."""
+        """Raises ModelMissing, ConfError or DataError unless the store is there, every model's files are here
+        and may be read, graphs and public data are what the recipe was resolved with, and the cluster file
+        has room for engines where the recipe needs one."""
         store = settings.store_to_use(self.store)
-        models = self.recipe_to_serve(settings, store).models()
+        Store.open(store)
+        models = require_graphs(self.recipe_to_serve(settings, store)).models()
         for model in (*models, *self.degrade_policy(settings).models()):
             load.present(model)
         startable(self.cluster_file(settings), models)
+
+    def has_tables(self, settings: Settings) -> bool:
+        """Whether the store has the tables that the recipe searches."""
+        store = settings.store_to_use(self.store)
+        try:
+            searched(Store.open(store), self.recipe_to_serve(settings, store))
+        except StoreError:
+            return False
+        return True
 
     def recipe_to_serve(self, settings: Settings, store: str) -> Recipe:
         """The recipe that answers: by name, or the live release's now. Raises ConfError for a graph without
@@ -107,7 +124,7 @@ class ServeArgs:
         if given and self.auth == "none":
             raise ConfError("auth none and keys: expected one of them, found both")
         keys = ApiKeys(open=True) if self.auth == "none" else ApiKeys.of(given)
-        return ServerConfig(keys, self.limits, self.page, self.traces)
+        return ServerConfig(keys, self.limits, self.page, self.traces, self.log)
 
     def degrade_policy(self, settings: Settings) -> DegradePolicy:
         """How unavailable services are handled."""
@@ -154,24 +171,47 @@ def check_host(host: str, keys: ApiKeys) -> None:
         )
 
 
-def serve(
-    endpoint: ServeArgs, host: str, port: int, on_start: Callable[[str], None], settings: Settings
-) -> None:
-    """Serves an endpoint on this machine until the process is interrupted. `on_start` gets its address.
-
-    Raises ConfError for an address that others reach without keys, ModelMissing, ClusterTooSmall.
-    """
-    from raypipe.cluster import pools
-    from raypipe.serving.ray import start, stop
-
-    check_host(host, endpoint.server_config(settings.keys).keys)
-    endpoint.check(settings)  # Serve retries a replica that cannot start without end
-    application = endpoint.application(settings)
-    pools.connect("local")  # a Serve that runs elsewhere may listen on other addresses
-    preflight({"embed": endpoint.cluster_file(settings).pools["embed"]}, pools.nodes())
+def check_port(host: str, port: int) -> None:
+    """Raises ConfError unless this machine can listen there now."""
     try:
-        start(application, host, port)
-        on_start(f"http://{host}:{port}")
+        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind) as trial:
+            # As servers do: a port whose server has just ended is free.
+            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            trial.bind(address)
+    except OSError as e:
+        raise ConfError(f"--host {host} --port {port}: cannot listen there: {e}. Choose another port") from e
+
+
+def serve(endpoint: ServeArgs, host: str, port: int, say: Callable[[str], None], settings: Settings) -> None:
+    """Serves an endpoint on this machine until the process is interrupted. `say` gets lines for people: where
+    requests are logged, what is starting every 5 s, and the address once it answers.
+
+    Raises ConfError for an address that others reach without keys, a port that is taken, and a store that is
+    not there; ModelMissing, ClusterTooSmall.
+    """
+    check_host(host, endpoint.server_config(settings.keys).keys)
+    check_port(host, port)
+    endpoint.check(settings)  # Serve retries a replica that cannot start without end
+    log = Path(endpoint.log or _log_file(settings, port))
+    log.parent.mkdir(parents=True, exist_ok=True)
+    say(f"starting; each request is logged in {log}")
+    if not endpoint.has_tables(settings):
+        say("the store has no tables of this recipe: until `raypipe index` only own documents are searched")
+    with ExitStack() as ends:
+        with heartbeat(say, "starting Ray") as now:
+            from raypipe.cluster import pools  # Ray takes a second to import
+            from raypipe.serving.ray import start, stop
+
+            application = replace(endpoint, log=str(log)).application(settings)
+            pools.connect("local")  # a Serve that runs elsewhere may listen on other addresses
+            preflight({"embed": endpoint.cluster_file(settings).pools["embed"]}, pools.nodes())
+            now("loading models")
+            ends.callback(stop)
+            start(application, host, port)
+        say(f"answering on http://{host}:{port}/v1/answer, page http://{host}:{port}/; Ctrl-C ends it")
         threading.Event().wait()
-    finally:
-        stop()
+
+
+def _log_file(settings: Settings, port: int) -> Path:
+    return settings.home / "logs" / f"serve-{time.strftime('%Y-%m-%d-%H%M%S')}-{port}.jsonl"

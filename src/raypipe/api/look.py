@@ -66,9 +66,10 @@ class FaultsResult(Result):
 
 @outside_loop
 def why(run: str | Path, row: str) -> WhyResult:
-    """Explains one row of a finished run: its key, what was reused, what each step asked and why.
+    """Explains one row of a finished run: evidence, prompts, replies, its key, what each step asked and why.
 
-    `run` is the folder of an eval, `row` a question's id. Raises DataError where there is no such run or row.
+    `run` is the folder of an eval, `row` a question's id, or a beginning that no other id has. Raises
+    DataError where there is no such run or row.
     """
     manifest = read(Path(run))
     return WhyResult(explain.why(Store.open(manifest.store), manifest, row))

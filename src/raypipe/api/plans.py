@@ -70,17 +70,13 @@ def plan(
     session = session or Session()
     given = [data] if isinstance(data, str | Path) else data
     found, files = session.recipe(recipe, given), inputs(given, session.settings)
+    opened = session.store_to_fill(store) if files else session.store(store)
     if check_run:
-        opened = session.store_to_fill(store)
         with (
             open_judge(session, judge, rule) as (_, kit),
             open_pipeline(session, opened, found, judge=kit) as connecting,
         ):
             connecting.connect()
-    elif files:
-        opened = session.store(store, create=True)
-    else:
-        opened = session.store(store)
     pipeline = offline_pipeline(session, opened, found)
     if files:
         questions, coming = read_questions(opened, files, format_for(format, files))

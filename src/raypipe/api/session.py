@@ -51,14 +51,11 @@ class Session:
         """The cluster file, read."""
         return read_cluster(self.cluster, self.settings.conf)
 
-    def store(self, given: Store | str | Path | None, create: bool = False) -> Store:
-        """A store to read from. Where there is none it is made, or, unless `create`, StoreError is raised."""
+    def store(self, given: Store | str | Path | None) -> Store:
+        """A store to read from. Raises StoreError where there is none."""
         from raypipe.store import Store
 
-        if isinstance(given, Store):
-            return given
-        uri = self.settings.store_to_use(_text(given))
-        return Store.create(uri) if create else Store.open(uri)
+        return given if isinstance(given, Store) else Store.open(self.settings.store_to_use(_text(given)))
 
     def store_to_fill(self, given: Store | str | Path | None) -> Store:
         """A store to read data into; made where there is none."""
@@ -102,11 +99,15 @@ def _file_name(path: Path, settings: Settings) -> str:
 
 
 def require_graphs(recipe: Recipe) -> Recipe:
-    """The same recipe. Raises ConfError for a graph whose place is not known."""
-    from raypipe.kg.graph_adapter import require_location
+    """The same recipe. Raises ConfError for a graph or public data whose place is not known, or that are not
+    what the recipe was resolved with; DataError for files that are none."""
+    from raypipe.kg.graph_adapter import require_graph
+    from raypipe.kg.public_data import require_facts
 
     for graph in recipe.graphs():
-        require_location(graph)
+        require_graph(graph)
+    for facts in recipe.public_data():
+        require_facts(facts)
     return recipe
 
 

@@ -47,7 +47,7 @@ COMMANDS: Mapping[str, Command] = {
     "why": Command(
         "look",
         "look",
-        "Explain one row of a finished eval: its key, what was reused, what was asked and why.",
+        "Explain one answer of a finished eval: its evidence, prompts and replies, what was reused and why.",
     ),
     "faults": Command(
         "look", "look", "List the rows of a finished eval that failed, why, and after how many attempts."

@@ -45,7 +45,13 @@ def add(commands: options.Commands) -> None:
         "Serve a folder of tables with the mock API's endpoints, for tests and demonstrations.",
     )
     made.add_argument("--graph", metavar="DIR", type=Path, required=True, help="a folder of tables")
-    made.add_argument("--port", type=int, default=8000, help="on this machine only (8000); 0: a free one")
+    made.add_argument(
+        "--port",
+        metavar="N",
+        type=options.between(0, 65535),
+        default=8000,
+        help="on this machine only (8000); 0: a free one",
+    )
     _add_examples(kinds)
     made = options.command(
         kinds,

@@ -12,7 +12,7 @@ def add(commands: options.Commands) -> None:
     """Declares `why` and `faults`."""
     made = options.command(commands, "why", "raypipe why /data/runs/local 2f5d8a", _why)
     made.add_argument("run_folder", metavar="DIR", help="the --out folder of a finished eval")
-    made.add_argument("row", metavar="ROW", help="a question's id")
+    made.add_argument("row", metavar="ROW", help="a question's id, or how it begins")
     options.as_json(made)
     made = options.command(commands, "faults", "raypipe faults /data/runs/local --json", _faults)
     made.add_argument("run_folder", metavar="DIR", help="the --out folder of a finished eval")

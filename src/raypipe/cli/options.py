@@ -182,6 +182,19 @@ def at_least(least: int) -> Callable[[str], int]:
     return read
 
 
+def between(least: int, most: int) -> Callable[[str], int]:
+    """An argument type: a whole number from `least` to `most`."""
+
+    def read(text: str) -> int:
+        value = int(text)
+        if not least <= value <= most:
+            raise argparse.ArgumentTypeError(f"expected {least} to {most}, found {value}")
+        return value
+
+    read.__name__ = "whole number"
+    return read
+
+
 def as_json(made: argparse.ArgumentParser, lines: bool = False) -> None:
     what = "one JSON object a line" if lines else "one JSON object"
     made.add_argument("--json", action="store_true", help=f"print {what} on stdout and nothing else")

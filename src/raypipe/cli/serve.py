@@ -19,7 +19,9 @@ def add(commands: options.Commands) -> None:
     options.store(made)
     options.cluster(made)
     made.add_argument("--host", metavar="ADDRESS", default=HOST, help=f"to listen on (default: {HOST})")
-    made.add_argument("--port", metavar="N", type=options.at_least(1), default=PORT, help=f"default: {PORT}")
+    made.add_argument(
+        "--port", metavar="N", type=options.between(1, 65535), default=PORT, help=f"default: {PORT}"
+    )
     made.add_argument(
         "--keys",
         metavar="FILE",
@@ -54,9 +56,9 @@ def _serve(args: argparse.Namespace, settings: Settings) -> int:
         gateways=args.gateways,
         graphs=options.graphs(args),
     )
-    serve(endpoint, args.host, args.port, _started, settings)
+    serve(endpoint, args.host, args.port, _say, settings)
     return 0
 
 
-def _started(where: str) -> None:
-    print(f"answering on {where}/v1/answer, page {where}/; Ctrl-C ends it", file=sys.stderr, flush=True)
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

@@ -21,7 +21,9 @@ from raypipe.core.records import Question, Quote, chunk_id
 from raypipe.metrics.crag import Prediction, Rule, Verdict, pair
 from raypipe.metrics.prompt_injection import PromptInjection, followed
 from raypipe.metrics.textfile import replaced
-from raypipe.pipeline.driver import Pipeline, batches, searched
+from raypipe.pipeline.answer_sources import AnswerSources
+from raypipe.pipeline.driver import Pipeline, batches
+from raypipe.pipeline.recipe_tables import searched
 from raypipe.report.page import HITS_SHOWN, SHOWN, ReportPassage, ShownQuestion
 from raypipe.report.report import prediction, prediction_line, ranking, urls
 from raypipe.store.index import LanceIndex
@@ -48,14 +50,17 @@ class Collected:
     )
 
 
-def collect(pipeline: Pipeline, questions: Iterable[Question], lines: TextIO, injections: bool) -> Collected:
-    """Passes the answers of these questions, in order. `injections`: whether to look for prompt injections
-    that answers follow. Raises KeyError for a passage without a text, which is a defect: no step makes one.
+def collect(
+    pipeline: Pipeline, questions: Iterable[Question], sources: AnswerSources, lines: TextIO, injections: bool
+) -> Collected:
+    """Passes the answers of these questions, in order. `sources`: what they are answered from. `injections`:
+    whether to look for prompt injections that answers follow. Raises KeyError for a passage without a text,
+    which is a defect: no step makes one.
     """
     found, index = Collected(), LanceIndex(searched(pipeline.store, pipeline.recipe))
     with asyncio.Runner() as loop:
         asked, questions = tee(questions)
-        for pairs in batches(zip(asked, pipeline.answers(questions), strict=True), AT_ONCE):
+        for pairs in batches(zip(asked, pipeline.answers(questions, sources), strict=True), AT_ONCE):
             batch = [answered for _, answered in pairs]
             for question, answered in pairs:
                 lines.write(prediction_line(answered))

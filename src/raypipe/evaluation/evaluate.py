@@ -134,14 +134,15 @@ def evaluate(
         merge_memo(pipeline.store)
         memo = memo_versions(pipeline.store)
         planned = _planned(pipeline, questions, fresh, refresh, show)
-        todo = set(questions.ids if fresh else pipeline.unanswered(questions, pipeline.snapshot()))
         done = RunCounters.load(pipeline.store, pipeline.recipe.digest())
         pipeline.index(questions, done)
+        sources = pipeline.answer_sources(questions)
+        todo = set(questions.ids if fresh else pipeline.unanswered(pipeline.keys(questions, sources)))
         pipeline.answer(questions, fresh, done)
         folder = RunFolder(out)
         orders = any(m.kind == "generator" for s in pipeline.recipe.question for m in models_of(s.step))
         with replaced(folder.predictions) as lines:
-            answers = collect(pipeline, questions, lines, orders)
+            answers = collect(pipeline, questions, sources, lines, orders)
         rows, verdict = answers.rows, None
         if judge is not None:
             replies, verdict = judge.ask(pipeline.store, rows, answers.texts, fresh)
@@ -154,7 +155,17 @@ def evaluate(
         for table in tables(pipeline.store):
             compact(pipeline.store, table)
         manifest = write_manifest(
-            pipeline, questions, todo, report, planned, memo, started, origin, done.rows_by_worker, out
+            pipeline,
+            questions,
+            sources,
+            todo,
+            report,
+            planned,
+            memo,
+            started,
+            origin,
+            done.rows_by_worker,
+            out,
         )
         done.clear()
         lost = dead_letters(pipeline, questions, read.counts if read else {})

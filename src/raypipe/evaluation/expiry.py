@@ -19,7 +19,6 @@ from raypipe.memo.disk import StoreMemo, memo_versions
 from raypipe.memo.lookup import CacheOnlyKit, NoReply, NotCached
 from raypipe.memo.memo import CallCounts, cached
 from raypipe.pipeline.driver import Pipeline, batches
-from raypipe.pipeline.tasks import answer_key
 from raypipe.recipes.recipe import Stage
 from raypipe.runs.plan.expiring import asking
 
@@ -33,12 +32,12 @@ def expired_answers(
     stages = asking(pipeline.recipe)
     if not stages:
         return {}
-    snapshot, recipe = pipeline.snapshot(), pipeline.recipe.digest()
     asked = list(questions)
-    stored = zip(asked, pipeline.answers(asked), strict=True)
+    sources, recipe = pipeline.answer_sources(asked), pipeline.recipe.digest()
+    stored = zip(asked, pipeline.answers(asked, sources), strict=True)
     answered = [(q, a) for q, a in stored if a.outcome and a.outcome != "fault"]
     old = asyncio.run(_old(pipeline, stages, [a for _, a in answered], clock))
-    return {q.id: answer_key(recipe, q, snapshot) for q, _ in answered if q.id in old}
+    return {q.id: sources.key(recipe, q) for q, _ in answered if q.id in old}
 
 
 def forget(pipeline: Pipeline, old: Iterable[str]) -> None:

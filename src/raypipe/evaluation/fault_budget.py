@@ -18,7 +18,6 @@ from raypipe.core.errors import FaultBudgetExceeded
 from raypipe.core.records import Question
 from raypipe.pipeline.driver import Pipeline
 from raypipe.pipeline.ingest_log import driving
-from raypipe.pipeline.tasks import answer_key
 
 RowKind = Literal["lines", "sources", "questions"]
 SHOWN = 3  # rows that an error names
@@ -77,9 +76,9 @@ def dead_letters(pipeline: Pipeline, questions: Iterable[Question], lines: Mappi
     """The dead letters of a run, counted. `lines`: what was read (`readers.ReadCounts`), nothing where no
     file was; then the lines of all files that the store ever read are listed and not counted. A row that is
     neither done nor a dead letter is pending."""
-    keys, tables = _keys(pipeline, questions), _tables(pipeline)
-    wanted = pipeline.sources(questions)
-    sources = _lacking(pipeline, wanted)
+    wanted, tables = pipeline.sources(questions), _tables(pipeline)
+    evidence = pipeline.answer_sources(questions)
+    keys, sources = pipeline.keys(questions, evidence), evidence.lacks.keys()
     left = {keys[k] for k in pipeline.store.missing("answers", "key", list(keys))}
     found: dict[tuple[str, str], DeadLetter] = {}
     for row in pipeline.store.dataset("faults").to_table().to_pylist():
@@ -115,7 +114,8 @@ def _tally(
 
 def retry(pipeline: Pipeline, questions: Iterable[Question]) -> int:
     """Deletes the faults of sources and questions, so that the next run tries them again; how many."""
-    store, wanted = pipeline.store, [*_tables(pipeline), *_keys(pipeline, questions)]
+    store, keys = pipeline.store, pipeline.keys(questions, pipeline.answer_sources(questions))
+    wanted = [*_tables(pipeline), *keys]
     with driving(store, f"retry {pipeline.recipe.name}"):
         rows = store.dataset("faults").to_table(["digest"])["digest"]
         count: int = pc.sum(pc.is_in(rows, value_set=pa.array(wanted, pa.string()))).as_py() or 0
@@ -126,25 +126,3 @@ def retry(pipeline: Pipeline, questions: Iterable[Question]) -> int:
 def _tables(pipeline: Pipeline) -> list[str]:
     vectors = map(pipeline.vectors_table, pipeline.recipe.embedders())
     return [pipeline.texts_table, pipeline.passages_table, *vectors]
-
-
-def _keys(pipeline: Pipeline, questions: Iterable[Question]) -> dict[str, str]:
-    snapshot, recipe = pipeline.snapshot(), pipeline.recipe.digest()
-    return {answer_key(recipe, q, snapshot): q.id for q in questions}
-
-
-def _lacking(pipeline: Pipeline, wanted: list[str]) -> set[str]:
-    """The sources that some table of the recipe lacks."""
-    store = pipeline.store
-    if not store.has(pipeline.texts_table):
-        return set(wanted)
-    lacking = set(store.missing(pipeline.texts_table, "source", wanted))
-    rest = [s for s in wanted if s not in lacking]
-    if store.has(pipeline.passages_table):
-        lacking |= set(store.missing(pipeline.passages_table, "source", rest))
-        chunked = set(store.sources_with_chunks(pipeline.passages_table).to_pylist())
-        rest = [s for s in rest if s in chunked and s not in lacking]
-        for table in map(pipeline.vectors_table, pipeline.recipe.embedders()):
-            if store.has(table):
-                lacking |= set(store.missing(table, "source", rest))
-    return lacking

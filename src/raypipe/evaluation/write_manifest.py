@@ -11,9 +11,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 from raypipe.core.records import Question
+from raypipe.pipeline.answer_sources import AnswerSources
 from raypipe.pipeline.driver import Pipeline
-from raypipe.pipeline.tasks import answer_key
-from raypipe.recipes.recipe import row_key
 from raypipe.recipes.serialize import to_plain
 from raypipe.report.report import EvalReport
 from raypipe.runs.manifest import FORMAT, AnswerKey, Manifest, Origin, describe, models_of, recent, write
@@ -21,24 +20,26 @@ from raypipe.runs.plan.planner import Plan
 
 
 def write_manifest(
-    pipeline: Pipeline, questions: Iterable[Question], todo: set[str], report: EvalReport, planned: Plan,
-    memo: Mapping[str, int], started: float, origin: Origin, places: Mapping[str, Mapping[str, int]],
-    out: Path,
+    pipeline: Pipeline, questions: Iterable[Question], sources: AnswerSources, todo: set[str],
+    report: EvalReport, planned: Plan, memo: Mapping[str, int], started: float, origin: Origin,
+    places: Mapping[str, Mapping[str, int]], out: Path,
 ) -> Manifest:  # fmt: skip
     """Writes the manifest of a run into the store and into its folder `out`, there last of all.
 
-    `todo`: ids of the questions without an answer when the run began. `memo`: the memo tables and their
-    versions then. `started`: seconds since the epoch. `places`: pool -> who did parts -> rows.
+    `sources`: what the questions were answered from. `todo`: ids of those without an answer when the run
+    began to answer. `memo`: the memo tables and their versions before the run. `started`: seconds since the
+    epoch. `places`: pool -> who did parts -> rows.
     """
     manifest = _manifest(pipeline, report, planned, memo, started, origin, places)
-    write(pipeline.store, manifest, _keys(pipeline, questions, todo), out)
+    write(pipeline.store, manifest, _keys(pipeline.recipe.digest(), questions, sources, todo), out)
     return manifest
 
 
-def _keys(pipeline: Pipeline, questions: Iterable[Question], todo: set[str]) -> list[AnswerKey]:
-    snapshot, recipe = pipeline.snapshot(), pipeline.recipe.digest()
+def _keys(
+    recipe: str, questions: Iterable[Question], sources: AnswerSources, todo: set[str]
+) -> list[AnswerKey]:
     return [
-        AnswerKey(q.id, answer_key(recipe, q, snapshot), row_key(q, snapshot), q.id not in todo)
+        AnswerKey(q.id, sources.key(recipe, q), sources.row(q), q.id not in todo, sources.absent(q))
         for q in questions
     ]
 

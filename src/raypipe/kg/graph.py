@@ -79,5 +79,9 @@ def open_folder(
     path: Path, strictness: Strictness | None = None, vectors: Vectors | None = None
 ) -> FolderBackend:
     """Opens a folder of Parquet, CSV or JSON tables. Raises DataError for any other folder."""
-    tables = load(path)
+    return over(load(path), strictness, vectors)
+
+
+def over(tables: Tables, strictness: Strictness | None, vectors: Vectors | None) -> FolderBackend:
+    """A graph over tables that are loaded."""
     return FolderBackend(tables, Linker(tables, strictness, vectors))

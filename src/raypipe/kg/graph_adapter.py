@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import hashlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,12 +19,12 @@ from raypipe.core.protocols import Embed, GraphRef, Model
 from raypipe.core.records import Fault
 from raypipe.kg.execute import run
 from raypipe.kg.fetch import ServerBackend
-from raypipe.kg.graph import FolderBackend, GraphFault, open_folder
+from raypipe.kg.graph import FolderBackend, GraphFault, over
 from raypipe.kg.language.parser import Parse, parser
 from raypipe.kg.language.time_words import moment
 from raypipe.kg.link import LEVELS, Linker, Strictness, Vectors
 from raypipe.kg.mentions import find_mentions
-from raypipe.kg.tables import files_of
+from raypipe.kg.tables import Contents, read_files, require_version, tables_of, version_of
 
 Clock: TypeAlias = Callable[[], float]
 """Seconds, from any origin."""
@@ -79,9 +78,24 @@ def require_location(ref: GraphRef) -> None:
 
 
 def open_tables(ref: GraphRef, embedder: Callable[[Model], Embed], clock: Clock) -> GraphAdapter:
-    """Opens an entry of kind folder. Raises DataError for a folder without tables."""
-    folder = open_folder(Path(ref.where), _strictness(ref), _vectors(ref, embedder))
+    """Opens an entry of kind folder. Raises DataError for a folder without tables, ConfError for one that is
+    not what its version says."""
+    folder = over(tables_of(_checked(ref)), _strictness(ref), _vectors(ref, embedder))
     return GraphAdapter(ref, folder, parser(ref.grammar), clock)
+
+
+def require_graph(ref: GraphRef) -> None:
+    """Raises what opening a graph raises. A server is asked nothing: its version is what its entry says."""
+    require_location(ref)
+    if ref.kind == "folder":
+        _checked(ref)
+
+
+def _checked(ref: GraphRef) -> Contents:
+    """The files of a graph's folder, if they are those of its version."""
+    contents = read_files(Path(ref.where))
+    require_version(f"graph {ref.name!r}", ref.where, ref.version, version_of(contents))
+    return contents
 
 
 def open_server(
@@ -106,9 +120,4 @@ def _vectors(ref: GraphRef, embedder: Callable[[Model], Embed]) -> Vectors | Non
 
 def tables_version(folder: Path) -> str:
     """The digest of the files in a folder of tables. Raises DataError for a folder without any."""
-    h = hashlib.blake2b(digest_size=16)
-    for path in files_of(folder):
-        content = path.read_bytes()
-        h.update(f"{path.name}\0{len(content)}\0".encode())
-        h.update(content)
-    return f"tables:{h.hexdigest()}"
+    return version_of(read_files(folder))

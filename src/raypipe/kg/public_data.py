@@ -25,6 +25,7 @@ from raypipe.core.kg import FactsRef, Level
 from raypipe.kg.aliases import short_company
 from raypipe.kg.link import NamePool, Strictness
 from raypipe.kg.normalize import fold
+from raypipe.kg.tables import require_version
 
 Kind: TypeAlias = Literal["oscar", "grammy", "movielens", "stocks"]
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
@@ -308,27 +309,36 @@ def _named_texts(rows: Sequence[tuple[str, tuple[str, ...]]], company: bool) -> 
 
 
 def open_facts(ref: FactsRef) -> FactsTable:
-    """Opens an entry's table. Raises ConfError for an entry without a location, DataError without a table."""
+    """Opens an entry's table. Raises ConfError for an entry without a location, or for a file that is not
+    what its version says; DataError without a table."""
+    found = FactsTable()
+    for row in require_facts(ref).to_pylist():
+        found.add(row["text"], row["year"], row["names"] or ())
+    return found
+
+
+def require_facts(ref: FactsRef) -> pa.Table:
+    """An entry's rows. Raises as `open_facts`."""
     if not ref.where:
         raise ConfError(
             f"public data {ref.name!r}: expected their location, as --graph {ref.name}=FILE; "
             f"`raypipe facts build` makes such a file"
         )
-    table, found = _read(Path(ref.where)), FactsTable()
-    for row in table.to_pylist():
-        found.add(row["text"], row["year"], row["names"] or ())
-    return found
+    table, version = _read(Path(ref.where))
+    require_version(f"public data {ref.name!r}", ref.where, ref.version, version)
+    return table
 
 
 def facts_version(path: Path) -> str:
     """The digest of a table. Raises DataError for a file that is none."""
-    _read(path)
-    return f"facts:{hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()}"
+    return _read(path)[1]
 
 
-def _read(path: Path) -> pa.Table:
+def _read(path: Path) -> tuple[pa.Table, str]:
+    """A file's rows and its digest: both of what was read once."""
     try:
-        table = pq.read_table(path)
+        content = path.read_bytes()
+        table = pq.read_table(pa.BufferReader(content))
     except (OSError, pa.ArrowException) as e:
         raise DataError(f"{path}: cannot be read as a table of facts: {e}") from e
     if table.schema.names != SCHEMA.names:
@@ -336,4 +346,4 @@ def _read(path: Path) -> pa.Table:
             f"{path}: expected the columns {', '.join(SCHEMA.names)}, found {', '.join(table.schema.names)}. "
             f"`raypipe facts build` makes such a file"
         )
-    return table
+    return table, f"facts:{hashlib.blake2b(content, digest_size=16).hexdigest()}"

@@ -11,6 +11,7 @@ the columns of loaded tables, quoted; every value is a bound parameter.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import re
@@ -18,14 +19,14 @@ import sqlite3
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.json
 import pyarrow.parquet as pq
 
-from raypipe.core.errors import DataError
+from raypipe.core.errors import ConfError, DataError
 from raypipe.kg.normalize import fold, typed
 from raypipe.kg.schema import NAMES, TABLES, Kind
 
@@ -159,32 +160,68 @@ def files_of(folder: Path) -> list[Path]:
     return files
 
 
+Contents: TypeAlias = Mapping[Path, bytes]
+"""The files of a folder, each read once: what is loaded is what its digest was made of."""
+
+
+def read_files(folder: Path) -> Contents:
+    """Reads the files of a folder (`files_of`). Raises DataError."""
+    try:
+        return {path: path.read_bytes() for path in files_of(folder)}
+    except OSError as e:
+        raise DataError(f"{folder}: cannot be read: {e}") from e
+
+
+def version_of(contents: Contents) -> str:
+    """The digest of the files of a graph: its version."""
+    h = hashlib.blake2b(digest_size=16)
+    for path, content in contents.items():
+        h.update(f"{path.name}\0{len(content)}\0".encode())
+        h.update(content)
+    return f"tables:{h.hexdigest()}"
+
+
+def require_version(what: str, where: str, expected: str, found: str) -> None:
+    """Raises ConfError for files that are not those that a recipe was resolved with: another process may see
+    other files under the same path, and a release outlives an edit."""
+    if found != expected:
+        raise ConfError(
+            f"{what}: {where} is not what the recipe was resolved with: expected {expected}, found {found}. "
+            f"Put back what was there, and the same on every machine; or start again, and for a release run "
+            f"eval and promote again"
+        )
+
+
 def load(folder: Path) -> Tables:
     """Loads the graph in a folder (`files_of`). Raises DataError, also for a file that is no table."""
+    return tables_of(read_files(folder))
+
+
+def tables_of(contents: Contents) -> Tables:
+    """The tables in these files. Raises DataError for a file that is no table."""
     tables = Tables()
-    for path in files_of(folder):
-        table = _read_file(path)
+    for path, content in contents.items():
+        table = _parsed(path, content)
         columns = {f.name: _kind(f) for f in table.schema}
         tables.define(path.stem, columns)
         tables.insert(path.stem, table.to_pylist())
     return tables
 
 
-def _read_file(path: Path) -> pa.Table:
+def _parsed(path: Path, content: bytes) -> pa.Table:
     try:
         if path.suffix == ".parquet":
-            return pq.read_table(path)
+            return pq.read_table(pa.BufferReader(content))
         if path.suffix == ".csv":
-            return pyarrow.csv.read_csv(path)
-        rows = _json_rows(path)
+            return pyarrow.csv.read_csv(pa.BufferReader(content))
+        rows = _json_rows(content.decode("utf-8"))
         return pa.Table.from_pylist([dict(r) for r in rows])
     except (OSError, ValueError, TypeError, pa.ArrowException) as e:
         raise DataError(f"{path}: cannot be read as a table: {' '.join(str(e).split())[:300]}") from e
 
 
-def _json_rows(path: Path) -> list[Any]:
+def _json_rows(text: str) -> list[Any]:
     """The rows of a JSON array of objects, or of one object per line."""
-    text = path.read_text(encoding="utf-8")
     if text.lstrip().startswith("["):
         rows = json.loads(text)
     else:

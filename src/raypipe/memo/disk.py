@@ -21,7 +21,7 @@ from raypipe.core.llm import Generated
 from raypipe.core.records import digest
 from raypipe.memo.memo import MemoryMemo, MemoTable, Values
 from raypipe.store.commit import append
-from raypipe.store.database import Store, forget, missing, rows
+from raypipe.store.database import Store, missing, rows
 from raypipe.store.layout import MEMO
 from raypipe.store.tables import REPLIES, SCORES, checked, embeddings_schema, kind_of
 
@@ -160,18 +160,18 @@ def _fold(
     """Adds the values that the table has not, and only then removes their files."""
     content = pa.concat_tables([t for _, t in waiting])
     store.ensure(table, content.schema)
-    dataset = store.dataset(table)
     first: dict[str, int] = {}
     for i, key in enumerate(content["key"].to_pylist()):
         first.setdefault(key, i)
-    if again and table.startswith("replies-"):
-        forget(dataset, "key", list(first))
+    with store.durable(table):
+        if again and table.startswith("replies-"):
+            store.forget(table, "key", list(first))
         dataset = store.dataset(table)
-    fresh = missing(dataset, "key", list(first))
-    if fresh:
-        data = checked(table, dataset.schema, content.take([first[k] for k in fresh]))
-        run = digest("fold", *(name for name, _ in waiting))
-        append(store, table, run, write_fragments(data, dataset), dataset.version)
+        fresh = missing(dataset, "key", list(first))
+        if fresh:
+            data = checked(table, dataset.schema, content.take([first[k] for k in fresh]))
+            run = digest("fold", *(name for name, _ in waiting))
+            append(store, table, run, write_fragments(data, dataset), dataset.version)
     for name, _ in waiting:
         store.files.remove(name)
     return replace(done, files=done.files + len(waiting), values=done.values + len(fresh))

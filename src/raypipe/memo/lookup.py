@@ -131,6 +131,27 @@ class CacheOnlyKit(ForwardingKit[Kit]):
         return self._kit.graph(ref).through(silent, self.embedder)
 
 
+class ChatRecorder(ForwardingKit[Kit]):
+    """A kit that keeps each chat that a language model gets, and its reply: None where it is not cached."""
+
+    def __init__(self, kit: Kit) -> None:
+        super().__init__(kit)
+        self.chats: dict[Chat, Generated | Fault | None] = {}
+
+    def generator(self, model: Model) -> Generator:
+        generate = self._kit.generator(model)
+
+        async def record(
+            chats: Sequence[Chat], sampling: Sampling, adapter: str | None = None
+        ) -> list[Generated | Fault]:
+            self.chats |= dict.fromkeys(chats)
+            replies = await generate(chats, sampling, adapter)
+            self.chats |= dict(zip(chats, replies, strict=True))
+            return replies
+
+        return record
+
+
 class _NoIndex:
     """Stands where there is nothing to search: raises when it is used, not when it is opened."""
 

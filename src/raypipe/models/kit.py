@@ -236,19 +236,22 @@ class LocalKit:
         return self._index
 
     def graph(self, ref: GraphRef) -> Graph:
-        """Raises ConfError for a graph without a location, DataError for a folder that has no tables."""
+        """Raises ConfError for a graph without a location or whose folder is not what its version says,
+        DataError for a folder that has no tables."""
         key = stable(ref) + ref.where
         if key not in self._graphs:
             self._graphs[key] = self._open_graph(ref)
         return self._graphs[key]
 
     def facts(self, ref: FactsRef) -> PublicFacts:
-        """Raises ConfError for a table without a location, DataError for a file that is none."""
+        """Raises ConfError for a table without a location or that is not what its version says, DataError for
+        a file that is none."""
         from raypipe.kg import public_data
 
-        if ref.where not in self._facts:
-            self._facts[ref.where] = public_data.open_facts(ref)
-        return self._facts[ref.where]
+        key = stable(ref) + ref.where
+        if key not in self._facts:
+            self._facts[key] = public_data.open_facts(ref)
+        return self._facts[key]
 
     def _open_graph(self, ref: GraphRef) -> Graph:
         from raypipe.kg import client, graph_adapter

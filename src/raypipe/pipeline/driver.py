@@ -10,20 +10,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, TypeAlias, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from raypipe.core import arrow
-from raypipe.core.digests import model_identity
 from raypipe.core.protocols import Model
 from raypipe.core.records import Fault, Outcome, Question, digest
 from raypipe.memo.disk import memo_versions, merge_memo
 from raypipe.memo.memo import vectors_of
+from raypipe.pipeline.answer_sources import AnswerSources, answer_sources
 from raypipe.pipeline.counters import RunCounters
 from raypipe.pipeline.ingest_log import driving
+from raypipe.pipeline.recipe_tables import lacking, passages_table, searched, texts_table, vectors_table
 from raypipe.pipeline.tasks import (
     AnswersTask,
     PassagesTask,
@@ -35,7 +36,6 @@ from raypipe.pipeline.tasks import (
     Verb,
     WorkerConfig,
     Workers,
-    answer_key,
     stage_counts,
 )
 from raypipe.recipes.executor import CorpusExecutor
@@ -56,7 +56,6 @@ from raypipe.store import (
     vectors_schema,
 )  # fmt: skip
 from raypipe.store.disk_space import need
-from raypipe.store.index import IndexSpec, index_spec
 
 T = TypeVar("T")
 
@@ -106,27 +105,6 @@ def nowhere() -> None:
     """Connects to nothing."""
 
 
-def texts_table(recipe: Recipe) -> str:
-    """The table of its parsed sources."""
-    return f"texts-{recipe.texts_digest()}"
-
-
-def passages_table(recipe: Recipe) -> str:
-    """The table of its chunks."""
-    return f"passages-{recipe.passages_digest()}"
-
-
-def vectors_table(recipe: Recipe, model: Model) -> str:
-    """The searched copy of one of its embedders' vectors."""
-    return f"vectors-{recipe.vectors_digest(model)}"
-
-
-def searched(store: Store, recipe: Recipe) -> IndexSpec:
-    """What a process opens to search: the recipe's tables at their present versions."""
-    vectors = {model_identity(m): vectors_table(recipe, m) for m in recipe.embedders()}
-    return index_spec(store, texts_table(recipe), passages_table(recipe), vectors)
-
-
 @dataclass(frozen=True, slots=True)
 class TableBuild:
     """The work that brings one table up to date: what it lacks, and the task that computes it."""
@@ -174,11 +152,12 @@ class Pipeline:
     ) -> RunCounters:
         """Answers the questions that have no answer yet from this recipe and this evidence, and counts what
         it does on `done`. `fresh`: all of them, and language models are called again whatever is cached;
-        vectors and scores are not computed again."""
+        vectors and scores are not computed again. The questions are gone through more than once."""
         done = done or RunCounters()
-        snapshot = self.snapshot()
-        keys = self._keys(questions, snapshot)
-        build = self.answers_build(keys, snapshot, fresh)
+        work_id = self.answers_work_id(self.snapshot())
+        sources = self.answer_sources(chain(questions, self._begun(work_id, questions)))
+        keys = self.keys(questions, sources)
+        build = self.answers_build(keys, sources, fresh)
         with driving(self.store, f"answer {self.recipe.name}"):
             if fresh:
                 end(self.store, build.work_id)  # what a killed run left came from cached replies
@@ -191,28 +170,40 @@ class Pipeline:
         """Names the work of answering from one snapshot."""
         return f"answers-{digest(self.recipe.digest(), snapshot)}"
 
-    def unanswered(self, questions: Iterable[Question], snapshot: str) -> list[str]:
-        """Ids of the questions that have no answer from this evidence and did not fail for good."""
-        return self.unanswered_of(self._keys(questions, snapshot))
+    def answer_sources(self, questions: Iterable[Question]) -> AnswerSources:
+        """What these questions are answered from, as the tables are now."""
+        return answer_sources(self.snapshot(), lacking(self.store, self.recipe, self.sources(questions), {}))
 
-    def _keys(self, questions: Iterable[Question], snapshot: str) -> dict[str, str]:
+    def keys(self, questions: Iterable[Question], sources: AnswerSources) -> dict[str, str]:
         """Key of its answer -> question id."""
         recipe = self.recipe.digest()
-        return {answer_key(recipe, q, snapshot): q.id for q in questions}
+        return {sources.key(recipe, q): q.id for q in questions}
 
-    def unanswered_of(self, keys: Mapping[str, str]) -> list[str]:
-        """The same, by keys of answers and the ids of their questions."""
+    def _begun(self, work_id: str, questions: Iterable[Question]) -> Iterator[Question]:
+        """The other questions of a killed run, which is finished first."""
+        if (run := begun(self.store, work_id)) is None:
+            return
+        here = {q.id for q in questions}
+        more = [id for ids in run.parts.values() for id in ids if id not in here]
+        for some in batches(more, ANSWERS_AT_ONCE):
+            yield from arrow.question.records(self.store.rows("questions", "id", some))
+
+    def unanswered(self, keys: Mapping[str, str]) -> list[str]:
+        """Ids of the questions that have no answer under these keys (`keys`) and did not fail for good."""
         left = self.store.missing("answers", "key", list(keys))
         lost = self._failed(lambda row: row["digest"] in keys)
         return [keys[k] for k in left if keys[k] not in lost]
 
-    def answers(self, questions: Iterable[Question]) -> Iterator[Question]:
+    def answers(
+        self, questions: Iterable[Question], sources: AnswerSources | None = None
+    ) -> Iterator[Question]:
         """The stored answers of these questions, in order, read a batch at a time. One that failed
         has the outcome fault, one that was not reached yet has none; what stopped it then, if anything did,
-        is its fault."""
-        snapshot, recipe = self.snapshot(), self.recipe.digest()
+        is its fault. `sources`: what they are answered from; None: the questions are gone through once more
+        to find it."""
+        sources, recipe = sources or self.answer_sources(questions), self.recipe.digest()
         for some in batches(questions, ANSWERS_AT_ONCE):
-            keys = [answer_key(recipe, q, snapshot) for q in some]
+            keys = [sources.key(recipe, q) for q in some]
             rows = self.store.rows("answers", "key", keys)
             found = dict(zip(rows["key"].to_pylist(), arrow.question.records(rows), strict=True))
             lost = {r["digest"]: r for r in _final_last(self.store.rows("faults", "digest", keys))}
@@ -301,18 +292,18 @@ class Pipeline:
             missing_ids, work, calls_models=True,
         )  # fmt: skip
 
-    def answers_build(self, keys: Mapping[str, str], snapshot: str, fresh: bool) -> TableBuild:
+    def answers_build(self, keys: Mapping[str, str], sources: AnswerSources, fresh: bool) -> TableBuild:
         """Questions to answers, by the keys of their answers."""
 
         def work(run: str) -> TableTask:
             memo = memo_versions(self.store).items()
             pinned = {name: v for name, v in memo if not (fresh and name.startswith("replies-"))}
             index = searched(self.store, self.recipe)
-            return AnswersTask(self.worker, self.recipe, "answers", run, snapshot, index, pinned)
+            return AnswersTask(self.worker, self.recipe, "answers", run, sources, index, pinned)
 
         return TableBuild(
-            self.answers_work_id(snapshot), "answers", ANSWERS, "answer", "answered", "questions",
-            self.sizes.questions, lambda: self.unanswered_of(keys), work, calls_models=True,
+            self.answers_work_id(sources.snapshot), "answers", ANSWERS, "answer", "answered", "questions",
+            self.sizes.questions, lambda: self.unanswered(keys), work, calls_models=True,
         )  # fmt: skip
 
     def missing(self, table: str, ids: list[str]) -> list[str]:

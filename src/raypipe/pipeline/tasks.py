@@ -21,13 +21,14 @@ import pyarrow.compute as pc
 from raypipe.core import arrow
 from raypipe.core.arrow import SPANS
 from raypipe.core.protocols import Index, Model
-from raypipe.core.records import Fault, Question, digest
+from raypipe.core.records import Fault, Question
 from raypipe.memo.disk import StoreMemo
 from raypipe.models.kit import LocalKit
 from raypipe.models.load import Backend, EndpointAddress, EngineLimits
+from raypipe.pipeline.answer_sources import AnswerSources
 from raypipe.pipeline.dead_letters import Compute, FailedRow, FailedRows, bisected, failed_rows, faults_table
 from raypipe.recipes.executor import CorpusExecutor, QuestionExecutor, StageCounters, fine
-from raypipe.recipes.recipe import Recipe, row_key
+from raypipe.recipes.recipe import Recipe
 from raypipe.store import ANSWERS, Store, with_chunkless, write_part
 from raypipe.store.index import IndexSpec, LanceIndex
 
@@ -251,7 +252,7 @@ def chunks_of(store: Store, texts: str, passages: str, ids: tuple[str, ...]) -> 
 class AnswersTask(RecipeTask):
     """Questions through the question half."""
 
-    snapshot: str  # names the corpus, for questions that bring no sources
+    sources: AnswerSources  # what the questions are answered from
     index: IndexSpec
     memo: Mapping[str, int]  # memo table -> pinned version
 
@@ -265,7 +266,7 @@ class AnswersTask(RecipeTask):
         def questions_of(ids: tuple[str, ...]) -> list[Question]:
             rows = _in_order(store.rows("questions", "id", ids), "id", ids)
             questions = arrow.question.records(rows)
-            keys.update({q.id: answer_key(recipe, q, self.snapshot) for q in questions})
+            keys.update({q.id: self.sources.key(recipe, q) for q in questions})
             return questions
 
         async def compute(ids: tuple[str, ...]) -> tuple[pa.Table, FailedRows]:
@@ -273,7 +274,7 @@ class AnswersTask(RecipeTask):
             answered = await ask(due_within(questions, self.worker.question_timeout_s))
             # With a transient fault or an omitted stage no answer is stored: the row stays pending.
             complete = [_is_complete(q) for q in answered]
-            of = [row_key(q, self.snapshot) for q in questions]  # steps may narrow the citations
+            of = [self.sources.row(q) for q in questions]  # steps may narrow the citations
             kept = [(keys[q.id], r, q) for r, q, c in zip(of, answered, complete, strict=True) if c]
             failed = [q for q, c in zip(answered, complete, strict=True) if not c]
             return answers_table(kept, recipe), [(q.id, asdict(f)) for q in failed for f in _faults(q)[:1]]
@@ -305,16 +306,6 @@ def due_within(questions: list[Question], seconds: float | None) -> list[Questio
         return questions
     due = time.time() + seconds
     return [replace(q, due=due) for q in questions]
-
-
-def answer_key(recipe: str, question: Question, snapshot: str) -> str:
-    """Key of an answer: recipe digest, question id, and what it is answered from."""
-    return key_of_row(recipe, question.id, row_key(question, snapshot))
-
-
-def key_of_row(recipe: str, question: str, row: str) -> str:
-    """Key of an answer, where the row key is known already."""
-    return digest(recipe, question, row)
 
 
 def answers_table(rows: list[tuple[str, str, Question]], recipe: str) -> pa.Table:

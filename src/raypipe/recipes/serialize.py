@@ -10,17 +10,20 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import json
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+from raypipe.core.digests import NOT_IDENTITY
 from raypipe.core.errors import ConfError
 from raypipe.core.plugins import Plugin
-from raypipe.core.protocols import GraphRef, Kit
+from raypipe.core.protocols import GraphRef, Kit, Model
 from raypipe.recipes.recipe import STEPS, Recipe, Stage
 from raypipe.recipes.step_contract import step_class
+from raypipe.text.by_label import ByLabel
 
 _CLASS, _TUPLE, _MAP = "is", "tuple", "map"
 
@@ -174,6 +177,37 @@ def graph_versions(tree: Any) -> set[str]:
         return set()
     own = {tree["version"]} if tree.get(_CLASS) == GraphRef.__name__ else set()
     return own.union(*map(graph_versions, tree.values()))
+
+
+def leaves(tree: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Path and text of every value in a part of what `to_plain` wrote, for people. A model or a graph has its
+    name under its own path, and below that what its identity is made of."""
+    if isinstance(tree, Mapping) and _MAP in tree:
+        tree = {str(_shown(k)): v for k, v in tree[_MAP]}
+    elif isinstance(tree, Mapping) and tree.get(_CLASS) == ByLabel.__name__:
+        table = {str(k): v for k, v in tree["table"][_MAP]}
+        if not tree["by"]:
+            return (yield from leaves(tree["default"], path))
+        tree = {"by": tree["by"], **table, "else": tree["default"]}
+    if not isinstance(tree, Mapping) or _TUPLE in tree:
+        yield path, _shown(tree)
+        return
+    skipped = {_CLASS}
+    if tree.get(_CLASS) in (Model.__name__, GraphRef.__name__):
+        yield path, tree["name"]
+        skipped |= {*NOT_IDENTITY, "where", "refresh"}
+    for name, value in tree.items():
+        if name not in skipped:
+            yield from leaves(value, (*path, name))
+
+
+def _shown(tree: Any) -> str:
+    """A value as a recipe file has it."""
+    if isinstance(tree, Mapping) and _TUPLE in tree:
+        return ", ".join(map(_shown, tree[_TUPLE]))
+    if isinstance(tree, Mapping):
+        return ", ".join(f"{'.'.join(path)} {text}" for path, text in leaves(tree))
+    return tree if isinstance(tree, str) else json.dumps(tree)
 
 
 @functools.cache

@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeAlias
 
 from raypipe.core import plugins
 from raypipe.core.errors import ConfError
+from raypipe.core.kg import FactsRef
 from raypipe.core.plugins import Plugin
 from raypipe.core.protocols import CorpusStep, GraphRef, Model, Step
 from raypipe.core.records import SourceKind
@@ -93,16 +94,16 @@ def embedder_of(step: Step | CorpusStep) -> Model:
     return found[0]
 
 
-def named_by(*steps: Step | CorpusStep) -> list[Model | GraphRef]:
-    """The models and graphs in the fields of steps, each once, in the order in which they are met."""
-    found: list[Model | GraphRef] = []
+def named_by(*steps: Step | CorpusStep) -> list[Model | GraphRef | FactsRef]:
+    """The models, graphs and public data in the fields of steps, each once, in the order they are met."""
+    found: list[Model | GraphRef | FactsRef] = []
     for step in steps:
         _collect(step, found)
     return found
 
 
-def _collect(value: Any, found: list[Model | GraphRef]) -> None:
-    if isinstance(value, Model | GraphRef):
+def _collect(value: Any, found: list[Model | GraphRef | FactsRef]) -> None:
+    if isinstance(value, Model | GraphRef | FactsRef):
         if value not in found:
             found.append(value)
         if isinstance(value, GraphRef):

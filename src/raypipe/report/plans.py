@@ -107,14 +107,19 @@ STATES = {
 def print_explanation(console: Console, story: Mapping[str, Any]) -> None:
     """One row of a run (`explain.Explanation`)."""
     console.print(Text(f"{story['question']}: {STATES[story['state']]}", "bold"))
+    if query := story["parts"].get("text"):
+        console.print(Text(query), soft_wrap=True)
     if story["outcome"]:
-        console.print(Text(f"{story['answer']}  [{story['outcome']}]"))
+        console.print(Text(f"{story['answer']}  [{story['outcome']}]"), soft_wrap=True)
+    _print_evidence(console, story)
     console.print(
         Text(f"answer {story['key']} = recipe {story['recipe']} + row {story['row']}"), soft_wrap=True
     )
     same = 0
     for name, value in story["parts"].items():
         mark = "changed  " if name in story["changed"] else ""
+        if name == "text" and not mark:  # it stands above
+            continue
         if name.startswith("citation") and not mark:
             same += 1
             continue
@@ -124,13 +129,42 @@ def print_explanation(console: Console, story: Mapping[str, Any]) -> None:
     if story["previous"]:
         row = ", ".join(story["changed"]) or "the row is unchanged"
         console.print(Text(f"against run {story['previous']}: {row}"))
-    for d in story["differences"]:
-        console.print(Text(f"  {_difference(d)}"), soft_wrap=True)
+    _print_differences(console, story["differences"])
     shown = grid("step", "requests", "cached", "computed", "because")
     for s in story["steps"]:
         counts = ("not known" if s[k] is None else str(s[k]) for k in ("requests", "cached", "computed"))
         shown.add_row(Text(s["step"]), *counts, Text(s["reason"]))
     console.print(shown)
+
+
+def _print_evidence(console: Console, story: Mapping[str, Any]) -> None:
+    """What an answer rests on: quotes, replies of steps, chats with language models."""
+    for e in story["evidence"]:
+        console.print(
+            Text(f"evidence: {e['quote']}"), Text(f" {e['url'] or e['source']}", "dim"), soft_wrap=True
+        )
+    for name, reply in story["replies"].items():
+        sure = "" if reply["confidence"] is None else f", confidence {reply['confidence']:.2f}"
+        console.print(Text(f"reply {name}: {reply['label']}{sure}: {reply['text']}"), soft_wrap=True)
+    for step in story["steps"]:
+        for chat in step["chats"]:
+            console.print(Text(f"{step['step']} asked its model:", "bold"), soft_wrap=True)
+            for message in chat["messages"]:
+                content = _middle_cut(message["content"]).rstrip().replace("\n", "\n    ")
+                console.print(Text(f"  {message['role']}: {content}"), soft_wrap=True)
+            reply = "not cached any more" if chat["reply"] is None else chat["reply"]
+            console.print(Text(f"  it replied: {reply}"), soft_wrap=True)
+
+
+def _middle_cut(text: str) -> str:
+    """A long message without its middle: instructions stand first, and the question last."""
+    if len(text) <= MESSAGE_SHOWN:
+        return text
+    half, more = MESSAGE_SHOWN // 2, len(text) - MESSAGE_SHOWN
+    return f"{text[:half]}\n... {more:,} characters, which --json has ...\n{text[-half:]}"
+
+
+MESSAGE_SHOWN = 4000  # characters of a message on a terminal
 
 
 def print_changes(console: Console, found: Mapping[str, Any]) -> None:
@@ -140,9 +174,14 @@ def print_changes(console: Console, found: Mapping[str, Any]) -> None:
     other = sum(found["other_path"].values())
     said = f"{len(found['changed'])} answers changed, {other} are the same by another path"
     console.print(Text(f"{said}, {found['same']} are the same throughout"))
+    _print_differences(console, found["differences"])
     for c in found["changed"][:CHANGES_SHOWN]:
         console.print(Text(f"{c['question']}  {c['query']}", "bold"), soft_wrap=True)
-        because = f", because {_difference(c['cause'])}" if c["cause"] else ""
+        because = ""
+        if c["cause"]:
+            first, *more = _difference(c["cause"])
+            named = f"{c['cause']['stage']}.{c['cause']['field']}"
+            because = f", because {named} changed" if more else f", because {first}"
         console.print(Text(f"  parts at {c['step']}{because}"), soft_wrap=True)
         for when in ("before", "after"):
             said = c[when]
@@ -157,9 +196,18 @@ def print_changes(console: Console, found: Mapping[str, Any]) -> None:
 CHANGES_SHOWN = 20  # on a terminal
 
 
-def _difference(d: Mapping[str, Any]) -> str:
+def _print_differences(console: Console, differences: Sequence[Mapping[str, Any]]) -> None:
+    """What differs in a recipe, stage by stage."""
+    for line in (line for d in differences for line in _difference(d)):
+        console.print(Text(f"  {line}"), soft_wrap=True)
+
+
+def _difference(d: Mapping[str, Any]) -> list[str]:
+    """The lines of a difference; where it has none (a version, a source file, a stage), before and after."""
+    if d["lines"]:
+        return list(d["lines"])
     before, after = (x if len(x) <= 60 else x[:59] + "\u2026" for x in (d["before"], d["after"]))
-    return f"{d['stage']}.{d['field']} was {before or 'not there'}, is {after or 'gone'}"
+    return [f"{d['stage']}.{d['field']} was {before or 'not there'}, is {after or 'gone'}"]
 
 
 def _counts(estimate: Sequence[int | None]) -> str:

@@ -6,8 +6,10 @@ On a terminal a bar; elsewhere (a log, a job's driver) a plain line every ten se
 from __future__ import annotations
 
 import math
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self, TextIO
@@ -36,6 +38,27 @@ def clock(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+@contextmanager
+def heartbeat(
+    say: Callable[[str], None], phase: str, every_s: float = 5.0
+) -> Iterator[Callable[[str], None]]:
+    """Says every few seconds what is under way and for how long, until the block ends. Gives the function
+    that names the next phase. For work that has no count."""
+    phases, start, ended = [phase], time.monotonic(), threading.Event()
+
+    def beat() -> None:
+        while not ended.wait(every_s):
+            say(f"{phases[-1]} ({time.monotonic() - start:.0f} s)")
+
+    thread = threading.Thread(target=beat, name="heartbeat", daemon=True)
+    thread.start()
+    try:
+        yield phases.append
+    finally:
+        ended.set()
+        thread.join()
 
 
 @dataclass(slots=True)

@@ -12,6 +12,7 @@ from typing import Any
 
 from raypipe.core import arrow
 from raypipe.core.records import TRACE, Question
+from raypipe.runs.field_diff import with_lines
 from raypipe.runs.manifest import (
     AnswerKey,
     Difference,
@@ -24,6 +25,7 @@ from raypipe.runs.manifest import (
 from raypipe.store import Store
 
 LOOKED_BACK = 50  # finished runs among which the one to compare with is looked for
+NO_STEP = ("row", "evidence")  # where paths part before any step
 SHOWN = 3  # passages of a ranking that a report repeats
 
 
@@ -43,8 +45,10 @@ class Change:
 
     question: str  # id
     query: str
-    step: str  # where the paths first part: a step, or "row" if the question or its evidence is another
-    cause: Difference | None  # what differs in the recipe there or before; None for a row
+    step: str
+    """Where the paths first part: a step; row, if the question or its citations are others; evidence, if
+    sources were there that were absent, or the reverse."""
+    cause: Difference | None  # what differs in the recipe there or before; None for row and evidence
     before: GivenAnswer
     after: GivenAnswer
 
@@ -61,6 +65,7 @@ class Changes:
     same: int  # of the common ones: the same answer by the same path
     other_path: Mapping[str, int]  # the same answer by another path: step -> questions
     changed: tuple[Change, ...]  # by question id
+    differences: tuple[Difference, ...]  # of the recipe: the first in each stage that differs
 
 
 def compared_with(store: Store, run: Manifest) -> Manifest | None:
@@ -80,7 +85,7 @@ def changes(store: Store, before: Manifest, after: Manifest) -> Changes:
     common = sorted(old.keys() & new.keys())
     moved = [q for q in common if old[q].key != new[q].key]
     was, now = _answers(store, [old[q] for q in moved]), _answers(store, [new[q] for q in moved])
-    own = differences(before.stages, after.stages)
+    own = with_lines(differences(before.stages, after.stages), before, after)
     changed: list[Change] = []
     otherwise: dict[str, int] = {}
     same = len(common) - len(moved)
@@ -89,7 +94,7 @@ def changes(store: Store, before: Manifest, after: Manifest) -> Changes:
         stage = _parting(a, b, old[q], new[q], after.stages)
         if (a.answer, a.outcome) != (b.answer, b.outcome):
             name = stage if isinstance(stage, str) else stage.name
-            because = None if name == "row" else _because(name, after.stages, own)
+            because = None if name in NO_STEP else _because(name, after.stages, own)
             said = [GivenAnswer(x.answer, x.outcome, x.origin, _path(x, stage)) for x in (a, b)]
             changed.append(Change(q, b.text or a.text, name, because, said[0], said[1]))
         elif stage == "":
@@ -99,7 +104,7 @@ def changes(store: Store, before: Manifest, after: Manifest) -> Changes:
             otherwise[name] = otherwise.get(name, 0) + 1
     return Changes(
         before.run, after.run, len(common), len(new.keys() - old.keys()), len(old.keys() - new.keys()),
-        same, otherwise, tuple(changed),
+        same, otherwise, tuple(changed), tuple(own.values()),
     )  # fmt: skip
 
 
@@ -113,9 +118,12 @@ def _answers(store: Store, keys: Sequence[AnswerKey]) -> dict[str, Question]:
 def _parting(
     a: Question, b: Question, old: AnswerKey, new: AnswerKey, stages: Sequence[StageRecord]
 ) -> StageRecord | str:
-    """The first question stage with another result; "row" if the row is another; "" for none."""
+    """The first question stage with another result; "row" if the row is another, "evidence" if something
+    else of it was there; "" for none."""
     if old.row != new.row:
         return "row"
+    if old.absent != new.absent:
+        return "evidence"
     question = [s for s in stages if s.half == "question"]
     for i, stage in enumerate(question):
         last = not any("order" in later.writes for later in question[i + 1 :])

@@ -7,26 +7,34 @@ models: so every request that it makes is seen, and none is made. Knows manifest
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from raypipe.core import arrow
 from raypipe.core.digests import model_identity
 from raypipe.core.errors import DataError
-from raypipe.core.protocols import Step
+from raypipe.core.protocols import Kit, Step
 from raypipe.core.records import Question
 from raypipe.memo.disk import StoreMemo, memo_versions
-from raypipe.memo.lookup import CacheOnlyKit, NotCached, RecordingMemo, lookup
+from raypipe.memo.lookup import CacheOnlyKit, ChatRecorder, NotCached, RecordingMemo, lookup
+from raypipe.memo.memo import CallCounts, cached
 from raypipe.models.kit import LocalKit
-from raypipe.pipeline.driver import passages_table, texts_table, vectors_table
+from raypipe.pipeline.recipe_tables import lacking, passages_table, texts_table, vectors_table
 from raypipe.recipes.executor import QuestionExecutor, StageError
 from raypipe.recipes.recipe import Recipe, Stage, row_key
 from raypipe.recipes.serialize import description
 from raypipe.recipes.step_contract import asked_models, graphs_of
 from raypipe.report.report import JSON_FORMAT
+from raypipe.runs.evidence import AnswerQuote, ModelChat, StepReply, evidence, model_chats, step_replies
+from raypipe.runs.field_diff import with_lines
 from raypipe.runs.manifest import AnswerKey, Difference, Manifest, answer_keys, differences, find, reason
 from raypipe.store import Store, StoreError
 from raypipe.store.index import IndexSpec, LanceIndex, Pinned
+
+LISTED = 10  # ids in a message
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +42,11 @@ class StageRequests:
     """What one stage wanted of models for this row."""
 
     step: str
-    reason: (
-        str  # model, prompt, parameter, version, upstream, row; "" where the row was answered before the run
-    )
+    reason: str  # model, prompt, parameter, version, upstream, row, evidence; "": answered before the run
     requests: int | None  # distinct; None: what the memo held is gone, so the stage could not be followed
     computed: int | None  # of them by this run, for this row or an equal one; None: not known any more
     cached: int | None  # of them from before the run
+    chats: tuple[ModelChat, ...] = ()  # with language models; the last has no reply where that is gone
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,31 +58,36 @@ class Explanation:
     run: str
     recipe: str  # digest
     row: str  # row key
-    key: str  # of its answer: recipe, question and row
-    parts: Mapping[str, str]  # what the row key is made of; a citation is its rank, url, date and sources
+    key: str  # of its answer: recipe, question, row, and what was absent
+    parts: Mapping[str, str]
+    """What the key is made of: a citation is its rank, url, date and sources; `absent` has the sources that
+    it was answered without, and what each lacked."""
     state: str  # reused: answered before the run; computed: by this run; fault; missing
     answer: str
     outcome: str
+    evidence: tuple[AnswerQuote, ...]  # the quotes of the answer, best first
+    replies: Mapping[str, StepReply]  # of the steps, by the name that they are kept under
     previous: str  # the run to compare with; "" for none
-    changed: tuple[str, ...]  # parts of the row key that are not as they were then
+    changed: tuple[str, ...]  # parts that are not as they were then
     differences: tuple[Difference, ...]  # of the recipe, since then
     steps: tuple[StageRequests, ...]
 
 
 def why(store: Store, manifest: Manifest, row: str) -> Explanation:
-    """Explains the question with this id. Raises DataError for one that the run did not have."""
+    """Explains the question with this id, or the only one whose id begins so. Raises DataError for one that
+    the run did not have, and for a beginning of several."""
     keys = answer_keys(store, manifest.run)
-    if row not in keys:
-        some = ", ".join(sorted(keys)[:3])
-        raise DataError(f"run {manifest.run} has no question {row!r}; it has {len(keys)}, such as {some}")
+    row = _id(manifest, keys, row)
     key, recipe = keys[row], description(manifest.recipe)
     asked, answered = _asked(store, manifest, key), _answered(store, key)
     question = asked or answered
     before = find(store, manifest.previous) if manifest.previous else None
-    own = differences(before.stages, manifest.stages) if before else {}
+    own = with_lines(differences(before.stages, manifest.stages), before, manifest) if before else {}
     old = answer_keys(store, before.run).get(row) if before else None
     parts = _parts(question, manifest.snapshot) if question else {}
-    changed = _changed(store, before, old, key, parts)
+    if question and key.absent:
+        parts["absent"] = _absent(store, manifest, recipe, question)
+    changed, index = _changed(store, before, old, key, parts), _index(store, manifest, recipe)
     reasons = {s.name: _why(s.name, manifest, before, own, old, key) for s in recipe.question}
     return Explanation(
         format=JSON_FORMAT,
@@ -88,11 +100,25 @@ def why(store: Store, manifest: Manifest, row: str) -> Explanation:
         state=_state(store, key, answered),
         answer=answered.answer if answered else "",
         outcome=answered.outcome if answered else "",
+        evidence=evidence(index, answered) if answered else (),
+        replies=step_replies(answered) if answered else {},
         previous=before.run if before else "",
         changed=changed,
         differences=tuple(own.values()),
-        steps=_steps(store, manifest, recipe, asked, answered, key, reasons),
+        steps=_steps(store, manifest, recipe, index, asked, answered, key, reasons),
     )
+
+
+def _id(manifest: Manifest, keys: Collection[str], row: str) -> str:
+    """The id that `row` is, or begins."""
+    found = [row] if row in keys else sorted(k for k in keys if row and k.startswith(row))
+    if len(found) == 1:
+        return found[0]
+    listed = ", ".join((found or sorted(keys))[:LISTED])
+    if found:
+        more = f", and {len(found) - LISTED} more" if len(found) > LISTED else ""
+        raise DataError(f"{len(found)} questions of run {manifest.run} begin with {row!r}: {listed}{more}")
+    raise DataError(f"run {manifest.run} has no question {row!r}; it has {len(keys)}, such as {listed}")
 
 
 def _asked(store: Store, manifest: Manifest, key: AnswerKey) -> Question | None:
@@ -123,14 +149,26 @@ def _parts(question: Question, snapshot: str) -> dict[str, str]:
     return parts
 
 
+def _absent(store: Store, manifest: Manifest, recipe: Recipe, question: Question) -> str:
+    """The sources that a question was answered without."""
+    cited, kinds = question.sources(), recipe.source_kinds()
+    table = store.dataset("sources").to_table(["id", "kind"])
+    ids = table.filter(pc.is_in(table["kind"], value_set=pa.array(kinds)))["id"].to_pylist()
+    searched = [id for id in ids if cited is None or id in set(cited)]
+    lacks = lacking(store, recipe, searched, manifest.tables)
+    return "; ".join(f"{source}: no {', no '.join(lacks[source])}" for source in sorted(lacks))
+
+
 def _changed(
     store: Store, before: Manifest | None, old: AnswerKey | None, key: AnswerKey, parts: Mapping[str, str]
 ) -> tuple[str, ...]:
     """Parts of the row key that differ from the earlier run's, as far as its stored answer tells."""
-    if before is None or (old is not None and old.row == key.row):
+    if before is None:
         return ()
     if old is None:
         return ("row",)
+    if old.row == key.row:
+        return () if old.absent == key.absent else ("absent",)
     then = _answered(store, old)
     was = _parts(then, before.snapshot) if then else {}
     return tuple(n for n in dict.fromkeys([*parts, *was]) if parts.get(n) != was.get(n)) or ("row",)
@@ -144,15 +182,18 @@ def _why(
         return ""
     stage = manifest.stage(name)
     assert stage is not None, name
-    return "row" if old is None or old.row != key.row else reason(before, stage, own)
+    if old is None or old.row != key.row:
+        return "row"
+    found = reason(before, stage, own)
+    return "evidence" if found == "row" and old.absent != key.absent else found
 
 
 def _steps(
-    store: Store, manifest: Manifest, recipe: Recipe, question: Question | None,
+    store: Store, manifest: Manifest, recipe: Recipe, index: LanceIndex, question: Question | None,
     answered: Question | None, key: AnswerKey, reasons: Mapping[str, str],
 ) -> tuple[StageRequests, ...]:  # fmt: skip
     """The requests of each stage, followed as far as their values are cached."""
-    kit = CacheOnlyKit(LocalKit(_index(store, manifest, recipe)))
+    kit = CacheOnlyKit(LocalKit(index))
     memo = StoreMemo(store.uri, memo_versions(store))
     found: list[StageRequests] = []
     for stage in recipe.question:
@@ -166,15 +207,15 @@ def _steps(
             question = _as_answered(recipe, stage, question, answered)
             continue
         recorder = RecordingMemo(memo)
+        chats = ChatRecorder(cached(kit, recorder, CallCounts()))
         try:
-            question = asyncio.run(_through(recipe, stage, kit, recorder, question))
+            question = asyncio.run(_through(recipe, stage, chats, question))
+            done = _requests(store, manifest, recorder, key, unknown)
         except StageError as e:
             if not isinstance(e.__cause__, NotCached):
                 raise
-            question = None
-            found.append(unknown)
-            continue
-        found.append(_requests(store, manifest, recorder, key, unknown))
+            question, done = None, unknown
+        found.append(replace(done, chats=model_chats(chats.chats)))
     return tuple(found)
 
 
@@ -193,10 +234,8 @@ def _as_answered(
     return replace(question, replies={**question.replies, **replies})
 
 
-async def _through(
-    recipe: Recipe, stage: Stage[Step], kit: CacheOnlyKit, memo: RecordingMemo, question: Question
-) -> Question:
-    ask = QuestionExecutor(replace(recipe, question=(stage,)), kit, memo)
+async def _through(recipe: Recipe, stage: Stage[Step], kit: Kit, question: Question) -> Question:
+    ask = QuestionExecutor(replace(recipe, question=(stage,)), kit)
     [out] = await ask([question])
     return out
 

@@ -119,9 +119,10 @@ class AnswerKey:
     """The answer of one question in a run."""
 
     question: str  # id
-    key: str  # work.answer_key
+    key: str  # answer_sources.answer_key
     row: str  # recipe.row_key
     reused: bool  # stored before the run began
+    absent: str = ""  # names what of its evidence was not there (AnswerSources.absent); "": nothing
 
 
 def describe(recipe: Recipe) -> tuple[StageRecord, ...]:
@@ -199,6 +200,7 @@ class Difference:
     field: str  # field, "when", "version", "source" or "step"
     before: str  # "" where there was no such stage
     after: str  # "" where there is none now
+    lines: tuple[str, ...] = ()  # the same for people, of a text its changed lines (`runs.field_diff`)
 
 
 def differences(old: Sequence[StageRecord], new: Sequence[StageRecord]) -> dict[str, Difference]:
@@ -253,7 +255,13 @@ def write(store: Store, manifest: Manifest, keys: Sequence[AnswerKey], folder: P
 
 
 _KEYS = pa.schema(
-    [("question", pa.string()), ("key", pa.string()), ("row", pa.string()), ("reused", pa.bool_())]
+    [
+        ("question", pa.string()),
+        ("key", pa.string()),
+        ("row", pa.string()),
+        ("reused", pa.bool_()),
+        ("absent", pa.string()),
+    ]
 )
 
 

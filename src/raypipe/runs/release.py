@@ -20,7 +20,7 @@ from raypipe.core import config
 from raypipe.core.config import Where
 from raypipe.core.digests import model_identity
 from raypipe.core.errors import ConfError, RaypipeError
-from raypipe.pipeline.driver import passages_table, texts_table, vectors_table
+from raypipe.pipeline.recipe_tables import passages_table, texts_table, vectors_table
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.serialize import description
 from raypipe.runs.manifest import Manifest, to_json

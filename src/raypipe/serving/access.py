@@ -67,3 +67,4 @@ class ServerConfig:
     limits: RequestLimits = field(default_factory=RequestLimits)
     page: bool = True  # the web page at /
     traces: str | None = None  # OTLP collector over HTTP: http://collector:4318/v1/traces
+    log: str | None = None  # file that gets a line for each request; None: the gateway's stderr

@@ -58,6 +58,7 @@ class ReleaseFollower:
         self._poll_lock = asyncio.Lock()
         self._poll_task: asyncio.Task[None] | None = None  # kept here: a loop holds its tasks weakly
         self._refused = ("", 0.0)  # id of the release that failed to open; when it is tried again
+        self._why = "no release is live; `raypipe promote DIR` releases a finished eval"
 
     async def current(self) -> Answerer:
         """The answerer of the live release. Raises NotReady before the first release."""
@@ -67,7 +68,7 @@ class ReleaseFollower:
             self._poll_task = asyncio.ensure_future(self._poll_if_due())
             await asyncio.wait({self._poll_task}, timeout=OPEN_WAIT_S)
         if self._current is None:
-            raise NotReady(f"{self._uri}: no release is live; `raypipe promote DIR` releases a finished eval")
+            raise NotReady(f"{self._uri}: {self._why}")
         return self._current
 
     async def _poll_if_due(self) -> None:
@@ -111,6 +112,7 @@ class ReleaseFollower:
             # Missing tables do not come back. An unavailable model does: the next poll tries again.
             if isinstance(e, NotReady) or not isinstance(e, Unavailable | Overloaded):
                 self._refuse(release.id)
+            self._why = f"release {release.id} cannot be opened: {e}"
             log.error("release %s is not followed: %s", release.id, e)
             return
         except OSError as e:  # temporary: the next poll tries again
@@ -118,8 +120,9 @@ class ReleaseFollower:
                 raise NotReady(str(e)) from e
             log.error("release %s cannot be read, %s stays: %s", release.id, self._current.release, e)
             return
-        except Exception:  # from a library that loads a model: the current release keeps answering
+        except Exception as e:  # from a library that loads a model: the current release keeps answering
             self._refuse(release.id)
+            self._why = f"release {release.id} cannot be opened: {type(e).__name__}: {e}"
             log.exception("release %s is not followed", release.id)
             return
         before, self._current = self._current, opened

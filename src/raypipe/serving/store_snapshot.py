@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from raypipe.core import arrow
 from raypipe.core.records import Question
-from raypipe.pipeline.driver import searched
+from raypipe.pipeline.recipe_tables import searched
 from raypipe.recipes.recipe import Recipe
 from raypipe.runs.release import Release
 from raypipe.serving.filters import CitationCatalog, Filters, narrow

@@ -46,17 +46,18 @@ def commit(
     two parts; AddedMeanwhile, and the parts are void, if another run added some of the same units.
     """
     checked_at = None
-    if committed(store, table, run) is None:
-        records = {part: need_record(store, table, run, part) for part in parts}
-        fragments = [f for r in records.values() for f in r.fragments]
-        if replace:
-            checked_at = _replace(store, table, run, records, fragments, gone)
-        else:
-            checked_at, units = _check_staged(store, table, run, records)
-            _check_new(store, table, run, store.dataset(table, checked_at), units)
-            append(store, table, run, fragments, checked_at)
-    _settle(store, table, run, checked_at)
-    store.index(table)
+    with store.durable(table):
+        if committed(store, table, run) is None:
+            records = {part: need_record(store, table, run, part) for part in parts}
+            fragments = [f for r in records.values() for f in r.fragments]
+            if replace:
+                checked_at = _replace(store, table, run, records, fragments, gone)
+            else:
+                checked_at, units = _check_staged(store, table, run, records)
+                _check_new(store, table, run, store.dataset(table, checked_at), units)
+                append(store, table, run, fragments, checked_at)
+        _settle(store, table, run, checked_at)
+        store.index(table)
     drop_records(store, table, run)
     return store.version(table)
 

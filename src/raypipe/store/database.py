@@ -14,11 +14,13 @@ import lance
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from raypipe.store.durable import durable, restore, restore_all
 from raypipe.store.files import Files, StoreError
 from raypipe.store.layout import MARK
 from raypipe.store.lease import Lease
 from raypipe.store.tables import BASE, kind_of, table_schema
 
+DRIVER = "driver"  # the lease of who changes tables
 FORMAT = 3  # of what lies in a store; raised when an older raypipe could misread it
 
 LOOKUP_KEYS = 4096  # per query: one of 5,000 keys takes 57 ms, and the query text is parsed in memory
@@ -40,6 +42,7 @@ class Store:
         self.uri = (uri if "://" in uri else str(Path(uri).absolute())).rstrip("/")
         self.files = Files(self.uri)
         self._held: set[str] = set()  # leases
+        self._changing: set[str] = set()  # tables inside a block of `durable`
 
     @classmethod
     def open(cls, uri: str) -> Store:
@@ -85,9 +88,25 @@ class Store:
         with Lease(self.files, name, owner):
             self._held.add(name)
             try:
+                if name == DRIVER:
+                    restore_all(self.files)
                 yield
             finally:
                 self._held.discard(name)
+
+    @contextmanager
+    def durable(self, table: str) -> Iterator[None]:
+        """Around a change of a table: what it wrote is on disk when the block ends (`store.durable`). Inside
+        such a block of this very Store nothing more is done."""
+        if table in self._changing:
+            yield
+            return
+        with durable(self.files, table):
+            self._changing.add(table)
+            try:
+                yield
+            finally:
+                self._changing.discard(table)
 
     def table_uri(self, table: str) -> str:
         kind_of(table)
@@ -95,15 +114,19 @@ class Store:
 
     def has(self, table: str) -> bool:
         kind_of(table)
-        return bool(self.files.names(f"{table}.lance/_versions"))
+        # A kill while the first manifest is written leaves the start of one under another name.
+        return any(n.endswith(".manifest") for n in self.files.names(f"{table}.lance/_versions"))
 
     def ensure(self, table: str, schema: pa.Schema) -> None:
         """Makes a table if it is not there. Raises StoreError if it is there with other columns."""
         wanted = table_schema(table, schema)
+        if self.files.local:
+            restore(self.files, table)  # a power cut while it was made leaves a table that cannot be opened
         if not self.has(table):
             import lancedb  # .6 s that only who makes a table needs: no worker does
 
-            lancedb.connect(self.uri).create_table(table, schema=wanted, exist_ok=True)
+            with self.durable(table):
+                lancedb.connect(self.uri).create_table(table, schema=wanted, exist_ok=True)
         found = self.dataset(table).schema
         if not found.equals(wanted):
             raise StoreError(f"table {table} at {self.uri} has columns\n{found}\nexpected\n{wanted}")
@@ -142,7 +165,8 @@ class Store:
 
     def forget(self, table: str, column: str, values: Sequence[str]) -> None:
         """Deletes the rows whose column has one of the values."""
-        forget(self.dataset(table), column, values)
+        with self.durable(table):
+            forget(self.dataset(table), column, values)
 
     def sources_with_chunks(self, passages: str) -> pa.Array:
         """Distinct sources of a `passages` table that have chunks: those a vector table must hold."""
@@ -168,9 +192,11 @@ class Store:
             dataset = self.dataset(table)
             name = _btrees(dataset).get(column)
             if name is None:
-                dataset.create_scalar_index(column, "BTREE")
+                with self.durable(table):
+                    dataset.create_scalar_index(column, "BTREE")
             elif dataset.stats.index_stats(name)["num_unindexed_fragments"]:
-                dataset.optimize.optimize_indices()
+                with self.durable(table):
+                    dataset.optimize.optimize_indices()
 
     def check_indexes(self, table: str, version: int | None = None) -> None:
         """Raises StoreError if a scalar index of the table is missing; one without rows needs none."""

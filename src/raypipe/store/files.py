@@ -91,6 +91,12 @@ class Files:
             finally:
                 os.close(fd)
 
+    def walk(self, folder: str) -> list[str]:
+        """Names of all files below a folder, half-written ones too; none if it is not there."""
+        found = self._fs.get_file_info(FileSelector(self._path(folder), allow_not_found=True, recursive=True))
+        at = len(self._path(""))
+        return sorted(f.path[at:] for f in found if f.type is FileType.File)
+
     def names(self, folder: str) -> list[str]:
         """Names in a folder, sorted, without half-written files; none if the folder is not there."""
         found = self._fs.get_file_info(FileSelector(self._path(folder), allow_not_found=True))

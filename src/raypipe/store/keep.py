@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raypipe.store.database import LOOKUP_KEYS, Store, quoted
+from raypipe.store.database import LOOKUP_KEYS, Store
 from raypipe.store.files import StoreError
 from raypipe.store.layout import RUNS
 
@@ -24,7 +24,8 @@ def tag(store: Store, table: str, name: str, version: int) -> None:
     """Protects a version of a table under a name. Raises StoreError if the version is gone."""
     tags = store.dataset(table, version).tags
     if name not in tags.list():
-        tags.create(name, version)
+        with store.durable(table):
+            tags.create(name, version)
     elif tags.list()[name]["version"] != version:
         raise StoreError(f"table {table} at {store.uri} has tag {name} at another version than {version}")
 
@@ -55,8 +56,7 @@ def drop(store: Store, table: str) -> None:
 
 def delete_rows(store: Store, table: str, column: str, values: Sequence[str]) -> None:
     """Takes rows out of the newest version of a table; older versions keep them."""
-    for at in range(0, len(values), LOOKUP_KEYS):
-        store.dataset(table).delete(f"{column} IN ({quoted(values[at : at + LOOKUP_KEYS])})")
+    store.forget(table, column, values)
 
 
 def unfinished(store: Store) -> list[str]:
@@ -101,8 +101,9 @@ def compact(store: Store, table: str, most: int = FRAGMENTS) -> bool:
     table's yet: their commit comes on top."""
     if len(store.dataset(table).get_fragments()) <= most:
         return False
-    if table.startswith(MEMO):
-        drop_twins(store, table)  # first: afterwards it is not known which of two came first
-    store.dataset(table).optimize.compact_files()
-    store.index(table)
+    with store.durable(table):
+        if table.startswith(MEMO):
+            drop_twins(store, table)  # first: afterwards it is not known which of two came first
+        store.dataset(table).optimize.compact_files()
+        store.index(table)
     return True

@@ -9,6 +9,7 @@ ANSWER_KEYS = "_runs/answers"  # keys of the answers of each finished run
 ATTEMPTS = "_attempts"  # counters of runs that no report contains yet
 INGESTED = "_ingested"  # which files were read, and what they contained
 SIZES = "_sizes"  # characters of each source
+CHANGING = "_changing"  # the version of each table that is being changed, before the change
 MEMO = "_memo"  # cached values that no memo table contains yet
 RELEASES = "_releases"  # one file per release
 LIVE = "_releases/live.json"  # which release answers

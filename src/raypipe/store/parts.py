@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 from lance import FragmentMetadata
+from lance.file import LanceFileReader
 from lance.fragment import write_fragments
 
 from raypipe.core.records import digest
@@ -142,6 +143,16 @@ def need_record(store: Store, table: str, run: str, part: str) -> Record:
             "was committed; start the command again: only such parts are done again"
         )
     return record
+
+
+def staged(store: Store, table: str, run: str, parts: Iterable[str], column: str) -> set[str]:
+    """The values of a column in the rows of some finished parts of a run that is not committed."""
+    found: set[str] = set()
+    for part in parts:
+        for name in data_files(table, need_record(store, table, run, part)):
+            reader = LanceFileReader(f"{store.uri}/{name}", columns=[column])
+            found.update(reader.read_all().to_table()[column].to_pylist())
+    return found
 
 
 def data_files(table: str, record: Record) -> dict[str, int]:

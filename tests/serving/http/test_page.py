@@ -21,20 +21,23 @@ KEY = "a-key-with-length"
 SHOTS = os.environ.get("RAYPIPE_SCREENSHOTS")  # a folder that gets pictures for the documentation
 
 
-class Slow(Answerer):
-    """Answers after a while, so that there is something to watch and to stop."""
+class Odd(Answerer):
+    """Answers slowly, so that there is something to watch and to stop, or with another outcome, where the
+    question says so."""
 
     async def answer(self, request, listener=None):
         if "slowly" in request.question.text:
             listener.on_stage("dense", None)
             listener.on_draft("a draft <b>not the answer</b>")
             await asyncio.sleep(30)
-        return await super().answer(request, listener)
+        result = await super().answer(request, listener)
+        outcome = request.question.text.partition("end as ")[2]
+        return replace(result, question=replace(result.question, outcome=outcome)) if outcome else result
 
 
 @pytest.fixture(scope="module")
 def address(filled):
-    with listening(served(Slow(filled.recipe, LocalKit(None, "transformers"), filled.store.uri))) as url:
+    with listening(served(Odd(filled.recipe, LocalKit(None, "transformers"), filled.store.uri))) as url:
         yield url
 
 
@@ -101,6 +104,23 @@ def test_everything_works_with_the_keyboard_and_is_announced_to_a_screen_reader(
         page.keyboard.press("Tab")
         seen.add(page.evaluate("document.activeElement.tagName"))
     assert {"SUMMARY", "A"} <= seen
+
+
+@pytest.mark.parametrize(
+    ("outcome", "says"),
+    [
+        ("abstained", "No answer was found."),
+        ("false_premise", "The question assumes something that is not so."),
+        ("fault", "Answering failed."),
+    ],
+)
+def test_what_is_no_answer_is_not_announced_as_one(page, outcome, says):
+    page.get_by_label("Question").fill(f"end as {outcome}")
+    page.keyboard.press("Enter")
+    page.locator("#result").wait_for()
+    assert page.get_by_role("status").inner_text() == says
+    assert page.locator("#about").inner_text().startswith(outcome.replace("_", " "))
+    assert page.wrong == []
 
 
 def test_what_is_being_written_is_shown_as_a_draft_and_can_be_stopped(page):

@@ -25,14 +25,14 @@ from raypipe.memo.disk import FRESH_BYTES
 from raypipe.memo.lookup import first_corpus_requests, first_request, lookup
 from raypipe.memo.memo import ENTRY_BYTES, MemoTable, vectors_of
 from raypipe.pipeline.driver import Pipeline
-from raypipe.pipeline.tasks import chunks_of, key_of_row
+from raypipe.pipeline.tasks import chunks_of
 from raypipe.recipes.default_bounds import bound_of, is_bounded
-from raypipe.recipes.recipe import Stage, row_key
+from raypipe.recipes.recipe import Stage
 from raypipe.recipes.step_contract import asked_models, embedder_of, table_of, table_with
 from raypipe.report.report import JSON_FORMAT
 from raypipe.runs.manifest import Manifest, describe, differences, reason, recent
 from raypipe.runs.plan.costs import Cost, ExpectedCalls, cost, expected_calls
-from raypipe.runs.plan.expiring import behind
+from raypipe.runs.plan.expiring import behind_graph, behind_index
 from raypipe.runs.plan.rates import calls_seen, embedded, rate
 from raypipe.runs.plan.stage_bounds import (
     SourceBound,
@@ -45,6 +45,7 @@ from raypipe.runs.plan.stage_bounds import (
     stored_bytes,
 )
 from raypipe.runs.plan.store_state import Chunks, StoredAnswers, left
+from raypipe.runs.plan.unanswered import unanswered
 from raypipe.store.sizes import sizes
 
 LOOKED_AT = 200_000  # chunks whose texts a plan reads to know exactly what is new: about 5 s
@@ -62,7 +63,7 @@ class StepPlan:
     max_calls: float  # calls; for parse and split: sources to work on; math.inf: not known
     exact: bool  # False: max_calls is an upper bound
     reasons: Mapping[str, float]
-    """row, model, prompt, parameter, version, upstream, expired -> calls; they add up"""
+    """row, evidence, model, prompt, parameter, version, upstream, expired -> calls; they add up"""
     expected_calls: (
         ExpectedCalls | None
     )  # calls by what earlier runs asked; None: `exact`, or no earlier run says
@@ -156,7 +157,9 @@ class _Planner:
     ) -> None:
         self._pipeline, self._store, self._coming = pipeline, pipeline.store, coming
         self._runs, self._fresh = runs, fresh
-        self._old, self._behind = old, behind(pipeline.recipe) if old else frozenset[str]()
+        self._old, self._behind = old, behind_graph(pipeline.recipe) if old else frozenset[str]()
+        self._searching = behind_index(pipeline.recipe)
+        self._pending, self._again = frozenset[str](), frozenset[str]()  # `unanswered.Unanswered`
         self._last = runs[0] if runs else None
         self._stages = {s.name: s for s in describe(pipeline.recipe)}
         self._bounds: list[StageBound] = []
@@ -308,20 +311,15 @@ class _Planner:
 
     def questions(self, questions: Sequence[Question]) -> Iterable[StepPlan]:
         pipe = self._pipeline
-        snapshot = self._snapshot()
-        what = pipe.answers_work_id(snapshot)
+        found = unanswered(pipe, questions, self._wanted(questions), self._snapshot(), self._fresh)
+        sources, self._pending, self._again = found.sources, found.pending, found.again
         by_id = {q.id: q for q in questions}
-        rows = {q.id: row_key(q, snapshot) for q in questions}
-        ids = list(by_id)
-        if not self._fresh:
-            recipe = pipe.recipe.digest()
-            keys = {key_of_row(recipe, id, row): id for id, row in rows.items()}
-            ids = left(self._store, what, "answers", pipe.unanswered_of(keys))
-            ids += [i for i in rows if i in self._old and i not in set(ids)]
+        ids = list(dict.fromkeys([*found.ids, *(i for i in by_id if i in self._old)]))
         more = [i for i in ids if i not in by_id]
         by_id |= {q.id: q for q in arrow.question.records(self._store.rows("questions", "id", more))}
         todo = [by_id[i] for i in ids if i in by_id]
-        answered = StoredAnswers(self._store, {q.id: rows.get(q.id) or row_key(q, snapshot) for q in todo})
+        evidence = {q.id: (sources.row(q), sources.absent(q)) for q in todo}
+        answered = StoredAnswers(self._store, evidence)
         last = answered.by(self._last.digest, any_fault=True) if self._last else set()
         self._bounds = stage_bounds(pipe.recipe, todo, self._reach)
         self._kept = sum(kept_bytes(b.stage.step, b.each, b.calls) for b in self._bounds) <= FRESH_BYTES
@@ -342,14 +340,17 @@ class _Planner:
         settled = set().union(*(answered.by(d) for d in same))
         old = self._old if stage.name in self._behind else frozenset[str]()
         settled -= old
+        if stage.name in self._searching:
+            settled -= self._pending  # a source of theirs may fail, and what is asked then is not known
         unsettled = [q for q in todo if q.id not in settled]
         calls = {q.id: bound_of(stage.step, q, bound.before).calls for q in unsettled}
         exact = not any(calls.values())
         if bound.each.from_question and not exact:
             calls, exact = self._told(stage, unsettled)
             exact = exact and sure and not stage.when
+            exact = exact and self._again.isdisjoint(self._pending & calls.keys())
         asking = {i: n for i, n in calls.items() if n}
-        listed = [(n, "expired" if i in old else self._why(stage.name, i in last)) for i, n in asking.items()]
+        listed = [(n, self._why_answer(stage.name, i, i in last, i in old)) for i, n in asking.items()]
         guess = None
         if not exact:
             guess = expected_calls(
@@ -359,6 +360,15 @@ class _Planner:
         return self._step(
             stage.name, rows, rows - len(asking), listed, len(todo), exact, guess, bound.each.tokens, stored
         )
+
+    def _why_answer(self, name: str, id: str, last: bool, old: bool) -> str:
+        """Why a stage is to do a question. `last`: the last finished run answered it from the same evidence;
+        `old`: a reply of a graph does not hold any more."""
+        if old:
+            return "expired"
+        again = id in self._again
+        found = self._why(name, last or again)
+        return "evidence" if again and found == "row" else found
 
     def _told(self, stage: Stage[Step], todo: Sequence[Question]) -> tuple[dict[str, float], bool]:
         """Question id -> 1 where what the stage asks about it was never asked, and whether that is exactly

@@ -14,9 +14,10 @@ import pyarrow.compute as pc
 
 from raypipe.core.arrow import SPANS
 from raypipe.core.records import FAULT
-from raypipe.pipeline.tasks import key_of_row
+from raypipe.pipeline.answer_sources import answer_key
 from raypipe.store import Store, begun, committed, done_parts
 from raypipe.store.database import rows
+from raypipe.store.parts import staged
 
 
 def left(store: Store, what: str, table: str, missing: Sequence[str]) -> list[str]:
@@ -31,6 +32,18 @@ def left(store: Store, what: str, table: str, missing: Sequence[str]) -> list[st
         undone = [i for part, ids in run.parts.items() if part not in here for i in ids]
     meant = {i for ids in run.parts.values() for i in ids}
     return [*undone, *(i for i in missing if i not in meant)]
+
+
+def left_answers(store: Store, work_id: str, keys: Mapping[str, str], missing: Sequence[str]) -> list[str]:
+    """Ids of the questions in the parts that a killed run did not do, then of those missing that its other
+    parts do not answer from the present evidence. `keys`: key of its answer -> question id."""
+    run = begun(store, work_id)
+    if run is None or committed(store, "answers", run.name) is not None:
+        return list(missing)
+    here = done_parts(store, "answers", run.name)
+    undone = [i for part, ids in run.parts.items() if part not in here for i in ids]
+    done = {keys.get(k) for k in staged(store, "answers", run.name, here, "key")}
+    return [*undone, *(i for i in missing if i not in done and i not in set(undone))]
 
 
 class Chunks:
@@ -59,16 +72,16 @@ class Chunks:
 class StoredAnswers:
     """Which of some questions have a stored answer by which recipe, from the evidence they have now."""
 
-    def __init__(self, store: Store, row_keys: Mapping[str, str]) -> None:
-        """`row_keys`: of each question, by its id."""
-        self._store, self._row_keys = store, row_keys
+    def __init__(self, store: Store, evidence: Mapping[str, tuple[str, str]]) -> None:
+        """`evidence`: question id -> its row key, and what is absent (`AnswerSources`)."""
+        self._store, self._evidence = store, evidence
         self._found: dict[str, tuple[set[str], set[str]]] = {}
 
     def by(self, recipe: str, any_fault: bool = False) -> set[str]:
         """Ids of those answered; unless `any_fault`, without a fault that kept a stage from its row, and
         without a reply that broke, since such a one may not be cached."""
         if recipe not in self._found:
-            keys = {key_of_row(recipe, id, row): id for id, row in self._row_keys.items()}
+            keys = {answer_key(recipe, id, *of): id for id, of in self._evidence.items()}
             table = rows(self._store.dataset("answers"), "key", list(keys), ["key", "faults", "replies"])
             fine = table.filter(pc.equal(pc.list_value_length(table["faults"]), 0))
             fine = fine.filter(pc.invert(_broken(fine["replies"])))

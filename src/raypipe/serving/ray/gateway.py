@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from logging.handlers import WatchedFileHandler
 
 from fastapi import FastAPI
 from ray.serve.handle import DeploymentHandle
@@ -30,7 +31,7 @@ class Gateway:
         embed: DeploymentHandle, rerank: DeploymentHandle, generate: DeploymentHandle | None,
     ) -> None:  # fmt: skip
         """`recipe` None: the live release of the store is followed."""
-        _configure_logging()
+        _configure_logging(config.log)
         self._config = config
         kit = ServeKit(
             RetryingHandle(embed, "embed", "embed_unbatched"),
@@ -58,10 +59,11 @@ class Gateway:
         return create_app(self._router, self._config, metrics, proxy_sets_id=True)  # Serve's proxy
 
 
-def _configure_logging() -> None:
-    """Writes JSON lines to this process's stderr, which Ray keeps. INFO: one for each request."""
+def _configure_logging(file: str | None) -> None:
+    """Writes JSON lines to a file, which may be moved away meanwhile, or to this process's stderr, which Ray
+    keeps. INFO: one for each request. Several gateways may append to one file."""
     logger = logging.getLogger("raypipe")
-    handler = logging.StreamHandler(sys.stderr)
+    handler = logging.StreamHandler(sys.stderr) if file is None else WatchedFileHandler(file)
     handler.setFormatter(JsonLines())
     logger.handlers[:] = [handler]
     logger.setLevel(logging.INFO)

@@ -1,0 +1,49 @@
+"""Which sources the searched tables lack.
+
+Knows the columns of texts, passages and vectors. Does not know recipes; reads, and changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pyarrow.compute as pc
+from lance import LanceDataset
+
+from raypipe.store.database import Store, missing, rows
+
+
+def lacking(
+    store: Store, labels: Mapping[str, str], sources: Sequence[str], at: Mapping[str, int]
+) -> dict[str, tuple[str, ...]]:
+    """Source -> what it lacks, for each of these that lacks anything. `labels`: texts, passages, and a label
+    of each table of vectors -> table. `at`: table -> version; for others the newest. A table that is not
+    there lacks everything."""
+
+    def opened(label: str) -> LanceDataset | None:
+        table = labels[label]
+        return store.dataset(table, at.get(table)) if store.has(table) else None
+
+    found: dict[str, tuple[str, ...]] = {}
+    left = list(sources)
+    for label in ("texts", "passages"):
+        found |= dict.fromkeys(_missing(opened(label), left), (label,))
+        left = [s for s in left if s not in found]
+    passages = opened("passages")
+    for label in sorted(labels.keys() - {"texts", "passages"}):
+        for source in _with_chunks(passages, _missing(opened(label), left)):
+            found[source] = (*found.get(source, ()), label)
+    return found
+
+
+def _missing(dataset: LanceDataset | None, sources: list[str]) -> list[str]:
+    return sources if dataset is None else missing(dataset, "source", sources)
+
+
+def _with_chunks(passages: LanceDataset | None, sources: list[str]) -> list[str]:
+    """Those that have chunks: a source without any has no vectors."""
+    if passages is None or not sources:
+        return []
+    spans = rows(passages, "source", sources, ["source", "start", "end"])
+    found: list[str] = spans.filter(pc.greater(spans["end"], spans["start"]))["source"].unique().to_pylist()
+    return found
