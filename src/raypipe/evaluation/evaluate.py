@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from raypipe.core import arrow
 from raypipe.core.errors import DataError
 from raypipe.core.records import Question
 from raypipe.evaluation.collect import AT_ONCE, Collected, add_truths, collect
-from raypipe.evaluation.expiry import expired_answers, forget
+from raypipe.evaluation.expiry import expired_answers
 from raypipe.evaluation.fault_budget import DeadLetters, dead_letters, retry
 from raypipe.evaluation.judge import Judge
 from raypipe.evaluation.write_manifest import write_manifest
@@ -133,12 +133,14 @@ def evaluate(
             retry(pipeline, questions)
         merge_memo(pipeline.store)
         memo = memo_versions(pipeline.store)
-        planned = _planned(pipeline, questions, fresh, refresh, show)
+        old = expired_answers(pipeline, questions) if refresh else {}
+        planned, renewed = _planned(pipeline, questions, fresh, old, show)
         done = RunCounters.load(pipeline.store, pipeline.recipe.digest())
         pipeline.index(questions, done)
         sources = pipeline.answer_sources(questions)
-        todo = set(questions.ids if fresh else pipeline.unanswered(pipeline.keys(questions, sources)))
-        pipeline.answer(questions, fresh, done)
+        missing = questions.ids if fresh else pipeline.unanswered(pipeline.keys(questions, sources))
+        todo = {*missing, *(renewed & set(questions.ids))}
+        pipeline.answer(questions, fresh, done, old.keys())
         folder = RunFolder(out)
         orders = any(m.kind == "generator" for s in pipeline.recipe.question for m in models_of(s.step))
         with replaced(folder.predictions) as lines:
@@ -173,16 +175,21 @@ def evaluate(
 
 
 def _planned(
-    pipeline: Pipeline, questions: StoredQuestions, fresh: bool, refresh: bool, show: Callable[[Plan], None]
-) -> Plan:
-    """The plan, shown before anything is done. Then what is to be worked out again is forgotten, so that it
-    is missing. Raises DiskFull where there is no room for what is planned."""
-    old = expired_answers(pipeline, questions) if refresh else {}
-    planned = plan(pipeline, list(questions), fresh=fresh, old=old)
+    pipeline: Pipeline, questions: StoredQuestions, fresh: bool, old: Collection[str],
+    show: Callable[[Plan], None],
+) -> tuple[Plan, set[str]]:  # fmt: skip
+    """The plan, shown before anything is done, and the ids of the questions that will be answered again:
+    those in `old`, and what an earlier command has left. Raises DiskFull where there is no room for what is
+    planned."""
+    asked, again = list(questions), set(old)
+    if (left := pipeline.renewing()) is not None:
+        asked += pipeline.questions([id for id in left.ids if id not in set(questions.ids)])
+        again |= set(left.ids)
+        fresh = fresh or left.fresh
+    planned = plan(pipeline, asked, fresh=fresh, old=again)
     show(planned)
     need(pipeline.store, planned.bytes_at_least(), "what is planned")
-    forget(pipeline, old.values())
-    return planned
+    return planned, again
 
 
 def _report(

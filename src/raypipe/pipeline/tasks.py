@@ -255,9 +255,10 @@ class AnswersTask(RecipeTask):
     sources: AnswerSources  # what the questions are answered from
     index: IndexSpec
     memo: Mapping[str, int]  # memo table -> pinned version
+    fresh: bool = False  # True: language models are asked again, whatever the memo has of them
 
     def opened(self, store: Store) -> Opened:
-        memo = StoreMemo(self.worker.store, self.memo)
+        memo = StoreMemo(self.worker.store, self.memo, self.fresh)
         ask = QuestionExecutor(self.recipe, self.worker.kit(LanceIndex(self.index)), memo)
         recipe = self.recipe.digest()
 

@@ -30,7 +30,14 @@ class Run:
     """Work that was begun: its name, and the ids of each part."""
 
     name: str
-    parts: Mapping[str, tuple[str, ...]]  # part -> ids (sources, or keys of answers), each id in one part
+    parts: Mapping[str, tuple[str, ...]]  # part -> ids (of sources or questions), each id in one part
+    replaces: bool = False  # True: rows that the table has of these ids go in the commit
+    fresh: bool = False  # True: language models are asked again, whatever they replied before
+
+    @property
+    def ids(self) -> list[str]:
+        """All ids, in the order of the parts."""
+        return [id for part in self.parts.values() for id in part]
 
 
 def begun(store: Store, what: str) -> Run | None:
@@ -44,16 +51,33 @@ def begun(store: Store, what: str) -> Run | None:
         end(store, what)
         return None
     plan = json.loads(text)
-    return Run(plan["run"], {name: tuple(ids) for name, ids in plan["parts"].items()})
+    parts = {name: tuple(ids) for name, ids in plan["parts"].items()}
+    return Run(plan["run"], parts, plan.get("replaces", False), plan.get("fresh", False))
 
 
-def begin(store: Store, what: str, ids: Sequence[str], per_part: int) -> Run:
+def begin(
+    store: Store, what: str, ids: Sequence[str], per_part: int, replaces: bool = False, fresh: bool = False
+) -> Run:
     """Begins a run over the ids in their order, `per_part` to a part; or gives back the unfinished one."""
-    some = [tuple(ids[at : at + per_part]) for at in range(0, len(ids), per_part)]
-    run = Run(uuid.uuid4().hex, {f"{i:06d}": part for i, part in enumerate(some)})
-    if store.files.create(_plan(what), sealed(json.dumps({"run": run.name, "parts": run.parts}))):
+    run = _cut(ids, per_part, replaces, fresh)
+    if store.files.create(_plan(what), _written(run)):
         return run
-    return begun(store, what) or begin(store, what, ids, per_part)
+    return begun(store, what) or begin(store, what, ids, per_part, replaces, fresh)
+
+
+def begin_rest(store: Store, what: str, run: Run, ids: Sequence[str], per_part: int) -> None:
+    """Puts a run over some of its ids in the place of a run that is committed: they are to be done again."""
+    store.files.write(_plan(what), _written(_cut(ids, per_part, run.replaces, run.fresh)))
+
+
+def _cut(ids: Sequence[str], per_part: int, replaces: bool, fresh: bool) -> Run:
+    some = [tuple(ids[at : at + per_part]) for at in range(0, len(ids), per_part)]
+    return Run(uuid.uuid4().hex, {f"{i:06d}": part for i, part in enumerate(some)}, replaces, fresh)
+
+
+def _written(run: Run) -> bytes:
+    how = {"replaces": True, "fresh": run.fresh} if run.replaces else {}
+    return sealed(json.dumps({"run": run.name, "parts": run.parts, **how}))
 
 
 def run_of(store: Store, what: str) -> str | None:
