@@ -81,6 +81,7 @@ class Eval(Score):
     prompt_injection: _Injection | None
     seconds: float
     resumed: int
+    memo_damaged: int  # tables and files of the memo
     steps: list[StepLine]
 
 

@@ -25,6 +25,7 @@ from raypipe.evaluation.fault_budget import DeadLetters, dead_letters, retry
 from raypipe.evaluation.judge import Judge
 from raypipe.evaluation.write_manifest import write_manifest
 from raypipe.memo.disk import memo_versions, merge_memo
+from raypipe.memo.mend import mend_memo
 from raypipe.metrics.crag import Marks, Rule, mark
 from raypipe.metrics.textfile import replaced
 from raypipe.pipeline.counters import RunCounters
@@ -131,7 +132,7 @@ def evaluate(
         require_questions(questions, data, pipeline.store)
         if again:
             retry(pipeline, questions)
-        merge_memo(pipeline.store)
+        damaged = mend_memo(pipeline.store) + merge_memo(pipeline.store).damaged
         memo = memo_versions(pipeline.store)
         old = expired_answers(pipeline, questions) if refresh else {}
         planned, renewed = _planned(pipeline, questions, fresh, old, show)
@@ -152,6 +153,7 @@ def evaluate(
         seconds = time.perf_counter() - start
         marks = mark(rows, rule)
         add_truths(folder.predictions, rows, marks.verdicts, rule)
+        done.memo_damaged += damaged
         report = _report(pipeline, len(questions), read, answers, marks, verdict, planned, done, seconds)
         write_report(folder, report, answers.shown, {r.question: r.truths for r in rows})
         for table in tables(pipeline.store):
@@ -203,6 +205,7 @@ def _report(
         digest=pipeline.recipe.digest(),
         seconds=seconds,
         resumed=done.resumed,
+        memo_damaged=done.memo_damaged,
         questions=questions,
         without_truth=answers.without_truth,
         normalized=_normalized(read),

@@ -36,9 +36,13 @@ FOLD_BYTES = 8 << 20
 
 def memo_versions(store: Store) -> dict[str, int]:
     """The memo tables there are, at their newest version: what a run's workers read."""
+    return {name: store.version(name) for name in memo_tables(store)}
+
+
+def memo_tables(store: Store) -> list[str]:
+    """The memo tables there are."""
     tables = [t.removesuffix(".lance") for t in store.files.names("")]
-    names = [t for t in tables if t.startswith(("embeddings-", "scores-", "replies-"))]
-    return {name: store.version(name) for name in names}
+    return [t for t in tables if t.startswith(("embeddings-", "scores-", "replies-"))]
 
 
 class StoreMemo:

@@ -44,6 +44,7 @@ class RunCounters:
     )  # of that, what attempts before this one did
     store: Store | None = None  # where it is kept until it is reported; None: it is not
     name: str = ""  # of its file there
+    memo_damaged: int = 0  # tables and files of the memo that were damaged, in this attempt
     rows_by_worker: dict[str, dict[str, int]] = field(
         default_factory=dict
     )  # pool -> who -> rows, of this attempt

@@ -353,10 +353,10 @@ class Pipeline:
         """Adds to a table what it lacks: first what killed runs left, then the rest."""
         self.store.ensure(build.table, build.schema)
         if build.calls_models:
-            merge_memo(self.store)
+            done.memo_damaged += merge_memo(self.store).damaged
         self._run_all(build, done)
         if build.calls_models:
-            merge_memo(self.store)
+            done.memo_damaged += merge_memo(self.store).damaged
 
     def _run_all(self, build: TableBuild, done: RunCounters) -> None:
         again = dict.fromkeys(build.again)

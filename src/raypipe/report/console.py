@@ -43,6 +43,8 @@ def print_report(console: Console, report: Mapping[str, Any], folder: RunFolder)
     planned = "not known how many" if None in bounds else str(sum(bounds))
     computed, known = (sum(s[k] for s in report["steps"]) for k in ("computed", "cached"))
     console.print(Text(f"calls: {planned} planned, {computed} computed, {known} cached"))
+    if report["memo_damaged"]:
+        console.print(Text(f"cache: {report['memo_damaged']} damaged tables or files were mended or dropped"))
     if report["resumed"]:
         console.print(Text(resumed(report)))
     for name, cost in _costs(report):

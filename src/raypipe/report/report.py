@@ -112,6 +112,7 @@ class EvalReport:
     faults: tuple[FaultCount, ...]
     steps: tuple[StepLine, ...]  # corpus steps, then question steps, in recipe order
     marks: Marks
+    memo_damaged: int = 0  # tables and files of the memo; what they held and a run needs is computed again
     resumed: int = 0  # parts that attempts before this one did, which were stopped; the steps count them
     judge: JudgeLine | None = None  # None: there was no judge
     answer_cut: AnswerCut | None = None  # None: answers are as long as they are
@@ -188,6 +189,7 @@ def to_json(report: EvalReport) -> dict[str, Any]:
         else None,
         "seconds": report.seconds,
         "resumed": report.resumed,
+        "memo_damaged": report.memo_damaged,
         "steps": [asdict(s) for s in report.steps],
     }
 
