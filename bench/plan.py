@@ -22,7 +22,7 @@ from raypipe.api.session import load_recipe
 from raypipe.core import arrow
 from raypipe.core.config import Conf
 from raypipe.core.records import Citation, Question, Source, SourceKind, source_id
-from raypipe.evaluation.evaluate import questions_of
+from raypipe.evaluation.stored_questions import questions_of
 from raypipe.pipeline.driver import Pipeline, TaskSizes, inline
 from raypipe.pipeline.tasks import WorkerConfig, answers_table
 from raypipe.report.progress import Progress

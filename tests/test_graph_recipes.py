@@ -16,6 +16,8 @@ from raypipe.cli.main import main
 from raypipe.core import arrow
 from raypipe.core.config import Conf
 from raypipe.core.digests import model_identity
+from raypipe.core.errors import ConfError
+from raypipe.core.protocols import Reach
 from raypipe.core.records import Question, Reply
 from raypipe.kg.server import serve
 from raypipe.memo.memo import MemoryMemo
@@ -330,6 +332,53 @@ def test_a_film_that_is_not_known_brings_no_facts_of_one_with_a_like_title(ten, 
     assert q.replies["films"].label == "abstained" and q.origin == "web"
     q, _ = ask(ten, public, "how long is toy story 2?", reader("movie", "toy story 2"))
     assert "The title is Toy Story 2." in q.replies["films"].text
+
+
+MEANT = """
+about: films by what their titles mean
+like: db3-task1-700-public
+set:
+  facts:films.table:
+    by: domain
+    movie: {table: movielens, by: name, levels: [exact, embedding], embedder: all-MiniLM-L6-v2, near: NEAR}
+"""
+
+
+@pytest.mark.parametrize(("near", "found"), [(0.6, True), (0.9, False)])
+def test_how_a_name_is_linked_is_a_rule_of_its_domain_and_may_be_by_meaning(
+    ten, public, tmp_path, near, found
+):
+    """The fake embedder knows words: "the toy story film" has a cosine of .71 with "Toy Story"."""
+    variant = tmp_path / "meant.yaml"
+    variant.write_text(MEANT.replace("NEAR", str(near)))
+    row = replace(ten[0], question=replace(ten[0].question, text="who directed the toy story film?"))
+    kit = Kit(reader("movie", "the toy story film"))
+    [q], counts = answered(str(variant), [row], public, kit)
+    assert ("The title is Toy Story." in q.replies["films"].text) is found
+    assert counts["facts:films"].calls.vectors.computed == 3, "two titles and the name"
+    recipe = load_recipe(str(variant), MODELS, CONF, public)
+    step = next(s.step for s in recipe.question if s.name == "facts:films")
+    assert step.bound(row.question, Reach(0, 0, 0)).calls >= 3
+
+
+@pytest.mark.parametrize(
+    ("rule", "says"),
+    [
+        ("levels: [exact, embedding]", "embedder and near: expected both"),
+        (
+            "embedder: all-MiniLM-L6-v2, near: 0.9",
+            "embedder and near: expected both",
+        ),
+        ("levels: [embedding], embedder: all-MiniLM-L6-v2, near: 2.0", "near: expected a cosine above 0"),
+        ("levels: []", "levels: expected at least one, found none"),
+    ],
+)
+def test_a_rule_of_linking_that_lacks_its_model_is_refused_when_the_recipe_is_read(tmp_path, rule, says):
+    variant = tmp_path / "meant.yaml"
+    whole = "levels: [exact, embedding], embedder: all-MiniLM-L6-v2, near: NEAR"
+    variant.write_text(MEANT.replace(whole, rule))
+    with pytest.raises(ConfError, match=re.escape(says)):
+        load_recipe(str(variant), MODELS, CONF)
 
 
 @pytest.mark.parametrize(("whole", "label"), [(False, "answered"), (True, "abstained")])

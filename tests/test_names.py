@@ -1,4 +1,5 @@
 """Names in back-ticks exist: modules, what is in them, paths, commands, flags; on pages and in docstrings.
+Dotted names and files without them exist too, there and in comments.
 
 Of raypipe only the parser of the command line is imported: a module holds what its text defines. Names of
 other projects stand in ELSEWHERE.
@@ -13,7 +14,18 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from prose import MODULES, PAGES, ROOT, SRC, Piece, commands, docstrings, folded, strings
+from prose import (
+    MODULES,
+    PAGES,
+    ROOT,
+    SRC,
+    Piece,
+    commands,
+    comments,
+    docstrings,
+    folded,
+    strings,
+)
 
 HERE = Path(__file__)
 ELSEWHERE = """
@@ -23,10 +35,15 @@ ELSEWHERE = """
     engines.answer engines.replicas engines.wait_s limits.max_ongoing_requests
     replies.NAME words_NAME starts_NAME ray_ get_ keys.env
     movie.parquet cast.csv oscar.json team.sport price_detail.time
+    math.inf sqlite3.Error asyncio.run html.parser ray.io example.org spec.networkPolicy
+    stage.field domain.name run.name run.parts hits.NAME pools.answer
     mine.yaml mypkg/steps.py mypkg/steps.lock shout.yaml mypkg/readers.py mypkg/metrics.py
     mypkg/judges.py mypkg/loaders.py
 """
 TICKED = re.compile(r"(?<!`)`([^`]+)`(?!`)")
+BARE = re.compile(r"(?<![\w`/.@:{$-])[A-Za-z_][\w/]*(?:\.[A-Za-z_]\w*)+(?![\w`/@-])")
+DATA = re.compile(r"\.(json|jsonl|html|bin|safetensors|trec|gz|bz2)$")  # files that runs and models have
+EXAMPLE = re.compile(r"(?m)^(?: {4}|>>> |\.\.\. ).*$|^.*\u2192.*$")  # on a page: code, and names of the past
 BLOCK = re.compile(r"^ *```.*?^ *```$", re.DOTALL | re.MULTILINE)
 SHELL = re.compile(r"^(?: {4}|\$ )((?:raypipe|python|ray|make) [^#\n]*)", re.MULTILINE)
 LINK = re.compile(r"\]\((?!http)([^)#]+)")
@@ -221,6 +238,33 @@ def test_what_stands_in_back_ticks_exists(file):
     assert not [f"{piece}: `{piece.text}`: {why}" for piece in ticked(file) if (why := wrong(piece.text))]
 
 
+SETTINGS = [
+    f
+    for folder in ("conf", "k8s", "serve")
+    for f in sorted((ROOT / folder).rglob("*.yaml"))
+    if ROOT / "conf" / "prompts" not in f.parents
+]
+SCRIPTS = [f for folder in ("bench", "jobs", "serve") for f in sorted((ROOT / folder).glob("*.py"))]
+
+
+def bare(file):
+    """Dotted names and files that stand without back-ticks in prose."""
+    if file.suffix == ".md":
+        prose = EXAMPLE.sub("", BLOCK.sub("", file.read_text(encoding="utf-8")))
+        pieces = [Piece(file, 1, folded(prose))]
+    else:
+        pieces = [*comments(file), *(docstrings(file) if file.suffix == ".py" else ())]
+    for piece in pieces:
+        text = re.sub(r">>>.*", "", TICKED.sub("", piece.text))
+        found = (m for m in BARE.findall(text) if not DATA.search(m))
+        yield from (Piece(file, piece.line, text) for text in found)
+
+
+@pytest.mark.parametrize("file", [*PAGES, *MODULES, *SCRIPTS, *SETTINGS], ids=name)
+def test_what_is_named_without_back_ticks_exists(file):
+    assert not [f"{piece}: {piece.text}: {why}" for piece in bare(file) if (why := wrong(piece.text))]
+
+
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_what_a_page_links_to_exists(page):
     found = LINK.findall(page.read_text(encoding="utf-8"))
@@ -238,6 +282,20 @@ THERE = """
     raypipe eval RECIPE --judge MODEL; plan --refresh; raypipe kg run; conf/prompts/SYSTEM/NAME.yaml
     conf/recipes/; bench/kills.py --kills 3; python jobs/eval.py local --data x; two words
 """
+
+
+def test_a_name_without_back_ticks_is_found_in_comments_docstrings_and_on_pages(tmp_path):
+    module, page = tmp_path / "x.py", tmp_path / "x.md"
+    module.write_text(
+        '"""Calls memo.nothing, not `memo.other`."""\n\nx = 1  # as nothing.py says, of a.json\n'
+    )
+    page.write_text("See cluster.Nothing.\n\n    run.this()\n\n| Old.name \u2192 `New.name` |\n")
+    assert [p.text for f in (module, page) for p in bare(f)] == [
+        "nothing.py",
+        "memo.nothing",
+        "cluster.Nothing",
+    ]
+    assert all(wrong(p.text) for f in (module, page) for p in bare(f))
 
 
 @pytest.mark.parametrize("text", re.split(r"\s*[;\n]\s*", MISSING.strip()))

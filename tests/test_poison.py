@@ -185,7 +185,7 @@ def test_a_full_disk_a_wrong_setup_and_a_broken_law_are_no_rows_fault(error):
 
 def evaluated(bench, pipe):
     """Tallies and letters after an eval."""
-    from raypipe.evaluation.evaluate import questions_of
+    from raypipe.evaluation.stored_questions import questions_of
 
     bench.run(pipe=pipe)
     questions = list(questions_of(pipe, None, None))

@@ -1,13 +1,19 @@
 """Public data: what a table says of a year or a name, and how a name may be written."""
 
+import asyncio
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from raypipe.core.errors import ConfError, DataError
-from raypipe.core.kg import FactsRef
+from raypipe.core.kg import MOST_NEAR, FactsRef, Near
 from raypipe.kg.public_data import FactsTable, build, facts_version, open_facts
 from raypipe.models.kit import LocalKit
+
+
+def about(table, name, levels, company=False, near=None):
+    return asyncio.run(table.about(name, levels, company, near))
 
 
 @pytest.fixture
@@ -40,7 +46,7 @@ def opened(name, path):
     ],
 )
 def test_a_company_is_found_by_ticker_by_name_and_by_its_words(shares, written, found):
-    told = shares.about(written, ("exact", "tokens"), company=True)
+    told = about(shares, written, ("exact", "tokens"), company=True)
     assert told == (() if found is None else (found,))
 
 
@@ -64,7 +70,35 @@ def test_a_film_is_found_by_its_exact_title_or_as_loosely_as_a_rule_says(written
     for title in FILMS:
         table.add(title, None, (title,))
     for levels, found in [(("exact",), exact), (("exact", "substring"), substring), (("tokens",), tokens)]:
-        assert table.about(written, levels, company=False) == (() if found is None else (found,)), levels
+        assert about(table, written, levels) == (() if found is None else (found,)), levels
+
+
+def test_a_film_is_found_by_what_its_title_means_where_the_rule_says_so_and_only_when_near_enough():
+    table, asked = FactsTable(), []
+    for title in FILMS:
+        table.add(title, None, (title,))
+
+    def near(model, meant, least):
+        async def vectors(names):
+            asked.append(list(names))
+            return np.array([[1.0, 0.0] if n in meant else [0.6, 0.8] for n in names], np.float32)
+
+        return Near(model, vectors, least)
+
+    toys, lamps = near("a", ("Toy Story 2", "the toys again"), 0.9), near("b", ("The Lantern Maker",), 0.5)
+    levels = ("exact", "embedding")
+    assert about(table, "iron man", levels, near=toys) == ("Iron Man",) and asked == []
+    assert about(table, "the toys again", levels, near=toys) == ("Toy Story 2",)
+    assert asked == [list(FILMS), ["the toys again"]]
+    assert about(table, "The Lantern", levels, near=lamps) != (), "each model has vectors of its own"
+    assert asked[2:] == [list(FILMS), ["The Lantern"]]
+    far = near("a", ("Toy Story 2",), 0.9)
+    assert about(table, "a film of 1950", ("embedding",), near=replace(far, least=1.1)) == ()
+    assert asked[4:] == [["a film of 1950"]], "titles are embedded once for each model"
+    for title in range(MOST_NEAR):
+        table.add("x", None, (f"film {title}",))
+    with pytest.raises(ConfError, match="expected at most 50000 names of a kind that is linked by embedding"):
+        about(table, "another", levels, near=toys)
 
 
 def test_a_year_gives_its_sentences_in_order(shares):
@@ -105,8 +139,8 @@ def test_lists_written_as_python_are_read_as_literals_and_never_run(tmp_path):
     (tmp_path / "m.csv").write_text(f"title,genres\nA Film,\"{bad}\"\nB Film,\"[{{'name': 'Drama'}}]\"\n")
     assert build(tmp_path / "m.csv", "movielens", tmp_path / "m.parquet").facts == 2
     table = opened("m", tmp_path / "m.parquet")
-    assert table.about("b film", ("exact",), False) == ("The title is B Film. the genres is Drama.",)
-    assert table.about("a film", ("exact",), False) == ("The title is A Film.",)
+    assert about(table, "b film", ("exact",)) == ("The title is B Film. the genres is Drama.",)
+    assert about(table, "a film", ("exact",)) == ("The title is A Film.",)
 
 
 def test_a_file_that_is_not_what_the_recipe_was_resolved_with_is_refused(tmp_path):
@@ -119,6 +153,6 @@ def test_a_file_that_is_not_what_the_recipe_was_resolved_with_is_refused(tmp_pat
         open_facts(ref)
     kit = LocalKit(None)
     other = replace(ref, version=facts_version(tmp_path / "m.parquet"))
-    assert kit.facts(other).about("Another Film", ("exact",), company=False)
+    assert about(kit.facts(other), "Another Film", ("exact",))
     with pytest.raises(ConfError, match="expected " + ref.version):
         kit.facts(ref)  # the same path in the same process

@@ -13,7 +13,8 @@ from raypipe.core import arrow
 from raypipe.core.config import Conf
 from raypipe.core.errors import ClusterTooSmall, DataError
 from raypipe.core.records import Fault, Question
-from raypipe.evaluation.evaluate import evaluate, questions_of
+from raypipe.evaluation.evaluate import evaluate
+from raypipe.evaluation.stored_questions import questions_of
 from raypipe.pipeline.dead_letters import faults_table
 from raypipe.pipeline.driver import ANSWERS_AT_ONCE, Pipeline, TaskSizes, inline
 from raypipe.pipeline.ingest import ingest

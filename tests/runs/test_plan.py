@@ -9,7 +9,7 @@ import pytest
 from reruns import FAKES, Bench, TaskSizes
 from rich.console import Console
 
-from raypipe.evaluation.evaluate import questions_of
+from raypipe.evaluation.stored_questions import questions_of
 from raypipe.pipeline.driver import inline
 from raypipe.pipeline.tasks import Workers
 from raypipe.recipes.recipe import Stage

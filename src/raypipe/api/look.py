@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from raypipe.api.results import Result, outside_loop
-from raypipe.evaluation.evaluate import questions_of
 from raypipe.evaluation.fault_budget import DeadLetters, dead_letters
+from raypipe.evaluation.stored_questions import questions_of
 from raypipe.pipeline.driver import Pipeline, TaskSizes, inline
 from raypipe.pipeline.tasks import WorkerConfig
 from raypipe.recipes.serialize import description

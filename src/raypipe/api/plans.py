@@ -14,8 +14,8 @@ from raypipe.api.results import Result, outside_loop
 from raypipe.api.session import Session
 from raypipe.cluster.capacity import declared_nodes, fitting
 from raypipe.cluster.placement import asked_by, bottleneck, placement, refuse
-from raypipe.evaluation.evaluate import questions_of, require_questions
 from raypipe.evaluation.expiry import expired_answers
+from raypipe.evaluation.stored_questions import questions_of, require_questions
 from raypipe.metrics.crag import Rule
 from raypipe.readers.formats import Format
 from raypipe.recipes.recipe import Recipe

@@ -19,7 +19,8 @@ from raypipe.cluster.budget import Budget
 from raypipe.core.errors import DataError
 from raypipe.evaluation import evaluate as evaluating
 from raypipe.evaluation import fault_budget
-from raypipe.evaluation.evaluate import Evaluation, questions_of, require_questions
+from raypipe.evaluation.evaluate import Evaluation
+from raypipe.evaluation.stored_questions import questions_of, require_questions
 from raypipe.memo.mend import mend_memo
 from raypipe.metrics.crag import Rule, rule_id
 from raypipe.metrics.textfile import replaced

@@ -10,6 +10,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol, TypeAlias
 
+import numpy as np
+
 from raypipe.core.records import Fault, Span
 
 Level: TypeAlias = Literal["exact", "substring", "tokens", "embedding"]
@@ -25,6 +27,19 @@ class FactsRef:
     version: str  # digest of the file
 
 
+Vectors: TypeAlias = Callable[[Sequence[str]], Awaitable[np.ndarray]]
+"""Names -> (names, dim) float32, unit rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Near:
+    """How the level `embedding` compares names."""
+
+    model: str  # identity of the embedder
+    vectors: Vectors
+    least: float  # cosine from which on two names are one, -1..1
+
+
 class PublicFacts(Protocol):
     """Public data, opened: sentences by year, or by the names of what they are about."""
 
@@ -32,9 +47,12 @@ class PublicFacts(Protocol):
         """What is known of a year, in the order of the source; () for a year that is not there."""
         ...
 
-    def about(self, name: str, levels: Sequence[Level], company: bool) -> tuple[str, ...]:
+    async def about(
+        self, name: str, levels: Sequence[Level], company: bool, near: Near | None = None
+    ) -> tuple[str, ...]:
         """What is known of everything of this name, linked by the first level that finds one; () for a name
-        that is not there. `company`: names are companies', whose legal forms are no part of them."""
+        that is not there. `company`: names are companies', whose legal forms are no part of them. `near` is
+        for the level embedding."""
         ...
 
 

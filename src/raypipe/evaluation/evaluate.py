@@ -9,20 +9,18 @@ from __future__ import annotations
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow.compute as pc
 
-from raypipe.core import arrow
-from raypipe.core.errors import DataError
-from raypipe.core.records import Question
-from raypipe.evaluation.collect import AT_ONCE, Collected, add_truths, collect
+from raypipe.evaluation.collect import Collected, add_truths, collect
 from raypipe.evaluation.expiry import expired_answers
 from raypipe.evaluation.fault_budget import DeadLetters, dead_letters, retry
 from raypipe.evaluation.judge import Judge
+from raypipe.evaluation.stored_questions import StoredQuestions, questions_of, require_questions
 from raypipe.evaluation.write_manifest import write_manifest
 from raypipe.memo.disk import memo_versions, merge_memo
 from raypipe.memo.mend import mend_memo
@@ -46,7 +44,6 @@ from raypipe.report.report import (
 )
 from raypipe.runs.manifest import Manifest, Origin
 from raypipe.runs.plan.planner import Plan, plan
-from raypipe.store import Store
 from raypipe.store.disk_space import need
 from raypipe.store.keep import compact, tables
 
@@ -68,37 +65,6 @@ class Evaluation:
     reused: int  # questions whose answers were there before this run
     manifest: Manifest
     dead_letters: DeadLetters
-
-
-@dataclass(frozen=True, slots=True)
-class StoredQuestions:
-    """Stored questions, in order: read a batch at a time, on every iteration."""
-
-    store: Store
-    ids: tuple[str, ...]
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-    def __iter__(self) -> Iterator[Question]:
-        for some in batches(self.ids, AT_ONCE):
-            found = self.store.rows("questions", "id", some)
-            by_id = {q.id: q for q in arrow.question.records(found)}
-            yield from (by_id[id] for id in some)
-
-
-def questions_of(pipeline: Pipeline, ids: Sequence[str] | None, limit: int | None) -> StoredQuestions:
-    """Stored questions by id, in that order; None: all of them, by id. Only the first `limit`."""
-    if ids is None:
-        ids = sorted(pipeline.store.dataset("questions").to_table(["id"])["id"].to_pylist())
-    return StoredQuestions(pipeline.store, tuple(ids[:limit]))
-
-
-def require_questions(questions: Sized, data: Sequence[Path], store: Store) -> None:
-    """Raises DataError where there is nothing to answer."""
-    if not len(questions):
-        where = ", ".join(map(str, data)) or store.uri
-        raise DataError(f"{where}: no questions. `raypipe ingest PATH` reads some into a store")
 
 
 def evaluate(

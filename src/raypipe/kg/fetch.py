@@ -13,12 +13,12 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from raypipe.core.kg import MOST_REQUESTS
+from raypipe.core.kg import MOST_REQUESTS, Vectors
 from raypipe.kg.aliases import team, ticker
 from raypipe.kg.client import Ask
 from raypipe.kg.graph import GraphFault, RowRequest
 from raypipe.kg.language.time_words import Moment, When, month
-from raypipe.kg.link import Linker, Strictness, Vectors
+from raypipe.kg.link import Linker, Strictness
 from raypipe.kg.normalize import fold
 from raypipe.kg.tables import Tables
 

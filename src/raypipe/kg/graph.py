@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from raypipe.core.kg import Vectors
 from raypipe.core.records import Fault
 from raypipe.kg.language.time_words import Moment, When
-from raypipe.kg.link import Linker, Strictness, Vectors
+from raypipe.kg.link import Linker, Strictness
 from raypipe.kg.tables import Tables, load
 
 

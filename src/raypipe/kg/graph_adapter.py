@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from raypipe.core.errors import ConfError, DataError
-from raypipe.core.kg import CallResult, Mention, Request
+from raypipe.core.kg import CallResult, Mention, Request, Vectors
 from raypipe.core.protocols import Embed, GraphRef, Model
 from raypipe.core.records import Fault
 from raypipe.kg.execute import run
@@ -22,7 +22,7 @@ from raypipe.kg.fetch import ServerBackend
 from raypipe.kg.graph import FolderBackend, GraphFault, over
 from raypipe.kg.language.parser import Parse, parser
 from raypipe.kg.language.time_words import moment
-from raypipe.kg.link import LEVELS, Linker, Strictness, Vectors
+from raypipe.kg.link import LEVELS, Linker, Strictness
 from raypipe.kg.mentions import find_mentions
 from raypipe.kg.tables import Contents, read_files, require_version, tables_of, version_of
 

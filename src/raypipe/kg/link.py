@@ -12,14 +12,14 @@ Knows names. Does not know tables' other columns, nor calls.
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, TypeAlias
+from typing import Final
 
 import numpy as np
 
 from raypipe.core.errors import ConfError
-from raypipe.core.kg import MOST_NEAR, Level, Link, Mention
+from raypipe.core.kg import MOST_NEAR, Level, Link, Mention, Vectors
 from raypipe.kg.aliases import ALIASES, mark_before, short_company, ticker
 from raypipe.kg.normalize import fold
 from raypipe.kg.schema import NAMES, NICKNAMES
@@ -27,8 +27,6 @@ from raypipe.kg.tables import Tables, quoted
 
 MOST_WORDS: Final = 16  # of a name searched in a text; each part between apostrophes counts
 _WORD: Final = re.compile(r"\w+")
-Vectors: TypeAlias = Callable[[Sequence[str]], Awaitable[np.ndarray]]
-"""Names -> (names, dim) float32, unit rows."""
 
 LEVELS: Final[Mapping[str, tuple[Level, ...]]] = {
     "person": ("exact", "substring", "tokens"),
@@ -118,23 +116,9 @@ class Linker:
                 return pool.inside(query, self._strict.least_inside)
             case "tokens":
                 return pool.shared(query, self._strict.least_shared)
-            case "embedding":
-                return await self._near(pool, written)
-
-    async def _near(self, pool: NamePool, written: str) -> tuple[str, float] | None:
-        if self._vectors is None or not pool.names:
-            return None
-        if len(pool.names) > MOST_NEAR:
-            raise ConfError(
-                f"graphs.yaml: levels: expected at most {MOST_NEAR} names of a kind that is linked by "
-                f"embedding, found {len(pool.names)} such as {next(iter(pool.names.values()))!r}. Leave "
-                "embedding out of its levels"
-            )
-        if pool.vectors is None:
-            pool.vectors = await self._vectors(list(pool.names.values()))
-        scores = pool.vectors @ (await self._vectors([written]))[0]
-        score, key = max(zip(scores.tolist(), pool.names, strict=True))
-        return (key, score) if score >= self._strict.least_near else None
+            case "embedding" if self._vectors is not None:
+                return await pool.near(written, self._vectors, self._strict.least_near)
+        return None
 
 
 @dataclass(slots=True)
@@ -155,7 +139,7 @@ class NamePool:
             for word in set(alias.split()):
                 self.by_word.setdefault(word, []).append(alias)
 
-    def _near(self, query: str) -> dict[str, int]:
+    def _sharing(self, query: str) -> dict[str, int]:
         """Aliases that share a word with the query -> how many of its distinct words."""
         counts: dict[str, int] = {}
         for word in set(query.split()):
@@ -175,7 +159,7 @@ class NamePool:
         """The name nearest in length that holds the query's words in a row, or stands so in the query."""
         best: tuple[float, str] | None = None
         size = len(query.split())
-        for alias in self._near(query):
+        for alias in self._sharing(query):
             length = len(alias.split())
             if f" {query} " in f" {alias} ":
                 score = size / length
@@ -191,12 +175,29 @@ class NamePool:
         """The name with the largest Jaccard of words."""
         words = set(short_company(query).split() if self.company else query.split())
         best: tuple[float, str] | None = None
-        for alias in self._near(" ".join(words)):
+        for alias in self._sharing(" ".join(words)):
             theirs = set(short_company(alias).split() if self.company else alias.split())
             score = len(words & theirs) / len(words | theirs)
             if score >= least and (best is None or (-score, alias) < best):
                 best = (-score, alias)
         return None if best is None else (self.aliases[best[1]], -best[0])
+
+    async def near(self, written: str, vectors: Vectors, least: float) -> tuple[str, float] | None:
+        """The name with the largest cosine. Raises ConfError for more names than are compared so. All calls
+        take vectors of one model."""
+        if not self.names:
+            return None
+        if len(self.names) > MOST_NEAR:
+            raise ConfError(
+                f"levels: expected at most {MOST_NEAR} names of a kind that is linked by embedding, found "
+                f"{len(self.names)} such as {next(iter(self.names.values()))!r}. Leave embedding out of its "
+                "levels"
+            )
+        if self.vectors is None:
+            self.vectors = await vectors(list(self.names.values()))
+        scores = self.vectors @ (await vectors([written]))[0]
+        score, key = max(zip(scores.tolist(), self.names, strict=True))
+        return (key, score) if score >= least else None
 
 
 def _read_pool(tables: Tables, kind: str) -> NamePool:

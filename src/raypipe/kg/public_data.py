@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from raypipe.core.errors import ConfError, DataError
-from raypipe.core.kg import FactsRef, Level
+from raypipe.core.kg import FactsRef, Level, Near
 from raypipe.kg.aliases import short_company
 from raypipe.kg.link import NamePool, Strictness
 from raypipe.kg.normalize import fold
@@ -255,19 +255,23 @@ class FactsTable:
     """`core.kg.PublicFacts` over one table."""
 
     years: dict[int, list[str]] = field(default_factory=dict)
-    texts: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)  # text, folded names
-    shelves: dict[bool, NamedTexts] = field(default_factory=dict)  # company or not -> built when first asked
+    texts: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)  # text, names as written
+    shelves: dict[tuple[bool, str], NamedTexts] = field(default_factory=dict)
+    """Company or not, and the model that compares names, if any -> the texts, sorted when first asked for."""
 
     def of_year(self, year: int) -> tuple[str, ...]:
         return tuple(self.years.get(year, ()))
 
-    def about(self, name: str, levels: Sequence[Level], company: bool) -> tuple[str, ...]:
+    async def about(
+        self, name: str, levels: Sequence[Level], company: bool, near: Near | None = None
+    ) -> tuple[str, ...]:
         query = fold(name) or ""
         if not query:
             return ()
-        if company not in self.shelves:
-            self.shelves[company] = _named_texts(self.texts, company)
-        shelf = self.shelves[company]
+        key = (company, near.model if near else "")
+        if key not in self.shelves:
+            self.shelves[key] = _named_texts(self.texts, company)
+        shelf = self.shelves[key]
         for level in levels:
             match level:
                 case "exact":
@@ -277,7 +281,9 @@ class FactsTable:
                 case "tokens":
                     found = shelf.pool.shared(query, STRICT.least_shared)
                 case "embedding":
-                    raise ValueError("public data are linked by exact, substring or tokens")
+                    if near is None:
+                        raise ValueError("level embedding: expected what compares names by meaning")
+                    found = await shelf.pool.near(name, near.vectors, near.least)
             if found is not None:
                 return tuple(shelf.texts[found[0]])
         return ()
@@ -286,7 +292,7 @@ class FactsTable:
         if year is not None:
             self.years.setdefault(year, []).append(text)
         if names:
-            self.texts.append((text, tuple(fold(n) or "" for n in names)))
+            self.texts.append((text, tuple(names)))
             self.shelves.clear()
 
 
@@ -301,10 +307,16 @@ class NamedTexts:
 def _named_texts(rows: Sequence[tuple[str, tuple[str, ...]]], company: bool) -> NamedTexts:
     pool, texts = NamePool(company), dict[str, list[str]]()
     for text, names in rows:
-        forms = [f for n in names for f in ((n, short_company(n)) if company else (n,))]
-        for key in dict.fromkeys(f for f in forms if f):
-            texts.setdefault(key, []).append(text)
-            pool.add(key, key)
+        forms: dict[str, str] = {}  # folded -> as written
+        for name in names:
+            folded = fold(name) or ""
+            for form in (folded, short_company(folded)) if company else (folded,):
+                forms.setdefault(form, name)
+        for key, name in forms.items():
+            if key:
+                texts.setdefault(key, []).append(text)
+                pool.names.setdefault(key, name)
+                pool.add(key, key)
     return NamedTexts(pool, texts)
 
 

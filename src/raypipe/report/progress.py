@@ -12,19 +12,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Self, TextIO
+from typing import TYPE_CHECKING, Self, TextIO
 
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    TaskID,
-    TaskProgressColumn,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
-from rich.progress import Progress as RichProgress
+if TYPE_CHECKING:
+    from rich.progress import Progress as RichProgress
+    from rich.progress import TaskID
 
 EVERY_S = 10.0  # between two plain lines of one task
 
@@ -145,16 +137,7 @@ class Progress:
         self._tasks: list[ProgressTask] = []
         self._bars: RichProgress | None = None
         if not silent and stream.isatty():
-            self._bars = RichProgress(
-                TextColumn("{task.description}", markup=False),
-                BarColumn(),
-                MofNCompleteColumn(),
-                TextColumn("{task.fields[unit]}", markup=False),
-                TaskProgressColumn(),
-                TimeElapsedColumn(),
-                TimeRemainingColumn(),
-                console=Console(file=stream),
-            )
+            self._bars = _bars(stream)
 
     def __enter__(self) -> Self:
         if self._bars is not None:
@@ -199,3 +182,19 @@ class Progress:
     def _say(self, line: str) -> None:
         if not self._silent:
             print(line, file=self._stream, flush=True)
+
+
+def _bars(stream: TextIO) -> RichProgress:
+    from rich import progress  # only a terminal needs it
+    from rich.console import Console
+
+    return progress.Progress(
+        progress.TextColumn("{task.description}", markup=False),
+        progress.BarColumn(),
+        progress.MofNCompleteColumn(),
+        progress.TextColumn("{task.fields[unit]}", markup=False),
+        progress.TaskProgressColumn(),
+        progress.TimeElapsedColumn(),
+        progress.TimeRemainingColumn(),
+        console=Console(file=stream),
+    )

@@ -38,7 +38,7 @@ class FieldRecord:
     """One field of a step as it was."""
 
     kind: Kind
-    form: str  # canonical: identity.stable
+    form: str  # canonical: core.digests.stable
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
-from raypipe.core.kg import FactsRef, Level
+from raypipe.core.digests import model_identity
+from raypipe.core.kg import MOST_NEAR, FactsRef, Level, Near
 from raypipe.core.kg import PublicFacts as Table
 from raypipe.core.protocols import Ask, Bound, Kit, Model, Reach, Score
 from raypipe.core.records import ABSTAINED, ANSWERED, IDK, Question, Reply
@@ -19,6 +20,7 @@ from raypipe.text.html import storable
 from raypipe.text.template import REPLY
 
 MOST = 1_000  # sentences of one question that are scored; an Oscar ceremony has some 120
+MOST_NAMES = 100  # names of one question that are looked up; db3's reply of 70 tokens has some ten
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,12 +31,19 @@ class FactsRule:
     by: Literal["year", "name"]  # a year in the question, or the names in the reply `entities`
     triggers: tuple[str, ...] = ()  # the question has one of these in it; (): always
     whole_words: bool = False  # triggers are words of the question; db3 takes any part of it
-    levels: tuple[Level, ...] = ("exact",)  # how a name is linked, tried in order: exact, substring, tokens
+    levels: tuple[Level, ...] = ("exact",)  # how a name is linked, tried in order
     company: bool = False  # names are companies': legal forms are no part of them, tickers may be marked
+    embedder: Model | None = None  # of the level embedding
+    near: float | None = None  # cosine from which on that level takes two names for one, above 0, at most 1
 
     def __post_init__(self) -> None:
-        if not self.levels or "embedding" in self.levels:
-            raise ValueError(f"levels: expected of exact, substring and tokens, found {list(self.levels)}")
+        if not self.levels:
+            raise ValueError("levels: expected at least one, found none")
+        meant = "embedding" in self.levels
+        if not meant == (self.embedder is not None) == (self.near is not None):
+            raise ValueError("embedder and near: expected both with the level embedding, and neither without")
+        if self.near is not None and not 0 < self.near <= 1:
+            raise ValueError(f"near: expected a cosine above 0, at most 1, found {self.near}")
         if self.by == "year" and (self.company or self.levels != ("exact",)):
             raise ValueError("levels and company: expected with a table that is looked up by name")
 
@@ -66,7 +75,7 @@ class Facts:
     model: Model | None = None
     top: int = 10
 
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
 
     def __post_init__(self) -> None:
         if self.top < 1:
@@ -85,16 +94,22 @@ class Facts:
         return frozenset({REPLY + self.into})
 
     def bound(self, question: Question, reach: Reach) -> Bound:
-        return Bound(0 if self.model is None else MOST, reach, "never")
+        meant = sum(s is not None and s.embedder is not None for s in self.table.values())
+        vectors = meant * MOST_NEAR + MOST_NAMES if meant else 0
+        return Bound(vectors + (0 if self.model is None else MOST), reach, "never")
 
     def open(self, kit: Kit) -> Ask:
-        tables = {s.table.where: kit.facts(s.table) for s in self.table.values() if s is not None}
+        rules = [s for s in self.table.values() if s is not None]
+        tables = {s.table.where: kit.facts(s.table) for s in rules}
+        near = {s: made for s in rules if (made := _near(kit, s)) is not None}
         score = None if self.model is None else kit.reranker(self.model)
 
         async def ask(questions: list[Question]) -> list[Question]:
             shelves = [self.table.of(q) for q in questions]
             found = [
-                () if s is None or not s.wanted(q.text) else self._found(q, s, tables[s.table.where])
+                ()
+                if s is None or not s.wanted(q.text)
+                else await self._found(q, s, tables[s.table.where], near.get(s))
                 for q, s in zip(questions, shelves, strict=True)
             ]
             best = await self._best(questions, found, score)
@@ -102,7 +117,9 @@ class Facts:
 
         return ask
 
-    def _found(self, question: Question, shelf: FactsRule, table: Table) -> tuple[str, ...]:
+    async def _found(
+        self, question: Question, shelf: FactsRule, table: Table, near: Near | None
+    ) -> tuple[str, ...]:
         if shelf.by == "year":
             years = dict.fromkeys(int(y) for y in _YEAR.findall(question.text))
             texts = [t for y in years for t in table.of_year(y)]
@@ -111,7 +128,8 @@ class Facts:
             reply = question.replies[self.entities]
             names = reply.text.split("&&") if reply.label == ANSWERED else []
             written = [name for n in names if (name := n.strip(_QUOTES))]
-            texts = [t for n in written for t in table.about(n, shelf.levels, shelf.company)]
+            told = [await table.about(n, shelf.levels, shelf.company, near) for n in written[:MOST_NAMES]]
+            texts = [t for some in told for t in some]
         return tuple(dict.fromkeys(texts))[:MOST]
 
     async def _best(
@@ -135,3 +153,10 @@ class Facts:
         text = "\n".join(storable(x) for x in lines)
         reply = Reply(text, ANSWERED) if text else Reply(IDK, ABSTAINED)
         return replace(question, replies={**question.replies, self.into: reply})
+
+
+def _near(kit: Kit, rule: FactsRule) -> Near | None:
+    if rule.embedder is None or rule.near is None:
+        return None
+    embed = kit.embedder(rule.embedder)
+    return Near(model_identity(rule.embedder), lambda names: embed(names, "passage"), rule.near)

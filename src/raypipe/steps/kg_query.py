@@ -46,7 +46,7 @@ class KgQuery:
     into: str = "facts"
     rule: str | None = None  # reply whose label names the rule
     answer: str | None = None  # reply that the rule makes
-    certain: ByLabel[tuple[str, ...]] | None = None  # of knowledge.Level; None: all of them
+    certain: ByLabel[tuple[str, ...]] | None = None  # of core.kg.Level; None: all of them
     domain: str | None = None  # reply whose label is the domain
     trace: str | None = None  # reply that keeps what each line did
 
