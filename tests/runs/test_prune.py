@@ -128,6 +128,7 @@ def leftovers(store):
     ]
     lance = f"{table}.lance"
     junk += [f"{lance}/data/.tmpAb3", f"{lance}/_transactions/.tmpAb3", f"{lance}/_versions/9.manifest#1"]
+    junk += [f"{lance}/_refs/tags/r0001-0123abcd.json.tmp.0a#1", "_changing/.0123.tmp"]
     junk += [f"{lance}/_indices/dead/page.lance", f"{lance}/_deletions/0-1-2.arrow"]
     junk += ["_runs/answers/no-such-run.arrow", f"{lance}/_transactions/1-dead.txn"]
     for name in junk:

@@ -46,7 +46,8 @@ def free(store: Store) -> None:
 def free_table(store: Store, table: str) -> None:
     """Removes the files of a table that no version names: data, deletions, indexes, transactions."""
     dataset = store.dataset(table)
-    dataset.cleanup_old_versions(_EVER, delete_unverified=True, error_if_tagged_old_versions=False)
+    with store.durable(table):
+        dataset.cleanup_old_versions(_EVER, delete_unverified=True, error_if_tagged_old_versions=False)
     here = f"{table}.lance"
     deletions = store.files.names(f"{here}/_deletions")
     named = set[str]()
@@ -61,6 +62,7 @@ def free_table(store: Store, table: str) -> None:
         for name in store.files.names(f"{here}/{folder}"):
             if name not in named:
                 store.files.remove(f"{here}/{folder}/{name}")
-    for name in store.files.names(f"{here}/_versions"):
-        if "#" in name or name.startswith(".tmp"):  # a manifest that was never linked to its name
-            store.files.remove(f"{here}/_versions/{name}")
+    for folder in ("_versions", "_refs/tags"):
+        for name in store.files.names(f"{here}/{folder}"):
+            if "#" in name or name.startswith(".tmp"):  # that was never linked to its name
+                store.files.remove(f"{here}/{folder}/{name}")
