@@ -2,6 +2,7 @@
 
     python bench/extract.py          two tables; needs RAYPIPE_DATA, takes a few minutes on two cores
     python bench/extract.py --fit    the same, after fitting conf/fitted/local-extract.yaml again
+    python bench/extract.py --sentences    how many sentences passages have: what `Extract.sentences` rests on
 
 1. The passage is given and only the sentence is chosen: 1,328 Natural Questions with their gold passages and
    1,190 SQuAD questions (XQuAD's English part).
@@ -17,12 +18,14 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gzip
+import inspect
 import json
 import os
 import re
 import string
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+import tempfile
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,15 +36,20 @@ from rich.progress import Progress
 from rich.table import Table
 from scipy.optimize import minimize
 
+from raypipe import readers
+from raypipe.api.datasets import DEMO
 from raypipe.core import config
 from raypipe.core.errors import RaypipeError
 from raypipe.core.protocols import Role
 from raypipe.core.records import digest
 from raypipe.models import catalog
 from raypipe.models.kit import LocalKit
-from raypipe.steps.extract import ANALYZER, BestSentence, choose
-from raypipe.text import bm25, evidence
+from raypipe.steps.extract import ANALYZER, BestSentence, Extract, choose
+from raypipe.synth import write as write_synth
+from raypipe.text import bm25, evidence, windows
 from raypipe.text.evidence import Fitted, FittedOn
+from raypipe.text.html import fold, to_text
+from raypipe.text.sentences import sentences
 from raypipe.text.words import analyse
 
 CONF = Path(__file__).parents[1] / "conf"
@@ -49,6 +57,8 @@ FITTED = CONF / "fitted" / "local-extract.yaml"
 EMBEDDER, MAXSIM = "all-MiniLM-L6-v2", "minilm-maxsim"
 NQ, SQUAD = "openqa/nq_gold_passage_odd.jsonl.gz", "squad/xquad.en.json.gz"
 WANTED = {"NQ": 0.60, "SQuAD": 0.78}
+CRAG = "crag/dev_data.jsonl.bz2"
+WINDOW = (700, 100)  # characters of a chunk and of its overlap, as in `local`
 PASSAGES = 5  # found per question, as Extract.passages
 RIDGE = 10.0  # on standardised features; chosen among .1 to 30 on the held-out rows: log loss .650 to .667
 BLOCK = 400  # texts per model call, so that progress shows
@@ -254,6 +264,42 @@ def decision_table(right: np.ndarray, p: np.ndarray, held_out: np.ndarray) -> Ta
     return table
 
 
+def passages_of(texts: Iterable[str]) -> list[str]:
+    """The passages of `local`."""
+    folded = [fold(t) for t in texts]
+    return [t[a:b] for t in folded for a, b in windows.character_windows(t, *WINDOW)]
+
+
+def page_texts(paths: Sequence[Path]) -> Iterator[str]:
+    """The texts of the pages and snippets of a CRAG dataset, each once."""
+    seen: set[str] = set()
+    for row in readers.open(paths, "crag", readers.ReadCounts()):
+        for source in row.sources:
+            if source.kind in ("page", "snippet") and source.id not in seen:
+                seen.add(source.id)
+                yield to_text(source.content).text if source.kind == "page" else source.content
+
+
+def count_sentences(data: Path, console: Console) -> int:
+    """A table of sentences per passage. 7 where the default of `Extract.sentences` would leave one out."""
+    with tempfile.TemporaryDirectory() as folder:
+        write_synth(Path(folder), DEMO["questions"], DEMO["pages"], DEMO["seed"], DEMO["page_chars"])
+        texts = {
+            "NQ": [a.passage for a in read_nq(data / NQ)],
+            "SQuAD": [a.passage for a in read_squad(data / SQUAD)],
+            "real CRAG": page_texts([data / CRAG]),
+            "demo": page_texts([Path(folder)]),
+        }
+        counts = {name: [len(sentences(p)) for p in passages_of(some)] for name, some in texts.items()}
+    table = Table("passages of 700 characters", "passages", "mean", "50th", "95th", "99th", "most")
+    for name, found in counts.items():
+        cells = [f"{np.mean(found):.1f}", *(f"{np.percentile(found, p):.0f}" for p in (50, 95, 99, 100))]
+        table.add_row(name, str(len(found)), *cells)
+    console.print(table)
+    read: int = inspect.signature(Extract).parameters["sentences"].default
+    return 0 if max(map(max, counts.values())) <= read else 7
+
+
 async def run(data: Path, refit: bool, console: Console) -> int:
     nq, squad = read_nq(data / NQ), read_squad(data / SQUAD)
     with Progress(console=console, transient=True) as progress:
@@ -294,12 +340,15 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--fit", action="store_true", help="fit conf/fitted/local-extract.yaml again first")
+    parser.add_argument("--sentences", action="store_true", help="only count the sentences of passages")
     args = parser.parse_args()
     console = Console()
     data = os.environ.get("RAYPIPE_DATA")
     if not data:
         console.print("RAYPIPE_DATA is not set: it must name the folder that has openqa/ and squad/")
         return 3
+    if args.sentences:
+        return count_sentences(Path(data), console)
     try:
         return asyncio.run(run(Path(data), args.fit, console))
     except RaypipeError as e:

@@ -28,7 +28,7 @@ from raypipe.pipeline.tasks import WorkerConfig
 from raypipe.recipes.step_contract import asked_models
 from raypipe.report.progress import Progress
 from raypipe.runs.manifest import read
-from raypipe.runs.plan.planner import Plan
+from raypipe.runs.plan.records import Plan
 from raypipe.runs.prune import prune
 from raypipe.runs.release import promote, releases
 from raypipe.store import Store

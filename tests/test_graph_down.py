@@ -4,6 +4,7 @@ import io
 import json
 import runpy
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -82,6 +83,15 @@ def test_a_row_answered_without_the_graph_stays_to_do_until_the_graph_is_back(pi
     assert done.replies["facts"].label == "answered"
 
 
+def rewritten(pipeline, path, text):
+    """The same pipeline with another text of its recipe."""
+    path.write_text(text)
+    graph = pipeline.recipe.graphs()[0]
+    files = Conf((path.parent, HERE.parent / "conf"))
+    recipe = load_recipe(str(path), str(HERE / "fake_models.yaml"), files, {graph.name: graph.where})
+    return replace(pipeline, recipe=recipe)
+
+
 CALLS = {
     "open": 'get_open("Florida City")["mayor"]',
     "movie": 'get_movie("The Maze Runner")["year"]',
@@ -148,6 +158,28 @@ def test_a_refresh_plans_what_is_stale_with_that_reason_and_does_no_more(answere
         {"kg_query": {"expired"}} if stale else {}
     )
     assert (asked["kg_query"] > 0) == stale and asked["generate:calls"] == asked["generate:llm"] == 0
+
+
+@pytest.mark.parametrize(
+    ("domain", "period", "again"), [("movie", PERIOD, False), ("movie", 1, True), ("sports", PERIOD, True)]
+)
+def test_a_later_change_plans_the_requests_whose_replies_do_not_hold(
+    answered, tmp_path, domain, period, again
+):
+    (tmp_path / "graphs.yaml").write_text(GRAPHS.replace(str(PERIOD), str(period)))
+    pipeline, _ = answered(domain)
+    evaluate(pipeline, [], "crag", None, "official", tmp_path / "out")
+    made = (tmp_path / "made.yaml").read_text()
+    changed = (tmp_path / "made.yaml", made.replace("into: llm, max_tokens: 50", "into: llm, max_tokens: 40"))
+    plans, pipeline = [], rewritten(pipeline, *changed)
+    time.sleep(period if period == 1 else 0)  # its end is the thing itself: no verdict hangs on more
+    done = evaluate(pipeline, [], "crag", None, "official", tmp_path / "two", show=plans.append)
+    planned = {s.step: s for s in plans[0].steps}
+    asked = {s.step: s.computed for s in done.report.steps}
+    assert all(asked[name] <= step.max_calls for name, step in planned.items())
+    assert (asked["kg_query"] > 0) == (planned["kg_query"].max_calls > 0) == again
+    assert planned["kg_query"].reasons.keys() == ({"expired"} if again else set())
+    assert asked["generate:llm"] == planned["generate:llm"].max_calls == 1
 
 
 def test_replies_go_when_their_period_is_over_and_with_the_last_run_that_asked_their_version(

@@ -19,6 +19,7 @@ from raypipe.core.llm import STEP
 from raypipe.core.records import Fault
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.judge import PROMPTS, ModelJudge, judged
+from raypipe.evaluation.result_table import each
 from raypipe.metrics.crag import CragScore, Prediction, mark
 from raypipe.metrics.files import score_crag_file
 from raypipe.models import catalog
@@ -29,6 +30,7 @@ from raypipe.pipeline.driver import Pipeline, TaskSizes, inline
 from raypipe.pipeline.tasks import WorkerConfig
 from raypipe.recipes.resolve import prompt_file
 from raypipe.report.progress import Progress
+from raypipe.report.report import RunFolder
 from raypipe.store import Store
 
 ROOT = Path(__file__).parents[2]
@@ -194,4 +196,5 @@ def test_an_endpoint_judges_a_run_and_the_second_run_asks_nothing(tmp_path, worl
     second = run("two")
     assert second.judge is not None and second.judge.computed == 0 and second.judge.cached == line.computed
     assert second.marks == first.marks
-    assert "the-key" not in "".join(p.read_text() for p in (tmp_path / "one").iterdir())
+    assert not any(b"the-key" in p.read_bytes() for p in (tmp_path / "one").iterdir())
+    assert "the-key" not in str(list(each(RunFolder(tmp_path / "one").results)))

@@ -13,7 +13,8 @@ from smallgraph import ASKED, GRAMMAR, build
 
 from raypipe.kg.client import HttpLimits, connect
 from raypipe.kg.execute import run
-from raypipe.kg.fetch import ServerBackend, asked_dates
+from raypipe.kg.fetch.backend import ServerBackend
+from raypipe.kg.fetch.sports import requested_dates
 from raypipe.kg.graph import FolderBackend, GraphFault
 from raypipe.kg.language.parser import parser
 from raypipe.kg.language.time_words import moment, when
@@ -246,7 +247,7 @@ def test_requests_go_out_side_by_side_but_not_more_than_allowed():
 )
 def test_games_are_asked_for_in_few_requests(words, expected):
     now = moment(ASKED)
-    assert asked_dates(when(words, now), now) == expected
+    assert requested_dates(when(words, now), now) == expected
 
 
 @pytest.mark.skipif("RAYPIPE_DATA" not in os.environ, reason="RAYPIPE_DATA is not set: no small real graph")

@@ -29,12 +29,13 @@ EXTRACT = step("extract", 140_020, False, [925, 951], 3, {"upstream": 140_000, "
 RERANK = step("rerank", 1000, False, None, 0, {"model": 1000})
 
 
-def test_beside_a_bound_stand_the_likely_calls_and_how_many_runs_say_so():
-    _, recall, extract, whole = printed(RECALL, EXTRACT)
-    assert recall.split() == ["dense", "20", "0", "20", "0.0", "s", "-", "3.0", "s", "row"]
-    assert "at most 140,020 925-951 (3)" in " ".join(extract.split())
-    calls, stored = whole.split("; ")
-    assert calls == "at most 140,040 calls, 945-971 expected from earlier runs"
+def test_the_estimate_leads_and_the_bound_follows_with_what_the_estimate_rests_on():
+    whole, _, recall, extract = printed(RECALL, EXTRACT)
+    assert recall.split() == ["dense", "20", "0", "20", "20", "exact", "0.0", "s", "-", "3.0", "s", "row"]
+    assert "925-951 140,020 3 runs" in " ".join(extract.split())
+    calls, time, stored = whole.split("; ")
+    assert calls == "about 945-971 calls, at most 140,040"
+    assert time == "0.0 s - 6.0 s of computing, loading models not counted"
     assert stored == "the store grows by 0.2 to 0.6 MB, parsed texts not counted"
 
 
@@ -49,21 +50,33 @@ def test_beside_a_bound_stand_the_likely_calls_and_how_many_runs_say_so():
 def test_what_the_store_grows_by_is_said_in_words(nbytes, said):
     planned = step("dense", 20, True, [20, 20], 0, {"row": 20})
     planned["estimate"]["bytes"] = nbytes
-    assert printed(planned)[-1] == f"20 calls; {said}"
+    assert printed(planned)[0].endswith(f"; {said}")
 
 
 def test_a_plan_of_no_calls_does_not_let_the_store_grow():
     planned = step("dense", 0, True, [0, 0], 0, {})
     planned["estimate"]["bytes"] = [0, 0]
-    assert printed(planned)[-1] == "0 calls; the store does not grow"
+    assert printed(planned)[0].split("; ")[::2] == ["0 calls", "the store does not grow"]
 
 
-def test_a_step_without_an_earlier_run_says_so_and_no_sum_is_made_up_of_the_others():
-    _, _, rerank, whole = printed(EXTRACT, RERANK)
-    assert "at most 1,000 no earlier run" in " ".join(rerank.split()) and rerank.endswith("model")
-    assert whole.startswith("at most 141,020 calls; ")
+def test_a_step_of_which_nothing_is_known_is_named_and_no_sum_is_made_up_of_the_others():
+    whole, _, _, rerank = printed(EXTRACT, RERANK)
+    assert "not known 1,000 " in " ".join(rerank.split()) and rerank.endswith("model")
+    assert whole.startswith("calls at most 141,020; no run says how many are likely for rerank; ")
 
 
-def test_an_exact_plan_has_no_column_for_what_is_likely():
-    head, _, whole = printed(RECALL)
-    assert "expected" not in head and whole.startswith("20 calls; ")
+def test_a_number_from_a_sample_says_so():
+    _, _, extract = printed(step("extract", 8020, False, [1259, 1259], 0, {"row": 8020}))
+    assert "1,259 8,020 a sample" in " ".join(extract.split())
+
+
+def test_an_exact_plan_has_one_number():
+    whole, _, recall = printed(RECALL)
+    assert whole.startswith("20 calls; ") and " exact " in recall
+
+
+def test_a_time_that_is_not_known_says_what_would_make_it_known():
+    unmeasured = step("embed", 20, True, [20, 20], 0, {"row": 20})
+    unmeasured["estimate"]["seconds"] = None
+    whole = printed(RECALL, unmeasured)[0]
+    assert "; time not known until an eval has measured embed on this machine; " in whole

@@ -17,7 +17,6 @@ from rich.console import Console
 
 from raypipe.core.records import Citation, Gold, Hit, Question, Quote, chunk_id, source_id
 from raypipe.metrics.crag import Prediction, mark, pair
-from raypipe.metrics.textfile import replaced
 from raypipe.report.console import print_crag, print_ranking, print_report
 from raypipe.report.page import MOST, SHOWN, ReportPassage, ShownQuestion, linkable, told_apart
 from raypipe.report.plot import CLASSES, WIDTH, bars, dots, segments
@@ -26,8 +25,7 @@ from raypipe.report.report import (
     FaultCount,
     RunFolder,
     StepLine,
-    prediction,
-    prediction_line,
+    answer_of,
     ranking,
     to_json,
     urls,
@@ -92,10 +90,10 @@ def made(questions: list[Question]) -> tuple[EvalReport, list[Prediction]]:
 
 def shown(q: Question) -> ShownQuestion:
     """A question as it is on the page, its best passage with a quote in it."""
-    line, url, best = prediction(q), urls(q), ranking(q)[0]
+    url, best = urls(q), ranking(q)[0]
     quote = Quote(best.source, (4, 6))
     passage = ReportPassage.of(best, url.get(best.source), f"a<b {SCRIPT}", [quote])
-    return ShownQuestion(q.id, q.text, line["prediction"], q.origin, len(q.hits), (passage,), (SCRIPT,))
+    return ShownQuestion(q.id, q.text, answer_of(q), q.origin, len(q.hits), (passage,), (SCRIPT,))
 
 
 def written_to(
@@ -103,8 +101,6 @@ def written_to(
 ) -> RunFolder:
     """All files of a report."""
     outputs = RunFolder(folder)
-    with replaced(outputs.predictions) as lines:
-        lines.writelines(map(prediction_line, questions))
     write_report(outputs, report, [shown(q) for q in questions], {r.question: r.truths for r in rows})
     return outputs
 
@@ -155,31 +151,6 @@ def test_the_json_report_holds_what_programs_may_rely_on(written: tuple[EvalRepo
     assert (found["questions"], found["citations"], found["faults"]) == (5, 15, 3)
     assert (found["score"], found["accuracy"], found["unscored"]) == (0, 1 / 3, 2)
     assert found["bounds"] == [pytest.approx(-0.4), pytest.approx(0.4)]
-
-
-def test_every_question_has_one_prediction_line_with_its_hits(written: tuple[EvalReport, RunFolder]) -> None:
-    lines = [json.loads(x) for x in written[1].predictions.read_text().split("\n")[:-1]]
-    assert [x["id"] for x in lines] == ["q1", "q2", "q3", "q4", "q5"]
-    assert all(list(x) == ["id", "query", "prediction", "outcome", "source", "hits"] for x in lines)
-    assert [x["prediction"] for x in lines[1:4]] == ["i don't know", f"bob {SCRIPT} \ud800", None]
-    assert "ann" not in written[1].predictions.read_text()  # no truth is in it
-    best, other = lines[0]["hits"]
-    assert best == {
-        "chunk": chunk_id(PAGE, (3, 9)),
-        "url": "https://example.org/a?b=1&c=2",
-        "span": [3, 9],
-        "scores": {"bm25": 1.5},
-    }
-    assert (other["chunk"], other["url"]) == (chunk_id(OTHER, (3, 9)), "")
-
-
-def test_a_hit_that_no_citation_brought_has_no_url() -> None:
-    found = prediction(replace(QUESTIONS[0], citations=None))
-    assert [h["url"] for h in found["hits"]] == [None, None]
-
-
-def test_a_question_that_was_never_answered_has_no_prediction() -> None:
-    assert prediction(Question("1", "who"))["prediction"] is None
 
 
 def test_the_page_asks_nothing_of_the_network_and_runs_nothing(written: tuple[EvalReport, RunFolder]) -> None:
@@ -273,7 +244,6 @@ def test_the_page_shows_a_part_of_a_big_run_and_says_so(tmp_path: Path) -> None:
     report, rows = made(questions)
     outputs = written_to(tmp_path, report, questions, rows)
     assert f"The first {SHOWN} of {SHOWN + 5}" in outputs.page.read_text()
-    assert len(outputs.predictions.read_text().splitlines()) == SHOWN + 5
 
 
 def console() -> tuple[Console, io.StringIO]:

@@ -7,6 +7,7 @@ store and return results: `.to_json()` is what the command prints with --json, `
 EXPORTS = {
     name: f"raypipe.{module}"
     for module, names in {
+        "api.compare": ("compare",),
         "api.data": ("ingest", "parse_html"),
         "api.datasets": ("demo_data", "download_crag", "synthesize"),
         "api.graphs": ("build_facts", "run_calls", "serve_graph"),

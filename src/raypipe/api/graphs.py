@@ -16,7 +16,7 @@ from raypipe.core.kg import CallResult
 from raypipe.kg import public_data
 from raypipe.kg.client import connect
 from raypipe.kg.execute import run
-from raypipe.kg.fetch import ServerBackend
+from raypipe.kg.fetch.backend import ServerBackend
 from raypipe.kg.graph import open_folder
 from raypipe.kg.language.parser import parser
 from raypipe.kg.language.program import Program

@@ -20,6 +20,7 @@ from raypipe.api.machine import Finding
 from raypipe.api.model_files import ModelNeed
 from raypipe.api.run_outputs import STRICT, Eval, Interval, PlanOutput, Reprocess, Score, StepCounts
 from raypipe.core.records import Fault
+from raypipe.evaluation.compare import RunComparison
 from raypipe.evaluation.fault_budget import DeadLetter, RowCounts
 from raypipe.metrics.crag import CragScore, Rule
 from raypipe.metrics.ranking import MAP_CUT_20_MIN, MEASURES
@@ -261,6 +262,14 @@ class FactsTableOutput(TypedDict):
     skipped: int  # lines that lack a required column
 
 
+@with_config(STRICT)
+class Comparisons(TypedDict):
+    """`compare --json`: each run against the first."""
+
+    format: Literal[2]
+    comparisons: list[RunComparison]
+
+
 OUTPUTS: Mapping[str, Any] = {
     "synth": Synth,
     "ingest": Ingest,
@@ -272,6 +281,7 @@ OUTPUTS: Mapping[str, Any] = {
     "reprocess": Reprocess,
     "why": Explanation,
     "faults": Faults,
+    "compare": Comparisons,
     "score crag": CragScoreOutput,
     "score ranking": RankingScoreOutput,
     "promote": LiveRelease,

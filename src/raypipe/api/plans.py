@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from raypipe.api.judges import open_judge
+from raypipe.api.measured import measured
 from raypipe.api.paths import format_for, inputs
 from raypipe.api.pipelines import offline_pipeline, open_pipeline
 from raypipe.api.results import Result, outside_loop
@@ -22,7 +23,7 @@ from raypipe.recipes.recipe import Recipe
 from raypipe.runs.manifest import to_json
 from raypipe.runs.plan import planner
 from raypipe.runs.plan.new_files import read_questions
-from raypipe.runs.plan.planner import NewSources
+from raypipe.runs.plan.records import NewSources, Plan
 from raypipe.store import Store
 
 
@@ -31,7 +32,7 @@ class PlanResult(Result):
     """The plan of an eval; its rows are the steps."""
 
     recipe: str  # its name
-    plan: planner.Plan
+    plan: Plan
     expired: int  # answers that rest on expired replies of a graph
     placement: Mapping[str, Any]  # pools, their machines and memory, and the slowest step
 
@@ -85,7 +86,8 @@ def plan(
         questions, coming = list(questions_of(pipeline, None, limit)), NewSources()
     require_questions(questions, files, opened)
     old = expired_answers(pipeline, questions)
-    planned = planner.plan(pipeline, questions, coming, old=old if refresh else ())
+    fast = measured(session.settings)
+    planned = planner.plan(pipeline, questions, coming, old=old if refresh else (), measured=fast)
     steps = planned.to_json()["steps"]
     return PlanResult(found.name, planned, len(old), _placement(session, found, steps))
 

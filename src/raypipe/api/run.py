@@ -10,6 +10,7 @@ from typing import Any, ClassVar, TypedDict, Unpack
 
 from raypipe import readers
 from raypipe.api.judges import open_judge, read_judge
+from raypipe.api.measured import keep, measured
 from raypipe.api.origin import origin
 from raypipe.api.paths import deliver, format_for, inputs, require_writable, run_folder
 from raypipe.api.pipelines import open_pipeline
@@ -31,7 +32,7 @@ from raypipe.recipes.recipe import Recipe
 from raypipe.report.report import JSON_FORMAT, to_json
 from raypipe.runs.changes import Changes, changes, compared_with
 from raypipe.runs.manifest import to_json as plain_json
-from raypipe.runs.plan.planner import Plan
+from raypipe.runs.plan.records import Plan
 from raypipe.store import Store
 
 Data = str | Path | Sequence[str | Path]
@@ -260,7 +261,9 @@ def evaluate(
             origin(session.settings),
             options.get("on_plan", lambda plan: None),
             options.get("refresh", False),
+            measured(session.settings),
         )
+    keep(session.settings, done.folder, done.manifest.finished)
     result = EvalResult(done, session.cluster_file().faults)
     deliver(out, folder)
     if options.get("check", True):

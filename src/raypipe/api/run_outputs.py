@@ -87,9 +87,9 @@ class Eval(Score):
 
 @with_config(STRICT)
 class _Estimate(TypedDict):
-    calls: tuple[int | None, int | None] | None  # null: no earlier run says
-    runs: int  # finished runs that say so; 0: exact, or none
-    seconds: Interval | None  # of all processes together
+    calls: tuple[int | None, int | None] | None  # null: nothing says
+    runs: int  # finished runs that say so; 0: exact, from a sample of the sources, or not known
+    seconds: Interval | None  # of all processes together, without loading models
     tokens: tuple[int | None, int | None]
     bytes: tuple[int | None, int | None]
 
@@ -101,7 +101,7 @@ class _StepPlan(TypedDict):
     cached: int
     max_calls: int | None  # null: not known
     exact: bool  # false: max_calls is an upper bound
-    reasons: dict[str, int | None]  # row, model, prompt, parameter, version, upstream, expired -> calls
+    reasons: dict[str, int | None]  # row, model, prompt, parameter, version, upstream, expired, lost -> calls
     estimate: _Estimate
 
 

@@ -52,6 +52,9 @@ COMMANDS: Mapping[str, Command] = {
     "faults": Command(
         "look", "look", "List the rows of a finished eval that failed, why, and after how many attempts."
     ),
+    "compare": Command(
+        "look", "compare", "Compare scored runs over the same questions: better, worse, same, or cannot tell."
+    ),
     "score": Command("look", "scores", "Score predictions or rankings of any system."),
     "promote": Command(
         "release", "releases", "Make a finished run the live release, if it passes the gates."

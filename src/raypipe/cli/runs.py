@@ -12,7 +12,7 @@ from raypipe.cli import options
 
 if TYPE_CHECKING:
     from raypipe.api.run import EvalOptions, RunResult
-    from raypipe.runs.plan.planner import Plan
+    from raypipe.runs.plan.records import Plan
 
 
 def add(commands: options.Commands) -> None:

@@ -194,6 +194,7 @@ class Reach:
     hits: float = 0  # passages
     order: float = 0  # passages of its ranking
     passage_chars: float = 0  # of the longest passage
+    passage_sentences: float = math.inf  # of a passage, where that is known
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +212,10 @@ class Bound:
     tokens: float = 0  # of one call of a language model, prompt and reply together
     reply_tokens: float = 0  # of its reply
     dim: int = 0  # of the vector that one call gives; 0: it gives a score or a text
+    likely: float | None = None
+    """Calls about an ordinary question, where they are far fewer than `calls`; math.inf: not known. None:
+    `calls`, for a ranking and passages of ordinary size."""
+    shared: float = 0  # calls that are the same for all questions, on top of what is likely
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,16 +16,16 @@ from typing import Any
 
 import pyarrow.compute as pc
 
-from raypipe.evaluation.collect import Collected, add_truths, collect
+from raypipe.evaluation.collect import Collected, collect
 from raypipe.evaluation.expiry import expired_answers
 from raypipe.evaluation.fault_budget import DeadLetters, dead_letters, retry
 from raypipe.evaluation.judge import Judge
+from raypipe.evaluation.result_table import ResultTable, write_predictions
 from raypipe.evaluation.stored_questions import StoredQuestions, questions_of, require_questions
 from raypipe.evaluation.write_manifest import write_manifest
 from raypipe.memo.disk import memo_versions, merge_memo
 from raypipe.memo.mend import mend_memo
 from raypipe.metrics.crag import Marks, Rule, mark
-from raypipe.metrics.textfile import replaced
 from raypipe.pipeline.counters import RunCounters
 from raypipe.pipeline.driver import Pipeline, batches
 from raypipe.pipeline.ingest import ingest
@@ -43,7 +43,8 @@ from raypipe.report.report import (
     write_report,
 )
 from raypipe.runs.manifest import Manifest, Origin
-from raypipe.runs.plan.planner import Plan, plan
+from raypipe.runs.plan.planner import plan
+from raypipe.runs.plan.records import Plan
 from raypipe.store.disk_space import need
 from raypipe.store.keep import compact, tables
 
@@ -80,13 +81,14 @@ def evaluate(
     origin: Origin = NOWHERE,
     show: Callable[[Plan], None] = lambda plan: None,
     refresh: bool = False,
+    measured: Sequence[Manifest] = (),
 ) -> Evaluation:
     """Runs what is missing, scores every question, and writes the report. Without `data`: all that is stored.
 
     `judge` decides what the rule leaves open; `fresh` asks every language
     model again; `again` tries failed rows again; `refresh` recomputes what rests on replies of a graph
-    that no longer hold. `show` gets the plan before anything runs. The manifest is
-    written last.
+    that no longer hold. `show` gets the plan before anything runs; `measured` are runs on other stores that
+    say how fast this machine is. The manifest is written last.
 
     Raises DataError if there are no questions, and what ingest, index and answer raise.
     """
@@ -101,7 +103,7 @@ def evaluate(
         damaged = mend_memo(pipeline.store) + merge_memo(pipeline.store).damaged
         memo = memo_versions(pipeline.store)
         old = expired_answers(pipeline, questions) if refresh else {}
-        planned, renewed = _planned(pipeline, questions, fresh, old, show)
+        planned, renewed = _planned(pipeline, questions, fresh, old, show, measured)
         done = RunCounters.load(pipeline.store, pipeline.recipe.digest())
         pipeline.index(questions, done)
         sources = pipeline.answer_sources(questions)
@@ -110,17 +112,18 @@ def evaluate(
         pipeline.answer(questions, fresh, done, old.keys())
         folder = RunFolder(out)
         orders = any(m.kind == "generator" for s in pipeline.recipe.question for m in models_of(s.step))
-        with replaced(folder.predictions) as lines:
-            answers = collect(pipeline, questions, sources, lines, orders)
-        rows, verdict = answers.rows, None
-        if judge is not None:
-            replies, verdict = judge.ask(pipeline.store, rows, answers.texts, fresh)
-            rows = [replace(r, judge_response=replies.get(r.question)) for r in rows]
-        seconds = time.perf_counter() - start
-        marks = mark(rows, rule)
-        add_truths(folder.predictions, rows, marks.verdicts, rule)
-        done.memo_damaged += damaged
-        report = _report(pipeline, len(questions), read, answers, marks, verdict, planned, done, seconds)
+        with ResultTable(folder.results) as results:
+            answers = collect(pipeline, questions, sources, results, orders)
+            rows, verdict = answers.rows, None
+            if judge is not None:
+                replies, verdict = judge.ask(pipeline.store, rows, answers.texts, fresh)
+                rows = [replace(r, judge_response=replies.get(r.question)) for r in rows]
+            seconds = time.perf_counter() - start
+            marks = mark(rows, rule)
+            done.memo_damaged += damaged
+            report = _report(pipeline, len(questions), read, answers, marks, verdict, planned, done, seconds)
+            results.finish(rows, report)
+        write_predictions(folder)
         write_report(folder, report, answers.shown, {r.question: r.truths for r in rows})
         for table in tables(pipeline.store):
             compact(pipeline.store, table)
@@ -144,7 +147,7 @@ def evaluate(
 
 def _planned(
     pipeline: Pipeline, questions: StoredQuestions, fresh: bool, old: Collection[str],
-    show: Callable[[Plan], None],
+    show: Callable[[Plan], None], measured: Sequence[Manifest],
 ) -> tuple[Plan, set[str]]:  # fmt: skip
     """The plan, shown before anything is done, and the ids of the questions that will be answered again:
     those in `old`, and what an earlier command has left. Raises DiskFull where there is no room for what is
@@ -154,7 +157,7 @@ def _planned(
         asked += pipeline.questions([id for id in left.ids if id not in set(questions.ids)])
         again |= set(left.ids)
         fresh = fresh or left.fresh
-    planned = plan(pipeline, asked, fresh=fresh, old=again)
+    planned = plan(pipeline, asked, fresh=fresh, old=again, measured=measured)
     show(planned)
     need(pipeline.store, planned.bytes_at_least(), "what is planned")
     return planned, again

@@ -16,7 +16,7 @@ from raypipe.pipeline.driver import Pipeline
 from raypipe.recipes.serialize import to_plain
 from raypipe.report.report import EvalReport
 from raypipe.runs.manifest import FORMAT, AnswerKey, Manifest, Origin, describe, models_of, recent, write
-from raypipe.runs.plan.planner import Plan
+from raypipe.runs.plan.records import Plan
 
 
 def write_manifest(

@@ -18,7 +18,7 @@ from raypipe.core.kg import CallResult, Mention, Request, Vectors
 from raypipe.core.protocols import Embed, GraphRef, Model
 from raypipe.core.records import Fault
 from raypipe.kg.execute import run
-from raypipe.kg.fetch import ServerBackend
+from raypipe.kg.fetch.backend import ServerBackend
 from raypipe.kg.graph import FolderBackend, GraphFault, over
 from raypipe.kg.language.parser import Parse, parser
 from raypipe.kg.language.time_words import moment

@@ -14,7 +14,9 @@ from datetime import timedelta
 
 from raypipe.core.kg import Mention
 from raypipe.kg.aliases import TEAMS, short_company, tickers_in
-from raypipe.kg.fetch import FetchedTables, ServerBackend, mapping, movies, people, strings
+from raypipe.kg.fetch.backend import ServerBackend
+from raypipe.kg.fetch.core import FetchedTables, mapping, strings
+from raypipe.kg.fetch.movie import movies, people
 from raypipe.kg.graph import RowRequest
 from raypipe.kg.language.time_words import Moment, When
 from raypipe.kg.normalize import fold

@@ -25,6 +25,7 @@ from raypipe.core.kg import FactsRef, Level, Near
 from raypipe.kg.aliases import short_company
 from raypipe.kg.link import NamePool, Strictness
 from raypipe.kg.normalize import fold
+from raypipe.kg.sentences import ordinal
 from raypipe.kg.tables import require_version
 
 Kind: TypeAlias = Literal["oscar", "grammy", "movielens", "stocks"]
@@ -108,16 +109,6 @@ def _first(row: Row, *names: str) -> str:
 
 def _year(text: str) -> int | None:
     return int(text[:4]) if len(text) >= 4 and text[:4].isdecimal() and text[:4].isascii() else None
-
-
-def ordinal(n: int) -> str:
-    """1st, 2nd, 3rd, 11th, 92nd.
-
-    >>> ordinal(11), ordinal(92), ordinal(103)
-    ('11th', '92nd', '103rd')
-    """
-    ending = "th" if n % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(n % 10, "th")
-    return f"{n}{ending}"
 
 
 Read: TypeAlias = Callable[[Sequence[Row], Mapping[str, str]], tuple[list[PublicFact], int]]

@@ -117,7 +117,7 @@ def _crew(row: Row, key: str | None, relation: Relation) -> str:
 
 def _oscar(row: Row, key: str | None, relation: Relation) -> str:
     ceremony = (
-        f", at the {_ordinal(row['ceremony'])} Academy Awards" if row.get("ceremony") is not None else ""
+        f", at the {ordinal(row['ceremony'])} Academy Awards" if row.get("ceremony") is not None else ""
     )
     film = f" for the film {row['film']}" if row.get("film") else ""
     won = "won the Oscar" if row.get("winner") else "was nominated for the Oscar but did not win"
@@ -125,7 +125,12 @@ def _oscar(row: Row, key: str | None, relation: Relation) -> str:
     return f"In {row.get('year')}{ceremony}, {who}{film}."
 
 
-def _ordinal(n: int) -> str:
+def ordinal(n: int) -> str:
+    """1st, 2nd, 3rd, 11th, 92nd.
+
+    >>> ordinal(11), ordinal(92), ordinal(103)
+    ('11th', '92nd', '103rd')
+    """
     ending = "th" if n % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(n % 10, "th")
     return f"{n}{ending}"
 

@@ -19,6 +19,7 @@ from lance.fragment import write_fragments
 
 from raypipe.core.llm import Generated
 from raypipe.core.records import digest
+from raypipe.memo.losses import intact, note_loss
 from raypipe.memo.memo import MemoryMemo, MemoTable, Values
 from raypipe.store.commit import append
 from raypipe.store.database import Store, missing, rows
@@ -152,7 +153,8 @@ def merge_memo(store: Store) -> MergeSummary:
             content = store.files.read(name)
             if content is None:  # another driver folded it meanwhile
                 continue
-            if digest(content) != name.rpartition("/")[2].removesuffix(".arrow"):
+            if not intact(name.rpartition("/")[2], content):
+                note_loss(store, table, name)
                 done = replace(done, damaged=done.damaged + 1)
                 store.files.remove(name)
                 continue

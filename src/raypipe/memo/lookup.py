@@ -28,7 +28,8 @@ from raypipe.core.protocols import (
     Score,
     Step,
 )  # fmt: skip
-from raypipe.core.records import Fault, Question, digest
+from raypipe.core.records import Fault, Question
+from raypipe.memo.losses import intact
 from raypipe.memo.memo import CallCounts, Memo, MemoryMemo, MemoTable, Values, cached
 from raypipe.store.database import Store, missing
 from raypipe.store.layout import MEMO
@@ -54,7 +55,7 @@ def _waiting(store: Store, table: MemoTable, keys: set[str]) -> set[str]:
     found: set[str] = set()
     for name in store.files.names(f"{MEMO}/{table.name}") if keys else ():
         content = store.files.read(f"{MEMO}/{table.name}/{name}")
-        if content is not None and digest(content) == name.removesuffix(".arrow"):
+        if content is not None and intact(name, content):
             found |= keys & set(pa.ipc.open_file(content).read_all()["key"].to_pylist())
     return found
 

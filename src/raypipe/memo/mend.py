@@ -15,6 +15,7 @@ import lance
 import pyarrow as pa
 
 from raypipe.memo.disk import memo_tables
+from raypipe.memo.losses import note_loss
 from raypipe.store.database import Store
 from raypipe.store.durable import manifest_version
 from raypipe.store.files import StoreError
@@ -34,6 +35,7 @@ def _mend(store: Store, table: str) -> bool:
     damaged = False
     while not _reads(store, table, lambda: store.dataset(table)):
         damaged = True
+        note_loss(store, table, "a manifest was damaged")
         if not _without_newest(store, table):
             store.files.remove_folder(f"{table}.lance")
             return True
@@ -46,6 +48,8 @@ def _mend(store: Store, table: str) -> bool:
         if not _reads(store, table, lambda f=f: f.to_table())  # type: ignore[misc]
     ]
     log.warning("memo table %s is damaged: its index is built again, %s fragments go", table, len(bad))
+    if bad:
+        note_loss(store, table, "fragments were damaged")
     with store.durable(table):
         for index in dataset.describe_indices():
             dataset.drop_index(index.name)

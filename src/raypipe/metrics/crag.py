@@ -25,7 +25,7 @@ from raypipe.core import plugins
 from raypipe.core.errors import ConfError
 from raypipe.core.plugins import Plugin, is_path
 from raypipe.core.records import FAULT, IDK, INVALID_QUESTION, Gold, Question
-from raypipe.metrics.stats import score_interval
+from raypipe.metrics.intervals import score_interval
 from raypipe.text.replies import parse_response
 
 Rule: TypeAlias = str

@@ -108,7 +108,7 @@ def _row(
     if judged is not None and (by := record.get("judge_rule", rule)) != rule:
         raise line.error(f"a judge's reply by the rule {rule}; score with --rule {by}", f"one by {by}")
     return crag.Prediction(
-        question=f"{line.number}",
+        question=text("id", record["id"]) if "id" in record else f"{line.number}",
         prediction=None if prediction is None else text("prediction", prediction),
         truths=(answer, *(text("alternatives", a) for a in alternatives)),
         judge_response=None if judged is None else text("judge_response", judged),

@@ -20,21 +20,7 @@ from raypipe.readers.rows import (
     ReaderLimits,
     Row,
     UnusableLine,
-    unseen,
 )  # fmt: skip
-
-__all__ = [
-    "FORMATS",
-    "LIMITS",
-    "Format",
-    "ReadCounts",
-    "ReaderLimits",
-    "Row",
-    "files_of",
-    "open",
-    "size",
-    "unseen",
-]
 
 Format: TypeAlias = str
 """One of FORMATS, or the path of a reader of your own: `mypkg.readers:rows`, a function of one file that

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from raypipe.core.protocols import Bound, CorpusBound, CorpusStep, Reach, Step
 from raypipe.core.records import Question
@@ -17,7 +18,7 @@ def bound_of(step: Step, question: Question, reach: Reach) -> Bound:
         found: Bound = bound(question, reach)
         return found
     if not step.writes().isdisjoint(RANKING):
-        reach = Reach(math.inf, math.inf, reach.passage_chars)
+        reach = replace(reach, hits=math.inf, order=math.inf)
     asked = asked_models(step)
     tokens = math.inf if any(m.kind == "generator" for m in asked) else 0
     return Bound(

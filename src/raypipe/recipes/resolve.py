@@ -44,7 +44,7 @@ def resolvers(files: Conf, models: Catalog, graphs: Mapping[str, str] = MappingP
     prompt = _prompt(files)
     found: dict[Any, Any] = {
         Model: _model(models),
-        Fitted: _fitted(files),
+        Fitted: _written(Fitted, "fitted", lambda name: files.find("fitted", name)),
         Prompt: prompt,
         ByLabel[Prompt]: _by_label(prompt, needs_else=True),
         ByLabel[str | None]: _by_label(_adapter, needs_else=False),
@@ -52,7 +52,7 @@ def resolvers(files: Conf, models: Catalog, graphs: Mapping[str, str] = MappingP
         Grammar: _grammar(files),
         JsonSchema: _schema(files),
         GraphRef: _graph(files, graphs, models),
-        ExampleBank: _bank(files),
+        ExampleBank: _written(ExampleBank, "examples", lambda name: _find(files, "examples", name, ".yaml")),
         FactsRef: _facts(files, graphs),
     }
     found[ByLabel[FactsRule | None]] = _by_label(_shelf(found), needs_else=False)
@@ -195,17 +195,17 @@ def _graph_ref(name: str, entry: GraphEntry, place: str, grammar: str) -> GraphR
     return GraphRef(name, entry.kind, place, version, grammar, entry.levels, MappingProxyType(refresh))
 
 
-def _bank(files: Conf) -> Read[ExampleBank]:
-    """The name of a file under examples/, or the examples spelled out."""
+def _written(cls: type[T], kind: str, path_of: Callable[[str], Path]) -> Read[T]:
+    """The name of a file under `kind`/, or what such a file holds, spelled out."""
 
-    def find(name: str) -> ExampleBank:
-        path = _find(files, "examples", name, ".yaml")
-        return config.build(ExampleBank, config.read_yaml(path), Where(str(path)))
+    def find(name: str) -> T:
+        path = path_of(name)
+        return config.build(cls, config.read_yaml(path), Where(str(path)))
 
-    def read(value: Any, where: Where) -> ExampleBank:
+    def read(value: Any, where: Where) -> T:
         if isinstance(value, dict):
-            return config.build(ExampleBank, value, where)
-        return _named(value, where, "a file under examples/", find)
+            return config.build(cls, value, where)
+        return _named(value, where, f"a file under {kind}/", find)
 
     return read
 
@@ -292,18 +292,3 @@ def _by_label(read: Read[T], needs_else: bool) -> Read[ByLabel[T]]:
         return ByLabel(read(value.get("else"), where.at("else")), value["by"], of)
 
     return table
-
-
-def _fitted(files: Conf) -> Read[Fitted]:
-    """The name of a file under fitted/, or the numbers spelled out."""
-
-    def find(name: str) -> Fitted:
-        path = files.find("fitted", name)
-        return config.build(Fitted, config.read_yaml(path), Where(str(path)))
-
-    def read(value: Any, where: Where) -> Fitted:
-        if isinstance(value, dict):
-            return config.build(Fitted, value, where)
-        return _named(value, where, "a file under fitted/", find)
-
-    return read

@@ -13,35 +13,24 @@ from raypipe.report.page import seconds
 
 
 def print_plan(console: Console, plan: Mapping[str, Any]) -> None:
-    """The calls of an eval, and the reason for each. Seconds are those of all processes together."""
+    """What an eval is likely to take, then what each step asks: expected calls, their bound, the reason."""
     steps = plan["steps"]
-    guessed = not all(_sure(s) for s in steps)
+    console.print(Text("; ".join([_said(steps), _time(steps), _growth(plan)])), soft_wrap=True)
     tokens = any(s["estimate"]["tokens"][1] != 0 for s in steps)
-    columns = [*(["expected (runs)"] if guessed else []), "time", *(["tokens"] if tokens else []), "because"]
-    shown = grid("step", "rows", "cached", "max calls", *columns)
+    columns = ["at most", "from", "time", *(["tokens"] if tokens else []), "because"]
+    shown = grid("step", "rows", "cached", "expected", *columns)
     for s in steps:
         several = len(s["reasons"]) > 1
         reasons = ", ".join(f"{why} {_number(n)}" if several else why for why, n in s["reasons"].items())
-        cells = [_number(s["rows"]), f"{s['cached']:,}", _bound(s["max_calls"], _sure(s))]
-        cells += [_guess(s)] if guessed else []
+        cells = [_number(s["rows"]), f"{s['cached']:,}", _expected(s), _number(s["max_calls"]), _source(s)]
         cells += [_range(s["estimate"]["seconds"]), *([_counts(s["estimate"]["tokens"])] if tokens else [])]
         shown.add_row(Text(s["step"]), *cells, Text(reasons))
     console.print(shown)
-    most = _total([s["max_calls"] for s in steps])
-    said = "calls: not known" if most is None else f"{_bound(most, not guessed)} calls"
-    if guessed and all(s["estimate"]["calls"] is not None for s in steps):
-        calls = [sum(s["estimate"]["calls"][i] for s in steps) for i in (0, 1)]
-        said += f", {_counts(calls)} expected from earlier runs"
-    console.print(Text(f"{said}; {_growth(plan)}"), soft_wrap=True)
 
 
 def _sure(step: Mapping[str, Any]) -> bool:
     """Whether the bound of a step is the number of calls that it will make."""
     return bool(step["exact"] or step["max_calls"] == 0)
-
-
-def _bound(calls: int | None, sure: bool) -> str:
-    return f"{'' if sure or calls is None else 'at most '}{_number(calls)}"
 
 
 def _number(n: int | None) -> str:
@@ -54,14 +43,47 @@ def _total(numbers: Sequence[float | None]) -> Any:
     return sum(known) if len(known) == len(numbers) else None
 
 
-def _guess(step: Mapping[str, Any]) -> str:
-    """Calls expected from earlier runs, and the number of these runs; nothing where they are exact."""
-    calls, runs = step["estimate"]["calls"], step["estimate"]["runs"]
+def _likely(step: Mapping[str, Any]) -> Sequence[int | None]:
+    """The fewest and the most calls that a step is expected to make; None: not known."""
     if _sure(step):
+        return [step["max_calls"]] * 2
+    return step["estimate"]["calls"] or [None, None]
+
+
+def _said(steps: Sequence[Mapping[str, Any]]) -> str:
+    """Calls of all steps: those expected, then the bound."""
+    most = _total([s["max_calls"] for s in steps])
+    low, high = (_total([_likely(s)[i] for s in steps]) for i in (0, 1))
+    if all(_sure(s) for s in steps):
+        return f"{_number(most)} calls"
+    bound = f"at most {_number(most)}" if most is not None else "with no known bound"
+    if low is None or high is None:
+        unknown = ", ".join(s["step"] for s in steps if _likely(s)[1] is None)
+        return f"calls {bound}; no run says how many are likely for {unknown}"
+    return f"about {_counts([low, high])} calls, {bound}"
+
+
+def _expected(step: Mapping[str, Any]) -> str:
+    return _counts(_likely(step))
+
+
+def _source(step: Mapping[str, Any]) -> str:
+    """What the expected calls rest on."""
+    if _sure(step):
+        return "exact"
+    if step["estimate"]["calls"] is None:
         return ""
-    if calls is None:
-        return "no earlier run"
-    return f"{_counts(calls)} ({runs})"
+    runs = step["estimate"]["runs"]
+    return f"{runs} run{'s' if runs > 1 else ''}" if runs else "a sample"
+
+
+def _time(steps: Sequence[Mapping[str, Any]]) -> str:
+    """Seconds of all processes together, or what would make them known."""
+    unknown = [s["step"] for s in steps if s["estimate"]["seconds"] is None]
+    if unknown:
+        return f"time not known until an eval has measured {', '.join(unknown)} on this machine"
+    low, high = (sum(s["estimate"]["seconds"][i] for s in steps) for i in (0, 1))
+    return f"{_range([low, high])} of computing, loading models not counted"
 
 
 def _growth(plan: Mapping[str, Any]) -> str:

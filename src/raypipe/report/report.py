@@ -137,6 +137,11 @@ class RunFolder:
         return self.path / "predictions.jsonl"
 
     @property
+    def results(self) -> Path:
+        """A row for each question: evaluation.result_table.SCHEMA."""
+        return self.path / "results.parquet"
+
+    @property
     def page(self) -> Path:
         """The report for people."""
         return self.path / "report.html"
@@ -210,31 +215,9 @@ def urls(question: Question) -> dict[str, str]:
     return found
 
 
-def prediction(question: Question) -> dict[str, Any]:
-    """The line of one question in predictions.jsonl. A failed question has no prediction."""
-    done = question.outcome not in ("", FAULT)
-    url = urls(question)
-    return {
-        "id": question.id,
-        "query": question.text,
-        "prediction": question.answer if done else None,
-        "outcome": question.outcome,
-        "source": question.origin,
-        "hits": [
-            {
-                "chunk": h.chunk,
-                "url": url.get(h.source),  # None: no citation brought it
-                "span": list(h.span),
-                "scores": {name: float(value) for name, value in h.scores.items()},
-            }
-            for h in ranking(question)
-        ],
-    }
-
-
-def prediction_line(question: Question) -> str:
-    """The same as it stands in the file."""
-    return json.dumps(prediction(question), ensure_ascii=False, allow_nan=False) + "\n"
+def answer_of(question: Question) -> str | None:
+    """What was answered; None: the question failed, or was never answered."""
+    return None if question.outcome in ("", FAULT) else question.answer
 
 
 def write_report(

@@ -108,6 +108,34 @@ def changes(store: Store, before: Manifest, after: Manifest) -> Changes:
     )  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True)
+class Parting:
+    """Where the paths of one question part in two runs."""
+
+    step: str  # "row" if the question or its evidence is another
+    because: Difference | None  # what differs in the recipe there or before; None for a row
+    noise: bool  # all that the step depends on is equal: its model replied otherwise to the same
+
+
+def causes(store: Store, before: Manifest, after: Manifest) -> dict[str, Parting]:
+    """Question id -> where its paths part, of the questions in both runs whose paths do."""
+    old, new = answer_keys(store, before.run), answer_keys(store, after.run)
+    moved = sorted(q for q in old.keys() & new.keys() if old[q].key != new[q].key)
+    was, now = _answers(store, [old[q] for q in moved]), _answers(store, [new[q] for q in moved])
+    own = differences(before.stages, after.stages)
+    out = {}
+    for q in moved:
+        stage = _parting(was[q], now[q], old[q], new[q], after.stages)
+        if stage == "row":
+            out[q] = Parting("row", None, False)
+        elif not isinstance(stage, str):
+            earlier = before.stage(stage.name)
+            noise = earlier is not None and earlier.chain == stage.chain
+            because = None if noise else _because(stage.name, after.stages, own)
+            out[q] = Parting(stage.name, because, noise)
+    return out
+
+
 def _answers(store: Store, keys: Sequence[AnswerKey]) -> dict[str, Question]:
     """Question id -> its stored answer. A failed one has the outcome fault."""
     rows = store.rows("answers", "key", [k.key for k in keys])

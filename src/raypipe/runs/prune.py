@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 
 from raypipe.core.errors import ConfError
 from raypipe.memo.keys import expired
+from raypipe.memo.losses import note_loss
 from raypipe.pipeline.counters import forget_runs
 from raypipe.pipeline.ingest_log import driving
 from raypipe.runs import manifest
@@ -36,6 +37,7 @@ KINDS = (
     "work", "run", "release", "tag", "table", "answers", "replies", "faults", "sources", "parts",
 )  # fmt: skip
 SOURCE_TABLES = ("texts-", "passages-", "vectors-")
+MEMO_TABLES = ("embeddings-", "scores-", "replies-")
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +148,8 @@ def _remove(store: Store, kept: Roots, found: Sequence[Removal], now: float, you
     for name in names["release"]:
         forget(store, name)
     for table in names["table"]:
+        if table.startswith(MEMO_TABLES):
+            note_loss(store, table, "pruned")  # before: a kill in between costs a looser plan
         drop(store, table)
     for table in names["replies"]:
         delete_rows(store, table, "key", _ended(store, table, now))

@@ -37,7 +37,8 @@ class Examples:
         return frozenset({REPLY + self.into})
 
     def bound(self, question: Question, reach: Reach) -> Bound:
-        return Bound(len(self.bank.flat) + 1, reach, "never")  # vectors of the examples and of the question
+        examples = len(self.bank.flat)  # vectors of them and of the question
+        return Bound(examples + 1, reach, "never", likely=1, shared=examples)
 
     def open(self, kit: Kit) -> Ask:
         embed = kit.embedder(self.embedder)

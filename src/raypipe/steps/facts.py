@@ -5,6 +5,7 @@ Knows tables and a reranker through the kit.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -96,7 +97,8 @@ class Facts:
     def bound(self, question: Question, reach: Reach) -> Bound:
         meant = sum(s is not None and s.embedder is not None for s in self.table.values())
         vectors = meant * MOST_NEAR + MOST_NAMES if meant else 0
-        return Bound(vectors + (0 if self.model is None else MOST), reach, "never")
+        calls = vectors + (0 if self.model is None else MOST)
+        return Bound(calls, reach, "never", likely=math.inf if calls else 0)
 
     def open(self, kit: Kit) -> Ask:
         rules = [s for s in self.table.values() if s is not None]

@@ -59,7 +59,7 @@ class Fuse:
         return frozenset({"order", f"hits.{self.into}"})
 
     def bound(self, question: Question, reach: Reach) -> Bound:
-        behind = Reach(reach.hits, min(self.top, reach.hits), reach.passage_chars)
+        behind = replace(reach, order=min(self.top, reach.hits))
         return Bound(0, behind, "any" if self.missing == "fault" else "never")
 
     def open(self, kit: Kit) -> Ask:

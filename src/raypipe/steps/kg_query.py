@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, get_args
@@ -77,7 +78,8 @@ class KgQuery:
 
     def bound(self, question: Question, reach: Reach) -> Bound:
         requests = 0 if self.graph.kind == "folder" else MOST_REQUESTS
-        return Bound(requests + self.graph.most_vectors(), reach, "never")
+        calls = requests + self.graph.most_vectors()
+        return Bound(calls, reach, "never", likely=math.inf if calls else 0)
 
     def open(self, kit: Kit) -> Ask:
         graph = kit.graph(self.graph)

@@ -5,6 +5,7 @@ Knows graphs and models through the kit, examples through `kg.language.example_b
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -68,7 +69,9 @@ class MatchCalls:
 
     def bound(self, question: Question, reach: Reach) -> Bound:
         searches = 0 if self.graph.kind == "folder" else MOST_SEARCHES
-        return Bound(len(self.bank.flat) + 1 + searches, reach, "never")  # vectors of examples and question
+        examples = len(self.bank.flat)  # vectors of them and of the question
+        likely = math.inf if searches else 1
+        return Bound(examples + 1 + searches, reach, "never", likely=likely, shared=examples)
 
     def open(self, kit: Kit) -> Ask:
         graph, embed = kit.graph(self.graph), kit.embedder(self.embedder)

@@ -50,4 +50,4 @@ def _with_score(hit: Hit, name: str, scores: Mapping[str, float]) -> Hit:
 
 def grown(reach: Reach, hits: int) -> Reach:
     """The reach behind a step that adds at most `hits` hits."""
-    return Reach(reach.hits + hits, reach.order, reach.passage_chars)
+    return replace(reach, hits=reach.hits + hits)

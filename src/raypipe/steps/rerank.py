@@ -44,7 +44,7 @@ class Rerank:
     def bound(self, question: Question, reach: Reach) -> Bound:
         scored = min(reach.order, self.candidates or reach.order)
         calls = 0 if self.shortcut and scored <= self.top else scored
-        return Bound(calls, Reach(reach.hits, min(self.top, reach.order), reach.passage_chars), "never")
+        return Bound(calls, replace(reach, order=min(self.top, reach.order)), "never")
 
     def open(self, kit: Kit) -> Ask:
         render = query_renderer(self.query)

@@ -11,5 +11,6 @@ INGESTED = "_ingested"  # which files were read, and what they contained
 SIZES = "_sizes"  # characters of each source
 CHANGING = "_changing"  # the version of each table that is being changed, before the change
 MEMO = "_memo"  # cached values that no memo table contains yet
+MEMO_LOSSES = "_memo_losses"  # a note for each loss of cached values, by table
 RELEASES = "_releases"  # one file per release
 LIVE = "_releases/live.json"  # which release answers

@@ -67,33 +67,37 @@ class Sentence:
     text: str  # the text of that span
 
 
-def candidates(passages: Iterable[tuple[str, Span, str]]) -> list[Sentence]:
-    """The sentences of some passages (source, span, text), each once, by source as met and by place.
+def candidates(passages: Iterable[tuple[str, Span, str]], most: int | None = None) -> list[Sentence]:
+    """The sentences of some passages (source, span, text), each once, by source as met and by place; of each
+    passage the first `most`.
 
     Passages of one source that overlap are put together first, so that the end of one does not cut a sentence
-    that the next has whole. Equal sentences of several sources count once, where they are met first.
+    that the next has whole; of two, the first 2 * `most` are taken. Equal sentences of several sources count
+    once, where they are met first.
     """
     by_source: dict[str, list[tuple[Span, str]]] = {}
     for source, span, text in passages:
         by_source.setdefault(source, []).append((span, text))
     found: dict[str, Sentence] = {}
     for source, parts in by_source.items():
-        for start, text in _joined(parts):
-            for a, b in sentences(text):
+        for start, text, count in _joined(parts):
+            for a, b in sentences(text)[: None if most is None else most * count]:
                 b = min(b, a + MAX_CHARS)
                 found.setdefault(text[a:b], Sentence(source, (start + a, start + b), text[a:b]))
     return list(found.values())
 
 
-def _joined(parts: Iterable[tuple[Span, str]]) -> list[tuple[int, str]]:
-    """Start and text of each run of passages that overlap or touch."""
-    joined: list[tuple[int, str]] = []
+def _joined(parts: Iterable[tuple[Span, str]]) -> list[tuple[int, str, int]]:
+    """Start, text and number of passages of each run of passages that overlap or touch."""
+    joined: list[tuple[int, str, int]] = []
     for (start, end), text in sorted(parts):
         last = joined[-1] if joined else None
         if last is None or start > last[0] + len(last[1]):
-            joined.append((start, text))
-        elif end > last[0] + len(last[1]):
-            joined[-1] = (last[0], last[1] + text[last[0] + len(last[1]) - start :])
+            joined.append((start, text, 1))
+            continue
+        first, so_far, count = last
+        more = text[first + len(so_far) - start :] if end > first + len(so_far) else ""
+        joined[-1] = (first, so_far + more, count + 1)
     return joined
 
 

@@ -18,14 +18,14 @@ class ExpectedCalls:
     """How many calls a step is likely to make, where its plan has no more than an upper bound."""
 
     calls: tuple[int, int]
-    runs: int  # finished runs that say so, at least 1
+    runs: int  # finished runs that say so; 0: a sample of the sources does
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
     """What a step may take."""
 
-    seconds: Range | None  # of all processes together; None: no earlier run says
+    seconds: Range | None  # of all processes together, without loading models; None: no earlier run says
     tokens: tuple[float, float]  # of prompts and replies of language models; math.inf: not known
     nbytes: tuple[float, float]  # that the store grows by, about, before compression; texts not counted
 
@@ -47,7 +47,7 @@ def cost(
     and `guess` says what is likely. `tokens`: of one call, at most; `stored`: calls -> bytes in the store."""
     low, high = guess.calls if guess else (calls if exact else 0, calls)
     return Cost(
-        seconds(rate, rows, calls if exact else None),
+        seconds(rate, rows, (low, high) if guess or exact else None),
         _tokens(tokens, rate, low, high),
         (stored(low), stored(high)),
     )

@@ -14,7 +14,8 @@ from raypipe.core.records import Question
 from raypipe.pipeline.ingest import BAD_SHOWN, fingerprint
 from raypipe.pipeline.ingest_log import noted
 from raypipe.readers import BadLine, Format, ReadCounts
-from raypipe.runs.plan.planner import NewSources
+from raypipe.runs.plan.records import NewSources
+from raypipe.runs.plan.sample import Sampler
 from raypipe.store import Store
 
 
@@ -29,7 +30,7 @@ def read_questions(store: Store, paths: Sequence[Path], format: Format) -> tuple
         found = {q.id: q for q in arrow.question.records(rows)}
         return [found[id] for id in known.questions], NewSources()
     questions: dict[str, Question] = {}
-    kinds, chars = {}, {}
+    kinds, chars, sampler = {}, {}, Sampler()
     counts, bad = ReadCounts(), list[BadLine]()
     for row in readers.open(paths, format, counts):
         bad += [BadLine(row.where, f.reason, f.detail) for f in row.faults[: BAD_SHOWN - len(bad)]]
@@ -37,8 +38,11 @@ def read_questions(store: Store, paths: Sequence[Path], format: Format) -> tuple
             questions[row.question.id] = row.question
         for source in row.sources:
             kinds[source.id], chars[source.id] = source.kind, len(source.content)
+            sampler.add(source)
     readers.require_rows(paths, counts, bad)
     new = set(store.missing("sources", "id", list(kinds)))
     return list(questions.values()), NewSources(
-        {s: kind for s, kind in kinds.items() if s in new}, {s: n for s, n in chars.items() if s in new}
+        {s: kind for s, kind in kinds.items() if s in new},
+        {s: n for s, n in chars.items() if s in new},
+        {id: source for id, source in sampler.sources().items() if id in new},
     )

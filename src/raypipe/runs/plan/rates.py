@@ -111,15 +111,13 @@ def _range(
     return (min(found), max(found)) if found else None
 
 
-def seconds(rate: Rate, rows: float, calls: float | None) -> Range | None:
+def seconds(rate: Rate, rows: float, calls: Range | None) -> Range | None:
     """Expected seconds of `rows` rows; None where no earlier run says. `calls` None: they are not known.
 
     Then nothing is known but what such rows took before, when all, some or none of it was cached.
     """
     if rows == 0:
         return 0.0, 0.0
-    if math.isinf(rows):
-        return None
-    if calls and rate.per_call:
-        return calls * rate.per_call[0], calls * rate.per_call[1]
-    return (0.0, rows * rate.per_row[1]) if rate.per_row else None
+    if calls and calls[1] and rate.per_call:
+        return calls[0] * rate.per_call[0], calls[1] * rate.per_call[1]
+    return (0.0, rows * rate.per_row[1]) if rate.per_row and not math.isinf(rows) else None

@@ -61,8 +61,12 @@ def _largest(bounds: list[Bound]) -> Bound:
 
 
 def _further(a: Reach, b: Reach) -> Reach:
-    chars = max(a.passage_chars, b.passage_chars)
-    return Reach(max(a.hits, b.hits), max(a.order, b.order), chars)
+    return Reach(
+        max(a.hits, b.hits),
+        max(a.order, b.order),
+        max(a.passage_chars, b.passage_chars),
+        max(a.passage_sentences, b.passage_sentences),
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,74 @@
+"""A comparison of two runs as tables on a console."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.text import Text
+
+from raypipe.evaluation.compare import RunComparison
+from raypipe.metrics.intervals import Interval
+from raypipe.metrics.paired import PairedDifference
+from raypipe.report.console import grid
+
+SLICES_SHOWN = 12  # largest first; all of them are in --json
+CAUSES_SHOWN = 8
+
+
+def print_comparison(console: Console, c: RunComparison) -> None:
+    """The verdict first, then metrics, causes and slices."""
+    console.print(Text(f"{c.after} against {c.before}", "bold"), soft_wrap=True)
+    console.print(Text(verdict_line(c), "bold"), soft_wrap=True)
+    metrics = grid("metric", "before", "after", "difference", "95 % interval", "p", "up", "down")
+    for name, d in (("score", c.score), *((r.metric, r.found) for r in c.rates)):
+        metrics.add_row(name, *(f"{v:.3f}" for v in (d.before, d.after)), *_numbers(d, d.p))
+    console.print(metrics)
+    for text in _left_out(c):
+        console.print(Text(text), soft_wrap=True)
+    if c.causes:
+        causes = grid("answers part at", "what differs there", "moved", "up", "down", "difference")
+        for k in c.causes[:CAUSES_SHOWN]:
+            counts = (str(k.moved), str(k.up), str(k.down), f"{k.difference:+.4f}")
+            causes.add_row(Text(k.step), Text(k.field), *counts)
+        console.print(causes)
+    if c.slices:
+        slices = grid("slice", "questions", "verdict", "difference", "95 % interval", "p", "up", "down")
+        for s in sorted(c.slices, key=lambda s: -s.found.n)[:SLICES_SHOWN]:
+            slices.add_row(Text(f"{s.label}: {s.value}"), str(s.found.n), s.verdict, *_numbers(s.found, s.p))
+        console.print(slices)
+        console.print(f"p of the {len(c.slices)} slices is corrected for their number (Holm)")
+
+
+def verdict_line(c: RunComparison) -> str:
+    """What these questions say, in a sentence."""
+    d = c.score
+    difference = f"score {d.difference:+.3f} over {d.n} questions, p {c.p:.3g}"
+    if c.verdict == "same":
+        return f"same within {c.margin:g}: {difference}"
+    if c.verdict != "cannot tell":
+        return f"{c.verdict}: {difference}"
+    if d.interval is None:
+        return f"cannot tell: {d.groups} groups of questions are too few. {difference}"
+    more = f"; {d.questions_needed} questions would show this one" if d.questions_needed else ""
+    least = "not known" if d.minimum_detectable is None else f"{d.minimum_detectable:.3f}"
+    return f"cannot tell: {difference}. The smallest difference that they show is {least}{more}"
+
+
+def _numbers(d: PairedDifference, p: float) -> tuple[str, ...]:
+    return f"{d.difference:+.3f}", _interval(d.interval), f"{p:.3g}", str(d.up), str(d.down)
+
+
+def _interval(found: Interval | None) -> str:
+    return "too few groups" if found is None else f"{found[0]:+.3f} to {found[1]:+.3f}"
+
+
+def _left_out(c: RunComparison) -> list[str]:
+    said = []
+    for ids, what in (
+        (c.only_before, f"only in {c.before}"), (c.only_after, f"only in {c.after}"),
+        (c.unscored, "not scored in one of them"),
+    ):  # fmt: skip
+        if ids:
+            said.append(
+                f"left out: {len(ids)} questions {what}: {', '.join(ids[:3])}{', ...' * (len(ids) > 3)}"
+            )
+    return said

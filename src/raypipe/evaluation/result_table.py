@@ -1,0 +1,246 @@
+"""results.parquet: one row for each question of a run, with all that scoring, comparing and looking need.
+
+Written while the answers pass, a row group for each batch; the verdicts are put in last, a row group at a
+time, so memory does not grow with the questions. docs/formats.md describes the columns.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from raypipe.core.errors import DataError
+from raypipe.core.records import Gold, Hit, Question, Quote, chunk_id
+from raypipe.metrics.crag import Prediction
+from raypipe.metrics.textfile import replaced
+from raypipe.report.report import EvalReport, RunFolder, answer_of, ranking, urls
+
+TEXTS = 20  # passages whose text is kept, in rank order; those in the ranking and the quoted ones always are
+
+_SPAN = [("start", pa.int32()), ("end", pa.int32())]
+_SCORES = pa.map_(pa.string(), pa.float64())
+SCHEMA = pa.schema(
+    [
+        ("id", pa.string()),
+        ("query", pa.string()),
+        ("asked_at", pa.string()),
+        ("labels", pa.map_(pa.string(), pa.string())),
+        ("golds", pa.list_(pa.string())),  # none: the dataset has no answer
+        ("answer", pa.string()),  # null: the question failed
+        ("outcome", pa.string()),
+        ("origin", pa.string()),  # name of the reply that the answer came from
+        ("confidence", pa.float64()),  # of that reply, where its step states one
+        ("verdict", pa.string()),  # null: no gold
+        ("reason", pa.string()),
+        ("judge_response", pa.string()),  # null: no judge was asked
+        (
+            "replies",
+            pa.list_(
+                pa.struct(
+                    [
+                        ("step", pa.string()),
+                        ("text", pa.string()),
+                        ("label", pa.string()),
+                        ("confidence", pa.float64()),
+                        ("logprob", pa.float64()),
+                    ]
+                )
+            ),
+        ),
+        (
+            "hits",  # the ranking, best first, then the candidates that did not make it
+            pa.list_(
+                pa.struct(
+                    [
+                        ("chunk", pa.string()),
+                        ("url", pa.string()),  # null: no citation brought it
+                        *_SPAN,
+                        ("scores", _SCORES),
+                        ("ranked", pa.bool_()),
+                        ("text", pa.string()),  # null: beyond TEXTS
+                    ]
+                )
+            ),
+        ),
+        (
+            "quotes",
+            pa.list_(pa.struct([("source", pa.string()), *_SPAN, ("text", pa.string())])),
+        ),
+        (
+            "faults",
+            pa.list_(pa.struct([("step", pa.string()), ("reason", pa.string()), ("transient", pa.bool_())])),
+        ),
+        ("degraded", pa.list_(pa.string())),  # steps left out because of time or a dead service
+    ]
+)
+
+
+def needed_texts(question: Question) -> list[str]:
+    """Ids of the passages whose text belongs into the table."""
+    shown = [h.chunk for h in ranking(question)[:TEXTS]]
+    return list(
+        dict.fromkeys([*shown, *question.order, *(chunk_id(q.source, q.span) for q in quotes_of(question))])
+    )
+
+
+def row(question: Question, gold: Gold | None, text: Mapping[str, str]) -> dict[str, Any]:
+    """One question, without its verdict. `text` has what `needed_texts` names."""
+    said = question.replies.get(question.origin)
+    return {
+        "id": question.id,
+        "query": question.text,
+        "asked_at": question.asked_at,
+        "labels": list(gold.labels.items()) if gold else [],
+        "golds": list(gold.answers) if gold else [],
+        "answer": answer_of(question),
+        "outcome": question.outcome,
+        "origin": question.origin,
+        "confidence": said.confidence if said else None,
+        "replies": [
+            {"step": s, "text": r.text, "label": r.label, "confidence": r.confidence, "logprob": r.logprob}
+            for s, r in question.replies.items()
+        ],
+        "hits": _hits(question, text),
+        "quotes": [
+            {"source": q.source, "start": start, "end": end, "text": text[chunk_id(q.source, q.span)]}
+            for q in quotes_of(question)
+            for start, end in [q.span]
+        ],
+        "faults": [
+            {"step": f.step, "reason": f.reason, "transient": f.transient} for f in question.faults
+        ],
+        "degraded": list(question.degraded),
+    }  # fmt: skip
+
+
+def quotes_of(question: Question) -> Sequence[Quote]:
+    """What the answer cites, best first."""
+    said = question.replies.get(question.origin)
+    return said.quotes if said else ()
+
+
+def _hits(question: Question, text: Mapping[str, str]) -> list[dict[str, Any]]:
+    url, chosen = urls(question), set(question.order)
+
+    def one(h: Hit) -> dict[str, Any]:
+        return {
+            "chunk": h.chunk,
+            "url": url.get(h.source),
+            "start": h.span[0],
+            "end": h.span[1],
+            "scores": [(name, float(value)) for name, value in h.scores.items()],
+            "ranked": h.chunk in chosen,
+            "text": text.get(h.chunk),
+        }
+
+    return [one(h) for h in ranking(question)]
+
+
+class ResultTable:
+    """The file while it is made: rows first, verdicts at the end. A context: nothing half made stays."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._draft, self._whole = (
+            path.with_name(f".{path.name}.draft"),
+            path.with_name(f".{path.name}.whole"),
+        )
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._writer = pq.ParquetWriter(self._draft, SCHEMA, compression="zstd")
+
+    def __enter__(self) -> ResultTable:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._writer.close()
+        self._draft.unlink(missing_ok=True)
+        self._whole.unlink(missing_ok=True)
+
+    def add(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """A batch of rows, in order."""
+        self._writer.write_table(pa.Table.from_pylist([dict(r) for r in rows], SCHEMA))
+
+    def finish(self, scored: Sequence[Prediction], report: EvalReport) -> None:
+        """Puts in the verdicts of what was scored, and the file in its place."""
+        self._writer.close()
+        verdicts = {v.question: v for v in report.marks.verdicts}
+        judged = {r.question: r.judge_response for r in scored}
+        judge = report.judge.model if report.judge else ""
+        about = {"run": report.run, "recipe": report.recipe, "rule": report.marks.rule, "judge": judge}
+        schema = SCHEMA.with_metadata(about)
+        with (
+            pq.ParquetFile(self._draft) as draft,
+            pq.ParquetWriter(self._whole, schema, compression="zstd") as out,
+        ):
+            for group in range(draft.num_row_groups):
+                table = draft.read_row_group(group).select(SCHEMA.names)
+                found = [verdicts.get(id) for id in table["id"].to_pylist()]
+                columns = {
+                    "verdict": [v.outcome if v else None for v in found],
+                    "reason": [v.reason if v else None for v in found],
+                    "judge_response": [judged.get(id) for id in table["id"].to_pylist()],
+                }
+                for name, values in columns.items():
+                    at = SCHEMA.get_field_index(name)
+                    table = table.set_column(at, SCHEMA.field(name), pa.array(values, pa.string()))
+                out.write_table(table.cast(schema))
+        os.replace(self._whole, self._path)
+
+
+def read_table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
+    """The table of a finished run, or some columns of it. Raises DataError for a file that is none."""
+    try:
+        found = pq.ParquetFile(path)
+    except (OSError, pa.ArrowInvalid) as e:
+        raise DataError(
+            f"{path}: expected the table of a finished eval ({e}). Run `raypipe eval` again: it writes one"
+        ) from e
+    with found:
+        if lacking := [c for c in columns or SCHEMA.names if c not in found.schema_arrow.names]:
+            raise DataError(
+                f"{path}: expected the columns {', '.join(SCHEMA.names)}; {lacking[0]!r} is missing"
+            )
+        return found.read(list(columns) if columns else None)
+
+
+def each(path: Path) -> Iterator[dict[str, Any]]:
+    """The rows of the table of a finished run, a batch at a time in memory. Raises DataError."""
+    read_table(path, ["id"])
+    with pq.ParquetFile(path) as found:
+        for batch in found.iter_batches(100):
+            yield from batch.to_pylist(maps_as_pydicts="strict")
+
+
+def write_predictions(folder: RunFolder) -> None:
+    """predictions.jsonl, from the table: a line for each question, as `raypipe score crag` reads it."""
+    about = pq.read_schema(folder.results).metadata
+    with replaced(folder.predictions) as out:
+        for found in each(folder.results):
+            line = _prediction(found, about[b"rule"].decode())
+            out.write(json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def _prediction(found: Mapping[str, Any], rule: str) -> dict[str, Any]:
+    line = {
+        "id": found["id"],
+        "query": found["query"],
+        "prediction": found["answer"],
+        "outcome": found["outcome"],
+        "source": found["origin"],
+        "answer": found["golds"][0] if found["golds"] else None,
+        "alternatives": found["golds"][1:],
+        "verdict": found["verdict"],
+    }
+    if found["judge_response"] is not None:
+        line |= {"judge_response": found["judge_response"], "judge_rule": rule}
+    line["hits"] = [
+        {"chunk": h["chunk"], "url": h["url"], "span": [h["start"], h["end"]], "scores": h["scores"]}
+        for h in found["hits"]
+    ]
+    return line

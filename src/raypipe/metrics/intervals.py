@@ -1,0 +1,120 @@
+"""Confidence intervals over few questions. Pure functions on counts and values; knows no metric.
+
+Which interval belongs where, and its coverage, stands with each function; bench/certainty.py measures it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import NormalDist
+
+import numpy as np
+import numpy.typing as npt
+
+_DRAWS = 20_000  # the ends of an interval then repeat to about .01 between seeds at 10 questions
+BOOTSTRAP_FROM = (
+    300  # questions; a percentile bootstrap of 115 of which few differ covers 92 % in place of 95
+)
+FEWEST_GROUPS = 6  # five signs can at best give p = 1/16
+Interval = tuple[float, float]
+
+
+def score_interval(correct: int, missing: int, wrong: int) -> Interval:
+    """95 % interval of (correct - wrong) / all for `correct + missing + wrong > 0` questions, in -1..1.
+
+    The central part of a Dirichlet posterior under Jeffreys' prior, stretched to hold the score itself.
+    A bootstrap would say [0, 0] of ten questions that were all missed; this stays as wide as ten
+    questions leave it. It holds the true score in 91-100 % of 150 draws for true shares from even to .98
+    and 10, 50 or 300 questions.
+    """
+    n = correct + missing + wrong
+    if n <= 0:
+        raise ValueError("no scored question, no interval")
+    alpha = np.array([correct, missing, wrong]) + 0.5
+    shares = np.random.default_rng(0).dirichlet(alpha, _DRAWS)  # (draws, 3), rows sum to 1
+    low, high = np.quantile(shares[:, 0] - shares[:, 2], [0.025, 0.975])
+    score = (correct - wrong) / n
+    return min(float(low), score), max(float(high), score)
+
+
+def rate_interval(hits: int, n: int, level: float = 0.95) -> Interval:
+    """Wilson's interval of a rate: `hits` of `n > 0` questions (Wilson 1927; Brown, Cai and DasGupta 2001).
+
+    >>> low, high = rate_interval(9, 10)
+    >>> round(low, 3), round(high, 3)
+    (0.596, 0.982)
+    """
+    if not 0 <= hits <= n or not n:
+        raise ValueError(f"expected 0 <= hits <= n and n > 0, found {hits} of {n}")
+    z = NormalDist().inv_cdf((1 + level) / 2)
+    center = (hits + z * z / 2) / (n + z * z)
+    half = z / (n + z * z) * math.sqrt(hits * (n - hits) / n + z * z / 4)
+    return max(0.0, center - half), min(1.0, center + half)
+
+
+def mean_interval(
+    values: Sequence[float] | npt.NDArray[np.float64],
+    ends: Interval,
+    groups: Sequence[str] | None = None,
+    level: float = 0.95,
+) -> Interval | None:
+    """Interval of the mean of `values` (one a question, each between `ends`); None where none is honest.
+
+    - Questions in groups (several of one paper, of one page): from the groups' sums with Student's t, as
+      many degrees of freedom as groups less one (Miller 2024). None for fewer than FEWEST_GROUPS groups.
+      Coverage 95 to 99 % for 6 to 30 groups whose questions move together.
+    - Values that are whole numbers, as CRAG's differences in -2..2: Dirichlet(1/2) on their counts.
+    - Others: a percentile bootstrap from BOOTSTRAP_FROM questions on; for fewer the same with one half
+      question at either end of the range, which keeps it wide where few questions differ.
+    """
+    x = np.asarray(values, dtype=float)
+    if not len(x):
+        return None
+    if groups is not None:
+        return _by_group(x, groups, level)
+    whole, counts = np.unique(x, return_counts=True)
+    rng = np.random.default_rng(0)
+    tails = [(1 - level) / 2, (1 + level) / 2]
+    if np.array_equal(whole, np.round(whole)) and ends[1] - ends[0] <= 8:
+        support = np.arange(ends[0], ends[1] + 1)
+        prior = np.full(len(support), 0.5)
+        prior[np.searchsorted(support, whole)] += counts
+        drawn = rng.dirichlet(prior, _DRAWS) @ support
+    elif len(x) >= BOOTSTRAP_FROM:
+        drawn = np.concatenate([_resampled(rng, whole, counts / len(x), len(x)) for _ in range(10)])
+    else:
+        weights = np.concatenate([counts, [0.5, 0.5]])
+        drawn = rng.dirichlet(weights, _DRAWS) @ np.concatenate([whole, ends])
+    low, high = np.quantile(drawn, tails)
+    mean = float(x.mean())
+    return min(float(low), mean), max(float(high), mean)
+
+
+def _resampled(
+    rng: np.random.Generator, whole: npt.NDArray[np.float64], shares: npt.NDArray[np.float64], n: int
+) -> npt.NDArray[np.float64]:
+    """Means of a thousand resamples of `n` questions."""
+    return np.asarray(rng.multinomial(n, shares, 1_000) @ whole / n)
+
+
+def _by_group(x: npt.NDArray[np.float64], groups: Sequence[str], level: float) -> Interval | None:
+    from scipy import stats  # half a second of import, for this alone
+
+    sums, sizes = group_sums(x, groups)
+    if len(sums) < FEWEST_GROUPS:
+        return None
+    mean = float(x.mean())
+    rest = sums - mean * sizes
+    error = math.sqrt(len(sums) / (len(sums) - 1) * float(rest @ rest)) / len(x)
+    half = float(stats.t.ppf((1 + level) / 2, len(sums) - 1)) * error
+    return mean - half, mean + half
+
+
+def group_sums(
+    x: npt.NDArray[np.float64], groups: Sequence[str]
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """The sum of the values and the number of questions of each group, groups in order of name."""
+    _, member = np.unique(np.asarray(groups), return_inverse=True)
+    sums = np.bincount(member, weights=x).astype(np.float64)
+    return sums, np.bincount(member).astype(np.float64)

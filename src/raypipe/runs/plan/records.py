@@ -1,0 +1,86 @@
+"""The records of a plan: what each step may have to do, and what is to be ingested first."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from raypipe.core.records import Source
+from raypipe.report.report import JSON_FORMAT
+from raypipe.runs.plan.costs import Cost, ExpectedCalls
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """What one step may have to do."""
+
+    step: str  # its name in the recipe
+    rows: float  # in all: sources; chunks, for embed; questions; math.inf: not known
+    cached: int  # rows for which nothing is asked
+    max_calls: float  # calls; for parse and split: sources to work on; math.inf: not known
+    exact: bool  # False: max_calls is an upper bound
+    reasons: Mapping[str, float]
+    """row, evidence, model, prompt, parameter, version, upstream, expired, lost -> calls; they add up"""
+    expected_calls: ExpectedCalls | None  # None: `exact`, or nothing says
+    cost: Cost
+
+    def estimate(self) -> dict[str, Any]:
+        """What is likely, as JSON: each a range, or null where nothing says. `runs`: how many finished runs
+        say how many calls; 0 where that is exact, comes from a sample of the sources, or is not known."""
+        exact = [_known(self.max_calls)] * 2 if self.exact else None
+        took = self.cost.seconds
+        return {
+            "calls": list(self.expected_calls.calls) if self.expected_calls else exact,
+            "runs": self.expected_calls.runs if self.expected_calls else 0,
+            "seconds": None if took is None else [round(x, 3) for x in took],
+            "tokens": [_known(x) for x in self.cost.tokens],
+            "bytes": [_known(x) for x in self.cost.nbytes],
+        }
+
+
+def _known(number: float) -> int | None:
+    """As JSON has it: null where it is not known."""
+    return None if math.isinf(number) else int(number)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What an eval may have to do."""
+
+    steps: tuple[StepPlan, ...]  # corpus steps, then question steps, in recipe order
+
+    def planned(self) -> dict[str, int | None]:
+        """Step -> calls that may be made; None where that is not known."""
+        return {s.step: _known(s.max_calls) for s in self.steps}
+
+    def bytes_at_least(self) -> int:
+        """That the store will grow by, whatever the texts are: nothing that is only likely."""
+        return int(sum(s.cost.nbytes[0] for s in self.steps if s.exact))
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "format": JSON_FORMAT,
+            "steps": [
+                {
+                    "step": s.step,
+                    "rows": _known(s.rows),
+                    "cached": s.cached,
+                    "max_calls": _known(s.max_calls),
+                    "exact": s.exact,
+                    "reasons": {why: _known(n) for why, n in s.reasons.items()},
+                    "estimate": s.estimate(),
+                }
+                for s in self.steps
+            ],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class NewSources:
+    """Sources that are to be ingested: what is known of them before they are in the store."""
+
+    kinds: Mapping[str, str] = field(default_factory=dict)  # source id -> kind
+    chars: Mapping[str, int] = field(default_factory=dict)  # source id -> characters
+    some: Mapping[str, Source] = field(default_factory=dict)  # a few of them whole: `sample.Sampler`

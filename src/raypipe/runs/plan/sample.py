@@ -1,0 +1,119 @@
+"""What some sources say about all: a few of each kind are parsed and split, so that a plan can expect.
+
+A bound holds for any text and is far from most. How many chunks, and how many sentences a passage, depends on
+the pages; so the plan looks at some. Their ids are digests, so the smallest ones are a random choice that
+every plan makes alike. No model is asked and nothing is stored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import heapq
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from raypipe.core import arrow
+from raypipe.core.records import Source
+from raypipe.pipeline.driver import Pipeline
+from raypipe.recipes.executor import CorpusExecutor, fine
+from raypipe.recipes.step_contract import asked_models, table_of
+from raypipe.text.sentences import sentences
+
+EACH = 24  # sources of a kind: 36 real pages of 10 MB in all take .1 s to parse, and half a second to begin
+
+
+def chosen(ids: Iterable[str]) -> list[str]:
+    """The ids whose sources are looked at, of all of one kind."""
+    return heapq.nsmallest(EACH, ids)
+
+
+class Sampler:
+    """Keeps some sources of each kind while all pass by."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, dict[str, Source]] = {}  # kind -> id -> source
+
+    def add(self, source: Source) -> None:
+        """Looks at one more source."""
+        kept = self._kept.setdefault(source.kind, {})
+        kept[source.id] = source
+        if len(kept) > EACH:
+            del kept[max(kept)]
+
+    def sources(self) -> dict[str, Source]:
+        """Those that are kept, by id."""
+        return {id: source for kept in self._kept.values() for id, source in kept.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class KindSample:
+    """The sum over the sources of one kind that were looked at."""
+
+    sources: int = 0
+    chars: int = 0
+    chunks: int = 0
+    passages: int = 0
+    sentences: int = 0  # of these passages
+
+    def chunks_of(self, chars: float) -> float:
+        """Chunks to expect of a source of `chars` characters."""
+        return self.chunks / self.chars * chars if self.chars else 0.0
+
+
+class CorpusSample:
+    """What to expect of the sources that a recipe searches; they are looked at when it is first asked."""
+
+    def __init__(
+        self, pipeline: Pipeline, kinds: Mapping[str, str], unread: Collection[str], new: Mapping[str, Source]
+    ) -> None:
+        """`kinds`: source id -> kind, of all that are searched. `unread`: those that cannot be looked at;
+        `new`: those that can, and that the store does not have."""
+        self._pipeline, self._kinds, self._unread, self._new = pipeline, kinds, unread, new
+
+    def chunks(self, source: str, chars: float) -> float:
+        """Chunks to expect of a source; 0 for a kind of which none could be read."""
+        found = self._found.get(self._kinds.get(source, ""))
+        return found.chunks_of(chars) if found else 0.0
+
+    @property
+    def known(self) -> bool:
+        """Whether any source could be read: else there is nothing to expect from."""
+        return any(k.chunks for k in self._found.values())
+
+    def per_chunk(self) -> tuple[float, float]:
+        """Passages for each chunk, and sentences for each passage. (1, 0) where nothing is known."""
+        looked = list(self._found.values())
+        passages, found = sum(k.passages for k in looked), sum(k.sentences for k in looked)
+        return (passages / sum(k.chunks for k in looked), found / passages) if passages else (1.0, 0.0)
+
+    @functools.cached_property
+    def _found(self) -> dict[str, KindSample]:
+        before = [s.step for s in self._pipeline.recipe.corpus if table_of(s.step) != "vectors"]
+        if any(asked_models(step) for step in before):
+            return {}  # to look at a source would ask a model
+        by_kind: dict[str, list[str]] = {}
+        wanted = self._pipeline.recipe.source_kinds()
+        for source, kind in self._kinds.items():
+            if kind in wanted and source not in self._unread:
+                by_kind.setdefault(kind, []).append(source)
+        return {kind: self._look(chosen(ids)) for kind, ids in by_kind.items()}
+
+    def _look(self, ids: Sequence[str]) -> KindSample:
+        here = [self._new[i] for i in ids if i in self._new]
+        stored = self._pipeline.store.rows("sources", "id", [i for i in ids if i not in self._new])
+        return asyncio.run(self._split([*here, *arrow.source.records(stored)]))
+
+    async def _split(self, sources: Sequence[Source]) -> KindSample:
+        """Parses and splits some sources in this process."""
+        if not sources:
+            return KindSample()
+        corpus = CorpusExecutor(self._pipeline.recipe, self._pipeline.worker.kit(None))
+        texts = await corpus.texts(arrow.corpus_table(sources))
+        chunks = fine(await corpus.passages(texts))
+        text_of = dict(zip(texts["source"].to_pylist(), texts["text"].to_pylist(), strict=True))
+        places = (chunks[name].to_pylist() for name in ("source", "parent_start", "parent_end"))
+        spans = set(zip(*places, strict=True))
+        found = sum(len(sentences(text_of[source][start:end])) for source, start, end in spans)
+        chars = sum(len(s.content) for s in sources)
+        return KindSample(len(sources), chars, chunks.num_rows, len(spans), found)

@@ -1,0 +1,123 @@
+"""Whether the cached values that stored answers were made from still stand: the memo is asked, row by row.
+
+A stage asks nothing about a row that a run answered with the same chain, if what it asked then is still
+cached. That is so unless a memo table has lost values (`memo.losses`), or replies of a graph expire. Then the
+stage is run over the stored answer with what is cached alone. Sends no request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Mapping
+
+from raypipe.core import arrow
+from raypipe.core.kg import domain_of
+from raypipe.core.protocols import Ask, Step
+from raypipe.core.records import Question
+from raypipe.memo.disk import StoreMemo, memo_versions
+from raypipe.memo.lookup import CacheOnlyKit, NoReply, NotCached
+from raypipe.memo.losses import has_lost
+from raypipe.memo.memo import (
+    CallCounts,
+    MemoTable,
+    cached,
+    graph_replies_of,
+    replies_of,
+    scores_of,
+    vectors_of,
+)
+from raypipe.pipeline.driver import Pipeline, batches
+from raypipe.pipeline.recipe_tables import searched
+from raypipe.recipes.recipe import Stage
+from raypipe.recipes.step_contract import asked_models, graphs_of
+from raypipe.store.index import LanceIndex
+
+AHEAD_S = 3600.0
+"""A graph's reply that expires within that time counts as expired: a run may take as long. One that takes
+longer, over the end of a period, can ask more than was planned."""
+
+AT_ONCE = 100  # answers that are followed at once
+
+
+class Standing:
+    """What the memo of a store still holds of a recipe's earlier work."""
+
+    def __init__(self, pipeline: Pipeline, clock: Callable[[], float] = time.time) -> None:
+        self._pipeline, self._clock = pipeline, clock
+        self._lost: dict[str, bool] = {}  # memo table -> whether it has lost values
+
+    def in_doubt(self, step: Step) -> bool:
+        """Whether a request of the step may have to be made again."""
+        if any(graph.refresh for graph in graphs_of(step)):
+            return True
+        return any(self._has_lost(table.name) for table in _tables(step))
+
+    def _has_lost(self, table: str) -> bool:
+        if table not in self._lost:
+            self._lost[table] = has_lost(self._pipeline.store, table)
+        return self._lost[table]
+
+    def lacking(self, stage: Stage[Step], answers: Mapping[str, str]) -> dict[str, str]:
+        """Question id -> why, for stored answers (key -> question id) about which the stage would need what
+        is not cached: expired, for a graph's reply whose period is over, else lost."""
+        return asyncio.run(self._lacking(stage, answers))
+
+    async def _lacking(self, stage: Stage[Step], answers: Mapping[str, str]) -> dict[str, str]:
+        pipe, found = self._pipeline, dict[str, str]()
+        here = pipe.worker.kit(LanceIndex(searched(pipe.store, pipe.recipe)))
+        memo = StoreMemo(pipe.store.uri, memo_versions(pipe.store))
+        kit = cached(CacheOnlyKit(here), memo, CallCounts(), clock=lambda: self._clock() + AHEAD_S)
+        ask, refreshed = stage.step.open(kit), _refreshed(stage.step)
+        for keys in batches(answers, AT_ONCE):
+            rows = pipe.store.rows("answers", "key", keys)
+            stored = [q for q in arrow.question.records(rows) if stage.admits(q)]
+            whys = await asyncio.gather(*(_lacks(ask, q, refreshed) for q in stored))
+            found |= {q.id: why for q, why in zip(stored, whys, strict=True) if why}
+        await here.close()
+        return found
+
+
+def kept_inputs(stage: Stage[Step], written: Iterable[Iterable[str]]) -> bool:
+    """Whether a stored answer still has what the stage read: neither it nor a later stage, each by what it
+    writes, wrote over it.
+
+    >>> from raypipe.steps.decide import Decide
+    >>> decide = Stage("decide", Decide(prefer=("llm",)))
+    >>> kept_inputs(decide, [["order"], ["replies.other"]]), kept_inputs(decide, [["replies.llm"]])
+    (True, False)
+    """
+    read = [r for r in stage.step.reads() | stage.gate_reads() if not r.startswith("index.")]
+    return not any(overlap(r, w) for writes in written for w in writes for r in read)
+
+
+def overlap(a: str, b: str) -> bool:
+    """Whether two names of fields mean the same, or one a part of the other.
+
+    >>> overlap("hits", "hits.bm25"), overlap("hits.dense", "hits.bm25"), overlap("order", "order")
+    (True, False, True)
+    """
+    return a == b or a.startswith(b + ".") or b.startswith(a + ".")
+
+
+def _tables(step: Step) -> list[MemoTable]:
+    """The memo tables that a step asks of."""
+    of = {"embedder": vectors_of, "reranker": scores_of, "generator": replies_of}
+    graphs = [graph_replies_of(g.version) for g in graphs_of(step) if g.kind == "server"]
+    return [of[m.kind](m) for m in asked_models(step)] + graphs
+
+
+def _refreshed(step: Step) -> set[str]:
+    """Domains whose replies expire."""
+    return {domain for graph in graphs_of(step) for domain in graph.refresh}
+
+
+async def _lacks(ask: Ask, question: Question, refreshed: set[str]) -> str:
+    """Why a stage would ask about a stored answer again; "" where all is cached."""
+    try:
+        await ask([question])
+    except NoReply as e:
+        return "expired" if domain_of(e.path) in refreshed else "lost"
+    except NotCached:
+        return "lost"
+    return ""

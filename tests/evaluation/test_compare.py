@@ -1,0 +1,127 @@
+"""Comparing scored runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raypipe.cli.main import main
+from raypipe.core.errors import DataError
+from raypipe.evaluation.compare import NOISE, ScoredRun, compare, scored_run
+
+VERDICTS = ["exact"] * 40 + ["missing"] * 40 + ["hallucination"] * 35
+
+
+def run(name: str, verdicts: list[str], rule: str = "official", judge: str = "") -> ScoredRun:
+    ids = [f"q{i:03d}" for i in range(len(verdicts))]
+    labels = {id: {"domain": "movie" if i % 2 else "open"} for i, id in enumerate(ids)}
+    return ScoredRun(name, rule, judge, dict(zip(ids, verdicts, strict=True)), labels)
+
+
+def changed(most: int) -> list[str]:
+    """The verdicts with the first wrong answers turned into right ones."""
+    return ["exact" if i >= 80 and i < 80 + most else v for i, v in enumerate(VERDICTS)]
+
+
+def test_few_better_answers_cannot_tell_and_many_are_better() -> None:
+    (few,) = compare([run("a", VERDICTS), run("b", changed(4))])
+    assert few.verdict == "cannot tell" and few.p == 0.125 and few.score.n == 115
+    assert few.score.minimum_detectable and few.score.questions_needed and few.score.questions_needed > 115
+    (many,) = compare([run("a", VERDICTS), run("b", changed(30))])
+    assert many.verdict == "better" and many.score.difference == pytest.approx(60 / 115)
+    (back,) = compare([run("b", changed(30)), run("a", VERDICTS)])
+    assert back.verdict == "worse"
+    assert {r.metric: round(r.found.difference * 115) for r in many.rates} == {
+        "accuracy": 30,
+        "hallucination": -30,
+    }
+
+
+def test_several_runs_and_slices_are_corrected_for_their_number() -> None:
+    first, second, third = compare([run("a", VERDICTS), *(run(n, changed(6)) for n in "bcd")])
+    alone = compare([run("a", VERDICTS), run("b", changed(6))])[0]
+    assert alone.verdict == "better" and alone.p == pytest.approx(0.03125)
+    assert [c.p for c in (first, second, third)] == pytest.approx([0.09375] * 3)
+    assert first.verdict == "cannot tell"
+    assert {(s.label, s.value) for s in alone.slices} == {("domain", "movie"), ("domain", "open")}
+    assert all(s.p >= s.found.p for s in alone.slices)
+    assert sum(s.found.difference * s.found.n for s in alone.slices) == pytest.approx(
+        alone.score.difference * 115
+    )
+
+
+def test_what_is_only_in_one_of_them_or_not_scored_is_named_and_left_out() -> None:
+    b = run("b", [*changed(4)[:-1], "unscored", "exact"])
+    (found,) = compare([run("a", VERDICTS), b])
+    assert found.only_after == ("q115",) and found.only_before == () and found.unscored == ("q114",)
+    assert found.score.n == 114
+
+
+def test_groups_of_questions_count_as_one_each() -> None:
+    (found,) = compare([run("a", VERDICTS), run("b", changed(30))], group="domain")
+    assert found.score.groups == 2 and found.verdict == "cannot tell"
+
+
+def test_a_run_against_itself_is_the_same() -> None:
+    (found,) = compare([run("a", VERDICTS), run("a", VERDICTS)])
+    assert found.verdict == "cannot tell" and found.causes == ()  # 115 questions show no 2 points
+    (wider,) = compare([run("a", VERDICTS), run("a", VERDICTS)], margin=0.05)
+    assert wider.verdict == "same"
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        (run("b", VERDICTS, rule="accuracy"), "found rule official and accuracy"),
+        (run("b", VERDICTS, judge="llama"), "found judge none and llama"),
+        (ScoredRun("b", "official", "", {"x": "exact"}, {"x": {}}), "found 0 common ids of 115 and 1"),
+    ],
+)
+def test_runs_that_cannot_be_compared_are_refused(other: ScoredRun, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        compare([run("a", VERDICTS), other])
+
+
+def test_an_unknown_group_is_refused_with_those_there_are() -> None:
+    with pytest.raises(DataError, match="label 'paper' at every question, question q000 has domain"):
+        compare([run("a", VERDICTS), run("b", VERDICTS)], group="paper")
+
+
+def predictions(path: Path, answers: list[str]) -> Path:
+    lines: list[dict[str, Any]] = [
+        {"id": f"q{i}", "query": "?", "answer": "ann", "prediction": a} for i, a in enumerate(answers)
+    ]
+    path.write_text("".join(json.dumps(x) + "\n" for x in lines))
+    return path
+
+
+def test_files_of_predictions_are_compared_by_the_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = predictions(tmp_path / "a.jsonl", ["ann"] * 10 + ["i don't know"] * 30)
+    after = predictions(tmp_path / "b.jsonl", ["ann"] * 25 + ["i don't know"] * 15)
+    assert main(["compare", str(before), str(after)]) == 0
+    said = capsys.readouterr().out
+    assert "better: score +0.375 over 40 questions, p 6.1e-05" in said and "not known" in said
+    assert main(["compare", str(before), str(after), "--json"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)["comparisons"]
+    assert found["verdict"] == "better" and found["score"]["difference"] == 0.375
+    assert sum(c["difference"] for c in found["causes"]) == pytest.approx(found["score"]["difference"])
+    assert main(["compare", str(before)]) == 2
+    assert "expected two runs or more, found 1" in capsys.readouterr().err
+
+
+def test_a_doubled_id_is_refused(tmp_path: Path) -> None:
+    path = predictions(tmp_path / "a.jsonl", ["ann"])
+    path.write_text(path.read_text() * 2)
+    with pytest.raises(DataError, match=r"a\.jsonl: expected each question once, found 'q0' twice"):
+        scored_run(path, "official")
+
+
+def test_what_moved_without_a_known_cause_says_so() -> None:
+    (found,) = compare([run("a", VERDICTS), run("b", changed(4))])
+    assert [(c.step, c.moved, c.up, c.down) for c in found.causes] == [("not known", 4, 4, 0)]
+    assert NOISE not in {c.step for c in found.causes}

@@ -1,0 +1,140 @@
+"""The table of a run's results, and the predictions that are made from it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pandas
+import pyarrow.parquet as pq
+import pytest
+
+from raypipe.core.errors import DataError
+from raypipe.core.records import Citation, Fault, Gold, Hit, Question, Quote, Reply, chunk_id, source_id
+from raypipe.evaluation.result_table import (
+    TEXTS,
+    ResultTable,
+    each,
+    needed_texts,
+    read_table,
+    row,
+    write_predictions,
+)
+from raypipe.metrics.crag import mark, pair
+from raypipe.metrics.files import score_crag_file
+from raypipe.report.report import EvalReport, RunFolder
+
+PAGE, OTHER = source_id("page", "<p>one</p>"), source_id("page", "<p>two</p>")
+FIRST, SECOND = (Hit(chunk_id(s, (3, 9)), s, (3, 9), {"bm25": 1.5}) for s in (OTHER, PAGE))
+CITED = (
+    Citation("q", 2, "https://example.org/late", "", PAGE, None, None),
+    Citation("q", 0, "https://example.org/a?b=1", "", PAGE, None, None),
+    Citation("q", 1, "", "", OTHER, None, None),
+)
+WEB = Reply("Ann", "answered", 0.9, -0.5, quotes=(Quote(PAGE, (4, 6)),))
+
+
+def question(id: str, answer: str, outcome: str, **more: object) -> Question:
+    return replace(
+        Question(id, f"who is {id}?", citations=CITED, hits=(FIRST, SECOND), order=(SECOND.chunk,)),
+        answer=answer, outcome=outcome, origin="web", replies={"web": WEB}, **more,
+    )  # fmt: skip
+
+
+QUESTIONS = [
+    question("q1", "Ann", "answered"),
+    question("q2", "i don't know", "abstained"),
+    question("q3", "bob", "answered"),
+    question("q4", "", "fault", faults=(Fault("dense", "timeout", "5 s", True),)),
+    question("q5", "carl", "answered"),
+]
+GOLDS = {id: Gold(id, ("ann", "anna"), {"domain": "movie"}) for id in ("q1", "q2", "q3", "q4")}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    made = RunFolder(tmp_path / "run")
+    rows, _ = pair(QUESTIONS, GOLDS, {})
+    rows = [replace(r, judge_response='{"score": 0}') if r.question == "q3" else r for r in rows]
+    report = EvalReport(
+        run="r1", recipe="local", digest="abc", seconds=1.0, questions=5, citations=15, distinct_pages=2,
+        empty_pages=0, chunks=2, pages_compared=0, parser_fallbacks=0, normalized={}, without_truth=1,
+        faults=(), steps=(), marks=mark(rows, "official"),
+    )  # fmt: skip
+    text = {c: f"text of {c[-3:]}" for q in QUESTIONS for c in needed_texts(q)}
+    with ResultTable(made.results) as table:
+        for batch in (QUESTIONS[:2], QUESTIONS[2:]):
+            table.add([row(q, GOLDS.get(q.id), text) for q in batch])
+        table.finish(rows, report)
+    write_predictions(made)
+    return made
+
+
+def test_a_row_for_each_question_with_its_verdict_and_evidence(folder: RunFolder) -> None:
+    rows = {r["id"]: r for r in each(folder.results)}
+    assert list(rows) == ["q1", "q2", "q3", "q4", "q5"]
+    verdicts = {id: (r["verdict"], r["reason"]) for id, r in rows.items()}
+    assert verdicts == {
+        "q1": ("exact", "equal"),
+        "q2": ("missing", "abstained"),
+        "q3": ("hallucination", "judge"),
+        "q4": ("unscored", "no_prediction"),
+        "q5": (None, None),
+    }
+    first = rows["q1"]
+    assert first["golds"] == ["ann", "anna"] and first["labels"] == {"domain": "movie"}
+    assert [h["ranked"] for h in first["hits"]] == [True, False]
+    assert first["hits"][0]["url"] == "https://example.org/a?b=1"  # of the best-ranked citation
+    assert first["hits"][0]["text"] == "text of 3-9"
+    assert first["quotes"] == [{"source": PAGE, "start": 4, "end": 6, "text": "text of 4-6"}]
+    assert first["confidence"] == 0.9 and first["replies"][0]["logprob"] == -0.5
+    assert rows["q4"]["answer"] is None
+    assert rows["q4"]["faults"] == [{"step": "dense", "reason": "timeout", "transient": True}]
+
+
+def test_other_programs_open_it(folder: RunFolder) -> None:
+    frame = pandas.read_parquet(folder.results)
+    assert frame["verdict"].tolist()[:3] == ["exact", "missing", "hallucination"]
+    assert pq.read_schema(folder.results).metadata == {
+        b"run": b"r1", b"recipe": b"local", b"rule": b"official", b"judge": b"",
+    }  # fmt: skip
+
+
+def test_predictions_are_made_from_it_and_score_alike(folder: RunFolder) -> None:
+    lines = [json.loads(x) for x in folder.predictions.read_text().splitlines()]
+    assert [x["prediction"] for x in lines] == ["Ann", "i don't know", "bob", None, "carl"]
+    assert lines[0]["hits"][1] == {
+        "chunk": FIRST.chunk, "url": "", "span": [3, 9], "scores": {"bm25": 1.5},
+    }  # fmt: skip
+    assert lines[2]["judge_response"] and "judge_response" not in lines[0]
+    found = score_crag_file(folder.predictions, "official")
+    assert (found["n_correct"], found["n_miss"], found["n_hallucination"]) == (1, 1, 1)
+    assert found["normalized"] == {"no_answer": 1}
+
+
+def test_texts_beyond_the_best_are_left_out() -> None:
+    hits = tuple(Hit(chunk_id(PAGE, (i, i + 1)), PAGE, (i, i + 1)) for i in range(TEXTS + 5))
+    q = question("q", "x", "answered", hits=hits, order=(hits[-1].chunk,))
+    kept = needed_texts(q)
+    assert hits[-1].chunk in kept and chunk_id(PAGE, (4, 6)) in kept  # ranked, and quoted
+    found = row(q, None, dict.fromkeys(kept, "t"))
+    assert sum(h["text"] is not None for h in found["hits"]) == TEXTS
+    assert found["hits"][0]["url"] == "https://example.org/a?b=1"
+    assert row(replace(q, citations=None), None, dict.fromkeys(kept, "t"))["hits"][0]["url"] is None
+
+
+def test_nothing_half_made_stays(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError), ResultTable(tmp_path / "results.parquet") as table:
+        table.add([row(QUESTIONS[0], None, dict.fromkeys(needed_texts(QUESTIONS[0]), ""))])
+        raise RuntimeError
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("content", [None, b"", b"PAR1 not quite"])
+def test_a_file_that_is_none_is_named(tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "results.parquet"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(DataError, match=r"results\.parquet: expected the table of a finished eval"):
+        read_table(path)

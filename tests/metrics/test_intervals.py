@@ -1,0 +1,61 @@
+"""Intervals of scores, rates and means."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from raypipe.metrics.intervals import mean_interval, rate_interval, score_interval
+
+
+@pytest.mark.parametrize("shares", [(0.3, 0.5, 0.2), (0.05, 0.9, 0.05)])
+def test_the_interval_holds_the_true_score_about_19_times_in_20(shares: tuple[float, ...]) -> None:
+    random = np.random.default_rng(5)
+    held = 0
+    for _ in range(200):
+        correct, missing, wrong = random.multinomial(60, shares)
+        low, high = score_interval(correct, missing, wrong)
+        held += low <= shares[0] - shares[2] <= high
+    assert 180 <= held <= 198
+
+
+def test_it_narrows_with_more_questions_and_holds_the_score_at_the_ends() -> None:
+    widths = [np.diff(score_interval(4 * n, 3 * n, 3 * n))[0] for n in (1, 10, 100)]
+    assert widths[0] > widths[1] > widths[2]
+    assert score_interval(10, 0, 0)[1] == 1 and score_interval(0, 0, 10)[0] == -1
+    low, high = score_interval(0, 10, 0)
+    assert low < 0 < high
+
+
+def test_no_question_has_no_interval() -> None:
+    with pytest.raises(ValueError, match="no scored question"):
+        score_interval(0, 0, 0)
+
+
+@pytest.mark.parametrize(("hits", "n"), [(0, 7), (3, 7), (7, 7), (640, 2706)])
+@pytest.mark.parametrize("level", [0.9, 0.95])
+def test_the_interval_of_a_rate_is_wilsons(hits: int, n: int, level: float) -> None:
+    expected = stats.binomtest(hits, n).proportion_ci(level, method="wilson")
+    assert rate_interval(hits, n, level) == pytest.approx((expected.low, expected.high), abs=1e-9)
+
+
+def test_a_rate_of_no_questions_is_refused() -> None:
+    with pytest.raises(ValueError, match="0 of 0"):
+        rate_interval(0, 0)
+
+
+def test_groups_count_as_one_each_and_under_six_there_is_no_interval() -> None:
+    values = [1.0, 1.0, 0.0, 1.0] * 6
+    alone = mean_interval(values, (-1, 1))
+    assert mean_interval(values, (-1, 1), ["a", "b", "c", "d", "e"] * 4 + ["a"] * 4) is None
+    same = mean_interval(values, (-1, 1), [str(i // 4) for i in range(24)])
+    assert same == (0.75, 0.75) and alone is not None and alone[0] < 0.75 < alone[1]
+
+
+def test_an_interval_of_other_values_stays_wide_where_few_questions_differ() -> None:
+    few = mean_interval([0.3] + [0.0] * 99, (-1, 1))
+    assert few is not None and few[0] < 0 < 0.01 < few[1]
+    many = mean_interval([0.3] * 30 + [0.0] * 2670, (-1, 1))
+    assert many is not None and 0 < many[0] < 0.3 * 30 / 2700 < many[1] < 0.01
+    assert mean_interval([], (-1, 1)) is None

@@ -1,0 +1,68 @@
+"""A plan asks the memo, not only the answers: what the memo has lost is planned, and no other call."""
+
+import shutil
+
+import pytest
+from reruns import FAKES, Bench
+
+from raypipe.evaluation.evaluate import questions_of
+from raypipe.memo.disk import merge_memo
+from raypipe.pipeline.driver import inline
+from raypipe.runs.plan.planner import plan
+
+pytestmark = pytest.mark.slow
+
+DECIDED = FAKES.replace("prefer: [extract]", "prefer: [extract], lower: true")
+ANSWERS = ("shortlist", "dense", "bm25", "fuse", "rerank", "extract", "decide")
+
+
+def damaging(store, tables):
+    """A runner that cuts the cache files of some tables as a worker leaves them: before they are merged."""
+
+    def runner(verb, work, tasks):
+        yield from inline(verb, work, tasks)
+        if verb == "answer":
+            for file in (store / "_memo").glob(f"{tables}-*/*.arrow"):
+                file.write_bytes(file.read_bytes()[:-20])
+
+    return runner
+
+
+@pytest.mark.parametrize(
+    ("tables", "asked"),
+    [("scores", {"shortlist", "rerank", "extract"}), ("embeddings", {"dense", "extract"})],
+)
+def test_values_that_were_damaged_before_they_were_merged_are_planned_by_the_next_change(
+    world, tmp_path, tables, asked
+):
+    bench = Bench(tmp_path, world)
+    bench.run(pipe=bench.pipeline(runner=damaging(tmp_path / "store", tables)))
+    counts, steps = bench.run(DECIDED)  # which holds the run to its plan
+    assert {s for s in ANSWERS if counts[s][1]} == asked
+    assert all(steps[s].reasons == {"lost": steps[s].max_calls} for s in asked)
+    assert counts["bm25"] == (0, 0)
+
+
+def test_damage_is_seen_before_the_files_are_merged(bench):
+    pipe = bench.pipeline(DECIDED)
+    questions = questions_of(pipe, None, None)
+    assert not any(s.max_calls for s in plan(pipe, questions).steps)
+    [table] = [t.name for t in (bench.folder / "store").glob("scores-*.lance")]
+    waiting = bench.folder / "store/_memo" / table.removesuffix(".lance")
+    waiting.mkdir(parents=True, exist_ok=True)
+    (waiting / "0f0f.arrow").write_bytes(b"half a fi")
+    found = {s.step: s for s in plan(pipe, questions).steps}
+    assert not found["rerank"].exact and found["rerank"].max_calls == 6 * 20
+    assert found["extract"].max_calls > 0 == found["bm25"].max_calls
+    assert merge_memo(pipe.store).damaged == 1
+    assert {s.step: s.max_calls for s in plan(pipe, questions).steps} == {
+        name: s.max_calls for name, s in found.items()
+    }, "the loss is noted"
+
+
+def test_a_memo_table_that_is_gone_is_planned_and_what_another_table_holds_is_not(bench):
+    for table in (bench.folder / "store").glob("embeddings-*.lance"):
+        shutil.rmtree(table)
+    counts, steps = bench.run(DECIDED)
+    assert counts["dense"] == (6, 6) and steps["dense"].exact and counts["shortlist"] == (0, 0)
+    assert 0 < counts["extract"][1] <= counts["extract"][0]
