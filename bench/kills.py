@@ -1,23 +1,23 @@
-"""Kills driver, worker actor or raylet at every point of the protocol and at random times, on real Ray.
+"""Kills driver, worker actor or raylet after any write event of a life, and at random times, on real Ray.
 
-After each SIGKILL the run is resumed; its tables must equal those of an uninterrupted run, row for row.
+After each SIGKILL the same command runs again, and those after it; at the end all tables must equal those of
+an undisturbed life, row for row (`life.py`: ingest, evals, promote, prune).
 
     python bench/kills.py --kills 200 --seed 1 --out kills.jsonl      # continues an interrupted drill
 
-A trial is a run that is started up to `--attempts` times, each time from the state that the last attempt
-left. In each attempt a worker is to die, and the driver or the raylet; a kill whose point the attempt does
+A trial is a life that is started up to `--attempts` times, each time from the state that the last attempt
+left. In each attempt a worker is to die, and the driver or the raylet; a kill whose moment the attempt does
 not reach is not counted. The last attempt is left undisturbed.
 
-Each line of the output is one trial: who was killed and where, whether the tables are equal, and which parts
-were done more than once. Exit code 1 if any table differed or more work was redone than one part per worker.
-A point of the protocol is a function of raypipe that is called or returns, the n-th time, seen by a profile
-hook in the process that is to die; points that a run never reaches are not drawn: a first run counts them.
+Each line of the output is one trial: who was killed and where, whether the tables are equal, and how many
+parts were done more than once. Exit code 1 if any table differed or more work was redone than one part per
+worker. A moment is the n-th write event (`write_events.py`) of the process that is to die, or a time.
+`crash.py` tries every one of them, without Ray and without a kill.
 """
 
 from __future__ import annotations
 
 import argparse
-import io
 import itertools
 import json
 import multiprocessing
@@ -35,36 +35,23 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeAlias, cast
+from typing import Any, cast
 
 import psutil
 
+sys.path.insert(0, str(Path(__file__).parent))
+from life import COMMANDS, Life, contents, differences, write_world
+from write_events import watched
+
 import raypipe
-from raypipe.pipeline.tasks import RunTask, TableTask, Task, TaskResult, Verb, WorkerConfig
+from raypipe.pipeline.tasks import HandedBack, RunTask, TableTask, Task, TaskResult, Verb, WorkerConfig
 
-ROOT = Path(__file__).parents[1]
 OURS = str(Path(raypipe.__file__).parent)
-RECIPE, MODELS = ROOT / "tests" / "fakes.yaml", ROOT / "conf" / "models.yaml"
-QUESTIONS, PAGES = 8, 12  # some 60 sources: five parts of every table
 ACTORS = 2
-Points: TypeAlias = dict[str, int]
-"""Point -> times that a run comes to it."""
-
-PATIENCE_S = 600.0  # for any run: one takes 10 s on an idle machine, minutes on a crowded one
+PATIENCE_S = 600.0  # for a life, or what is left of one
 NOT_JOINED = 75  # exit code of a driver that could not join its Ray: nothing was run and nothing is shown
 JOINS = 3  # Rays that are tried for a run before the drill gives up
 LAST_S = 15.0  # for a driver whose raylet is gone, which may never end: then it dies, too
-
-DRIVER = (
-    "return:begin", "call:commit", "call:_check_staged", "call:append", "return:append", "call:_settle",
-    "return:_settle", "call:index", "call:drop_records", "return:drop_records", "call:end", "return:end",
-    "call:merge_memo", "call:_fold", "return:_fold", "return:ensure", "call:write_manifest",
-    "return:write_manifest",
-)  # fmt: skip
-WORKER = (
-    "call:rows", "call:_write", "return:_write", "call:write_part", "call:sync", "return:sync",
-    "return:write_part",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -72,22 +59,8 @@ class Kill:
     """One death that is planned."""
 
     who: str  # driver | worker | raylet
-    point: str  # "" : at a time
-    nth: int = 1  # time that the point is reached
-    after_s: float = 0.0  # since the driver joined Ray, where there is no point
-
-
-def watch(points: Sequence[str], reached: Any) -> None:
-    """Calls `reached(point)` each time that this thread reaches one of them."""
-    wanted = {tuple(p.split(":")) for p in points}
-
-    def hook(frame: Any, event: str, _: Any) -> None:
-        code = frame.f_code
-        if (event, code.co_name) in wanted and code.co_filename.startswith(OURS):
-            reached(f"{event}:{code.co_name}")
-
-    threading.setprofile(hook)  # threads to come: the memo writes in one
-    sys.setprofile(hook)
+    nth: int = 0  # write event of the driver, or of a worker, after which it comes; 0: at a time
+    after_s: float = 0.0  # since the driver joined Ray, where it comes at a time
 
 
 def note(diary: Path, line: str) -> None:
@@ -98,32 +71,31 @@ def note(diary: Path, line: str) -> None:
 
 @dataclass(frozen=True)
 class Armed:
-    """Work whose worker logs parts and points, and dies at one of them, once per trial."""
+    """Work whose worker logs parts and write events, and dies after one of them, once per attempt."""
 
     task: TableTask
-    verb: str
-    diary: str
-    kill: Kill | None  # of a worker, at a point
+    root: Path  # the folder in which events are seen
+    diary: Path
+    kill: Kill | None  # of a worker, after an event
     worker: WorkerConfig
 
-    def open(self) -> RunTask:
-        do = replace(cast(Any, self.task), worker=self.worker).open()
-        seen, diary = Counter[str](), Path(self.diary)
+    async def open(self) -> RunTask:
+        do = await replace(cast(Any, self.task), worker=self.worker).open()
+        seen = Counter[str]()
         table = getattr(self.task, "table", "answers")
 
-        def reached(point: str) -> None:
-            note(diary, f"worker {point}")
-            seen[point] += 1
-            if self.kill and (self.kill.point, self.kill.nth) == (point, seen[point]):
-                die_once(diary, point)
+        def after(event: str, done: bool) -> None:
+            if not done:
+                return
+            seen["events"] += 1
+            note(self.diary, f"worker {os.getpid()} {event}")
+            if self.kill and self.kill.nth == seen["events"]:
+                die_once(self.diary, event)
 
-        async def armed(part: Task) -> TaskResult:
-            note(diary, f"begun {table} {cast(Any, self.task).run} {part.name}")
-            watch(WORKER, reached)
-            try:
-                return cast(TaskResult, await do(part))
-            finally:
-                sys.setprofile(None)
+        async def armed(part: Task) -> TaskResult | HandedBack:
+            note(self.diary, f"begun {table} {cast(Any, self.task).run} {part.name}")
+            with watched(self.root, after):
+                return cast(TaskResult | HandedBack, await do(part))
 
         return armed
 
@@ -139,24 +111,18 @@ def die_once(diary: Path, point: str) -> None:
 
 
 def drive(address: str, session: int, folder: Path, kills: Sequence[Kill]) -> None:
-    """The driver process: an eval over the invented data, on the Ray at an address.
+    """The driver process: what is left of a life, on the Ray at an address.
 
     Ray's processes are in a session of their own. Output goes to the file `said`."""
     os.setsid()
     said = os.open(folder / "said", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(said, 1)
     os.dup2(said, 2)
-    from raypipe.api.session import load_recipe
     from raypipe.cluster import pools
     from raypipe.cluster.file import Pool
-    from raypipe.core.config import Conf
     from raypipe.core.errors import ConfError
-    from raypipe.evaluation.evaluate import evaluate
-    from raypipe.pipeline.driver import Pipeline, TaskSizes
-    from raypipe.report.progress import Progress
-    from raypipe.store import Store
 
-    diary = folder / "diary"
+    file = folder / "diary"
     try:
         pools.connect(address)
     except ConfError as e:
@@ -167,30 +133,32 @@ def drive(address: str, session: int, folder: Path, kills: Sequence[Kill]) -> No
     ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers do not import a script
     seen = Counter[str]()
 
-    def reached(point: str) -> None:
-        note(diary, f"driver {point}")
-        seen[point] += 1
+    def after(event: str, done: bool) -> None:
+        if not done:
+            return
+        seen["events"] += 1
+        note(file, f"driver {event}")
         for kill in kills:
-            if kill.who != "worker" and (kill.point, kill.nth) == (point, seen[point]):
-                end(kill.who, session, diary, point)
+            if kill.who != "worker" and kill.nth == seen["events"]:
+                end(kill.who, session, file, event)
 
-    watch(DRIVER, reached)
     for kill in kills:
-        if not kill.point:
-            timer = threading.Timer(kill.after_s, end, [kill.who, session, diary, "at a time"])
+        if not kill.nth:
+            timer = threading.Timer(kill.after_s, end, [kill.who, session, file, "at a time"])
             timer.daemon = True
             timer.start()
-    at_a_point = next((k for k in kills if k.who == "worker" and k.point), None)
+    of_worker = next((k for k in kills if k.who == "worker" and k.nth), None)
 
-    def runner(verb: Verb, fill: TableTask, parts: Sequence[Task]) -> Iterator[TaskResult]:
-        armed = Armed(fill, verb, str(diary), at_a_point, cast(Any, fill).worker)
+    def runner(verb: Verb, fill: TableTask, parts: Sequence[Task]) -> Iterator[TaskResult | HandedBack]:
+        armed = Armed(fill, life.kept, file, of_worker, cast(Any, fill).worker)
         return pools.run_tasks(armed, parts, Pool(actors=ACTORS, cpus=0.5))
 
-    recipe = load_recipe(str(RECIPE), str(MODELS), Conf((ROOT / "conf",)))
-    store = Store.create(str(folder / "store"))
-    place, silent = WorkerConfig(store.uri, "transformers", "cpu", 1), Progress(io.StringIO(), silent=True)
-    pipe = Pipeline(store, recipe, place, TaskSizes(15, 2), runner, silent)
-    evaluate(pipe, [folder.parent / "world"], "synth", None, "official", folder / "out")
+    life = Life(folder, folder.parent / "world", runner)
+    life.kept.mkdir(exist_ok=True)
+    with watched(life.kept, after):
+        for command in COMMANDS[sum(line.startswith("ended ") for line in diary(folder)) :]:
+            getattr(life, command)()
+            note(file, f"ended {command}")
 
 
 def end(who: str, session: int, diary: Path, where: str) -> None:
@@ -278,7 +246,8 @@ class Head:
 def environment() -> dict[str, str]:
     """What the processes of a drill find: this checkout's raypipe, and a Ray that needs no token."""
     # 15 s, after which a raylet gives up its agents and ends, are short on a crowded machine.
-    patient = {"RAY_agent_register_timeout_ms": "120000", "PYTHONPATH": str(Path(OURS).parent)}
+    paths = os.pathsep.join([str(Path(OURS).parent), str(Path(__file__).parent)])
+    patient = {"RAY_agent_register_timeout_ms": "120000", "PYTHONPATH": paths}
     return {**os.environ, "RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0", **patient}
 
 
@@ -321,58 +290,27 @@ def _run(drivers: Any, head: Head, folder: Path, kills: Sequence[Kill]) -> tuple
     return process.exitcode, said.read_text()[-1500:] if said.exists() else ""
 
 
-def contents(folder: Path) -> dict[str, list[str]]:
-    """Every row of every table but the memo, in an order of its own; `run` names no result."""
-    from raypipe.store import Store
-    from raypipe.store.keep import tables
-
-    store = Store.open(str(folder / "store"))
-    out = {}
-    for table in tables(store):
-        if not table.startswith(("embeddings-", "scores-", "replies-")):
-            rows = store.dataset(table).to_table().to_pylist()
-            out[table] = sorted(repr({k: v for k, v in r.items() if k != "run"}) for r in rows)
-    return out
-
-
-def memo(folder: Path) -> dict[str, list[str]]:
-    """Keys of the memo, each as often as it stands there."""
-    from raypipe.store import Store
-    from raypipe.store.keep import tables
-
-    store = Store.open(str(folder / "store"))
-    named = [t for t in tables(store) if t.startswith(("embeddings-", "scores-", "replies-"))]
-    return {t: sorted(store.dataset(t).to_table(["key"])["key"].to_pylist()) for t in named}
-
-
 def diary(folder: Path) -> list[str]:
     file = folder / "diary"
     return file.read_text().splitlines() if file.exists() else []
 
 
-def points(folder: Path) -> dict[str, Points]:
-    """Process kind -> each point that an uninterrupted run reached, and how often."""
-    seen = Counter(line for line in diary(folder) if line.startswith(("driver ", "worker ")))
-    found: dict[str, Points] = {"driver": {}, "worker": {}}
-    for line, times in seen.items():
-        who, point = line.split()
-        # Which worker comes how far is not known.
-        found[who][point] = times if who == "driver" else 1
-    return found
+def events(folder: Path) -> dict[str, int]:
+    """Kind of process -> its write events in an undisturbed life; of workers, those of the busiest."""
+    seen = [line.split() for line in diary(folder)]
+    workers = Counter(pid for who, pid, *_ in seen if who == "worker")
+    return {"driver": sum(who == "driver" for who, *_ in seen), "worker": max(workers.values())}
 
 
-def drawn(trial: int, attempt: int, seed: int, found: dict[str, Points], seconds: float) -> list[Kill]:
-    """The kills of an attempt, by its numbers and the seed alone.
-
-    Later attempts have less to do, so they are killed at the first time that a point is reached, or at a
-    time."""
+def drawn(trial: int, attempt: int, seed: int, found: dict[str, int], seconds: float) -> list[Kill]:
+    """The kills of an attempt, by its numbers and the seed alone. Later attempts have less to do, so they are
+    killed sooner, or at a time."""
     rng = random.Random(f"{seed}/{trial}/{attempt}")
 
-    def kill(who: str, points: Points) -> Kill:
+    def kill(who: str, most: int) -> Kill:
         if attempt and rng.random() < 0.4:
-            return Kill(who, "", after_s=round(rng.uniform(0.1, seconds), 2))
-        point, times = rng.choice(sorted(points.items()))
-        return Kill(who, point, 1 if attempt else rng.randint(1, times))
+            return Kill(who, after_s=round(rng.uniform(0.1, seconds), 2))
+        return Kill(who, rng.randint(1, max(1, most // (attempt + 1))))
 
     ends = "raylet" if (trial + attempt) % 3 == 1 else "driver"
     return [kill("worker", found["worker"]), kill(ends, found["driver"])]
@@ -385,7 +323,7 @@ def redone(folder: Path) -> int:
 
 
 def killed(folder: Path) -> list[str]:
-    """Who died of it, and where: `driver return:append`."""
+    """Who died of it, and where: `driver lance commit`."""
     return [line.removeprefix("killed ") for line in diary(folder) if line.startswith("killed ")]
 
 
@@ -415,7 +353,7 @@ def main() -> int:
     bad = [d for d in done if not d["equal"] or d["redone"] > ACTORS * len(d["killed"])]
     every = [k.split(maxsplit=1) for d in done for k in d["killed"]]
     print(
-        f"{len(every)} kills {dict(Counter(who for who, _ in every))} at {len({w for _, w in every})} points "
+        f"{len(every)} kills {dict(Counter(who for who, _ in every))} at {len({w for _, w in every})} events "
         f"in {len(done)} trials; {sum(not d['equal'] for d in done)} with other tables; parts redone in a "
         f"trial: {max(d['redone'] for d in done)} at most, {ACTORS} workers"
     )
@@ -426,17 +364,17 @@ def main() -> int:
 
 def drill(head: Head, home: Path, given: argparse.Namespace, done: list[dict[str, Any]]) -> None:
     """Runs trials, added to those that are done, until enough kills hit."""
-    from raypipe.synth import write
-
     drivers = prepare()
-    write(home / "world", QUESTIONS, pages=PAGES, seed=3, page_chars=1500)
+    (home / "world").mkdir()
+    write_world(home / "world")
     whole = home / "whole"
     whole.mkdir()
     start = time.monotonic()
     if (said := run(drivers, head, whole)) != "finished":
-        raise SystemExit(f"the uninterrupted run did not end well: {said}")
+        raise SystemExit(f"the undisturbed life did not end well: {said}")
     seconds = time.monotonic() - start
-    expected, remembered, found = contents(whole), memo(whole), points(whole)
+    expected, found = contents(Life(whole, home / "world").store), events(whole)
+    print(f"seed {given.seed}; an undisturbed life: {found} write events, {seconds:.0f} s", flush=True)
     for trial in itertools.count():
         if sum(len(d["killed"]) for d in done) >= given.kills:
             return
@@ -453,12 +391,9 @@ def drill(head: Head, home: Path, given: argparse.Namespace, done: list[dict[str
         else:
             while (after := run(drivers, head, folder)) != "finished" and not head.lives():
                 continue  # the Ray ended by itself, which a crowded machine may do to it
-        if after != "finished":
-            differ = [after]
-        else:
-            now = contents(folder)
-            differ = [t for t in expected | now if expected.get(t) != now.get(t)]
-            differ += [t for t, keys in memo(folder).items() if keys != remembered[t]]
+        differ = [after]
+        if after == "finished":
+            differ = differences(expected, contents(Life(folder, home / "world").store))
         line = {
             "seed": given.seed, "trial": trial, "killed": killed(folder), "attempts": attempt + 1,
             "equal": not differ, "differ": differ, "redone": redone(folder),

@@ -180,7 +180,8 @@ def differences(expected: Contents, found: Contents) -> list[str]:
     for table in sorted(expected.keys() | found.keys()):
         want, have = Counter(expected.get(table, ())), Counter(found.get(table, ()))
         if want != have or (table in expected) != (table in found):
-            there = "" if table in found else ", no such table" if table in expected else ", not expected"
+            there = "" if table in found else ", no such table"
+            there = there if table in expected else ", not expected"
             out.append(f"{table}: {(want - have).total()} missing, {(have - want).total()} more{there}")
     return out
 

@@ -29,8 +29,12 @@ from typing import Any
 import psutil
 
 sys.path.insert(0, str(Path(__file__).parent))
-from kills import MODELS, RECIPE, ROOT, contents, environment, memo, note
+from kills import environment, note
+from life import ROOT, contents
 
+from raypipe.store import Store
+
+RECIPE, MODELS = ROOT / "tests" / "fakes.yaml", ROOT / "conf" / "models.yaml"
 NODES = 3
 QUESTIONS, PAGES = 8, 12  # some 60 sources: five parts of every table
 SOON_S = 20.0  # for the head to count a node that is up
@@ -283,6 +287,10 @@ def one(cluster: Cluster, folder: Path, drill: Drill, seed: str, patience_s: flo
     return {"ends": ends, "seconds": round(time.monotonic() - start, 1), "said": said if code else ""}
 
 
+def _store(folder: Path) -> Store:
+    return Store.open(str(folder / "store"))
+
+
 def drills(given: argparse.Namespace, done: set[int]) -> list[dict[str, Any]]:
     """Runs all drills that are not done yet, each with its verdict."""
     from raypipe.synth import write
@@ -301,7 +309,7 @@ def drills(given: argparse.Namespace, done: set[int]) -> list[dict[str, Any]]:
             if code:
                 raise SystemExit(f"the undisturbed run ended with {code}: {said}")
             seconds = time.monotonic() - start
-            expected, remembered = contents(home / "whole"), memo(home / "whole")
+            expected = contents(_store(home / "whole"))
             for number in range(given.drills):
                 if number in done:
                     continue
@@ -310,8 +318,7 @@ def drills(given: argparse.Namespace, done: set[int]) -> list[dict[str, Any]]:
                 drill = Drill(WHAT[number % len(WHAT)], round(rng.uniform(seconds / 3, seconds), 1))
                 folder = home / f"drill-{number}"
                 line = one(cluster, folder, drill, f"{given.seed}/{number}", RUNS * seconds + SILENCE_S)
-                now = contents(folder) if not line["said"] else {}
-                equal = now == expected and (not now or memo(folder) == remembered)
+                equal = not line["said"] and contents(_store(folder)) == expected
                 stopped = drill.what != "stop" or line["ends"][0] in (0, 143)
                 which = {"seed": given.seed, "drill": number, **asdict(drill)}
                 line = {**which, **line, "equal": equal and stopped}

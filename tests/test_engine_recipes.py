@@ -296,12 +296,12 @@ def test_the_same_recipe_through_an_openai_server_gives_equal_answers(
     tree = yaml.safe_load(standins.read_text())
     tree["llama-3-8b"] = {
         "kind": "generator", "loader": "openai", "endpoint": "here", "model": "tiny", "max_model_len": 8192,
-        "tokenizer": "llama-2-tokens",
+        "dialect": "vllm", "tokenizer": "llama-2-tokens",
     }  # fmt: skip
     file = standins.with_name("models.openai.yaml")
     file.write_text(yaml.safe_dump(tree))
     recipe = load_recipe(WHOLE, str(file), CONF)
-    at = {"here": EndpointAddress(server.ready(), dialect="vllm")}
+    at = {"here": EndpointAddress(server.ready())}
     _, done = run(recipe, team, ten.store, pages, tmp_path, endpoints=at)
     assert generated(done).computed == 10 and generated(done).prompt_tokens > 10_000
     assert said(tmp_path) == ten.said

@@ -39,10 +39,10 @@ def entry(tmp_path, **fields):
     return catalog.read({"m": fields}, tmp_path / "models.yaml", hub=tmp_path).model("m")
 
 
-def test_a_remote_model_is_what_its_endpoint_calls_it_wherever_it_is(tmp_path):
+def test_a_remote_model_is_its_endpoint_the_dialect_and_what_it_is_called_there(tmp_path):
     one = entry(tmp_path, **REMOTE)
-    assert model_identity(one) == model_identity(entry(tmp_path, **{**REMOTE, "endpoint": "there"}))
-    assert model_identity(one) != model_identity(entry(tmp_path, **{**REMOTE, "model": "m-2"}))
+    for other in ({"endpoint": "there"}, {"model": "m-2"}, {"dialect": "vllm"}):
+        assert model_identity(one) != model_identity(entry(tmp_path, **{**REMOTE, **other})), other
     adapted = entry(tmp_path, **REMOTE, adapters={"kg": "m-1-kg"})
     assert adapted.adapter("kg") == "openai:m-1-kg" and adapted.adapter_paths == ("m-1-kg",)
 

@@ -26,7 +26,8 @@ from raypipe.runs.release import promote
 from raypipe.serving.answerer import Answerer
 from raypipe.serving.query import QueryRequest
 from raypipe.store import Store, StoreError, begin, end, read_now, sweep
-from raypipe.store.disk_space import DiskFull, is_full, need
+from raypipe.store.disk_space import need
+from raypipe.store.errors import DiskFull, is_full
 from raypipe.store.keep import clean, compact, tables, unfinished
 from raypipe.store.lease import FORGOTTEN_S, STALE_S
 

@@ -1,6 +1,5 @@
 """A row that breaks its worker costs itself and at most three attempts; every other row is done."""
 
-import asyncio
 import ctypes
 import io
 import os
@@ -15,13 +14,13 @@ from reruns import CONF, FAKES, HERE, Bench
 from raypipe.api.session import load_recipe
 from raypipe.cluster.budget import Budget
 from raypipe.core import arrow
-from raypipe.core.errors import ConfError, DataError, FaultBudgetExceeded
+from raypipe.core.errors import ConfError, FaultBudgetExceeded
 from raypipe.core.kits import ForwardingKit
 from raypipe.core.records import Source, source_id
-from raypipe.evaluation.fault_budget import check, dead_letters, retry
-from raypipe.pipeline.dead_letters import bisected
+from raypipe.evaluation.fault_budget import check, retry, undone_rows
+from raypipe.pipeline.dead_letters import Suspects
 from raypipe.pipeline.driver import Pipeline, TaskSizes, inline
-from raypipe.pipeline.tasks import WorkerConfig
+from raypipe.pipeline.tasks import HandedBack, WorkerConfig
 from raypipe.report.progress import Progress
 from raypipe.store import Store, put
 
@@ -38,8 +37,8 @@ class Poisoned:
     diary: str
     worker: WorkerConfig
 
-    def open(self):
-        do = replace(self.task, worker=self.worker).open()
+    async def open(self):
+        do = await replace(self.task, worker=self.worker).open()
 
         async def poisoned(part):
             if self.row in part.ids and self.row not in part.failed:
@@ -110,6 +109,53 @@ def test_one_row_in_a_thousand_that_kills_stops_or_fills_its_worker_costs_one_ro
     assert pipe.missing(pipe.texts_table, ids) == [], "and it is not tried by the next run"
 
 
+@dataclass(frozen=True)
+class OneDevice:
+    """Work whose first process in all has a device that fails with its third task."""
+
+    task: object
+    folder: str
+    worker: WorkerConfig
+
+    async def open(self):
+        do = await replace(self.task, worker=self.worker).open()
+        try:
+            os.close(os.open(f"{self.folder}/first", os.O_CREAT | os.O_EXCL))
+            left = 2
+        except FileExistsError:
+            left = 1000
+
+        async def on_a_device(part):
+            nonlocal left
+            left -= 1
+            with open(f"{self.folder}/tasks", "a") as diary:
+                diary.write(f"{os.getpid()} {'broken' if left < 0 else 'well'}\n")
+            if left < 0:
+                return HandedBack(part.name, "CUDA error", "replace", Suspects(), {})
+            return await do(part)
+
+        return on_a_device
+
+
+def test_a_worker_whose_device_fails_is_replaced_and_its_rows_go_to_another(
+    sources, tmp_path, local_ray, pools
+):
+    local_ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    pipe, ids = sources
+
+    def runner(verb, fill, parts):
+        work = OneDevice(fill, str(tmp_path), fill.worker)
+        return pools.run_tasks(work, parts, pools.Pool(actors=1, cpus=0.5))
+
+    pipe = replace(pipe, runner=runner, worker=replace(pipe.worker, wait_s=0.01))
+    pipe.build(pipe.texts_build(ids), _done())
+    assert pipe.store.missing(pipe.texts_table, "source", ids) == [] and stored_faults(pipe) == []
+    lines = [line.split() for line in (tmp_path / "tasks").read_text().splitlines()]
+    broken = [pid for pid, how in lines if how == "broken"]
+    assert len(broken) == 1, "a broken worker computes nothing more"
+    assert len({pid for pid, _ in lines}) == 3, "it is replaced; the task that came back has another pool"
+
+
 def _done():
     from raypipe.pipeline.counters import RunCounters
 
@@ -130,66 +176,13 @@ def test_what_a_caller_can_mend_ends_the_run_at_once_with_its_own_type(sources, 
     assert (tmp_path / "diary").read_text().split() == ["100"]
 
 
-class Counts(dict):
-    """Stage counts that a bisection adds its faults to."""
-
-    def __missing__(self, name):
-        from raypipe.recipes.executor import StageCounters
-
-        return self.setdefault(name, StageCounters())
-
-
-def bisect(ids, poison, error):
-    """What a batch comes to in which some rows raise, and the batches that were tried with one of them."""
-    tried, counts = [], Counts()
-    counts["parse"]
-
-    async def compute(some):
-        import pyarrow as pa
-
-        if hit := poison & set(some):
-            tried.append((len(some), sorted(hit)))
-            raise error
-        return pa.table({"id": pa.array(some, pa.string())}), []
-
-    done, lost = asyncio.run(bisected(compute, tuple(ids), counts))
-    return sorted(i for t, _ in done for i in t["id"].to_pylist()), lost, tried
-
-
-@pytest.mark.parametrize("count", [1, 2, 3, 7, 100])
-def test_a_batch_that_raises_is_cut_down_to_its_row_in_three_attempts(count):
-    ids = [f"r{i}" for i in range(count)]
-    poison = {ids[count // 2]}
-    kept, lost, tried = bisect(ids, poison, ValueError("no such word"))
-    assert kept == sorted(set(ids) - poison) and set(lost) == poison
-    assert len(tried) <= 3 and tried[-1][0] == 1
-    [why] = lost.values()
-    assert why.attempts == len(tried) and not why.fault.transient
-    assert "ValueError: no such word" in why.fault.detail
-
-
-def test_several_bad_rows_are_each_found_and_memory_that_ran_out_is_of_the_moment():
-    ids = [f"r{i}" for i in range(50)]
-    kept, lost, _ = bisect(ids, {"r3", "r4", "r49"}, MemoryError())
-    assert set(lost) == {"r3", "r4", "r49"} and len(kept) == 47
-    assert all(x.fault.transient and x.fault.reason == "memory" for x in lost.values())
-
-
-@pytest.mark.parametrize(
-    "error", [OSError(28, "No space left on device"), DataError("bad"), AssertionError()]
-)
-def test_a_full_disk_a_wrong_setup_and_a_broken_law_are_no_rows_fault(error):
-    with pytest.raises(type(error)):
-        bisect(["a", "b"], {"a"}, error)
-
-
 def evaluated(bench, pipe):
     """Tallies and letters after an eval."""
     from raypipe.evaluation.stored_questions import questions_of
 
-    bench.run(pipe=pipe)
+    bench.run(pipe=pipe, in_vain=True)
     questions = list(questions_of(pipe, None, None))
-    lost = dead_letters(pipe, questions, {})
+    lost = undone_rows(pipe, questions, {})
     return questions, lost, {t.kind: t for t in lost.counts}
 
 
@@ -236,9 +229,9 @@ def test_rows_in_are_rows_done_dead_letters_and_rows_to_do_and_a_retry_does_them
     ]
     of = kinds["questions"]
     assert (of.rows, of.done, of.failed, of.pending) == (6, 5, 1, 0)
-    check(Budget(), lost)
+    check(Budget(share=0.2), lost)
     with pytest.raises(FaultBudgetExceeded, match="1 of 6 questions failed, 0 may fail") as over:
-        check(Budget(share=0.1, rows=0), lost)
+        check(Budget(rows=10), lost)
     assert "cannot read this one" in str(over.value) and "--retry-faults" in str(over.value)
     assert FaultBudgetExceeded.exit_code == 6
     broken["on"] = False

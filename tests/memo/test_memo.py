@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from raypipe.core.errors import OutOfMemory
 from raypipe.core.protocols import Model
 from raypipe.memo.disk import MergeSummary, StoreMemo, memo_versions, merge_memo
 from raypipe.memo.memo import (
@@ -160,6 +161,54 @@ class BrokenKit(HashKit):
             return np.zeros((len(pairs), 1), np.float32)
 
         return score
+
+
+class RaisingKit(HashKit):
+    """Raises on a call with a pair whose passage is among `bad`, or with more pairs than `most`."""
+
+    def __init__(self, bad=(), most=1000):
+        super().__init__()
+        self.bad, self.most = set(bad), most
+
+    def reranker(self, model):
+        real = HashKit.reranker(self, model)
+
+        async def score(pairs):
+            out = await real(pairs)
+            if self.bad & {p for _, p in pairs}:
+                raise ValueError("no such word")
+            if len(pairs) > self.most:
+                raise OutOfMemory("no room")
+            return out
+
+        return score
+
+
+def test_a_pair_that_raises_costs_one_more_call_for_the_others_and_each_is_counted(memo):
+    tally, inner = CallCounts(), RaisingKit(bad=["p33"])
+    pairs = [("q", f"p{i:02d}") for i in range(100)]
+    with pytest.raises(ValueError, match="no such word"):
+        run(cached(inner, memo, tally).reranker(RANK)(pairs))
+    assert [len(a) for a in inner.asked] == [100] + [10] * 10 + [1] * 10
+    assert tally.scores.computed == sum(map(len, inner.asked))
+    inner.bad, inner.asked = set(), []
+    assert run(cached(inner, memo, tally).reranker(RANK)(pairs)).shape == (100,)
+    assert inner.asked == [[("q", "p33")]], "what came was kept"
+
+
+def test_a_call_that_is_too_large_for_the_memory_is_made_in_pieces(memo):
+    inner, pairs = RaisingKit(most=20), [("q", f"p{i:02d}") for i in range(100)]
+    np.testing.assert_array_equal(
+        run(cached(inner, memo, CallCounts()).reranker(RANK)(pairs)), run(HashKit().reranker(RANK)(pairs))
+    )
+    assert [len(a) for a in inner.asked] == [100] + [10] * 10
+
+
+def test_a_model_that_computes_nothing_is_not_called_for_each_row(memo):
+    inner = RaisingKit(bad=[f"p{i:02d}" for i in range(100)])
+    with pytest.raises(ValueError):
+        run(cached(inner, memo, CallCounts()).reranker(RANK)([("q", f"p{i:02d}") for i in range(100)]))
+    assert len(inner.asked) == 11
 
 
 def test_a_broken_number_reaches_the_caller_and_is_not_remembered(memo):

@@ -66,6 +66,35 @@ def ask(kit, chats, sampling=GREEDY, adapter=None, model=MODEL):
     return asyncio.run(kit.generator(model)(chats, sampling, adapter))
 
 
+@dataclass
+class RaisingKit(TalkingKit):
+    """A kit whose generator raises on a call with one of the chats `bad`."""
+
+    bad: tuple = ()
+
+    def generator(self, model):
+        async def generate(chats, sampling, adapter=None):
+            replies = await self.scripted.generate(chats, sampling, adapter)
+            if set(chats) & set(self.bad):
+                raise RuntimeError("the reply cannot be read")
+            return replies
+
+        return generate
+
+
+def test_a_chat_that_raises_costs_itself_and_every_other_is_sent_once(scripted, memo):
+    tally, kit = CallCounts(), RaisingKit(scripted, (chat("b"), chat("e")))
+    chats = [chat(c) for c in "abcdefg"]
+    for _ in range(3):
+        with pytest.raises(RuntimeError, match="cannot be read"):
+            ask(cached(kit, memo, tally), chats)
+    sent = [a.chat for a in scripted.asked]
+    assert sorted(map(sent.count, chats)) == [1, 1, 1, 1, 1, 3, 3]
+    assert tally.replies.computed == len(sent), "also what came to nothing"
+    kit.bad = ()
+    assert len(ask(cached(kit, memo, tally), chats)) == 7 and len(scripted.asked) == len(sent) + 2
+
+
 def test_a_rerun_asks_nothing_and_gets_the_same_replies(scripted, memo):
     tally = CallCounts()
     kit = cached(TalkingKit(scripted), memo, tally)

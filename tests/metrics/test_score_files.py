@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +106,17 @@ def test_a_damaged_or_mislabelled_file_is_refused(
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"none\.jsonl: expected a readable file, found: No such file"):
         score_crag_file(tmp_path / "none.jsonl", "official")
+
+
+def test_what_a_killed_process_left_of_a_file_goes_when_it_is_replaced(tmp_path: Path) -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    left, other = (tmp_path / f".p.jsonl.{pid}.tmp" for pid in (ended.pid, os.getppid()))
+    left.touch()
+    other.touch()
+    with replaced(tmp_path / "p.jsonl") as out:
+        out.write("whole")
+    assert sorted(f.name for f in tmp_path.iterdir()) == sorted([other.name, "p.jsonl"])
 
 
 def test_a_file_is_replaced_as_a_whole_or_not_at_all(tmp_path: Path) -> None:

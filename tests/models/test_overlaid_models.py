@@ -51,7 +51,9 @@ def test_a_remote_models_tokenizer_that_falls_back_to_that_model_is_its_own(tmp_
         "kind: generator, loader: openai, endpoint: a, model: m, max_model_len: 99, tokenizer: llama-2-tokens"
     )
     found = laid_over(tmp_path, f"llama-3-8b: {{{remote}}}\n")
-    assert found.model("llama-3-8b").weights.startswith("openai:m+hf-internal-testing/llama-tokenizer@")
+    assert found.model("llama-3-8b").weights.startswith(
+        "openai:openai@a:m+hf-internal-testing/llama-tokenizer@"
+    )
 
 
 def test_readmes_remote_model_answers_through_readmes_command(tmp_path, monkeypatch, capsys):

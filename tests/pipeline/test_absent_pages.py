@@ -8,7 +8,8 @@ from reruns import FAKES, Bench
 
 from raypipe.core import arrow
 from raypipe.core.records import Fault, Question
-from raypipe.evaluation.evaluate import evaluate, questions_of
+from raypipe.evaluation.evaluate import evaluate
+from raypipe.evaluation.stored_questions import questions_of
 from raypipe.models.kit import LocalKit
 from raypipe.pipeline.dead_letters import FailedRow
 from raypipe.pipeline.driver import inline

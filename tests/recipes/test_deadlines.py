@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
+import pytest
+
 from raypipe.api.session import load_recipe
 from raypipe.core import arrow
 from raypipe.core.config import Conf
@@ -95,9 +97,11 @@ def test_with_the_time_over_nothing_is_begun_and_the_answer_is_still_one():
 def test_a_service_that_is_away_is_left_out_whether_or_not_there_is_a_deadline():
     made = recipe(Slow("rank", (("q", None),), ranks=True), Slow("web"))
     for at in (None, due(5.0)):
-        [q] = run(made, [Question("q", "?", due=at)])
+        [q] = run(made, [Question("q", "?", due=at)], DegradePolicy())
         assert (q.answer, q.outcome, q.degraded) == ("web", "answered", ("rank",))
         assert [(f.reason, f.transient) for f in q.faults] == [("unavailable", True)]
+        with pytest.raises(Unavailable, match="rank is down"):  # a job has another worker, and another run
+            run(made, [Question("q", "?", due=at)])
 
 
 def test_a_gate_sends_a_question_round_a_reply_that_was_left_out():
@@ -105,7 +109,7 @@ def test_a_gate_sends_a_question_round_a_reply_that_was_left_out():
     instead = Stage("other", Slow("other"), {"web": (FAULT,)})
     made = replace(recipe(web, prefer=("web", "other")))
     made = replace(made, question=(made.question[0], instead, made.question[1]))
-    [q] = run(made, [Question("q", "?")])
+    [q] = run(made, [Question("q", "?")], DegradePolicy())
     assert (q.answer, q.origin, q.degraded) == ("other", "other", ("web",))
 
 

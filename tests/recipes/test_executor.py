@@ -6,6 +6,7 @@ from typing import ClassVar
 
 import pytest
 
+from raypipe.core.errors import LawBroken
 from raypipe.core.records import ANSWERED, SKIPPED_REPLY, Fault, Question, Reply
 from raypipe.models.kit import LocalKit
 from raypipe.recipes.executor import QuestionExecutor, answer
@@ -124,7 +125,7 @@ def test_a_step_that_loses_a_question_is_a_defect():
 
             return ask
 
-    with pytest.raises(AssertionError, match="lose must return exactly the questions it was given"):
+    with pytest.raises(LawBroken, match="lose must return exactly the questions it was given"):
         asyncio.run(
             answer(recipe(Stage("lose", Loses()), Stage("kg", KG), Stage("web", WEB)), LocalKit(None), ROWS)
         )

@@ -8,13 +8,13 @@ from rich.console import Console
 from raypipe.report.plans import print_plan
 
 
-def step(name, max_calls, exact, calls, runs, reasons):
+def step(name, max_calls, exact, calls, runs, reasons, half="question"):
     estimate = {
         "calls": calls, "runs": runs, "seconds": [0.0, 3.0], "tokens": [0, 0], "bytes": [100_000, 300_000],
     }  # fmt: skip
     return {
-        "step": name, "rows": 20, "cached": 0, "max_calls": max_calls, "exact": exact, "reasons": reasons,
-        "estimate": estimate,
+        "step": name, "half": half, "rows": 20, "cached": 0, "max_calls": max_calls, "exact": exact,
+        "reasons": reasons, "estimate": estimate,
     }  # fmt: skip
 
 
@@ -31,7 +31,21 @@ RERANK = step("rerank", 1000, False, None, 0, {"model": 1000})
 
 def test_the_estimate_leads_and_the_bound_follows_with_what_the_estimate_rests_on():
     whole, _, recall, extract = printed(RECALL, EXTRACT)
-    assert recall.split() == ["dense", "20", "0", "20", "20", "exact", "0.0", "s", "-", "3.0", "s", "row"]
+    assert recall.split() == [
+        "dense",
+        "20",
+        "0",
+        "20",
+        "20",
+        "exact",
+        "0.0",
+        "s",
+        "-",
+        "3.0",
+        "s",
+        "new",
+        "question",
+    ]
     assert "925-951 140,020 3 runs" in " ".join(extract.split())
     calls, time, stored = whole.split("; ")
     assert calls == "about 945-971 calls, at most 140,040"
@@ -80,3 +94,8 @@ def test_a_time_that_is_not_known_says_what_would_make_it_known():
     unmeasured["estimate"]["seconds"] = None
     whole = printed(RECALL, unmeasured)[0]
     assert "; time not known until an eval has measured embed on this machine; " in whole
+
+
+def test_a_row_that_no_run_had_is_called_what_it_is():
+    lines = printed(step("parse", 7, True, [7, 7], 0, {"row": 5, "parameter": 2}, "corpus"), RECALL)
+    assert lines[2].endswith("new page 5, parameter 2") and lines[3].endswith("new question")

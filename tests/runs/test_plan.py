@@ -60,6 +60,26 @@ def test_a_killed_run_is_planned_to_its_end(world, tmp_path):
     assert counts["dense"][0] == counts["dense"][1]
 
 
+@pytest.mark.parametrize("tables", [1, 2])
+def test_what_a_killed_run_parsed_or_split_and_had_not_committed_is_planned_for_the_stages_after_it(
+    world, tmp_path, tables
+):
+    begun = []
+
+    def dies(verb, fill, parts):
+        begun.append(verb)
+        yield from inline(verb, fill, parts)
+        if len(begun) == tables:
+            raise KeyboardInterrupt  # all parts are done, and their table has none of their rows
+
+    bench = Bench(tmp_path, world)
+    with pytest.raises(KeyboardInterrupt):
+        bench.run(pipe=bench.pipeline(runner=dies))
+    again, _ = bench.run()
+    assert again["parse"] == (0, 0) and again["split"][0] >= again["split"][1]
+    assert 0 < again["embed"][1] <= again["embed"][0]
+
+
 def test_a_text_of_several_sources_is_planned_as_often_as_several_workers_may_ask_it(bench):
     lines = bench.lines()
     for line in lines[:3]:  # one text as a page of its own, and as a snippet

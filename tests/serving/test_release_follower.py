@@ -4,6 +4,7 @@ import asyncio
 import gc
 import json
 import time
+from datetime import timedelta
 from typing import ClassVar
 
 import httpx
@@ -14,9 +15,11 @@ from reruns import FAKES
 
 from raypipe.core.errors import Unavailable
 from raypipe.models.kit import LocalKit
+from raypipe.pipeline.ingest import ingest
 from raypipe.runs.manifest import read
+from raypipe.runs.prune import prune
 from raypipe.runs.release import live, promote, rollback
-from raypipe.serving.answerer import NotReady
+from raypipe.serving.answerer import Answerer, NotReady
 from raypipe.serving.release_follower import POLL_S, REOPEN_S, ReleaseFollower
 from raypipe.store import Store
 
@@ -234,3 +237,42 @@ def test_a_request_that_began_with_one_release_ends_with_it(two):
         return pinned.recipe.digest(), now.recipe.digest()
 
     assert asyncio.run(scene()) == (first.digest, second.digest)
+
+
+def test_a_question_that_is_ingested_again_with_other_pages_is_answered_by_the_release_as_before(bench):
+    bench.run(SURE, out="one")
+    store = Store.open(str(bench.folder / "store"))
+    promote(store, read(bench.folder / "one"), [])
+    lines = bench.lines()
+    id, old = lines[0]["interaction_id"], lines[0]["search_results"]
+
+    def live_answer():
+        return ask(app_over(store), {"query": id, "include": ["hits"]}).json()
+
+    before = live_answer()
+    assert len(before["hits"]) > 0
+    fresh = {"page_result": "<p>nothing of this was there before</p>", "page_snippet": "nothing of this"}
+    lines[0]["search_results"] = [{**old[0], **fresh}]
+    pipe = bench.pipeline(SURE)
+    ingest(pipe.store, [bench.data(lines)], "crag", pipe.progress)
+    now = live_answer()
+    assert (now["answer"], now["hits"]) == (before["answer"], before["hits"])
+    bench.run(SURE, data=bench.data(lines), out="two")
+    assert prune(store, dry_run=False, kept=timedelta(0)), "what only the question of before cites"
+    assert live_answer()["hits"] == before["hits"], "also when all old versions but the tagged ones went"
+    promote(store, read(bench.folder / "two"), [])
+    assert live_answer()["hits"] != before["hits"]
+
+
+def test_an_endpoint_without_a_release_answers_questions_as_they_were_when_it_began(bench):
+    bench.run(SURE, out="one")
+    pipe = bench.pipeline(SURE)
+    lines = bench.lines()
+    app = served(Answerer(pipe.recipe, LocalKit(None, "transformers"), pipe.store.uri))
+    body = {"query": lines[0]["interaction_id"], "include": ["hits"]}
+    before = ask(app, body).json()
+    lines[0]["search_results"] = lines[1]["search_results"]
+    ingest(pipe.store, [bench.data(lines)], "crag", pipe.progress)
+    assert ask(app, body).json()["hits"] == before["hits"] != []
+    prune(pipe.store, dry_run=False, kept=timedelta(0))
+    assert ask(app, body).json()["hits"] == before["hits"], "its lease names the questions, too"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from raypipe.api.results import Result, outside_loop
-from raypipe.evaluation.fault_budget import DeadLetters, dead_letters
+from raypipe.evaluation.fault_budget import UndoneRows, undone_rows
 from raypipe.evaluation.stored_questions import questions_of
 from raypipe.pipeline.driver import Pipeline, TaskSizes, inline
 from raypipe.pipeline.tasks import WorkerConfig
@@ -42,14 +42,14 @@ class WhyResult(Result):
 
 @dataclass(frozen=True, slots=True)
 class FaultsResult(Result):
-    """The rows of a run that failed; its rows are the dead letters."""
+    """The rows of a run that failed; its rows are the undone ones: dead letters, and pending rows."""
 
     SCHEMA: ClassVar[Mapping[str, str]] = {
         "kind": "string", "id": "string", "step": "string", "reason": "string", "detail": "string",
         "transient": "bool", "attempts": "int64",
     }  # fmt: skip
     run: str
-    found: DeadLetters
+    found: UndoneRows
 
     @property
     def title(self) -> str:
@@ -90,4 +90,4 @@ def faults(run: str | Path) -> FaultsResult:
     )
     pipeline = Pipeline(store, description(manifest.recipe), place, TaskSizes(1, 1), inline, silent)
     questions = questions_of(pipeline, sorted(answer_keys(store, manifest.run)), None)
-    return FaultsResult(manifest.run, dead_letters(pipeline, questions, {}))
+    return FaultsResult(manifest.run, undone_rows(pipeline, questions, {}))

@@ -21,7 +21,7 @@ from raypipe.api.model_files import ModelNeed
 from raypipe.api.run_outputs import STRICT, Eval, Interval, PlanOutput, Reprocess, Score, StepCounts
 from raypipe.core.records import Fault
 from raypipe.evaluation.compare import RunComparison
-from raypipe.evaluation.fault_budget import DeadLetter, RowCounts
+from raypipe.evaluation.fault_budget import RowCounts, UndoneRow
 from raypipe.metrics.crag import CragScore, Rule
 from raypipe.metrics.ranking import MAP_CUT_20_MIN, MEASURES
 from raypipe.readers import BadLine, ReadCounts
@@ -85,7 +85,7 @@ class Faults(TypedDict):
     format: Literal[2]
     run: str
     rows: list[RowCounts]
-    faults: list[DeadLetter]
+    faults: list[UndoneRow]
 
 
 @with_config(STRICT)

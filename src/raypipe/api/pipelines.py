@@ -24,7 +24,16 @@ from raypipe.cluster.placement import asked_by, refuse
 from raypipe.core.protocols import Model
 from raypipe.models import load
 from raypipe.pipeline.driver import Pipeline, Runner, TaskSizes, alone, inline, nowhere
-from raypipe.pipeline.tasks import TableTask, Task, TaskResult, Verb, WorkerConfig, Workers, with_worker
+from raypipe.pipeline.tasks import (
+    HandedBack,
+    TableTask,
+    Task,
+    TaskResult,
+    Verb,
+    WorkerConfig,
+    Workers,
+    with_worker,
+)
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.step_contract import models_of
 from raypipe.report.progress import Progress
@@ -115,7 +124,7 @@ def _on_cluster(
     elif ray == "local":  # the most that a Ray started here can have
         fitting(written, wanted, reachable(written, [this_machine()]))
 
-    def runner(verb: Verb, work: TableTask, tasks: Sequence[Task]) -> Iterator[TaskResult]:
+    def runner(verb: Verb, work: TableTask, tasks: Sequence[Task]) -> Iterator[TaskResult | HandedBack]:
         if not tasks:
             return iter(())
         from raypipe.cluster import pools

@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from raypipe.api.results import Result
 from raypipe.api.session import Session
+from raypipe.core.errors import ConfError
 from raypipe.report.report import JSON_FORMAT
 from raypipe.runs import release
-from raypipe.runs.manifest import read
+from raypipe.runs.manifest import find, read
 from raypipe.store import Store
 
 if TYPE_CHECKING:
+    from raypipe.evaluation.compare import ScoredRun
+    from raypipe.evaluation.relative_gate import RelativeGate
     from raypipe.runs.prune import Removal
 
 COLUMNS = {
@@ -86,19 +89,47 @@ def promote(
     store: Store | str | Path | None = None,
     min_scored: float | None = None,
     session: Session | None = None,
+    against: str | Path | None = None,
 ) -> ReleaseResult:
     """Makes a finished run the live release, if it passes the gates.
 
     `run` is the folder of an eval; a gate is a bound on one of its numbers: `score>=0.1`. A gate on a share
     is passed only where at least `min_scored` of the questions, 0..1, are scored; None: 0.95. `store` is
-    where the run's tables are now; None: where they were when it ran. Raises GateFailed; then the live
-    release stays.
+    where the run's tables are now; None: where they were when it ran.
+
+    The gates `better`, `not-worse` and `not-worse:M` hold the run against the live release's, or against the
+    run in the folder `against`, over the questions of both. Raises GateFailed; then the live release stays.
     """
     manifest = read(Path(run))
     opened = (session or Session()).store(manifest.store if store is None else store)
-    bounds = [release.gate(text) for text in gates]
+    from raypipe.evaluation.compare import scored_run
+    from raypipe.evaluation.relative_gate import check, relative_gate
+
+    relative = [g for text in gates if (g := relative_gate(text)) is not None]
+    bounds = [release.gate(text) for text in gates if relative_gate(text) is None]
+    for g in relative:
+        check(g, scored_run(Path(run), manifest.rule), _other(g, opened, against))
     least = release.MIN_SCORED if min_scored is None else min_scored
-    return ReleaseResult(release.promote(opened, manifest, bounds, least), opened.uri)
+    return ReleaseResult(
+        release.promote(opened, manifest, bounds, least, [g.text for g in relative]), opened.uri
+    )
+
+
+def _other(gate: RelativeGate, store: Store, against: str | Path | None) -> ScoredRun:
+    from raypipe.evaluation.compare import scored_run, stored_run
+
+    if against is not None:
+        return scored_run(Path(against), "official")
+    live = release.live(store)
+    if live is None:
+        raise ConfError(f"gate {gate.text}: nothing is live to compare with; name a run with --against DIR")
+    manifest = find(store, live.run)
+    if manifest is None:
+        raise ConfError(
+            f"gate {gate.text}: {store.uri} has no manifest of run {live.run}, which is live; name its "
+            "folder with --against DIR"
+        )
+    return stored_run(store, manifest)
 
 
 def rollback(store: Store | str | Path | None = None, session: Session | None = None) -> ReleaseResult:

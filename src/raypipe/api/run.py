@@ -109,7 +109,7 @@ class EvalResult(Result):
 
     def check_faults(self) -> None:
         """Raises FaultBudgetExceeded where more rows failed than the cluster file allows."""
-        fault_budget.check(self.budget, self.evaluation.dead_letters)
+        fault_budget.check(self.budget, self.evaluation.undone)
 
 
 @dataclass(frozen=True, slots=True)

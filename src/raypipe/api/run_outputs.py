@@ -97,6 +97,7 @@ class _Estimate(TypedDict):
 @with_config(STRICT)
 class _StepPlan(TypedDict):
     step: str
+    half: Literal["corpus", "question"]  # of the recipe: rows that come from pages, or questions
     rows: int | None  # null: not known
     cached: int
     max_calls: int | None  # null: not known

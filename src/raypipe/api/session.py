@@ -152,7 +152,5 @@ def endpoint_addresses(
                 f"Set it, or remove key_env from the cluster file if the endpoint takes no key"
             )
         key = keys[at.key_env] if at.key_env else ""
-        found[name] = EndpointAddress(
-            at.url, key, at.dialect, at.concurrency, at.per_minute, at.timeout_s, at.tries
-        )
+        found[name] = EndpointAddress(at.url, key, at.concurrency, at.per_minute, at.timeout_s, at.tries)
     return found

@@ -39,7 +39,7 @@ def _faults(args: argparse.Namespace, settings: Settings) -> int:
     if args.json:
         options.print_json(found)
         return 0
-    from raypipe.report.console import print_dead_letters
+    from raypipe.report.console import print_undone_rows
 
-    print_dead_letters(options.console(), found)
+    print_undone_rows(options.console(), found)
     return 0

@@ -3,7 +3,7 @@
 Reads arguments and the environment, calls the Python API, prints. A command's module is imported when it
 runs, and libraries by the API, so help and a wrong command or flag are quick. Exit codes: 0 fine, 2 usage or
 configuration, 3 input data, 4 model missing, 5 cluster too small, 6 fault budget exceeded, 7 quality gate
-failed, 70 internal, 130 Ctrl-C, 143 stopped by SIGTERM.
+failed, 69 a store, device or service is unavailable, 70 internal, 130 Ctrl-C, 143 stopped by SIGTERM.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _failed(command: str, error: Exception) -> int:
     """Says what no command expects: a full disk, or a defect with its trace."""
-    from raypipe.store.disk_space import DiskFull, is_full
+    from raypipe.store.errors import DiskFull, is_full
 
     if is_full(error):
         print(f"raypipe {command}: {_FULL}: {error}", file=sys.stderr)

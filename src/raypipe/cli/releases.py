@@ -23,7 +23,15 @@ def add(commands: options.Commands) -> None:
     )
     made.add_argument("run_folder", metavar="DIR", help="the --out folder of a finished eval")
     made.add_argument(
-        "--gate", metavar="BOUND", action="append", default=[], help="a bound on a number of the run"
+        "--gate",
+        metavar="BOUND",
+        action="append",
+        default=[],
+        help="a bound on a number of the run, or a bound on its difference from the live release: better, "
+        "not-worse, or not-worse:M",
+    )
+    made.add_argument(
+        "--against", metavar="DIR", help="the run to compare with, in place of the live release's"
     )
     made.add_argument(
         "--min-scored",
@@ -59,7 +67,9 @@ def _promote(args: argparse.Namespace, settings: Settings) -> int:
     from raypipe.api.release import promote
 
     session = options.session(args, settings)
-    return _print(args, promote(args.run_folder, args.gate, args.store, args.min_scored, session))
+    return _print(
+        args, promote(args.run_folder, args.gate, args.store, args.min_scored, session, args.against)
+    )
 
 
 def _rollback(args: argparse.Namespace, settings: Settings) -> int:

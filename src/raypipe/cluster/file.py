@@ -103,7 +103,6 @@ class EndpointEntry:
 
     url: str  # up to and with /v1
     key_env: str = ""  # the environment variable that has its key; "": it takes none
-    dialect: Literal["openai", "vllm"] = "openai"  # vllm: takes every constraint
     concurrency: int = 16  # requests in flight, of one worker
     per_minute: float = math.inf  # requests sent, of one worker
     timeout_s: float = 120.0  # of one try

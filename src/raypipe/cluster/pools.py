@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import functools
-import json
 import logging
 import os
 import pickle
@@ -45,7 +44,7 @@ from raypipe.models import engine_actors as engines
 from raypipe.models import load
 from raypipe.models.engine import Engine
 from raypipe.pipeline.dead_letters import FailedRow
-from raypipe.pipeline.tasks import RunTask, TableTask, Task, TaskResult, with_worker
+from raypipe.pipeline.tasks import HandedBack, RunTask, TableTask, Task, TaskResult, with_worker
 from raypipe.recipes.executor import StageCounters
 from raypipe.recipes.recipe import Recipe
 
@@ -225,44 +224,57 @@ class _Worker:
         self._work, self._limits = work, limits
         self._alarm = Alarm()
         self._do: RunTask | None = None
+        self._broken = False  # True: nothing more is computed in this process
         context = ray.get_runtime_context()
         gpus = ",".join(context.get_accelerator_ids().get("GPU", []))
         node = f"node {context.get_node_id()[:8]}"  # several may stand on one host
         self._name = f"{node} gpu {gpus}" if gpus else f"{node} process {os.getpid()}"
 
     async def __call__(self, batch: dict[str, Any]) -> AsyncIterator[dict[str, list[str]]]:
-        for name, ids in zip(batch["task"], batch["ids"], strict=True):
+        for packed in batch["task"]:
+            if self._broken:
+                os._exit(1)  # Ray starts another in its place, and sends it this task again
             try:
-                done = await self.do(Task(str(name), tuple(json.loads(ids))))
+                yield {"result": [_packed(await self.do(_unpacked(packed)))]}
             except Exception as e:  # as a value: an exception would count as one more dead worker
-                yield {"done": [""], "error": [_packed(e)]}
-            else:
-                yield {"done": [done.to_json()], "error": [""]}
+                yield {"result": [_packed(e)]}
 
-    async def do(self, task: Task) -> TaskResult:
+    async def do(self, task: Task) -> TaskResult | HandedBack:
         await self.open()
         assert self._do is not None
         with self._alarm.limit(self._limits.task_timeout_s(len(task.ids))):
-            return replace(await self._do(task), worker_name=self._name)
+            result = await self._do(task)
+        if isinstance(result, HandedBack):
+            self._broken = result.then == "replace"
+            return result
+        return replace(result, worker_name=self._name)
 
     async def open(self) -> None:
         """Ready to work: from here on the time of rows counts. The first row that needs a model loads it."""
         if self._do is None:
-            self._do = self._work.open()
+            self._do = await self._work.open()
 
 
-def _packed(e: Exception) -> str:
-    """An exception as text. One that cannot be sent becomes a message with its trace."""
+def _packed(what: Task | TaskResult | HandedBack | Exception) -> str:
+    """A task, its result or an exception as text. An exception that cannot be sent becomes a message with its
+    trace."""
     try:
-        pickle.loads(data := pickle.dumps(e))
+        pickle.loads(data := pickle.dumps(what))
     except Exception:
-        data = pickle.dumps(RuntimeError("".join(traceback.format_exception(e))))
+        if not isinstance(what, Exception):
+            raise
+        data = pickle.dumps(RuntimeError("".join(traceback.format_exception(what))))
     return base64.b64encode(data).decode()
+
+
+def _unpacked(text: str) -> Any:
+    """What `_packed` made a text of: in our own workers, or here."""
+    return pickle.loads(base64.b64decode(text))
 
 
 def run_with_engines(
     group: EngineGroup, work: TableTask, tasks: Sequence[Task], limits: Timeouts = LIMITS
-) -> Iterator[TaskResult]:
+) -> Iterator[TaskResult | HandedBack]:
     """As `run_tasks`, with the group's engines up as long as it takes. Without tasks nothing is started."""
     if tasks:
         with group.running():
@@ -271,8 +283,10 @@ def run_with_engines(
 
 def run_tasks(
     work: TableTask, tasks: Sequence[Task], pool: Pool, limits: Timeouts = LIMITS
-) -> Iterator[TaskResult]:
+) -> Iterator[TaskResult | HandedBack]:
     """Runs every task on a pool of actors and yields the results, in any order.
+
+    An actor that hands a task back since it is broken is replaced before its next one.
 
     A task whose actor dies is tried again, TRIES times in all. Then each of its rows is tried alone, once:
     one that still takes its worker with it, or more time than a row may take, has failed, and the task is
@@ -284,7 +298,7 @@ def run_tasks(
     context.enable_progress_bars = False
     context.print_on_execution_start = False
     context.max_errored_blocks = -1  # a block is a task: one whose workers died is found missing below
-    rows = [{"task": t.name, "ids": json.dumps(t.ids)} for t in tasks]
+    rows = [{"task": _packed(t)} for t in tasks]
     work = with_worker(work, threads=max(1, int(pool.cpus)))  # torch would take cores that other actors use
     with warnings.catch_warnings():
         # There is no other way yet to bound restarts than the arguments that 2.64 will name otherwise.
@@ -292,9 +306,9 @@ def run_tasks(
         pooled = _pooled(work, rows, pool, limits)
     left = {t.name: t for t in tasks}
     for row in pooled.iter_rows():
-        if row["error"]:
-            raise pickle.loads(base64.b64decode(row["error"]))  # what our own worker packed
-        done = TaskResult.from_json(row["done"])
+        done = _unpacked(row["result"])
+        if isinstance(done, Exception):
+            raise done
         if left.pop(done.name, None) is not None:  # Ray may hand on a task twice whose worker died after it
             yield done
     for task in left.values():
@@ -315,7 +329,7 @@ def _pooled(work: TableTask, rows: list[dict[str, str]], pool: Pool, limits: Tim
     )
 
 
-def _row_by_row(work: TableTask, task: Task, pool: Pool, limits: Timeouts) -> TaskResult:
+def _row_by_row(work: TableTask, task: Task, pool: Pool, limits: Timeouts) -> TaskResult | HandedBack:
     """A task of which workers died: each row alone, then all that can be done. Raises what a worker raises,
     and WorkerDied."""
     worker = ray.remote(_Worker).options(num_cpus=pool.cpus, num_gpus=pool.gpus or None, max_restarts=0)
@@ -337,7 +351,9 @@ def _row_by_row(work: TableTask, task: Task, pool: Pool, limits: Timeouts) -> Ta
                 continue
             for name, count in tried.counts.items():
                 asked.setdefault(name, StageCounters()).calls.add(count.calls)
-        done: TaskResult = ray.get(actor.do.remote(replace(task, failed=lost)))
+            if isinstance(tried, HandedBack):
+                return replace(tried, counts=asked)
+        done: TaskResult | HandedBack = ray.get(actor.do.remote(replace(task, failed=lost)))
         for name, count in done.counts.items():  # what the trials computed is cached now, and was computed
             count.calls.add(asked.get(name, StageCounters()).calls)
         return done
@@ -353,14 +369,14 @@ def _row_by_row(work: TableTask, task: Task, pool: Pool, limits: Timeouts) -> Ta
         ray.kill(actor)
 
 
-def _tried(actor: Any, task: Task, limits: Timeouts) -> TaskResult | Fault:
+def _tried(actor: Any, task: Task, limits: Timeouts) -> TaskResult | HandedBack | Fault:
     """The result of one row alone, or why it failed: its worker died of it, or it takes too long."""
     start = time.monotonic()
     late = Fault(
         "worker", "timeout", f"expected at most {limits.row_timeout_s:g} s, it took more", transient=False
     )
     try:
-        done: TaskResult = ray.get(actor.do.remote(task), timeout=limits.task_timeout_s(1))
+        done: TaskResult | HandedBack = ray.get(actor.do.remote(task), timeout=limits.task_timeout_s(1))
     except GetTimeoutError:
         return late
     except RayActorError:

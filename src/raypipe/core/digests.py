@@ -16,8 +16,9 @@ from raypipe.core.kg import FactsRef
 from raypipe.core.protocols import GraphRef, Model
 from raypipe.core.records import digest
 
-NOT_IDENTITY = frozenset({"name", "path", "repo", "revision", "adapter_paths", "tokenizer_path"})
-"""Fields of a Model that say what it is called and where it lies. `weights` names what is in it."""
+NOT_IDENTITY = frozenset({"name", "path", "repo", "revision", "adapter_paths", "tokenizer_path", "dialect"})
+"""Fields of a Model that say what it is called and where it lies. `weights` names what is in it; of a remote
+model the endpoint and its dialect, too."""
 
 
 def stable(value: object) -> str:

@@ -40,8 +40,23 @@ class ClusterTooSmall(RaypipeError):
 
 
 class Unavailable(RaypipeError):
-    """A service is unavailable now: omit its stage, or try again later."""
+    """A store, device, engine or service cannot be used now, which is no row's fault: omit its stage, or try
+    again later. Raised where the call is made: only there is it known whose the trouble is."""
+
+    exit_code = 69
+
+
+class OutOfMemory(Unavailable):
+    """A model had too little memory for a call: a smaller one may succeed."""
+
+
+class WorkerBroken(Unavailable):
+    """This process cannot compute: its device failed, or a model cannot be loaded. Another one may."""
 
 
 class Overloaded(RaypipeError):
     """More is waiting than can be done soon: ask again after a while."""
+
+
+class LawBroken(DataError):
+    """A step does not do what every step must (`recipes.laws`): a defect in it, and no row's fault."""

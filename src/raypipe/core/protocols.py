@@ -36,7 +36,9 @@ class Model:
     repo: str  # hub name, or "" for a local folder; behind an endpoint: what it is called there
     revision: str  # pinned commit of the hub name, or "" for a local folder
     path: str  # folder where the weights are or would be, or the endpoint's name; not identity
-    weights: str  # identity of the weights: repo@revision, or sha256:... of a local folder
+    weights: (
+        str  # identity of the weights: repo@revision, sha256:... of a folder, openai:DIALECT@ENDPOINT:...
+    )
     dtype: str = "float32"  # float32 | float16 | bfloat16
     dim: int = 0  # of its vectors; 0 for all but embedders
     pooling: str = ""  # cls | mean | last; "" for all but embedders
@@ -49,6 +51,7 @@ class Model:
     adapters: tuple[tuple[str, str], ...] = ()  # of a generator: name, identity of its weights
     adapter_paths: tuple[str, ...] = ()  # folders (or remote names) of the adapters, in order; not identity
     tokenizer_path: str = ""  # of a remote generator: the folder of its tokenizer, which `weights` names too
+    dialect: str = ""  # of a remote generator: openai | vllm, which `weights` names too
 
     def adapter(self, name: str) -> str:
         """The identity of an adapter's weights. Raises KeyError for a name that the model does not have."""

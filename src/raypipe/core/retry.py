@@ -6,11 +6,16 @@ a failure is: a response, an exception, or a file that did not grow.
 
 from __future__ import annotations
 
+import asyncio
 import email.utils
 import random
 import time
-from collections.abc import Callable, Mapping
-from typing import Final
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final, TypeVar
+
+from raypipe.core.errors import Unavailable, WorkerBroken
+
+T = TypeVar("T")
 
 RETRY_STATUSES: Final = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 520, 522, 524, 529})
 """HTTP statuses after which another try may succeed."""
@@ -47,6 +52,23 @@ class Backoff:
     def reset(self) -> None:
         """Starts counting again, since a try brought something."""
         self._failed = 0
+
+
+async def until_available(work: Callable[[], Awaitable[T]], backoff: Backoff) -> T:
+    """The result of `work`, done again after a wait while something is unavailable and a try is left.
+    A process that cannot compute does not get better by waiting: WorkerBroken is raised at once."""
+    while True:
+        try:
+            done = await work()
+        except WorkerBroken:
+            raise
+        except Unavailable:
+            if (wait_s := backoff.next_s()) is None:
+                raise
+            await asyncio.sleep(wait_s)
+        else:
+            backoff.reset()
+            return done
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float:

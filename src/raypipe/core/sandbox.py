@@ -28,6 +28,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO, Literal, TypeAlias
 
+from raypipe.core.errors import Unavailable
+
 Parts: TypeAlias = tuple[bytes, ...]
 """A request, in pieces that are joined on the way: a large one is not copied to get a header."""
 
@@ -118,13 +120,17 @@ class _Child:
         self._limits = limits
         arguments = [function, *(str(n) for n in (limits.wall_s, limits.cpu_s, limits.memory_bytes))]
         # -P and the path: it finds the modules that this process finds, none by chance in a working directory
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "raypipe.core.sandbox", *arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            bufsize=0,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(p or os.getcwd() for p in sys.path)},
-        )
+        path = os.pathsep.join(p or os.getcwd() for p in sys.path)
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "raypipe.core.sandbox", *arguments],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                bufsize=0,
+                env={**os.environ, "PYTHONPATH": path},
+            )
+        except OSError as e:
+            raise Unavailable(f"this machine cannot start a process now: {e}") from e
         assert self._process.stdin and self._process.stdout
         self._to, self._from = self._process.stdin.fileno(), self._process.stdout.fileno()
         os.set_blocking(self._to, False)

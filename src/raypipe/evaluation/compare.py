@@ -19,7 +19,7 @@ from raypipe.metrics.files import read_predictions
 from raypipe.metrics.paired import MARGIN, Conclusion, PairedDifference, conclude, holm, paired
 from raypipe.report.report import RunFolder
 from raypipe.runs.changes import causes
-from raypipe.runs.manifest import Manifest, read
+from raypipe.runs.manifest import Manifest, answer_keys, read
 from raypipe.store import Store
 
 CRAG_VALUES: Mapping[str, float] = {"exact": 1.0, "correct": 1.0, "missing": 0.0, "hallucination": -1.0}
@@ -131,6 +131,16 @@ def scored_run(path: Path, rule: crag.Rule) -> ScoredRun:
             verdicts[row["id"]], labels[row["id"]] = row["verdict"], row["labels"]
     about = {k.decode(): v.decode() for k, v in pq.read_schema(folder.results).metadata.items()}
     return ScoredRun(str(path), about["rule"], about["judge"], verdicts, labels, read(path))
+
+
+def stored_run(store: Store, manifest: Manifest) -> ScoredRun:
+    """The verdicts of a finished run as its store keeps them, without labels. Raises DataError for a run of
+    which it keeps none."""
+    found = {q: k.verdict for q, k in answer_keys(store, manifest.run).items() if k.verdict is not None}
+    name = f"run {manifest.run[:8]} of recipe {manifest.recipe['name']}"
+    if not found:
+        raise DataError(f"{store.uri}: {name} has no verdicts there. Run the eval again, or name its folder")
+    return ScoredRun(name, manifest.rule, manifest.judge, found, {q: {} for q in found}, manifest)
 
 
 def _from_file(path: Path, rule: crag.Rule) -> ScoredRun:

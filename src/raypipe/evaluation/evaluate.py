@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from raypipe.evaluation.collect import Collected, collect
 from raypipe.evaluation.expiry import expired_answers
-from raypipe.evaluation.fault_budget import DeadLetters, dead_letters, retry
+from raypipe.evaluation.fault_budget import UndoneRows, retry, undone_rows
 from raypipe.evaluation.judge import Judge
 from raypipe.evaluation.result_table import ResultTable, write_predictions
 from raypipe.evaluation.stored_questions import StoredQuestions, questions_of, require_questions
@@ -65,7 +65,7 @@ class Evaluation:
     folder: RunFolder
     reused: int  # questions whose answers were there before this run
     manifest: Manifest
-    dead_letters: DeadLetters
+    undone: UndoneRows
 
 
 def evaluate(
@@ -141,7 +141,7 @@ def evaluate(
             out,
         )
         done.clear()
-        lost = dead_letters(pipeline, questions, read.counts if read else {})
+        lost = undone_rows(pipeline, questions, read.counts if read else {})
         return Evaluation(report, folder, len(questions) - len(todo), manifest, lost)
 
 

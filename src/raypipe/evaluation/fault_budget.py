@@ -1,4 +1,4 @@
-"""Dead letters: failed rows, why they failed, and whether they are more than a run may lose.
+"""Undone rows: dead letters and pending ones, why they failed, and whether a run may lose as many.
 
 Rows in are always rows done, dead letters, and pending rows, whose trouble was transient. Knows the
 pipeline and what it stored; runs nothing.
@@ -24,8 +24,8 @@ SHOWN = 3  # rows that an error names
 
 
 @dataclass(frozen=True, slots=True)
-class DeadLetter:
-    """One failed row."""
+class UndoneRow:
+    """One failed row that is not done: a dead letter, or pending."""
 
     kind: RowKind
     id: str  # source or question; file:line, for a line
@@ -52,17 +52,19 @@ class RowCounts:
 
 
 @dataclass(frozen=True, slots=True)
-class DeadLetters:
+class UndoneRows:
     """Failed rows among some questions, their sources and the lines that were read, and their counts."""
 
-    rows: tuple[DeadLetter, ...]  # by kind, step, reason and id
+    rows: tuple[UndoneRow, ...]  # by kind, step, reason and id
     counts: tuple[RowCounts, ...]
 
 
-def check(budget: Budget, losses: DeadLetters) -> None:
-    """Raises FaultBudgetExceeded, with numbers and the first rows, where more failed than are allowed."""
+def check(budget: Budget, losses: UndoneRows) -> None:
+    """Raises FaultBudgetExceeded, with numbers and the first rows, where more failed than are allowed, or
+    where no question was answered, whatever is allowed."""
     for t in losses.counts:
-        if t.undone > (allowed := budget.allowed(t.rows)):
+        allowed = budget.allowed(t.rows)
+        if t.undone > allowed or (t.kind == "questions" and t.rows and not t.done):
             some = [x for x in losses.rows if x.kind == t.kind][:SHOWN]
             shown = "".join(f"\n  {x.id}: {x.step}, {x.reason}: {x.detail}" for x in some)
             raise FaultBudgetExceeded(
@@ -72,15 +74,15 @@ def check(budget: Budget, losses: DeadLetters) -> None:
             )
 
 
-def dead_letters(pipeline: Pipeline, questions: Iterable[Question], lines: Mapping[str, int]) -> DeadLetters:
-    """The dead letters of a run, counted. `lines`: what was read (`readers.ReadCounts`), nothing where no
+def undone_rows(pipeline: Pipeline, questions: Iterable[Question], lines: Mapping[str, int]) -> UndoneRows:
+    """The undone rows of a run, counted. `lines`: what was read (`readers.ReadCounts`), nothing where no
     file was; then the lines of all files that the store ever read are listed and not counted. A row that is
     neither done nor a dead letter is pending."""
     wanted, tables = pipeline.sources(questions), _tables(pipeline)
     evidence = pipeline.answer_sources(questions)
     keys, sources = pipeline.keys(questions, evidence), evidence.lacks.keys()
     left = {keys[k] for k in pipeline.store.missing("answers", "key", list(keys))}
-    found: dict[tuple[str, str], DeadLetter] = {}
+    found: dict[tuple[str, str], UndoneRow] = {}
     for row in pipeline.store.dataset("faults").to_table().to_pylist():
         what: RowKind
         if row["run"] == "ingest":
@@ -92,23 +94,23 @@ def dead_letters(pipeline: Pipeline, questions: Iterable[Question], lines: Mappi
         else:
             continue  # of other rows, or done since
         old = found.get((row["digest"], row["id"]))
-        found[row["digest"], row["id"]] = DeadLetter(
+        found[row["digest"], row["id"]] = UndoneRow(
             what, row["id"], row["step"], row["reason"], row["detail"],
             row["transient"] and (old is None or old.transient),
             row["attempts"] + (old.attempts if old else 0),
         )  # fmt: skip
-    letters = sorted(found.values(), key=lambda x: (x.kind, x.step, x.reason, x.id))
-    counted = [_tally("sources", wanted, sources, letters), _tally("questions", keys, left, letters)]
+    shown = sorted(found.values(), key=lambda x: (x.kind, x.step, x.reason, x.id))
+    counted = [_tally("sources", wanted, sources, shown), _tally("questions", keys, left, shown)]
     if lines:
         used, bad = lines["lines"] - lines["blank_lines"], lines["faults"]
         counted.insert(0, RowCounts("lines", used, used - bad, bad, 0))
-    return DeadLetters(tuple(letters), tuple(counted))
+    return UndoneRows(tuple(shown), tuple(counted))
 
 
 def _tally(
-    what: RowKind, rows: Collection[str], undone: Collection[str], letters: Sequence[DeadLetter]
+    what: RowKind, rows: Collection[str], undone: Collection[str], failed: Sequence[UndoneRow]
 ) -> RowCounts:
-    dead = len({x.id for x in letters if x.kind == what and not x.transient})
+    dead = len({x.id for x in failed if x.kind == what and not x.transient})
     return RowCounts(what, len(rows), len(rows) - len(undone), dead, len(undone) - dead)
 
 

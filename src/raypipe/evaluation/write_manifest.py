@@ -31,15 +31,25 @@ def write_manifest(
     epoch. `places`: pool -> who did parts -> rows.
     """
     manifest = _manifest(pipeline, report, planned, memo, started, origin, places)
-    write(pipeline.store, manifest, _keys(pipeline.recipe.digest(), questions, sources, todo), out)
+    verdicts = {v.question: v.outcome for v in report.marks.verdicts}
+    keys = _keys(pipeline.recipe.digest(), questions, sources, todo, verdicts)
+    write(pipeline.store, manifest, keys, out)
     return manifest
 
 
 def _keys(
-    recipe: str, questions: Iterable[Question], sources: AnswerSources, todo: set[str]
-) -> list[AnswerKey]:
+    recipe: str, questions: Iterable[Question], sources: AnswerSources, todo: set[str],
+    verdicts: Mapping[str, str],
+) -> list[AnswerKey]:  # fmt: skip
     return [
-        AnswerKey(q.id, sources.key(recipe, q), sources.row(q), q.id not in todo, sources.absent(q))
+        AnswerKey(
+            q.id,
+            sources.key(recipe, q),
+            sources.row(q),
+            q.id not in todo,
+            sources.absent(q),
+            verdicts.get(q.id),
+        )
         for q in questions
     ]
 
@@ -77,4 +87,6 @@ def _manifest(
         device=pipeline.worker.device,
         origin=origin,
         rows_by_worker=places,
+        rule=report.marks.rule,
+        judge=report.judge.model if report.judge else "",
     )

@@ -143,7 +143,7 @@ class MergeSummary:
 
 def merge_memo(store: Store) -> MergeSummary:
     """Merges the cache files of workers into the memo tables: before a run pins them, and after a run.
-    Replies that were asked for afresh replace older ones, whoever merges them."""
+    Replies that were asked for afresh replace older ones, in any later merge."""
     done = MergeSummary(0, 0, 0)
     for table in store.files.names(MEMO):
         kind_of(table)

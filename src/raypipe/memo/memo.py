@@ -19,10 +19,12 @@ from raypipe.core.digests import model_identity
 from raypipe.core.kg import Request, domain_of
 from raypipe.core.kits import ForwardingKit
 from raypipe.core.llm import Chat, Generated, Generator, Sampling
+from raypipe.core.plugins import is_path
 from raypipe.core.protocols import Embed, Graph, GraphRef, Kit, Model, Role, Score
 from raypipe.core.records import Fault, digest
 from raypipe.core.singleflight import SingleFlight
 from raypipe.memo.keys import graph_reply_key, reply_keys, score_keys, vector_keys
+from raypipe.memo.salvage import Came, Send, each, in_pieces
 
 Values: TypeAlias = np.ndarray
 """One value per key: (keys, dim) or (keys,) float32, or (keys,) of `llm.Generated` as objects."""
@@ -102,7 +104,7 @@ class Memo(Protocol):
 
 @dataclass(slots=True)
 class CallCount:
-    """Distinct requests of one kind: how many a model computed, and how many were cached."""
+    """Distinct requests of one kind: those sent to a model, also in vain, and those that were cached."""
 
     computed: int = 0
     cached: int = 0
@@ -146,6 +148,12 @@ class CallCounts:
             mine, theirs = getattr(self, part.name), getattr(other, part.name)
             for f in fields(mine):
                 setattr(mine, f.name, getattr(mine, f.name) + getattr(theirs, f.name))
+
+    def in_vain(self, before: CallCounts) -> None:
+        """Takes back the cached calls that were counted since `before`: the attempt failed, and the next one
+        finds them again. What was computed stays counted, since it was sent."""
+        for name in ("vectors", "scores", "replies"):
+            getattr(self, name).cached = getattr(before, name).cached
 
     def clear(self) -> None:
         """Sets all counts to zero, in place: an opened kit holds the parts."""
@@ -192,6 +200,9 @@ class MemoryMemo:
                 del self._rows[name, key]
 
 
+Salvage: TypeAlias = Callable[[list[int], Send], Awaitable[tuple[Came, Exception | None]]]
+"""Sends unknown requests, and keeps what comes where one of them raises."""
+
 Asking: TypeAlias = SingleFlight[tuple[str, str], Any]
 """Requests in flight: (memo table, key) -> its value."""
 
@@ -225,7 +236,7 @@ class _Remembering(ForwardingKit[Kit]):
                 return await self._kit.embedder(model)([texts[i] for i in rows], role)
 
             keys = vector_keys(model, role, texts)
-            return await self._through(table, keys, ask, self._tally.vectors)
+            return await self._through(table, keys, ask, self._tally.vectors, in_pieces)
 
         return embed
 
@@ -237,12 +248,14 @@ class _Remembering(ForwardingKit[Kit]):
                 return await self._kit.reranker(model)([pairs[i] for i in rows])
 
             keys = score_keys(model, pairs)
-            return await self._through(table, keys, ask, self._tally.scores)
+            return await self._through(table, keys, ask, self._tally.scores, in_pieces)
 
         return score
 
     def generator(self, model: Model) -> Generator:
         table = replies_of(model)
+        # A generator from outside may compute a batch at a time, as an embedder does.
+        send = in_pieces if is_path(model.loader) else each
 
         async def generate(
             chats: Sequence[Chat], sampling: Sampling, adapter: str | None = None
@@ -256,7 +269,7 @@ class _Remembering(ForwardingKit[Kit]):
 
             keys = reply_keys(model, chats, sampling, adapter)
             replies: list[Generated | Fault]
-            replies = (await self._through(table, keys, ask, self._tally.replies)).tolist()
+            replies = (await self._through(table, keys, ask, self._tally.replies, send)).tolist()
             return replies
 
         return generate
@@ -286,7 +299,7 @@ class _Remembering(ForwardingKit[Kit]):
                     self._tally.replies.computed += 1
                     return await request(path, body)
                 key = graph_reply_key(ref.version, path, body, period, self._clock())
-                [reply] = await self._through(table, [key], ask, self._tally.replies)
+                [reply] = await self._through(table, [key], ask, self._tally.replies, each)
                 return json.loads(reply.text)
 
             return asked
@@ -294,50 +307,58 @@ class _Remembering(ForwardingKit[Kit]):
         return self._kit.graph(ref).through(wrap, self.embedder)
 
     async def _through(
-        self,
-        table: MemoTable,
-        keys: list[str],
-        ask: Callable[[list[int]], Awaitable[Values]],
-        count: CallCount,
+        self, table: MemoTable, keys: list[str], ask: Send, count: CallCount, send: Salvage
     ) -> Values:
-        """Values of all keys. `ask` gets row numbers, one per unknown key."""
+        """Values of all keys. `ask` gets row numbers, one per unknown key; `send` says how many at a time."""
         if not keys:
             return table.empty(0)
         first: dict[str, int] = {}  # distinct key -> first row that has it
         for i, key in enumerate(keys):
             first.setdefault(key, i)
         distinct, values = list(first), table.empty(len(first))
-        asked = 0
+        sent = set[int]()  # places
 
         async def find(places: list[int]) -> Values:
-            nonlocal asked
-            some = [distinct[i] for i in places]
-            found, unknown = await self._found(table, some, lambda at: ask([first[some[i]] for i in at]))
-            asked += unknown
-            return found
+            async def asked(at: list[int]) -> Values:
+                count.computed += len(at)
+                sent.update(mine := [places[i] for i in at])
+                return await ask([first[distinct[i]] for i in mine])
+
+            return await self._found(table, [distinct[i] for i in places], asked, send)
 
         for i, value in enumerate(await self._asking.of([(table.name, key) for key in distinct], find)):
             values[i] = value
-        count.computed += asked
-        count.cached += len(distinct) - asked
+        count.cached += len(distinct) - len(sent)
         place = {key: i for i, key in enumerate(distinct)}
         return values[[place[key] for key in keys]]
 
-    async def _found(
-        self, table: MemoTable, keys: list[str], ask: Callable[[list[int]], Awaitable[Values]]
-    ) -> tuple[Values, int]:
-        """Values of distinct keys, and how many of them were not cached. `ask` gets their positions."""
+    async def _found(self, table: MemoTable, keys: list[str], ask: Send, send: Salvage) -> Values:
+        """Values of distinct keys. `ask` gets the positions of those that are not cached. What comes is kept,
+        also where the call for another one raises."""
         values, known = table.empty(len(keys)), np.zeros(len(keys), bool)
         if self._memo is not None:
             known, kept = await self._memo.get_many(table, keys)
             values[known] = kept
-        unknown = np.flatnonzero(~known)
-        if len(unknown):
-            asked = await ask(unknown.tolist())
-            if asked.shape != (expected := table.empty(len(unknown)).shape):
+        unknown = np.flatnonzero(~known).tolist()
+        if not unknown:
+            return values
+
+        async def ask_whole(at: list[int]) -> Values:
+            asked = await ask(at)
+            if asked.shape != (expected := table.empty(len(at)).shape):
                 raise ValueError(f"{table.name}: expected values of shape {expected}, got {asked.shape}")
-            values[unknown] = asked
-            if self._memo is not None:
-                sound = table.storable(asked)
-                await self._memo.put_many(table, [keys[i] for i in unknown[sound]], asked[sound])
-        return values, len(unknown)
+            return asked
+
+        came, error = await send(unknown, ask_whole)
+        here = [i for at, _ in came for i in at]
+        for at, some in came:
+            values[at] = some
+        if self._memo is not None and here:
+            got = values[here]
+            sound = table.storable(got)
+            await self._memo.put_many(
+                table, [keys[i] for i, s in zip(here, sound, strict=True) if s], got[sound]
+            )
+        if error is not None:
+            raise error
+        return values

@@ -18,12 +18,9 @@ from raypipe.memo.disk import memo_tables
 from raypipe.memo.losses import note_loss
 from raypipe.store.database import Store
 from raypipe.store.durable import manifest_version
-from raypipe.store.files import StoreError
+from raypipe.store.errors import DiskFull, StoreError, StoreUnavailable, reaching
 
 log = logging.getLogger("raypipe.memo")
-
-UNREADABLE = (OSError, ValueError, StoreError)
-"""What Lance and the store raise for a file that they cannot read."""
 
 
 def mend_memo(store: Store) -> int:
@@ -69,8 +66,11 @@ def _keys(dataset: lance.LanceDataset) -> pa.Table:
 def _reads(store: Store, table: str, read: Callable[[], object]) -> bool:
     """Whether a read succeeds. Raises what it raises while the store cannot be reached."""
     try:
-        read()
-    except UNREADABLE:
+        with reaching(store.table_uri(table)):
+            read()
+    except DiskFull:
+        raise
+    except (StoreUnavailable, StoreError):
         for name in store.files.walk(f"{table}.lance"):
             store.files.read(name)  # raises while the store is down
         return False

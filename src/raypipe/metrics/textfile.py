@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import gzip
 import os
 import zlib
@@ -95,7 +96,8 @@ def _open(path: Path) -> gzip.GzipFile | BufferedReader:
 def replaced(path: Path) -> Iterator[TextIO]:
     """A stream that replaces the file when its block succeeds. Until then, and on failure, the old one stays.
 
-    A lone surrogate, which UTF-8 cannot hold, is written as its JSON escape.
+    What a killed process left of it goes when the block succeeds. A lone surrogate, which UTF-8 cannot hold,
+    is written as its JSON escape.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -105,5 +107,19 @@ def replaced(path: Path) -> Iterator[TextIO]:
             stream.flush()
             os.fsync(stream.fileno())
         os.replace(temporary, path)
+        for left in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
+            if not _runs(left.name.rsplit(".", 2)[1]):
+                left.unlink(missing_ok=True)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _runs(pid: str) -> bool:
+    """Whether a process is alive; True for what is no number of one."""
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return False
+    except (ValueError, OverflowError, PermissionError):
+        return True
+    return True

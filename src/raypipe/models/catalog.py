@@ -33,9 +33,9 @@ KIND: Mapping[str, ModelKind] = {
     "scripted": "generator",  # scripted.py
 }
 WEIGHTLESS = frozenset({"hash", "overlap", "whitespace", "scripted"})
-REMOTE = frozenset(
-    {"openai"}
-)  # their weights lie elsewhere, and what they are called there is their identity
+REMOTE = frozenset({"openai"})
+"""Loaders whose weights lie elsewhere: the endpoint's name, its dialect and what it calls the model are the
+identity."""
 
 FORMULA = {"hash": 1, "overlap": 1, "whitespace": 1, "scripted": 1, "maxsim": 1}
 """Versions of the formulas of our own loaders: part of the identity, raised when their numbers change."""
@@ -53,8 +53,9 @@ class ModelEntry:
     revision: str | None = None  # 40 hex digits: a branch or tag can move, a commit cannot
     path: str = ""  # folder; relative to the folder of models.yaml
     package: str = ""  # PACKAGE/FOLDER of an installed Python package
-    endpoint: str = ""  # of loader openai: a name under `endpoints` of the cluster file
+    endpoint: str = ""  # of loader openai: a name under `endpoints` of the cluster file; identity
     model: str = ""  # of loader openai: the model as the endpoint calls it
+    dialect: Literal["openai", "vllm"] = "openai"  # of loader openai: vllm takes every constraint; identity
     tokenizer: str = ""  # of loader openai: the entry of its tokenizer, where tokens are counted
     get: str = ""  # the command that makes a local folder, shown where it is missing
     fallback: str = ""  # of a tokenizer: the entry whose tokenizer counts where this one's files are not here
@@ -98,6 +99,8 @@ class ModelEntry:
             )
         if self.kind != "generator" and (odd := [k for k, v in own.items() if getattr(self, k) != v]):
             raise ValueError(f"{odd[0]}: expected with a generator alone, found with a {self.kind}")
+        if self.dialect != "openai" and self.loader not in REMOTE:
+            raise ValueError("dialect: expected with loader openai alone, found with another")
         if self.tokenizer and self.loader not in REMOTE:
             raise ValueError("tokenizer: expected with loader openai alone; other generators bring theirs")
         if self.fallback and self.kind != "tokenizer":
@@ -153,7 +156,8 @@ class Catalog:
         elif entry.loader in WEIGHTLESS:
             path, weights = "", f"{entry.loader}@{FORMULA[entry.loader]}"
         elif entry.loader in REMOTE:
-            path, weights = entry.endpoint, f"{entry.loader}:{entry.model}"
+            # Two servers often call what they serve by one name, such as `default`.
+            path, weights = entry.endpoint, f"{entry.loader}:{entry.dialect}@{entry.endpoint}:{entry.model}"
             tokenizer = self._tokenizer(entry, where)
             weights += f"+{tokenizer.weights}" if tokenizer else ""
         elif entry.repo:
@@ -190,6 +194,7 @@ class Catalog:
                 p if entry.loader in REMOTE else str(_folder(p, where)) for p in entry.adapters.values()
             ),
             tokenizer_path=tokenizer.path if tokenizer else "",
+            dialect=entry.dialect if entry.loader in REMOTE else "",
         )
 
     def _adapter(self, where: Where, name: str, entry: ModelEntry) -> str:

@@ -25,7 +25,7 @@ from ray.experimental.internal_kv import _internal_kv_get, _internal_kv_put
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from raypipe.core.errors import ClusterTooSmall, ConfError, RaypipeError
+from raypipe.core.errors import ClusterTooSmall, ConfError, RaypipeError, Unavailable
 from raypipe.core.llm import STEP, Alone, Chat, Generated, Sampling
 from raypipe.core.records import Fault
 from raypipe.core.singleflight import SingleFlight
@@ -65,8 +65,8 @@ class Resources:
     gpus: float = 0  # those of its tensor-parallel group, or a share of one
 
 
-class EngineRaised(RaypipeError):
-    """An engine raised instead of returning a fault: a defect, not a row's fault."""
+class EngineRaised(Exception):
+    """An engine raised instead of returning a fault: a defect there, or a chat that it cannot take."""
 
 
 def pause_s(starts: Sequence[float], now: float, longest: float = LONGEST_PAUSE_S) -> float:
@@ -248,7 +248,9 @@ class Client:
             ray.get(self._handle.ready.remote())
         except RayTaskError as e:
             ray.kill(self._handle)
-            raise _own(e) from e
+            if isinstance(e.cause, RaypipeError):
+                raise e.cause from e
+            raise Unavailable(f"the engine {self._name} could not be started: {e.cause!r}") from e
         except BaseException:  # the waiting caller was stopped: nothing else would end the engine
             ray.kill(self._handle)
             raise
@@ -328,6 +330,6 @@ class Client:
         return replies
 
 
-def _own(e: RayTaskError) -> RaypipeError:
+def _own(e: RayTaskError) -> Exception:
     """Unwraps an error of ours that the engine raised from Ray's."""
     return e.cause if isinstance(e.cause, RaypipeError) else EngineRaised(f"the engine raised {e.cause!r}")

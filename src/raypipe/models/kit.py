@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import copy
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, TypeVar, cast
 
@@ -20,11 +21,12 @@ import numpy as np
 from raypipe.core.digests import model_identity, stable
 from raypipe.core.errors import ConfError, Unavailable
 from raypipe.core.kg import FactsRef, PublicFacts
-from raypipe.core.llm import STEP, Chat, Generated, Generator, Sampling
+from raypipe.core.llm import STEP, Chat, Generated, Generator, Message, Sampling
 from raypipe.core.plugins import is_path
 from raypipe.core.protocols import Embed, Graph, GraphRef, Index, Kit, Model, ModelKind, Role, Score, Tokenize
 from raypipe.core.records import Fault
 from raypipe.models import load
+from raypipe.models.device_errors import computing, loading
 from raypipe.models.engine_routing import routed
 from raypipe.models.load import Backend, EndpointAddress, EngineLimits
 
@@ -240,7 +242,8 @@ class LocalKit:
         DataError for a folder that has no tables."""
         key = stable(ref) + ref.where
         if key not in self._graphs:
-            self._graphs[key] = self._open_graph(ref)
+            with _reading(f"graph {ref.name!r} at {ref.where}"):
+                self._graphs[key] = self._open_graph(ref)
         return self._graphs[key]
 
     def facts(self, ref: FactsRef) -> PublicFacts:
@@ -250,7 +253,8 @@ class LocalKit:
 
         key = stable(ref) + ref.where
         if key not in self._facts:
-            self._facts[key] = public_data.open_facts(ref)
+            with _reading(f"facts at {ref.where}"):
+                self._facts[key] = public_data.open_facts(ref)
         return self._facts[key]
 
     def _open_graph(self, ref: GraphRef) -> Graph:
@@ -273,13 +277,26 @@ class LocalKit:
         def work() -> T:
             key = _key(model)
             if key not in self._loaded:
-                if self._threads is not None:
-                    load.use_threads(model, self._threads)
+                with loading(model.name, self._device):
+                    if self._threads is not None:
+                        load.use_threads(model, self._threads)
+                    self._loaded[key] = opened(model, self._backend, self._device)
                 self._names[key] = model.name
-                self._loaded[key] = opened(model, self._backend, self._device)
-            return call(self._loaded[key])
+            with computing(model.name, self._device):
+                return call(self._loaded[key])
 
         return await asyncio.get_running_loop().run_in_executor(self._worker, work)
+
+
+async def compute_once(kit: Kit, model: Model) -> None:
+    """One small request to a model that computes. Raises what the model raises, and Unavailable for a reply
+    that did not come."""
+    if model.kind == "generator":
+        [reply] = await kit.generator(model)(((Message("user", "ready"),),), Sampling(max_tokens=1))
+        if isinstance(reply, Fault) and reply.transient:
+            raise Unavailable(f"{reply.reason}: {reply.detail}")
+    else:
+        await warm_up(kit, [model])
 
 
 async def warm_up(kit: Kit, models: Iterable[Model]) -> None:
@@ -307,8 +324,9 @@ class _OwnEngine:
             if not self.started:
                 from raypipe.models.engine import Engine
 
-                self.started.append(Engine(self._setup))
-                await self.started[0].ready()
+                with loading(self._setup.folder, self._setup.device):
+                    self.started.append(Engine(self._setup))
+                    await self.started[0].ready()
             return self.started[0]
 
     async def on_engine_death(self, engine: Any, died: Exception) -> Fault:
@@ -320,6 +338,15 @@ class _OwnEngine:
     async def close(self) -> None:
         while self.started:
             self.started.pop().close()
+
+
+@contextmanager
+def _reading(what: str) -> Iterator[None]:
+    """A block that opens files which every row needs. Raises Unavailable where they cannot be read."""
+    try:
+        yield
+    except OSError as e:
+        raise Unavailable(f"{what} cannot be read: {e}") from e
 
 
 def _shared(model: Model, engines: Mapping[str, Sequence[str]]) -> Generator:

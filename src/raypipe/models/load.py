@@ -126,7 +126,6 @@ class EndpointAddress:
 
     url: str  # up to and with /v1
     key: str = field(default="", repr=False)  # "": none is sent
-    dialect: Literal["openai", "vllm"] = "openai"
     concurrency: int = 16  # requests in flight, of one process
     per_minute: float = math.inf  # requests sent, of one process
     timeout_s: float = 120.0  # of one try
@@ -153,7 +152,7 @@ def open_endpoint(model: Model, endpoints: Mapping[str, EndpointAddress]) -> Ope
             url=at.url,
             model=model.repo,
             key=(lambda: key) if key else None,
-            dialect=at.dialect,
+            dialect="vllm" if model.dialect == "vllm" else "openai",
             adapters=tuple(zip((name for name, _ in model.adapters), model.adapter_paths, strict=True)),
             concurrency=at.concurrency,
             per_minute=at.per_minute,

@@ -134,7 +134,8 @@ class OpenAIClient:
             return {"response_format": {"type": "json_schema", "json_schema": named}}
         raise ConfError(
             f"{self.endpoint.url}: the OpenAI protocol holds replies to JSON schemas alone, found "
-            f"{type(constraint).__name__}. Set dialect: vllm where a vLLM server answers, or ask for JSON"
+            f"{type(constraint).__name__}. Set dialect: vllm in its entry of models.yaml where a vLLM server "
+            f"answers, or ask for JSON"
         )
 
     async def _one(self, chat: Chat, body: dict[str, Any], sampling: Sampling) -> Generated | Fault:

@@ -72,16 +72,19 @@ class RunCounters:
         """Parts that earlier attempts did."""
         return self.earlier.tasks
 
-    def add(self, run: str, counts: Mapping[str, StageCounters], earlier: bool = False) -> None:
-        """Counts one task, which ran now or in an earlier attempt."""
-        self.tables.setdefault(run, TableCounters()).add(counts)
+    def add(
+        self, run: str, counts: Mapping[str, StageCounters], earlier: bool = False, tasks: int = 1
+    ) -> None:
+        """Counts one task, which ran now or in an earlier attempt. `tasks` 0: one that came to nothing."""
+        self.tables.setdefault(run, TableCounters()).add(counts, tasks)
         if earlier:
             self.earlier.add(counts)
 
-    def save(self) -> None:
-        """Keeps what was counted: before a table is committed, since its completion records go with that."""
+    def save(self, without: str = "") -> None:
+        """Keeps what was counted: before a table is committed, since its completion records go with that.
+        `without`: the run of a table whose completion records stay."""
         if self.store is not None:
-            tree = {run: asdict(filled) for run, filled in self.tables.items()}
+            tree = {run: asdict(filled) for run, filled in self.tables.items() if run != without}
             self.store.files.write(self.name, json.dumps(tree).encode())
 
     def clear(self) -> None:
@@ -94,7 +97,7 @@ def forget_runs(store: Store, runs: Collection[str]) -> None:
     """Forgets what runs of tables counted that were given up."""
     for name in store.files.names(ATTEMPTS) if runs else ():
         tree = json.loads(store.files.read(f"{ATTEMPTS}/{name}") or b"{}")
-        left = {run: counted for run, counted in tree.items() if run not in runs}
+        left = {name: counted for name, counted in tree.items() if name.partition(" ")[0] not in runs}
         if not left:
             store.files.remove(f"{ATTEMPTS}/{name}")
         elif left != tree:

@@ -8,8 +8,9 @@ at a time; a killed driver's parts are kept and its run is resumed.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, islice
 from typing import Any, TypeAlias, TypeVar
 
@@ -17,8 +18,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raypipe.core import arrow
+from raypipe.core.errors import Unavailable
 from raypipe.core.protocols import Model
 from raypipe.core.records import Fault, Outcome, Question, digest
+from raypipe.core.retry import Backoff
 from raypipe.memo.disk import memo_versions, merge_memo
 from raypipe.memo.memo import vectors_of
 from raypipe.pipeline.answer_sources import AnswerSources, answer_sources
@@ -27,6 +30,7 @@ from raypipe.pipeline.ingest_log import driving
 from raypipe.pipeline.recipe_tables import lacking, passages_table, searched, texts_table, vectors_table
 from raypipe.pipeline.tasks import (
     AnswersTask,
+    HandedBack,
     PassagesTask,
     TableTask,
     Task,
@@ -40,7 +44,7 @@ from raypipe.pipeline.tasks import (
 )
 from raypipe.recipes.executor import CorpusExecutor
 from raypipe.recipes.recipe import Recipe
-from raypipe.report.progress import Progress
+from raypipe.report.progress import Progress, ProgressTask
 from raypipe.store import (
     ANSWERS,
     PASSAGES,
@@ -63,16 +67,23 @@ T = TypeVar("T")
 
 ANSWERS_AT_ONCE = 100  # read in one look: some 40 kB each with fifty citations and twenty hits
 
-Runner: TypeAlias = Callable[[Verb, TableTask, Sequence[Task]], Iterator[TaskResult]]
+ROUNDS_IN_VAIN = 2  # of tasks that workers handed back, in none of which another worker could do one
+
+Runner: TypeAlias = Callable[[Verb, TableTask, Sequence[Task]], Iterator[TaskResult | HandedBack]]
 """Runs tasks somewhere and yields the results, in any order. The verb says which pool it is for."""
 
 
-def inline(verb: Verb, work: TableTask, tasks: Sequence[Task]) -> Iterator[TaskResult]:
-    """One task after the other in this process."""
-    do = work.open()
+def inline(verb: Verb, work: TableTask, tasks: Sequence[Task]) -> Iterator[TaskResult | HandedBack]:
+    """One task after the other in this process. What was opened is opened again once it is broken."""
+    do = None
     with asyncio.Runner() as loop:
         for task in tasks:
-            yield loop.run(_coroutine(do(task)))
+            if do is None:
+                do = loop.run(work.open())
+            result = loop.run(_coroutine(do(task)))
+            if isinstance(result, HandedBack) and result.then == "replace":
+                do = None
+            yield result
 
 
 def batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
@@ -86,7 +97,7 @@ def batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
         yield some
 
 
-async def _coroutine(work: Awaitable[TaskResult]) -> TaskResult:
+async def _coroutine(work: Awaitable[T]) -> T:
     return await work
 
 
@@ -421,15 +432,52 @@ class Pipeline:
         left = [Task(name, ids) for name, ids in run.parts.items() if name not in here]
         if left:
             self.connect()  # what it prints and how long it takes are not the progress's
+        backoff = Backoff(ROUNDS_IN_VAIN + 1, self.worker.wait_s)
         with self.progress.task(build.done_verb, build.unit, sum(len(t.ids) for t in left)) as shown:
-            for result in self.runner(build.pool, build.work(run), left):
-                done.add(run.name, result.counts)
-                rows = done.rows_by_worker.setdefault(build.pool, {})
-                rows[result.worker_name] = rows.get(result.worker_name, 0) + result.ids
-                for count in result.counts.values():
-                    shown.wrote(count.calls.tokens.generated, count.seconds)
-                shown.advance(result.ids)
+            try:
+                while left:
+                    back = {b.name: b for b in self._round(run, build, done, left, shown)}
+                    if len(back) < len(left):
+                        backoff.reset()
+                    left = [replace(t, suspects=back[t.name].suspects) for t in left if t.name in back]
+                    if left:
+                        _wait(backoff, back[left[0].name])
+                        done.memo_damaged += merge_memo(
+                            self.store
+                        ).damaged  # what the other worker computed for these rows is cached
+            except Unavailable:
+                done.save(without=run.name)  # its parts keep their own counts
+                raise
         done.save()
+
+    def _round(
+        self, run: Run, build: TableBuild, done: RunCounters, tasks: Sequence[Task], shown: ProgressTask
+    ) -> Iterator[HandedBack]:
+        """Runs tasks once; those that came back."""
+        for result in self.runner(build.pool, build.work(run), tasks):
+            if isinstance(result, HandedBack):
+                done.add(f"{run.name} in vain", result.counts, tasks=0)
+                if result.then == "stop":
+                    raise Unavailable(result.reason)
+                yield result
+                continue
+            done.add(run.name, result.counts)
+            rows = done.rows_by_worker.setdefault(build.pool, {})
+            rows[result.worker_name] = rows.get(result.worker_name, 0) + result.ids
+            for count in result.counts.values():
+                shown.wrote(count.calls.tokens.generated, count.seconds)
+            shown.advance(result.ids)
+
+
+def _wait(backoff: Backoff, back: HandedBack) -> None:
+    """Waits before another worker gets what one handed back. Raises Unavailable where none could do it."""
+    wait_s = backoff.next_s()
+    if wait_s is None:
+        raise Unavailable(
+            f"{back.reason}. {ROUNDS_IN_VAIN + 1} workers tried. What was done is stored, no row of these "
+            f"tasks is blamed, and the same command does them when that is put right"
+        )
+    time.sleep(wait_s)
 
 
 def _unanswered(question: Question, lost: Mapping[str, Any] | None) -> Question:

@@ -7,7 +7,6 @@ Knows the store and how a recipe is run; knows nothing of Ray, nor of which task
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from abc import ABC, abstractmethod
@@ -20,20 +19,36 @@ import pyarrow.compute as pc
 
 from raypipe.core import arrow
 from raypipe.core.arrow import SPANS
+from raypipe.core.errors import Unavailable, WorkerBroken
 from raypipe.core.protocols import Index, Model
 from raypipe.core.records import Fault, Question
+from raypipe.core.retry import Backoff, until_available
 from raypipe.memo.disk import StoreMemo
-from raypipe.models.kit import LocalKit
+from raypipe.models.kit import LocalKit, compute_once
 from raypipe.models.load import Backend, EndpointAddress, EngineLimits
 from raypipe.pipeline.answer_sources import AnswerSources
-from raypipe.pipeline.dead_letters import Compute, FailedRow, FailedRows, bisected, failed_rows, faults_table
+from raypipe.pipeline.dead_letters import (
+    Compute,
+    FailedRow,
+    FailedRows,
+    Probe,
+    Suspects,
+    Unproven,
+    bisected,
+    failed_rows,
+    faults_table,
+)
 from raypipe.recipes.executor import CorpusExecutor, QuestionExecutor, StageCounters, fine
 from raypipe.recipes.recipe import Recipe
+from raypipe.recipes.step_contract import asked_models
 from raypipe.store import ANSWERS, Store, with_chunkless, write_part
 from raypipe.store.index import IndexSpec, LanceIndex
 
 Verb: TypeAlias = Literal["parse", "embed", "answer"]
 """What a pool of workers does; the names of the pools in a cluster file."""
+
+
+TRIES = 5  # of what a store or service refuses, in one task: 15 s with the waits between them
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +84,7 @@ class Task:
     ids: tuple[str, ...]  # of sources, or of questions
     failed: Mapping[str, FailedRow] = field(default_factory=dict)  # id -> why it is not tried any more
     trial: bool = False  # True: only to see whether it can be done; nothing is stored but what models said
+    suspects: Suspects | None = None  # what a worker knows that could not do it; None: no worker had it
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,13 +98,18 @@ class TaskResult:
     counts: Mapping[str, StageCounters] = field(default_factory=dict)  # by stage
     worker_name: str = ""  # node, process and GPUs; "": this process
 
-    def to_json(self) -> str:
-        return json.dumps(asdict(self))
 
-    @classmethod
-    def from_json(cls, text: str) -> TaskResult:
-        tree = json.loads(text)
-        return cls(**{**tree, "counts": stage_counts(tree)})
+@dataclass(frozen=True, slots=True)
+class HandedBack:
+    """A task that a worker could not do, through no proven fault of its rows."""
+
+    name: str
+    reason: str
+    then: Literal[
+        "keep", "replace", "stop"
+    ]  # the worker, the worker, the run: the store or a service is down
+    suspects: Suspects
+    counts: Mapping[str, StageCounters]  # what the attempt cost, by stage
 
 
 def stage_counts(facts: Mapping[str, Any]) -> dict[str, StageCounters]:
@@ -96,7 +117,7 @@ def stage_counts(facts: Mapping[str, Any]) -> dict[str, StageCounters]:
     return {name: StageCounters.of(tree) for name, tree in facts["counts"].items()}
 
 
-RunTask: TypeAlias = Callable[[Task], Awaitable[TaskResult]]
+RunTask: TypeAlias = Callable[[Task], Awaitable[TaskResult | HandedBack]]
 
 
 class TableTask(Protocol):
@@ -105,7 +126,7 @@ class TableTask(Protocol):
     @property
     def worker(self) -> WorkerConfig: ...
 
-    def open(self) -> RunTask: ...
+    async def open(self) -> RunTask: ...
 
 
 def with_worker(work: TableTask, **changes: Any) -> TableTask:
@@ -127,6 +148,7 @@ class WorkerConfig:
     endpoints: Mapping[str, EndpointAddress] = field(default_factory=dict)  # by the names of models.yaml
     engine_limits: EngineLimits = field(default_factory=EngineLimits)  # of an engine that this process starts
     question_timeout_s: float | None = None  # for each question, from the start of its task; None: none
+    wait_s: float = 1.0  # before the second try of what is unavailable, doubling (`TRIES` in all)
 
     def kit(self, index: Index | None) -> LocalKit:
         return LocalKit(
@@ -142,6 +164,7 @@ class Opened:
     counts: dict[str, StageCounters]  # by stage; they grow while it computes
     compute: Compute
     digest_of: Callable[[str], str]  # id of a row -> what names the work on it, in the table `faults`
+    kit: LocalKit
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,25 +179,76 @@ class RecipeTask(ABC):
     @abstractmethod
     def opened(self, store: Store) -> Opened: ...
 
-    def open(self) -> RunTask:
-        store = Store.open(self.worker.store)
-        work = self.opened(store)
+    async def open(self) -> RunTask:
+        """Raises Unavailable where the store stays so for all tries, and StoreError."""
 
-        async def run_task(task: Task) -> TaskResult:
-            left = tuple(i for i in task.ids if i not in task.failed)
-            done, broken = await bisected(work.compute, left, work.counts)
-            rows = pa.concat_tables([t for t, _ in done])
-            failed = [(id, fault, 1) for _, some in done for id, fault in some]
-            failed += [(i, asdict(x.fault), x.attempts) for i, x in {**broken, **task.failed}.items()]
-            counts = {name: count.take() for name, count in work.counts.items()}
-            if not task.trial:
-                of = [(id, fault, attempts, work.digest_of(id)) for id, fault, attempts in failed]
-                write_part(store, "faults", self.run, task.name, faults_table(of, self.run), {})
-                facts = {"counts": {name: asdict(count) for name, count in counts.items()}}
-                write_part(store, self.table, self.run, task.name, rows, facts)
-            return TaskResult(task.name, len(task.ids), rows.num_rows, len(failed), counts)
+        async def opened() -> tuple[Store, Opened]:
+            store = Store.open(self.worker.store)
+            return store, self.opened(store)
+
+        store, work = await until_available(opened, self._backoff())
+        passed = 0  # rows that this process did
+
+        async def run_task(task: Task) -> TaskResult | HandedBack:
+            nonlocal passed
+            try:
+                done = await self._done(store, work, task, passed > 0)
+            except Unavailable as e:
+                counts = {name: count.take() for name, count in work.counts.items()}
+                if isinstance(e, Unproven):
+                    return HandedBack(task.name, str(e), "keep", Suspects(e.rows, passed > 0), counts)
+                then: Literal["replace", "stop"] = "replace" if isinstance(e, WorkerBroken) else "stop"
+                return HandedBack(task.name, str(e), then, Suspects(witnessed=passed > 0), counts)
+            passed += done.ids - done.faults
+            return done
 
         return run_task
+
+    def _backoff(self) -> Backoff:
+        return Backoff(TRIES, self.worker.wait_s)
+
+    async def _done(self, store: Store, work: Opened, task: Task, witnessed: bool) -> TaskResult:
+        """Computes a task and stores its part."""
+        left = tuple(i for i in task.ids if i not in task.failed)
+        probe = _unprobed if task.trial else self._probe(work)
+        done, broken = await bisected(
+            work.compute, left, work.counts, probe, self._backoff(), task.suspects, witnessed or task.trial
+        )
+        rows = pa.concat_tables([t for t, _ in done])
+        failed = [(id, fault, 1) for _, some in done for id, fault in some]
+        failed += [(i, asdict(x.fault), x.attempts) for i, x in {**broken, **task.failed}.items()]
+        if not task.trial:
+
+            async def write() -> None:
+                of = [(id, fault, attempts, work.digest_of(id)) for id, fault, attempts in failed]
+                write_part(store, "faults", self.run, task.name, faults_table(of, self.run), {})
+                facts = {"counts": {name: asdict(count) for name, count in work.counts.items()}}
+                write_part(store, self.table, self.run, task.name, rows, facts)
+
+            await until_available(write, self._backoff())
+        counts = {name: count.take() for name, count in work.counts.items()}
+        return TaskResult(task.name, len(task.ids), rows.num_rows, len(failed), counts)
+
+    def _probe(self, work: Opened) -> Probe:
+        """Sends one small request to each model of a stage, counted like any other, past the memo."""
+        steps = {s.name: s.step for s in (*self.recipe.corpus, *self.recipe.question)}
+
+        async def probe(stage: str) -> None:
+            for model in asked_models(steps[stage]):
+                calls = work.counts[stage].calls
+                {"embedder": calls.vectors, "reranker": calls.scores, "generator": calls.replies}[
+                    model.kind
+                ].computed += 1
+                try:
+                    await compute_once(work.kit, model)
+                except Exception as e:
+                    raise WorkerBroken(f"model {model.name!r} computes nothing here any more: {e}") from e
+
+        return probe
+
+
+async def _unprobed(stage: str) -> None:
+    """A row that is tried alone is judged with the others of its task."""
 
 
 def _without_faults(rows: pa.Table) -> pa.Table:
@@ -187,14 +261,15 @@ class TextsTask(RecipeTask):
     """Sources through the stages before the split."""
 
     def opened(self, store: Store) -> Opened:
-        corpus = CorpusExecutor(self.recipe, self.worker.kit(None))
+        kit = self.worker.kit(None)
+        corpus = CorpusExecutor(self.recipe, kit)
 
         async def compute(ids: tuple[str, ...]) -> tuple[pa.Table, FailedRows]:
             rows = _in_order(store.rows("sources", "id", ids), "id", ids)
             texts = await corpus.texts(arrow.corpus_table(arrow.source.records(rows)))
             return fine(texts).drop(["fault"]), failed_rows(texts)
 
-        return Opened(corpus.counts, compute, lambda id: self.table)
+        return Opened(corpus.counts, compute, lambda id: self.table, kit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +279,8 @@ class PassagesTask(RecipeTask):
     texts: str  # table they are read from
 
     def opened(self, store: Store) -> Opened:
-        corpus = CorpusExecutor(self.recipe, self.worker.kit(None))
+        kit = self.worker.kit(None)
+        corpus = CorpusExecutor(self.recipe, kit)
 
         async def compute(ids: tuple[str, ...]) -> tuple[pa.Table, FailedRows]:
             texts = _in_order(store.rows(self.texts, "source", ids), "source", ids)
@@ -213,7 +289,7 @@ class PassagesTask(RecipeTask):
             kept = pa.array([i for i in ids if i not in dict(failed)], pa.string())
             return with_chunkless(fine(chunks).select(SPANS), kept), failed
 
-        return Opened(corpus.counts, compute, lambda id: self.table)
+        return Opened(corpus.counts, compute, lambda id: self.table, kit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,13 +303,14 @@ class VectorsTask(RecipeTask):
 
     def opened(self, store: Store) -> Opened:
         memo = StoreMemo(self.worker.store, self.memo)
-        corpus = CorpusExecutor(self.recipe, self.worker.kit(None), memo)
+        kit = self.worker.kit(None)
+        corpus = CorpusExecutor(self.recipe, kit, memo)
 
         async def compute(ids: tuple[str, ...]) -> tuple[pa.Table, FailedRows]:
             vectors = await corpus.vectors(chunks_of(store, self.texts, self.passages, ids), self.model)
             return fine(vectors).select([*SPANS, "vector"]), failed_rows(vectors)
 
-        return Opened(corpus.counts, compute, lambda id: self.table)
+        return Opened(corpus.counts, compute, lambda id: self.table, kit)
 
 
 def chunks_of(store: Store, texts: str, passages: str, ids: tuple[str, ...]) -> pa.Table:
@@ -259,7 +336,8 @@ class AnswersTask(RecipeTask):
 
     def opened(self, store: Store) -> Opened:
         memo = StoreMemo(self.worker.store, self.memo, self.fresh)
-        ask = QuestionExecutor(self.recipe, self.worker.kit(LanceIndex(self.index)), memo)
+        kit = self.worker.kit(LanceIndex(self.index))
+        ask = QuestionExecutor(self.recipe, kit, memo)
         recipe = self.recipe.digest()
 
         keys: dict[str, str] = {}  # question id -> key of its answer
@@ -285,7 +363,7 @@ class AnswersTask(RecipeTask):
                 questions_of((id,))
             return keys[id]
 
-        return Opened(ask.counts, compute, key_of)
+        return Opened(ask.counts, compute, key_of, kit)
 
 
 def _is_complete(question: Question) -> bool:

@@ -20,14 +20,14 @@ import yaml
 from raypipe.core import arrow, config
 from raypipe.core.config import Resolve, Where, did_you_mean
 from raypipe.core.digests import model_identity, stable
-from raypipe.core.errors import ConfError
+from raypipe.core.errors import ConfError, LawBroken
 from raypipe.core.plugins import Plugin
 from raypipe.core.protocols import Model, ModelKind
 from raypipe.core.records import ABSTAINED, ANSWERED, IDK, SKIPPED_REPLY, Question, Reply, digest
 from raypipe.models.kit import LocalKit
 from raypipe.recipes.default_bounds import is_bounded
 from raypipe.recipes.executor import CorpusExecutor, QuestionExecutor
-from raypipe.recipes.laws import CORPUS_LAWS, QUESTION_LAWS, LawBroken, Trial, run
+from raypipe.recipes.laws import CORPUS_LAWS, QUESTION_LAWS, Trial, run
 from raypipe.recipes.recipe import GIVEN, Recipe, Stage
 from raypipe.recipes.samples import HASH, OVERLAP, SCRIPTED, WHITESPACE, output_digest, questions, sources
 from raypipe.recipes.step_contract import step_class

@@ -1,10 +1,10 @@
-"""Deadlines: omits stages when a question's time is over or a service is unavailable.
+"""Deadlines: omits stages when a question's time is over or, at an endpoint, a service is unavailable.
 
 A question with a deadline (`Question.due`) gives each stage a share of the time that is left; a stage that
-does not end within it is omitted, and so is one whose service is unavailable. The question continues
-unchanged, the missing replies of the stage are faults, `degraded` names the stage, and a transient fault says
-why: such a row is never stored, and the next run answers it again. Where nothing is left to answer from, the
-answer is "i don't know", in time.
+does not end within it is omitted, and at an endpoint so is one whose service is unavailable. The question
+continues unchanged, the missing replies of the stage are faults, `degraded` names the stage, and a transient
+fault says why: such a row is never stored, and the next run answers it again. Where nothing is left to answer
+from, the answer is "i don't know", in time.
 
 Knows stages and the clock; knows neither models nor HTTP.
 """
@@ -38,7 +38,8 @@ Clock: TypeAlias = Callable[[], float]
 
 @dataclass(frozen=True, slots=True)
 class DegradePolicy:
-    """An endpoint's policy beyond omitting stages. A job has none: the next run answers the row again."""
+    """An endpoint's policy: a stage that is unavailable is omitted. A job has none: its run answers the row
+    on another worker, or the next run does."""
 
     fallback: Step | None = None  # answers from the ranking where a reply that could be the answer is owed
 
@@ -72,10 +73,10 @@ def limited(
 
     async def ask_in_time(questions: list[Question]) -> list[Question]:
         if all(q.due is None for q in questions):
-            out = await _all(stage, ask, questions)
+            out = await _all(stage, ask, questions, policy)
         else:
             # Each row with a deadline goes alone: a slow one must not cost its neighbours their time.
-            parts = [_all(stage, ask, [q]) if q.due is None else one(q, q.due) for q in questions]
+            parts = [_all(stage, ask, [q], policy) if q.due is None else one(q, q.due) for q in questions]
             out = [q for part in await asyncio.gather(*parts) for q in part]
         if policy is None or len(out) != len(questions):  # a lost row is found by who asked
             return out
@@ -88,7 +89,7 @@ def limited(
             return [omitted(stage, question, "late", "the question's time was over before it began")]
         try:
             async with asyncio.timeout(share) as limit:
-                return await _all(stage, ask, [question])
+                return await _all(stage, ask, [question], policy)
         except TimeoutError:
             if not limit.expired():
                 raise
@@ -97,12 +98,17 @@ def limited(
     return ask_in_time
 
 
-async def _all(stage: Stage[Step], ask: Ask, questions: list[Question]) -> list[Question]:
+async def _all(
+    stage: Stage[Step], ask: Ask, questions: list[Question], policy: DegradePolicy | None
+) -> list[Question]:
+    """A job has another worker, or another run, for what is unavailable: only an endpoint must answer now."""
     if not questions:
         return []
     try:
         return await ask(questions)
     except Unavailable as e:
+        if policy is None:
+            raise
         return [omitted(stage, q, "unavailable", str(e)) for q in questions]
 
 
@@ -162,7 +168,7 @@ def decided(
 def _fallback(step: Step, kit: Kit) -> Ask:
     """The step, its reply under the name `fallback`."""
     stage = Stage(FALLBACK, step)
-    ask, [own] = limited(stage, step.open(kit), last=True, policy=None), _replies(stage)
+    ask, [own] = limited(stage, step.open(kit), last=True, policy=DegradePolicy()), _replies(stage)
 
     async def ask_instead(questions: list[Question]) -> list[Question]:
         return [

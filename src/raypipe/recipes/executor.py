@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raypipe.core.arrow import SPANS
-from raypipe.core.errors import RaypipeError
+from raypipe.core.errors import LawBroken, OutOfMemory, RaypipeError
 from raypipe.core.protocols import Ask, Build, CorpusStep, Kit, Model, Step
 from raypipe.core.records import SKIPPED_REPLY, Question
 from raypipe.core.singleflight import SingleFlight
@@ -32,7 +32,7 @@ T = TypeVar("T")
 class StageError(Exception):
     """An unexpected exception in a stage: a defect there or in a library. `__cause__` is the original.
 
-    RaypipeError, OSError and AssertionError are raised as they are.
+    What is known to be no row's fault is a RaypipeError, classed where the call was made, and stays as it is.
     """
 
     def __init__(self, stage: str) -> None:
@@ -46,7 +46,9 @@ class StageError(Exception):
 async def _watched(stage: str, work: Awaitable[T]) -> T:
     try:
         return await work
-    except (RaypipeError, OSError, AssertionError):
+    except OutOfMemory as e:  # fewer rows may fit
+        raise StageError(stage) from e
+    except RaypipeError:
         raise
     except Exception as e:
         raise StageError(stage) from e
@@ -78,6 +80,12 @@ class StageCounters:
         self.seconds = 0.0
         self.calls.clear()
         return taken
+
+    def in_vain(self, before: StageCounters) -> None:
+        """Takes back what an attempt that failed counted since `before`, but not what it cost: its calls that
+        were computed, their tokens, and its seconds stay."""
+        self.rows, self.skipped, self.faults = before.rows, before.skipped, before.faults
+        self.calls.in_vain(before.calls)
 
     def add(self, other: StageCounters) -> None:
         """Adds what another process counted."""
@@ -146,7 +154,7 @@ async def _pass(stage: Stage[Step], ask: Ask, rows: list[Question], count: Stage
     chosen = [i for i, q in enumerate(rows) if not broken[i] and stage.admits(q)]
     out = await _watched(stage.name, ask([rows[i] for i in chosen])) if chosen else []
     if [q.id for q in out] != [rows[i].id for i in chosen]:
-        raise AssertionError(
+        raise LawBroken(
             f"{stage.name} must return exactly the questions it was given, in their order; it returned others"
         )
     result = [_skip(stage, q) for q in rows]

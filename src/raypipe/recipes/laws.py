@@ -15,17 +15,13 @@ from typing import Any
 import pyarrow as pa
 
 from raypipe.core import arrow
-from raypipe.core.errors import DataError
+from raypipe.core.errors import LawBroken
 from raypipe.core.protocols import Kit, Reach
 from raypipe.core.records import ANSWERED, Question, Reply
 from raypipe.memo.memo import CallCounts, cached
 from raypipe.recipes.default_bounds import bound_of, corpus_bound_of, is_bounded
 
 UNDECLARED, UNREAD = "which writes() does not name", "what reads() does not name"
-
-
-class LawBroken(DataError):
-    """A step does not do what every step must."""
 
 
 @dataclass(frozen=True, slots=True)

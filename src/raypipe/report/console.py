@@ -59,8 +59,8 @@ def print_report(console: Console, report: Mapping[str, Any], folder: RunFolder)
         console.print(Text(str(path)), soft_wrap=True)
 
 
-def print_dead_letters(console: Console, found: Mapping[str, Any]) -> None:
-    """Counts of the rows of a run, and each failed row (`evaluation.fault_budget.DeadLetters`)."""
+def print_undone_rows(console: Console, found: Mapping[str, Any]) -> None:
+    """Counts of the rows of a run, and each failed row (`evaluation.fault_budget.UndoneRows`)."""
     table = grid("rows", "total", "done", "failed", "pending")
     for t in found["rows"]:
         table.add_row(t["kind"], *(str(t[k]) for k in ("rows", "done", "failed", "pending")))

@@ -21,11 +21,17 @@ def print_plan(console: Console, plan: Mapping[str, Any]) -> None:
     shown = grid("step", "rows", "cached", "expected", *columns)
     for s in steps:
         several = len(s["reasons"]) > 1
-        reasons = ", ".join(f"{why} {_number(n)}" if several else why for why, n in s["reasons"].items())
+        named = {_reason(why, s["half"]): n for why, n in s["reasons"].items()}
+        reasons = ", ".join(f"{why} {_number(n)}" if several else why for why, n in named.items())
         cells = [_number(s["rows"]), f"{s['cached']:,}", _expected(s), _number(s["max_calls"]), _source(s)]
         cells += [_range(s["estimate"]["seconds"]), *([_counts(s["estimate"]["tokens"])] if tokens else [])]
         shown.add_row(Text(s["step"]), *cells, Text(reasons))
     console.print(shown)
+
+
+def _reason(why: str, half: str) -> str:
+    """A reason for people: `row` is a question, or a page, that the last finished run did not have."""
+    return why if why != "row" else "new question" if half == "question" else "new page"
 
 
 def _sure(step: Mapping[str, Any]) -> bool:
@@ -155,7 +161,7 @@ def print_explanation(console: Console, story: Mapping[str, Any]) -> None:
     shown = grid("step", "requests", "cached", "computed", "because")
     for s in story["steps"]:
         counts = ("not known" if s[k] is None else str(s[k]) for k in ("requests", "cached", "computed"))
-        shown.add_row(Text(s["step"]), *counts, Text(s["reason"]))
+        shown.add_row(Text(s["step"]), *counts, Text(_reason(s["reason"], "question")))
     console.print(shown)
 
 

@@ -109,6 +109,8 @@ class Manifest:
     rows_by_worker: Mapping[str, Mapping[str, int]] = field(
         default_factory=dict
     )  # pool -> who did parts -> rows
+    rule: str = ""  # of scoring
+    judge: str = ""  # its model or rule; "": none
 
     def stage(self, name: str) -> StageRecord | None:
         return next((s for s in self.stages if s.name == name), None)
@@ -123,6 +125,7 @@ class AnswerKey:
     row: str  # recipe.row_key
     reused: bool  # stored before the run began
     absent: str = ""  # names what of its evidence was not there (AnswerSources.absent); "": nothing
+    verdict: str | None = None  # as metrics.crag scores it; None: the dataset has no answer
 
 
 def describe(recipe: Recipe) -> tuple[StageRecord, ...]:
@@ -261,6 +264,7 @@ _KEYS = pa.schema(
         ("row", pa.string()),
         ("reused", pa.bool_()),
         ("absent", pa.string()),
+        ("verdict", pa.string()),
     ]
 )
 

@@ -148,9 +148,15 @@ def scored_of(score: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def promote(
-    store: Store, manifest: Manifest, gates: Sequence[Gate], min_scored: float = MIN_SCORED
+    store: Store,
+    manifest: Manifest,
+    gates: Sequence[Gate],
+    min_scored: float = MIN_SCORED,
+    passed: Sequence[str] = (),
 ) -> Release:
     """Makes a finished run the live one. The same run again changes nothing.
+
+    `passed` are gates of another kind, which it has passed already.
 
     Raises GateFailed, and StoreError if a table that the run searched is not there at its version; then live
     is as it was.
@@ -165,7 +171,7 @@ def promote(
         id = check_run(f"r{number:04d}-{manifest.run[:8]}")
         release = Release(
             FORMAT, id, manifest.run, manifest.recipe["name"], manifest.digest, manifest.recipe,
-            manifest.tables, manifest.score, tuple(g.text for g in gates), time.time(),
+            manifest.tables, manifest.score, (*(g.text for g in gates), *passed), time.time(),
         )  # fmt: skip
         release.opened(store)
         for table, version in manifest.tables.items():

@@ -66,8 +66,9 @@ class CitationCatalog:
     """The citations of all stored questions, read at the first use: some seconds and 70 MB for CRAG's
     135,000."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, store: Store, version: int) -> None:
+        """`version`: of the table of questions."""
+        self._store, self._version = store, version
         self._lock = threading.Lock()
         self._urls: dict[str, list[str]] | None = None
 
@@ -94,7 +95,8 @@ class CitationCatalog:
         with self._lock:
             if self._urls is None:
                 found: dict[str, list[str]] = {}
-                table = self._store.dataset("questions").to_table(columns=["id", "citations"]).sort_by("id")
+                questions = self._store.dataset("questions", self._version)
+                table = questions.to_table(columns=["id", "citations"]).sort_by("id")
                 for cited in table["citations"].to_pylist():
                     for c in sorted(cited or (), key=lambda c: c["rank"]):
                         for source in (c["page"], c["snippet"], c["name"]):

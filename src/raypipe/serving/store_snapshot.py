@@ -1,9 +1,10 @@
-"""A store at one moment: the pinned tables that requests search, and the stored questions."""
+"""A store at one moment: the pinned tables that requests search, and the questions stored then."""
 
 from __future__ import annotations
 
 import logging
 import weakref
+from collections.abc import Mapping
 from dataclasses import replace
 
 from raypipe.core import arrow
@@ -13,6 +14,7 @@ from raypipe.recipes.recipe import Recipe
 from raypipe.runs.release import Release
 from raypipe.serving.filters import CitationCatalog, Filters, narrow
 from raypipe.store import Reading, Store
+from raypipe.store.database import rows
 from raypipe.store.index import LanceIndex
 
 log = logging.getLogger("raypipe.serving.store_snapshot")
@@ -21,23 +23,27 @@ log = logging.getLogger("raypipe.serving.store_snapshot")
 class StoreSnapshot:
     """A store at one moment: the index over its tables, and the questions stored in it.
 
-    Tags protect the tables of a release. Other tables are protected by a read lease for as long as this
-    object lives; on a store that this process may not write there is none.
+    A question that is ingested again with other pages cites what these tables do not have, so the questions
+    are pinned with them. Tags protect the tables of a release. Other tables are protected by a read lease for
+    as long as this object lives; on a store that this process may not write there is none.
     """
 
     def __init__(self, recipe: Recipe, uri: str, release: Release | None) -> None:
         """Raises StoreError if the store, a table of the recipe or an index of one is missing."""
         self._store = Store.open(uri)
         self.spec = release.opened(self._store)[1] if release else searched(self._store, recipe)
+        version = release.tables["questions"] if release else self._store.version("questions")
         if release is None:
-            self._lease(f"questions to {recipe.name}")
+            self._lease(f"questions to {recipe.name}", {"questions": version})
         self.index = LanceIndex(self.spec)
-        self._catalog = CitationCatalog(self._store)
+        self._questions = self._store.dataset("questions", version)
+        self._catalog = CitationCatalog(self._store, version)
 
-    def _lease(self, owner: str) -> None:
-        """Leases the tables before they are opened: one that was dropped earlier is then found missing."""
-        reads = {p.table: p.version for p in self.spec.pinned()}
-        lease = Reading(self._store.files, owner, reads)
+    def _lease(self, owner: str, reads: Mapping[str, int]) -> None:
+        """Leases the tables before they are opened: one that was dropped earlier is then found missing.
+        `reads`: table -> version, of those that are not searched."""
+        searched = {p.table: p.version for p in self.spec.pinned()}
+        lease = Reading(self._store.files, owner, {**searched, **reads})
         try:
             lease.begin()
         except OSError as e:
@@ -49,7 +55,7 @@ class StoreSnapshot:
         """The stored question with this id or text, which has citations of its own; else the question itself,
         about the whole store. A given time overrides the stored one."""
         for column in ("id", "text"):
-            found = arrow.question.records(self._store.rows("questions", column, [question.text]))
+            found = arrow.question.records(rows(self._questions, column, [question.text]))
             if found:
                 first = min(found, key=lambda q: q.id)
                 asked_at = question.asked_at or first.asked_at

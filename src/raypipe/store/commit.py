@@ -20,7 +20,7 @@ from lance.commit import CommitConflictError
 from lance.file import LanceFileReader
 
 from raypipe.store.database import Store, present, rows
-from raypipe.store.files import AddedMeanwhile, StoreError
+from raypipe.store.errors import AddedMeanwhile, StoreError, reaching
 from raypipe.store.parts import Record, data_files, drop_records, need_record
 from raypipe.store.tables import kind_of
 
@@ -30,7 +30,9 @@ _READ = "raypipe.read"  # the version against which a run's rows were found soun
 
 def committed(store: Store, table: str, run: str) -> int | None:
     """The version in which a run's rows came into a table; None if they did not."""
-    found = _history(store.dataset(table)).get(run)
+    dataset = store.dataset(table)
+    with reaching(dataset.uri):
+        found = _history(dataset).get(run)
     return found[0] if found else None
 
 
@@ -46,7 +48,7 @@ def commit(
     two parts; AddedMeanwhile, and the parts are void, if another run added some of the same units.
     """
     checked_at = None
-    with store.durable(table):
+    with reaching(store.table_uri(table)), store.durable(table):
         if committed(store, table, run) is None:
             records = {part: need_record(store, table, run, part) for part in parts}
             fragments = [f for r in records.values() for f in r.fragments]

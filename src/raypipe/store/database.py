@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raypipe.store.durable import durable, restore, restore_all
+from raypipe.store.errors import StoreUnavailable, reaching
 from raypipe.store.files import Files, StoreError
 from raypipe.store.layout import MARK
 from raypipe.store.lease import Lease
@@ -50,8 +51,12 @@ class Store:
         store = cls(uri)
         try:
             mark = store.files.read(MARK)
-        except OSError as e:
-            raise StoreError(f"no store can be read at {uri}: {e}. Name another place with --store") from e
+        except StoreUnavailable as e:
+            if not isinstance(e.__cause__, PermissionError | NotADirectoryError | IsADirectoryError):
+                raise
+            raise StoreError(
+                f"no store can be read at {uri}: {e.__cause__}. Name another place with --store"
+            ) from e
         if mark is None:
             raise StoreError(f"there is no store at {uri}: `raypipe ingest PATH --store {uri}` makes one")
         if (found := json.loads(mark)["format"]) != FORMAT:
@@ -70,9 +75,10 @@ class Store:
                 for table in BASE:
                     store.ensure(table, kind_of(table).columns)
                 store.files.write(MARK, json.dumps({"format": FORMAT}).encode())
-        except OSError as e:
+        except StoreUnavailable as e:
             raise StoreError(
-                f"no store can be made at {uri}: {e}. Name another place with --store, or make it writable"
+                f"no store can be made at {uri}: {e.__cause__}. Name another place with --store, or make it "
+                f"writable"
             ) from e
         return cls.open(uri)
 
@@ -125,7 +131,7 @@ class Store:
         if not self.has(table):
             import lancedb  # .6 s that only who makes a table needs: no worker does
 
-            with self.durable(table):
+            with reaching(self.table_uri(table)), self.durable(table):
                 lancedb.connect(self.uri).create_table(table, schema=wanted, exist_ok=True)
         found = self.dataset(table).schema
         if not found.equals(wanted):
@@ -133,15 +139,22 @@ class Store:
 
     def dataset(self, table: str, version: int | None = None) -> lance.LanceDataset:
         """A table as it is now, or as it was. Raises StoreError if it, or that version, is not there."""
-        if not self.has(table):
+        with reaching(f"table {table} at {self.uri}"):
+            there = self.has(table)
+        if not there:
             made_by = "ingest PATH" if table in BASE else "index RECIPE"
             raise StoreError(
                 f"no table {table} at {self.uri}: `raypipe {made_by} --store {self.uri}` makes it"
             )
-        try:
-            return lance.dataset(self.table_uri(table), version=version)
-        except ValueError as e:
-            raise StoreError(f"table {table} at {self.uri} cannot be read at version {version}: {e}") from e
+        with reaching(f"table {table} at {self.uri}"):
+            try:
+                return lance.dataset(self.table_uri(table), version=version)
+            except pa.ArrowInvalid:  # a ValueError, too, and not about the version
+                raise
+            except ValueError as e:
+                raise StoreError(
+                    f"table {table} at {self.uri} cannot be read at version {version}: {e}"
+                ) from e
 
     def version(self, table: str) -> int:
         """The newest version of a table, to be pinned by readers."""
@@ -172,16 +185,18 @@ class Store:
         """Distinct sources of a `passages` table that have chunks: those a vector table must hold."""
         found = pa.array([], pa.string())
         columns = ["source", "start", "end"]
-        for batch in self.dataset(passages).to_batches(columns=columns, batch_size=SCAN_ROWS):
-            real = batch.filter(pc.greater(batch["end"], batch["start"]))
-            found = pa.concat_arrays([found, real["source"].unique()]).unique()
+        with reaching(self.table_uri(passages)):
+            for batch in self.dataset(passages).to_batches(columns=columns, batch_size=SCAN_ROWS):
+                real = batch.filter(pc.greater(batch["end"], batch["start"]))
+                found = pa.concat_arrays([found, real["source"].unique()]).unique()
         return found
 
     def index(self, table: str) -> None:
         """Builds the table's scalar indexes, or brings them up to date."""
         for _ in range(INDEX_TRIES):
             try:
-                return self._index(table)
+                with reaching(self.table_uri(table)):
+                    return self._index(table)
             except OSError as e:  # two drivers that index at once: one of them must look again
                 if "commit conflict" not in str(e):
                     raise
@@ -201,10 +216,12 @@ class Store:
     def check_indexes(self, table: str, version: int | None = None) -> None:
         """Raises StoreError if a scalar index of the table is missing; one without rows needs none."""
         dataset = self.dataset(table, version)
-        if not dataset.count_rows():
+        with reaching(dataset.uri):
+            there = _btrees(dataset) if dataset.count_rows() else None
+        if there is None:
             return
         for column in kind_of(table).indexes:
-            if column not in _btrees(dataset):
+            if column not in there:
                 raise StoreError(
                     f"table {table} at {self.uri} has no BTREE index on {column}: each question would read "
                     f"all {dataset.count_rows()} rows. `raypipe index RECIPE --store {self.uri}` builds it"
@@ -226,14 +243,16 @@ def rows(
     for at in range(0, max(len(distinct), 1), LOOKUP_KEYS):
         some = distinct[at : at + LOOKUP_KEYS]
         where = f"{column} IN ({quoted(some)})" if some else "false"
-        found.append(dataset.to_table(columns=columns and list(columns), filter=where))
+        with reaching(dataset.uri):
+            found.append(dataset.to_table(columns=columns and list(columns), filter=where))
     return pa.concat_tables(found)
 
 
 def forget(dataset: lance.LanceDataset, column: str, values: Sequence[str]) -> None:
     """Deletes the rows whose column has one of the values."""
     for at in range(0, len(values), LOOKUP_KEYS):
-        dataset.delete(f"{column} IN ({quoted(values[at : at + LOOKUP_KEYS])})")
+        with reaching(dataset.uri):
+            dataset.delete(f"{column} IN ({quoted(values[at : at + LOOKUP_KEYS])})")
 
 
 def missing(dataset: lance.LanceDataset, column: str, ids: Sequence[str]) -> list[str]:
@@ -248,10 +267,11 @@ def missing(dataset: lance.LanceDataset, column: str, ids: Sequence[str]) -> lis
 def present(dataset: lance.LanceDataset, column: str, wanted: pa.Array) -> pa.Array:
     """(ids,) bool: which of the ids stand in a column."""
     found = pa.array([], pa.string())
-    if len(wanted) * SCAN_RATIO < dataset.count_rows():
-        found = rows(dataset, column, wanted.to_pylist(), [column])[column].combine_chunks()
-    else:
-        for batch in dataset.to_batches(columns=[column], batch_size=SCAN_ROWS):
-            hits = batch[column].filter(pc.is_in(batch[column], value_set=wanted)).unique()
-            found = pa.concat_arrays([found, hits])
+    with reaching(dataset.uri):
+        if len(wanted) * SCAN_RATIO < dataset.count_rows():
+            found = rows(dataset, column, wanted.to_pylist(), [column])[column].combine_chunks()
+        else:
+            for batch in dataset.to_batches(columns=[column], batch_size=SCAN_ROWS):
+                hits = batch[column].filter(pc.is_in(batch[column], value_set=wanted)).unique()
+                found = pa.concat_arrays([found, hits])
     return pc.is_in(wanted, value_set=found)

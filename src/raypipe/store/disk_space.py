@@ -5,18 +5,13 @@ Knows local folders; of an object store nothing is known, and nothing is refused
 
 from __future__ import annotations
 
-import errno
 import shutil
 
 from raypipe.store.database import Store
-from raypipe.store.files import StoreError
+from raypipe.store.errors import DiskFull
 
 RESERVE = 256 << 20  # bytes for what is written after the rows: commits, indexes, manifests, reports
 RESERVE_SHARE = 0.05  # of the disk, where that is less
-
-
-class DiskFull(StoreError):
-    """There is no room for what would be written. What is stored stays readable."""
 
 
 def need(store: Store, nbytes: int, what: str) -> None:
@@ -30,13 +25,6 @@ def need(store: Store, nbytes: int, what: str) -> None:
             f"{what} needs at least {_mb(nbytes)} at {store.uri} and {_mb(reserve)} to finish in; "
             f"{_mb(disk.free)} are free. Nothing was started. Free some, or run `raypipe prune`"
         )
-
-
-def is_full(error: BaseException) -> bool:
-    """Whether an error says that a disk is full. Lance has no errno, only words."""
-    return isinstance(error, OSError) and (
-        error.errno in (errno.ENOSPC, errno.EDQUOT) or "No space left on device" in str(error)
-    )
 
 
 def _mb(nbytes: int) -> str:

@@ -5,23 +5,30 @@ Knows a local folder and any object store that pyarrow knows. Knows nothing of w
 
 from __future__ import annotations
 
+import functools
 import os
 import uuid
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, TypeVar, cast
 
 from pyarrow.fs import FileSelector, FileSystem, FileType, LocalFileSystem
 
-from raypipe.core.errors import RaypipeError
+from raypipe.store.errors import AddedMeanwhile, StoreError, reaching
+
+__all__ = ["AddedMeanwhile", "Files", "StoreError"]
+M = TypeVar("M", bound=Callable[..., Any])
 
 
-class StoreError(RaypipeError):
-    """The store is not as it must be: a table or index is missing, rows are there twice, a lease is held."""
+def _classed(method: M) -> M:
+    """The method, with what the file system raises classed (`errors.reaching`)."""
 
-    exit_code = 2
+    @functools.wraps(method)
+    def call(self: Files, name: str, *rest: Any) -> Any:
+        with reaching(self._path(name)):
+            return method(self, name, *rest)
 
-
-class AddedMeanwhile(StoreError):
-    """Another run added some of the same rows first. End the run and start again with what is missing now."""
+    return cast(M, call)
 
 
 class Files:
@@ -38,6 +45,7 @@ class Files:
     def _path(self, name: str) -> str:
         return f"{self._root.rstrip('/')}/{name}"
 
+    @_classed
     def read(self, name: str) -> bytes | None:
         """The whole file; None if it is not there."""
         try:
@@ -47,6 +55,7 @@ class Files:
         except FileNotFoundError:
             return None
 
+    @_classed
     def write(self, name: str, content: bytes) -> None:
         """Replaces the file at once: a reader sees the old content or this, never a part of it."""
         if self.local:
@@ -55,6 +64,7 @@ class Files:
             with self._fs.open_output_stream(self._path(name)) as stream:
                 stream.write(content)
 
+    @_classed
     def create(self, name: str, content: bytes) -> bool:
         """Writes the file unless it is there; True if this call wrote it. Object stores let two callers both
         win: where that matters, see `claims`."""
@@ -82,6 +92,7 @@ class Files:
             os.fsync(file.fileno())
         return str(staged)
 
+    @_classed
     def sync(self, name: str) -> None:
         """Forces a file to disk that somebody else wrote: Lance does not."""
         if self.local:
@@ -91,12 +102,14 @@ class Files:
             finally:
                 os.close(fd)
 
+    @_classed
     def walk(self, folder: str) -> list[str]:
         """Names of all files below a folder, half-written ones too; none if it is not there."""
         found = self._fs.get_file_info(FileSelector(self._path(folder), allow_not_found=True, recursive=True))
         at = len(self._path(""))
         return sorted(f.path[at:] for f in found if f.type is FileType.File)
 
+    @_classed
     def names(self, folder: str) -> list[str]:
         """Names in a folder, sorted, without half-written files; none if the folder is not there."""
         found = self._fs.get_file_info(FileSelector(self._path(folder), allow_not_found=True))
@@ -111,11 +124,13 @@ class Files:
         found = [f for folder in root.glob("_*/") for f in folder.rglob(".*.tmp")] + list(root.glob(".*.tmp"))
         return [(str(f.relative_to(root)), now - f.stat().st_mtime) for f in found]
 
+    @_classed
     def size(self, name: str) -> int | None:
         """Bytes of a file; None if it is not there."""
         info = self._fs.get_file_info(self._path(name))
         return info.size if info.type is FileType.File else None
 
+    @_classed
     def remove(self, name: str) -> None:
         """Removes a file; one that is gone already is no error."""
         try:
@@ -123,6 +138,7 @@ class Files:
         except FileNotFoundError:
             return
 
+    @_classed
     def remove_folder(self, name: str) -> None:
         """Removes a folder with all that is in it; one that is gone already is no error."""
         try:

@@ -25,6 +25,7 @@ from raypipe.core.protocols import Model, PassageWords, VectorHit
 from raypipe.core.records import Span, chunk_id, parse_chunk_id
 from raypipe.store import Store, StoreError
 from raypipe.store.database import quoted, rows
+from raypipe.store.errors import reaching
 
 T = TypeVar("T")
 
@@ -94,7 +95,8 @@ class LanceIndex:
             def nearest(count: int) -> tuple[pa.Table, float]:
                 near = {"column": "vector", "q": query, "k": count, "metric": "dot", "use_index": False}
                 columns = [*SPANS, "vector", "_distance"]
-                table = dataset.to_table(columns=columns, filter=where, nearest=near, prefilter=True)
+                with reaching(dataset.uri):
+                    table = dataset.to_table(columns=columns, filter=where, nearest=near, prefilter=True)
                 if table.num_rows < count:
                     return table, -np.inf
                 return table, 1.0 - float(pc.max(table["_distance"]).as_py())
@@ -133,8 +135,10 @@ class LanceIndex:
 
     def _words(self, columns: list[str], scope: tuple[str, ...] | None) -> PassageWords:
         if scope is None:
-            texts = self._texts.to_table(columns=columns)
-            passages = self._passages.to_table(columns=list(SPANS))
+            with reaching(self._texts.uri):
+                texts = self._texts.to_table(columns=columns)
+            with reaching(self._passages.uri):
+                passages = self._passages.to_table(columns=list(SPANS))
         else:
             texts = rows(self._texts, "source", scope, columns)
             passages = rows(self._passages, "source", scope, SPANS)

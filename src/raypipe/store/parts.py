@@ -20,6 +20,7 @@ from lance.fragment import write_fragments
 
 from raypipe.core.records import digest
 from raypipe.store.database import Store
+from raypipe.store.errors import reaching
 from raypipe.store.files import StoreError
 from raypipe.store.layout import PARTS, RUNS
 from raypipe.store.tables import check_run, checked
@@ -119,17 +120,19 @@ def write_part(
     store: Store, table: str, run: str, part: str, data: pa.Table, facts: Mapping[str, Any]
 ) -> Record:
     """Writes the rows of one part, which may be none, and its completion record; a part that is done already
-    is left as it is. The table must be there. Raises DataError for rows that the table must not hold."""
-    if (done := read_record(store, table, run, part)) is not None:
-        return done
+    is left as it is. The table must be there. Raises DataError for rows that the table must not hold,
+    StoreUnavailable and DiskFull."""
     dataset = store.dataset(table)
     rows = checked(table, dataset.schema, data)
-    fragments = write_fragments(rows, dataset) if rows.num_rows else []
-    record = Record(rows.num_rows, tuple(fragments), dict(facts))
-    for name in data_files(table, record):
-        store.files.sync(name)  # the record must not outlive the rows when the machine loses power
-    body = {"rows": record.rows, "fragments": [f.to_json() for f in fragments], "facts": record.facts}
-    store.files.write(_record(table, run, part), sealed(json.dumps(body)))
+    with reaching(dataset.uri):
+        if (done := read_record(store, table, run, part)) is not None:
+            return done
+        fragments = write_fragments(rows, dataset) if rows.num_rows else []
+        record = Record(rows.num_rows, tuple(fragments), dict(facts))
+        for name in data_files(table, record):
+            store.files.sync(name)  # the record must not outlive the rows when the machine loses power
+        body = {"rows": record.rows, "fragments": [f.to_json() for f in fragments], "facts": record.facts}
+        store.files.write(_record(table, run, part), sealed(json.dumps(body)))
     return record
 
 

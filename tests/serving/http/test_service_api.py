@@ -271,10 +271,10 @@ def test_a_source_that_was_cited_from_several_hosts_is_found_by_each():
     rows = [{"id": "q1", "citations": [cited(0, "s1", here), cited(1, "s1", there), cited(2, "s2", here)]}]
 
     class Stored:
-        def dataset(self, name):
+        def dataset(self, name, version):
             return pyarrow.dataset.dataset(pa.Table.from_pylist(rows))
 
-    catalogue = CitationCatalog(Stored())
+    catalogue = CitationCatalog(Stored(), 1)
     for hosts, found in (
         (("a.example",), [("s1", here), ("s2", here)]),
         (("b.example",), [("s1", there)]),

@@ -51,7 +51,7 @@ class PlanContext:
         place = self.pipeline.worker
         measured = rate(self.stages[name], (*self.runs, *self.measured), place.backend, place.device)
         costs = cost(tokens, stored, measured, todo, max_calls, exact, guess)
-        return StepPlan(name, rows, cached, max_calls, exact, reasons, guess, costs)
+        return StepPlan(name, self.stages[name].half, rows, cached, max_calls, exact, reasons, guess, costs)
 
 
 def total(calls: Sequence[tuple[float, str]]) -> float:

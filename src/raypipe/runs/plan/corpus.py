@@ -49,10 +49,12 @@ class CorpusPlanner:
         wanted = self._wanted(questions)
         missing = pipe.missing(pipe.texts_table, wanted)
         texts = self._left(pipe.texts_table, missing)
-        gone = {*missing, *texts, *pipe.failed(pipe.texts_table)}
-        done = [s for s in wanted if s not in gone]
-        passages = self._left(pipe.passages_table, pipe.missing(pipe.passages_table, done))
-        unsplit = [*passages, *(s for s in texts if s not in set(passages))]
+        # A killed run's parts are in no table yet: what they hold is still to come for the stages after them.
+        textless = list(dict.fromkeys([*texts, *missing]))
+        gone = {*textless, *pipe.failed(pipe.texts_table)}
+        missing = pipe.missing(pipe.passages_table, [s for s in wanted if s not in gone])
+        passages = list(dict.fromkeys([*self._left(pipe.passages_table, missing), *textless]))
+        unsplit = list(dict.fromkeys([*passages, *missing]))
         self._chars = {**sizes(self._store, unsplit), **coming.chars}
         self.wanted, self._unsplit, self._looks = wanted, set(unsplit), self._sample(wanted)
         self._counts = counts = Chunks(self._store, pipe.passages_table, set(unsplit))
@@ -63,7 +65,7 @@ class CorpusPlanner:
                 case "vectors":
                     yield self._embed(stage, wanted, unsplit, counts, bounds)
                 case "passages":
-                    yield self._work(stage, wanted, unsplit, not texts, bounds)
+                    yield self._work(stage, wanted, passages, not textless, bounds)
                 case "texts":
                     yield self._work(stage, wanted, texts, True, bounds)
         longest = max((b.passage_chars for b in bounds.values()), default=0)

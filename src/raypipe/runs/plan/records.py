@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from raypipe.core.records import Source
 from raypipe.report.report import JSON_FORMAT
@@ -17,6 +17,7 @@ class StepPlan:
     """What one step may have to do."""
 
     step: str  # its name in the recipe
+    half: Literal["corpus", "question"]  # of the recipe: whether its rows come from pages or are questions
     rows: float  # in all: sources; chunks, for embed; questions; math.inf: not known
     cached: int  # rows for which nothing is asked
     max_calls: float  # calls; for parse and split: sources to work on; math.inf: not known
@@ -65,6 +66,7 @@ class Plan:
             "steps": [
                 {
                     "step": s.step,
+                    "half": s.half,
                     "rows": _known(s.rows),
                     "cached": s.cached,
                     "max_calls": _known(s.max_calls),

@@ -1,0 +1,63 @@
+"""Gates that hold a run against another one: `better`, `not-worse`, `not-worse:0.01`."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from raypipe.core.errors import ConfError
+from raypipe.evaluation.compare import RunComparison, ScoredRun, compare
+from raypipe.metrics.paired import MARGIN, not_worse
+from raypipe.runs.release import GateFailed
+
+_GATE = re.compile(r"\s*(better|not-worse)(?::([0-9]*\.?[0-9]+))?\s*")
+NAMED = 3  # missing questions that a message names
+
+
+@dataclass(frozen=True, slots=True)
+class RelativeGate:
+    """A bound on the difference of two runs over the same questions."""
+
+    text: str
+    better: bool  # False: at most `margin` worse
+    margin: float
+
+
+def relative_gate(text: str) -> RelativeGate | None:
+    """Reads a gate; None for one that is not about another run. Raises ConfError for a margin that is none.
+
+    >>> relative_gate("not-worse:0.01")
+    RelativeGate(text='not-worse:0.01', better=False, margin=0.01)
+    >>> relative_gate("score>=0.1")
+    """
+    match = _GATE.fullmatch(text)
+    if match is None:
+        return None
+    margin = MARGIN if match[2] is None else float(match[2])
+    if not margin or (match[2] is not None and match[1] == "better"):
+        raise ConfError(f"gate {text!r}: expected better, not-worse, or not-worse:M with M above 0")
+    return RelativeGate(text.strip(), match[1] == "better", margin)
+
+
+def check(gate: RelativeGate, run: ScoredRun, other: ScoredRun) -> RunComparison:
+    """Holds a run against another. Raises GateFailed with what is missing, DataError for runs that cannot be
+    compared."""
+    (found,) = compare([other, run], gate.margin)
+    if found.verdict == "better" if gate.better else not_worse(found.score, gate.margin):
+        return found
+    raise GateFailed(f"gate {gate.text}: {run.name} against {other.name}: {_why(gate, found)}")
+
+
+def _why(gate: RelativeGate, found: RunComparison) -> str:
+    d = found.score
+    said = [f"score {d.difference:+.3f} over {d.n} questions, p {found.p:.3g}, {found.verdict}"]
+    if found.verdict == "cannot tell" and gate.better and d.questions_needed and d.questions_needed > d.n:
+        said.append(f"{d.questions_needed - d.n} more questions would show this difference")
+    if not gate.better and d.interval_90 is not None:
+        said.append(f"it may be {-d.interval_90[0]:.3f} worse, {gate.margin:g} is allowed")
+    for ids, what in ((found.only_before, "are not in this run"), (found.unscored, "are not scored in both")):
+        if ids:
+            said.append(
+                f"{len(ids)} questions {what} ({', '.join(ids[:NAMED])}{', ...' * (len(ids) > NAMED)})"
+            )
+    return "; ".join(said) + ". live stays as it is"

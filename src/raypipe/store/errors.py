@@ -1,0 +1,71 @@
+"""Errors of a store, and the class of what Lance, Arrow and the file system raise: never a row's fault.
+
+Lance reports the same trouble as OSError, ValueError, RuntimeError, an error of Arrow or a panic, and says in
+words alone whether a disk is full. So the class is given here, where the call is made, to all of them: what a
+caller may ask of a store is checked before. Knows no table.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pyarrow as pa
+
+from raypipe.core.errors import RaypipeError, Unavailable
+
+SHOWN = 2000  # characters of an error
+
+
+class StoreError(RaypipeError):
+    """The store is not as it must be: a table or index is missing, rows are there twice, a lease is held."""
+
+    exit_code = 2
+
+
+class AddedMeanwhile(StoreError):
+    """Another run added some of the same rows first. End the run and start again with what is missing now."""
+
+
+class StoreUnavailable(Unavailable, OSError):
+    """The store cannot be read or written now: an object store that refuses, a file that is cut or gone."""
+
+
+class DiskFull(StoreError):
+    """There is no room for what would be written. What is stored stays readable."""
+
+
+def is_full(error: BaseException) -> bool:
+    """Whether an error says that a disk is full. Lance has no errno, only words."""
+    return isinstance(error, OSError) and (
+        error.errno in (errno.ENOSPC, errno.EDQUOT) or "No space left on device" in str(error)
+    )
+
+
+@contextmanager
+def reaching(what: str) -> Iterator[None]:
+    """A block that only calls Lance, Arrow and the file system; `what` it reads or writes. Raises
+    StoreUnavailable or DiskFull for all that these raise."""
+    try:
+        yield
+    except RaypipeError:
+        raise
+    except (Exception, pa.lib.ArrowException) as e:
+        raise _classed(what, e) from e
+    except BaseException as e:
+        if type(e).__name__ != "PanicException":  # Lance's Rust, on a file that is not what its head says
+            raise
+        raise _classed(what, e) from e
+
+
+def _classed(what: str, e: BaseException) -> RaypipeError:
+    if is_full(e):
+        return DiskFull(
+            f"{what}: the disk is full. What was stored before stays readable; free some space and run the "
+            f"same command again: {str(e)[:SHOWN]}"
+        )
+    return StoreUnavailable(
+        f"{what} cannot be reached now: {type(e).__name__}: {str(e)[:SHOWN]}. Nothing that is stored is "
+        f"lost: run the same command again when the store is well"
+    )

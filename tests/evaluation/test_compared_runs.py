@@ -1,0 +1,66 @@
+"""Two real runs compared, and gates that hold one against the other."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from reruns import FAKES, Bench
+
+from raypipe.api.compare import compare
+from raypipe.cli.main import main
+from raypipe.runs.release import live
+from raypipe.store import Store
+from raypipe.synth import write
+
+pytestmark = pytest.mark.slow
+
+SURE = FAKES.replace("fitted: local-extract}", "fitted: local-extract, threshold: 0.0}")
+OTHER = SURE.replace("top: 10}", "top: 3}")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    home: Path = tmp_path_factory.mktemp("runs")
+    write(home / "world", 12, pages=8, seed=9, page_chars=1500)
+    bench = Bench(home, home / "world")
+    for name, recipe in (("sure", SURE), ("again", SURE), ("other", OTHER)):
+        bench.run(recipe, out=name)
+    return home
+
+
+def test_a_run_is_never_better_than_itself(folder: Path) -> None:
+    (found,) = compare(folder / "sure", folder / "again").comparisons
+    assert found.verdict == "cannot tell" and found.score.difference == 0 and found.causes == ()
+
+
+def test_the_causes_name_the_changed_step_and_their_shares_sum_to_the_difference(folder: Path) -> None:
+    (found,) = compare(folder / "sure", folder / "other").comparisons
+    assert found.causes and sum(c.difference for c in found.causes) == pytest.approx(found.score.difference)
+    assert {c.field for c in found.causes} == {"rerank.top"}
+
+
+def test_gates_hold_a_run_against_the_live_one(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = Store.open(str(folder / "store"))
+    assert main(["promote", str(folder / "sure"), "--gate", "better"]) == 2
+    assert "nothing is live to compare with" in capsys.readouterr().err
+    assert main(["promote", str(folder / "sure")]) == 0
+    first = live(store)
+    assert main(["promote", str(folder / "again"), "--gate", "better"]) == 7
+    said = capsys.readouterr().err
+    assert "gate better: " in said and "cannot tell" in said and "live stays as it is" in said
+    assert main(["promote", str(folder / "again"), "--gate", "not-worse:0.001"]) == 7
+    assert "worse, 0.001 is allowed" in capsys.readouterr().err
+    assert live(store) == first
+    gates = ["--gate", "not-worse:1.5", "--against", str(folder / "other"), "--json"]
+    assert main(["promote", str(folder / "again"), *gates]) == 0
+    assert json.loads(capsys.readouterr().out)["gates"] == ["not-worse:1.5"]
+
+
+@pytest.mark.parametrize("gate", ["better:0.1", "not-worse:0", "not-better"])
+def test_a_gate_that_is_none_says_what_is_expected(
+    folder: Path, gate: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["promote", str(folder / "sure"), "--gate", gate]) == 2
+    assert f"gate {gate!r}: expected" in capsys.readouterr().err

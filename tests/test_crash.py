@@ -1,0 +1,32 @@
+"""What `bench/crash.py` tries and what it compares."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "bench"))
+from crash import Point, State, points
+from life import differences
+
+
+def test_a_table_that_lacks_a_row_has_one_too_many_or_is_not_there_differs():
+    whole = {"texts": ["a", "b"], "answers": []}
+    assert differences(whole, whole) == []
+    found = differences(whole, {"texts": ["a", "a"], "more": []})
+    assert found == [
+        "answers: 0 missing, 0 more, no such table",
+        "more: 0 missing, 0 more, not expected",
+        "texts: 1 missing, 1 more",
+    ]
+
+
+def test_a_commit_is_ended_before_its_manifest_and_between_it_and_the_hint_that_names_it():
+    hint = "t.lance/_versions/latest_version_hint.json"
+    old, new = {hint: "1"}, {hint: "2", "t.lance/data/x.lance": "x", "t.lance/_versions/8.manifest": "m"}
+    states = [State("lance commit", 1, 0, old, frozenset()), State("lance commit", 1, 0, new, frozenset(new))]
+    found = {(p.how, *sorted(p.listing.items())) for p in list(points(states, 1))[-5:]}
+    begun = {hint: "1", "t.lance/data/x.lance": "x", "t.lance/_versions/8.manifest#1": "cut:m"}
+    linked = {hint: "1", "t.lance/data/x.lance": "x", "t.lance/_versions/8.manifest": "m"}
+    for listing in (begun, linked):
+        assert ("within", *sorted(listing.items())) in found
+    assert ("killed", *sorted(new.items())) in found
+    assert isinstance(next(points(states, 1)), Point)
