@@ -175,9 +175,11 @@ def _within(event: str, before: Listing, after: Listing) -> Iterator[Listing]:
         listing = {p: key for p, key in after.items() if p not in {*manifests[shown:], *hints}}
         listing |= {p: before[p] for p in hints if p in before}
         yield listing | {f"{p}#1": f"cut:{after[p]}" for p in manifests[shown : shown + 1]}
+    hidden = {*manifests, *hints}
     for path in (p for p in changed if "/data/" in p or "/_deletions/" in p):
-        written = str(Path(path).with_name(".tmpAbCdEf"))
-        yield {p: key for p, key in after.items() if p != path} | {written: f"cut:{after[path]}"}
+        listing = {p: key for p, key in after.items() if p not in {*hidden, path}}
+        listing |= {p: before[p] for p in hints if p in before}
+        yield listing | {str(Path(path).with_name(".tmpAbCdEf")): f"cut:{after[path]}"}
     gone = [p for p in before if p not in after and not p.endswith("/")]
     # Lance removes manifests after what they name; a folder is removed in no order.
     gone.sort(key=lambda p: (p.endswith(".manifest"), p))
@@ -214,6 +216,7 @@ def lay_out(point: Point, pool: Path, folder: Path) -> None:
             if point.how in CUT:
                 content = content.replace(boot().encode(), b"another")
             target.write_bytes(content)
+        if ".lance/" not in path:
             os.utime(target, (then, then))
 
 

@@ -30,7 +30,7 @@ from raypipe.report.progress import Progress
 from raypipe.runs.manifest import read
 from raypipe.runs.plan.records import Plan
 from raypipe.runs.prune import prune
-from raypipe.runs.release import promote, releases
+from raypipe.runs.release import history, promote, releases
 from raypipe.store import Store
 from raypipe.store.keep import tables
 from raypipe.synth import write
@@ -161,7 +161,8 @@ def contents(store: Store) -> Contents:
     """Every row of every table, and of those that a release pins; of the memo its keys, each as often as it
     stands there. `run` names no result."""
     found = {name: _rows(store, name, None) for name in tables(store)}
-    for number, release in enumerate(releases(store)):
+    # One that promote had written and not pointed to when it was ended is none: prune takes it.
+    for number, release in enumerate(r for r in releases(store) if r.id in history(store)):
         found |= {f"release {number}: {t}": _rows(store, t, v) for t, v in release.tables.items()}
     return found
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -51,6 +52,7 @@ class EvalOptions(TypedDict, total=False):
     on_plan: Callable[[Plan], None]  # gets the plan before anything runs
     check: bool  # default: True; raise FaultBudgetExceeded after the report is written
     session: Session
+    began: float  # when the command did, of the clock perf_counter; default: now
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +236,7 @@ def evaluate(
     ModelMissing and ClusterTooSmall before anything runs; for a name that is not known, before any file is
     fetched or made.
     """
+    began = time.perf_counter()
     session, rule = options.get("session") or Session(), options.get("rule", "official")
     given = [data] if isinstance(data, str | Path) else data
     found = check_names(recipe, given, options.get("judge"), rule, session)
@@ -262,6 +265,7 @@ def evaluate(
             options.get("on_plan", lambda plan: None),
             options.get("refresh", False),
             measured(session.settings),
+            options.get("began", began),
         )
     keep(session.settings, done.folder, done.manifest.finished)
     result = EvalResult(done, session.cluster_file().faults)

@@ -80,6 +80,7 @@ class Eval(Score):
     answer_cut: AnswerCut | None
     prompt_injection: _Injection | None
     seconds: float
+    clock: dict[str, float]  # part of the run -> seconds; they add up to `seconds`
     resumed: int
     memo_damaged: int  # tables and files of the memo
     steps: list[StepLine]

@@ -30,6 +30,7 @@ from raypipe.pipeline.counters import RunCounters
 from raypipe.pipeline.driver import Pipeline, batches
 from raypipe.pipeline.ingest import ingest
 from raypipe.pipeline.ingest_log import IngestSummary, driving
+from raypipe.pipeline.wall_clock import WallClock
 from raypipe.readers import Format
 from raypipe.recipes.executor import StageCounters
 from raypipe.recipes.step_contract import answer_cut, asked_models, models_of
@@ -82,46 +83,52 @@ def evaluate(
     show: Callable[[Plan], None] = lambda plan: None,
     refresh: bool = False,
     measured: Sequence[Manifest] = (),
+    began: float | None = None,
 ) -> Evaluation:
     """Runs what is missing, scores every question, and writes the report. Without `data`: all that is stored.
 
     `judge` decides what the rule leaves open; `fresh` asks every language
     model again; `again` tries failed rows again; `refresh` recomputes what rests on replies of a graph
     that no longer hold. `show` gets the plan before anything runs; `measured` are runs on other stores that
-    say how fast this machine is. The manifest is written last.
+    say how fast this machine is. The manifest is written last. `began`: when the command did, in
+    seconds of perf_counter; None: now.
 
     Raises DataError if there are no questions, and what ingest, index and answer raise.
     """
-    start, started = time.perf_counter(), time.time()
+    started, clock = time.time(), WallClock(began=began)
+    pipeline = replace(pipeline, clock=clock)
     with driving(pipeline.store, f"eval {pipeline.recipe.name}"):
         # A cluster that is too small is refused before the hour that a large file may take to read.
-        read = ingest(pipeline.store, data, format, pipeline.progress, pipeline.connect) if data else None
+        with clock.part("reading"):
+            read = ingest(pipeline.store, data, format, pipeline.progress, pipeline.start) if data else None
         questions = questions_of(pipeline, read.questions if read else None, limit)
         require_questions(questions, data, pipeline.store)
         if again:
             retry(pipeline, questions)
-        damaged = mend_memo(pipeline.store) + merge_memo(pipeline.store).damaged
+        with clock.part("storing"):
+            damaged = mend_memo(pipeline.store) + merge_memo(pipeline.store).damaged
         memo = memo_versions(pipeline.store)
-        old = expired_answers(pipeline, questions) if refresh else {}
-        planned, renewed = _planned(pipeline, questions, fresh, old, show, measured)
+        with clock.part("planning"):
+            old = expired_answers(pipeline, questions) if refresh else {}
+            planned, renewed = _planned(pipeline, questions, fresh, old, show, measured)
         done = RunCounters.load(pipeline.store, pipeline.recipe.digest())
-        pipeline.index(questions, done)
-        sources = pipeline.answer_sources(questions)
-        missing = questions.ids if fresh else pipeline.unanswered(pipeline.keys(questions, sources))
-        todo = {*missing, *(renewed & set(questions.ids))}
-        pipeline.answer(questions, fresh, done, old.keys())
+        with clock.part("storing"):
+            pipeline.index(questions, done)
+            sources = pipeline.answer_sources(questions)
+            missing = questions.ids if fresh else pipeline.unanswered(pipeline.keys(questions, sources))
+            todo = {*missing, *(renewed & set(questions.ids))}
+            pipeline.answer(questions, fresh, done, old.keys())
         folder = RunFolder(out)
         orders = any(m.kind == "generator" for s in pipeline.recipe.question for m in models_of(s.step))
-        with ResultTable(folder.results) as results:
+        with clock.part("scoring"), ResultTable(folder.results) as results:
             answers = collect(pipeline, questions, sources, results, orders)
             rows, verdict = answers.rows, None
             if judge is not None:
                 replies, verdict = judge.ask(pipeline.store, rows, answers.texts, fresh)
                 rows = [replace(r, judge_response=replies.get(r.question)) for r in rows]
-            seconds = time.perf_counter() - start
             marks = mark(rows, rule)
             done.memo_damaged += damaged
-            report = _report(pipeline, len(questions), read, answers, marks, verdict, planned, done, seconds)
+            report = _report(pipeline, len(questions), read, answers, marks, verdict, planned, done)
             results.finish(rows, report)
         write_predictions(folder)
         write_report(folder, report, answers.shown, {r.question: r.truths for r in rows})
@@ -165,27 +172,29 @@ def _planned(
 
 def _report(
     pipeline: Pipeline, questions: int, read: IngestSummary | None, answers: Collected, marks: Marks,
-    judge: JudgeLine | None, planned: Plan, done: RunCounters, seconds: float,
+    judge: JudgeLine | None, planned: Plan, done: RunCounters,
 ) -> EvalReport:  # fmt: skip
-    """`seconds`: wall time of the run until now."""
+    corpus, faults = _corpus(pipeline, answers), _faults(pipeline, answers, read)
+    seconds = pipeline.clock.total()
     return EvalReport(
         run=uuid.uuid4().hex,
         recipe=pipeline.recipe.name,
         digest=pipeline.recipe.digest(),
         seconds=seconds,
+        clock=pipeline.clock.parts(),
         resumed=done.resumed,
         memo_damaged=done.memo_damaged,
         questions=questions,
         without_truth=answers.without_truth,
         normalized=_normalized(read),
         replaced=read.replaced if read else (),
-        faults=_faults(pipeline, answers, read),
+        faults=faults,
         steps=_steps(pipeline, planned.planned(), done),
         marks=marks,
         judge=judge,
         answer_cut=_answer_cut(pipeline),
         prompt_injection=answers.prompt_injection,
-        **_corpus(pipeline, answers),
+        **corpus,
     )
 
 
@@ -259,4 +268,5 @@ def _line(
     return StepLine(
         name, count.rows, whole, asked(count), count.calls.cached, count.skipped,
         count.faults, count.seconds, tokens.prompt, tokens.cached, tokens.generated, asked(earlier),
+        count.loading,
     )  # fmt: skip

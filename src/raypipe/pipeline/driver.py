@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from typing import Any, TypeAlias, TypeVar
 
@@ -42,6 +42,7 @@ from raypipe.pipeline.tasks import (
     Workers,
     stage_counts,
 )
+from raypipe.pipeline.wall_clock import WallClock
 from raypipe.recipes.executor import CorpusExecutor
 from raypipe.recipes.recipe import Recipe
 from raypipe.report.progress import Progress, ProgressTask
@@ -153,6 +154,7 @@ class Pipeline:
     progress: Progress
     workers: Callable[[Verb], Workers] = alone  # asked only while something is missing: it may connect
     connect: Callable[[], object] = nowhere  # to where tasks run; called before the first thing is done
+    clock: WallClock = field(default_factory=WallClock)  # where the time of a run goes
 
     def index(self, questions: Iterable[Question] | None, done: RunCounters | None = None) -> RunCounters:
         """Brings the tables of the corpus half up to date with every source that these questions may search
@@ -362,12 +364,22 @@ class Pipeline:
 
     def build(self, build: TableBuild, done: RunCounters) -> None:
         """Adds to a table what it lacks: first what killed runs left, then the rest."""
-        self.store.ensure(build.table, build.schema)
-        if build.calls_models:
-            done.memo_damaged += merge_memo(self.store).damaged
-        self._run_all(build, done)
-        if build.calls_models:
-            done.memo_damaged += merge_memo(self.store).damaged
+        with self.clock.part("storing"):
+            self.store.ensure(build.table, build.schema)
+            if build.calls_models:
+                done.memo_damaged += merge_memo(self.store).damaged
+            self._run_all(build, done)
+            if build.calls_models:
+                done.memo_damaged += merge_memo(self.store).damaged
+
+    def start(self) -> None:
+        """Connects to where tasks run."""
+        with self.clock.part("starting"):
+            self.connect()
+
+    def _pool(self, verb: Verb) -> Workers:
+        with self.clock.part("starting"):  # it may connect
+            return self.workers(verb)
 
     def _run_all(self, build: TableBuild, done: RunCounters) -> None:
         again = dict.fromkeys(build.again)
@@ -394,7 +406,7 @@ class Pipeline:
         self._finish(run, work_id, build, done)
 
     def _per_task(self, ids: Sequence[str], build: TableBuild) -> int:
-        return self.workers(build.pool).per_task(len(ids), build.max_rows)
+        return self._pool(build.pool).per_task(len(ids), build.max_rows)
 
     def _finish(self, run: Run, work_id: str, build: TableBuild, done: RunCounters) -> bool:
         """Runs what is left of a run and commits it. False if others added some of its rows meanwhile: its
@@ -431,9 +443,10 @@ class Pipeline:
                 done.add(run.name, stage_counts(facts), earlier=True)
         left = [Task(name, ids) for name, ids in run.parts.items() if name not in here]
         if left:
-            self.connect()  # what it prints and how long it takes are not the progress's
+            self.start()  # what it prints and how long it takes are not the progress's
         backoff = Backoff(ROUNDS_IN_VAIN + 1, self.worker.wait_s)
-        with self.progress.task(build.done_verb, build.unit, sum(len(t.ids) for t in left)) as shown:
+        whole = sum(len(t.ids) for t in left)
+        with self.progress.task(build.done_verb, build.unit, whole) as shown:
             try:
                 while left:
                     back = {b.name: b for b in self._round(run, build, done, left, shown)}
@@ -454,6 +467,14 @@ class Pipeline:
         self, run: Run, build: TableBuild, done: RunCounters, tasks: Sequence[Task], shown: ProgressTask
     ) -> Iterator[HandedBack]:
         """Runs tasks once; those that came back."""
+        with self.clock.tasks() as busy:
+            yield from self._results(run, build, done, tasks, shown, busy)
+
+    def _results(
+        self, run: Run, build: TableBuild, done: RunCounters, tasks: Sequence[Task], shown: ProgressTask,
+        busy: dict[str, dict[str, float]],
+    ) -> Iterator[HandedBack]:  # fmt: skip
+        """The same; `busy` gets the seconds of each worker by part of the run."""
         for result in self.runner(build.pool, build.work(run), tasks):
             if isinstance(result, HandedBack):
                 done.add(f"{run.name} in vain", result.counts, tasks=0)
@@ -464,6 +485,9 @@ class Pipeline:
             done.add(run.name, result.counts)
             rows = done.rows_by_worker.setdefault(build.pool, {})
             rows[result.worker_name] = rows.get(result.worker_name, 0) + result.ids
+            spent = busy.setdefault(result.worker_name, {})
+            for part, seconds in result.parts().items():
+                spent[part] = spent.get(part, 0.0) + seconds
             for count in result.counts.values():
                 shown.wrote(count.calls.tokens.generated, count.seconds)
             shown.advance(result.ids)

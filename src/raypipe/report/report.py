@@ -31,11 +31,12 @@ class StepLine:
     cached: int  # calls answered from the memo
     skipped: int  # rows that its gate, or an earlier fault, kept out
     faults: int  # rows it could not do
-    seconds: float  # wall time inside the step, summed over its actors
+    seconds: float  # wall time inside the step, summed over its actors, without loading models
     prompt_tokens: int = 0  # of the chats that were computed; cached ones cost none
     cached_tokens: int = 0  # of these, found in the engine's prefix cache
     generated_tokens: int = 0  # of the replies
     resumed: int = 0  # of what was computed: by earlier attempts, which were stopped
+    loading: float = 0.0  # seconds of loading the models that it was the first to ask, summed over its actors
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +100,8 @@ class EvalReport:
     run: str  # run id
     recipe: str  # its name
     digest: str  # of the recipe
-    seconds: float  # wall time of the whole run
+    seconds: float  # wall time from the start of the command until this report
+    clock: Mapping[str, float]  # of that, seconds of each part (`wall_clock.PARTS`); they add up
     questions: int
     citations: int
     distinct_pages: int  # not empty, equal pages once
@@ -193,6 +195,7 @@ def to_json(report: EvalReport) -> dict[str, Any]:
         if report.prompt_injection
         else None,
         "seconds": report.seconds,
+        "clock": dict(report.clock),
         "resumed": report.resumed,
         "memo_damaged": report.memo_damaged,
         "steps": [asdict(s) for s in report.steps],

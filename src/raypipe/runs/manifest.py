@@ -275,7 +275,9 @@ def read(folder: Path) -> Manifest:
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as e:
-        raise DataError(f"{path}: no manifest: {e}. Expected the --out folder of a finished eval") from e
+        raise DataError(
+            f"{folder}: expected the --out folder of a finished eval, found no manifest.json: {e.strerror}"
+        ) from e
     return _parsed(text, str(path))
 
 

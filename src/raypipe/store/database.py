@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raypipe.store.durable import durable, restore, restore_all
-from raypipe.store.errors import StoreUnavailable, reaching
+from raypipe.store.errors import StoreUnavailable, is_of_the_place, reaching
 from raypipe.store.files import Files, StoreError
 from raypipe.store.layout import MARK
 from raypipe.store.lease import Lease
@@ -52,7 +52,7 @@ class Store:
         try:
             mark = store.files.read(MARK)
         except StoreUnavailable as e:
-            if not isinstance(e.__cause__, PermissionError | NotADirectoryError | IsADirectoryError):
+            if not is_of_the_place(e):
                 raise
             raise StoreError(
                 f"no store can be read at {uri}: {e.__cause__}. Name another place with --store"
@@ -76,6 +76,8 @@ class Store:
                     store.ensure(table, kind_of(table).columns)
                 store.files.write(MARK, json.dumps({"format": FORMAT}).encode())
         except StoreUnavailable as e:
+            if not is_of_the_place(e):
+                raise
             raise StoreError(
                 f"no store can be made at {uri}: {e.__cause__}. Name another place with --store, or make it "
                 f"writable"

@@ -73,7 +73,7 @@ def boot() -> str:
 
 
 def _take_back(files: Files, table: str, version: int) -> None:
-    """Removes the manifests of later versions, and tags that were cut; a table that had no version goes."""
+    """Removes the manifests of later versions; a table that had no version goes."""
     folder = f"{table}.lance"
     if version == 0:
         files.remove_folder(folder)
@@ -81,16 +81,6 @@ def _take_back(files: Files, table: str, version: int) -> None:
     for name in files.names(f"{folder}/_versions"):
         if (of := manifest_version(name)) is None or of > version:  # with the hint which one is the newest
             files.remove(f"{folder}/_versions/{name}")
-    for name in files.names(f"{folder}/_refs/tags"):
-        if not _whole(files.read(f"{folder}/_refs/tags/{name}")):
-            files.remove(f"{folder}/_refs/tags/{name}")
-
-
-def _whole(raw: bytes | None) -> bool:
-    try:
-        return bool(json.loads(raw or b""))
-    except ValueError:
-        return False
 
 
 def _newest(files: Files, table: str) -> int:

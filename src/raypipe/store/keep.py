@@ -5,6 +5,7 @@ Knows Lance's tags, deletions and cleanup. Does not know why something may go: `
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 
@@ -22,23 +23,38 @@ KEPT = timedelta(days=1)  # a version that is younger may still be read by a run
 
 def tag(store: Store, table: str, name: str, version: int) -> None:
     """Protects a version of a table under a name. Raises StoreError if the version is gone."""
-    tags = store.dataset(table, version).tags
-    if name not in tags.list():
-        with store.durable(table):
-            tags.create(name, version)
-    elif tags.list()[name]["version"] != version:
+    here = tagged(store, table)
+    if name not in here:
+        store.dataset(table, version).tags.create(name, version)
+        store.files.sync(f"{_tags(table)}/{name}.json")  # Lance does not
+    elif here[name] != version:
         raise StoreError(f"table {table} at {store.uri} has tag {name} at another version than {version}")
 
 
 def untag(store: Store, table: str, name: str) -> None:
     """Takes a tag away; one that is gone already is no error."""
-    if store.has(table) and name in store.dataset(table).tags.list():
+    if store.has(table) and name in tagged(store, table):
         store.dataset(table).tags.delete(name)
 
 
 def tagged(store: Store, table: str) -> dict[str, int]:
-    """Tag -> version of a table."""
+    """Tag -> version of a table. A tag of which a power cut left a part is removed: who made it, and had not
+    ended, makes it again."""
+    for name in store.files.names(_tags(table)):
+        if not _is_json(store.files.read(f"{_tags(table)}/{name}")):
+            store.files.remove(f"{_tags(table)}/{name}")
     return {name: t["version"] for name, t in store.dataset(table).tags.list().items()}
+
+
+def _tags(table: str) -> str:
+    return f"{table}.lance/_refs/tags"
+
+
+def _is_json(raw: bytes | None) -> bool:
+    try:
+        return raw is None or bool(json.loads(raw))  # None: gone meanwhile
+    except ValueError:
+        return False
 
 
 def tables(store: Store) -> list[str]:
