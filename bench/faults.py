@@ -72,7 +72,7 @@ def _hidden(cut: bool) -> Callable[[Any], None]:
             return
         half = 'head -c "$(($(stat -c %s "$0") / 2))" "$0" > "$0.half" && mv -f "$0.half" "$0"'
         # Where the link is there, another worker has the file away.
-        script = f'ln "$0" "$0.away" || exit; {half if cut else "rm $0"}; echo; '
+        script = f'trap "" PIPE; ln "$0" "$0.away" || exit; {half if cut else "rm $0"}; echo; '
         script += f'sleep {AWAY_S}; mv -f "$0.away" "$0"'
         child = subprocess.Popen(
             ["sh", "-c", script, str(files[0])],
@@ -273,7 +273,7 @@ def main() -> int:
     os.environ |= environment()
     import ray
 
-    from raypipe.cluster import pools
+    from raypipe.cluster import connection
     from raypipe.synth import write
 
     start, every, bad = time.monotonic(), Counter[str](), 0
@@ -282,7 +282,7 @@ def main() -> int:
         write(home / "world", QUESTIONS, pages=PAGES, seed=3, page_chars=1500)
         line = json.loads(next((home / "world").glob("questions*.jsonl")).read_text().splitlines()[2])
         broken, poison = line["interaction_id"], line["query"]
-        pools.join("local", num_cpus=2, include_dashboard=False)
+        connection.join("local", num_cpus=2, include_dashboard=False)
         ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers do not import a script
         try:
             whole = home / "whole"

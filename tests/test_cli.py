@@ -294,8 +294,8 @@ sys.exit(code)
 def test_workers_of_a_ray_that_is_started_here_have_the_priority_of_other_work():
     code = """
 import os, ray
-from raypipe.cluster import pools
-pools.connect("local")
+from raypipe.cluster import connection
+connection.connect("local")
 assert ray.get(ray.remote(num_cpus=1)(lambda: os.nice(0)).remote()) == os.nice(0)
 """
     env = {k: v for k, v in os.environ.items() if k != "RAY_worker_niceness"}
@@ -565,3 +565,30 @@ def test_doctor_says_what_mends_what_is_missing(capsys, tmp_path):
     assert ("ray", "fine") in found and ("model", "fine") in found
     assert ("store", "note") in found and ("model", "note") in found  # large models are not here
     assert all(f["mend"] for f in said["findings"] if f["what"] == "model" and f["state"] == "note")
+
+
+def test_a_folder_that_no_eval_wrote_is_refused_in_a_sentence(capsys, tmp_path):
+    for words in (("why", tmp_path, "q"), ("faults", tmp_path), ("promote", tmp_path)):
+        code, _, err = run(capsys, *words)
+        assert code == 3 and "Errno" not in err
+        assert (
+            f"{tmp_path}: expected the --out folder of a finished eval, found no manifest.json: No such"
+            in err
+        )
+
+
+def test_a_plan_says_why_it_knows_no_bottleneck(capsys, ran, world, tmp_path):
+    done = ("plan", FAKES, "--data", world, "--format", "crag", "--store", ran.folder / "store")
+    assert run(capsys, *done)[1].endswith("bottleneck: none\n")
+    new = ("plan", FAKES, "--data", world, "--store", tmp_path / "s")
+    assert run(capsys, *new)[1].endswith("bottleneck: not known until an eval has run here\n")
+
+
+def test_the_bounds_of_a_score_are_said_without_a_flag_that_the_command_does_not_have(capsys, tmp_path):
+    file = tmp_path / "p.jsonl"
+    said = [("paris", "Paris"), ("oslo", "perhaps oslo")]
+    file.write_text("\n".join(json.dumps({"query": "q", "answer": a, "prediction": p}) for a, p in said))
+    code, out, _ = run(capsys, "score", "crag", file)
+    assert code == 0 and "--judge" not in out
+    assert "1 unscored: a judge has to decide, or they failed; the score of all 2 lies\n" in out
+    assert "between +0.000 (all of them wrong) and +1.000 (all right)\n" in out

@@ -159,6 +159,7 @@ def test_a_run_that_stopped_has_its_calls_in_vain_counted_by_the_next_report(ben
     done = evaluate(pipe, [bench.world], "crag", None, "official", bench.folder / "again")
     [line] = [s for s in done.report.steps if s.step == "rerank"]
     assert line.computed == sum(map(len, plan.sent)) and line.computed <= line.planned
+    assert {s.rows for s in done.report.steps if s.step in ("dense", "rerank", "decide")} == {6}
 
 
 @contextmanager

@@ -32,7 +32,7 @@ class SynthResult(Result):
     def title(self) -> str:
         s = self.summary
         counts = f"{s.questions} questions, {s.citations} citations, {s.pages} distinct pages"
-        return f"{s.folder}: {counts}, {s.bytes >> 20} MB, in {s.seconds:.1f} s"
+        return f"{s.folder}: {counts}, {s.bytes / 1e6:,.1f} MB, in {s.seconds:.1f} s"
 
     def rows(self) -> Iterator[Mapping[str, Any]]:
         """What was written."""

@@ -47,9 +47,9 @@ def show(args: argparse.Namespace, found: PlanResult) -> int:
         return 0
     from raypipe.report.plans import print_placement, print_plan
 
-    console = options.console()
-    print_plan(console, found.to_json())
+    console, planned = options.console(), found.to_json()
+    print_plan(console, planned)
     if found.expired and not args.refresh:
         print(f"{found.expired} answers rest on expired replies of a graph: --refresh recomputes them")
-    print_placement(console, found.placement)
+    print_placement(console, planned)
     return 0

@@ -86,6 +86,8 @@ def _source(step: Mapping[str, Any]) -> str:
 def _time(steps: Sequence[Mapping[str, Any]]) -> str:
     """Seconds of all processes together, or what would make them known."""
     unknown = [s["step"] for s in steps if s["estimate"]["seconds"] is None]
+    if len(unknown) == len(steps):
+        return "time not known: no eval of these steps has run on this machine"
     if unknown:
         return f"time not known until an eval has measured {', '.join(unknown)} on this machine"
     low, high = (sum(s["estimate"]["seconds"][i] for s in steps) for i in (0, 1))
@@ -107,8 +109,9 @@ def _growth(plan: Mapping[str, Any]) -> str:
     return f"the store grows by {more}, parsed texts not counted"
 
 
-def print_placement(console: Console, placement: Mapping[str, Any]) -> None:
-    """Where each pool runs, the memory it takes there, and the expected bottleneck."""
+def print_placement(console: Console, plan: Mapping[str, Any]) -> None:
+    """Where each pool of a plan runs, the memory it takes there, and the expected bottleneck."""
+    placement = plan["placement"]
     console.print(Text(f"on {placement['cluster']} ({placement['about']}):"))
     for p in placement["pools"]:
         held = f"{p['cpus']:g} CPU" + (f" and {p['device']}" if p["gpus"] else "")
@@ -117,7 +120,8 @@ def print_placement(console: Console, placement: Mapping[str, Any]) -> None:
         console.print(Text(f"  {p['name']}: {p['actors']} x {held}{memory}{note}"), soft_wrap=True)
     slowest = placement["bottleneck"]
     if slowest is None:
-        console.print(Text("bottleneck: not known; nothing is missing, or no run measured it here"))
+        missing = any(s["max_calls"] != 0 for s in plan["steps"])
+        console.print(Text(f"bottleneck: {'not known until an eval has run here' if missing else 'none'}"))
         return
     where, took = slowest["pool"], seconds(slowest["seconds"])
     said = f"{slowest['stage']} in {where}, at most {took}, {slowest['share']:.0%} of the clock"

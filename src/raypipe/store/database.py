@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raypipe.store.durable import durable, restore, restore_all
-from raypipe.store.errors import StoreUnavailable, reaching
+from raypipe.store.errors import StoreUnavailable, is_of_the_place, reaching
 from raypipe.store.files import Files, StoreError
 from raypipe.store.layout import MARK
 from raypipe.store.lease import Lease
@@ -52,7 +52,7 @@ class Store:
         try:
             mark = store.files.read(MARK)
         except StoreUnavailable as e:
-            if not isinstance(e.__cause__, PermissionError | NotADirectoryError | IsADirectoryError):
+            if not is_of_the_place(e):
                 raise
             raise StoreError(
                 f"no store can be read at {uri}: {e.__cause__}. Name another place with --store"
@@ -76,6 +76,8 @@ class Store:
                     store.ensure(table, kind_of(table).columns)
                 store.files.write(MARK, json.dumps({"format": FORMAT}).encode())
         except StoreUnavailable as e:
+            if not is_of_the_place(e):
+                raise
             raise StoreError(
                 f"no store can be made at {uri}: {e.__cause__}. Name another place with --store, or make it "
                 f"writable"
@@ -260,14 +262,18 @@ def missing(dataset: lance.LanceDataset, column: str, ids: Sequence[str]) -> lis
     if not ids:
         return []
     wanted = pa.array(ids, pa.string())
+    left: list[str] = wanted.filter(pc.invert(present(dataset, column, wanted))).to_pylist()
+    return left
+
+
+def present(dataset: lance.LanceDataset, column: str, wanted: pa.Array) -> pa.Array:
+    """(ids,) bool: which of the ids stand in a column."""
+    found = pa.array([], pa.string())
     with reaching(dataset.uri):
-        if len(ids) * SCAN_RATIO < dataset.count_rows():
-            found = rows(dataset, column, ids, [column])[column].combine_chunks()
+        if len(wanted) * SCAN_RATIO < dataset.count_rows():
+            found = rows(dataset, column, wanted.to_pylist(), [column])[column].combine_chunks()
         else:
-            found = pa.array([], pa.string())
             for batch in dataset.to_batches(columns=[column], batch_size=SCAN_ROWS):
                 hits = batch[column].filter(pc.is_in(batch[column], value_set=wanted)).unique()
                 found = pa.concat_arrays([found, hits])
-    there = pc.is_in(wanted, value_set=found)
-    left: list[str] = wanted.filter(pc.invert(there)).to_pylist()
-    return left
+    return pc.is_in(wanted, value_set=found)

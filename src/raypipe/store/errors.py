@@ -8,6 +8,7 @@ caller may ask of a store is checked before. Knows no table.
 from __future__ import annotations
 
 import errno
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -16,6 +17,7 @@ import pyarrow as pa
 from raypipe.core.errors import RaypipeError, Unavailable
 
 SHOWN = 2000  # characters of an error
+_PLACE = re.compile(r"Permission denied|Not a directory|Is a directory|File exists|Read-only file system")
 
 
 class StoreError(RaypipeError):
@@ -41,6 +43,11 @@ def is_full(error: BaseException) -> bool:
     return isinstance(error, OSError) and (
         error.errno in (errno.ENOSPC, errno.EDQUOT) or "No space left on device" in str(error)
     )
+
+
+def is_of_the_place(error: StoreUnavailable) -> bool:
+    """Whether an address can hold no store, now or later: a file is in the way, or it may not be written."""
+    return _PLACE.search(str(error.__cause__)) is not None
 
 
 @contextmanager

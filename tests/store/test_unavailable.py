@@ -1,0 +1,41 @@
+"""What Lance, Arrow and the file system raise is classed once, and is never a row's."""
+
+import pickle
+
+import pyarrow as pa
+import pytest
+
+from raypipe.core.errors import Unavailable
+from raypipe.store import StoreError
+from raypipe.store.errors import DiskFull, StoreUnavailable, reaching
+
+SLOW_DOWN = "External error: LanceError(IO): Generic S3 error: 503 Service Unavailable: SlowDown"
+
+
+class PanicException(BaseException):
+    """As Lance's Rust raises it."""
+
+
+@pytest.mark.parametrize(
+    "error",
+    [pa.ArrowInvalid(SLOW_DOWN), OSError(SLOW_DOWN), ValueError(SLOW_DOWN), RuntimeError(SLOW_DOWN),
+     TimeoutError(SLOW_DOWN), PanicException(SLOW_DOWN)],
+    ids=lambda e: type(e).__name__,
+)  # fmt: skip
+def test_whatever_a_store_in_trouble_raises_is_unavailable(error):
+    said = r"table t cannot be reached now: .*SlowDown"
+    with pytest.raises(StoreUnavailable, match=said) as raised, reaching("table t"):
+        raise error
+    assert raised.value.exit_code == Unavailable.exit_code == 69
+    sent = pickle.loads(pickle.dumps(raised.value))  # as a worker hands it to its driver
+    assert type(sent) is StoreUnavailable and str(sent) == str(raised.value)
+
+
+def test_a_full_disk_and_what_has_a_class_keep_theirs():
+    with pytest.raises(DiskFull, match="the disk is full"), reaching("table t"):
+        raise OSError(28, "No space left on device")
+    with pytest.raises(DiskFull, match="the disk is full"), reaching("table t"):
+        raise OSError("LanceError(IO): No space left on device (os error 28)")
+    for error in (StoreError("no index"), KeyboardInterrupt()):
+        with pytest.raises(type(error)), reaching("table t"):
+            raise error
