@@ -23,9 +23,11 @@ from raypipe.evaluation import evaluate as evaluating
 from raypipe.evaluation import fault_budget
 from raypipe.evaluation.evaluate import Evaluation
 from raypipe.evaluation.stored_questions import questions_of, require_questions
+from raypipe.memo.mend import mend_memo
 from raypipe.metrics.crag import Rule, rule_id
 from raypipe.metrics.textfile import replaced
 from raypipe.pipeline.counters import RunCounters
+from raypipe.pipeline.ingest_log import driving
 from raypipe.readers.formats import Format
 from raypipe.recipes.recipe import Recipe
 from raypipe.report.report import JSON_FORMAT, to_json
@@ -185,7 +187,11 @@ def index(
     opened, found = session.store(store), session.recipe(recipe)
     if not opened.count("sources"):
         raise DataError(f"{opened.uri}: no sources. `raypipe ingest PATH` reads some into a store")
-    with open_pipeline(session, opened, found, answers=False) as pipeline:
+    with (
+        open_pipeline(session, opened, found, answers=False) as pipeline,
+        driving(opened, f"index {found.name}"),
+    ):
+        mend_memo(opened)
         if retry_faults:
             fault_budget.retry(pipeline, ())
         return RunResult(found.name, pipeline.index(None))
@@ -206,7 +212,8 @@ def answer(
     """
     session = session or Session()
     opened, found = session.store(store), session.recipe(recipe)
-    with open_pipeline(session, opened, found) as pipeline:
+    with open_pipeline(session, opened, found) as pipeline, driving(opened, f"answer {found.name}"):
+        mend_memo(opened)
         questions = questions_of(pipeline, None, None)
         require_questions(questions, (), opened)
         if retry_faults:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,17 +17,19 @@ from typing import Any
 import pyarrow.compute as pc
 
 from raypipe.evaluation.collect import Collected, collect
-from raypipe.evaluation.expiry import expired_answers, forget
+from raypipe.evaluation.expiry import expired_answers
 from raypipe.evaluation.fault_budget import UndoneRows, retry, undone_rows
 from raypipe.evaluation.judge import Judge
 from raypipe.evaluation.result_table import ResultTable, write_predictions
 from raypipe.evaluation.stored_questions import StoredQuestions, questions_of, require_questions
 from raypipe.evaluation.write_manifest import write_manifest
 from raypipe.memo.disk import memo_versions, merge_memo
+from raypipe.memo.mend import mend_memo
 from raypipe.metrics.crag import Marks, Rule, mark
 from raypipe.pipeline.counters import RunCounters
 from raypipe.pipeline.driver import Pipeline, batches
-from raypipe.pipeline.ingest import IngestSummary, ingest
+from raypipe.pipeline.ingest import ingest
+from raypipe.pipeline.ingest_log import IngestSummary, driving
 from raypipe.pipeline.wall_clock import WallClock
 from raypipe.readers import Format
 from raypipe.recipes.executor import StageCounters
@@ -95,7 +97,7 @@ def evaluate(
     """
     started, clock = time.time(), WallClock(began=began)
     pipeline = replace(pipeline, clock=clock)
-    with pipeline.store.lease("driver", f"eval {pipeline.recipe.name}"):
+    with driving(pipeline.store, f"eval {pipeline.recipe.name}"):
         # A cluster that is too small is refused before the hour that a large file may take to read.
         with clock.part("reading"):
             read = ingest(pipeline.store, data, format, pipeline.progress, pipeline.start) if data else None
@@ -104,16 +106,18 @@ def evaluate(
         if again:
             retry(pipeline, questions)
         with clock.part("storing"):
-            merge_memo(pipeline.store)
+            damaged = mend_memo(pipeline.store) + merge_memo(pipeline.store).damaged
         memo = memo_versions(pipeline.store)
         with clock.part("planning"):
-            planned = _planned(pipeline, questions, fresh, refresh, show, measured)
+            old = expired_answers(pipeline, questions) if refresh else {}
+            planned, renewed = _planned(pipeline, questions, fresh, old, show, measured)
         done = RunCounters.load(pipeline.store, pipeline.recipe.digest())
         with clock.part("storing"):
             pipeline.index(questions, done)
             sources = pipeline.answer_sources(questions)
-            todo = set(questions.ids if fresh else pipeline.unanswered(pipeline.keys(questions, sources)))
-            pipeline.answer(questions, fresh, done)
+            missing = questions.ids if fresh else pipeline.unanswered(pipeline.keys(questions, sources))
+            todo = {*missing, *(renewed & set(questions.ids))}
+            pipeline.answer(questions, fresh, done, old.keys())
         folder = RunFolder(out)
         orders = any(m.kind == "generator" for s in pipeline.recipe.question for m in models_of(s.step))
         with clock.part("scoring"), ResultTable(folder.results) as results:
@@ -123,6 +127,7 @@ def evaluate(
                 replies, verdict = judge.ask(pipeline.store, rows, answers.texts, fresh)
                 rows = [replace(r, judge_response=replies.get(r.question)) for r in rows]
             marks = mark(rows, rule)
+            done.memo_damaged += damaged
             report = _report(pipeline, len(questions), read, answers, marks, verdict, planned, done)
             results.finish(rows, report)
         write_predictions(folder)
@@ -148,17 +153,21 @@ def evaluate(
 
 
 def _planned(
-    pipeline: Pipeline, questions: StoredQuestions, fresh: bool, refresh: bool,
+    pipeline: Pipeline, questions: StoredQuestions, fresh: bool, old: Collection[str],
     show: Callable[[Plan], None], measured: Sequence[Manifest],
-) -> Plan:  # fmt: skip
-    """The plan, shown before anything is done. Then what is to be worked out again is forgotten, so that it
-    is missing. Raises DiskFull where there is no room for what is planned."""
-    old = expired_answers(pipeline, questions) if refresh else {}
-    planned = plan(pipeline, list(questions), fresh=fresh, old=old, measured=measured)
+) -> tuple[Plan, set[str]]:  # fmt: skip
+    """The plan, shown before anything is done, and the ids of the questions that will be answered again:
+    those in `old`, and what an earlier command has left. Raises DiskFull where there is no room for what is
+    planned."""
+    asked, again = list(questions), set(old)
+    if (left := pipeline.renewing()) is not None:
+        asked += pipeline.questions([id for id in left.ids if id not in set(questions.ids)])
+        again |= set(left.ids)
+        fresh = fresh or left.fresh
+    planned = plan(pipeline, asked, fresh=fresh, old=again, measured=measured)
     show(planned)
     need(pipeline.store, planned.bytes_at_least(), "what is planned")
-    forget(pipeline, old.values())
-    return planned
+    return planned, again
 
 
 def _report(
@@ -174,9 +183,11 @@ def _report(
         seconds=seconds,
         clock=pipeline.clock.parts(),
         resumed=done.resumed,
+        memo_damaged=done.memo_damaged,
         questions=questions,
         without_truth=answers.without_truth,
         normalized=_normalized(read),
+        replaced=read.replaced if read else (),
         faults=faults,
         steps=_steps(pipeline, planned.planned(), done),
         marks=marks,

@@ -69,7 +69,8 @@ class LocalKit:
         self._engine_limits = engine_limits or EngineLimits()
         self._sink = sink
         self._clock = clock
-        self._closing: list[Callable[[], Awaitable[None]]] = []
+        self._closing: list[Callable[[], Awaitable[None]]] = []  # of graphs
+        self._closing_models: dict[Model, Callable[[], Awaitable[None]]] = {}
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="models")
         self._loaded: dict[Model, Any] = {}  # by what decides its numbers; filled by the worker alone
         self._loading_s: list[float] = []  # of each model that was loaded here
@@ -121,8 +122,28 @@ class LocalKit:
 
     async def close(self) -> None:
         """Ends the engines that this kit started, and its connections."""
+        while self._closing_models:
+            await self._closing_models.popitem()[1]()
         while self._closing:
             await self._closing.pop()()
+
+    async def keep(self, models: Iterable[Model]) -> None:
+        """Closes all other models that this kit holds: weights, engines, connections, tokenizers. One that is
+        asked again is loaded again."""
+        kept = {_key(m) for m in models}
+        for key in [k for k in self._generators if k not in kept]:
+            self._own.pop(key, None)
+            del self._generators[key]
+        for key in [k for k in self._closing_models if k not in kept]:
+            await self._closing_models.pop(key)()
+        for key in [k for k in self._tokenizers if k not in kept]:
+            del self._tokenizers[key]
+
+        def unload() -> None:
+            for key in [k for k in self._loaded if k not in kept]:
+                del self._loaded[key], self._names[key]
+
+        await asyncio.get_running_loop().run_in_executor(self._worker, unload)
 
     def _open_generator(self, model: Model) -> Generator:
         if is_path(model.loader):
@@ -131,7 +152,7 @@ class LocalKit:
             return load.open_scripted(model)
         if model.loader == "openai":
             endpoint = load.open_endpoint(model, self._endpoints)
-            self._closing.append(endpoint.close)
+            self._closing_models[_key(model)] = endpoint.close
             return endpoint.generate
         return self._own_engine(model) if self._engines is None else _shared(model, self._engines)
 
@@ -139,7 +160,7 @@ class LocalKit:
         """An engine in this process, started by the first call."""
         own = _OwnEngine(load.engine_setup(model, self._engine_limits), self._loading_s.append)
         self._own[_key(model)] = own
-        self._closing.append(own.close)
+        self._closing_models[_key(model)] = own.close
 
         async def asked(
             engine: Any, chats: Sequence[Chat], sampling: Sampling, adapter: str | None

@@ -344,9 +344,10 @@ class AnswersTask(RecipeTask):
     sources: AnswerSources  # what the questions are answered from
     index: IndexSpec
     memo: Mapping[str, int]  # memo table -> pinned version
+    fresh: bool = False  # True: language models are asked again, whatever the memo has of them
 
     def opened(self, store: Store) -> Opened:
-        memo = StoreMemo(self.worker.store, self.memo)
+        memo = StoreMemo(self.worker.store, self.memo, self.fresh)
         kit = self.worker.kit(LanceIndex(self.index))
         ask = QuestionExecutor(self.recipe, kit, memo, loading_s=kit.loading_s)
         recipe = self.recipe.digest()

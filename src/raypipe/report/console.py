@@ -11,7 +11,7 @@ from rich.text import Text
 
 from raypipe.metrics.ranking import MAP_CUT_20_MIN, MEASURES
 from raypipe.report.page import seconds, share, signed, told_apart
-from raypipe.report.report import RunFolder
+from raypipe.report.report import ReplacedRows, RunFolder
 
 
 def print_report(console: Console, report: Mapping[str, Any], folder: RunFolder) -> None:
@@ -23,6 +23,8 @@ def print_report(console: Console, report: Mapping[str, Any], folder: RunFolder)
     if report["parser_fallbacks"]:
         console.print(Text(f"{report['parser_fallbacks']} pages were parsed by the reference parser"))
     _normalized(console, report["normalized"])
+    for rows in report["replaced"]:
+        console.print(Text(ReplacedRows(**rows).sentence()), soft_wrap=True)
     _scores(console, report)
     if report["n_unscored"] and report["judge"] is None:
         console.print(
@@ -45,6 +47,8 @@ def print_report(console: Console, report: Mapping[str, Any], folder: RunFolder)
     planned = "not known how many" if None in bounds else str(sum(bounds))
     computed, known = (sum(s[k] for s in report["steps"]) for k in ("computed", "cached"))
     console.print(Text(f"calls: {planned} planned, {computed} computed, {known} cached"))
+    if report["memo_damaged"]:
+        console.print(Text(f"cache: {report['memo_damaged']} damaged tables or files were mended or dropped"))
     console.print(Text(spent(report)), soft_wrap=True)
     if report["resumed"]:
         console.print(Text(resumed(report)))

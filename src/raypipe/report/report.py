@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from raypipe.core.records import FAULT, Hit, Question
 from raypipe.metrics.crag import Marks
@@ -75,6 +75,25 @@ class FaultCount:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplacedRows:
+    """Ingested rows that took the place of others with their ids."""
+
+    table: Literal["questions", "documents"]  # a gold belongs to its question
+    rows: int
+    ids: tuple[str, ...]  # the first of them
+    files: tuple[str, ...]  # names of those that had had them; none: no note is kept of them
+
+    def sentence(self) -> str:
+        """What happened, for people."""
+        of = f" that {', '.join(self.files)} had" if self.files else ""
+        more = ", ..." if self.rows > len(self.ids) else ""
+        return (
+            f"replaced {self.rows} {self.table}{of}: {', '.join(self.ids)}{more}. Their ids are the same; to "
+            "keep both, use other ids or another --store"
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class EvalReport:
     """One run over one dataset."""
 
@@ -95,10 +114,12 @@ class EvalReport:
     faults: tuple[FaultCount, ...]
     steps: tuple[StepLine, ...]  # corpus steps, then question steps, in recipe order
     marks: Marks
+    memo_damaged: int = 0  # tables and files of the memo; what they held and a run needs is computed again
     resumed: int = 0  # parts that attempts before this one did, which were stopped; the steps count them
     judge: JudgeLine | None = None  # None: there was no judge
     answer_cut: AnswerCut | None = None  # None: answers are as long as they are
     prompt_injection: PromptInjection | None = None  # orders in pages; None: the recipe has no language model
+    replaced: tuple[ReplacedRows, ...] = ()  # by the files of this run when they were read
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +175,7 @@ def to_json(report: EvalReport) -> dict[str, Any]:
         "pages_compared": report.pages_compared,
         "parser_fallbacks": report.parser_fallbacks,
         "normalized": dict(report.normalized),
+        "replaced": [{**asdict(r), "ids": list(r.ids), "files": list(r.files)} for r in report.replaced],
         "without_truth": report.without_truth,
         "faults": sum(f.rows for f in report.faults),
         "faults_by_reason": [asdict(f) for f in report.faults],
@@ -175,6 +197,7 @@ def to_json(report: EvalReport) -> dict[str, Any]:
         "seconds": report.seconds,
         "clock": dict(report.clock),
         "resumed": report.resumed,
+        "memo_damaged": report.memo_damaged,
         "steps": [asdict(s) for s in report.steps],
     }
 
