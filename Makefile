@@ -35,7 +35,7 @@ test-all: $(ready) ## all tests, with the kills, races and comparisons that take
 
 # Each kills something that a run depends on, or feeds it what is broken, prints JSON lines, and fails unless
 # everything came back.
-DRILLS := bench/drill.py "bench/kills.py --kills 20" bench/mutants.py bench/fuzz.py "bench/nodes.py --drills 20" \
+DRILLS := bench/drill.py bench/crash.py "bench/kills.py --kills 20" bench/mutants.py bench/fuzz.py "bench/nodes.py --drills 20" \
 	"bench/serve_drill.py --requests 2000" "bench/faults.py --faults 1000"
 
 drill: $(ready)  ## kill engines, drivers, workers, nodes and replicas while they work: an hour or more (docs/reliability.md)

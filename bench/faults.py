@@ -280,7 +280,7 @@ def main() -> int:
     os.environ |= environment()
     import ray
 
-    from raypipe.cluster import pools
+    from raypipe.cluster import connection
     from raypipe.synth import write
 
     start, every, bad = time.monotonic(), Counter[str](), 0
@@ -290,7 +290,7 @@ def main() -> int:
         line = json.loads(next((home / "world").glob("questions*.jsonl")).read_text().splitlines()[2])
         broken, poison = line["interaction_id"], line["query"]
         threading.Thread(target=bring_back, args=(home,), daemon=True).start()
-        pools.join("local", num_cpus=2, include_dashboard=False)
+        connection.join("local", num_cpus=2, include_dashboard=False)
         ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers do not import a script
         try:
             whole = home / "whole"

@@ -118,13 +118,13 @@ def drive(address: str, session: int, folder: Path, kills: Sequence[Kill]) -> No
     said = os.open(folder / "said", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(said, 1)
     os.dup2(said, 2)
-    from raypipe.cluster import pools
+    from raypipe.cluster import connection, pools
     from raypipe.cluster.file import Pool
     from raypipe.core.errors import ConfError
 
     file = folder / "diary"
     try:
-        pools.connect(address)
+        connection.connect(address)
     except ConfError as e:
         print(e, flush=True)
         os._exit(NOT_JOINED)

@@ -12,7 +12,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -132,6 +132,7 @@ class Life:
         (self.folder / "life.yaml").write_text(recipe)
         conf = Conf((ROOT / "conf",))
         made = load_recipe(str(self.folder / "life.yaml"), str(ROOT / "conf" / "models.yaml"), conf)
+        made = replace(made, file="life.yaml")  # the same file, whichever copy of the store this is
         store = Store.create(str(self.kept / "store"))
         worker = WorkerConfig(store.uri, "transformers", "cpu", 1)
         pipeline = Pipeline(store, made, worker, SIZES, self.runner, _silent())

@@ -72,8 +72,8 @@ pools:
 # A raylet is there a while before the head counts it.
 JOINED = """
 import sys, time, ray
-from raypipe.cluster import pools
-pools.connect(sys.argv[1])
+from raypipe.cluster import connection
+connection.connect(sys.argv[1])
 deadline = time.monotonic() + float(sys.argv[3])
 while ray.cluster_resources().get("CPU", 0) < int(sys.argv[2]):
     if time.monotonic() > deadline:

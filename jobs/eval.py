@@ -10,4 +10,4 @@ import sys
 from raypipe.cli.main import main
 
 if __name__ == "__main__":
-    sys.exit(main(["eval", *sys.argv[1:]]))
+    sys.exit(main(["eval", *sys.argv[1:]], whole=True))

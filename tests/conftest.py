@@ -108,9 +108,9 @@ def local_ray():
     for it and computes on a CPU."""
     import ray
 
-    from raypipe.cluster import pools
+    from raypipe.cluster import connection
 
-    pools.join("local", num_cpus=4, num_gpus=4, include_dashboard=False)
+    connection.join("local", num_cpus=4, num_gpus=4, include_dashboard=False)
     yield ray
     ray.shutdown()
 
@@ -169,6 +169,7 @@ def team(local_ray, pools, standins):
     from shared_engine import REAPER, VLLM, engines_end, living
 
     from raypipe.api.session import load_recipe
+    from raypipe.cluster import connection
     from raypipe.cluster.file import Cluster
     from raypipe.core import config
     from raypipe.core.config import Conf, Where
@@ -178,7 +179,7 @@ def team(local_ray, pools, standins):
     recipes = (load_recipe(name, str(standins), Conf((CONF,))) for name in ("crag-baseline", "db3-task1-700"))
     made = pools.EngineGroup.of(file, [model for recipe in recipes for model in recipe.models()])
     assert made is not None and len(made.models) == 1, "both recipes name one model"
-    made.preflight(pools.nodes())
+    made.preflight(connection.nodes())
     before = set(living(VLLM, REAPER))
     with made.running():
         yield made

@@ -22,7 +22,7 @@ from ray.data.block import BlockAccessor
 from ray.data.checkpoint import CheckpointConfig
 from ray.data.datasource import Datasink
 
-from raypipe.cluster import pools
+from raypipe.cluster import connection
 
 BLOCKS, ROWS = 4, 25  # of each block
 
@@ -61,7 +61,7 @@ def dies_when_checkpointed(folder):
 
 
 def main(address, folder, dies):
-    pools.connect(address)
+    connection.connect(address)
     context = DataContext.get_current()
     context.enable_progress_bars = False
     context.checkpoint_config = CheckpointConfig("id", str(folder / "checkpoint"))

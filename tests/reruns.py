@@ -2,7 +2,7 @@
 
 import io
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from raypipe.api.session import load_recipe
@@ -35,11 +35,13 @@ class Bench:
     folder: Path
     world: Path
     first: object = None  # what the run came to that made the store
+    file: str | None = "fakes.yaml"  # of the recipe, as runs know it in every copy; None: where it lies
 
     def pipeline(self, text=FAKES, sizes=SIZES, runner=inline):
         (self.folder / "fakes.yaml").write_text(text)
         (self.folder / "models.yaml").write_text(MODELS)
         recipe = load_recipe(str(self.folder / "fakes.yaml"), str(self.folder / "models.yaml"), CONF)
+        recipe = replace(recipe, file=self.file or recipe.file)
         store = Store.create(str(self.folder / "store"))
         silent = Progress(io.StringIO(), silent=True)
         return Pipeline(

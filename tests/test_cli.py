@@ -294,8 +294,8 @@ sys.exit(code)
 def test_workers_of_a_ray_that_is_started_here_have_the_priority_of_other_work():
     code = """
 import os, ray
-from raypipe.cluster import pools
-pools.connect("local")
+from raypipe.cluster import connection
+connection.connect("local")
 assert ray.get(ray.remote(num_cpus=1)(lambda: os.nice(0)).remote()) == os.nice(0)
 """
     env = {k: v for k, v in os.environ.items() if k != "RAY_worker_niceness"}

@@ -91,6 +91,9 @@ class Counting(ForwardingKit):
 
         return generate
 
+    def loading_s(self):
+        return self._kit.loading_s()
+
 
 @dataclass(frozen=True)
 class Counted(WorkerConfig):

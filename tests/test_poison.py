@@ -202,6 +202,9 @@ class BrittleKit(ForwardingKit):
 
         return score
 
+    def loading_s(self):
+        return self._kit.loading_s()
+
 
 @dataclass(frozen=True)
 class Brittle(WorkerConfig):

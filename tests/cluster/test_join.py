@@ -12,7 +12,7 @@ import pytest
 TRIES, PAUSE_S = 3, 0.4
 HAVING = """
 import sys, time
-from raypipe.cluster import pools
+from raypipe.cluster import connection
 from raypipe.core.errors import ConfError
 """
 
@@ -26,7 +26,7 @@ def said(code, *args):
 NOBODY = """
 began = time.monotonic()
 try:
-    pools.connect(sys.argv[3], int(sys.argv[1]), float(sys.argv[2]))
+    connection.connect(sys.argv[3], int(sys.argv[1]), float(sys.argv[2]))
 except ConfError as e:
     print(time.monotonic() - began, e)
 """
@@ -49,13 +49,13 @@ def init(address, **options):
     tried.append((address, options))
     if len(tried) < 3:
         raise [ConnectionError("Failed to connect to Ray cluster"), Exception("timed out during startup")][len(tried) - 1]
-pools.join("local", int(sys.argv[1]), float(sys.argv[2]), init, num_cpus=2)
+connection.join("local", int(sys.argv[1]), float(sys.argv[2]), init, num_cpus=2)
 print(tried == [("local", {"log_to_driver": False, "num_cpus": 2})] * 3)
 def wrong(address, **options):
     tried.append(address)
     raise ValueError("no such option")
 try:
-    pools.join("local", 3, 0.1, wrong)
+    connection.join("local", 3, 0.1, wrong)
 except ValueError as e:
     print(len(tried), e)
 """  # noqa: E501

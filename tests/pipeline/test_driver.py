@@ -119,7 +119,7 @@ def test_one_lease_covers_all_phases_of_an_eval(world, tmp_path, progress):
     seen = []
 
     def watched(verb, fill, parts):
-        seen.append((verb, json.loads((tmp_path / "store/_lease/driver.json").read_text())))
+        seen.append((verb, json.loads((tmp_path / "store/_lease/driver-000000001.json").read_text())))
         yield from inline(verb, fill, parts)
 
     evaluated(pipeline(tmp_path / "store", progress, runner=watched), world, tmp_path / "out")

@@ -99,3 +99,8 @@ def test_a_time_that_is_not_known_says_what_would_make_it_known():
 def test_a_row_that_no_run_had_is_called_what_it_is():
     lines = printed(step("parse", 7, True, [7, 7], 0, {"row": 5, "parameter": 2}, "corpus"), RECALL)
     assert lines[2].endswith("new page 5, parameter 2") and lines[3].endswith("new question")
+
+
+def test_where_no_step_was_measured_no_step_is_listed():
+    new = [{**s, "estimate": {**s["estimate"], "seconds": None}} for s in (RECALL, EXTRACT)]
+    assert "; time not known: no eval of these steps has run on this machine; " in printed(*new)[0]

@@ -66,6 +66,7 @@ def made(questions: list[Question]) -> tuple[EvalReport, list[Prediction]]:
         recipe=f"local {SCRIPT}",
         digest="abc",
         seconds=75.0,
+        clock={"computing": 60.0, "rest": 15.0},
         questions=len(questions),
         citations=3 * len(questions),
         distinct_pages=2,
@@ -147,6 +148,7 @@ def test_the_json_report_holds_what_programs_may_rely_on(written: tuple[EvalRepo
         "cached_tokens",
         "generated_tokens",
         "resumed",
+        "loading",
     ]
     assert (found["questions"], found["citations"], found["faults"]) == (5, 15, 3)
     assert (found["score"], found["accuracy"], found["unscored"]) == (0, 1 / 3, 2)

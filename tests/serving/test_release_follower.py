@@ -1,6 +1,7 @@
 """The release that answers: followed within seconds, opened before it answers, pinned for each request."""
 
 import asyncio
+import gc
 import json
 import time
 from datetime import timedelta
@@ -97,6 +98,21 @@ def test_a_release_that_cannot_be_opened_is_not_followed_and_the_log_says_why(tw
     time.sleep(POLL_S)
     assert ask(app, {"query": "x"}).json()["versions"]["recipe"] == first.digest
     assert any(release.id in r.getMessage() for r in caplog.records if r.levelname == "ERROR")
+
+
+def test_models_that_no_open_release_names_are_closed(two):
+    store, runs = two
+    kit = LocalKit(None, "transformers")
+    app = served(ReleaseFollower(kit, store.uri, close_after_s=0))
+    held = []
+    for run in (*runs, *runs):
+        promote(store, run, [])
+        for _ in range(2):  # one request finds the release, the next finds the earlier one's requests ended
+            time.sleep(POLL_S)
+            assert ask(app, {"query": "who wrote it?"}).json()["versions"]["recipe"] == run.digest
+        gc.collect()
+        held.append(set(kit.truncated()) & {"hash-embedder", "other-embedder"})
+    assert held == [{"hash-embedder"}, {"other-embedder"}] * 2
 
 
 class Elsewhere(LocalKit):

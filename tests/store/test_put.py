@@ -1,5 +1,6 @@
 """What is ingested, and who may drive."""
 
+import contextlib
 import errno
 import json
 import socket
@@ -16,7 +17,7 @@ from storerows import hex_id
 from raypipe.core import arrow
 from raypipe.core.errors import DataError
 from raypipe.core.records import Citation, Fault, Gold, Hit, Question, Quote, Reply, Source, source_id
-from raypipe.store import Put, Store, StoreError, lease, put
+from raypipe.store import Put, Store, StoreError, claims, lease, put
 from raypipe.store.files import Files
 from raypipe.store.lease import STALE_S
 
@@ -140,7 +141,7 @@ def sign(store, **changes):
     me = psutil.Process()
     content = {"owner": "a stranger", "token": "t", "host": socket.gethostname(), "pid": me.pid}
     content |= {"started": me.create_time(), "beat": time.time(), **changes}
-    store.files.write("_lease/drive.json", json.dumps(content).encode())
+    store.files.write("_lease/drive-000000001.json", json.dumps(content).encode())
 
 
 def test_a_lease_on_another_host_holds_while_it_shows_life(store):
@@ -154,7 +155,7 @@ def test_a_lease_on_another_host_holds_while_it_shows_life(store):
 
 @pytest.mark.parametrize("content", [b"", b"null", b"{}", b"\xff", b'{"owner": "x"}'])
 def test_a_sign_that_nobody_wrote_holds_nobody_back(store, content):
-    store.files.write("_lease/drive.json", content)
+    store.files.write("_lease/drive-000000001.json", content)
     with store.lease("drive", "me"):
         pass
 
@@ -165,11 +166,52 @@ def test_a_process_that_got_a_dead_drivers_number_is_not_that_driver(store):
         pass
 
 
+class Overtaken(Files):
+    """Files of a process that is stopped once, right after it has looked at the signs of a lease."""
+
+    def __init__(self, uri, meanwhile):
+        super().__init__(uri)
+        self.meanwhile = [meanwhile]
+
+    def read(self, name):
+        content = super().read(name)
+        if name.startswith("_lease/") and self.meanwhile:
+            self.meanwhile.pop()()
+        return content
+
+
+@pytest.mark.parametrize("left_and_taken_again", [False, True])
+def test_of_two_that_find_a_dead_lease_one_takes_it_over(store, left_and_taken_again):
+    sign(store, pid=2**22 + 1)
+    with contextlib.ExitStack() as held:
+
+        def another_is_faster():
+            if left_and_taken_again:
+                with Store.open(store.uri).lease("drive", "who came and went"):
+                    pass
+            held.enter_context(Store.open(store.uri).lease("drive", "the faster one"))
+
+        slower = lease.Lease(Overtaken(store.uri, another_is_faster), "drive", "the slower one")
+        with pytest.raises(StoreError, match="in use by the faster one"):
+            slower.__enter__()
+        [name] = store.files.names("_lease")
+        assert json.loads(store.files.read(f"_lease/{name}"))["owner"] == "the faster one"
+    with store.lease("drive", "me"):
+        pass
+
+
+def test_a_store_that_cannot_create_exclusively_is_refused_with_what_it_lacks(store, monkeypatch):
+    monkeypatch.setattr(claims, "_create", lambda files, name, content: True)  # a put without a condition
+    monkeypatch.setattr(store.files, "local", False)
+    with pytest.raises(StoreError, match="expected an object store with conditional writes"):
+        store.lease("drive", "me").__enter__()
+
+
 def test_who_lost_the_lease_does_not_take_it_from_the_next(store):
     lease = store.lease("drive", "me")
     with lease:
         sign(store)
-    assert store.files.names("_lease") == ["drive.json"]
+    assert store.files.names("_lease") == ["drive-000000001.json"]
 
 
 class FullForAWhile(Files):

@@ -16,7 +16,7 @@ from raypipe.report.progress import Progress
 from raypipe.report.report import JSON_FORMAT
 
 if TYPE_CHECKING:
-    from raypipe.pipeline.ingest import IngestSummary
+    from raypipe.pipeline.ingest_log import IngestSummary
     from raypipe.readers import BadLine, Format
     from raypipe.store import Store
     from raypipe.text.html import Parser
@@ -51,6 +51,7 @@ class IngestResult(Result):
             "questions": len(s.questions),
             **s.counts,
             "reasons": s.reasons,
+            "replaced": [asdict(r) for r in s.replaced],
             "bad_lines": [asdict(b) for b in self.bad],
         }
 

@@ -200,12 +200,12 @@ def serve(endpoint: ServeArgs, host: str, port: int, say: Callable[[str], None],
         say("the store has no tables of this recipe: until `raypipe index` only own documents are searched")
     with ExitStack() as ends:
         with heartbeat(say, "starting Ray") as now:
-            from raypipe.cluster import pools  # Ray takes a second to import
+            from raypipe.cluster import connection  # Ray takes a second to import
             from raypipe.serving.ray import start, stop
 
             application = replace(endpoint, log=str(log)).application(settings)
-            pools.connect("local")  # a Serve that runs elsewhere may listen on other addresses
-            preflight({"embed": endpoint.cluster_file(settings).pools["embed"]}, pools.nodes())
+            connection.connect("local")  # a Serve that runs elsewhere may listen on other addresses
+            preflight({"embed": endpoint.cluster_file(settings).pools["embed"]}, connection.nodes())
             now("loading models")
             ends.callback(stop)
             start(application, host, port)

@@ -111,10 +111,10 @@ def _kit(session: Session, model: Model, ends: ExitStack) -> JudgeKit:
     wanted = startable(written, [model])
 
     def own() -> EngineGroup:
-        from raypipe.cluster import pools
+        from raypipe.cluster import connection, pools
 
-        pools.connect(session.settings.ray)
-        nodes = reachable(written, pools.nodes())
+        connection.connect(session.settings.ray)
+        nodes = reachable(written, connection.nodes())
         group = pools.EngineGroup.of(sized(written, wanted, nodes), wanted)
         assert group is not None, "only a judge of an engine is started"
         group.preflight(nodes)

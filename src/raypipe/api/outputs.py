@@ -26,6 +26,7 @@ from raypipe.metrics.crag import CragScore, Rule
 from raypipe.metrics.ranking import MAP_CUT_20_MIN, MEASURES
 from raypipe.readers import BadLine, ReadCounts
 from raypipe.recipes.check import Half, LawCheck, Lock
+from raypipe.report.report import ReplacedRows
 from raypipe.runs.explain import Explanation
 from raypipe.runs.prune import Removal
 from raypipe.serving.http.reply_types import AnswerResponse
@@ -60,6 +61,7 @@ Ingest = _from_fields(
         "questions": int,
         **{f.name: int for f in fields(ReadCounts)},
         "reasons": dict[str, int],  # why lines and pages were omitted -> how many
+        "replaced": list[ReplacedRows],  # that took the place of others with their ids
         "bad_lines": list[BadLine],  # the first lines that could not be read, or lost a page
     },
 )

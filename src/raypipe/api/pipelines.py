@@ -112,11 +112,11 @@ def _on_cluster(
     def connected() -> tuple[Cluster, EngineGroup | None]:
         for model in models or (*corpus, *recipe.embedders()):
             load.present(model)
-        from raypipe.cluster import pools  # Ray takes a second to import
+        from raypipe.cluster import connection, pools  # Ray takes a second to import
 
-        pools.connect(ray)
-        pools.carry(recipe)
-        file = fitting(written, wanted, reachable(written, pools.nodes()))
+        connection.connect(ray)
+        connection.carry(recipe)
+        file = fitting(written, wanted, reachable(written, connection.nodes()))
         return file, pools.EngineGroup.of(file, models)
 
     if "ray" in sys.modules and sys.modules["ray"].is_initialized():

@@ -146,10 +146,19 @@ def releases(store: Store | str | Path | None = None, session: Session | None = 
 
 
 def prune(
-    store: Store | str | Path | None = None, dry_run: bool = False, session: Session | None = None
+    store: Store | str | Path | None = None,
+    dry_run: bool = False,
+    abandon: Sequence[str] = (),
+    replies: Sequence[str] = (),
+    session: Session | None = None,
 ) -> PruneResult:
-    """Deletes tables and replies that nothing references. `dry_run` only lists them."""
+    """Deletes tables that nothing references, and what killed commands left. `dry_run` only lists it.
+
+    `abandon`: names of unfinished work to give up, as the refusal of a prune lists them; `replies`: names of
+    language models that nothing asks any more, whose replies go, too.
+    """
     from raypipe.runs import prune as pruning
 
     opened = (session or Session()).store(store)
-    return PruneResult(dry_run, tuple(pruning.prune(opened, dry_run)))
+    found = pruning.prune(opened, dry_run, abandoned=abandon, replies=replies)
+    return PruneResult(dry_run, tuple(found))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,9 +23,11 @@ from raypipe.evaluation import evaluate as evaluating
 from raypipe.evaluation import fault_budget
 from raypipe.evaluation.evaluate import Evaluation
 from raypipe.evaluation.stored_questions import questions_of, require_questions
+from raypipe.memo.mend import mend_memo
 from raypipe.metrics.crag import Rule, rule_id
 from raypipe.metrics.textfile import replaced
 from raypipe.pipeline.counters import RunCounters
+from raypipe.pipeline.ingest_log import driving
 from raypipe.readers.formats import Format
 from raypipe.recipes.recipe import Recipe
 from raypipe.report.report import JSON_FORMAT, to_json
@@ -49,6 +52,7 @@ class EvalOptions(TypedDict, total=False):
     on_plan: Callable[[Plan], None]  # gets the plan before anything runs
     check: bool  # default: True; raise FaultBudgetExceeded after the report is written
     session: Session
+    began: float  # when the command did, of the clock perf_counter; default: now
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +187,11 @@ def index(
     opened, found = session.store(store), session.recipe(recipe)
     if not opened.count("sources"):
         raise DataError(f"{opened.uri}: no sources. `raypipe ingest PATH` reads some into a store")
-    with open_pipeline(session, opened, found, answers=False) as pipeline:
+    with (
+        open_pipeline(session, opened, found, answers=False) as pipeline,
+        driving(opened, f"index {found.name}"),
+    ):
+        mend_memo(opened)
         if retry_faults:
             fault_budget.retry(pipeline, ())
         return RunResult(found.name, pipeline.index(None))
@@ -204,7 +212,8 @@ def answer(
     """
     session = session or Session()
     opened, found = session.store(store), session.recipe(recipe)
-    with open_pipeline(session, opened, found) as pipeline:
+    with open_pipeline(session, opened, found) as pipeline, driving(opened, f"answer {found.name}"):
+        mend_memo(opened)
         questions = questions_of(pipeline, None, None)
         require_questions(questions, (), opened)
         if retry_faults:
@@ -227,6 +236,7 @@ def evaluate(
     ModelMissing and ClusterTooSmall before anything runs; for a name that is not known, before any file is
     fetched or made.
     """
+    began = time.perf_counter()
     session, rule = options.get("session") or Session(), options.get("rule", "official")
     given = [data] if isinstance(data, str | Path) else data
     found = check_names(recipe, given, options.get("judge"), rule, session)
@@ -255,6 +265,7 @@ def evaluate(
             options.get("on_plan", lambda plan: None),
             options.get("refresh", False),
             measured(session.settings),
+            options.get("began", began),
         )
     keep(session.settings, done.folder, done.manifest.finished)
     result = EvalResult(done, session.cluster_file().faults)

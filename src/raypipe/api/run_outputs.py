@@ -13,7 +13,7 @@ from typing_extensions import TypedDict
 from raypipe.cluster.placement import Bottleneck, MemoryUse
 from raypipe.metrics.crag import CragScore, Rule
 from raypipe.recipes.executor import StageCounters
-from raypipe.report.report import AnswerCut, FaultCount, JudgeLine, StepLine
+from raypipe.report.report import AnswerCut, FaultCount, JudgeLine, ReplacedRows, StepLine
 from raypipe.runs.changes import Changes
 
 STRICT = ConfigDict(extra="forbid")
@@ -66,6 +66,7 @@ class Eval(Score):
     pages_compared: int
     parser_fallbacks: int
     normalized: dict[str, int]
+    replaced: list[ReplacedRows]
     without_truth: int
     faults: int
     faults_by_reason: list[FaultCount]
@@ -79,7 +80,9 @@ class Eval(Score):
     answer_cut: AnswerCut | None
     prompt_injection: _Injection | None
     seconds: float
+    clock: dict[str, float]  # part of the run -> seconds; they add up to `seconds`
     resumed: int
+    memo_damaged: int  # tables and files of the memo
     steps: list[StepLine]
 
 

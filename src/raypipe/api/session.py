@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -83,9 +83,19 @@ def load_recipe(
     from raypipe.recipes.recipe import load
     from raypipe.recipes.resolve import resolvers
 
-    files = from_environment().conf if conf is None else conf
-    resolve = resolvers(files, read_catalog(models, files), graphs)
-    return load(files.find("recipes", str(recipe)), resolve, lambda name: files.find("recipes", name))
+    settings = from_environment()
+    files = settings.conf if conf is None else conf
+    resolve, path = resolvers(files, read_catalog(models, files), graphs), files.find("recipes", str(recipe))
+    made = load(path, resolve, lambda name: files.find("recipes", name))
+    return replace(made, file=_file_name(path.resolve(), settings))
+
+
+def _file_name(path: Path, settings: Settings) -> str:
+    """What names the file of a recipe from run to run: its path; within the working directory of a submitted
+    job, which is a copy at another place each time, the path there."""
+    here = Path.cwd().resolve()
+    inside = settings.submitted is not None and path.is_relative_to(here)
+    return str(path.relative_to(here) if inside else path)
 
 
 def require_graphs(recipe: Recipe) -> Recipe:

@@ -109,6 +109,8 @@ def _ingest(args: argparse.Namespace, settings: Settings) -> int:
             print(f"  {name.replace('_', ' '):<24} {count}")
     for reason, count in read.summary.reasons.items():
         print(f"  omitted, {reason.replace('_', ' '):<15} {count}")
+    for rows in read.summary.replaced:
+        print(rows.sentence())
     if read.bad:
         print("the first of them:")
     for bad in read.bad:

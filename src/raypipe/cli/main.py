@@ -14,7 +14,9 @@ import os
 import signal
 import sys
 import textwrap
+import time
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -76,8 +78,20 @@ def read(argv: Sequence[str]) -> argparse.Namespace:
     return args
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command and returns its exit code."""
+def _process_age_s() -> float:
+    """Seconds since this process was started; 0 where the system does not say (not Linux)."""
+    try:
+        ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+    except OSError:
+        return 0.0
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+
+
+def main(argv: Sequence[str] | None = None, whole: bool | None = None) -> int:
+    """Runs one command and returns its exit code. `argv` None: that of the process. `whole`: the process runs
+    nothing else, so its start is the command's; None: unless `argv` is given."""
+    own = argv is None if whole is None else whole
+    began = time.perf_counter() - (_process_age_s() if own else 0.0)
     argv = sys.argv[1:] if argv is None else argv
     if not argv or argv[0] in ("-h", "--help"):
         print(overview())
@@ -88,6 +102,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"raypipe {raypipe.__version__}")
         return 0
     args = read(argv)
+    args.began = began
     signal.signal(signal.SIGTERM, _stop)
     if (here := os.getcwd()) not in sys.path:  # the user's own steps, readers, metrics and loaders
         sys.path.append(here)

@@ -46,6 +46,20 @@ def add(commands: options.Commands) -> None:
         options.store(made)
         if name == "prune":
             made.add_argument("--dry-run", action="store_true", help="list what would be deleted")
+            made.add_argument(
+                "--abandon",
+                metavar="RUN",
+                action="append",
+                default=[],
+                help="give up unfinished work, by the name that a refused prune lists",
+            )
+            made.add_argument(
+                "--replies",
+                metavar="MODEL",
+                action="append",
+                default=[],
+                help="also delete the replies of a language model that nothing asks any more",
+            )
         options.as_json(made)
 
 
@@ -112,7 +126,7 @@ def _releases(args: argparse.Namespace, settings: Settings) -> int:
 def _prune(args: argparse.Namespace, settings: Settings) -> int:
     from raypipe.api.release import prune
 
-    found = prune(args.store, args.dry_run, options.session(args, settings))
+    found = prune(args.store, args.dry_run, args.abandon, args.replies, options.session(args, settings))
     if args.json:
         options.print_json(found.to_json())
         return 0

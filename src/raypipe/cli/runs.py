@@ -195,6 +195,7 @@ def _options(args: argparse.Namespace, settings: Settings) -> EvalOptions:
         "on_plan": _silent if args.json else _print_plan,
         "check": False,
         "session": options.session(args, settings, not args.json),
+        "began": args.began,
     }
 
 

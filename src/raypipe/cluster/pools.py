@@ -9,18 +9,13 @@ from __future__ import annotations
 
 import base64
 import functools
-import logging
 import os
 import pickle
-import signal
-import socket
-import sys
-import tempfile
 import time
 import traceback
 import uuid
 import warnings
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -35,21 +30,16 @@ from raypipe.cluster.alarm import Alarm
 from raypipe.cluster.capacity import Node, declared_nodes, preflight_engines, startable
 from raypipe.cluster.file import LIMITS, Cluster, Engines, Pool, Timeouts
 from raypipe.core.digests import model_identity
-from raypipe.core.errors import ConfError, RaypipeError
-from raypipe.core.plugins import modules_of
+from raypipe.core.errors import RaypipeError
 from raypipe.core.protocols import Model
 from raypipe.core.records import Fault
-from raypipe.core.retry import Backoff
 from raypipe.models import engine_actors as engines
 from raypipe.models import load
 from raypipe.models.engine import Engine
 from raypipe.pipeline.dead_letters import FailedRow
 from raypipe.pipeline.tasks import HandedBack, RunTask, TableTask, Task, TaskResult, with_worker
 from raypipe.recipes.executor import StageCounters
-from raypipe.recipes.recipe import Recipe
 
-JOINS, JOIN_PAUSE_S = 4, 1.0  # tries to join a Ray, and s before the second, doubling
-LISTENS_S = 5.0  # for a connection to a Ray's port
 TRIES = 2  # of a task whose actor dies: Ray's own default is without end. A row alone has one more
 
 
@@ -106,111 +96,6 @@ class EngineGroup:
     def _make(self, model: Model) -> functools.partial[Engine]:
         setup = load.engine_setup(model, self.engines.limits(self.device))
         return functools.partial(Engine, setup, exit_when_dead=True)
-
-
-def carry(recipe: Recipe) -> None:
-    """Lets workers have the recipe's steps from outside: their modules travel with what is sent, so that a
-    node needs neither the folder nor an installed package."""
-    for stage in (*recipe.corpus, *recipe.question):
-        if stage.plugin is not None and stage.plugin.package != "raypipe":
-            for module in modules_of(stage.plugin):
-                ray.cloudpickle.register_pickle_by_value(module)
-
-
-def is_connected() -> bool:
-    """Whether this process has joined a Ray."""
-    return bool(ray.is_initialized())
-
-
-def connect(address: str, tries: int = JOINS, pause_s: float = JOIN_PAUSE_S) -> None:
-    """Joins the Ray at `address` ("local" starts one), unless this process has joined one already. Raises
-    ConfError where that fails `tries` times, with pauses from `pause_s` (`core.retry.Backoff`)."""
-    if not is_connected():
-        if address == "local":
-            # Ray's own 15 leaves a worker a thirtieth of a core as soon as anything else wants it. A Ray that
-            # others started has the niceness that they gave it.
-            os.environ.setdefault("RAY_worker_niceness", "0")
-        # Ray's core prints at level E that actors cannot restart without this process; they end with it.
-        os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
-        # Its progress lines, for ours are in report/, and dead workers, which are tried again or raised.
-        logging.getLogger("ray.data").setLevel(logging.CRITICAL)
-        with warnings.catch_warnings():
-            # Lance warns of forks. Ray forks to start its processes and executes them at once.
-            warnings.filterwarnings("ignore", message="lance is not fork-safe|lancedb fork support")
-            stop = signal.getsignal(signal.SIGTERM)
-            with _stderr_without(b"RAY_BACKEND_LOG_LEVEL"):
-                join(address, tries, pause_s, logging_level=logging.ERROR)
-            signal.signal(signal.SIGTERM, stop)  # Ray's core puts its own there, which aborts the process
-
-
-def join(
-    address: str,
-    tries: int = JOINS,
-    pause_s: float = JOIN_PAUSE_S,
-    init: Callable[..., Any] = ray.init,
-    **options: Any,
-) -> None:
-    """`ray.init` with these options, tried as in `connect`: on a busy machine a Ray that is starting, or that
-    has much to do, is not there in time."""
-    backoff = Backoff(tries, pause_s)
-    while True:
-        try:
-            _listens(address)
-            init(address=address, log_to_driver=False, **options)
-            return
-        except ValueError:
-            raise  # options or an address that can never be right
-        except Exception as e:  # ConnectionError, RuntimeError, and for a late raylet a plain Exception
-            ray.shutdown()  # what of it has started
-            if (wait_s := backoff.next_s()) is None:
-                raise ConfError(_not_joined(address, tries, e)) from e
-            time.sleep(wait_s)
-
-
-def _listens(address: str) -> None:
-    """Raises ConnectionError where nothing listens at a host and port: Ray itself tries for a quarter of an
-    hour before it says so."""
-    host, colon, port = address.rpartition(":")
-    if colon and port.isdigit() and "/" not in host:
-        try:
-            socket.create_connection((host.strip("[]"), int(port)), timeout=LISTENS_S).close()
-        except OSError as e:
-            raise ConnectionError(f"nothing listens there: {e}") from e
-
-
-def _not_joined(address: str, tries: int, why: Exception) -> str:
-    if address == "local":
-        return (
-            f"no Ray could be started on this machine in {tries} tries: {why}. See whether it is very busy "
-            f"or its disk is full; RAY_ADDRESS names a cluster that runs elsewhere"
-        )
-    return (
-        f"the Ray at {address!r} could not be joined in {tries} tries: {why}. See whether it runs and can be "
-        f"reached from here, or correct RAY_ADDRESS; RAY_ADDRESS=local starts one on this machine"
-    )
-
-
-@contextmanager
-def _stderr_without(words: bytes) -> Iterator[None]:
-    """Holds back what is written to file descriptor 2 until the block ends, then hands it on but for lines
-    with these words: Ray's core says from C++ that its log level was set."""
-    sys.stderr.flush()
-    kept = os.dup(2)
-    with tempfile.TemporaryFile() as held:
-        os.dup2(held.fileno(), 2)
-        try:
-            yield
-        finally:
-            sys.stderr.flush()
-            os.dup2(kept, 2)
-            held.seek(0)
-            os.write(kept, b"".join(line for line in held if words not in line))
-            os.close(kept)
-
-
-def nodes() -> list[Node]:
-    """What each living node of the joined cluster has."""
-    return [node["Resources"] for node in ray.nodes() if node["Alive"]]
 
 
 class WorkerDied(RaypipeError):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,17 +17,20 @@ from typing import Any
 import pyarrow.compute as pc
 
 from raypipe.evaluation.collect import Collected, collect
-from raypipe.evaluation.expiry import expired_answers, forget
+from raypipe.evaluation.expiry import expired_answers
 from raypipe.evaluation.fault_budget import UndoneRows, retry, undone_rows
 from raypipe.evaluation.judge import Judge
 from raypipe.evaluation.result_table import ResultTable, write_predictions
 from raypipe.evaluation.stored_questions import StoredQuestions, questions_of, require_questions
 from raypipe.evaluation.write_manifest import write_manifest
 from raypipe.memo.disk import memo_versions, merge_memo
+from raypipe.memo.mend import mend_memo
 from raypipe.metrics.crag import Marks, Rule, mark
 from raypipe.pipeline.counters import RunCounters
 from raypipe.pipeline.driver import Pipeline, batches
-from raypipe.pipeline.ingest import IngestSummary, ingest
+from raypipe.pipeline.ingest import ingest
+from raypipe.pipeline.ingest_log import IngestSummary, driving
+from raypipe.pipeline.wall_clock import WallClock
 from raypipe.readers import Format
 from raypipe.recipes.executor import StageCounters
 from raypipe.recipes.step_contract import answer_cut, asked_models, models_of
@@ -80,43 +83,52 @@ def evaluate(
     show: Callable[[Plan], None] = lambda plan: None,
     refresh: bool = False,
     measured: Sequence[Manifest] = (),
+    began: float | None = None,
 ) -> Evaluation:
     """Runs what is missing, scores every question, and writes the report. Without `data`: all that is stored.
 
     `judge` decides what the rule leaves open; `fresh` asks every language
     model again; `again` tries failed rows again; `refresh` recomputes what rests on replies of a graph
     that no longer hold. `show` gets the plan before anything runs; `measured` are runs on other stores that
-    say how fast this machine is. The manifest is written last.
+    say how fast this machine is. The manifest is written last. `began`: when the command did, in
+    seconds of perf_counter; None: now.
 
     Raises DataError if there are no questions, and what ingest, index and answer raise.
     """
-    start, started = time.perf_counter(), time.time()
-    with pipeline.store.lease("driver", f"eval {pipeline.recipe.name}"):
+    started, clock = time.time(), WallClock(began=began)
+    pipeline = replace(pipeline, clock=clock)
+    with driving(pipeline.store, f"eval {pipeline.recipe.name}"):
         # A cluster that is too small is refused before the hour that a large file may take to read.
-        read = ingest(pipeline.store, data, format, pipeline.progress, pipeline.connect) if data else None
+        with clock.part("reading"):
+            read = ingest(pipeline.store, data, format, pipeline.progress, pipeline.start) if data else None
         questions = questions_of(pipeline, read.questions if read else None, limit)
         require_questions(questions, data, pipeline.store)
         if again:
             retry(pipeline, questions)
-        merge_memo(pipeline.store)
+        with clock.part("storing"):
+            damaged = mend_memo(pipeline.store) + merge_memo(pipeline.store).damaged
         memo = memo_versions(pipeline.store)
-        planned = _planned(pipeline, questions, fresh, refresh, show, measured)
+        with clock.part("planning"):
+            old = expired_answers(pipeline, questions) if refresh else {}
+            planned, renewed = _planned(pipeline, questions, fresh, old, show, measured)
         done = RunCounters.load(pipeline.store, pipeline.recipe.digest())
-        pipeline.index(questions, done)
-        sources = pipeline.answer_sources(questions)
-        todo = set(questions.ids if fresh else pipeline.unanswered(pipeline.keys(questions, sources)))
-        pipeline.answer(questions, fresh, done)
+        with clock.part("storing"):
+            pipeline.index(questions, done)
+            sources = pipeline.answer_sources(questions)
+            missing = questions.ids if fresh else pipeline.unanswered(pipeline.keys(questions, sources))
+            todo = {*missing, *(renewed & set(questions.ids))}
+            pipeline.answer(questions, fresh, done, old.keys())
         folder = RunFolder(out)
         orders = any(m.kind == "generator" for s in pipeline.recipe.question for m in models_of(s.step))
-        with ResultTable(folder.results) as results:
+        with clock.part("scoring"), ResultTable(folder.results) as results:
             answers = collect(pipeline, questions, sources, results, orders)
             rows, verdict = answers.rows, None
             if judge is not None:
                 replies, verdict = judge.ask(pipeline.store, rows, answers.texts, fresh)
                 rows = [replace(r, judge_response=replies.get(r.question)) for r in rows]
-            seconds = time.perf_counter() - start
             marks = mark(rows, rule)
-            report = _report(pipeline, len(questions), read, answers, marks, verdict, planned, done, seconds)
+            done.memo_damaged += damaged
+            report = _report(pipeline, len(questions), read, answers, marks, verdict, planned, done)
             results.finish(rows, report)
         write_predictions(folder)
         write_report(folder, report, answers.shown, {r.question: r.truths for r in rows})
@@ -141,40 +153,48 @@ def evaluate(
 
 
 def _planned(
-    pipeline: Pipeline, questions: StoredQuestions, fresh: bool, refresh: bool,
+    pipeline: Pipeline, questions: StoredQuestions, fresh: bool, old: Collection[str],
     show: Callable[[Plan], None], measured: Sequence[Manifest],
-) -> Plan:  # fmt: skip
-    """The plan, shown before anything is done. Then what is to be worked out again is forgotten, so that it
-    is missing. Raises DiskFull where there is no room for what is planned."""
-    old = expired_answers(pipeline, questions) if refresh else {}
-    planned = plan(pipeline, list(questions), fresh=fresh, old=old, measured=measured)
+) -> tuple[Plan, set[str]]:  # fmt: skip
+    """The plan, shown before anything is done, and the ids of the questions that will be answered again:
+    those in `old`, and what an earlier command has left. Raises DiskFull where there is no room for what is
+    planned."""
+    asked, again = list(questions), set(old)
+    if (left := pipeline.renewing()) is not None:
+        asked += pipeline.questions([id for id in left.ids if id not in set(questions.ids)])
+        again |= set(left.ids)
+        fresh = fresh or left.fresh
+    planned = plan(pipeline, asked, fresh=fresh, old=again, measured=measured)
     show(planned)
     need(pipeline.store, planned.bytes_at_least(), "what is planned")
-    forget(pipeline, old.values())
-    return planned
+    return planned, again
 
 
 def _report(
     pipeline: Pipeline, questions: int, read: IngestSummary | None, answers: Collected, marks: Marks,
-    judge: JudgeLine | None, planned: Plan, done: RunCounters, seconds: float,
+    judge: JudgeLine | None, planned: Plan, done: RunCounters,
 ) -> EvalReport:  # fmt: skip
-    """`seconds`: wall time of the run until now."""
+    corpus, faults = _corpus(pipeline, answers), _faults(pipeline, answers, read)
+    seconds = pipeline.clock.total()
     return EvalReport(
         run=uuid.uuid4().hex,
         recipe=pipeline.recipe.name,
         digest=pipeline.recipe.digest(),
         seconds=seconds,
+        clock=pipeline.clock.parts(),
         resumed=done.resumed,
+        memo_damaged=done.memo_damaged,
         questions=questions,
         without_truth=answers.without_truth,
         normalized=_normalized(read),
-        faults=_faults(pipeline, answers, read),
+        replaced=read.replaced if read else (),
+        faults=faults,
         steps=_steps(pipeline, planned.planned(), done),
         marks=marks,
         judge=judge,
         answer_cut=_answer_cut(pipeline),
         prompt_injection=answers.prompt_injection,
-        **_corpus(pipeline, answers),
+        **corpus,
     )
 
 
@@ -248,4 +268,5 @@ def _line(
     return StepLine(
         name, count.rows, whole, asked(count), count.calls.cached, count.skipped,
         count.faults, count.seconds, tokens.prompt, tokens.cached, tokens.generated, asked(earlier),
+        count.loading,
     )  # fmt: skip

@@ -40,11 +40,6 @@ def expired_answers(
     return {q.id: sources.key(recipe, q) for q, _ in answered if q.id in old}
 
 
-def forget(pipeline: Pipeline, old: Iterable[str]) -> None:
-    """Deletes answers by their keys, so that they are missing."""
-    pipeline.store.forget("answers", "key", list(old))
-
-
 async def _old(
     pipeline: Pipeline,
     stages: Sequence[tuple[Stage[Step], GraphRef]],

@@ -17,6 +17,7 @@ from raypipe.cluster.budget import Budget
 from raypipe.core.errors import FaultBudgetExceeded
 from raypipe.core.records import Question
 from raypipe.pipeline.driver import Pipeline
+from raypipe.pipeline.ingest_log import driving
 
 RowKind = Literal["lines", "sources", "questions"]
 SHOWN = 3  # rows that an error names
@@ -117,7 +118,7 @@ def retry(pipeline: Pipeline, questions: Iterable[Question]) -> int:
     """Deletes the faults of sources and questions, so that the next run tries them again; how many."""
     store, keys = pipeline.store, pipeline.keys(questions, pipeline.answer_sources(questions))
     wanted = [*_tables(pipeline), *keys]
-    with store.lease("driver", f"retry {pipeline.recipe.name}"):
+    with driving(store, f"retry {pipeline.recipe.name}"):
         rows = store.dataset("faults").to_table(["digest"])["digest"]
         count: int = pc.sum(pc.is_in(rows, value_set=pa.array(wanted, pa.string()))).as_py() or 0
         store.forget("faults", "digest", wanted)

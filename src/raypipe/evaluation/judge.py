@@ -59,8 +59,8 @@ class ModelJudge:
         self, store: Store, rows: Sequence[Prediction], texts: Mapping[str, str], fresh: bool
     ) -> tuple[Mapping[str, str], JudgeLine]:
         tally = CallCounts()
-        known = {n: v for n, v in memo_versions(store).items() if not (fresh and n.startswith("replies-"))}
-        generate = cached(self.kit, StoreMemo(store.uri, known), tally).generator(self.model)
+        memo = StoreMemo(store.uri, memo_versions(store), fresh)
+        generate = cached(self.kit, memo, tally).generator(self.model)
 
         async def ask() -> JudgeResult:
             try:
@@ -69,7 +69,7 @@ class ModelJudge:
                 await self.kit.close()
 
         done = asyncio.run(ask())
-        merge_memo(store, fresh)
+        merge_memo(store)
         line = JudgeLine(
             model=self.model.name,
             pairs=done.pairs,

@@ -29,6 +29,7 @@ from raypipe.store.tables import REPLIES, SCORES, checked, embeddings_schema, ki
 # Of keys and values that a process computed and keeps in memory: 10,000 vectors of 768 numbers, those of
 # five questions with fifty real pages each. A text that comes back later than that is computed again.
 FRESH_BYTES = 32 << 20
+_REPLACES = b"raypipe.replaces"  # in the metadata of a cache file: its replies were asked for afresh
 # Of values per commit of a fold. A driver over 7,176 sources peaks 97 MB above one over 704 with 16 MiB, 79
 # with 8 and 40 with 4; each commit reads the keys that no index has yet, so fewer are faster.
 FOLD_BYTES = 8 << 20
@@ -36,16 +37,22 @@ FOLD_BYTES = 8 << 20
 
 def memo_versions(store: Store) -> dict[str, int]:
     """The memo tables there are, at their newest version: what a run's workers read."""
+    return {name: store.version(name) for name in memo_tables(store)}
+
+
+def memo_tables(store: Store) -> list[str]:
+    """The memo tables there are."""
     tables = [t.removesuffix(".lance") for t in store.files.names("")]
-    names = [t for t in tables if t.startswith(("embeddings-", "scores-", "replies-"))]
-    return {name: store.version(name) for name in names}
+    return [t for t in tables if t.startswith(("embeddings-", "scores-", "replies-"))]
 
 
 class StoreMemo:
-    """A memo over a store (`memo.Memo`). `versions` pins the tables: see `memo_versions`."""
+    """A memo over a store (`memo.Memo`). `versions` pins the tables: see `memo_versions`. `fresh`: it reads
+    no replies of earlier runs, and those that it keeps take their place."""
 
-    def __init__(self, uri: str, versions: Mapping[str, int]) -> None:
-        self._store = Store.open(uri)
+    def __init__(self, uri: str, versions: Mapping[str, int], fresh: bool = False) -> None:
+        self._store, self._replaces = Store.open(uri), fresh
+        versions = {n: v for n, v in versions.items() if not (fresh and n.startswith("replies-"))}
         self._old = {name: self._store.dataset(name, version) for name, version in versions.items()}
         self._fresh = MemoryMemo(FRESH_BYTES)
 
@@ -72,10 +79,17 @@ class StoreMemo:
             return
         sink = pa.BufferOutputStream()
         data = _table(table, keys, values)
+        if self._replaces and table.replies:
+            data = data.replace_schema_metadata({_REPLACES: b"1"})
         with pa.ipc.new_file(sink, data.schema) as writer:
             writer.write_table(data)
         content = sink.getvalue().to_pybytes()
         self._store.files.write(f"{MEMO}/{table.name}/{digest(content)}.arrow", content)
+
+
+def _replaces(file: pa.Table) -> bool:
+    """Whether the replies in a cache file take the place of older ones."""
+    return _REPLACES in (file.schema.metadata or {})
 
 
 def _schema(table: MemoTable) -> pa.Schema:
@@ -127,9 +141,9 @@ class MergeSummary:
     damaged: int  # files that were not what their name says; their values will be computed again
 
 
-def merge_memo(store: Store, fresh: bool = False) -> MergeSummary:
+def merge_memo(store: Store) -> MergeSummary:
     """Merges the cache files of workers into the memo tables: before a run pins them, and after a run.
-    `fresh`: newer replies replace older ones."""
+    Replies that were asked for afresh replace older ones, in any later merge."""
     done = MergeSummary(0, 0, 0)
     for table in store.files.names(MEMO):
         kind_of(table)
@@ -147,27 +161,28 @@ def merge_memo(store: Store, fresh: bool = False) -> MergeSummary:
             waiting.append((name, pa.ipc.open_file(content).read_all()))
             size += len(content)
             if size > FOLD_BYTES:
-                done = _fold(store, table, waiting, done, fresh)
+                done = _fold(store, table, waiting, done)
                 waiting, size = [], 0
         if waiting:
-            done = _fold(store, table, waiting, done, fresh)
+            done = _fold(store, table, waiting, done)
         if store.has(table):
             store.index(table)
     return done
 
 
-def _fold(
-    store: Store, table: str, waiting: list[tuple[str, pa.Table]], done: MergeSummary, again: bool
-) -> MergeSummary:
+def _fold(store: Store, table: str, waiting: list[tuple[str, pa.Table]], done: MergeSummary) -> MergeSummary:
     """Adds the values that the table has not, and only then removes their files."""
-    content = pa.concat_tables([t for _, t in waiting])
+    # Those that replace others come first: of two values of a key the first one is kept.
+    ordered = sorted(waiting, key=lambda file: not _replaces(file[1]))
+    newer = [key for _, t in ordered if _replaces(t) for key in t["key"].to_pylist()]
+    content = pa.concat_tables([t.replace_schema_metadata(None) for _, t in ordered])
     store.ensure(table, content.schema)
     first: dict[str, int] = {}
     for i, key in enumerate(content["key"].to_pylist()):
         first.setdefault(key, i)
     with store.durable(table):
-        if again and table.startswith("replies-"):
-            store.forget(table, "key", list(first))
+        if newer:
+            store.forget(table, "key", newer)
         dataset = store.dataset(table)
         fresh = missing(dataset, "key", list(first))
         if fresh:

@@ -43,7 +43,8 @@ class LocalKit:
     `engines`: those that a job started, model identity -> names. None: this process starts a vLLM engine of
     its own, within `engine_limits`, on first use; use such a kit on one event loop, and `await close()` it.
     Calls to an engine that dies end in transient faults, and the next call starts another. `sink` gets each
-    piece of a reply while it is written, for a chat that is sent alone. `clock` (seconds) times the graphs.
+    piece of a reply while it is written, for a chat that is sent alone. `clock` (seconds) times graphs,
+    and the loading of models.
     """
 
     def __init__(
@@ -68,9 +69,11 @@ class LocalKit:
         self._engine_limits = engine_limits or EngineLimits()
         self._sink = sink
         self._clock = clock
-        self._closing: list[Callable[[], Awaitable[None]]] = []
+        self._closing: list[Callable[[], Awaitable[None]]] = []  # of graphs
+        self._closing_models: dict[Model, Callable[[], Awaitable[None]]] = {}
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="models")
         self._loaded: dict[Model, Any] = {}  # by what decides its numbers; filled by the worker alone
+        self._loading_s: list[float] = []  # of each model that was loaded here
         self._names: dict[Model, str] = {}  # the name under which it was loaded
         self._tokenizers: dict[Model, Tokenize] = {}
         self._generators: dict[Model, Generator] = {}
@@ -119,8 +122,28 @@ class LocalKit:
 
     async def close(self) -> None:
         """Ends the engines that this kit started, and its connections."""
+        while self._closing_models:
+            await self._closing_models.popitem()[1]()
         while self._closing:
             await self._closing.pop()()
+
+    async def keep(self, models: Iterable[Model]) -> None:
+        """Closes all other models that this kit holds: weights, engines, connections, tokenizers. One that is
+        asked again is loaded again."""
+        kept = {_key(m) for m in models}
+        for key in [k for k in self._generators if k not in kept]:
+            self._own.pop(key, None)
+            del self._generators[key]
+        for key in [k for k in self._closing_models if k not in kept]:
+            await self._closing_models.pop(key)()
+        for key in [k for k in self._tokenizers if k not in kept]:
+            del self._tokenizers[key]
+
+        def unload() -> None:
+            for key in [k for k in self._loaded if k not in kept]:
+                del self._loaded[key], self._names[key]
+
+        await asyncio.get_running_loop().run_in_executor(self._worker, unload)
 
     def _open_generator(self, model: Model) -> Generator:
         if is_path(model.loader):
@@ -129,15 +152,15 @@ class LocalKit:
             return load.open_scripted(model)
         if model.loader == "openai":
             endpoint = load.open_endpoint(model, self._endpoints)
-            self._closing.append(endpoint.close)
+            self._closing_models[_key(model)] = endpoint.close
             return endpoint.generate
         return self._own_engine(model) if self._engines is None else _shared(model, self._engines)
 
     def _own_engine(self, model: Model) -> Generator:
         """An engine in this process, started by the first call."""
-        own = _OwnEngine(load.engine_setup(model, self._engine_limits))
+        own = _OwnEngine(load.engine_setup(model, self._engine_limits), self._loading_s.append)
         self._own[_key(model)] = own
-        self._closing.append(own.close)
+        self._closing_models[_key(model)] = own.close
 
         async def asked(
             engine: Any, chats: Sequence[Chat], sampling: Sampling, adapter: str | None
@@ -246,6 +269,10 @@ class LocalKit:
         self._closing.append(connection.close)
         return graph_adapter.open_server(ref, connection.ask, self.embedder, self._clock)
 
+    def loading_s(self) -> float:
+        """Seconds that loading models took so far, with the imports of their libraries."""
+        return sum(self._loading_s)
+
     def truncated(self) -> dict[str, int]:
         """Inputs so far that were longer than their model's max_tokens, by model name."""
         return {self._names[key]: loaded.truncated for key, loaded in list(self._loaded.items())}
@@ -256,10 +283,12 @@ class LocalKit:
         def work() -> T:
             key = _key(model)
             if key not in self._loaded:
+                start = self._clock()
                 with loading(model.name, self._device):
                     if self._threads is not None:
                         load.use_threads(model, self._threads)
                     self._loaded[key] = opened(model, self._backend, self._device)
+                self._loading_s.append(self._clock() - start)
                 self._names[key] = model.name
             with computing(model.name, self._device):
                 return call(self._loaded[key])
@@ -294,18 +323,21 @@ async def warm_up(kit: Kit, models: Iterable[Model]) -> None:
 class _OwnEngine:
     """An engine in this process: started by the first call, and again after it died."""
 
-    def __init__(self, setup: Any) -> None:
-        self._setup, self._starting = setup, asyncio.Lock()
+    def __init__(self, setup: Any, started: Callable[[float], None]) -> None:
+        """`started` gets the seconds that a start took."""
+        self._setup, self._starting, self._told = setup, asyncio.Lock(), started
         self.started: list[Any] = []  # none or one
 
     async def running(self) -> Any:
         async with self._starting:
             if not self.started:
+                start = time.perf_counter()
                 from raypipe.models.engine import Engine
 
                 with loading(self._setup.folder, self._setup.device):
                     self.started.append(Engine(self._setup))
                     await self.started[0].ready()
+                self._told(time.perf_counter() - start)
             return self.started[0]
 
     async def on_engine_death(self, engine: Any, died: Exception) -> Fault:

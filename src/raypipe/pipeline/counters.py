@@ -7,7 +7,7 @@ then kept in one small file of the store until a report has said it. Knows count
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TypeAlias
 
@@ -44,6 +44,7 @@ class RunCounters:
     )  # of that, what attempts before this one did
     store: Store | None = None  # where it is kept until it is reported; None: it is not
     name: str = ""  # of its file there
+    memo_damaged: int = 0  # tables and files of the memo that were damaged, in this attempt
     rows_by_worker: dict[str, dict[str, int]] = field(
         default_factory=dict
     )  # pool -> who -> rows, of this attempt
@@ -90,3 +91,14 @@ class RunCounters:
         """Forgets it: a report has said it."""
         if self.store is not None:
             self.store.files.remove(self.name)
+
+
+def forget_runs(store: Store, runs: Collection[str]) -> None:
+    """Forgets what runs of tables counted that were given up."""
+    for name in store.files.names(ATTEMPTS) if runs else ():
+        tree = json.loads(store.files.read(f"{ATTEMPTS}/{name}") or b"{}")
+        left = {name: counted for name, counted in tree.items() if name.partition(" ")[0] not in runs}
+        if not left:
+            store.files.remove(f"{ATTEMPTS}/{name}")
+        elif left != tree:
+            store.files.write(f"{ATTEMPTS}/{name}", json.dumps(left).encode())

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from typing import Any, TypeAlias, TypeVar
 
@@ -26,6 +26,7 @@ from raypipe.memo.disk import memo_versions, merge_memo
 from raypipe.memo.memo import vectors_of
 from raypipe.pipeline.answer_sources import AnswerSources, answer_sources
 from raypipe.pipeline.counters import RunCounters
+from raypipe.pipeline.ingest_log import driving
 from raypipe.pipeline.recipe_tables import lacking, passages_table, searched, texts_table, vectors_table
 from raypipe.pipeline.tasks import (
     AnswersTask,
@@ -41,6 +42,7 @@ from raypipe.pipeline.tasks import (
     Workers,
     stage_counts,
 )
+from raypipe.pipeline.wall_clock import WallClock
 from raypipe.recipes.executor import CorpusExecutor
 from raypipe.recipes.recipe import Recipe
 from raypipe.report.progress import Progress, ProgressTask
@@ -51,6 +53,7 @@ from raypipe.store import (
     Run,
     Store,
     begin,
+    begin_rest,
     begun,
     commit,
     committed,
@@ -59,6 +62,7 @@ from raypipe.store import (
     vectors_schema,
 )  # fmt: skip
 from raypipe.store.disk_space import need
+from raypipe.store.leftovers import abandon
 
 T = TypeVar("T")
 
@@ -111,6 +115,11 @@ def alone(verb: Verb) -> Workers:
     return Workers()
 
 
+def again_id(work_id: str) -> str:
+    """Names the work of making rows of a table again, next to that of making those that are missing."""
+    return f"{work_id}-again"
+
+
 def nowhere() -> None:
     """Connects to nothing."""
 
@@ -127,8 +136,10 @@ class TableBuild:
     unit: str  # sources, texts, questions
     max_rows: int  # of a task
     missing_ids: Callable[[], list[str]]  # that the table lacks
-    work: Callable[[str], TableTask]  # under the name of a run
+    work: Callable[[Run], TableTask]
     calls_models: bool = False  # True: the memo is merged before it, so that its workers read all of it
+    again: tuple[str, ...] = ()  # ids of rows that are made again, though the table may have them
+    fresh: bool = False  # True: and language models are asked again for them
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +154,7 @@ class Pipeline:
     progress: Progress
     workers: Callable[[Verb], Workers] = alone  # asked only while something is missing: it may connect
     connect: Callable[[], object] = nowhere  # to where tasks run; called before the first thing is done
+    clock: WallClock = field(default_factory=WallClock)  # where the time of a run goes
 
     def index(self, questions: Iterable[Question] | None, done: RunCounters | None = None) -> RunCounters:
         """Brings the tables of the corpus half up to date with every source that these questions may search
@@ -150,7 +162,7 @@ class Pipeline:
         whole tasks stay."""
         done = done or RunCounters()
         wanted = self.sources(questions)
-        with self.store.lease("driver", f"index {self.recipe.name}"):
+        with driving(self.store, f"index {self.recipe.name}"):
             self.build(self.texts_build(wanted), done)
             self.build(self.passages_build(wanted), done)
             for model in self.recipe.embedders():
@@ -158,23 +170,40 @@ class Pipeline:
         return done
 
     def answer(
-        self, questions: Iterable[Question], fresh: bool = False, done: RunCounters | None = None
+        self,
+        questions: Iterable[Question],
+        fresh: bool = False,
+        done: RunCounters | None = None,
+        renew: Collection[str] = (),
     ) -> RunCounters:
         """Answers the questions that have no answer yet from this recipe and this evidence, and counts what
         it does on `done`. `fresh`: all of them, and language models are called again whatever is cached;
-        vectors and scores are not computed again. The questions are gone through more than once."""
+        vectors and scores are not computed again. `renew`: ids of those that are answered again, with what is
+        cached. Old answers go in the commit that brings the new ones; after a kill the next run, whether it
+        says `fresh` or not, does what is left. The questions are gone through more than once."""
         done = done or RunCounters()
         work_id = self.answers_work_id(self.snapshot())
         sources = self.answer_sources(chain(questions, self._begun(work_id, questions)))
         keys = self.keys(questions, sources)
-        build = self.answers_build(keys, sources, fresh)
-        with self.store.lease("driver", f"answer {self.recipe.name}"):
+        again = tuple(id for id in keys.values() if fresh or id in renew)
+        build = self.answers_build(keys, sources, again, fresh)
+        with driving(self.store, f"answer {self.recipe.name}"):
             if fresh:
-                end(self.store, build.work_id)  # what a killed run left came from cached replies
-                self.store.forget("answers", "key", list(keys))
+                for id in (work_id, again_id(work_id)):
+                    if (left := begun(self.store, id)) and not left.fresh:  # of cached replies
+                        abandon(self.store, id)
                 self.store.forget("faults", "digest", list(keys))
-            self.build(build, done, fresh)
+            self.build(build, done)
         return done
+
+    def renewing(self) -> Run | None:
+        """What a command that answered questions again has left to do: it was killed, or met trouble."""
+        return begun(self.store, again_id(self.answers_work_id(self.snapshot())))
+
+    def questions(self, ids: Sequence[str]) -> Iterator[Question]:
+        """Stored questions, read a batch at a time."""
+        for some in batches(ids, ANSWERS_AT_ONCE):
+            yield from arrow.question.records(self.store.rows("questions", "id", some))
 
     def answers_work_id(self, snapshot: str) -> str:
         """Names the work of answering from one snapshot."""
@@ -190,13 +219,12 @@ class Pipeline:
         return {sources.key(recipe, q): q.id for q in questions}
 
     def _begun(self, work_id: str, questions: Iterable[Question]) -> Iterator[Question]:
-        """The other questions of a killed run, which is finished first."""
-        if (run := begun(self.store, work_id)) is None:
+        """The other questions of killed runs, which are finished first."""
+        runs = [run for id in (again_id(work_id), work_id) if (run := begun(self.store, id))]
+        if not runs:
             return
         here = {q.id for q in questions}
-        more = [id for ids in run.parts.values() for id in ids if id not in here]
-        for some in batches(more, ANSWERS_AT_ONCE):
-            yield from arrow.question.records(self.store.rows("questions", "id", some))
+        yield from self.questions([id for run in runs for id in run.ids if id not in here])
 
     def unanswered(self, keys: Mapping[str, str]) -> list[str]:
         """Ids of the questions that have no answer under these keys (`keys`) and did not fail for good."""
@@ -267,7 +295,7 @@ class Pipeline:
         return TableBuild(
             table, table, empty.drop(["fault"]).schema, "parse", "parsed", "sources", self.sizes.sources,
             lambda: self.missing(table, wanted),
-            lambda run: TextsTask(self.worker, self.recipe, table, run),
+            lambda run: TextsTask(self.worker, self.recipe, table, run.name),
         )  # fmt: skip
 
     def passages_build(self, wanted: list[str]) -> TableBuild:
@@ -280,7 +308,7 @@ class Pipeline:
 
         return TableBuild(
             table, table, PASSAGES, "parse", "split", "texts", self.sizes.sources, missing_ids,
-            lambda run: PassagesTask(self.worker, self.recipe, table, run, self.texts_table),
+            lambda run: PassagesTask(self.worker, self.recipe, table, run.name, self.texts_table),
         )  # fmt: skip
 
     def vectors_build(self, model: Model, wanted: list[str]) -> TableBuild:
@@ -291,10 +319,10 @@ class Pipeline:
             here = set(self.store.sources_with_chunks(self.passages_table).to_pylist())
             return self.missing(table, [s for s in wanted if s in here])
 
-        def work(run: str) -> TableTask:
+        def work(run: Run) -> TableTask:
             memo = {k: v for k, v in memo_versions(self.store).items() if k == vectors_of(model).name}
             return VectorsTask(
-                self.worker, self.recipe, table, run, self.texts_table, self.passages_table, model, memo
+                self.worker, self.recipe, table, run.name, self.texts_table, self.passages_table, model, memo
             )
 
         return TableBuild(
@@ -302,18 +330,18 @@ class Pipeline:
             missing_ids, work, calls_models=True,
         )  # fmt: skip
 
-    def answers_build(self, keys: Mapping[str, str], sources: AnswerSources, fresh: bool) -> TableBuild:
+    def answers_build(
+        self, keys: Mapping[str, str], sources: AnswerSources, again: tuple[str, ...], fresh: bool
+    ) -> TableBuild:
         """Questions to answers, by the keys of their answers."""
 
-        def work(run: str) -> TableTask:
-            memo = memo_versions(self.store).items()
-            pinned = {name: v for name, v in memo if not (fresh and name.startswith("replies-"))}
-            index = searched(self.store, self.recipe)
-            return AnswersTask(self.worker, self.recipe, "answers", run, sources, index, pinned)
+        def work(run: Run) -> TableTask:
+            index, memo = searched(self.store, self.recipe), memo_versions(self.store)
+            return AnswersTask(self.worker, self.recipe, "answers", run.name, sources, index, memo, run.fresh)
 
         return TableBuild(
             self.answers_work_id(sources.snapshot), "answers", ANSWERS, "answer", "answered", "questions",
-            self.sizes.questions, lambda: self.unanswered(keys), work, calls_models=True,
+            self.sizes.questions, lambda: self.unanswered(keys), work, True, again, fresh,
         )  # fmt: skip
 
     def missing(self, table: str, ids: list[str]) -> list[str]:
@@ -334,37 +362,77 @@ class Pipeline:
         rows: list[dict[str, str]] = self.store.dataset("faults").to_table(filter="NOT transient").to_pylist()
         return rows
 
-    def build(self, build: TableBuild, done: RunCounters, fresh: bool = False) -> None:
-        """Adds to a table what it lacks: first what a killed run left, then the rest. `fresh`: replies of
-        this run take the place of older ones in the memo."""
-        self.store.ensure(build.table, build.schema)
-        if build.calls_models:
-            merge_memo(self.store)
-        self._run_all(build, done)
-        if build.calls_models:
-            merge_memo(self.store, fresh)
+    def build(self, build: TableBuild, done: RunCounters) -> None:
+        """Adds to a table what it lacks: first what killed runs left, then the rest."""
+        with self.clock.part("storing"):
+            self.store.ensure(build.table, build.schema)
+            if build.calls_models:
+                done.memo_damaged += merge_memo(self.store).damaged
+            self._run_all(build, done)
+            if build.calls_models:
+                done.memo_damaged += merge_memo(self.store).damaged
+
+    def start(self) -> None:
+        """Connects to where tasks run."""
+        with self.clock.part("starting"):
+            self.connect()
+
+    def _pool(self, verb: Verb) -> Workers:
+        with self.clock.part("starting"):  # it may connect
+            return self.workers(verb)
 
     def _run_all(self, build: TableBuild, done: RunCounters) -> None:
-        if run := begun(self.store, build.work_id):
-            self._finish(run, build, done)
+        again = dict.fromkeys(build.again)
+        for work_id in (again_id(build.work_id), build.work_id):
+            if run := begun(self.store, work_id):
+                self._finish(run, work_id, build, done)
+                for id in run.ids if run.fresh or not build.fresh else ():
+                    again.pop(id, None)
+        if again:
+            self._again(list(again), build, done)
         while ids := build.missing_ids():
-            per_task = self.workers(build.pool).per_task(len(ids), build.max_rows)
-            if self._finish(begin(self.store, build.work_id, ids, per_task), build, done):
+            run = begin(self.store, build.work_id, ids, self._per_task(ids, build))
+            if self._finish(run, build.work_id, build, done):
                 return  # transient failures stay pending, but are not tried again by this run
 
-    def _finish(self, run: Run, build: TableBuild, done: RunCounters) -> bool:
+    def _again(self, ids: list[str], build: TableBuild, done: RunCounters) -> None:
+        """Makes rows again, with those that a run before could not do for now."""
+        work_id = again_id(build.work_id)
+        if (rest := begun(self.store, work_id)) is not None:
+            ids = [*rest.ids, *ids]
+            begin_rest(self.store, work_id, rest, ids, self._per_task(ids, build))
+        per_task = self._per_task(ids, build)
+        run = begin(self.store, work_id, ids, per_task, replaces=True, fresh=build.fresh)
+        self._finish(run, work_id, build, done)
+
+    def _per_task(self, ids: Sequence[str], build: TableBuild) -> int:
+        return self._pool(build.pool).per_task(len(ids), build.max_rows)
+
+    def _finish(self, run: Run, work_id: str, build: TableBuild, done: RunCounters) -> bool:
         """Runs what is left of a run and commits it. False if others added some of its rows meanwhile: its
         plan is void then, and what is missing is worked out again."""
         if committed(self.store, build.table, run.name) is None:
             self._run(run, build, done)
         try:
             commit(self.store, "faults", run.name, run.parts)
-            commit(self.store, build.table, run.name, run.parts)
+            lost = self._faults_of(run, "digest", transient=False) if run.replaces else []
+            commit(self.store, build.table, run.name, run.parts, run.replaces, lost)
             whole = True
         except AddedMeanwhile:
             whole = False
-        end(self.store, build.work_id)
+        # What was asked afresh and could not be done for now keeps its old answer until it is done.
+        rest = self._faults_of(run, "id", transient=True) if run.fresh and whole else []
+        if rest:
+            begin_rest(self.store, work_id, run, rest, build.max_rows)
+        else:
+            end(self.store, work_id)
         return whole
+
+    def _faults_of(self, run: Run, column: str, transient: bool) -> list[str]:
+        """A column of the faults of a run that have passed, or have not."""
+        which = f"run = '{run.name}' AND {'' if transient else 'NOT '}transient"
+        rows = self.store.dataset("faults").to_table(columns=[column], filter=which)
+        return list(dict.fromkeys(rows[column].to_pylist()))
 
     def _run(self, run: Run, build: TableBuild, done: RunCounters) -> None:
         """Runs the tasks of a run that no driver finished before."""
@@ -375,9 +443,10 @@ class Pipeline:
                 done.add(run.name, stage_counts(facts), earlier=True)
         left = [Task(name, ids) for name, ids in run.parts.items() if name not in here]
         if left:
-            self.connect()  # what it prints and how long it takes are not the progress's
+            self.start()  # what it prints and how long it takes are not the progress's
         backoff = Backoff(ROUNDS_IN_VAIN + 1, self.worker.wait_s)
-        with self.progress.task(build.done_verb, build.unit, sum(len(t.ids) for t in left)) as shown:
+        whole = sum(len(t.ids) for t in left)
+        with self.progress.task(build.done_verb, build.unit, whole) as shown:
             try:
                 while left:
                     back = {b.name: b for b in self._round(run, build, done, left, shown)}
@@ -386,7 +455,9 @@ class Pipeline:
                     left = [replace(t, suspects=back[t.name].suspects) for t in left if t.name in back]
                     if left:
                         _wait(backoff, back[left[0].name])
-                        merge_memo(self.store)  # what the other worker computed for these rows is cached
+                        done.memo_damaged += merge_memo(
+                            self.store
+                        ).damaged  # what the other worker computed for these rows is cached
             except Unavailable:
                 done.save(without=run.name)  # its parts keep their own counts
                 raise
@@ -396,7 +467,15 @@ class Pipeline:
         self, run: Run, build: TableBuild, done: RunCounters, tasks: Sequence[Task], shown: ProgressTask
     ) -> Iterator[HandedBack]:
         """Runs tasks once; those that came back."""
-        for result in self.runner(build.pool, build.work(run.name), tasks):
+        with self.clock.tasks() as busy:
+            yield from self._results(run, build, done, tasks, shown, busy)
+
+    def _results(
+        self, run: Run, build: TableBuild, done: RunCounters, tasks: Sequence[Task], shown: ProgressTask,
+        busy: dict[str, dict[str, float]],
+    ) -> Iterator[HandedBack]:  # fmt: skip
+        """The same; `busy` gets the seconds of each worker by part of the run."""
+        for result in self.runner(build.pool, build.work(run), tasks):
             if isinstance(result, HandedBack):
                 done.add(f"{run.name} in vain", result.counts, tasks=0)
                 if result.then == "stop":
@@ -406,6 +485,9 @@ class Pipeline:
             done.add(run.name, result.counts)
             rows = done.rows_by_worker.setdefault(build.pool, {})
             rows[result.worker_name] = rows.get(result.worker_name, 0) + result.ids
+            spent = busy.setdefault(result.worker_name, {})
+            for part, seconds in result.parts().items():
+                spent[part] = spent.get(part, 0.0) + seconds
             for count in result.counts.values():
                 shown.wrote(count.calls.tokens.generated, count.seconds)
             shown.advance(result.ids)

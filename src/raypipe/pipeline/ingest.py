@@ -1,13 +1,14 @@
 """Files into a store: every line read once, equal sources stored once, all or nothing.
 
-Questions, golds and documents are small and are put at the end; sources are written in parts as they come and
-committed with them. A damaged file raises before anything is committed, so no half of it is ever searched.
+What is read is staged in parts as it comes, so memory holds a part and the ids of questions, however large
+the files are. A damaged file raises before anything is committed. When all of it is staged, one small file
+says so (`ingest_log`): from then on the new state holds, and the next driver does what a killed process has
+left. So a kill leaves the old rows of all tables or the new ones of all tables.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,39 +16,26 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from raypipe import readers
 from raypipe.core import arrow
+from raypipe.core.disk_map import DiskMap
 from raypipe.core.records import Document, Fault, Gold, Question, Source, digest
 from raypipe.pipeline.dead_letters import faults_table
+from raypipe.pipeline.ingest_log import Decision, IngestSummary, decide, driving, holders, noted
 from raypipe.readers import BadLine, Format, ReadCounts, Row
 from raypipe.report.progress import Progress, ProgressTask
-from raypipe.store import Store, commit, put, write_part
+from raypipe.report.report import ReplacedRows
+from raypipe.store import Store, stage, write_part
 from raypipe.store.disk_space import need
-from raypipe.store.layout import INGESTED
 from raypipe.store.sizes import write_sizes
 
-PART_BYTES = 16 << 20  # of source content per part, one Lance fragment: it takes three times as much memory
+PART_BYTES = 16 << 20  # of records per part, one Lance fragment: it takes three times as much memory
+ROW_BYTES = 500  # of a record on top of its content, about
+SHOWN = 3  # ids of replaced rows that a summary names
 BAD_SHOWN = 3  # lines that could not be read, in messages; the table of faults has all
 READER = "2"  # raised when the readers make other rows of the same bytes
-
-
-@dataclass(frozen=True, slots=True)
-class IngestSummary:
-    """Counts of one read of files, kept in the store so that the same bytes are read once."""
-
-    fingerprint: str  # of the files; the digest of their faults
-    questions: tuple[str, ...]  # ids, in file order
-    counts: dict[str, int]  # readers.ReadCounts
-    reasons: dict[str, int]  # why lines and pages were skipped -> how many
-    again: bool = False  # True: the same bytes had been read before
-
-
-@dataclass(slots=True)
-class _Kept:
-    questions: list[Question] = field(default_factory=list)
-    golds: list[Gold] = field(default_factory=list)
-    documents: list[Document] = field(default_factory=list)
-    faults: list[tuple[str, Fault]] = field(default_factory=list)  # id, trouble
 
 
 def ingest(
@@ -60,32 +48,27 @@ def ingest(
     """Reads files into a store. The same bytes again change nothing and are not decoded. `before` is called
     ahead of the first line that is read.
 
-    Raises ConfError for an unknown format and DataError for a missing, truncated or mislabelled file, and
-    where no line of the files can be read; then the store is as it was.
+    Rows take the place of older rows with their ids, and the summary says of which. Raises ConfError for an
+    unknown format and DataError for a missing, truncated or mislabelled file, and where no line of the files
+    can be read; then the store is as it was.
     """
     of = fingerprint(paths, format)
-    name = f"{INGESTED}/{of}.json"
-    if (raw := store.files.read(name)) is not None:
-        tree = json.loads(raw)
-        return IngestSummary(of, tuple(tree["questions"]), tree["counts"], tree["reasons"], again=True)
-    before()
-    counts, kept = ReadCounts(), _Kept()
-    with store.lease("driver", f"ingest {paths[0]}"):
+    if (known := noted(store, of)) is not None:
+        return known
+    with driving(store, f"ingest {paths[0]}"):
+        if (known := noted(store, of)) is not None:  # a killed process had read them
+            return known
+        before()
         need(store, 0, "reading files")
-        run = uuid.uuid4().hex
+        counts, staging = ReadCounts(), _Staging(store, of)
         with progress.task("read", "MB", readers.size(paths, format) >> 20) as task:
-            rows = _watched(readers.open(paths, format, counts), counts, task)
-            parts = [_write(store, run, i, some) for i, some in enumerate(_sources(rows, kept))]
-        readers.require_rows(paths, counts, [_bad_line(id, asdict(f)) for id, f in kept.faults[:BAD_SHOWN]])
-        commit(store, "sources", run, parts)
-        replaced = _put(store, kept, of)
-        if replaced:  # records of other files may name rows that were replaced just now
-            store.files.remove_folder(INGESTED)
-        ids = tuple(q.id for q in kept.questions)
-        reasons = dict(sorted(Counter(fault.reason for _, fault in kept.faults).items()))
-        body = {"questions": ids, "counts": asdict(counts), "reasons": reasons}
-        store.files.write(name, json.dumps(body).encode())
-    return IngestSummary(of, ids, asdict(counts), reasons)
+            for batch in _batches(_watched(readers.open(paths, format, counts), counts, task)):
+                staging.add(batch)
+        readers.require_rows(paths, counts, staging.bad)
+        names = tuple(file.name for file in readers.files_of(paths, format))
+        decision = staging.decision(counts, names)
+        decide(store, decision)
+    return decision.summary
 
 
 def fingerprint(paths: Sequence[Path], format: Format) -> str:
@@ -104,24 +87,34 @@ def _watched(rows: Iterator[Row], counts: ReadCounts, task: ProgressTask) -> Ite
     task.advance((counts.bytes_read >> 20) - task.done)
 
 
-def _sources(rows: Iterator[Row], kept: _Kept) -> Iterator[list[Source]]:
-    """Batches of about PART_BYTES of sources, each source once; the rest of each row goes to `kept`."""
-    seen: set[str] = set()
-    batch: list[Source] = []
-    size = 0
+@dataclass(slots=True)
+class _Batch:
+    """Records of some rows, by table."""
+
+    sources: list[Source] = field(default_factory=list)
+    questions: list[Question] = field(default_factory=list)
+    golds: list[Gold] = field(default_factory=list)
+    documents: list[Document] = field(default_factory=list)
+    faults: list[tuple[str, Fault]] = field(default_factory=list)  # id, trouble
+
+
+def _batches(rows: Iterator[Row]) -> Iterator[_Batch]:
+    """Batches of about PART_BYTES, each source once in all of them."""
+    seen = DiskMap()
+    batch, size = _Batch(), 0
     for row in rows:
-        kept.questions += [row.question] if row.question else []
-        kept.golds += [row.gold] if row.gold else []
-        kept.documents += [row.document] if row.document else []
-        kept.faults += [(_fault_id(row.where, i, f), f) for i, f in enumerate(row.faults)]
         fresh = readers.unseen(row.sources, seen)
-        batch += fresh
-        size += sum(len(s.content) for s in fresh)
+        batch.sources += fresh
+        batch.questions += [row.question] if row.question else []
+        batch.golds += [row.gold] if row.gold else []
+        batch.documents += [row.document] if row.document else []
+        batch.faults += [(_fault_id(row.where, i, f), f) for i, f in enumerate(row.faults)]
+        cited = len(row.question.citations or ()) if row.question else 0
+        size += sum(len(s.content) for s in fresh) + ROW_BYTES * (1 + len(fresh) + cited)
         if size >= PART_BYTES:
             yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch
+            batch, size = _Batch(), 0
+    yield batch
 
 
 def _fault_id(where: str, number: int, fault: Fault) -> str:
@@ -139,31 +132,69 @@ def _bad_line(id: str, fault: Mapping[str, Any]) -> BadLine:
     return BadLine(id.rpartition("#")[0], fault["reason"], fault["detail"])
 
 
-def _write(store: Store, run: str, number: int, sources: list[Source]) -> str:
-    missing = set(store.missing("sources", "id", [s.id for s in sources]))
-    part = f"{number:06d}"
-    table = arrow.source.table(s for s in sources if s.id in missing)
-    write_sizes(store, f"{run}-{part}", table)
-    write_part(store, "sources", run, part, table, {})
-    return part
+class _Staging:
+    """What one read of files has written, and no table shows yet."""
+
+    def __init__(self, store: Store, of: str) -> None:
+        self._store, self._of, self._run, self._batches = store, of, uuid.uuid4().hex, 0
+        self._parts: dict[str, list[str]] = {}
+        self._questions: list[str] = []
+        self._documents = 0
+        self._reasons: Counter[str] = Counter()
+        self.bad: list[BadLine] = []  # the first lines that could not be read
+        self._replaced: dict[str, None] = {}  # ids of questions
+        self._documents_replaced = 0
+        self._first_documents: list[str] = []  # of those replaced
+        # An earlier read of the same bytes, some of whose rows were replaced since, has told them already.
+        self._told = set(store.rows("faults", "digest", [of], ["id"])["id"].to_pylist())
+
+    def add(self, batch: _Batch) -> None:
+        """Writes a part for each table that gets rows."""
+        name = f"{self._batches:06d}"
+        self._batches += 1
+        self._questions += [q.id for q in batch.questions]
+        self._documents += len(batch.documents)
+        self._reasons.update(fault.reason for _, fault in batch.faults)
+        self.bad += [_bad_line(id, asdict(f)) for id, f in batch.faults[: BAD_SHOWN - len(self.bad)]]
+        sources = arrow.source.table(batch.sources)
+        self._stage("sources", name, sources)
+        write_sizes(self._store, f"{self._run}-{name}", sources)
+        replaced = self._stage("questions", name, arrow.question.table(batch.questions))
+        replaced += self._stage("golds", name, arrow.gold.table(batch.golds))
+        self._replaced |= dict.fromkeys(replaced)
+        others = self._stage("documents", name, arrow.document.table(batch.documents))
+        self._documents_replaced += len(others)
+        self._first_documents = [*self._first_documents, *others][:SHOWN]
+        faults = [(i, asdict(f), 1, self._of) for i, f in batch.faults if i not in self._told]
+        if faults:
+            write_part(self._store, "faults", self._run, name, faults_table(faults, "ingest"), {})
+            self._parts.setdefault("faults", []).append(name)
+
+    def _stage(self, table: str, part: str, rows: pa.Table) -> tuple[str, ...]:
+        """Ids of the rows that replace others."""
+        staged = stage(self._store, table, self._run, part, rows)
+        if staged.added or staged.replaced:
+            self._parts.setdefault(table, []).append(part)
+        return staged.replaced
+
+    def decision(self, counts: ReadCounts, files: tuple[str, ...]) -> Decision:
+        """All that was read and what becomes of it."""
+        ids, documents = tuple(self._replaced), self._documents_replaced
+        asked, had = holders(self._store, self._of, ids, documents > 0)
+        replaced = []
+        if ids:
+            replaced.append(ReplacedRows("questions", len(ids), ids[:SHOWN], _flat(asked)))
+        if documents:
+            first = tuple(self._first_documents)
+            replaced.append(ReplacedRows("documents", documents, first, _flat(had)))
+        summary = IngestSummary(
+            self._of, tuple(self._questions), asdict(counts), dict(sorted(self._reasons.items())), False,
+            tuple(replaced), files, self._documents,
+        )  # fmt: skip
+        parts = {table: tuple(names) for table, names in self._parts.items()}
+        return Decision(self._run, parts, tuple({**asked, **had}), summary)
 
 
-def _put(store: Store, kept: _Kept, of: str) -> int:
-    """Puts everything but the sources; says how many rows replaced other rows of the same id."""
-    done = [
-        put(store, "questions", arrow.question.table(kept.questions)),
-        put(store, "golds", arrow.gold.table(kept.golds)),
-        put(store, "documents", arrow.document.table(kept.documents)),
-    ]
-    _put_faults(store, kept.faults, of)
-    return sum(d.replaced for d in done)
-
-
-def _put_faults(store: Store, faults: list[tuple[str, Fault]], of: str) -> None:
-    """Adds the troubles of files (`of`: their fingerprint) that a killed ingest has not added already."""
-    there = set(store.rows("faults", "digest", [of], ["id"])["id"].to_pylist())
-    rows = faults_table([(id, asdict(fault), 1, of) for id, fault in faults if id not in there], "ingest")
-    if rows.num_rows:
-        run = uuid.uuid4().hex
-        write_part(store, "faults", run, "0", rows, {})
-        commit(store, "faults", run, ["0"])
+def _flat(reads: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+    """The names of the files of some reads, each once."""
+    return tuple(dict.fromkeys(name for names in reads.values() for name in names))

@@ -97,6 +97,14 @@ class TaskResult:
     faults: int  # ids that failed
     counts: Mapping[str, StageCounters] = field(default_factory=dict)  # by stage
     worker_name: str = ""  # node, process and GPUs; "": this process
+    seconds: float = 0.0  # that the worker took for it
+
+    def parts(self) -> dict[str, float]:
+        """These seconds by part of the run (`wall_clock.PARTS`)."""
+        computing = sum(c.seconds for c in self.counts.values())
+        loading = sum(c.loading for c in self.counts.values())
+        storing = max(0.0, self.seconds - computing - loading)
+        return {"computing": computing, "loading": loading, "storing": storing}
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +219,7 @@ class RecipeTask(ABC):
 
     async def _done(self, store: Store, work: Opened, task: Task, witnessed: bool) -> TaskResult:
         """Computes a task and stores its part."""
+        start = time.perf_counter()
         left = tuple(i for i in task.ids if i not in task.failed)
         probe = _unprobed if task.trial else self._probe(work)
         done, broken = await bisected(
@@ -229,7 +238,8 @@ class RecipeTask(ABC):
 
             await until_available(write, self._backoff())
         counts = {name: count.take() for name, count in work.counts.items()}
-        return TaskResult(task.name, len(task.ids), rows.num_rows, len(failed), counts)
+        took = time.perf_counter() - start
+        return TaskResult(task.name, len(task.ids), rows.num_rows, len(failed), counts, seconds=took)
 
     def _probe(self, work: Opened) -> Probe:
         """Sends one small request to each model of a stage, counted like any other, past the memo."""
@@ -264,7 +274,7 @@ class TextsTask(RecipeTask):
 
     def opened(self, store: Store) -> Opened:
         kit = self.worker.kit(None)
-        corpus = CorpusExecutor(self.recipe, kit)
+        corpus = CorpusExecutor(self.recipe, kit, loading_s=kit.loading_s)
 
         async def compute(ids: tuple[str, ...]) -> tuple[pa.Table, FailedRows]:
             rows = _in_order(store.rows("sources", "id", ids), "id", ids)
@@ -282,7 +292,7 @@ class PassagesTask(RecipeTask):
 
     def opened(self, store: Store) -> Opened:
         kit = self.worker.kit(None)
-        corpus = CorpusExecutor(self.recipe, kit)
+        corpus = CorpusExecutor(self.recipe, kit, loading_s=kit.loading_s)
 
         async def compute(ids: tuple[str, ...]) -> tuple[pa.Table, FailedRows]:
             texts = _in_order(store.rows(self.texts, "source", ids), "source", ids)
@@ -306,7 +316,7 @@ class VectorsTask(RecipeTask):
     def opened(self, store: Store) -> Opened:
         memo = StoreMemo(self.worker.store, self.memo)
         kit = self.worker.kit(None)
-        corpus = CorpusExecutor(self.recipe, kit, memo)
+        corpus = CorpusExecutor(self.recipe, kit, memo, kit.loading_s)
 
         async def compute(ids: tuple[str, ...]) -> tuple[pa.Table, FailedRows]:
             vectors = await corpus.vectors(chunks_of(store, self.texts, self.passages, ids), self.model)
@@ -334,11 +344,12 @@ class AnswersTask(RecipeTask):
     sources: AnswerSources  # what the questions are answered from
     index: IndexSpec
     memo: Mapping[str, int]  # memo table -> pinned version
+    fresh: bool = False  # True: language models are asked again, whatever the memo has of them
 
     def opened(self, store: Store) -> Opened:
-        memo = StoreMemo(self.worker.store, self.memo)
+        memo = StoreMemo(self.worker.store, self.memo, self.fresh)
         kit = self.worker.kit(LanceIndex(self.index))
-        ask = QuestionExecutor(self.recipe, kit, memo)
+        ask = QuestionExecutor(self.recipe, kit, memo, loading_s=kit.loading_s)
         recipe = self.recipe.digest()
 
         keys: dict[str, str] = {}  # question id -> key of its answer

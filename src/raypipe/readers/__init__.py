@@ -1,6 +1,6 @@
 """Files of a dataset to records, streamed: `for row in open(paths, "crag", counts)`.
 
-Each format's module opens with one literal record. Memory holds the current line and a digest per id.
+Each format's module opens with one literal record. Memory holds the current line.
 """
 
 from raypipe.readers.formats import FORMATS, Format, files_of, open, reader_id, size

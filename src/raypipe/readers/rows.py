@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from raypipe.core.disk_map import DiskMap
 from raypipe.core.errors import DataError
 from raypipe.core.records import Document, Fault, Gold, Question, Source, digest
 
@@ -106,21 +107,21 @@ class UnusableLine(Exception):
 
 
 class DuplicateCheck:
-    """Tells repeated rows from conflicting ones. Holds about 200 bytes per id."""
+    """Tells repeated rows from conflicting ones. What it knows of each id is on disk."""
 
     def __init__(self) -> None:
-        self._first: dict[str, tuple[str, str]] = {}  # id -> content digest, where
+        self._first = DiskMap()  # id -> content digest, where
 
     def repeats(self, id: str, content: object, where: str) -> bool:
         """Whether this id occurred before with this content. Raises UnusableLine for other content."""
         now = digest(repr(content))
-        before, at = self._first.setdefault(id, (now, where))
+        before, _, at = self._first.setdefault(id, f"{now} {where}").partition(" ")
         if before != now:
             raise UnusableLine("conflicting_id", f"id {id!r} has other content than at {at}, which is kept")
         return at != where
 
 
-def unseen(sources: tuple[Source, ...], seen: set[str]) -> list[Source]:
+def unseen(sources: tuple[Source, ...], seen: set[str] | DiskMap) -> list[Source]:
     """The sources whose ids are not in `seen`, which then has them: pages repeat in and between questions."""
     fresh = [s for s in sources if s.id not in seen]
     seen.update(s.id for s in fresh)

@@ -65,7 +65,8 @@ class StageCounters:
     rows: int = 0  # that reached the stage, let in or not
     skipped: int = 0  # kept out by the gate, or by a fault of an earlier stage
     faults: int = 0  # that this stage added
-    seconds: float = 0.0  # wall time inside the stage
+    seconds: float = 0.0  # wall time inside the stage, without loading models
+    loading: float = 0.0  # wall time of loading the models that it was the first to ask
     calls: CallCounts = field(default_factory=CallCounts)  # model calls computed and cached
 
     @classmethod
@@ -77,7 +78,7 @@ class StageCounters:
         """Returns the counts since the last `take`, and resets them to zero."""
         taken = copy.deepcopy(self)
         self.rows = self.skipped = self.faults = 0
-        self.seconds = 0.0
+        self.seconds = self.loading = 0.0
         self.calls.clear()
         return taken
 
@@ -93,7 +94,18 @@ class StageCounters:
         self.skipped += other.skipped
         self.faults += other.faults
         self.seconds += other.seconds
+        self.loading += other.loading
         self.calls.add(other.calls)
+
+    def spend(self, seconds: float, loading: float) -> None:
+        """Adds a pass. `seconds`: of all of it; `loading`: of these, in which models were loaded."""
+        loaded = min(loading, seconds)  # several passes at once may wait for the same model
+        self.seconds += seconds - loaded
+        self.loading += loaded
+
+
+def _nothing_loaded() -> float:
+    return 0.0
 
 
 class QuestionExecutor:
@@ -101,6 +113,7 @@ class QuestionExecutor:
 
     `counts` grows by stage name as batches pass. With `memo` None nothing is cached between calls. `policy`
     is an endpoint's, for unavailable services. `on_stage` is called when a stage begins and when it ends.
+    `loading_s`: seconds that the kit has loaded models so far, which are not the stages' own.
     """
 
     def __init__(
@@ -110,9 +123,10 @@ class QuestionExecutor:
         memo: Memo | None = None,
         policy: DegradePolicy | None = None,
         on_stage: OnStage = lambda stage, seconds: None,
+        loading_s: Callable[[], float] = _nothing_loaded,
     ) -> None:
         self.counts = {s.name: StageCounters() for s in recipe.question}
-        self._on_stage = on_stage
+        self._on_stage, self._loading_s = on_stage, loading_s
         asking: Asking = SingleFlight()
         self._stages: list[tuple[Stage[Step], Ask]] = []
         for i, stage in enumerate(recipe.question):
@@ -139,15 +153,16 @@ class QuestionExecutor:
         rows = list(questions)
         for stage, ask in self._stages:
             self._on_stage(stage.name, None)
-            start = time.perf_counter()
+            start, loaded = time.perf_counter(), self._loading_s()
             rows = await _pass(stage, ask, rows, self.counts[stage.name])
-            self._on_stage(stage.name, time.perf_counter() - start)
+            took = time.perf_counter() - start
+            self.counts[stage.name].spend(took, self._loading_s() - loaded)
+            self._on_stage(stage.name, took)
             yield stage.name, rows
 
 
 async def _pass(stage: Stage[Step], ask: Ask, rows: list[Question], count: StageCounters) -> list[Question]:
     """One stage over one batch: rows that pass its gate go through the step, the others bypass it."""
-    start = time.perf_counter()
     # A row with a fault has no honest evidence: only the deciding stage still runs. One whose faults are only
     # stages omitted by a deadline or an outage continues with what it has.
     broken = [not goes_on(q) and not decides(stage.step) for q in rows]
@@ -165,7 +180,6 @@ async def _pass(stage: Stage[Step], ask: Ask, rows: list[Question], count: Stage
         count.faults += max(broke, len(q.faults) - len(rows[i].faults))
     count.rows += len(rows)
     count.skipped += len(rows) - len(chosen)
-    count.seconds += time.perf_counter() - start
     return result
 
 
@@ -196,10 +210,14 @@ class CorpusTables:
 
 
 class CorpusExecutor:
-    """The corpus half of a recipe, opened with a kit: call it with tables of sources (arrow.corpus_table)."""
+    """The corpus half of a recipe, opened with a kit: call it with tables of sources (arrow.corpus_table).
+    `loading_s` is as in `QuestionExecutor`."""
 
-    def __init__(self, recipe: Recipe, kit: Kit, memo: Memo | None = None) -> None:
-        self._recipe = recipe
+    def __init__(
+        self, recipe: Recipe, kit: Kit, memo: Memo | None = None,
+        loading_s: Callable[[], float] = _nothing_loaded,
+    ) -> None:  # fmt: skip
+        self._recipe, self._loading_s = recipe, loading_s
         self.counts = {s.name: StageCounters() for s in recipe.corpus}
         asking: Asking = SingleFlight()
         self._stages: list[tuple[Stage[CorpusStep], Build]] = [
@@ -238,13 +256,13 @@ class CorpusExecutor:
         return table
 
     async def _one(self, stage: Stage[CorpusStep], build: Build, table: pa.Table) -> pa.Table:
-        start = time.perf_counter()
+        start, loaded = time.perf_counter(), self._loading_s()
         out = await _watched(stage.name, build(table))
         count, broken = self.counts[stage.name], _fault_count(table)
         count.rows += table.num_rows
         count.skipped += broken
         count.faults += _fault_count(out) - broken
-        count.seconds += time.perf_counter() - start
+        count.spend(time.perf_counter() - start, self._loading_s() - loaded)
         return out
 
 

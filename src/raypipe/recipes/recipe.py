@@ -119,6 +119,7 @@ class Recipe:
     about: str  # one sentence for people; not identity
     corpus: tuple[Stage[CorpusStep], ...]
     question: tuple[Stage[Step], ...]
+    file: str = ""  # that it was read from; not identity
 
     def digest(self) -> str:
         """Names what is computed, end to end."""

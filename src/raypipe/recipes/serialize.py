@@ -33,6 +33,7 @@ def to_plain(recipe: Recipe) -> dict[str, Any]:
     return {
         "name": recipe.name,
         "about": recipe.about,
+        "file": recipe.file,
         "digest": recipe.digest(),
         "corpus": [_stage(s) for s in recipe.corpus],
         "question": [_stage(s) for s in recipe.question],
@@ -53,8 +54,10 @@ def description(tree: Mapping[str, Any]) -> Recipe:
 
 def _recipe(tree: Mapping[str, Any], imported: bool) -> Recipe:
     try:
-        halves = [tuple(_opened(s, imported) for s in tree[half]) for half in ("corpus", "question")]
-        recipe = Recipe(tree["name"], tree["about"], *halves)
+        corpus, question = (
+            tuple(_opened(s, imported) for s in tree[half]) for half in ("corpus", "question")
+        )
+        recipe = Recipe(tree["name"], tree["about"], corpus, question, tree.get("file", ""))
     except (KeyError, TypeError, ValueError) as e:
         raise ConfError(f"recipe {tree.get('name')!r} was written by another raypipe: {e}. {_MEND}") from e
     if (found := recipe.digest()) != tree["digest"]:

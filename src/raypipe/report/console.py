@@ -11,7 +11,7 @@ from rich.text import Text
 
 from raypipe.metrics.ranking import MAP_CUT_20_MIN, MEASURES
 from raypipe.report.page import seconds, share, signed, told_apart
-from raypipe.report.report import RunFolder
+from raypipe.report.report import ReplacedRows, RunFolder
 
 
 def print_report(console: Console, report: Mapping[str, Any], folder: RunFolder) -> None:
@@ -23,6 +23,8 @@ def print_report(console: Console, report: Mapping[str, Any], folder: RunFolder)
     if report["parser_fallbacks"]:
         console.print(Text(f"{report['parser_fallbacks']} pages were parsed by the reference parser"))
     _normalized(console, report["normalized"])
+    for rows in report["replaced"]:
+        console.print(Text(ReplacedRows(**rows).sentence()), soft_wrap=True)
     _scores(console, report)
     if report["n_unscored"] and report["judge"] is None:
         console.print(
@@ -45,6 +47,9 @@ def print_report(console: Console, report: Mapping[str, Any], folder: RunFolder)
     planned = "not known how many" if None in bounds else str(sum(bounds))
     computed, known = (sum(s[k] for s in report["steps"]) for k in ("computed", "cached"))
     console.print(Text(f"calls: {planned} planned, {computed} computed, {known} cached"))
+    if report["memo_damaged"]:
+        console.print(Text(f"cache: {report['memo_damaged']} damaged tables or files were mended or dropped"))
+    console.print(Text(spent(report)), soft_wrap=True)
     if report["resumed"]:
         console.print(Text(resumed(report)))
     for name, cost in _costs(report):
@@ -70,6 +75,13 @@ def print_undone_rows(console: Console, found: Mapping[str, Any]) -> None:
         state = "pending" if x["transient"] else "failed permanently"
         console.print(Text(f"{x['id']}: {x['step']}, {x['reason']}; {state} {tries}"), soft_wrap=True)
         console.print(Text(f"  {x['detail']}"), soft_wrap=True)
+
+
+def spent(report: Mapping[str, Any]) -> str:
+    """Where the wall time went, the longest part first."""
+    parts = sorted(report["clock"].items(), key=lambda part: -part[1])
+    listed = ", ".join(f"{name} {took:.1f}" for name, took in parts if took >= 0.05)
+    return f"wall time: {report['seconds']:.1f} s" + (f", of which {listed}" if listed else "")
 
 
 def resumed(report: Mapping[str, Any]) -> str:

@@ -86,6 +86,8 @@ def _source(step: Mapping[str, Any]) -> str:
 def _time(steps: Sequence[Mapping[str, Any]]) -> str:
     """Seconds of all processes together, or what would make them known."""
     unknown = [s["step"] for s in steps if s["estimate"]["seconds"] is None]
+    if len(unknown) == len(steps):
+        return "time not known: no eval of these steps has run on this machine"
     if unknown:
         return f"time not known until an eval has measured {', '.join(unknown)} on this machine"
     low, high = (sum(s["estimate"]["seconds"][i] for s in steps) for i in (0, 1))

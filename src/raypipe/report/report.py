@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from raypipe.core.records import FAULT, Hit, Question
 from raypipe.metrics.crag import Marks
@@ -31,11 +31,12 @@ class StepLine:
     cached: int  # calls answered from the memo
     skipped: int  # rows that its gate, or an earlier fault, kept out
     faults: int  # rows it could not do
-    seconds: float  # wall time inside the step, summed over its actors
+    seconds: float  # wall time inside the step, summed over its actors, without loading models
     prompt_tokens: int = 0  # of the chats that were computed; cached ones cost none
     cached_tokens: int = 0  # of these, found in the engine's prefix cache
     generated_tokens: int = 0  # of the replies
     resumed: int = 0  # of what was computed: by earlier attempts, which were stopped
+    loading: float = 0.0  # seconds of loading the models that it was the first to ask, summed over its actors
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +75,33 @@ class FaultCount:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplacedRows:
+    """Ingested rows that took the place of others with their ids."""
+
+    table: Literal["questions", "documents"]  # a gold belongs to its question
+    rows: int
+    ids: tuple[str, ...]  # the first of them
+    files: tuple[str, ...]  # names of those that had had them; none: no note is kept of them
+
+    def sentence(self) -> str:
+        """What happened, for people."""
+        of = f" that {', '.join(self.files)} had" if self.files else ""
+        more = ", ..." if self.rows > len(self.ids) else ""
+        return (
+            f"replaced {self.rows} {self.table}{of}: {', '.join(self.ids)}{more}. Their ids are the same; to "
+            "keep both, use other ids or another --store"
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class EvalReport:
     """One run over one dataset."""
 
     run: str  # run id
     recipe: str  # its name
     digest: str  # of the recipe
-    seconds: float  # wall time of the whole run
+    seconds: float  # wall time from the start of the command until this report
+    clock: Mapping[str, float]  # of that, seconds of each part (`wall_clock.PARTS`); they add up
     questions: int
     citations: int
     distinct_pages: int  # not empty, equal pages once
@@ -93,10 +114,12 @@ class EvalReport:
     faults: tuple[FaultCount, ...]
     steps: tuple[StepLine, ...]  # corpus steps, then question steps, in recipe order
     marks: Marks
+    memo_damaged: int = 0  # tables and files of the memo; what they held and a run needs is computed again
     resumed: int = 0  # parts that attempts before this one did, which were stopped; the steps count them
     judge: JudgeLine | None = None  # None: there was no judge
     answer_cut: AnswerCut | None = None  # None: answers are as long as they are
     prompt_injection: PromptInjection | None = None  # orders in pages; None: the recipe has no language model
+    replaced: tuple[ReplacedRows, ...] = ()  # by the files of this run when they were read
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +175,7 @@ def to_json(report: EvalReport) -> dict[str, Any]:
         "pages_compared": report.pages_compared,
         "parser_fallbacks": report.parser_fallbacks,
         "normalized": dict(report.normalized),
+        "replaced": [{**asdict(r), "ids": list(r.ids), "files": list(r.files)} for r in report.replaced],
         "without_truth": report.without_truth,
         "faults": sum(f.rows for f in report.faults),
         "faults_by_reason": [asdict(f) for f in report.faults],
@@ -171,7 +195,9 @@ def to_json(report: EvalReport) -> dict[str, Any]:
         if report.prompt_injection
         else None,
         "seconds": report.seconds,
+        "clock": dict(report.clock),
         "resumed": report.resumed,
+        "memo_damaged": report.memo_damaged,
         "steps": [asdict(s) for s in report.steps],
     }
 

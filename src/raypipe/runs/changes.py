@@ -71,8 +71,10 @@ class Changes:
 def compared_with(store: Store, run: Manifest) -> Manifest | None:
     """The last run that finished before this one and answered some of the same questions."""
     mine = answer_keys(store, run.run).keys()
-    for other in recent(store, LOOKED_BACK):
-        if other.finished < run.started and not mine.isdisjoint(answer_keys(store, other.run)):
+    runs = recent(store, LOOKED_BACK)
+    at = next((i for i, other in enumerate(runs) if other.run == run.run), -1)
+    for other in runs[at + 1 :]:
+        if not mine.isdisjoint(answer_keys(store, other.run)):
             return other
     return None
 

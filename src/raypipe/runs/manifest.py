@@ -21,6 +21,7 @@ from raypipe.core.digests import model_identity, stable
 from raypipe.core.errors import DataError
 from raypipe.core.protocols import Model
 from raypipe.core.records import digest
+from raypipe.memo.memo import replies_of
 from raypipe.metrics.textfile import replaced
 from raypipe.recipes.recipe import Recipe, Stage
 from raypipe.report.report import FaultCount, RunFolder, StepLine
@@ -65,6 +66,7 @@ class ModelRecord:
     identity: str
     weights: str
     dtype: str
+    replies: str = ""  # memo table of what it replied; "": it is no generator
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +185,13 @@ def _field(name: str, value: Any) -> FieldRecord:
 
 
 def models_of(recipe: Recipe) -> tuple[ModelRecord, ...]:
-    return tuple(ModelRecord(m.name, m.kind, model_identity(m), m.weights, m.dtype) for m in recipe.models())
+    return tuple(
+        ModelRecord(
+            m.name, m.kind, model_identity(m), m.weights, m.dtype,
+            replies_of(m).name if m.kind == "generator" else "",
+        )
+        for m in recipe.models()
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,8 +250,9 @@ def write(store: Store, manifest: Manifest, keys: Sequence[AnswerKey], folder: P
         writer.write_table(rows)
     store.files.write(f"{ANSWER_KEYS}/{manifest.run}.arrow", sink.getvalue().to_pybytes())
     text = json.dumps(to_json(manifest), allow_nan=False, indent=1) + "\n"
-    order = f"{int(manifest.finished * 1000):015d}"  # names sort by time
-    store.files.write(f"{MANIFESTS}/{order}-{manifest.run}.json", text.encode())
+    last = store.files.names(MANIFESTS)[-1:]
+    number = int(last[0].partition("-")[0]) + 1 if last else 1  # names sort in the order of runs; clocks jump
+    store.files.write(f"{MANIFESTS}/{number:015d}-{manifest.run}.json", text.encode())
     with replaced(RunFolder(folder).manifest) as out:
         out.write(text)
 
@@ -280,6 +289,22 @@ def recent(store: Store, most: int) -> list[Manifest]:
         if raw is not None:  # forgotten meanwhile
             found.append(_parsed(raw.decode(), f"{store.uri}/{MANIFESTS}/{name}"))
     return found
+
+
+def remove(store: Store, run: str) -> None:
+    """Removes the manifest of a run and the keys of its answers."""
+    store.files.remove(f"{ANSWER_KEYS}/{run}.arrow")
+    for name in store.files.names(MANIFESTS):
+        if name.endswith(f"-{run}.json"):
+            store.files.remove(f"{MANIFESTS}/{name}")
+
+
+def remove_keys_without_manifest(store: Store) -> None:
+    """Removes the keys of runs that were killed before they wrote their manifest, or are removed."""
+    runs = {name.removesuffix(".json").partition("-")[2] for name in store.files.names(MANIFESTS)}
+    for name in store.files.names(ANSWER_KEYS):
+        if name.removesuffix(".arrow") not in runs:
+            store.files.remove(f"{ANSWER_KEYS}/{name}")
 
 
 def find(store: Store, run: str) -> Manifest | None:

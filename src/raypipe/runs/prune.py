@@ -2,30 +2,40 @@
 
 Kept: what the releases of the history name, what the last finished run of each recipe names, what an endpoint
 reads, and whatever no finished run ever named, since an unfinished one may need it. Everything else that an
-older run made can be made again from the sources. Of what a graph's server replied, that goes whose period is
-over: no run asks for it again. Tagged versions stay readable whatever is removed.
+older run made can be made again from the sources, but for what language models replied: that was paid for,
+and goes when it is asked for by the name of the model. Of what a graph's server replied, that goes whose
+period is over: no run asks for it again. Tagged versions stay readable whatever is removed.
+
+Each removal is safe to repeat: after a kill, the next prune finds what is left.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
 import pyarrow.compute as pc
 
-from raypipe.core.digests import model_identity
+from raypipe.core.errors import ConfError
 from raypipe.memo.keys import expired
 from raypipe.memo.losses import note_loss
-from raypipe.memo.memo import graph_replies_of
-from raypipe.recipes.serialize import description, graph_versions
-from raypipe.runs.manifest import Manifest, recent
-from raypipe.runs.release import Release, forget, history, releases
+from raypipe.pipeline.counters import forget_runs
+from raypipe.pipeline.ingest_log import driving
+from raypipe.runs import manifest
+from raypipe.runs.old_faults import forget_faults, old_faults
+from raypipe.runs.release import forget
+from raypipe.runs.roots import Roots, graph_tables, replies_given_up, replies_named, roots, tables_named
 from raypipe.store import Store, StoreError, read_now, sweep
-from raypipe.store.keep import KEPT, clean, compact, delete_rows, drop, tables, unfinished, untag
+from raypipe.store.keep import KEPT, clean, compact, delete_rows, drop, tables, tagged, unfinished, untag
+from raypipe.store.leftovers import abandon, free, free_table, staged
+from raypipe.store.sizes import merge_sizes
 
-EVERY_RUN = 1_000_000  # more than a store has
+KINDS = (
+    "work", "run", "release", "tag", "table", "answers", "replies", "faults", "sources", "parts",
+)  # fmt: skip
 SOURCE_TABLES = ("texts-", "passages-", "vectors-")
 MEMO_TABLES = ("embeddings-", "scores-", "replies-")
 
@@ -34,76 +44,81 @@ MEMO_TABLES = ("embeddings-", "scores-", "replies-")
 class Removal:
     """One thing that goes, or would go."""
 
-    kind: str  # release, table, answers, replies, sources
+    kind: str  # one of KINDS
     name: str
     rows: int
 
 
 def prune(
-    store: Store, dry_run: bool, clock: Callable[[], float] = time.time, kept: timedelta = KEPT
+    store: Store,
+    dry_run: bool,
+    clock: Callable[[], float] = time.time,
+    kept: timedelta = KEPT,
+    abandoned: Sequence[str] = (),
+    replies: Sequence[str] = (),
 ) -> list[Removal]:
     """Finds what nothing references and, unless `dry_run`, removes it; then versions older than `kept`
-    that no process reads and no tag protects, and compacts what is left. Raises StoreError while another
-    driver works on the store, or has left work unfinished."""
+    that no process reads and no tag protects, and compacts what is left. `abandoned`: names of unfinished
+    work that is given up, or how they begin; `replies`: names of language models whose replies go.
+
+    Raises StoreError while another driver works on the store, or has left work unfinished; ConfError for a
+    name that nothing has."""
     with store.lease("driver", "prune"):
-        if not dry_run and (left := unfinished(store)):
-            raise StoreError(
-                f"{store.uri}: {len(left)} pieces of work are unfinished ({', '.join(left[:3])}), and may "
-                "need what would go. Run the same command again to its end, then prune"
-            )
-        now = clock()
-        found = list(_found(store, now))
+        work = [matching(unfinished(store), name) for name in abandoned]
         if not dry_run:
-            _remove(store, found, now, kept)
-    return found
+            forget_runs(store, [run for name in work if (run := abandon(store, name))])
+        with driving(store, "prune"), store.lease("release", "prune"):
+            if not dry_run and (left := unfinished(store)):
+                raise StoreError(
+                    f"{store.uri}: {len(left)} pieces of work are unfinished ({', '.join(left[:3])}), and "
+                    "may need what would go. Run the same command again to its end, or give it up: "
+                    f"`raypipe prune --abandon {left[0]}`"
+                )
+            now, kept_by = clock(), roots(store)
+            found = list(_found(store, kept_by, now, replies))
+            if not dry_run:
+                _remove(store, kept_by, found, now, kept)
+    return [*(Removal("work", name, 0) for name in work), *found]
 
 
-def _found(store: Store, now: float) -> Iterator[Removal]:
-    runs = recent(store, EVERY_RUN)
-    kept_ids = history(store)
-    every = releases(store)
-    yield from (Removal("release", r.id, len(r.tables)) for r in every if r.id not in kept_ids)
-    kept = _last_of_each(runs)
-    released = [r for r in every if r.id in kept_ids]
-    named, named_once = _names(kept, released) | read_now(store.files).keys(), _names(runs, every)
-    graphs = _graph_tables(runs, every)
-    for table in tables(store):
-        if "-" in table and table in named_once and table not in named:
-            yield Removal("table", table, store.count(table))
-    digests = {r.digest for r in runs} - {r.digest for r in kept} - {r.digest for r in released}
+def matching(names: Sequence[str], begin: str) -> str:
+    """The one name that begins so. Raises ConfError where there is none, or several."""
+    found = [name for name in names if name.startswith(begin)]
+    if len(found) != 1:
+        listed = ", ".join(found or names) or "nothing is unfinished"
+        raise ConfError(
+            f"--abandon {begin!r}: expected the name of one unfinished piece of work, or its begin; {listed}"
+        )
+    return found[0]
+
+
+def _found(store: Store, kept: Roots, now: float, replies: Collection[str]) -> Iterator[Removal]:
+    ids, kept_ids = {r.id for r in kept.releases}, {r.id for r in kept.released}
+    yield from (Removal("release", r.id, len(r.tables)) for r in kept.releases if r.id not in kept_ids)
+    here = tables(store)
+    orphans = Counter(name for table in here for name in tagged(store, table) if name not in ids)
+    yield from (Removal("tag", name, n) for name, n in sorted(orphans.items()))
+    paid = {table for table, _ in replies_named(kept.runs, kept.releases)} - replies_given_up(kept, replies)
+    gone = [t for t in here if "-" in t and t in kept.named_once - kept.named - paid]
+    yield from (Removal("table", table, store.count(table)) for table in gone)
+    digests = (
+        {r.digest for r in kept.runs} - {r.digest for r in kept.last} - {r.digest for r in kept.released}
+    )
     for digest in sorted(digests):
-        rows = store.dataset("answers").count_rows(f"recipe = '{digest}'")
-        if rows:
+        if rows := store.dataset("answers").count_rows(f"recipe = '{digest}'"):
             yield Removal("answers", digest, rows)
-    for table in tables(store):
-        if table not in graphs or table in named_once - named:
-            continue
+    for table in sorted(graph_tables(kept.runs, kept.releases) & set(here) - set(gone)):
         if ended := _ended(store, table, now):
             yield Removal("replies", table, len(ended))
-    if gone := uncited(store):
-        yield Removal("sources", "cited by no question and no document", len(gone))
-
-
-def _last_of_each(runs: Sequence[Manifest]) -> list[Manifest]:
-    """The last run of each recipe, by its name; `runs` has the latest first."""
-    return list({r.recipe["name"]: r for r in reversed(runs)}.values())
-
-
-def _names(runs: Sequence[Manifest], released: Sequence[Release]) -> set[str]:
-    """Tables that these runs and releases name: of their corpus, and the memo of their models."""
-    found = {t for r in runs for t in r.tables} | {t for r in released for t in r.tables}
-    identities = {m.identity for r in runs for m in r.models}
-    identities |= {model_identity(m) for r in released for m in description(r.recipe).models()}
-    kinds = ("embeddings", "scores", "replies")
-    found |= {f"{kind}-{identity}" for kind in kinds for identity in identities}
-    return found | _graph_tables(runs, released)
-
-
-def _graph_tables(runs: Sequence[Manifest], released: Sequence[Release]) -> set[str]:
-    """The memo of what servers of graphs replied to these runs and releases."""
-    recipes = [*(r.recipe for r in runs), *(r.recipe for r in released)]
-    versions = set().union(*map(graph_versions, recipes))
-    return {graph_replies_of(v).name for v in versions}
+    if sources := uncited(store):
+        yield Removal("sources", "cited by no question and no document", len(sources))
+    left = {t for t in here if t not in gone}
+    older = [r for r in kept.older() if not (tables_named([r], []) & left) - kept.named]
+    yield from (Removal("run", r.run, r.questions) for r in older)
+    if faults := old_faults(store, left, older):
+        yield Removal("faults", "of rows that were done since, or that nothing asks for", len(faults))
+    if parts := staged(store):
+        yield Removal("parts", "of runs that were killed", len(parts))
 
 
 def _ended(store: Store, table: str, now: float) -> list[str]:
@@ -125,32 +140,43 @@ def uncited(store: Store) -> list[str]:
     return [s for s in ids if s not in cited]
 
 
-def _remove(store: Store, found: Sequence[Removal], now: float, young: timedelta) -> None:
-    gone = uncited(store) if any(r.kind == "sources" for r in found) else []
-    for r in found:
-        if r.kind == "release":
-            for table in tables(store):
-                untag(store, table, r.name)
-            forget(store, r.name)
-    for r in found:
-        if r.kind == "table":
-            drop(store, r.name)
-            if r.name.startswith(MEMO_TABLES):
-                note_loss(store, r.name, "pruned")
-        elif r.kind == "answers":
-            delete_rows(store, "answers", "recipe", [r.name])
-        elif r.kind == "replies":
-            delete_rows(store, r.name, "key", _ended(store, r.name, now))
-        elif r.kind == "sources":
-            delete_rows(store, "sources", "id", gone)
-            for table in tables(store):
-                if table.startswith(SOURCE_TABLES):
-                    delete_rows(store, table, "source", gone)
-    kept = _last_of_each(recent(store, EVERY_RUN))  # may be promoted yet, at the versions that they name
+def _remove(store: Store, kept: Roots, found: Sequence[Removal], now: float, young: timedelta) -> None:
+    names = {kind: [r.name for r in found if r.kind == kind] for kind in KINDS}
+    for name in (*names["tag"], *names["release"]):
+        for table in tables(store):
+            untag(store, table, name)
+    for name in names["release"]:
+        forget(store, name)
+    for table in names["table"]:
+        if table.startswith(MEMO_TABLES):
+            note_loss(store, table, "pruned")  # before: a kill in between costs a looser plan
+        drop(store, table)
+    for table in names["replies"]:
+        delete_rows(store, table, "key", _ended(store, table, now))
+    if names["answers"]:
+        delete_rows(store, "answers", "recipe", names["answers"])
+    if names["sources"]:
+        gone = uncited(store)
+        for table in (t for t in tables(store) if t.startswith(SOURCE_TABLES)):
+            delete_rows(store, table, "source", gone)
+        delete_rows(store, "sources", "id", gone)  # last: by them the next prune finds what a kill leaves
+    older = [r for r in kept.runs if r.run in names["run"]]
+    forget_faults(store, old_faults(store, set(tables(store)), older))
+    for run in older:
+        manifest.remove(store, run.run)
+    manifest.remove_keys_without_manifest(store)
+    merge_sizes(store)
+    free(store)
+    _tidy(store, kept, young)
+
+
+def _tidy(store: Store, kept: Roots, young: timedelta) -> None:
+    """Compacts tables, and removes old versions and files that no version names."""
     read = read_now(store.files)
     sweep(store.files)
     for table in tables(store):
         compact(store, table)
         store.index(table)
-        named = {r.tables[table] for r in kept if table in r.tables}
+        named = {r.tables[table] for r in kept.last if table in r.tables}  # may be promoted yet
         clean(store, table, named | read.get(table, set()), young)
+        free_table(store, table)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
+import weakref
 
 from raypipe.core.errors import Overloaded, RaypipeError, Unavailable
 from raypipe.recipes.deadlines import DegradePolicy
 from raypipe.recipes.serialize import from_plain
 from raypipe.runs.release import live
 from raypipe.serving.answerer import Answerer, NotReady
-from raypipe.serving.shared_kit import SharedKit
+from raypipe.serving.shared_kit import ClosingKit
 from raypipe.store import Store
 
 POLL_S = 1.0
@@ -20,6 +22,10 @@ POLL_S = 1.0
 OPEN_WAIT_S = 5.0
 """How long the request that finds a new release waits for it to open. Then the current release answers this
 request too, and the new one is opened in the background: loading a model's weights may take minutes."""
+
+CLOSE_AFTER_S = 60.0
+"""After a release is followed, before the models that only earlier ones name are closed: other gateways
+follow it within seconds, and until then ask for the earlier models in the same deployments."""
 
 REOPEN_S = 60.0
 """Before a release that failed to open is tried again: opening may load its models, which delays no request
@@ -33,11 +39,20 @@ class ReleaseFollower:
 
     The pointer is read again when a request comes and POLL_S have passed. The request that finds a new
     release opens its tables; other requests use the current release meanwhile. A release that cannot be
-    opened is not followed, the log says why, and it is tried again after REOPEN_S.
+    opened is not followed, the log says why, and it is tried again after REOPEN_S. Models that no open
+    release names are closed: a release is open until the last request that it answers has ended.
     """
 
-    def __init__(self, kit: SharedKit, store: str, policy: DegradePolicy | None = None) -> None:
-        self._kit, self._uri, self._policy = kit, store, policy
+    def __init__(
+        self,
+        kit: ClosingKit,
+        store: str,
+        policy: DegradePolicy | None = None,
+        close_after_s: float = CLOSE_AFTER_S,
+    ) -> None:
+        self._kit, self._uri, self._policy = kit, store, policy or DegradePolicy()
+        self._open: weakref.WeakSet[Answerer] = weakref.WeakSet()  # some request or the current one holds it
+        self._close_after_s, self._close_at = close_after_s, math.inf
         self._current: Answerer | None = None
         self._polled_at = -POLL_S
         self._poll_lock = asyncio.Lock()
@@ -65,7 +80,18 @@ class ReleaseFollower:
     def _poll_due(self) -> bool:
         return time.monotonic() - self._polled_at >= POLL_S
 
+    async def _close_unnamed(self) -> None:
+        """Closes the models of releases that are over, once no request is answered by one."""
+        if time.monotonic() < self._close_at or self._current is None or len(self._open) > 1:
+            return
+        self._close_at = math.inf
+        try:
+            await self._kit.keep((*self._current.recipe.models(), *self._policy.models()))
+        except Exception:  # of a replica or an engine that ends badly: this release answers all the same
+            log.exception("models of earlier releases could not be closed")
+
     async def _poll(self) -> None:
+        await self._close_unnamed()
         try:
             release = await asyncio.to_thread(lambda: live(Store.open(self._uri)))
         except (RaypipeError, OSError) as e:  # a damaged or missing file; a network that is down
@@ -100,7 +126,11 @@ class ReleaseFollower:
             log.exception("release %s is not followed", release.id)
             return
         before, self._current = self._current, opened
+        self._open.add(opened)
+        if before is not None:
+            self._close_at = time.monotonic() + self._close_after_s
         log.info("release %s answers now, before it %s", opened.release, before and before.release)
 
     def _refuse(self, release: str) -> None:
         self._refused = (release, time.monotonic() + REOPEN_S)
+        self._close_at = time.monotonic() + self._close_after_s

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -50,11 +50,13 @@ class ServeKit(ForwardingKit[LocalKit]):
         generate: DeploymentMethod | None,
         stream: DeploymentStream | None = None,
         health: Mapping[str, DeploymentMethod] = {},
+        keep: Sequence[DeploymentMethod] = (),
     ) -> None:
-        """`health`: for each deployment, a method that returns if its models can compute."""
+        """`health`: for each deployment, a method that returns if its models can compute. `keep`: for each, a
+        method that closes all models but the given ones in all replicas."""
         super().__init__(LocalKit(None))
         self._embed, self._score, self._generate, self._stream = embed, score, generate, stream
-        self._health = health
+        self._health, self._keep = health, keep
         self._sink: Callable[[str], None] | None = None
 
     def with_index(self, index: Index) -> ServeKit:
@@ -68,6 +70,11 @@ class ServeKit(ForwardingKit[LocalKit]):
         other = copy.copy(self)
         other._sink = sink
         return other
+
+    async def keep(self, models: Iterable[Model]) -> None:
+        """Closes all other models, in the deployments and in this process."""
+        kept = tuple(models)
+        await asyncio.gather(self._kit.keep(kept), *(close.remote(kept) for close in self._keep))
 
     async def unavailable(self) -> list[str]:
         """The deployments that do not answer within HEALTH_S."""

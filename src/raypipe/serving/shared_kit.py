@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from raypipe.core.protocols import Index, Kit
+from raypipe.core.protocols import Index, Kit, Model
 
 
 class SharedKit(Kit, Protocol):
@@ -19,3 +19,10 @@ class SharedKit(Kit, Protocol):
 
     async def unavailable(self) -> list[str]:
         """The deployments whose models do not answer now."""
+
+
+class ClosingKit(SharedKit, Protocol):
+    """A kit that outlives releases, and closes their models."""
+
+    async def keep(self, models: Iterable[Model]) -> None:
+        """Closes all other models."""

@@ -3,15 +3,14 @@ the kit, prompts and reply formats through `text`."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
-from raypipe.core.llm import Chat, Choice, Constraint, Generated, Grammar, JsonSchema, Sampling
-from raypipe.core.llm import Generator as Generator
+from raypipe.core.llm import Choice, Constraint, Generated, Grammar, JsonSchema, Sampling
 from raypipe.core.protocols import FIELDS, Ask, Bound, Index, Kit, Model, Reach, Tokenize
 from raypipe.core.records import ABSTAINED, ANSWERED, FAULT, Fault, Question, Reply, Span, parse_chunk_id
+from raypipe.steps.lora_adapters import ask_by_adapter, require_adapters
 from raypipe.text import replies
 from raypipe.text.by_label import ByLabel
 from raypipe.text.cite import cite
@@ -106,13 +105,7 @@ class Generate:
         self._check_reply()
         self._check_prompts()
         self._check_context()
-        known = {name for name, _ in self.model.adapters}
-        for adapter in self.adapter.values():
-            if adapter is not None and adapter not in known:
-                raise ValueError(
-                    f"adapter: {self.model.name!r} has no adapter {adapter!r}; it has "
-                    f"{', '.join(sorted(known)) or 'none'}"
-                )
+        require_adapters(self.model, self.adapter)
         self._sampling()
 
     def reads(self) -> frozenset[str]:
@@ -143,7 +136,7 @@ class Generate:
                 renderers[id(self.prompt.of(q))](self._values(q, context.text))
                 for q, context in zip(questions, contexts, strict=True)
             ]
-            said = await self._said(generate, chats, [self.adapter.of(q) for q in questions])
+            said = await ask_by_adapter(generate, questions, chats, self._sampling(), self.adapter)
             return [self._answered(q, s, c) for q, s, c in zip(questions, said, contexts, strict=True)]
 
         return ask
@@ -198,18 +191,6 @@ class Generate:
             text = question.replies[name.removeprefix(REPLY)].text if reply else getattr(question, name)
             values[name] = escape_markup(text)
         return values
-
-    async def _said(
-        self, generate: Generator, chats: Sequence[Chat], adapters: Sequence[str | None]
-    ) -> list[Generated | Fault]:
-        """The replies, in order: one call for each adapter that the batch needs, all at once."""
-        rows = {a: [i for i, x in enumerate(adapters) if x == a] for a in dict.fromkeys(adapters)}
-        sampling = self._sampling()
-        calls = [generate([chats[i] for i in at], sampling, adapter) for adapter, at in rows.items()]
-        said: dict[int, Generated | Fault] = {}
-        for at, found in zip(rows.values(), await asyncio.gather(*calls), strict=True):
-            said.update(zip(at, found, strict=True))
-        return [said[i] for i in range(len(chats))]
 
     def _answered(self, question: Question, said: Generated | Fault, context: PromptContext) -> Question:
         if isinstance(said, Fault):

@@ -3,23 +3,29 @@
 The transaction carries the run's name, so a commit that happened is seen, whatever died after it. Lance lets
 two appends pass that know nothing of each other; so each commit looks back afterwards: rows of a run that are
 there a second time, or that another run had added meanwhile, are withdrawn. Clocks and leases play no part.
+
+A commit that replaces takes the older rows of its units out in the same transaction: a reader, and the
+process that starts after a kill, find the old rows or the new ones.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import lance
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from lance.commit import CommitConflictError
 from lance.file import LanceFileReader
 
-from raypipe.store.database import Store, missing
+from raypipe.store.database import Store, present, rows
 from raypipe.store.errors import AddedMeanwhile, StoreError, reaching
 from raypipe.store.parts import Record, data_files, drop_records, need_record
 from raypipe.store.tables import kind_of
 
 _RUN, _WITHDRAWN = "raypipe.run", "raypipe.withdrawn"  # transaction properties: a run; the version it came in
+_READ = "raypipe.read"  # the version against which a run's rows were found sound
 
 
 def committed(store: Store, table: str, run: str) -> int | None:
@@ -30,9 +36,13 @@ def committed(store: Store, table: str, run: str) -> int | None:
     return found[0] if found else None
 
 
-def commit(store: Store, table: str, run: str, parts: Iterable[str]) -> int:
+def commit(
+    store: Store, table: str, run: str, parts: Iterable[str], replace: bool = False, gone: Sequence[str] = ()
+) -> int:
     """Brings all parts of a run into a table with one commit, unless that has happened, refreshes its indexes
     and removes the completion records. Returns the version to read.
+
+    `replace`: rows that the table has of the parts' units, and of those in `gone`, go in the same commit.
 
     Raises StoreError, with the table as it was, if a part is not done, a file is gone, or a unit stands in
     two parts; AddedMeanwhile, and the parts are void, if another run added some of the same units.
@@ -41,8 +51,13 @@ def commit(store: Store, table: str, run: str, parts: Iterable[str]) -> int:
     with reaching(store.table_uri(table)), store.durable(table):
         if committed(store, table, run) is None:
             records = {part: need_record(store, table, run, part) for part in parts}
-            checked_at = _check_staged(store, table, run, records)
-            append(store, table, run, [f for r in records.values() for f in r.fragments], checked_at)
+            fragments = [f for r in records.values() for f in r.fragments]
+            if replace:
+                checked_at = _replace(store, table, run, records, fragments, gone)
+            else:
+                checked_at, units = _check_staged(store, table, run, records)
+                _check_new(store, table, run, store.dataset(table, checked_at), units)
+                append(store, table, run, fragments, checked_at)
         _settle(store, table, run, checked_at)
         store.index(table)
     drop_records(store, table, run)
@@ -51,9 +66,55 @@ def commit(store: Store, table: str, run: str, parts: Iterable[str]) -> int:
 
 def append(store: Store, table: str, run: str, fragments: list[lance.FragmentMetadata], read: int) -> None:
     """One commit that adds fragments to a table, under a run's name."""
-    operation = lance.LanceOperation.Append(fragments)
-    transaction = lance.Transaction(read, operation, transaction_properties={_RUN: run})
+    _transact(store, table, run, lance.LanceOperation.Append(fragments), read)
+
+
+def _transact(
+    store: Store, table: str, run: str, operation: lance.LanceOperation.BaseOperation, read: int
+) -> None:
+    properties = {_RUN: run, _READ: str(read)}
+    transaction = lance.Transaction(read, operation, transaction_properties=properties)
     lance.LanceDataset.commit(store.table_uri(table), transaction)
+
+
+def _replace(
+    store: Store, table: str, run: str, records: dict[str, Record],
+    fragments: list[lance.FragmentMetadata], gone: Sequence[str],
+) -> int | None:  # fmt: skip
+    """One commit that adds a run's fragments and takes out the older rows of the same units. Returns the
+    version that it was made against; None where another driver has committed the run meanwhile."""
+    while committed(store, table, run) is None:
+        checked_at, units = _check_staged(store, table, run, records)
+        dataset = store.dataset(table, checked_at)
+        units = pa.concat_arrays([units, pa.array(gone, pa.string())])
+        removed, updated = _without(dataset, kind_of(table).unit, units)
+        operation = lance.LanceOperation.Update(removed, updated, fragments)
+        try:
+            _transact(store, table, run, operation, checked_at)
+            return checked_at
+        except CommitConflictError:  # another driver changed the same fragments: look again
+            continue
+    return None
+
+
+def _without(
+    dataset: lance.LanceDataset, unit: str | None, units: pa.Array
+) -> tuple[list[int], list[lance.FragmentMetadata]]:
+    """What becomes of the fragments that hold rows of some units, without these rows: ids of those that have
+    no row left, and the others as they then are."""
+    if unit is None:
+        raise StoreError("a table without units has nothing to replace")
+    there = units.filter(present(dataset, unit, units)).to_pylist()
+    found = rows(dataset, unit, there, [unit, "_rowaddr"])["_rowaddr"].to_numpy()
+    removed, updated = [], []
+    for fragment in np.unique(found >> 32).tolist():
+        offsets = (found[found >> 32 == fragment] & 0xFFFFFFFF).tolist()
+        left = dataset.get_fragment(fragment).delete_rows(offsets)
+        if left is None:
+            removed.append(fragment)
+        else:
+            updated.append(left)
+    return removed, updated
 
 
 def _history(dataset: lance.LanceDataset) -> dict[str, list[int]]:
@@ -71,9 +132,9 @@ def _history(dataset: lance.LanceDataset) -> dict[str, list[int]]:
     return {run: versions for run, versions in left.items() if versions}
 
 
-def _check_staged(store: Store, table: str, run: str, records: dict[str, Record]) -> int:
-    """The version against which a run's rows were found sound: all there, each unit in one part, none in the
-    table. Reads the files themselves, since a commit of files that are gone succeeds and spoils the table."""
+def _check_staged(store: Store, table: str, run: str, records: dict[str, Record]) -> tuple[int, pa.Array]:
+    """The version against which a run's rows were found sound: all there, each unit in one part; and their
+    units. Reads the files themselves, since a commit of files that are gone succeeds and spoils the table."""
     unit, dataset = kind_of(table).unit, store.dataset(table)
     units = [pa.array([], pa.string())]
     for part, record in records.items():
@@ -91,18 +152,20 @@ def _check_staged(store: Store, table: str, run: str, records: dict[str, Record]
     added = pa.concat_arrays(units)
     if (distinct := len(added.unique())) < len(added):
         raise StoreError(f"{table}, run {run}: {len(added) - distinct} values of {unit} stand in two parts")
-    if unit:
-        _check_new(store, table, run, dataset, unit, added)
     version: int = dataset.version
-    return version
+    return version, added
 
 
 def _check_new(
-    store: Store, table: str, run: str, dataset: lance.LanceDataset, unit: str, added: pa.Array
-) -> None:
-    """Raises AddedMeanwhile, and makes the run's parts void, if a table had some of the units before."""
-    there = len(added) - len(missing(dataset, unit, added.to_pylist()))
-    if there:
+    store: Store, table: str, run: str, dataset: lance.LanceDataset, added: pa.Array,
+    known: pa.Array | None = None,
+) -> None:  # fmt: skip
+    """Raises AddedMeanwhile, and makes the run's parts void, if a table had some of the units before, other
+    than those that were `known` to be there."""
+    if (unit := kind_of(table).unit) is None:
+        return
+    asked = added if known is None else added.filter(pc.invert(pc.is_in(added, value_set=known)))
+    if there := pc.sum(present(dataset, unit, asked)).as_py():
         drop_records(store, table, run)
         raise AddedMeanwhile(
             f"{table}: {there} of {len(added)} values of {unit} that run {run} would add are there already: "
@@ -125,10 +188,20 @@ def _settle(store: Store, table: str, run: str, checked_at: int | None) -> None:
         added.append(fragment.to_table(columns=[unit])[unit].combine_chunks())
     try:
         units = pa.concat_arrays(added).unique()
-        _check_new(store, table, run, store.dataset(table, first - 1), unit, units)
+        known = _known(store, table, first, unit, units)
+        _check_new(store, table, run, store.dataset(table, first - 1), units, known)
     except AddedMeanwhile:
         _withdraw(store, table, first)
         raise
+
+
+def _known(store: Store, table: str, version: int, unit: str, units: pa.Array) -> pa.Array:
+    """Of the units that came in with a version, those that the table had when the commit was made ready: it
+    took out their older rows. For a commit that only adds there are none."""
+    properties = store.dataset(table).read_transaction(version).transaction_properties
+    if _READ not in properties:
+        return units.slice(0, 0)
+    return units.filter(present(store.dataset(table, int(properties[_READ])), unit, units))
 
 
 def _added(store: Store, table: str, version: int) -> list[lance.LanceFragment]:

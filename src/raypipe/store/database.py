@@ -262,14 +262,18 @@ def missing(dataset: lance.LanceDataset, column: str, ids: Sequence[str]) -> lis
     if not ids:
         return []
     wanted = pa.array(ids, pa.string())
+    left: list[str] = wanted.filter(pc.invert(present(dataset, column, wanted))).to_pylist()
+    return left
+
+
+def present(dataset: lance.LanceDataset, column: str, wanted: pa.Array) -> pa.Array:
+    """(ids,) bool: which of the ids stand in a column."""
+    found = pa.array([], pa.string())
     with reaching(dataset.uri):
-        if len(ids) * SCAN_RATIO < dataset.count_rows():
-            found = rows(dataset, column, ids, [column])[column].combine_chunks()
+        if len(wanted) * SCAN_RATIO < dataset.count_rows():
+            found = rows(dataset, column, wanted.to_pylist(), [column])[column].combine_chunks()
         else:
-            found = pa.array([], pa.string())
             for batch in dataset.to_batches(columns=[column], batch_size=SCAN_ROWS):
                 hits = batch[column].filter(pc.is_in(batch[column], value_set=wanted)).unique()
                 found = pa.concat_arrays([found, hits])
-    there = pc.is_in(wanted, value_set=found)
-    left: list[str] = wanted.filter(pc.invert(there)).to_pylist()
-    return left
+    return pc.is_in(wanted, value_set=found)

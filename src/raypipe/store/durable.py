@@ -79,17 +79,17 @@ def _take_back(files: Files, table: str, version: int) -> None:
         files.remove_folder(folder)
         return
     for name in files.names(f"{folder}/_versions"):
-        if (of := _version(name)) is None or of > version:  # with the hint which one is the newest
+        if (of := manifest_version(name)) is None or of > version:  # with the hint which one is the newest
             files.remove(f"{folder}/_versions/{name}")
 
 
 def _newest(files: Files, table: str) -> int:
     """The newest version of a table; 0 if there is none."""
-    found = map(_version, files.names(f"{table}.lance/_versions"))
+    found = map(manifest_version, files.names(f"{table}.lance/_versions"))
     return max((v for v in found if v is not None), default=0)
 
 
-def _version(name: str) -> int | None:
+def manifest_version(name: str) -> int | None:
     """The version of a manifest; None for another file."""
     stem, _, end = name.rpartition(".")
     if end != "manifest" or not stem.isdigit():

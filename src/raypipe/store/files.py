@@ -39,12 +39,8 @@ class Files:
             self._fs, self._root = FileSystem.from_uri(uri)
         else:
             self._fs, self._root = LocalFileSystem(), str(Path(uri).absolute())
-        self._local = isinstance(self._fs, LocalFileSystem)
-
-    @property
-    def local(self) -> bool:
-        """Whether this is a folder of the machine's, whose files reach the disk when it likes."""
-        return self._local
+        self.uri = uri
+        self.local = isinstance(self._fs, LocalFileSystem)
 
     def _path(self, name: str) -> str:
         return f"{self._root.rstrip('/')}/{name}"
@@ -62,7 +58,7 @@ class Files:
     @_classed
     def write(self, name: str, content: bytes) -> None:
         """Replaces the file at once: a reader sees the old content or this, never a part of it."""
-        if self._local:
+        if self.local:
             os.replace(self._staged(name, content), self._path(name))
         else:  # an object appears when its upload is complete
             with self._fs.open_output_stream(self._path(name)) as stream:
@@ -70,9 +66,9 @@ class Files:
 
     @_classed
     def create(self, name: str, content: bytes) -> bool:
-        """Writes the file unless it is there; True if this call wrote it. Object stores may let two callers
-        both win."""
-        if not self._local:
+        """Writes the file unless it is there; True if this call wrote it. Object stores let two callers both
+        win: where that matters, see `claims`."""
+        if not self.local:
             if self.read(name) is not None:
                 return False
             self.write(name, content)
@@ -99,7 +95,7 @@ class Files:
     @_classed
     def sync(self, name: str) -> None:
         """Forces a file to disk that somebody else wrote: Lance does not."""
-        if self._local:
+        if self.local:
             fd = os.open(self._path(name), os.O_RDONLY)
             try:
                 os.fsync(fd)
@@ -118,6 +114,15 @@ class Files:
         """Names in a folder, sorted, without half-written files; none if the folder is not there."""
         found = self._fs.get_file_info(FileSelector(self._path(folder), allow_not_found=True))
         return sorted(f.base_name for f in found if not f.base_name.endswith(".tmp"))
+
+    def half_written(self, now: float) -> list[tuple[str, float]]:
+        """Files next to the tables that were being written when their process died, or are now, and their age
+        in seconds. An object store has none."""
+        if not self.local:
+            return []
+        root = Path(self._root)
+        found = [f for folder in root.glob("_*/") for f in folder.rglob(".*.tmp")] + list(root.glob(".*.tmp"))
+        return [(str(f.relative_to(root)), now - f.stat().st_mtime) for f in found]
 
     @_classed
     def size(self, name: str) -> int | None:

@@ -87,7 +87,7 @@ def clean(store: Store, table: str, keep: Collection[int] = (), kept: timedelta 
     if left := unfinished(store):
         raise StoreError(
             f"{store.uri}: {len(left)} pieces of work are unfinished ({', '.join(left[:3])}), so no old "
-            "version may go. Run the same command again to its end, then clean up"
+            "version may go. Run the same command again to its end, or `raypipe prune --abandon NAME`"
         )
     dataset = store.dataset(table)
     safe = {*keep, *tagged(store, table).values(), dataset.version}

@@ -1,14 +1,19 @@
 """Leases: signs on the door that name who is inside, and what each reads.
 
-A driver's lease saves a second driver from doing the same work. Nothing depends on it for correctness: clocks
-jump, pauses outlive any limit, and commits are exactly-once without it. A reader's lease names the versions
-of the tables that a process searches for long, so that housekeeping leaves them.
+A driver's lease saves a second driver from doing the same work, and keeps housekeeping and work apart.
+Commits do not depend on it: clocks jump, pauses outlive any limit, and they are exactly-once without it. A
+reader's lease names the versions of the tables that a process searches for long, so that housekeeping leaves
+them.
+
+Signs of one lease are numbered. The next number after the highest one is taken by creating its sign, which
+only one process can (`claims`): so of all that find the same sign dead, one takes the lease over.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import re
 import socket
 import threading
 import time
@@ -19,6 +24,7 @@ from types import TracebackType
 
 import psutil
 
+from raypipe.store.claims import claim, claimed, claims, unclaim
 from raypipe.store.files import Files, StoreError
 from raypipe.store.layout import LEASES
 from raypipe.store.tables import check_run
@@ -50,22 +56,40 @@ class Lease:
     """
 
     def __init__(self, files: Files, name: str, owner: str) -> None:
-        self._files, self._name, self._owner = files, f"{LEASES}/{check_run(name)}.json", owner
+        self._files, self._lease, self._owner = files, check_run(name), owner
         self._token = uuid.uuid4().hex
+        self._name = ""  # of the sign, once it is up
         self._left = threading.Event()
         self._beating = threading.Thread(target=self._beat, name=f"lease {name}", daemon=True)
 
     def __enter__(self) -> Lease:
-        while not self._files.create(self._name, self._sign()):
-            holder = _read(self._files.read(self._name))
-            if holder is not None and _alive(holder):
-                raise StoreError(
-                    f"the store is in use by {holder.owner} (process {holder.pid} on {holder.host}, last "
-                    f"sign of life {time.time() - holder.beat:.0f} s ago). Wait for it to end, or end it"
-                )
-            self._files.remove(self._name)
+        while not self._take():
+            continue
         self._beating.start()
         return self
+
+    def _take(self) -> bool:
+        """Takes the place of the sign that stands highest now; False if another process was faster. Raises
+        StoreError for one whose owner lives."""
+        found = self._signs()
+        for sign in found.values():
+            if sign is not None and _alive(sign):
+                raise StoreError(
+                    f"the store is in use by {sign.owner} (process {sign.pid} on {sign.host}, last "
+                    f"sign of life {time.time() - sign.beat:.0f} s ago). Wait for it to end, or end it"
+                )
+        mine = max(found, default=0) + 1
+        if not claim(self._files, self._place(mine), self._sign()):
+            return False
+        # A process that read the signs long ago may have found a number free that was taken and left since.
+        others = {n: sign for n, sign in self._signs().items() if n != mine}
+        if any(n > mine or (sign is not None and _alive(sign)) for n, sign in others.items()):
+            unclaim(self._files, self._place(mine))
+            return False
+        for n in others:
+            unclaim(self._files, self._place(n))
+        self._name = self._place(mine)
+        return True
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -73,13 +97,22 @@ class Lease:
         self._left.set()
         self._beating.join()
         if self._mine():
-            self._files.remove(self._name)
+            unclaim(self._files, self._name)
+
+    def _place(self, number: int) -> str:
+        return f"{LEASES}/{self._lease}-{number:09d}.json"
+
+    def _signs(self) -> dict[int, _Sign | None]:
+        """Number -> sign, of each that stands; None for one that no driver wrote."""
+        pattern = re.compile(re.escape(self._lease) + r"-(\d{9})\.json")
+        numbers = [int(m[1]) for n in claims(self._files, LEASES) if (m := pattern.fullmatch(n))]
+        return {n: _read(claimed(self._files, self._place(n))) for n in numbers}
 
     def _sign(self) -> bytes:
         return _signed(self._owner, self._token)
 
     def _mine(self) -> bool:
-        holder = _read(self._files.read(self._name))
+        holder = _read(claimed(self._files, self._name))
         return holder is not None and holder.token == self._token
 
     def _beat(self) -> None:

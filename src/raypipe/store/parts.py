@@ -31,7 +31,14 @@ class Run:
     """Work that was begun: its name, and the ids of each part."""
 
     name: str
-    parts: Mapping[str, tuple[str, ...]]  # part -> ids (sources, or keys of answers), each id in one part
+    parts: Mapping[str, tuple[str, ...]]  # part -> ids (of sources or questions), each id in one part
+    replaces: bool = False  # True: rows that the table has of these ids go in the commit
+    fresh: bool = False  # True: language models are asked again, whatever they replied before
+
+    @property
+    def ids(self) -> list[str]:
+        """All ids, in the order of the parts."""
+        return [id for part in self.parts.values() for id in part]
 
 
 def begun(store: Store, what: str) -> Run | None:
@@ -40,21 +47,44 @@ def begun(store: Store, what: str) -> Run | None:
     raw = store.files.read(_plan(what))
     if raw is None:
         return None
-    text = _unsealed(raw)
+    text = unsealed(raw)
     if text is None:
         end(store, what)
         return None
     plan = json.loads(text)
-    return Run(plan["run"], {name: tuple(ids) for name, ids in plan["parts"].items()})
+    parts = {name: tuple(ids) for name, ids in plan["parts"].items()}
+    return Run(plan["run"], parts, plan.get("replaces", False), plan.get("fresh", False))
 
 
-def begin(store: Store, what: str, ids: Sequence[str], per_part: int) -> Run:
+def begin(
+    store: Store, what: str, ids: Sequence[str], per_part: int, replaces: bool = False, fresh: bool = False
+) -> Run:
     """Begins a run over the ids in their order, `per_part` to a part; or gives back the unfinished one."""
-    some = [tuple(ids[at : at + per_part]) for at in range(0, len(ids), per_part)]
-    run = Run(uuid.uuid4().hex, {f"{i:06d}": part for i, part in enumerate(some)})
-    if store.files.create(_plan(what), _sealed(json.dumps({"run": run.name, "parts": run.parts}))):
+    run = _cut(ids, per_part, replaces, fresh)
+    if store.files.create(_plan(what), _written(run)):
         return run
-    return begun(store, what) or begin(store, what, ids, per_part)
+    return begun(store, what) or begin(store, what, ids, per_part, replaces, fresh)
+
+
+def begin_rest(store: Store, what: str, run: Run, ids: Sequence[str], per_part: int) -> None:
+    """Puts a run over some of its ids in the place of a run that is committed: they are to be done again."""
+    store.files.write(_plan(what), _written(_cut(ids, per_part, run.replaces, run.fresh)))
+
+
+def _cut(ids: Sequence[str], per_part: int, replaces: bool, fresh: bool) -> Run:
+    some = [tuple(ids[at : at + per_part]) for at in range(0, len(ids), per_part)]
+    return Run(uuid.uuid4().hex, {f"{i:06d}": part for i, part in enumerate(some)}, replaces, fresh)
+
+
+def _written(run: Run) -> bytes:
+    how = {"replaces": True, "fresh": run.fresh} if run.replaces else {}
+    return sealed(json.dumps({"run": run.name, "parts": run.parts, **how}))
+
+
+def run_of(store: Store, what: str) -> str | None:
+    """The run of some unfinished work; None where its plan is damaged."""
+    text = unsealed(store.files.read(_plan(what)) or b"")
+    return None if text is None else str(json.loads(text)["run"])
 
 
 def end(store: Store, what: str) -> None:
@@ -62,12 +92,12 @@ def end(store: Store, what: str) -> None:
     store.files.remove(_plan(what))
 
 
-def _sealed(text: str) -> bytes:
+def sealed(text: str) -> bytes:
     """A text under its own digest."""
     return f"{digest(text)}\n{text}".encode()
 
 
-def _unsealed(raw: bytes) -> str | None:
+def unsealed(raw: bytes) -> str | None:
     """The text, or None where a bit of it is lost."""
     name, _, text = raw.decode("utf-8", "replace").partition("\n")
     return text if digest(text) == name else None
@@ -102,7 +132,7 @@ def write_part(
         for name in data_files(table, record):
             store.files.sync(name)  # the record must not outlive the rows when the machine loses power
         body = {"rows": record.rows, "fragments": [f.to_json() for f in fragments], "facts": record.facts}
-        store.files.write(_record(table, run, part), _sealed(json.dumps(body)))
+        store.files.write(_record(table, run, part), sealed(json.dumps(body)))
     return record
 
 
@@ -119,7 +149,7 @@ def read_record(store: Store, table: str, run: str, part: str) -> Record | None:
     raw = store.files.read(_record(table, run, part))
     if raw is None:
         return None
-    text = _unsealed(raw)
+    text = unsealed(raw)
     if text is None:
         return None
     body = json.loads(text)

@@ -2,23 +2,21 @@
 
 Each row has an id of its own. A row whose id is not there is added, one that is there with other content is
 replaced, one that is equal is left alone. Sources are named by their content, so for them there is nothing to
-replace.
+replace. Rows are staged as parts first, so that any number of them comes in with one commit.
 """
 
 from __future__ import annotations
 
+import uuid
 from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raypipe.core.records import digest
 from raypipe.store.commit import commit
 from raypipe.store.database import Store
 from raypipe.store.parts import write_part
 from raypipe.store.tables import checked, kind_of
-
-REPLACED_AT_ONCE = 500  # rows a commit: Lance joins in 300 MB and fails above; 10,000 rows of 3 kB pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,24 +28,38 @@ class Put:
     equal: int
 
 
-def put(store: Store, table: str, rows: pa.Table) -> Put:
-    """Puts rows into one of the ingested tables. After a kill, put the same again."""
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """What putting the rows of a part will do, once it is committed with `replace`."""
+
+    added: tuple[str, ...]  # ids
+    replaced: tuple[str, ...]  # ids
+    equal: int
+
+
+def stage(store: Store, table: str, run: str, part: str, rows: pa.Table) -> Staged:
+    """Writes the rows that are not in one of the ingested tables as they are given, as a part of a run: none,
+    where all of them are."""
     [id] = kind_of(table).key
     rows = checked(table, store.dataset(table).schema, rows)
     names = rows[id].to_pylist()
     fresh = store.missing(table, id, names)
-    if fresh:
-        run = digest(table, str(store.version(table)), *sorted(fresh))
-        write_part(store, table, run, "0", _named(rows, id, fresh), {})
-        commit(store, table, run, ["0"])
     there = sorted(set(names) - set(fresh))
     changed = [] if table == "sources" else _changed(store, table, id, there, rows)
-    for at in range(0, len(changed), REPLACED_AT_ONCE):
-        given = _named(rows, id, changed[at : at + REPLACED_AT_ONCE])
-        with store.durable(table):
-            store.dataset(table).merge_insert(id).when_matched_update_all().execute(given)
-    store.index(table)  # also where an earlier call was killed between its commit and this line
-    return Put(len(fresh), len(changed), len(there) - len(changed))
+    if fresh or changed:
+        write_part(store, table, run, part, _named(rows, id, [*fresh, *changed]), {})
+    return Staged(tuple(fresh), tuple(changed), len(there) - len(changed))
+
+
+def put(store: Store, table: str, rows: pa.Table) -> Put:
+    """Puts rows into one of the ingested tables, with one commit. After a kill, put the same again."""
+    run = uuid.uuid4().hex
+    staged = stage(store, table, run, "0", rows)
+    if staged.added or staged.replaced:
+        commit(store, table, run, ["0"], replace=table != "sources")
+    else:
+        store.index(table)  # an earlier call may have been killed between its commit and its index
+    return Put(len(staged.added), len(staged.replaced), staged.equal)
 
 
 def _changed(store: Store, table: str, id: str, names: list[str], rows: pa.Table) -> list[str]:

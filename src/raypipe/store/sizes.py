@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from raypipe.core.records import digest
 from raypipe.store.database import Store
 from raypipe.store.layout import SIZES
 
@@ -20,10 +21,37 @@ def write_sizes(store: Store, name: str, sources: pa.Table) -> None:
     """Notes the characters of these sources (columns id, content) in a file of their own."""
     chars = pc.utf8_length(sources["content"]).cast(pa.int64())
     rows = pa.table({"id": sources["id"], "chars": chars})
+    store.files.write(f"{SIZES}/{name}.arrow", _file(rows))
+
+
+def merge_sizes(store: Store) -> None:
+    """Puts the notes of all sources that the store has into one file, in place of one for each part of each
+    ingest."""
+    names = store.files.names(SIZES)
+    here = store.dataset("sources").to_table(columns=["id"])["id"].combine_chunks()
+    tables = [pa.ipc.open_file(raw).read_all() for n in names if (raw := store.files.read(f"{SIZES}/{n}"))]
+    if not tables:
+        return
+    rows = (
+        pa.concat_tables(tables).group_by("id").aggregate([("chars", "max")]).rename_columns(["id", "chars"])
+    )
+    rows = rows.filter(pc.is_in(rows["id"], value_set=here)).sort_by("id")
+    content = _file(rows)
+    name = f"{digest(content)}.arrow"
+    if names == [name]:
+        return
+    store.files.write(f"{SIZES}/{name}", content)
+    for old in names:
+        if old != name:
+            store.files.remove(f"{SIZES}/{old}")
+
+
+def _file(rows: pa.Table) -> bytes:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, rows.schema) as writer:
         writer.write_table(rows)
-    store.files.write(f"{SIZES}/{name}.arrow", sink.getvalue().to_pybytes())
+    content: bytes = sink.getvalue().to_pybytes()
+    return content
 
 
 def sizes(store: Store, ids: Sequence[str]) -> dict[str, int]:

@@ -5,7 +5,6 @@ Files that the store has read before are not read again.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,11 +12,11 @@ from raypipe import readers
 from raypipe.core import arrow
 from raypipe.core.records import Question
 from raypipe.pipeline.ingest import BAD_SHOWN, fingerprint
+from raypipe.pipeline.ingest_log import noted
 from raypipe.readers import BadLine, Format, ReadCounts
 from raypipe.runs.plan.records import NewSources
 from raypipe.runs.plan.sample import Sampler
 from raypipe.store import Store
-from raypipe.store.layout import INGESTED
 
 
 def read_questions(store: Store, paths: Sequence[Path], format: Format) -> tuple[list[Question], NewSources]:
@@ -26,11 +25,10 @@ def read_questions(store: Store, paths: Sequence[Path], format: Format) -> tuple
     Raises what the readers raise: ConfError for an unknown format, DataError for a damaged file and where no
     line can be read.
     """
-    raw = store.files.read(f"{INGESTED}/{fingerprint(paths, format)}.json")
-    if raw is not None:
-        ids = json.loads(raw)["questions"]
-        found = {q.id: q for q in arrow.question.records(store.rows("questions", "id", ids))}
-        return [found[id] for id in ids], NewSources()
+    if (known := noted(store, fingerprint(paths, format))) is not None:
+        rows = store.rows("questions", "id", known.questions)
+        found = {q.id: q for q in arrow.question.records(rows)}
+        return [found[id] for id in known.questions], NewSources()
     questions: dict[str, Question] = {}
     kinds, chars, sampler = {}, {}, Sampler()
     counts, bad = ReadCounts(), list[BadLine]()

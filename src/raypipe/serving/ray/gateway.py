@@ -17,7 +17,7 @@ from raypipe.serving.http import create_app
 from raypipe.serving.http.app import ReleaseRouter
 from raypipe.serving.http.middleware import JsonLines, RequestMetrics
 from raypipe.serving.ray.metrics import RayMetrics
-from raypipe.serving.ray.retrying_handle import RetryingHandle
+from raypipe.serving.ray.retrying_handle import Broadcast, RetryingHandle
 from raypipe.serving.ray.traces import TracedMetrics, otlp_tracer
 from raypipe.serving.release_follower import ReleaseFollower
 from raypipe.serving.serve_kit import ServeKit
@@ -43,6 +43,7 @@ class Gateway:
                 for h in (embed, rerank, generate)
                 if h is not None
             },
+            [Broadcast(h, "keep") for h in (embed, rerank, generate) if h is not None],
         )
         self._router: ReleaseRouter = (
             ReleaseFollower(kit, store, policy)

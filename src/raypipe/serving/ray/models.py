@@ -86,6 +86,10 @@ class ModelDeployment:
         for batched in (self._embed_batch, self._score_batch):
             batched.set_max_batch_size(calls)
 
+    async def keep(self, models: tuple[Model, ...]) -> None:
+        """Closes all other models."""
+        await self._kit.keep(models)
+
     async def ready(self) -> None:
         """Returns if the models can compute, else raises."""
         await self._kit.healthy()

@@ -81,3 +81,18 @@ class RetryingHandle:
 
     def _unavailable(self, why: str) -> Unavailable:
         return Unavailable(f"{self._handle.deployment_name}: {why}")
+
+
+class Broadcast:
+    """A method of a deployment, called in every replica that runs at the time. One that dies meanwhile has
+    nothing left to do."""
+
+    def __init__(self, handle: DeploymentHandle, method: str) -> None:
+        self._handle, self._method = handle, method
+
+    async def remote(self, *args: Any) -> None:
+        """Returns when all replicas have. Raises what the method raises."""
+        results = await self._handle.broadcast(self._method, *args).results_async(return_exceptions=True)
+        for result in results:
+            if isinstance(result, Exception) and not isinstance(result, REPLICA_DIED):
+                raise result

@@ -1,0 +1,50 @@
+"""A map of texts that lies on disk: for what a reader must know of every row, however many rows there are.
+
+It is temporary, belongs to one process and is gone with it. Memory holds a cache of fixed size.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+from collections.abc import Iterable
+
+CACHE_KIB = 2048  # of pages in memory; 20,000 ids fit, the rest is read from the file system's own cache
+
+
+class DiskMap:
+    """Text -> text, each key with its first value.
+
+    >>> seen = DiskMap()
+    >>> seen.setdefault("a", "1"), seen.setdefault("a", "2"), "a" in seen, "b" in seen
+    ('1', '1', True, False)
+    """
+
+    def __init__(self) -> None:
+        # "": a file without a name, which the system removes when it is closed.
+        self._db = sqlite3.connect("", isolation_level=None, check_same_thread=False)
+        for pragma in (f"cache_size=-{CACHE_KIB}", "journal_mode=OFF", "synchronous=OFF"):
+            self._db.execute(f"PRAGMA {pragma}")
+        self._db.execute("CREATE TABLE found (key BLOB PRIMARY KEY, value BLOB) WITHOUT ROWID")
+
+    def setdefault(self, key: str, value: str) -> str:
+        """The value of a key, which is set if there was none."""
+        name, given = _name(key), value.encode("utf-8", "surrogatepass")
+        done = self._db.execute("INSERT OR IGNORE INTO found VALUES (?, ?)", (name, given))
+        if done.rowcount:
+            return value
+        [(first,)] = self._db.execute("SELECT value FROM found WHERE key = ?", (name,))
+        return str(first, "utf-8", "surrogatepass")
+
+    def update(self, keys: Iterable[str]) -> None:
+        """Puts in keys whose value does not matter."""
+        self._db.executemany("INSERT OR IGNORE INTO found VALUES (?, '')", ((_name(k),) for k in keys))
+
+    def __contains__(self, key: str) -> bool:
+        found = self._db.execute("SELECT 1 FROM found WHERE key = ?", (_name(key),))
+        return found.fetchone() is not None
+
+
+def _name(key: str) -> bytes:
+    """Sixteen bytes for a key of any length, which may hold what no UTF-8 can."""
+    return hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=16).digest()

@@ -1,0 +1,135 @@
+"""What ingests did and decided: a note for each read of files, and the decision that a kill leaves behind.
+
+Knows parts, commits and small files of a store; knows no reader.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from raypipe.report.report import ReplacedRows
+from raypipe.store import AddedMeanwhile, Store, commit
+from raypipe.store.layout import INGESTED, RUNS
+from raypipe.store.parts import sealed, unsealed
+
+_DECISION = "ingest-"
+_OUTDATED = ".outdated.json"
+TABLES = ("sources", "documents", "questions", "golds", "faults")  # in the order in which they are committed
+REPLACING = ("documents", "questions", "golds")
+
+
+@dataclass(frozen=True, slots=True)
+class IngestSummary:
+    """Counts of one read of files, kept in the store so that the same bytes are read once."""
+
+    fingerprint: str  # of the files; the digest of their faults
+    questions: tuple[str, ...]  # ids, in file order
+    counts: Mapping[str, int]  # readers.ReadCounts
+    reasons: Mapping[str, int]  # why lines and pages were skipped -> how many
+    again: bool = False  # True: the same bytes had been read before
+    replaced: tuple[ReplacedRows, ...] = ()
+    files: tuple[str, ...] = ()  # names
+    documents: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """All that an ingest will put in: its parts are staged, and nothing of it is in a table yet."""
+
+    run: str
+    parts: Mapping[str, tuple[str, ...]]  # table -> parts that have rows
+    outdated: tuple[str, ...]  # fingerprints of files some of whose rows are replaced
+    summary: IngestSummary
+
+
+@contextmanager
+def driving(store: Store, owner: str) -> Iterator[None]:
+    """The driver's lease. What an ingest had decided when it was killed is done first."""
+    with store.lease("driver", owner):
+        for name in _decisions(store):
+            _finish(store, name)
+        yield
+
+
+def noted(store: Store, fingerprint: str) -> IngestSummary | None:
+    """What these files contained, if the store has read them and all of their rows are as they had them."""
+    raw = None if _decisions(store) else store.files.read(f"{INGESTED}/{fingerprint}.json")
+    tree = json.loads(raw or b"null")
+    return None if tree is None else _summary(fingerprint, tree)
+
+
+def holders(
+    store: Store, of: str, questions: Collection[str], documents: bool
+) -> tuple[dict[str, tuple[str, ...]], dict[str, tuple[str, ...]]]:
+    """The reads that had the rows which files of fingerprint `of` replace: fingerprint -> file names, for
+    these questions and for documents. No note is kept of the ids of documents: each read that had some
+    counts. A read that is outdated counts for questions that no later one had."""
+    asked: dict[str, tuple[str, ...]] = {}
+    had: dict[str, tuple[str, ...]] = {}
+    left = set(questions)
+    names = store.files.names(INGESTED) if questions or documents else []
+    for name in sorted(names, key=lambda n: n.endswith(_OUTDATED)):
+        fingerprint = name.partition(".")[0]
+        raw = None if fingerprint == of else store.files.read(f"{INGESTED}/{name}")
+        if raw is None:
+            continue
+        note = _summary(fingerprint, json.loads(raw))
+        if not left.isdisjoint(note.questions):
+            asked[fingerprint] = note.files
+        left.difference_update(note.questions)
+        if documents and note.documents and not name.endswith(_OUTDATED):
+            had[fingerprint] = note.files
+    return asked, had
+
+
+def decide(store: Store, decision: Decision) -> None:
+    """Writes a decision down, and does it. After a kill, `driving` does what is left."""
+    name = f"{RUNS}/{_DECISION}{decision.summary.fingerprint}.json"
+    store.files.write(name, sealed(json.dumps(asdict(decision))))
+    _finish(store, name)
+
+
+def _decisions(store: Store) -> list[str]:
+    return [f"{RUNS}/{n}" for n in store.files.names(RUNS) if n.startswith(_DECISION)]
+
+
+def _finish(store: Store, name: str) -> None:
+    """Does what is left of a decision. One that is damaged is dropped: its files are read again."""
+    raw = store.files.read(name)
+    text = None if raw is None else unsealed(raw)
+    if text is not None:
+        tree = json.loads(text)
+        for fingerprint in tree["outdated"]:
+            _outdate(store, fingerprint)
+        try:
+            for table in (t for t in TABLES if t in tree["parts"]):
+                commit(store, table, tree["run"], tree["parts"][table], replace=table in REPLACING)
+        except AddedMeanwhile:
+            store.files.remove(name)
+            raise
+        note = {k: v for k, v in tree["summary"].items() if k not in ("fingerprint", "again")}
+        place = f"{INGESTED}/{tree['summary']['fingerprint']}"
+        store.files.write(f"{place}.json", json.dumps(note).encode())
+        store.files.remove(f"{place}{_OUTDATED}")
+    store.files.remove(name)
+
+
+def _outdate(store: Store, fingerprint: str) -> None:
+    """Some rows of these files are replaced: the same bytes are read again when they are asked for."""
+    place = f"{INGESTED}/{fingerprint}"
+    if (raw := store.files.read(f"{place}.json")) is not None:
+        store.files.write(f"{place}{_OUTDATED}", raw)
+        store.files.remove(f"{place}.json")
+
+
+def _summary(fingerprint: str, tree: Mapping[str, Any]) -> IngestSummary:
+    given = tree.get("replaced", ())
+    rows = tuple(ReplacedRows(r["table"], r["rows"], tuple(r["ids"]), tuple(r["files"])) for r in given)
+    return IngestSummary(
+        fingerprint, tuple(tree["questions"]), tree["counts"], tree["reasons"], True, rows,
+        tuple(tree.get("files", ())), tree.get("documents", 0),
+    )  # fmt: skip

@@ -1,0 +1,103 @@
+"""What is still named: by releases, by the last run of each recipe, by endpoints. Everything else may go.
+
+Roots are named explicitly: releases by their ids, recipes by the files that they were read from. Which run of
+a recipe is the last one follows from the numbers of manifests; clocks play no part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+from raypipe.core.config import did_you_mean
+from raypipe.core.digests import model_identity
+from raypipe.core.errors import ConfError
+from raypipe.memo.memo import graph_replies_of, replies_of
+from raypipe.recipes.serialize import description, graph_versions
+from raypipe.runs.changes import LOOKED_BACK
+from raypipe.runs.manifest import Manifest, recent
+from raypipe.runs.release import Release, history, releases
+from raypipe.store import Store, read_now
+
+EVERY_RUN = 1_000_000  # more than a store has
+
+
+@dataclass(frozen=True, slots=True)
+class Roots:
+    """What a store has finished, and what of it is kept."""
+
+    runs: tuple[Manifest, ...]  # finished, the latest first
+    last: tuple[Manifest, ...]  # of each recipe
+    releases: tuple[Release, ...]  # every one
+    released: tuple[Release, ...]  # that `rollback` goes back through
+    named: frozenset[str]  # tables that a root names
+    named_once: frozenset[str]  # tables that any run or release ever named
+
+    def older(self) -> list[Manifest]:
+        """Runs that no root is, and that no plan and no comparison looks back to."""
+        kept = {r.run for r in (*self.last, *self.runs[:LOOKED_BACK])} | {r.run for r in self.released}
+        return [r for r in self.runs if r.run not in kept]
+
+
+def roots(store: Store) -> Roots:
+    """The roots of a store."""
+    runs, every, ids = recent(store, EVERY_RUN), releases(store), history(store)
+    released = [r for r in every if r.id in ids]
+    last = last_of_each(runs)
+    return Roots(
+        tuple(runs), tuple(last), tuple(every), tuple(released),
+        frozenset(tables_named(last, released) | read_now(store.files).keys()),
+        frozenset(tables_named(runs, every)),
+    )  # fmt: skip
+
+
+def last_of_each(runs: Sequence[Manifest]) -> list[Manifest]:
+    """The last run of each recipe, by the recipe's file; `runs` has the latest first."""
+    return list({r.recipe.get("file") or r.recipe["name"]: r for r in reversed(runs)}.values())
+
+
+def tables_named(runs: Iterable[Manifest], released: Iterable[Release]) -> set[str]:
+    """Tables that these runs and releases name: of their corpus, and the memo of their models and graphs."""
+    runs, released = list(runs), list(released)
+    found = {t for r in runs for t in r.tables} | {t for r in released for t in r.tables}
+    identities = {m.identity for r in runs for m in r.models}
+    models = [m for r in released for m in description(r.recipe).models()]
+    identities |= {model_identity(m) for m in models}
+    found |= {f"{kind}-{identity}" for kind in ("embeddings", "scores") for identity in identities}
+    found |= {table for table, _ in replies_named(runs, released)}
+    return found | graph_tables(runs, released)
+
+
+def replies_named(runs: Iterable[Manifest], released: Iterable[Release]) -> set[tuple[str, str]]:
+    """Memo table of a language model's replies, and the name of the model, of each that these name."""
+    records = [m for r in runs for m in r.models if m.kind == "generator"]
+    found = {(m.replies or f"replies-{m.identity}", m.name) for m in records}
+    models = [m for r in released for m in description(r.recipe).models() if m.kind == "generator"]
+    return found | {(replies_of(m).name, m.name) for m in models}
+
+
+def graph_tables(runs: Iterable[Manifest], released: Iterable[Release]) -> set[str]:
+    """The memo of what servers of graphs replied to these runs and releases."""
+    recipes = [*(r.recipe for r in runs), *(r.recipe for r in released)]
+    versions = set().union(*map(graph_versions, recipes))
+    return {graph_replies_of(v).name for v in versions}
+
+
+def replies_given_up(found: Roots, models: Collection[str]) -> set[str]:
+    """Memo tables of the replies of some language models, by their names. Raises ConfError for a model that
+    no run names, or that a root names."""
+    named: dict[str, set[str]] = {}
+    for table, name in replies_named(found.runs, found.releases):
+        named.setdefault(name, set()).add(table)
+    tables = set[str]()
+    for name in models:
+        if name not in named:
+            raise ConfError(f"--replies {name!r}: no finished run names it; {did_you_mean(name, named)}")
+        free = named[name] - found.named
+        if not free:
+            raise ConfError(
+                f"--replies {name!r}: expected a model that nothing asks any more; a release or the last run "
+                "of a recipe names it, and asks it again without them"
+            )
+        tables |= free
+    return tables

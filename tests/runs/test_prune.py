@@ -1,0 +1,191 @@
+"""What prune may take and what it may not, after kills, edits and clocks that jump."""
+
+import json
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+from reruns import FAKES, Bench
+
+from raypipe.cli.main import main
+from raypipe.core.errors import ConfError
+from raypipe.core.records import Fault
+from raypipe.pipeline.dead_letters import faults_table
+from raypipe.runs import roots
+from raypipe.runs.changes import compared_with
+from raypipe.runs.manifest import read, recent
+from raypipe.runs.prune import prune, uncited
+from raypipe.runs.release import promote
+from raypipe.store import Store, begin, commit, write_part
+from raypipe.store.keep import tag, tagged, unfinished
+from raypipe.store.sizes import sizes
+
+pytestmark = pytest.mark.slow
+
+SURE = FAKES.replace("fitted: local-extract}", "fitted: local-extract, threshold: 0.0}")
+EDITED = FAKES.replace("child_chars: 200", "child_chars: 190")
+
+LLM = SURE.replace(
+    "  - decide: {prefer: [extract]}",
+    "  - generate: {model: scripted, prompt: crag/vanilla, into: llm, max_tokens: 50}\n"
+    "  - decide: {prefer: [llm]}",
+)
+
+
+@pytest.fixture
+def store(bench):
+    return Store.open(str(bench.folder / "store"))
+
+
+def removed(store, **options):
+    return {(r.kind, r.name) for r in prune(store, dry_run=False, **options)}
+
+
+def test_work_that_no_command_would_finish_is_given_up_by_its_name(bench, store, capsys):
+    run = begin(store, "answers-of-an-edited-recipe", ["a", "b"], 1)
+    store.files.write(f"_parts/answers/{run.name}/000000.json", b"{}")
+    store.files.write("_attempts/0123.json", json.dumps({run.name: {"tasks": 1, "counts": {}}}).encode())
+    uri = ["--store", store.uri]
+    assert main(["prune", *uri]) == 2
+    assert "raypipe prune --abandon answers-of-an-edited-recipe" in capsys.readouterr().err
+    assert main(["prune", *uri, "--abandon", "answers-of-another"]) == 2
+    assert "answers-of-an-edited-recipe" in capsys.readouterr().err
+    assert main(["prune", *uri, "--abandon", "answers-of", "--dry-run"]) == 0 and unfinished(store)
+    capsys.readouterr()
+    assert main(["prune", *uri, "--abandon", "answers-of", "--json"]) == 0
+    assert {"kind": "work", "name": "answers-of-an-edited-recipe", "rows": 0} in json.loads(
+        capsys.readouterr().out
+    )["removed"]
+    assert not unfinished(store) and not store.files.names("_parts") and not store.files.names("_attempts")
+
+
+def test_the_tags_of_a_killed_promote_go_and_hold_nothing_back(bench, store):
+    bench.run(EDITED, out="one")
+    tables = read(bench.folder / "one").tables
+    for table, version in tables.items():
+        tag(store, table, "r0001-0123abcd", version)  # and then it was killed
+    bench.run(SURE, out="two")
+    release = promote(store, read(bench.folder / "two"), [])
+    gone = removed(store)
+    assert ("tag", "r0001-0123abcd") in gone and any(kind == "table" for kind, _ in gone)
+    left = {name for table in release.tables for name in tagged(store, table)}
+    assert left == {release.id}
+
+
+def test_recipes_in_files_of_one_name_are_apart(bench, store):
+    """Neither loses its answers; those of an edited file are superseded."""
+    small, big = (Bench(bench.folder / name, bench.world, file=None) for name in ("small", "big"))
+    for one in (small, big):
+        one.folder.mkdir()
+        (one.folder / "store").symlink_to(store.uri)
+    small.run(SURE)
+    big.run(EDITED)
+    first, second = (read(one.folder / "out").digest for one in (small, big))
+    gone = removed(store)
+    assert not gone & {("answers", first), ("answers", second)}
+    small.run(SURE.replace("top: 10}", "top: 3}"))
+    gone = removed(store)
+    assert ("answers", first) in gone and ("answers", second) not in gone
+
+
+def test_a_clock_a_year_ahead_in_one_run_lets_nothing_newer_go(bench, store, monkeypatch):
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + 365 * 86400)
+    bench.run(EDITED, out="ahead")
+    monkeypatch.undo()
+    bench.run(SURE, out="newest")
+    newest, ahead = read(bench.folder / "newest"), read(bench.folder / "ahead")
+    assert newest.finished < ahead.finished and recent(store, 1)[0].run == newest.run
+    assert compared_with(store, newest).run == ahead.run
+    gone = removed(store)
+    assert ("answers", ahead.digest) in gone and ("answers", newest.digest) not in gone
+    assert promote(store, newest, []).run == newest.run
+
+
+def test_replies_of_a_language_model_go_only_when_they_are_asked_for_by_its_name(bench, store):
+    bench.run(LLM, out="llm")
+    [model] = [m for m in read(bench.folder / "llm").models if m.kind == "generator"]
+    with pytest.raises(ConfError, match=r"--replies 'scripted': expected a model that nothing asks"):
+        prune(store, dry_run=True, replies=["scripted"])
+    bench.run(SURE, out="two")  # the same file, edited
+    assert ("table", model.replies) not in removed(store) and store.count(model.replies)
+    counts, _ = bench.run(LLM)
+    assert counts["generate:llm"][1] == 0, "all that was paid for is there"
+    bench.run(SURE)
+    with pytest.raises(ConfError, match=r"no finished run names it; did you mean 'scripted'"):
+        prune(store, dry_run=False, replies=["scriped"])
+    assert ("table", model.replies) in removed(store, replies=["scripted"])
+
+
+def leftovers(store):
+    """What a process that was killed at every place at once would leave."""
+    table = "questions"
+    write_part(store, table, "dead", "000000", store.dataset(table).to_table().slice(0, 1), {})
+    junk = [
+        f"_{n}/.0123.tmp"
+        for n in ("runs", "parts", "sizes", "ingested", "runs/answers", f"memo/scores-{'0' * 32}")
+    ]
+    lance = f"{table}.lance"
+    junk += [f"{lance}/data/.tmpAb3", f"{lance}/_transactions/.tmpAb3", f"{lance}/_versions/9.manifest#1"]
+    junk += [f"{lance}/_refs/tags/r0001-0123abcd.json.tmp.0a#1", "_changing/.0123.tmp"]
+    junk += [f"{lance}/_indices/dead/page.lance", f"{lance}/_deletions/0-1-2.arrow"]
+    junk += ["_runs/answers/no-such-run.arrow", f"{lance}/_transactions/1-dead.txn"]
+    for name in junk:
+        store.files.write(name, b"junk")
+    return set(junk)
+
+
+def files(store):
+    return {str(f.relative_to(store.uri)) for f in Path(store.uri).rglob("*") if f.is_file()}
+
+
+def test_all_that_killed_processes_left_is_freed_and_nothing_else(bench, store):
+    prune(store, dry_run=False)
+    before, rows = files(store), store.dataset("questions").to_table().num_rows
+    junk = leftovers(store)
+    assert len(files(store) - before) == len(junk) + 2  # a part: its record and its data
+    assert ("parts", "of runs that were killed") in removed(store)
+    assert files(store) - before == set() and store.dataset("questions").to_table().num_rows == rows
+    counts, _ = bench.run()
+    assert all(c == (0, 0) for c in counts.values())
+
+
+def test_a_prune_killed_after_the_rows_of_some_tables_is_finished_by_the_next(bench, store):
+    bench.run(SURE, out="one")
+    lines = bench.lines()
+    for line in lines:
+        line["search_results"] = line["search_results"][:2]
+    bench.run(SURE, data=bench.data(lines), out="two")
+    tables = read(bench.folder / "two").tables
+    [texts] = [t for t in tables if t.startswith("texts-")]
+    gone = uncited(store)
+    store.forget(texts, "source", gone)  # and then it was killed
+    prune(store, dry_run=False)
+    for table in tables:
+        if table.startswith(("texts-", "passages-", "vectors-")):
+            assert store.missing(table, "source", gone) == gone
+    assert store.missing("sources", "id", gone) == gone
+
+
+def test_faults_manifests_and_sizes_that_say_nothing_any_more_go(bench, store, monkeypatch):
+    monkeypatch.setattr(roots, "LOOKED_BACK", 2)
+    wanted = sizes(store, store.dataset("sources").to_table()["id"].to_pylist())
+    texts = bench.pipeline().texts_table
+    done = store.dataset(texts).to_table()["source"][0].as_py()
+    fault = asdict(Fault("parse", "timeout", "d", True))
+    rows = [(done, fault, 1, texts), ("pending", fault, 1, texts), ("gone", fault, 1, "texts-" + "0" * 32)]
+    rows += [("q", fault, 1, "a key that a run of an unknown kind has")]
+    write_part(store, "faults", "run", "0", faults_table(rows, "run"), {})
+    commit(store, "faults", "run", ["0"])
+    for _ in range(4):
+        bench.run()
+    names = store.files.names("_runs/manifests")
+    assert len(names) == 5
+    prune(store, dry_run=False)
+    assert store.files.names("_runs/manifests") == names[-2:]
+    assert len(store.files.names("_runs/answers")) == 2 and len(store.files.names("_sizes")) == 1
+    left = store.dataset("faults").to_table().to_pylist()
+    assert {r["id"] for r in left} == {"pending", "q"}
+    assert sizes(store, list(wanted)) == wanted
+    assert prune(store, dry_run=True) == []
