@@ -5,10 +5,9 @@ from __future__ import annotations
 import errno
 import io
 import json
-import logging
-from dataclasses import dataclass
 
 import pytest
+from buckets import bucket_of
 from reruns import SIZES, Bench
 
 from raypipe.cli.main import main
@@ -24,44 +23,10 @@ from raypipe.store import Store, StoreError
 pytestmark = pytest.mark.slow
 
 
-@dataclass
-class Bucket:
-    client: object
-    name: str = "raypipe-bucket"
-
-    @property
-    def uri(self) -> str:
-        return f"s3://{self.name}"
-
-    def keys(self, prefix: str) -> list[str]:
-        found = self.client.list_objects_v2(Bucket=self.name, Prefix=prefix).get("Contents", [])
-        return sorted(o["Key"] for o in found)
-
-
 @pytest.fixture(scope="module")
 def bucket():
-    server = pytest.importorskip("moto.server", reason="moto is not installed here").ThreadedMotoServer
-    boto3 = pytest.importorskip("boto3", reason="boto3 is not installed here")
-    running = server(ip_address="127.0.0.1", port=0, verbose=False)
-    running.start()
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)  # a line for each request
-    url = "http://{}:{}".format(*running.get_host_and_port())
-    with pytest.MonkeyPatch.context() as env:
-        for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT"):  # pyarrow reads the one, Lance the other
-            env.setenv(name, url)
-        for name, value in {
-            "AWS_ALLOW_HTTP": "true",
-            "AWS_ACCESS_KEY_ID": "invented",
-            "AWS_SECRET_ACCESS_KEY": "invented",
-            "AWS_REGION": "us-east-1",
-            "AWS_DEFAULT_REGION": "us-east-1",
-            "AWS_EC2_METADATA_DISABLED": "true",
-        }.items():
-            env.setenv(name, value)
-        made = Bucket(boto3.client("s3", endpoint_url=url))
-        made.client.create_bucket(Bucket=made.name)
+    with bucket_of("raypipe-bucket") as made:
         yield made
-    running.stop()
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,7 @@
 """What a table may be called, and what a row must be to be let in."""
 
+from pathlib import Path
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -19,6 +21,7 @@ from raypipe.store import (
     with_chunkless,
     write_part,
 )
+from raypipe.store.errors import StoreUnavailable
 
 
 @pytest.mark.parametrize(
@@ -126,6 +129,13 @@ def test_a_store_that_is_not_there_or_of_another_format_is_named(tmp_path):
 def test_a_version_that_is_not_there_is_named(store):
     with pytest.raises(StoreError, match=r"golds .* cannot be read at version 99"):
         store.dataset("golds", 99)
+
+
+def test_a_table_that_cannot_be_opened_now_is_unavailable(store):
+    for manifest in Path(store.table_uri("golds")).glob("_versions/*"):
+        manifest.write_bytes(manifest.read_bytes()[:10])
+    with pytest.raises(StoreUnavailable, match=r"golds .* cannot be reached now"):
+        store.dataset("golds")
 
 
 def test_a_place_where_nothing_can_be_made_is_named(tmp_path):

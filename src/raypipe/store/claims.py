@@ -10,6 +10,7 @@ from __future__ import annotations
 import lance
 import pyarrow as pa
 
+from raypipe.store.errors import reaching, says_absent
 from raypipe.store.files import Files, StoreError
 
 _CLAIM = ".claim"  # of the table that an object store has next to the file
@@ -33,12 +34,13 @@ def claim(files: Files, name: str, content: bytes) -> bool:
 
 
 def _create(files: Files, name: str, content: bytes) -> bool:
-    try:
-        lance.write_dataset(pa.table({"content": [content]}), _table(files, name), mode="create")
-    except OSError as e:
-        if "already exists" in str(e):
-            return False
-        raise
+    with reaching(_table(files, name)):
+        try:
+            lance.write_dataset(pa.table({"content": [content]}), _table(files, name), mode="create")
+        except OSError as e:
+            if "already exists" in str(e):
+                return False
+            raise
     return True
 
 
@@ -47,11 +49,14 @@ def claimed(files: Files, name: str) -> bytes | None:
     content = files.read(name)
     if content is not None or files.local:
         return content
-    try:
-        found: bytes = lance.dataset(_table(files, name)).to_table()["content"][0].as_py()
-        return found
-    except ValueError:  # no such table
-        return None
+    with reaching(_table(files, name)):
+        try:
+            found: bytes = lance.dataset(_table(files, name)).to_table()["content"][0].as_py()
+        except ValueError as e:
+            if says_absent(e):
+                return None
+            raise
+    return found
 
 
 def claims(files: Files, folder: str) -> list[str]:

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raypipe.store.durable import durable, restore, restore_all
-from raypipe.store.errors import StoreUnavailable, is_of_the_place, reaching
+from raypipe.store.errors import StoreUnavailable, is_of_the_place, reaching, says_absent
 from raypipe.store.files import Files, StoreError
 from raypipe.store.layout import MARK
 from raypipe.store.lease import Lease
@@ -151,9 +151,9 @@ class Store:
         with reaching(f"table {table} at {self.uri}"):
             try:
                 return lance.dataset(self.table_uri(table), version=version)
-            except pa.ArrowInvalid:  # a ValueError, too, and not about the version
-                raise
             except ValueError as e:
+                if not says_absent(e):
+                    raise
                 raise StoreError(
                     f"table {table} at {self.uri} cannot be read at version {version}: {e}"
                 ) from e

@@ -50,6 +50,12 @@ def is_of_the_place(error: StoreUnavailable) -> bool:
     return _PLACE.search(str(error.__cause__)) is not None
 
 
+def says_absent(error: ValueError) -> bool:
+    """Whether Lance says that a table or a version is not there. It raises ValueError, too, where the table
+    cannot be opened: an object store that refuses, a manifest that is cut."""
+    return " was not found: Not found: " in str(error)
+
+
 @contextmanager
 def reaching(what: str) -> Iterator[None]:
     """A block that only calls Lance, Arrow and the file system; `what` it reads or writes. Raises

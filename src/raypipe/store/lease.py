@@ -25,6 +25,7 @@ from types import TracebackType
 import psutil
 
 from raypipe.store.claims import claim, claimed, claims, unclaim
+from raypipe.store.errors import StoreUnavailable
 from raypipe.store.files import Files, StoreError
 from raypipe.store.layout import LEASES
 from raypipe.store.tables import check_run
@@ -33,6 +34,7 @@ STALE_S = 60.0  # a sign without a beat for this long has no owner
 BEAT_S = 15.0
 FORGOTTEN_S = 86400.0  # a reader that was silent for a day will not come back
 _READER = "reader-"
+_LEFT: set[str] = set()  # tokens of leases that this process holds no more, whether or not the sign is gone
 
 log = logging.getLogger("raypipe.store")
 
@@ -96,8 +98,12 @@ class Lease:
     ) -> None:
         self._left.set()
         self._beating.join()
-        if self._mine():
-            unclaim(self._files, self._name)
+        _LEFT.add(self._token)
+        try:
+            if self._mine():
+                unclaim(self._files, self._name)
+        except StoreUnavailable as e:  # the sign stays, and counts no more than that of a dead process
+            log.warning("the lease of %s could not be taken away: %s", self._owner, e)
 
     def _place(self, number: int) -> str:
         return f"{LEASES}/{self._lease}-{number:09d}.json"
@@ -201,6 +207,8 @@ def _read(raw: bytes | None) -> _Sign | None:
 
 
 def _alive(sign: _Sign) -> bool:
+    if sign.token in _LEFT:
+        return False
     if sign.host != socket.gethostname():
         return abs(time.time() - sign.beat) < STALE_S
     try:
