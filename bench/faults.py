@@ -48,6 +48,7 @@ PER_RUN = 25  # faults
 ATTEMPTS = 6  # disturbed ones of a run, at most
 AWAY_S = 0.4  # that a file is cut or gone
 WAIT_S = 0.05  # before the second try of what is unavailable: 1 s in a job, and outages as much shorter
+DEVICES = 8  # times the chance of another call: a run has few calls to models
 DRIVERS = "- of the driver"
 DRIVER = 0.15  # of a worker's chance that a call fails, in the driver: there it ends the run
 
@@ -131,7 +132,7 @@ class Injector:
     def device(self, what: str) -> None:
         if self.lost:
             raise RuntimeError(ECC)
-        if self.draws.random() < self.chance:
+        if self.draws.random() < DEVICES * self.chance:
             kind = self.draws.choice(sorted(DEVICE))
             note(self.diary, f"{kind} | {what}")
             self.lost = kind == "CUDA error"

@@ -45,6 +45,9 @@ class PlannedKit(ForwardingKit):
         super().__init__(kit)
         self.plan = plan
 
+    def loading_s(self):
+        return self._kit.loading_s()
+
     def reranker(self, model):
         real = self._kit.reranker(model)
 

@@ -58,9 +58,9 @@ def folder(tmp_path: Path) -> RunFolder:
     rows, _ = pair(QUESTIONS, GOLDS, {})
     rows = [replace(r, judge_response='{"score": 0}') if r.question == "q3" else r for r in rows]
     report = EvalReport(
-        run="r1", recipe="local", digest="abc", seconds=1.0, questions=5, citations=15, distinct_pages=2,
-        empty_pages=0, chunks=2, pages_compared=0, parser_fallbacks=0, normalized={}, without_truth=1,
-        faults=(), steps=(), marks=mark(rows, "official"),
+        run="r1", recipe="local", digest="abc", seconds=1.0, clock={}, questions=5, citations=15,
+        distinct_pages=2, empty_pages=0, chunks=2, pages_compared=0, parser_fallbacks=0, normalized={},
+        without_truth=1, faults=(), steps=(), marks=mark(rows, "official"),
     )  # fmt: skip
     text = {c: f"text of {c[-3:]}" for q in QUESTIONS for c in needed_texts(q)}
     with ResultTable(made.results) as table:

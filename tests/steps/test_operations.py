@@ -9,6 +9,7 @@ import pytest
 
 from raypipe.core.records import Question, Reply
 from raypipe.kg.language.answer_rules import RULES
+from raypipe.kg.tables import read_files, version_of
 from raypipe.models.kit import LocalKit
 from raypipe.steps.function_calls import FunctionCalls
 from raypipe.steps.kg_query import KgQuery
@@ -47,7 +48,7 @@ def world(tmp_path_factory):
     folder = tmp_path_factory.mktemp("world")
     for name, rows in TABLES.items():
         (folder / f"{name}.json").write_text(json.dumps(rows))
-    return replace(golden.GRAPH, where=str(folder), version="world@1")
+    return replace(golden.GRAPH, where=str(folder), version=version_of(read_files(folder)))
 
 
 def come_to(world, calls, operation):

@@ -99,7 +99,7 @@ def observed_refresh(
     opened, table = session.store(store), graph_replies_of(entry["version"]).name
     texts: dict[tuple[str, str, float], dict[int, str]] = {}
     if opened.has(table):
-        kept = opened.dataset(table).to_table(columns=["key", "text"], filter="key LIKE '%@%'")
+        kept = opened.scan(table, columns=["key", "text"], filter="key LIKE '%@%'")
         for key, text in zip(kept["key"].to_pylist(), kept["text"].to_pylist(), strict=True):
             if (found := period_of(key)) is not None:
                 request, domain, period, number = found

@@ -229,7 +229,7 @@ def rank(
         pipeline.answer(questions)
         answered = list(pipeline.answers(questions))
     listed: dict[str, list[str]] = {}
-    for d in arrow.document.records(opened.dataset("documents").to_table()):
+    for d in arrow.document.records(opened.scan("documents")):
         listed.setdefault(d.source, []).append(d.id)
     return RankResult(found.name, by, {q.id: ranked_documents(q, by, listed, top) for q in answered})
 

@@ -216,7 +216,7 @@ def _corpus(pipeline: Pipeline, answers: Collected) -> dict[str, Any]:
     """What these questions may search, counted in the stored tables."""
     sources = sorted(answers.sources)
     if answers.everything:
-        sources = pipeline.store.dataset(pipeline.texts_table).to_table(["source"])["source"].to_pylist()
+        sources = pipeline.store.scan(pipeline.texts_table, ["source"])["source"].to_pylist()
     chunks, parsers = 0, Counter[str]()
     for some in batches(sources, SOURCES_AT_ONCE):
         spans = pipeline.store.rows(pipeline.passages_table, "source", some, ["start", "end"])

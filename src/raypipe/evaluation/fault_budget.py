@@ -83,7 +83,7 @@ def undone_rows(pipeline: Pipeline, questions: Iterable[Question], lines: Mappin
     keys, sources = pipeline.keys(questions, evidence), evidence.lacks.keys()
     left = {keys[k] for k in pipeline.store.missing("answers", "key", list(keys))}
     found: dict[tuple[str, str], UndoneRow] = {}
-    for row in pipeline.store.dataset("faults").to_table().to_pylist():
+    for row in pipeline.store.scan("faults").to_pylist():
         what: RowKind
         if row["run"] == "ingest":
             what = "lines"
@@ -119,7 +119,7 @@ def retry(pipeline: Pipeline, questions: Iterable[Question]) -> int:
     store, keys = pipeline.store, pipeline.keys(questions, pipeline.answer_sources(questions))
     wanted = [*_tables(pipeline), *keys]
     with driving(store, f"retry {pipeline.recipe.name}"):
-        rows = store.dataset("faults").to_table(["digest"])["digest"]
+        rows = store.scan("faults", ["digest"])["digest"]
         count: int = pc.sum(pc.is_in(rows, value_set=pa.array(wanted, pa.string()))).as_py() or 0
         store.forget("faults", "digest", wanted)
     return count

@@ -35,7 +35,7 @@ class StoredQuestions:
 def questions_of(pipeline: Pipeline, ids: Sequence[str] | None, limit: int | None) -> StoredQuestions:
     """Stored questions by id, in that order; None: all of them, by id. Only the first `limit`."""
     if ids is None:
-        ids = sorted(pipeline.store.dataset("questions").to_table(["id"])["id"].to_pylist())
+        ids = sorted(pipeline.store.scan("questions", ["id"])["id"].to_pylist())
     return StoredQuestions(pipeline.store, tuple(ids[:limit]))
 
 

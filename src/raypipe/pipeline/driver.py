@@ -271,13 +271,13 @@ class Pipeline:
 
     def snapshot(self) -> str:
         """Names all that the store can search: the corpus of a question without citations."""
-        ids = self.store.dataset("sources").to_table(columns=["id"])["id"].to_pylist()
+        ids = self.store.scan("sources", columns=["id"])["id"].to_pylist()
         return digest(*sorted(ids))
 
     def sources(self, questions: Iterable[Question] | None) -> list[str]:
         """Ids of the sources to index, in citation order, of the kinds that the recipe parses."""
         kinds = self.recipe.source_kinds()
-        table = self.store.dataset("sources").to_table(columns=["id", "kind"])
+        table = self.store.scan("sources", columns=["id", "kind"])
         here = table.filter(pc.is_in(table["kind"], value_set=pa.array(kinds)))["id"].to_pylist()
         cited: dict[str, None] = {}
         for q in questions if questions is not None else ():
@@ -359,7 +359,7 @@ class Pipeline:
 
     def _faults(self) -> list[dict[str, str]]:
         """Rows that failed for good; a row with a transient fault is pending."""
-        rows: list[dict[str, str]] = self.store.dataset("faults").to_table(filter="NOT transient").to_pylist()
+        rows: list[dict[str, str]] = self.store.scan("faults", filter="NOT transient").to_pylist()
         return rows
 
     def build(self, build: TableBuild, done: RunCounters) -> None:
@@ -431,7 +431,7 @@ class Pipeline:
     def _faults_of(self, run: Run, column: str, transient: bool) -> list[str]:
         """A column of the faults of a run that have passed, or have not."""
         which = f"run = '{run.name}' AND {'' if transient else 'NOT '}transient"
-        rows = self.store.dataset("faults").to_table(columns=[column], filter=which)
+        rows = self.store.scan("faults", columns=[column], filter=which)
         return list(dict.fromkeys(rows[column].to_pylist()))
 
     def _run(self, run: Run, build: TableBuild, done: RunCounters) -> None:

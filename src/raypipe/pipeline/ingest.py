@@ -124,7 +124,7 @@ def _fault_id(where: str, number: int, fault: Fault) -> str:
 
 def bad_lines(store: Store, of: str) -> list[BadLine]:
     """The first lines of files (`of`: their fingerprint) that could not be read, or lost a page."""
-    found = store.dataset("faults").to_table(filter=f"digest = '{of}'", limit=BAD_SHOWN)
+    found = store.scan("faults", filter=f"digest = '{of}'", limit=BAD_SHOWN)
     return [_bad_line(r["id"], r) for r in found.to_pylist()]
 
 

@@ -152,7 +152,7 @@ def _parts(question: Question, snapshot: str) -> dict[str, str]:
 def _absent(store: Store, manifest: Manifest, recipe: Recipe, question: Question) -> str:
     """The sources that a question was answered without."""
     cited, kinds = question.sources(), recipe.source_kinds()
-    table = store.dataset("sources").to_table(["id", "kind"])
+    table = store.scan("sources", ["id", "kind"])
     ids = table.filter(pc.is_in(table["kind"], value_set=pa.array(kinds)))["id"].to_pylist()
     searched = [id for id in ids if cited is None or id in set(cited)]
     lacks = lacking(store, recipe, searched, manifest.tables)

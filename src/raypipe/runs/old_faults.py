@@ -17,7 +17,7 @@ from raypipe.store.layout import INGESTED
 
 def old_faults(store: Store, tables: Collection[str], gone: Iterable[Manifest]) -> list[int]:
     """Row ids of old faults. `tables`: of the store, but for those that go; `gone`: runs that go."""
-    rows = store.dataset("faults").to_table(columns=["id", "digest", "run"], with_row_id=True).to_pylist()
+    rows = store.scan("faults", columns=["id", "digest", "run"], with_row_id=True).to_pylist()
     if not rows:
         return []
     notes = {name.partition(".")[0] for name in store.files.names(INGESTED)}

@@ -123,20 +123,20 @@ def _found(store: Store, kept: Roots, now: float, replies: Collection[str]) -> I
 
 def _ended(store: Store, table: str, now: float) -> list[str]:
     """Keys of expired replies, which no run asks for."""
-    keys = store.dataset(table).to_table(columns=["key"], filter="key LIKE '%@%'")["key"].to_pylist()
+    keys = store.scan(table, columns=["key"], filter="key LIKE '%@%'")["key"].to_pylist()
     return [k for k in keys if expired(k, now)]
 
 
 def uncited(store: Store) -> list[str]:
     """Sources that no stored question and no document names. None, while a question searches everything."""
-    cited: set[str] = set(store.dataset("documents").to_table(["source"])["source"].to_pylist())
+    cited: set[str] = set(store.scan("documents", ["source"])["source"].to_pylist())
     for batch in store.dataset("questions").to_batches(columns=["citations"]):
         column = batch["citations"]
         if column.null_count:
             return []
         for name in ("page", "snippet", "name"):
             cited |= set(pc.struct_field(pc.list_flatten(column), name).unique().to_pylist())
-    ids = store.dataset("sources").to_table(["id"])["id"].to_pylist()
+    ids = store.scan("sources", ["id"])["id"].to_pylist()
     return [s for s in ids if s not in cited]
 
 

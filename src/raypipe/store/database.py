@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import lance
 import pyarrow as pa
@@ -165,8 +166,14 @@ class Store:
 
     def count(self, table: str) -> int:
         """Rows of a table."""
-        rows: int = self.dataset(table).count_rows()
+        with reaching(self.table_uri(table)):
+            rows: int = self.dataset(table).count_rows()
         return rows
+
+    def scan(self, table: str, columns: Sequence[str] | None = None, **options: Any) -> pa.Table:
+        """All rows of a table as it is now, or those that Lance's `options` leave (`filter`, `limit`)."""
+        with reaching(self.table_uri(table)):
+            return self.dataset(table).to_table(columns=columns and list(columns), **options)
 
     def missing(self, table: str, column: str, ids: Sequence[str]) -> list[str]:
         """Which of the ids do not stand in a column, in their order."""

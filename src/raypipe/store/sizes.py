@@ -28,7 +28,7 @@ def merge_sizes(store: Store) -> None:
     """Puts the notes of all sources that the store has into one file, in place of one for each part of each
     ingest."""
     names = store.files.names(SIZES)
-    here = store.dataset("sources").to_table(columns=["id"])["id"].combine_chunks()
+    here = store.scan("sources", columns=["id"])["id"].combine_chunks()
     tables = [pa.ipc.open_file(raw).read_all() for n in names if (raw := store.files.read(f"{SIZES}/{n}"))]
     if not tables:
         return

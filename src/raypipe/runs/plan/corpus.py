@@ -169,7 +169,7 @@ class CorpusPlanner:
         return Reach(chunks * passages, chunks * passages, self.reach.passage_chars, said)
 
     def _sample(self, wanted: Sequence[str]) -> CorpusSample:
-        table = self._store.dataset("sources").to_table(columns=["id", "kind"])
+        table = self._store.scan("sources", columns=["id", "kind"])
         coming = self._context.coming
         stored = dict(zip(table["id"].to_pylist(), table["kind"].to_pylist(), strict=True))
         every = {**stored, **coming.kinds}

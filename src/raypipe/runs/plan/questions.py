@@ -202,5 +202,5 @@ class QuestionPlanner:
         coming = self._context.coming
         if not coming.kinds:
             return self._pipeline.snapshot()
-        ids = self._store.dataset("sources").to_table(columns=["id"])["id"].to_pylist()
+        ids = self._store.scan("sources", columns=["id"])["id"].to_pylist()
         return digest(*sorted({*ids, *coming.kinds}))
