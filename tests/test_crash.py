@@ -14,14 +14,14 @@ from life import differences
 BENCH = Path(__file__).parents[1] / "bench"
 
 
-@pytest.mark.slow
+@pytest.mark.drill
 @pytest.mark.timeout(300)
 def test_a_life_that_is_ended_at_a_write_event_and_resumed_leaves_what_an_undisturbed_one_leaves():
-    command = [sys.executable, str(BENCH / "crash.py"), "--points", "4", "--seed", "1", "--jobs", "1"]
+    command = [sys.executable, str(BENCH / "crash.py"), "--points", "8", "--seed", "1", "--jobs", "1"]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=280)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     summary = json.loads(ran.stdout.splitlines()[-1])
-    assert (summary["points"], summary["failed"]) == (4, 0)
+    assert (summary["points"], summary["failed"]) == (8, 0)
 
 
 def test_a_table_that_lacks_a_row_has_one_too_many_or_is_not_there_differs():

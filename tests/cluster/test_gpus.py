@@ -56,12 +56,12 @@ class Noting:
     diary: str
     worker: WorkerConfig = field(default=WorkerConfig("", "transformers", "cpu", 1))
 
-    def open(self):
+    async def open(self):
         note(self.diary, {"open": os.environ["CUDA_VISIBLE_DEVICES"]})
         late = time.monotonic() + 60
         while sum("open" in n for n in notes(self.diary)) < GPUS:
             assert time.monotonic() < late, "a pool of four gave parts to fewer"
-            time.sleep(0.01)
+            await asyncio.sleep(0.01)
 
         async def do(part: Task) -> TaskResult:
             await asyncio.sleep(0.1)
