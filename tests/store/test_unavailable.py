@@ -1,6 +1,8 @@
 """What Lance, Arrow and the file system raise is classed once, and is never a row's."""
 
 import pickle
+import re
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -10,6 +12,17 @@ from raypipe.store import StoreError
 from raypipe.store.errors import DiskFull, StoreUnavailable, reaching
 
 SLOW_DOWN = "External error: LanceError(IO): Generic S3 error: 503 Service Unavailable: SlowDown"
+
+
+SRC = Path(__file__).parents[2] / "src" / "raypipe"
+READS = re.compile(r"\.(count_rows|to_batches|scanner)\(|\bdataset\([^)]*\)\.to_table\(")
+
+
+def test_only_the_store_and_the_mender_of_the_memo_read_tables_of_lance_themselves():
+    """Everyone else goes through `Store`, which gives trouble its class."""
+    elsewhere = [f for f in SRC.rglob("*.py") if f.parent.name != "store" and f.name != "mend.py"]
+    assert len(elsewhere) > 200
+    assert not [str(f) for f in elsewhere if READS.search(f.read_text())]
 
 
 class PanicException(BaseException):

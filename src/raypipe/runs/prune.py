@@ -105,7 +105,7 @@ def _found(store: Store, kept: Roots, now: float, replies: Collection[str]) -> I
         {r.digest for r in kept.runs} - {r.digest for r in kept.last} - {r.digest for r in kept.released}
     )
     for digest in sorted(digests):
-        if rows := store.dataset("answers").count_rows(f"recipe = '{digest}'"):
+        if rows := store.count("answers", f"recipe = '{digest}'"):
             yield Removal("answers", digest, rows)
     for table in sorted(graph_tables(kept.runs, kept.releases) & set(here) - set(gone)):
         if ended := _ended(store, table, now):
@@ -130,7 +130,7 @@ def _ended(store: Store, table: str, now: float) -> list[str]:
 def uncited(store: Store) -> list[str]:
     """Sources that no stored question and no document names. None, while a question searches everything."""
     cited: set[str] = set(store.scan("documents", ["source"])["source"].to_pylist())
-    for batch in store.dataset("questions").to_batches(columns=["citations"]):
+    for batch in store.batches("questions", ["citations"]):
         column = batch["citations"]
         if column.null_count:
             return []

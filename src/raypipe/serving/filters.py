@@ -95,8 +95,7 @@ class CitationCatalog:
         with self._lock:
             if self._urls is None:
                 found: dict[str, list[str]] = {}
-                questions = self._store.dataset("questions", self._version)
-                table = questions.to_table(columns=["id", "citations"]).sort_by("id")
+                table = self._store.scan("questions", ["id", "citations"], self._version).sort_by("id")
                 for cited in table["citations"].to_pylist():
                     for c in sorted(cited or (), key=lambda c: c["rank"]):
                         for source in (c["page"], c["snippet"], c["name"]):

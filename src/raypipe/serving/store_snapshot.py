@@ -73,4 +73,4 @@ class StoreSnapshot:
         """Rows of each searched table, by its content."""
         pinned = {"texts": self.spec.texts, "passages": self.spec.passages}
         pinned |= {f"vectors:{identity}": p for identity, p in self.spec.vectors}
-        return {name: self._store.dataset(p.table, p.version).count_rows() for name, p in pinned.items()}
+        return {name: self._store.count(p.table, version=p.version) for name, p in pinned.items()}

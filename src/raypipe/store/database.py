@@ -164,16 +164,29 @@ class Store:
         version: int = self.dataset(table).version
         return version
 
-    def count(self, table: str) -> int:
-        """Rows of a table."""
+    def count(self, table: str, where: str | None = None, version: int | None = None) -> int:
+        """Rows of a table; `where` is a filter of Lance."""
         with reaching(self.table_uri(table)):
-            rows: int = self.dataset(table).count_rows()
+            rows: int = self.dataset(table, version).count_rows(where)
         return rows
 
-    def scan(self, table: str, columns: Sequence[str] | None = None, **options: Any) -> pa.Table:
-        """All rows of a table as it is now, or those that Lance's `options` leave (`filter`, `limit`)."""
+    def scan(
+        self, table: str, columns: Sequence[str] | None = None, version: int | None = None, **options: Any
+    ) -> pa.Table:
+        """All rows of a table, or those that Lance's `options` leave (`filter`, `limit`)."""
         with reaching(self.table_uri(table)):
-            return self.dataset(table).to_table(columns=columns and list(columns), **options)
+            return self.dataset(table, version).to_table(columns=columns and list(columns), **options)
+
+    def batches(self, table: str, columns: Sequence[str], rows: int = SCAN_ROWS) -> Iterator[pa.RecordBatch]:
+        """All rows of a table as it is now, `rows` of them at a time."""
+        with reaching(self.table_uri(table)):
+            found = iter(self.dataset(table).to_batches(columns=list(columns), batch_size=rows))
+        while True:
+            with reaching(self.table_uri(table)):
+                batch = next(found, None)
+            if batch is None:
+                return
+            yield batch
 
     def missing(self, table: str, column: str, ids: Sequence[str]) -> list[str]:
         """Which of the ids do not stand in a column, in their order."""

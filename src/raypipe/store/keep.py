@@ -103,7 +103,7 @@ def drop_twins(store: Store, table: str) -> int:
     """Takes rows out of a memo table whose key stands there before, as two folds at once may have left them;
     how many. Readers took the first, and go on doing so."""
     dataset = store.dataset(table)
-    keys = dataset.to_table(columns=["key"], with_row_id=True).sort_by("_rowid")
+    keys = store.scan(table, ["key"], with_row_id=True).sort_by("_rowid")
     first = pc.index_in(keys["key"], value_set=keys["key"].combine_chunks())  # place of the first such key
     twins = keys["_rowid"].filter(pc.not_equal(first, pa.array(range(keys.num_rows), pa.int32()))).to_pylist()
     for at in range(0, len(twins), LOOKUP_KEYS):

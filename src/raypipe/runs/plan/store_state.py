@@ -54,7 +54,7 @@ class Chunks:
         self.longest = 0  # characters of the longest passage
         if not store.has(table):
             return
-        for batch in store.dataset(table).to_batches(columns=list(SPANS), batch_size=1 << 20):
+        for batch in store.batches(table, SPANS, 1 << 20):
             real = batch.filter(pc.greater(batch["end"], batch["start"]))
             if not real.num_rows:
                 continue

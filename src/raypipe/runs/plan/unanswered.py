@@ -14,7 +14,6 @@ from raypipe.pipeline.answer_sources import AnswerSources, Lacks, answer_sources
 from raypipe.pipeline.driver import Pipeline
 from raypipe.pipeline.recipe_tables import lacking, table_labels
 from raypipe.runs.plan.store_state import left_answers
-from raypipe.store.database import rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +62,9 @@ def _needs(question: Question, coming: set[str]) -> bool:
 def _again(
     pipeline: Pipeline, questions: Iterable[Question], ids: Sequence[str], sources: AnswerSources
 ) -> frozenset[str]:
-    answers, recipe = pipeline.store.dataset("answers"), pipeline.recipe.digest()
-    if not ids or not answers.count_rows(f"recipe = '{recipe}'"):
+    store, recipe = pipeline.store, pipeline.recipe.digest()
+    if not ids or not store.count("answers", f"recipe = '{recipe}'"):
         return frozenset()
-    found = rows(answers, "id", ids, ["id", "row", "recipe"]).to_pylist()
+    found = store.rows("answers", "id", ids, ["id", "row", "recipe"]).to_pylist()
     before = {(r["id"], r["row"]) for r in found if r["recipe"] == recipe}
     return frozenset(q.id for q in questions if (q.id, sources.row(q)) in before)
