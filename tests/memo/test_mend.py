@@ -34,3 +34,13 @@ def test_a_run_over_a_damaged_memo_counts_it_and_computes_what_is_lost(bench, fo
     assert mend_memo(store) == 0
     counts, _ = bench.run(pipe=pipe)
     assert all(c == (0, 0) for c in counts.values())
+
+
+def test_what_a_kill_left_of_a_table_while_it_was_made_goes_and_counts_as_no_loss(bench):
+    store = Store.open(str(bench.folder / "store"))
+    made = next(t for t in store.files.names("") if t.startswith("embeddings-"))
+    half = f"embeddings-{0:032x}.lance"
+    store.files.write(f"{half}/_versions/18446744073709551614.manifest#1", b"begun")
+    assert mend_memo(store) == 0
+    assert half not in store.files.names("") and made in store.files.names("")
+    assert store.files.names("_memo_losses") == []

@@ -30,6 +30,11 @@ def mend_memo(store: Store) -> int:
 
 def _mend(store: Store, table: str) -> bool:
     damaged = False
+    if not store.has(table) and not store.files.names(f"{table}.lance/data"):
+        store.files.remove_folder(
+            f"{table}.lance"
+        )  # what a kill left of a table while it was made: no values
+        return False
     while not _reads(store, table, lambda: store.dataset(table)):
         damaged = True
         note_loss(store, table, "a manifest was damaged")
