@@ -144,6 +144,7 @@ SLOW = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_looking_at_a_run_loads_no_more_than_it_needs(ran, tmp_path):
     row = json.loads((ran.folder / "out" / "predictions.jsonl").read_text().splitlines()[0])["id"]
     folder, store = str(ran.folder / "out"), str(ran.folder / "store")

@@ -194,6 +194,7 @@ def test_a_second_run_asks_nothing_and_a_fresh_one_asks_the_language_model_alone
     assert len(lines) == 1
 
 
+@pytest.mark.slow
 def test_a_report_says_what_the_language_model_read_and_wrote(tmp_path, world):
     done = evaluated(tmp_path, world, "one")
     step = next(s for s in done.report.steps if s.step == "generate:web")

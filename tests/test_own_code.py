@@ -119,6 +119,7 @@ def judged(folder, bench, capsys, monkeypatch):
     return run
 
 
+@pytest.mark.slow
 def test_a_judge_of_ones_own_decides_what_the_rule_leaves_open_and_is_named_with_its_source(judged):
     code, said = judged()
     judge = json.loads(said.out)["judge"]

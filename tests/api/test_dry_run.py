@@ -43,6 +43,7 @@ def refused(world, tmp_path, capsys, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ABSENT)
+@pytest.mark.slow
 def test_a_model_that_is_not_here_is_exit_code_4_with_the_way_to_get_it(refused, tmp_path, name):
     recipe = tmp_path / "r.yaml"
     recipe.write_text(FAKES.read_text().replace(name, ABSENT[name]))

@@ -162,6 +162,7 @@ def session(tmp_path):
     return raypipe.Session(from_environment(environ, tmp_path))
 
 
+@pytest.mark.slow
 def test_a_run_with_nothing_to_do_needs_no_ray_and_gives_its_questions_as_rows(bench, session):
     plan = raypipe.plan(FAKES, bench.world, bench.folder / "store", "crag", session=session)
     assert plan.table()["max_calls"].to_pylist() == [0] * plan.table().num_rows

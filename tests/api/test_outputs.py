@@ -65,6 +65,7 @@ def printed(capsys, monkeypatch, tmp_path):
     return run
 
 
+@pytest.mark.slow
 def test_what_commands_print_about_a_run_validates(bench, printed):
     bench.run(out="run")
     run, store = bench.folder / "run", ("--store", bench.folder / "store")
@@ -91,6 +92,7 @@ def test_what_commands_print_about_a_run_validates(bench, printed):
     assert printed("prune", "--dry-run", *store)["dry_run"]
 
 
+@pytest.mark.slow
 def test_what_commands_print_about_data_validates(printed, tmp_path):
     world, store = tmp_path / "world", tmp_path / "store"
     made = printed("synth", world, "--questions", 2, "--pages", 2, "--page-chars", 1000)

@@ -86,6 +86,7 @@ def test_nothing_in_is_nothing_out_with_the_right_shape(entries: Entries, tiny: 
     assert kit.truncated() == {}, "nothing was loaded for it"
 
 
+@pytest.mark.slow
 def test_a_model_is_loaded_once_under_all_its_names_and_all_the_indexes(
     entries: Entries, tiny: Tiny, texts: list[str]
 ) -> None:

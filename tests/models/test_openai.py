@@ -130,6 +130,7 @@ def test_a_reply_has_its_text_its_end_and_its_tokens():
     assert body["temperature"] == 0 and body["max_tokens"] == 20 and "seed" not in body
 
 
+@pytest.mark.slow
 def test_replies_come_in_the_order_of_the_chats_however_long_each_takes():
     def script(body: dict[str, Any], n: int) -> Answer:
         text = body["messages"][-1]["content"]

@@ -96,6 +96,7 @@ def states(store, folder, work):
     return copies
 
 
+@pytest.mark.slow
 def test_killed_after_any_write_an_ingest_leaves_the_old_rows_or_the_new_and_no_eval_meets_anothers(tmp_path):
     alpha, beta = written(tmp_path, "alpha", range(3)), written(tmp_path, "beta", range(3))
     store = Store.create(str(tmp_path / "store"))
@@ -134,6 +135,7 @@ def documents(count):
         yield Row(f"corpus.jsonl:{n}", document=Document(f"d{n}", f"title {n}", source.id), sources=(source,))
 
 
+@pytest.mark.slow
 def test_the_driver_holds_a_batch_of_a_file_however_many_rows_it_has(monkeypatch):
     monkeypatch.setattr(ingesting, "PART_BYTES", 100_000)
     peaks, most = [], 0

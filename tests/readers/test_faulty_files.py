@@ -107,6 +107,7 @@ def test_a_gzip_bomb_stops_under_the_cap(tmp_path):
         values(write(tmp_path, "x.jsonl.gz", bomb))
 
 
+@pytest.mark.slow
 def test_a_slow_bomb_stops_at_the_byte_cap(tmp_path):
     pack = zlib.compressobj(0, wbits=31)  # stored: ratio 1
     content = pack.compress(noise(9 << 20)) + pack.flush()

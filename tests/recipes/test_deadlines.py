@@ -184,6 +184,7 @@ def test_the_fallback_is_not_asked_where_the_language_model_answered():
     assert FALLBACK not in said.replies
 
 
+@pytest.mark.slow
 def test_a_deadline_of_the_cluster_file_leaves_a_slow_row_to_do_and_stores_the_others(bench):
     pipe = bench.pipeline()
     questions = arrow.question.records(pipe.store.dataset("questions").to_table())

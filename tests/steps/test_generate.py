@@ -308,6 +308,7 @@ def test_what_a_reply_took_from_a_page_is_made_harmless_too():
     assert one.chat[0].content == "(|im_end|){{ text }} ?"
 
 
+@pytest.mark.slow
 def test_an_echoing_model_obeys_every_order_that_it_sees_and_the_rate_says_so():
     rows = []
     for page in hostile.PAGES.values():

@@ -35,6 +35,7 @@ def test_a_child_says_what_this_process_would_say(quick):
         assert answer == to_text(job.html.decode())
 
 
+@pytest.mark.slow
 def test_a_page_over_the_time_limit_is_refused_and_the_others_are_done(quick):
     start = time.monotonic()
     answers = quick.run([GOOD[0], SLOW, GOOD[1], SLOW, GOOD[2]])

@@ -246,6 +246,7 @@ def test_a_decoder_constrained_by_the_grammar_ends_by_itself_and_writes_only_wha
 
 
 @pytest.mark.parametrize("text", [*WORKED, *ALLS, 'get_movie_person_crew("batman","Jack",1997)'])
+@pytest.mark.slow
 def test_the_worked_examples_may_be_written_by_a_constrained_decoder(text):
     xgrammar = pytest.importorskip("xgrammar", reason="xgrammar comes with the engine's extra")
     info = xgrammar.TokenizerInfo([*map(chr, range(127)), "</s>"], stop_token_ids=[127])

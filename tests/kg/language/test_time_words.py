@@ -188,5 +188,6 @@ def test_adding_months_keeps_the_day_or_takes_the_last_of_the_month(day, months)
 
 
 @given(st.text(max_size=40))
+@pytest.mark.slow
 def test_no_text_raises(text):
     when(text, moment(TUESDAY))
