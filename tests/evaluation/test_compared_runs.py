@@ -64,3 +64,11 @@ def test_a_gate_that_is_none_says_what_is_expected(
 ) -> None:
     assert main(["promote", str(folder / "sure"), "--gate", gate]) == 2
     assert f"gate {gate!r}: expected" in capsys.readouterr().err
+
+
+def test_answers_that_rest_on_other_evidence_are_no_noise(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("raypipe.runs.changes._parting", lambda *_: "evidence")
+    (found,) = compare(folder / "sure", folder / "other").comparisons
+    assert {(c.step, c.field) for c in found.causes} == {("evidence", "")}

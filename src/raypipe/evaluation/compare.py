@@ -64,7 +64,7 @@ class SliceDifference:
 class Cause:
     """The questions whose paths part at one place."""
 
-    step: str  # the first with another result; `row`: other pages; NOISE; UNKNOWN
+    step: str  # the first with another result; one of changes.NO_STEP; NOISE; UNKNOWN
     field: str  # what differs in the recipe there or before: `rerank.model`; "" where nothing does
     moved: int  # questions with another answer or another path
     up: int  # of these: better scored than before

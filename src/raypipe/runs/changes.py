@@ -112,8 +112,8 @@ def changes(store: Store, before: Manifest, after: Manifest) -> Changes:
 class Parting:
     """Where the paths of one question part in two runs."""
 
-    step: str  # "row" if the question or its evidence is another
-    because: Difference | None  # what differs in the recipe there or before; None for a row
+    step: str  # or one of NO_STEP
+    because: Difference | None  # what differs in the recipe there or before; None for those of NO_STEP
     noise: bool  # all that the step depends on is equal: its model replied otherwise to the same
 
 
@@ -126,9 +126,10 @@ def causes(store: Store, before: Manifest, after: Manifest) -> dict[str, Parting
     out = {}
     for q in moved:
         stage = _parting(was[q], now[q], old[q], new[q], after.stages)
-        if stage == "row":
-            out[q] = Parting("row", None, False)
-        elif not isinstance(stage, str):
+        if isinstance(stage, str):
+            if stage in NO_STEP:
+                out[q] = Parting(stage, None, False)
+        else:
             earlier = before.stage(stage.name)
             noise = earlier is not None and earlier.chain == stage.chain
             because = None if noise else _because(stage.name, after.stages, own)
