@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[1]
 KEY = "the-key-of-these-tests"
 AUTH = {"authorization": f"Bearer {KEY}"}
 QUESTIONS = 100
-SURE = FAKES.replace("fitted: local-extract}", "fitted: local-extract, threshold: 0.0}")
+SURE = FAKES.replace("threshold: 0.5\n", "threshold: 0.0\n")
 OTHER = SURE.replace("hash-embedder", "other-embedder").replace("top: 10}", "top: 3}")
 
 

@@ -46,7 +46,7 @@ from raypipe.steps.split import Split
 from raypipe.steps.tokenize import Tokenize
 from raypipe.store.index import MemoryIndex
 from raypipe.text.by_label import ByLabel
-from raypipe.text.evidence import Fitted, FittedOn
+from raypipe.text.evidence import Fitted, FittedOn, Logistic
 from raypipe.text.prompt import Prompt
 
 LOCK = Path(__file__).parents[1] / "conf" / "steps.lock"
@@ -109,7 +109,14 @@ QUESTION: Mapping[str, Any] = {
     "extract": Extract(
         embedder=HASH,
         maxsim=OVERLAP,
-        fitted=Fitted(-0.5, {"overlap": 2.0}, FittedOn("golden", "all", "none")),
+        fitted=Fitted(
+            "",
+            {"overlap": 1.0, "around": 0.5},
+            Logistic(-0.5, {"overlap": 2.0}),
+            Logistic(-0.5, {"overlap": 2.0}),
+            0.9,
+            FittedOn("golden", "all", "none"),
+        ),
     ),
     "generate": Generate(
         model=SCRIPTED,

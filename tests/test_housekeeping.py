@@ -33,7 +33,7 @@ from raypipe.store.lease import FORGOTTEN_S, STALE_S
 
 pytestmark = pytest.mark.slow
 
-SURE = FAKES.replace("fitted: local-extract}", "fitted: local-extract, threshold: 0.0}")
+SURE = FAKES.replace("threshold: 0.5\n", "threshold: 0.0\n")
 AGE = timedelta(0)  # for tests: every version is old
 
 

@@ -107,7 +107,7 @@ def judged(folder, bench, capsys, monkeypatch):
     """The report of an eval with a judge of one's own; its answers are in the store already."""
     monkeypatch.setenv("RAYPIPE_CONF", str(DOC.parents[1] / "conf"))
 
-    bench.run(FAKES.replace("fitted: local-extract}", "fitted: local-extract, threshold: 0.0}"))
+    bench.run(FAKES.replace("threshold: 0.5\n", "threshold: 0.0\n"))
 
     def run():
         command = ["eval", str(bench.folder / "fakes.yaml"), "--models", str(bench.folder / "models.yaml")]

@@ -16,7 +16,7 @@ from raypipe.synth import write
 
 pytestmark = pytest.mark.slow
 
-SURE = FAKES.replace("fitted: local-extract}", "fitted: local-extract, threshold: 0.0}")
+SURE = FAKES.replace("threshold: 0.5\n", "threshold: 0.0\n")
 OTHER = SURE.replace("top: 10}", "top: 3}")
 
 

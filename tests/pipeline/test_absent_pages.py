@@ -26,7 +26,7 @@ from raypipe.store.index import LanceIndex
 
 pytestmark = pytest.mark.slow
 
-SURE = FAKES.replace("fitted: local-extract}", "fitted: local-extract, threshold: 0.0}")
+SURE = FAKES.replace("threshold: 0.5\n", "threshold: 0.0\n")
 
 
 class Stopped(BaseException):

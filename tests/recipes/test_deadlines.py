@@ -19,7 +19,7 @@ from raypipe.recipes.executor import QuestionExecutor
 from raypipe.recipes.recipe import Recipe, Stage
 from raypipe.steps.decide import Decide
 from raypipe.steps.extract import Extract
-from raypipe.text.evidence import Fitted, FittedOn
+from raypipe.text.evidence import Fitted, FittedOn, Logistic
 
 HERE = Path(__file__).parents[1]
 
@@ -151,11 +151,17 @@ class Words:
     def __init__(self, **texts):
         self.sources = texts
 
-    async def texts(self, chunks):
-        return [self.sources[c.split(":")[0]] for c in chunks]
+    async def source_texts(self, sources):
+        return [self.sources[s] for s in sources]
+
+    async def blocks(self, sources):
+        return [()] * len(sources)
+
+    async def hidden(self, sources):
+        return [()] * len(sources)
 
 
-SURE = Fitted(10.0, {}, FittedOn("", "", ""))  # a probability near 1, whatever the features
+SURE = Fitted("", {}, Logistic(10.0, {}), Logistic(-10.0, {}), 1.0, FittedOn("", "", ""))  # of any sentence
 EXTRACT = replace(
     next(
         s.step

@@ -14,7 +14,7 @@ from raypipe.store import Store
 
 pytestmark = pytest.mark.slow
 
-SURE = FAKES.replace("fitted: local-extract}", "fitted: local-extract, threshold: 0.0}")
+SURE = FAKES.replace("threshold: 0.5\n", "threshold: 0.0\n")
 OTHER = SURE.replace("rerank: {model: overlap-reranker", "rerank: {model: other-reranker")
 
 

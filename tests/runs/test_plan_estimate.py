@@ -20,7 +20,11 @@ from raypipe.synth import write
 pytestmark = pytest.mark.slow
 
 LOCAL = (Path(__file__).parents[2] / "conf/recipes/local.yaml").read_text()
-ON_FAKES = LOCAL.replace("all-MiniLM-L6-v2", "hash-embedder").replace("minilm-maxsim", "overlap-reranker")
+ON_FAKES = (
+    LOCAL.replace("all-MiniLM-L6-v2", "hash-embedder")
+    .replace("minilm-maxsim", "overlap-reranker")
+    .replace(", fitted: local-extract", "")
+)
 OTHER = {"questions": 20, "pages": 10, "seed": 7, "page_chars": 8000}
 """Another world, with fewer and longer pages: nothing that was fitted to the demo would hold for it."""
 

@@ -23,7 +23,7 @@ from raypipe.store.sizes import sizes
 
 pytestmark = pytest.mark.slow
 
-SURE = FAKES.replace("fitted: local-extract}", "fitted: local-extract, threshold: 0.0}")
+SURE = FAKES.replace("threshold: 0.5\n", "threshold: 0.0\n")
 EDITED = FAKES.replace("child_chars: 200", "child_chars: 190")
 
 LLM = SURE.replace(

@@ -23,7 +23,7 @@ from raypipe.synth import write
 
 pytestmark = pytest.mark.slow
 
-SURE = FAKES.replace("fitted: local-extract}", "fitted: local-extract, threshold: 0.0}")
+SURE = FAKES.replace("threshold: 0.5\n", "threshold: 0.0\n")
 OTHER = SURE.replace("hash-embedder", "other-embedder").replace("top: 10}", "top: 3}")
 
 
@@ -208,7 +208,7 @@ def test_a_damaged_pointer_or_manifest_is_an_error_that_names_the_file_and_what_
 def test_releases_are_listed_in_the_order_of_their_promotion_whatever_was_pruned(bench, store):
     runs = []
     for n, threshold in enumerate(("0.1", "0.2", "0.3")):
-        made = FAKES.replace("fitted: local-extract}", f"fitted: local-extract, threshold: {threshold}}}")
+        made = FAKES.replace("threshold: 0.5\n", f"threshold: {threshold}\n")
         bench.run(made, out=f"run{n}")
         runs.append(read(bench.folder / f"run{n}"))
     first, _, _ = (promote(store, run, []) for run in runs)

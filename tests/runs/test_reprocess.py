@@ -8,7 +8,7 @@ from reruns import FAKES
 from raypipe.api.outputs import schemas
 from raypipe.cli.main import main
 
-SURE = FAKES.replace("fitted: local-extract}", "fitted: local-extract, threshold: 0.0}")
+SURE = FAKES.replace("threshold: 0.5\n", "threshold: 0.0\n")
 
 
 def test_reprocess_prints_the_plan_first_the_calls_and_which_answers_changed(

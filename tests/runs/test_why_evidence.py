@@ -34,7 +34,7 @@ GENERATE = f"""
   - decide: {{prefer: [web]}}
 """
 ASKING = FAKES[: FAKES.index("\n  - extract")] + GENERATE
-SURE = FAKES.replace("fitted: local-extract}", "fitted: local-extract, threshold: 0.0}")
+SURE = FAKES.replace("threshold: 0.5\n", "threshold: 0.0\n")
 
 
 def told(capsys, bench, run, row):

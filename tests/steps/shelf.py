@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from raypipe.core.protocols import Model, PassageWords, VectorHit
-from raypipe.core.records import Citation, Question, Span, chunk_id, parse_chunk_id
+from raypipe.core.records import Block, Citation, Question, Span, chunk_id, parse_chunk_id
 from raypipe.models.fake import HashEmbedder
 from raypipe.models.kit import LocalKit
 from raypipe.text.words import analyse
@@ -30,6 +30,7 @@ class Shelf:
         self.of = texts
         self.chunks = {s: (chunks or {}).get(s, whole(t)) for s, t in texts.items()}
         self.hides: dict[str, tuple[Span, ...]] = {}  # by source id
+        self.parts: dict[str, tuple[Block, ...]] = {}  # by source id
         self.asked_words = 0
 
     def _scope(self, scope: tuple[str, ...] | None) -> list[str]:
@@ -54,6 +55,9 @@ class Shelf:
 
     async def hidden(self, sources: Sequence[str]) -> list[tuple[Span, ...]]:
         return [self.hides.get(s, ()) for s in sources]
+
+    async def blocks(self, sources: Sequence[str]) -> list[tuple[Block, ...]]:
+        return [self.parts.get(s, ()) for s in sources]
 
     async def words(self, analyzer: str, scope: tuple[str, ...] | None) -> PassageWords:
         self.asked_words += 1

@@ -1,38 +1,44 @@
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from shelf import HASH, OVERLAP, Shelf, asked, chunk, holds_laws, question
 
 from raypipe.core import config
-from raypipe.core.records import IDK
-from raypipe.steps.extract import Extract
-from raypipe.text.evidence import FEATURES, Fitted, FittedOn
+from raypipe.core.records import IDK, Block
+from raypipe.steps.extract import Extract, shown
+from raypipe.text.evidence import ANSWER, RANKING, SPAN, UNFITTED, Fitted, FittedOn, Logistic
 
 TEXTS = {
     "book": "Emma is a novel. Emma was written by Jane Austen in 1815. It was read widely.",
     "rain": "Rain fell on the town. The river rose by two metres.",
     "sky": "The sky is blue.",
+    "rivers": "The Ohio is longer than the Elbe. The Ohio is a river.",
+    "mayor": "Ada Ho is mayor of Brask.",
+    "tarn": "In 2023 Bo Li became mayor of Tarn.",
 }
 SHELF = Shelf(TEXTS)
 ON = FittedOn("made up", "all rows", "none")
-SURE = Fitted(9.0, {}, ON)
-UNSURE = Fitted(-9.0, {}, ON)
+SURE = Fitted("", UNFITTED, Logistic(9.0, {}), Logistic(9.0, {}), 0.9, ON)
+UNSURE = replace(SURE, sentence=Logistic(-9.0, {}), span=Logistic(-9.0, {}))
+SENTENCES = replace(SURE, span=Logistic(-9.0, {}))
 
 
-def ranked(text: str, *sources: str, name: str = "q"):
-    return question(text, *sources, name=name, order=tuple(chunk(SHELF, s) for s in sources))
+def ranked(text: str, *sources: str, name: str = "q", shelf: Shelf = SHELF, **fields):
+    return question(text, *sources, name=name, order=tuple(chunk(shelf, s) for s in sources), **fields)
 
 
-def reply(text: str, *sources: str, **fields):
-    (q,) = asked(Extract(embedder=HASH, maxsim=OVERLAP, **fields), SHELF, ranked(text, *sources))
+def reply(text: str, *sources: str, shelf: Shelf = SHELF, asked_at: str = "", **fields):
+    step = Extract(embedder=HASH, maxsim=OVERLAP, **fields)
+    (q,) = asked(step, shelf, ranked(text, *sources, shelf=shelf, asked_at=asked_at))
     return q.replies["extract"]
 
 
-def quoted(r) -> str:
-    return TEXTS[r.quotes[0].source][slice(*r.quotes[0].span)]
+def quoted(r, shelf: Shelf = SHELF) -> str:
+    return shelf.of[r.quotes[0].source][slice(*r.quotes[0].span)]
 
 
-def test_without_fitted_numbers_it_always_abstains_and_still_quotes_its_evidence():
+def test_without_fitted_numbers_it_always_abstains_and_still_quotes_the_near_miss():
     r = reply("who wrote emma", "rain", "book")
     assert (r.text, r.label, r.confidence) == (IDK, "abstained", None)
     assert quoted(r) == "Emma was written by Jane Austen in 1815."
@@ -43,14 +49,53 @@ def test_without_fitted_numbers_it_always_abstains_and_still_quotes_its_evidence
     [
         ("who wrote emma", "Jane Austen"),
         ("when was emma written", "1815"),
-        ("was emma read widely", "It was read widely."),
-        ("what fell on the town", "Rain fell on the town."),
+        ("how was emma read", "It was read widely."),
+        ("what fell on the town", "Rain"),
+        ("why did rain fall on the town", "Rain fell on the town."),
+        ("what books were written in 1815", "Emma was written by Jane Austen in 1815."),
     ],
 )
 def test_it_says_a_span_where_one_is_asked_for_and_else_the_sentence(text, said):
     r = reply(text, "sky", "rain", "book", fitted=SURE)
     assert (r.text, r.label) == (said, "answered") and r.confidence == pytest.approx(1.0, abs=1e-3)
     assert said in quoted(r)
+
+
+def test_an_unlikely_span_leaves_its_sentence():
+    r = reply("who wrote emma", "book", fitted=SENTENCES)
+    assert r.text == quoted(r) == "Emma was written by Jane Austen in 1815."
+
+
+def test_a_comparison_is_answered_with_the_side_that_a_sentence_decides_or_not_at_all():
+    r = reply("which is longer, the elbe or the ohio?", "rivers", fitted=SURE)
+    assert (r.text, r.label, r.confidence) == ("The Ohio", "answered", 0.9)
+    assert quoted(r) == "The Ohio is longer than the Elbe."
+    assert reply("is the elbe longer than the ohio?", "rivers", fitted=SURE).text == "no"
+    r = reply("which is deeper, the elbe or the ohio?", "rivers", fitted=SURE)
+    assert (r.text, r.label) == (IDK, "abstained") and r.quotes
+    assert reply("was emma read widely", "book", fitted=SURE).label == "abstained", "yes or no: no reasoning"
+
+
+def test_a_question_about_today_is_not_answered_from_a_text_without_a_date_of_its_time():
+    now = "03/05/2024, 23:18:31 PT"
+    assert reply("who is mayor of brask today", "mayor", fitted=SURE, asked_at=now).label == "abstained"
+    assert reply("who was mayor of brask", "mayor", fitted=SURE, asked_at=now).text == "Ada Ho"
+    assert reply("who is mayor of tarn now", "tarn", fitted=SURE, asked_at=now).text == "Bo Li"
+    old = "03/05/2029, 23:18:31 PT"
+    assert reply("who is mayor of tarn now", "tarn", fitted=SURE, asked_at=old).label == "abstained"
+
+
+def test_sentences_end_where_blocks_do_and_menus_are_not_said():
+    text = "Emma Buy News Emma sold well and Jane Austen wrote Emma"
+    shelf = Shelf({"page": text})
+    ends = [text.index(" Buy"), text.index(" Emma sold"), text.index(" and Jane"), len(text)]
+    starts = [0, *(e + 1 for e in ends[:-1])]
+    kinds = ("title", "menu", "paragraph", "paragraph")
+    shelf.parts["page"] = tuple(map(Block, starts, ends, kinds))
+    r = reply("how did emma sell", "page", shelf=shelf, fitted=SURE)
+    assert r.text == quoted(r, shelf) == "Emma sold well"
+    shelf.hides["page"] = ((starts[2], ends[2]),)
+    assert quoted(reply("how did emma sell", "page", shelf=shelf, fitted=SURE), shelf).endswith("wrote Emma")
 
 
 def test_below_the_threshold_it_abstains_and_states_the_probability():
@@ -74,19 +119,40 @@ def test_rows_and_batches_hold():
         ranked("what fell", name="2"),
         ranked("what fell", "rain", "book", name="3"),
         ranked("when", "book", name="4"),
+        ranked("which is longer, the elbe or the ohio?", "rivers", name="5"),
     ]
     holds_laws(Extract(embedder=HASH, maxsim=OVERLAP, fitted=SURE), SHELF, asking)
 
 
 def test_it_says_what_it_reads_and_refuses_nonsense():
     step = Extract(embedder=HASH, maxsim=OVERLAP, into="web")
-    assert step.reads() == {"text", "order", "index.text"} and step.writes() == {"replies.web"}
+    assert step.reads() == {"text", "asked_at", "order", "index.text", "index.hidden", "index.blocks"}
+    assert step.writes() == {"replies.web"}
     with pytest.raises(ValueError, match="probability from 0 to 1"):
         Extract(embedder=HASH, maxsim=OVERLAP, threshold=2.0)
+    with pytest.raises(ValueError, match="words: expected at least 1, found 0"):
+        Extract(embedder=HASH, maxsim=OVERLAP, words=0)
+
+
+def test_numbers_that_another_embedder_was_fitted_with_are_refused():
+    other = replace(SURE, embedder="sha256:other")
+    with pytest.raises(ValueError, match=r"fitted with sha256:other: fit them again \(python bench/extract"):
+        Extract(embedder=HASH, maxsim=OVERLAP, fitted=other)
+    Extract(embedder=HASH, maxsim=OVERLAP, fitted=replace(SURE, embedder=HASH.weights))
+
+
+def test_a_long_sentence_is_cut_around_its_span_and_the_quote_keeps_it_all():
+    words = [f"w{i}" for i in range(100)]
+    sentence = " ".join(words)
+    at = sentence.index("w70")
+    assert shown(sentence, 5, [0], (at, at + 3)) == "… w66 w67 w68 w69 w70 …"
+    assert shown(sentence, 5, [0]) == "w0 w1 w2 w3 w4 …"
+    assert shown(sentence, 100, [0]) == sentence
 
 
 def test_the_fitted_numbers_that_ship_name_known_features_and_where_they_come_from():
     path = Path(__file__).parents[2] / "conf" / "fitted" / "local-extract.yaml"
     fitted = config.build(Fitted, config.read_yaml(path), config.Where(str(path)))
-    assert set(fitted.weights) == set(FEATURES)
+    assert set(fitted.rank) == set(RANKING) and set(fitted.span.weights) == set(SPAN)
+    assert set(fitted.sentence.weights) == set(ANSWER) and fitted.embedder
     assert fitted.fitted_on.data and fitted.fitted_on.split and fitted.fitted_on.metric

@@ -4,56 +4,17 @@ import numpy as np
 import pytest
 
 from raypipe.text import evidence
-from raypipe.text.evidence import Fitted, FittedOn
+from raypipe.text.asked import read
+from raypipe.text.candidates import Sentence
+from raypipe.text.evidence import ANSWER, RANKING, SPAN, Fitted, FittedOn, Logistic
 from raypipe.text.spans import TypedSpan
 
-TEXT = "Emma is a novel. Jane Austen wrote it in 1815. It was read widely. Few books were read more."
 ON = FittedOn("a file and its digest", "even rows", "log loss")
+NONE = Logistic(0.0, {})
 
 
-def passage(start: int, end: int, source: str = "s"):
-    return source, (start, end), TEXT[start:end]
-
-
-def test_sentences_keep_their_place_in_the_source():
-    found = evidence.candidates([passage(17, len(TEXT))])
-    assert [s.text for s in found] == [
-        "Jane Austen wrote it in 1815.",
-        "It was read widely.",
-        "Few books were read more.",
-    ]
-    assert all(TEXT[slice(*s.span)] == s.text and s.source == "s" for s in found)
-
-
-def test_a_sentence_cut_by_the_end_of_one_passage_is_whole_where_the_next_overlaps():
-    whole = evidence.candidates([passage(0, len(TEXT))])
-    for cut in range(18, 60):
-        parts = [passage(cut - 5, len(TEXT)), passage(0, cut)]
-        assert evidence.candidates(parts) == whole
-
-
-def test_passages_apart_from_each_other_stay_apart_and_one_inside_another_adds_nothing():
-    apart = evidence.candidates([passage(0, 16), passage(47, 66)])
-    assert [s.text for s in apart] == ["Emma is a novel.", "It was read widely."]
-    assert evidence.candidates([passage(0, len(TEXT)), passage(20, 40)]) == evidence.candidates(
-        [passage(0, len(TEXT))]
-    )
-
-
-def test_equal_sentences_of_two_sources_count_once_where_they_are_met_first():
-    found = evidence.candidates([passage(0, 16, "b"), passage(0, 16, "a")])
-    assert [s.source for s in found] == ["b"]
-
-
-def test_a_sentence_without_an_end_is_cut():
-    endless = "word " * 1000
-    found = evidence.candidates([("s", (0, len(endless)), endless)])
-    assert found and all(len(s.text) <= evidence.MAX_CHARS for s in found)
-
-
-def test_no_passages_and_blank_passages_have_no_sentences():
-    assert evidence.candidates([]) == []
-    assert evidence.candidates([("s", (0, 3), " \n ")]) == []
+def sentence(text, **fields):
+    return Sentence("s", (0, len(text)), text, **fields)
 
 
 def test_overlap_weighs_a_rare_word_more_and_is_a_share_of_the_questions_words():
@@ -69,22 +30,50 @@ def test_overlap_of_a_question_without_words_or_of_no_sentences_is_zero():
     assert evidence.overlaps(np.array([1], np.uint64), []).tolist() == []
 
 
-def test_features_say_how_far_the_best_is_ahead_and_what_was_found():
-    parts = {"cosine": 0.5, "maxsim": 0.6, "overlap": 0.7}
-    f = evidence.features(np.array([0.1, 0.9, 0.4]), 1, parts, 9, "when", TypedSpan((0, 4), 2, False))
-    assert f.keys() == set(evidence.FEATURES)
-    assert f["margin"] == pytest.approx(0.5) and f["choices"] == pytest.approx(math.log(2))
-    assert (f["typed"], f["when"], f["who"]) == (1.0, 1.0, 0.0)
-    alone = evidence.features(np.array([0.3]), 0, parts, 9, "other", None)
-    assert alone["margin"] == pytest.approx(0.3) and alone["typed"] == 0.0
+def test_the_words_of_title_and_heading_count_apart_from_those_of_the_sentence():
+    found = [sentence("Jane Austen wrote it.", around="Emma"), sentence("Emma sold well.")]
+    words = evidence.words_of("who wrote emma", found)
+    assert words.around[0] == pytest.approx(1.0) and 1 > words.overlap[0] > 0
+    assert words.around[1] == words.overlap[1] and words.counts == (3, 3) and words.rest == (2, 2)
+    assert [found[0].text[m:] for m in words.marks[0]] == ["wrote it."]
+
+
+def test_every_feature_of_a_sentence_has_its_column():
+    found = [sentence("Jane Austen wrote it.", kind="item", rank=1), sentence("Who?")]
+    words = evidence.words_of("who wrote emma", found)
+    spans = [TypedSpan((0, 11), 1, False), None]
+    made = evidence.ranking_features(read("who wrote emma"), found, words, spans, np.ones(2), np.zeros(2))
+    first, second = (dict(zip(RANKING, row, strict=True)) for row in made)
+    assert (first["typed"], first["item"], first["asks"], first["rank"]) == (1.0, 1.0, 0.0, 0.5)
+    assert (second["typed"], second["short"], second["asks"], second["rank"]) == (0.0, 1.0, 1.0, 1.0)
+
+
+def test_features_say_how_far_the_best_is_ahead_and_what_is_asked():
+    raw = np.zeros((3, len(RANKING)))
+    made = evidence.answer_features(read("when was it"), raw, np.array([0.1, 0.9, 0.4]), 1)
+    assert made.keys() == set(ANSWER)
+    assert made["margin"] == pytest.approx(0.5) and (made["when"], made["who"]) == (1.0, 0.0)
+    assert evidence.answer_features(read("why"), raw[:1], np.array([0.3]), 0)["margin"] == 1.0
+
+
+def test_features_of_a_span_say_how_many_there_were_and_how_near_it_stands():
+    found = [sentence("Emma came out in 1815.")]
+    asked, words = read("when did emma come out"), evidence.words_of("when did emma come out", found)
+    made = evidence.span_features(asked, words, 0, TypedSpan((17, 21), 2, False), 0.5)
+    assert made.keys() == set(SPAN)
+    assert made["choices"] == pytest.approx(math.log(2)) and made["sentence"] == pytest.approx(0.0)
 
 
 def test_the_probability_is_the_logistic_of_the_weighted_sum_and_never_overflows():
-    f = dict.fromkeys(evidence.FEATURES, 0.0) | {"cosine": 0.5}
-    assert Fitted(-1.0, {"cosine": 4.0}, ON).probability(f) == pytest.approx(1 / (1 + math.exp(-1)))
-    assert Fitted(-5000.0, {}, ON).probability(f) == 0.0 and Fitted(5000.0, {}, ON).probability(f) == 1.0
+    made = {"cosine": 0.5}
+    assert Logistic(-1.0, {"cosine": 4.0}).probability(made) == pytest.approx(1 / (1 + math.exp(-1)))
+    assert Logistic(-5000.0, {}).probability(made) == 0.0 and Logistic(5000.0, {}).probability(made) == 1.0
 
 
-def test_a_weight_for_an_unknown_feature_is_refused():
-    with pytest.raises(ValueError, match="unknown feature 'luck'; known: cosine"):
-        Fitted(0.0, {"luck": 1.0}, ON)
+def test_a_weight_for_an_unknown_feature_and_a_share_beyond_one_are_refused():
+    with pytest.raises(ValueError, match="rank: unknown feature 'luck'; known: cosine"):
+        Fitted("", {"luck": 1.0}, NONE, NONE, 0.5, ON)
+    with pytest.raises(ValueError, match="span: unknown feature 'luck'"):
+        Fitted("", {}, NONE, Logistic(0.0, {"luck": 1.0}), 0.5, ON)
+    with pytest.raises(ValueError, match="compared: expected a probability"):
+        Fitted("", {}, NONE, NONE, 1.5, ON)

@@ -30,7 +30,11 @@ def said(question: str, sentence: str) -> str | None:
         ("how many people live there", "It was about 3.5 million in 2010.", "3.5 million"),
         ("how much did it cost", "In 1990 it cost $3.5 million.", "$3.5 million"),
         ("how much does it weigh", "It weighs 40 tonnes.", "40"),
-        ("where is it", "It is in Rome, since 1900.", None),
+        ("where is it", "It is in Rome, since 1900.", "Rome"),
+        ("where is it", "It is here, since 1900.", None),
+        ("which day of the week was it", "It was a Thursday in May.", "Thursday"),
+        ("what is the population of Brask", "In 2010 Brask had a population of 615,526.", "615,526"),
+        ("why is it there", "It is in Rome, since 1900.", None),
     ],
 )
 def test_a_span_is_of_the_kind_that_is_asked_for(question, sentence, span):

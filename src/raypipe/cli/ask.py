@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 
 from raypipe.api.settings import Settings
 from raypipe.cli import options
+from raypipe.core.records import ABSTAINED
 
 if TYPE_CHECKING:
     from raypipe.serving.query import QueryResult
 
 SHOWN, SHOWN_CHARS = 3, 160  # quotes of a reply and characters of each on a terminal; `--json` has all
+AROUND_CHARS = 40  # of the page before and after a quote
 
 
 def add(commands: options.Commands) -> None:
@@ -62,9 +64,14 @@ def _print(answered: QueryResult) -> None:
     out.print(Text(question.answer or "(no answer)", "bold"), Text(f"  [{question.outcome}]"))
     for fault in (*answered.faults, *question.faults):
         out.print(Text(f"{fault.step}: {fault.reason}: {fault.detail}", "red"))
+    label = "not sure: " if question.outcome == ABSTAINED else "evidence: "
     for e in answered.evidence[:SHOWN]:
-        out.print(Text(f"evidence: {e.quote[:SHOWN_CHARS]}"), Text(f"  {e.url or e.source}", "dim"))
+        before, after = e.before[-AROUND_CHARS:], e.after[:AROUND_CHARS]
+        said = Text.assemble(label, (before, "dim"), (e.quote[:SHOWN_CHARS], "bold"), (after, "dim"))
+        out.print(said, Text(f"  {e.url or e.source}", "dim"))
+    quoted = {e.chunk for e in answered.evidence[:SHOWN]}
     for passage in answered.passages[:5]:
         scores = " ".join(f"{name} {value:.3f}" for name, value in passage.hit.scores.items())
-        out.print(Text(f"  {scores}", "dim"), Text(f" {passage.text[:SHOWN_CHARS]}"))
+        text = "quoted above" if passage.hit.chunk in quoted else passage.text[:SHOWN_CHARS]
+        out.print(Text(f"  {scores}", "dim"), Text(f" {text}"))
     out.print(Text("  ".join(f"{name} {ms:.0f} ms" for name, ms in answered.timings_ms.items()), "dim"))

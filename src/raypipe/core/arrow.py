@@ -3,7 +3,7 @@
 Corpus columns, in the order in which the corpus steps add them (one row per source, then one row per chunk):
 
     source, kind, content, fault      what comes in
-    text, hidden                      parse
+    text, hidden, blocks              parse
     words_NAME, starts_NAME           tokenize (NAME is the analyzer)
     start, end, parent_start, parent_end, chunk_text      split (one row per chunk; text ... starts_NAME end)
     vector                            embed
@@ -20,6 +20,13 @@ import pyarrow as pa
 from raypipe.core.records import Citation, Document, Fault, Gold, Hit, Question, Quote, Reply, Source
 
 SPAN = pa.struct([pa.field("start", pa.int32(), nullable=False), pa.field("end", pa.int32(), nullable=False)])
+BLOCK = pa.struct(
+    [
+        pa.field("start", pa.int32(), nullable=False),
+        pa.field("end", pa.int32(), nullable=False),
+        pa.field("kind", pa.string(), nullable=False),
+    ]
+)
 SPANS = ("source", "start", "end", "parent_start", "parent_end")
 """Columns that name a chunk: where it is in its source's parsed text, and where the passage around it."""
 SCORES = pa.map_(pa.string(), pa.float64())

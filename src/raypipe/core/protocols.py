@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from raypipe.core.kg import MOST_LINKED, MOST_NEAR, CallResult, FactsRef, Level, Mention, PublicFacts, Request
 from raypipe.core.llm import Generator
-from raypipe.core.records import Fault, Question, Span, chunk_id
+from raypipe.core.records import Block, Fault, Question, Span, chunk_id
 
 Role: TypeAlias = Literal["query", "passage"]
 ModelKind: TypeAlias = Literal["embedder", "reranker", "tokenizer", "generator"]
@@ -119,6 +119,11 @@ class Index(Protocol):
     async def hidden(self, sources: Sequence[str]) -> list[tuple[Span, ...]]:
         """What each source's page carries and does not show, as spans of its parsed text, ascending and
         apart, in order; () where the index does not hold the source."""
+        ...
+
+    async def blocks(self, sources: Sequence[str]) -> list[tuple[Block, ...]]:
+        """The blocks of each source's parsed text, ascending and apart, in order; () where the index does not
+        hold the source or its borders are not known."""
         ...
 
     async def words(self, analyzer: str, scope: tuple[str, ...] | None) -> PassageWords:

@@ -32,6 +32,10 @@ INVALID_QUESTION = "invalid question"
 Span: TypeAlias = tuple[int, int]
 """Half-open character range `[start, end)` in a source's parsed text."""
 
+BlockKind: TypeAlias = Literal["title", "heading", "paragraph", "item", "cell", "menu"]
+"""What a block of a page is. title: the page's own title; item: of a list; menu: links and controls around
+the content."""
+
 
 def digest(*parts: str | bytes) -> str:
     """32 hex digits that name these parts in order; lengths are mixed in, so ("ab","c") != ("a","bc")."""
@@ -108,6 +112,15 @@ def parse_chunk_id(chunk: str) -> tuple[str, Span]:
     if not source:
         raise ValueError(f"{chunk!r} is not a passage id: expected source:start-end")
     return source, (int(start), int(end))
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A run of a source's parsed text with a border before and after it: no sentence crosses one."""
+
+    start: int  # in the source's parsed text
+    end: int
+    kind: BlockKind
 
 
 @dataclass(frozen=True, slots=True)

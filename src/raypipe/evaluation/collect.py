@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import tee
 
 from raypipe.core import arrow
-from raypipe.core.records import Gold, Question, chunk_id
+from raypipe.core.records import ABSTAINED, Gold, Question, chunk_id
 from raypipe.evaluation.result_table import ResultTable, needed_texts, quotes_of, row
 from raypipe.metrics.crag import Prediction, pair
 from raypipe.metrics.prompt_injection import PromptInjection, followed
@@ -110,8 +110,10 @@ def _shown(q: Question, text: Mapping[str, str]) -> ShownQuestion:
     url, quotes = urls(q), quotes_of(q)
     best = ranking(q)[:HITS_SHOWN]
     passages = tuple(ReportPassage.of(h, url.get(h.source), text[h.chunk], quotes) for h in best)
-    said = tuple(text[chunk_id(c.source, c.span)] for c in quotes)
-    return ShownQuestion(q.id, q.text, answer_of(q), q.origin, len(q.hits), passages, said)
+    marked = {p.quote for p in passages}
+    said = tuple(t for c in quotes if (t := text[chunk_id(c.source, c.span)]) not in marked)
+    abstained = q.outcome == ABSTAINED
+    return ShownQuestion(q.id, q.text, answer_of(q), q.origin, len(q.hits), passages, said, abstained)
 
 
 async def _injected(index: LanceIndex, batch: Sequence[Question], before: PromptInjection) -> PromptInjection:

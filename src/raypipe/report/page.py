@@ -55,7 +55,8 @@ class ShownQuestion:
     origin: str  # name of the reply that the answer came from
     hits: int  # passages that were found
     passages: tuple[ReportPassage, ...]  # the best HITS_SHOWN of them
-    quotes: tuple[str, ...]  # what the answer cites, word for word
+    quotes: tuple[str, ...]  # what the answer cites and no passage shows marked, word for word
+    abstained: bool = False  # then what is cited is the near miss
 
 
 @dataclass(frozen=True, slots=True)

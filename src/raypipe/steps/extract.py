@@ -6,73 +6,91 @@ Knows models through the kit. It cannot reason: it says what one sentence says, 
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
 
-from raypipe.core.protocols import Ask, Bound, Kit, Model, Reach
-from raypipe.core.records import ABSTAINED, ANSWERED, IDK, Question, Quote, Reply, parse_chunk_id
-from raypipe.text import evidence
-from raypipe.text.evidence import Fitted, Sentence
-from raypipe.text.spans import kind_of, typed_span
-from raypipe.text.words import analyse
+from raypipe.core.protocols import Ask, Bound, Index, Kit, Model, Reach
+from raypipe.core.records import ABSTAINED, ANSWERED, IDK, Question, Quote, Reply, Span, parse_chunk_id
+from raypipe.text import compare, evidence
+from raypipe.text.asked import Asked, read
+from raypipe.text.candidates import Sentence, SourceText, candidates
+from raypipe.text.evidence import Fitted, Words
+from raypipe.text.spans import TypedSpan, dates, typed_span
 
-ANALYZER = "stems"
+COMPARED = 12  # best sentences that may decide a comparison
+LIKELY = 0.65
+"""Probability from which a span is said in place of its sentence. Were it always: .22 to .28 right on real
+text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extract:
     """Replies with the best sentence of the first `passages` passages of `order`, or "i don't know".
 
-    A sentence's score is .4 cosine + .3 MaxSim + .3 overlap of words weighted by rarity. For who, when, how
-    many and how much the text is a span of the sentence where one is found. The reply is answered where the
-    fitted probability of being right reaches `threshold`; without fitted numbers it is always abstained.
-    Its first quote is the sentence either way; there is none where there are no passages.
+    A sentence lies in one block of its page (`text.blocks`); `fitted` says which is best, from the words it
+    shares with the question, counting those of its title and heading, and from two models. What is said:
 
-    The first `sentences` of each passage are read, so that a list of single words cannot cost a thousand
-    calls. The default leaves out none. Sentences of the passages of 700 characters, at the 95th percentile
-    and at most (`bench/extract.py --sentences`): Natural Questions 6 and 8, SQuAD 6 and 9, ten real CRAG
-    questions 10 and 19, the demo 10 and 33.
+    - of a comparison the side that one sentence decides, or two that give a value each; else nothing;
+    - the name, date or number in the best sentence that the question asks for, where it is right with a
+      probability of .65 or more, and one thing is asked for;
+    - else the sentence, of which at most `words` words are said.
+
+    Nothing is said to a yes-or-no question that no comparison decides, nor to one about today from a text
+    without a date, nor where the probability of being right is below `threshold`; without fitted numbers,
+    nothing is ever said. The first quote is the whole sentence either way: of an abstention it is the near
+    miss. There is none where there are no passages.
+
+    The first `sentences` of each passage are read (`bench/extract.py --sentences` counts them), and models
+    score the `scored` of them that share most words with the question.
     """
 
     embedder: Model
     maxsim: Model  # a reranker; made for loader maxsim
     passages: int = 5  # of order, whose sentences are candidates
     sentences: int = 40  # of each passage at most; passages that overlap share theirs
+    scored: int = 12  # of all of them: those with most of the question's words, which models score
     threshold: float = 0.5  # of probability, 0..1
+    words: int = 60  # of a sentence that are said; its quote keeps all
     fitted: Fitted | None = None
     into: str = "extract"
 
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
-        if self.passages < 1:
-            raise ValueError(f"passages: expected at least 1, found {self.passages}")
-        if self.sentences < 1:
-            raise ValueError(f"sentences: expected at least 1, found {self.sentences}")
+        for name in ("passages", "sentences", "scored", "words"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}: expected at least 1, found {getattr(self, name)}")
         if not 0 <= self.threshold <= 1:
             raise ValueError(f"threshold: expected a probability from 0 to 1, found {self.threshold}")
+        if self.fitted and self.fitted.embedder and self.fitted.embedder != self.embedder.weights:
+            raise ValueError(
+                f"fitted: expected numbers fitted with {self.embedder.name} ({self.embedder.weights}), found "
+                f"some that were fitted with {self.fitted.embedder}: fit them again "
+                f"(python bench/extract.py --fit --embedder {self.embedder.name}), or leave fitted out, and "
+                "every question is abstained"
+            )
 
     def reads(self) -> frozenset[str]:
-        return frozenset({"text", "order", "index.text"})
+        return frozenset({"text", "asked_at", "order", "index.text", "index.hidden", "index.blocks"})
 
     def writes(self) -> frozenset[str]:
         return frozenset({f"replies.{self.into}"})
 
     def bound(self, question: Question, reach: Reach) -> Bound:
         each = min(self.sentences, reach.passage_chars, reach.passage_sentences)
-        sentences = min(reach.order, self.passages) * each
+        sentences = min(min(reach.order, self.passages) * each, self.scored)
         return Bound(2 * sentences + 1, reach, "never")  # vector and MaxSim of each, the question's vector
 
     def open(self, kit: Kit) -> Ask:
         embed, score, index = kit.embedder(self.embedder), kit.reranker(self.maxsim), kit.index()
 
         async def ask(questions: list[Question]) -> list[Question]:
-            chunks = list(dict.fromkeys(c for q in questions for c in q.order[: self.passages]))
-            texts = dict(zip(chunks, await index.texts(chunks), strict=True))
-            found = [self._candidates(q, texts) for q in questions]
+            pages = await self._pages(index, questions)
+            found = [self._candidates(q, pages) for q in questions]
             rows = {text: i for i, text in enumerate(dict.fromkeys(s.text for c in found for s in c))}
             pairs = [(q.text, s.text) for q, c in zip(questions, found, strict=True) for s in c]
             vectors, queries, matches = await asyncio.gather(  # where models are elsewhere, one way for three
@@ -81,56 +99,132 @@ class Extract:
             out, at = [], 0
             for q, query, c in zip(questions, queries, found, strict=True):
                 cosine = vectors[[rows[s.text] for s in c]] @ query
-                reply = self._reply(q.text, c, cosine, matches[at : at + len(c)])
+                reply = self._reply(q, c, cosine, matches[at : at + len(c)])
                 out.append(replace(q, replies={**q.replies, self.into: reply}))
                 at += len(c)
             return out
 
         return ask
 
-    def _candidates(self, question: Question, texts: dict[str, str]) -> list[Sentence]:
-        order = question.order[: self.passages]
-        passages = ((*parse_chunk_id(chunk), texts[chunk]) for chunk in order)
-        return evidence.candidates(passages, self.sentences)
+    async def _pages(self, index: Index, questions: Sequence[Question]) -> dict[str, SourceText]:
+        """The texts of all sources that the passages come from."""
+        sources = list(
+            dict.fromkeys(parse_chunk_id(c)[0] for q in questions for c in q.order[: self.passages])
+        )
+        texts, blocks, hidden = await asyncio.gather(
+            index.source_texts(sources), index.blocks(sources), index.hidden(sources)
+        )
+        rows = zip(sources, texts, blocks, hidden, strict=True)
+        return {source: SourceText(text or "", b, h) for source, text, b, h in rows}
 
-    def _reply(self, text: str, found: Sequence[Sentence], cosine: np.ndarray, maxsim: np.ndarray) -> Reply:
+    def _candidates(self, question: Question, pages: dict[str, SourceText]) -> list[Sentence]:
+        found = candidates(map(parse_chunk_id, question.order[: self.passages]), pages, self.sentences)
+        return evidence.likely(question.text, found, self.scored)
+
+    def _reply(
+        self, question: Question, found: Sequence[Sentence], cosine: np.ndarray, maxsim: np.ndarray
+    ) -> Reply:
         """`cosine` and `maxsim` are (candidates,), parallel to `found`."""
         if not found:
             return Reply(IDK, ABSTAINED)
-        choice = choose(text, [s.text for s in found], cosine, maxsim)
-        best = found[choice.best]
-        quotes = (Quote(best.source, best.span),)
-        if self.fitted is None:
-            return Reply(IDK, ABSTAINED, quotes=quotes)
-        p = self.fitted.probability(choice.features)
-        if p < self.threshold:
-            return Reply(IDK, ABSTAINED, confidence=p, quotes=quotes)
-        return Reply(choice.text, ANSWERED, confidence=p, quotes=quotes)
+        choice = choose(question.text, found, cosine, maxsim, self.fitted)
+        said = say(choice, question.asked_at, self.fitted, self.words)
+        quotes = tuple(Quote(found[i].source, found[i].span) for i in said.sentences)
+        if said.text is None or said.probability is None or said.probability < self.threshold:
+            return Reply(IDK, ABSTAINED, confidence=said.probability, quotes=quotes)
+        return Reply(said.text, ANSWERED, confidence=said.probability, quotes=quotes)
 
 
 @dataclass(frozen=True, slots=True)
-class BestSentence:
-    """The best of some sentences, and what would be said."""
+class Choice:
+    """The candidates of a question in their order, with the features of the best."""
 
-    best: int  # its place among the candidates
-    text: str  # the sentence, or the span of it that answers
-    features: dict[str, float]  # for Fitted.probability
+    asked: Asked
+    found: tuple[Sentence, ...]
+    order: tuple[int, ...]  # places of the candidates, best first
+    words: Words
+    span: TypedSpan | None  # of the best
+    features: np.ndarray  # (candidates, len(evidence.RANKING)) float64
+    answer: dict[str, float]  # of evidence.ANSWER, of the best
+
+    @property
+    def best(self) -> int:
+        return self.order[0]
 
 
-def choose(question: str, texts: Sequence[str], cosine: np.ndarray, maxsim: np.ndarray) -> BestSentence:
+def choose(
+    question: str,
+    found: Sequence[Sentence],
+    cosine: np.ndarray,
+    maxsim: np.ndarray,
+    fitted: Fitted | None,
+) -> Choice:
     """The best of at least one sentence by its scores (sentences,); the first of equals."""
-    asked, _ = analyse(question, ANALYZER)
-    words = [analyse(t, ANALYZER) for t in texts]
-    overlap = evidence.overlaps(asked, [hashes for hashes, _ in words])
-    kind = kind_of(question)
-    typed = [
-        typed_span(question, kind, t, starts[np.isin(hashes, asked)].tolist())
-        for t, (hashes, starts) in zip(texts, words, strict=True)
-    ]
-    scores = evidence.combined(cosine, maxsim, overlap, np.array([t is not None for t in typed]))
-    best = int(np.argmax(scores))
-    parts = {"cosine": float(cosine[best]), "maxsim": float(maxsim[best]), "overlap": float(overlap[best])}
-    features = evidence.features(scores, best, parts, len(words[best][0]), kind, typed[best])
-    span = typed[best]
-    said = texts[best] if span is None or span.choices > 1 else texts[best][slice(*span.span)]
-    return BestSentence(best, said, features)
+    asked, words = read(question), evidence.words_of(question, found)
+    spans = [typed_span(question, asked.kind, s.text, m) for s, m in zip(found, words.marks, strict=True)]
+    features = evidence.ranking_features(asked, found, words, spans, cosine, maxsim)
+    ranked = evidence.scores(features, fitted.rank if fitted else evidence.UNFITTED)
+    order = tuple(np.argsort(-ranked, kind="stable").tolist())
+    answer = evidence.answer_features(asked, features, ranked, order[0])
+    return Choice(asked, tuple(found), order, words, spans[order[0]], features, answer)
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What is said of a choice, before the threshold."""
+
+    text: str | None  # None: nothing, whatever the probability
+    probability: float | None  # of being right; None: no fitted numbers
+    sentences: tuple[int, ...]  # places of the candidates that it rests on, best first
+
+
+def say(choice: Choice, asked_at: str, fitted: Fitted | None, words: int) -> Said:
+    """The answer that a choice gives, with the probability that it is right."""
+    asked, best = choice.asked, choice.found[choice.best]
+    if fitted is None:
+        return Said(None, None, (choice.best,))
+    p = fitted.sentence.probability(choice.answer)
+    if asked.choice or asked.yes_no:
+        first = [i for i in choice.order[:COMPARED]]
+        decided = compare.decide(asked, [choice.found[i].text for i in first])
+        if decided is None:
+            return Said(None, p, (choice.best,))
+        return Said(decided.text, fitted.compared, tuple(first[i] for i in decided.sentences))
+    if asked.timely and not _dated(best, asked_at):
+        return Said(None, p, (choice.best,))
+    text, span = best.text, choice.span
+    if span is not None and not asked.plural:
+        features = evidence.span_features(asked, choice.words, choice.best, span, p)
+        if (p_span := fitted.span.probability(features)) >= LIKELY:
+            return Said(text[slice(*span.span)], p_span, (choice.best,))
+    return Said(shown(text, words, choice.words.marks[choice.best], span and span.span), p, (choice.best,))
+
+
+def _dated(sentence: Sentence, asked_at: str) -> bool:
+    """Whether a sentence says of which time it is: a date in it, before it or above it, of the year in which
+    the question is asked or the year before, where that is known."""
+    text = f"{sentence.text} {sentence.before} {sentence.around}"
+    years = [int(y) for y in re.findall(r"\b(?:19|20)\d\d\b", text)]
+    now = re.search(r"\b(20\d\d)\b", asked_at)
+    if now is None:
+        return bool(dates(text))
+    return any(int(now[1]) - 1 <= y <= int(now[1]) for y in years)
+
+
+def shown(sentence: str, words: int, marks: Sequence[int], span: Span | None = None) -> str:
+    """A sentence, or its `words` words around `span` with most of the question's words (`marks`: where they
+    start); an ellipsis for what is left out.
+
+    >>> shown("One two three four five six.", 3, [14, 19])
+    '… three four five …'
+    """
+    found = [m.span() for m in re.finditer(r"\S+", sentence)]
+    if len(found) <= words:
+        return sentence
+    has = [sum(a <= m < b for m in marks) for a, b in found]
+    inside = [i for i, (a, b) in enumerate(found) if span and a < span[1] and span[0] < b]
+    starts = range(len(found) - words + 1)
+    around = [i for i in starts if inside and i <= inside[0] and inside[-1] < i + words]
+    first = max(around or starts, key=lambda i: (sum(has[i : i + words]), -i))
+    part = sentence[found[first][0] : found[first + words - 1][1]]
+    return ("… " if first else "") + part + (" …" if first + words < len(found) else "")

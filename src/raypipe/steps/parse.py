@@ -10,10 +10,11 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from raypipe.core.arrow import SPAN, fault_column
+from raypipe.core.arrow import BLOCK, SPAN, fault_column
 from raypipe.core.protocols import Build, CorpusBound, Kit
-from raypipe.core.records import Fault, SourceKind
-from raypipe.text.html import ParsedPage, Parser, Via, check, fold
+from raypipe.core.records import Block, Fault, SourceKind
+from raypipe.text.blocks import plain_blocks
+from raypipe.text.html import ParsedPage, Parser, Via, check, fold, storable
 from raypipe.text.page_parser import ParseJob, ParseRefused, SandboxedParser
 
 COMPARED_EVERY = 256
@@ -26,6 +27,7 @@ _SCHEMA = pa.schema(
         pa.field("kind", pa.string()),
         pa.field("text", pa.large_string()),
         pa.field("hidden", pa.list_(SPAN)),
+        pa.field("blocks", pa.list_(BLOCK)),
         pa.field("parser", pa.string()),
     ]
 )
@@ -33,7 +35,8 @@ _SCHEMA = pa.schema(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parse:
-    """Gives every source of the named kinds its text, white-space folded, and the spans that a page hides.
+    """Gives every source of the named kinds its text, white-space folded, the spans that a page hides, and
+    its blocks: where a title, heading, paragraph, list item, cell or menu begins and ends (`text.blocks`).
 
     A page's text equals BeautifulSoup's with the parser `html`; `via: fast` gets it from a faster parser, and
     one page in 256, chosen by its source id, from both (`text.html`). Sources of other kinds are not this
@@ -48,7 +51,7 @@ class Parse:
     via: Via = "fast"
     kinds: tuple[SourceKind, ...] = ("page", "snippet")
 
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
         check(self.html, self.via)
@@ -59,7 +62,7 @@ class Parse:
         return frozenset({"source", "kind", "content", "fault"})
 
     def writes(self) -> frozenset[str]:
-        return frozenset({"text", "hidden", "parser", "fault"})
+        return frozenset({"text", "hidden", "blocks", "parser", "fault"})
 
     def bound(self, chars: float) -> CorpusBound:
         return CorpusBound(1, chars)  # a parsed text is never longer than its source
@@ -98,17 +101,25 @@ def _chosen(source: str) -> bool:
 
 
 def _row(row: dict[str, Any], pages: Iterator[ParsedPage | ParseRefused]) -> dict[str, Any]:
-    out = dict.fromkeys(("text", "hidden", "parser"), None) | {n: row[n] for n in ("source", "kind", "fault")}
+    out = dict.fromkeys(("text", "hidden", "blocks", "parser"), None)
+    out |= {n: row[n] for n in ("source", "kind", "fault")}
     if row["fault"] is not None:
         return out | {"fault": Fault(**row["fault"])}
     if row["content"] is None:
         return out | {"fault": Fault("parse", "null", "expected content, found none", False)}
     if row["kind"] != "page":
-        return out | {"text": fold(row["content"].decode()), "hidden": [], "parser": "plain"}
+        content = storable(row["content"].decode())
+        blocks = plain_blocks(content, titled=row["kind"] == "document")
+        return out | {"text": fold(content), "hidden": [], "blocks": _structs(blocks), "parser": "plain"}
     page = next(pages)
     if isinstance(page, ParseRefused):
         return out | {"fault": page.fault()}
-    return out | {"text": page.text, "hidden": page.hidden, "parser": page.way}
+    blocks = _structs(page.blocks)
+    return out | {"text": page.text, "hidden": page.hidden, "blocks": blocks, "parser": page.way}
+
+
+def _structs(blocks: Sequence[Block]) -> list[dict[str, Any]]:
+    return [{"start": b.start, "end": b.end, "kind": b.kind} for b in blocks]
 
 
 def _table(rows: Sequence[dict[str, Any]]) -> pa.Table:

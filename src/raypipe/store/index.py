@@ -22,10 +22,11 @@ from raypipe.core.arrow import SPANS
 from raypipe.core.digests import model_identity
 from raypipe.core.errors import ConfError
 from raypipe.core.protocols import Model, PassageWords, VectorHit
-from raypipe.core.records import Span, chunk_id, parse_chunk_id
+from raypipe.core.records import Block, Span, chunk_id, parse_chunk_id
 from raypipe.store import Store, StoreError
 from raypipe.store.database import quoted, rows
 from raypipe.store.errors import reaching
+from raypipe.store.text_columns import blocks_of, hidden_of, text_columns
 
 T = TypeVar("T")
 
@@ -114,8 +115,12 @@ class LanceIndex:
         return [texts.get(s) for s in sources]
 
     async def hidden(self, sources: Sequence[str]) -> list[tuple[Span, ...]]:
-        columns = _hidden_columns(self._texts.schema)
-        return _hidden(await asyncio.to_thread(rows, self._texts, "source", sources, columns), sources)
+        columns = text_columns("hidden", self._texts.schema)
+        return hidden_of(await asyncio.to_thread(rows, self._texts, "source", sources, columns), sources)
+
+    async def blocks(self, sources: Sequence[str]) -> list[tuple[Block, ...]]:
+        columns = text_columns("blocks", self._texts.schema)
+        return blocks_of(await asyncio.to_thread(rows, self._texts, "source", sources, columns), sources)
 
     async def _source_texts(self, sources: Sequence[str]) -> dict[str, str]:
         found = await asyncio.to_thread(rows, self._texts, "source", sources, ["source", "text"])
@@ -148,8 +153,8 @@ class LanceIndex:
 class MemoryIndex:
     """Corpus tables in memory (`protocols.Index`). Any may hold more columns than are read.
 
-    `texts`: source, text, hidden, and words_NAME, starts_NAME per analyzer. `passages`: source, start, end,
-    parent_start, parent_end. `vectors`: by model identity, the columns of passages and vector.
+    `texts`: source, text, hidden, blocks, and words_NAME, starts_NAME per analyzer. `passages`: source,
+    start, end, parent_start, parent_end. `vectors`: by model identity, the columns of passages and vector.
     """
 
     def __init__(self, texts: pa.Table, passages: pa.Table, vectors: Mapping[str, pa.Table]) -> None:
@@ -186,9 +191,15 @@ class MemoryIndex:
         return [self._by_source.get(s) for s in sources]
 
     async def hidden(self, sources: Sequence[str]) -> list[tuple[Span, ...]]:
-        columns = _hidden_columns(self._texts.schema)
+        return hidden_of(self._rows("hidden", sources), sources)
+
+    async def blocks(self, sources: Sequence[str]) -> list[tuple[Block, ...]]:
+        return blocks_of(self._rows("blocks", sources), sources)
+
+    def _rows(self, name: str, sources: Sequence[str]) -> pa.Table:
+        columns = text_columns(name, self._texts.schema)
         inside = pc.is_in(self._texts["source"], value_set=pa.array(sources, pa.string()))
-        return _hidden(self._texts.select(columns).filter(inside), sources)
+        return self._texts.select(columns).filter(inside)
 
     async def words(self, analyzer: str, scope: tuple[str, ...] | None) -> PassageWords:
         texts, passages = self._texts.select(_word_columns(analyzer, self._texts.schema)), self._passages
@@ -262,23 +273,6 @@ def _passage_texts(chunks: Sequence[str], texts: Mapping[str, str]) -> list[str]
             raise KeyError(f"{chunk}: its source has {len(texts[source])} characters")
         out.append(texts[source][start:end])
     return out
-
-
-def _hidden_columns(schema: pa.Schema) -> list[str]:
-    if "hidden" not in schema.names:
-        raise ConfError(
-            "the texts here do not say what their pages hide: index again, with `parse` in the corpus half"
-        )
-    return ["source", "hidden"]
-
-
-def _hidden(texts: pa.Table, sources: Sequence[str]) -> list[tuple[Span, ...]]:
-    """The hidden spans of each source, from rows of the texts table."""
-    found = {
-        source: tuple((s["start"], s["end"]) for s in spans)
-        for source, spans in zip(texts["source"].to_pylist(), texts["hidden"].to_pylist(), strict=True)
-    }
-    return [found.get(s, ()) for s in sources]
 
 
 def _word_columns(analyzer: str, schema: pa.Schema) -> list[str]:

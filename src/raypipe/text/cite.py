@@ -6,15 +6,16 @@ stands, not a proof that the model read it there.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from raypipe.core.records import Quote, Span
-from raypipe.text.evidence import Sentence, candidates, overlaps
+from raypipe.text.candidates import MAX_CHARS, Sentence
+from raypipe.text.evidence import ANALYZER, overlaps
+from raypipe.text.sentences import sentences
 from raypipe.text.words import analyse
 
-ANALYZER = "stems"
 LEAST = 0.5
 """Share of the answer's words, the rarer the heavier, that a sentence must have: with less of them, most of
 what is said stands elsewhere."""
@@ -29,7 +30,7 @@ def cite(answer: str, shown: Sequence[tuple[str, Span, str]]) -> tuple[Quote, ..
     >>> [page[slice(*quote.span)] for quote in cite("anna lind", [("s", (0, 40), page)])]
     ['Anna Lind directed it.', 'Velora is a film. Anna Lind directed it.']
     """
-    best = _best(answer, candidates(shown))
+    best = _best(answer, _sentences(shown))
     first = () if best is None else (Quote(best.source, best.span),)
     rest = (Quote(source, span) for source, span, _ in shown)
     return tuple(dict.fromkeys((*first, *rest)))
@@ -42,3 +43,34 @@ def _best(answer: str, found: Sequence[Sentence]) -> Sentence | None:
     shares = overlaps(said, [analyse(s.text, ANALYZER)[0] for s in found])
     best = int(np.argmax(shares))
     return found[best] if shares[best] >= LEAST else None
+
+
+def _sentences(shown: Iterable[tuple[str, Span, str]]) -> list[Sentence]:
+    """The sentences of what was shown, each once, by source as met and by place.
+
+    Parts of one source that overlap are put together first, so that the end of one does not cut a sentence
+    that the next has whole. Equal sentences of several sources count once, where they are met first."""
+    by_source: dict[str, list[tuple[Span, str]]] = {}
+    for source, span, text in shown:
+        by_source.setdefault(source, []).append((span, text))
+    found: dict[str, Sentence] = {}
+    for source, parts in by_source.items():
+        for start, text in _joined(parts):
+            for a, b in sentences(text):
+                b = min(b, a + MAX_CHARS)
+                found.setdefault(text[a:b], Sentence(source, (start + a, start + b), text[a:b]))
+    return list(found.values())
+
+
+def _joined(parts: Iterable[tuple[Span, str]]) -> list[tuple[int, str]]:
+    """Start and text of each run of parts that overlap or touch."""
+    joined: list[tuple[int, str]] = []
+    for (start, end), text in sorted(parts):
+        last = joined[-1] if joined else None
+        if last is None or start > last[0] + len(last[1]):
+            joined.append((start, text))
+            continue
+        first, so_far = last
+        more = text[first + len(so_far) - start :] if end > first + len(so_far) else ""
+        joined[-1] = (first, so_far + more)
+    return joined

@@ -1,4 +1,4 @@
-"""Scores sentences as answers to a question, and the probability that the best one is right.
+"""Scores sentences as answers to a question, and the probability that what would be said is right.
 
 Pure functions over texts, word hashes and scores that others computed. The numbers of `Fitted` come from a
 file; `bench/extract.py --fit` makes them. Knows no model and no index.
@@ -7,27 +7,33 @@ file; `bench/extract.py --fit` makes them. Knows no model and no index.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from raypipe.core.records import Span
-from raypipe.text.sentences import sentences
-from raypipe.text.spans import KINDS, Kind, TypedSpan
+from raypipe.text.asked import Asked
+from raypipe.text.candidates import Sentence
+from raypipe.text.spans import KINDS, STRICT, TypedSpan
+from raypipe.text.words import analyse
 
-COSINE, MAXSIM, OVERLAP, TYPED = 0.4, 0.3, 0.3, 0.1
-"""What each score weighs, and what a sentence gains by having a span of the kind that is asked for. With
-them the best sentence holds an answer for .641 of NQ's passages and .841 of SQuAD's (bench/extract.py);
-without the last, .617 and .835. TYPED was chosen on these same questions; the others were not."""
+ANALYZER = "stems"
 
-MAX_CHARS = 1000
-"""A longer sentence is cut there: a table or menu that came out as one (the cap of CRAG's baseline)."""
+RANKING = (
+    "cosine", "maxsim", "overlap", "around", "before", "typed", "rank", "length", "short", "item", "cell",
+    "asks",
+)  # fmt: skip
+"""Features of one sentence: see `ranking_features`."""
 
-FEATURES = (
-    "cosine", "maxsim", "overlap", "margin", "length", "typed", "choices", "named",
+ANSWER = (*RANKING, "score", "margin", "timely", *(k for k in KINDS if k != "other"))
+"""Features of the best sentence, for the probability that it holds an answer."""
+
+SPAN = (
+    "sentence", "overlap", "around", "length", "rest", "choices", "named", "first", "distance",
     *(k for k in KINDS if k != "other"),
 )  # fmt: skip
+"""Features of its span, for the probability that the span is one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,101 +46,177 @@ class FittedOn:
 
 
 @dataclass(frozen=True, slots=True)
-class Fitted:
-    """A logistic regression: the probability that the best sentence, or its span, is a right answer."""
+class Logistic:
+    """A logistic regression."""
 
     bias: float
     weights: Mapping[str, float]  # feature -> weight; a feature that is not named weighs nothing
-    fitted_on: FittedOn
-
-    def __post_init__(self) -> None:
-        unknown = sorted(set(self.weights) - set(FEATURES))
-        if unknown:
-            raise ValueError(f"weights: unknown feature {unknown[0]!r}; known: {', '.join(FEATURES)}")
 
     def probability(self, features: Mapping[str, float]) -> float:
-        """0..1, for the features of one question (`features`)."""
+        """0..1"""
         z = self.bias + math.fsum(w * features[f] for f, w in self.weights.items())
         return 1 / (1 + math.exp(-z)) if z >= 0 else math.exp(z) / (1 + math.exp(z))
 
 
 @dataclass(frozen=True, slots=True)
-class Sentence:
-    """A candidate sentence."""
+class Fitted:
+    """Which sentence is best, and how likely it, its span or a comparison is right."""
 
-    source: str  # source id
-    span: Span  # in the source's parsed text
-    text: str  # the text of that span
+    embedder: str  # identity of the embedder's weights (`Model.weights`); "": numbers for any embedder
+    rank: Mapping[str, float]  # weights of RANKING
+    sentence: Logistic  # over ANSWER
+    span: Logistic  # over SPAN
+    compared: float  # probability that a comparison which was decided is right, 0..1
+    fitted_on: FittedOn
 
-
-def candidates(passages: Iterable[tuple[str, Span, str]], most: int | None = None) -> list[Sentence]:
-    """The sentences of some passages (source, span, text), each once, by source as met and by place; of each
-    passage the first `most`.
-
-    Passages of one source that overlap are put together first, so that the end of one does not cut a sentence
-    that the next has whole; of two, the first 2 * `most` are taken. Equal sentences of several sources count
-    once, where they are met first.
-    """
-    by_source: dict[str, list[tuple[Span, str]]] = {}
-    for source, span, text in passages:
-        by_source.setdefault(source, []).append((span, text))
-    found: dict[str, Sentence] = {}
-    for source, parts in by_source.items():
-        for start, text, count in _joined(parts):
-            for a, b in sentences(text)[: None if most is None else most * count]:
-                b = min(b, a + MAX_CHARS)
-                found.setdefault(text[a:b], Sentence(source, (start + a, start + b), text[a:b]))
-    return list(found.values())
+    def __post_init__(self) -> None:
+        for name, weights, known in (
+            ("rank", self.rank, RANKING),
+            ("sentence", self.sentence.weights, ANSWER),
+            ("span", self.span.weights, SPAN),
+        ):
+            if unknown := sorted(set(weights) - set(known)):
+                raise ValueError(f"{name}: unknown feature {unknown[0]!r}; known: {', '.join(known)}")
+        if not 0 <= self.compared <= 1:
+            raise ValueError(f"compared: expected a probability from 0 to 1, found {self.compared}")
 
 
-def _joined(parts: Iterable[tuple[Span, str]]) -> list[tuple[int, str, int]]:
-    """Start, text and number of passages of each run of passages that overlap or touch."""
-    joined: list[tuple[int, str, int]] = []
-    for (start, end), text in sorted(parts):
-        last = joined[-1] if joined else None
-        if last is None or start > last[0] + len(last[1]):
-            joined.append((start, text, 1))
-            continue
-        first, so_far, count = last
-        more = text[first + len(so_far) - start :] if end > first + len(so_far) else ""
-        joined[-1] = (first, so_far + more, count + 1)
-    return joined
+UNFITTED: Mapping[str, float] = {"cosine": 0.4, "maxsim": 0.3, "around": 0.3, "typed": 0.1, "asks": -1.0}
+"""Weights of `RANKING` where none are fitted. With cosine, MaxSim, overlap and typed alone the best sentence
+holds an answer for .64 of NQ's gold passages and .84 of SQuAD's."""
 
 
-def overlaps(question: np.ndarray, words: Sequence[np.ndarray]) -> np.ndarray:
+_ASKING = re.compile(
+    r"\b(?:who|whom|whose|what|which|when|where|why|how|did|does|do|has|have|had|can|you|me)\b"
+)
+"""Words of a question that its answer does not repeat."""
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """The words of the sentences of one question, as far as it needs them."""
+
+    overlap: np.ndarray  # (sentences,) float64: weighted share of the question's words in each, 0..1
+    around: np.ndarray  # the same of each with its title, heading and label
+    before: np.ndarray  # the same of each with the sentence before it
+    marks: tuple[tuple[int, ...], ...]  # per sentence: where words of the question start
+    counts: tuple[int, ...]  # words per sentence
+    rest: tuple[int, ...]  # of them, those that the question does not have
+
+
+def words_of(question: str, found: Sequence[Sentence]) -> Words:
+    """Compares the words of a question with those of its sentences."""
+    asked, _ = analyse(_ASKING.sub(" ", question.lower()), ANALYZER)
+    own = [analyse(s.text, ANALYZER) for s in found]
+    hashes = [h for h, _ in own]
+    weights = _weights(asked, hashes)
+    around = [np.concatenate([h, analyse(s.around, ANALYZER)[0]]) for h, s in zip(hashes, found, strict=True)]
+    before = [np.concatenate([h, analyse(s.before, ANALYZER)[0]]) for h, s in zip(hashes, found, strict=True)]
+    return Words(
+        overlaps(asked, hashes, weights),
+        overlaps(asked, around, weights),
+        overlaps(asked, before, weights),
+        tuple(tuple(starts[np.isin(h, asked)].tolist()) for h, starts in own),
+        tuple(len(h) for h in hashes),
+        tuple(int((~np.isin(h, asked)).sum()) for h in hashes),
+    )
+
+
+def likely(question: str, found: Sequence[Sentence], most: int) -> list[Sentence]:
+    """The `most` sentences that share most words with a question, title and heading counted in, in order."""
+    if len(found) <= most:
+        return list(found)
+    words = words_of(question, found)
+    best = np.argsort(-(words.overlap + words.around), kind="stable")[:most]
+    return [found[i] for i in sorted(best.tolist())]
+
+
+def _weights(question: np.ndarray, words: Sequence[np.ndarray]) -> np.ndarray:
+    """(distinct words of the question,) float64: the rarer among these sentences, the more."""
+    terms = np.unique(question)
+    found = np.array([np.isin(terms, w) for w in words], bool).reshape(len(words), len(terms)).sum(0)
+    return np.log1p((len(words) - found + 0.5) / (found + 0.5))
+
+
+def overlaps(
+    question: np.ndarray, words: Sequence[np.ndarray], weights: np.ndarray | None = None
+) -> np.ndarray:
     """The weighted share of the question's words in each sentence: (sentences,) float64, 0..1.
 
-    A word weighs the more the fewer of these sentences have it. `question` and each of `words` are word
-    hashes, uint64."""
+    `question` and each of `words` are word hashes, uint64; `weights` those of the question's distinct words,
+    by default the more the fewer of these sentences have one."""
     terms = np.unique(question)
     has = np.array([np.isin(terms, w) for w in words], bool).reshape(len(words), len(terms))
-    found = has.sum(0)
-    idf = np.log1p((len(words) - found + 0.5) / (found + 0.5))
+    idf = _weights(question, words) if weights is None else weights
     total = float(idf.sum())
-    return has @ idf / total if total else np.zeros(len(words))
+    shares: np.ndarray = has @ idf / total if total else np.zeros(len(words))
+    return shares
 
 
-def combined(cosine: np.ndarray, maxsim: np.ndarray, overlap: np.ndarray, typed: np.ndarray) -> np.ndarray:
-    """How well each sentence answers: (sentences,) float64.
-
-    From three scores and whether it has a span of the kind that the question asks for, all of that shape."""
-    return COSINE * cosine.astype(float) + MAXSIM * maxsim.astype(float) + OVERLAP * overlap + TYPED * typed
-
-
-def features(
-    scores: np.ndarray, best: int, parts: Mapping[str, float], words: int, kind: Kind, typed: TypedSpan | None
-) -> dict[str, float]:
-    """The features of the probability that the best sentence answers.
-
-    The lead of the best of all scores (candidates,), the parts of its score (cosine, maxsim, overlap), its
-    number of words, and the kind asked for and found in it."""
-    others = np.delete(scores, best)
-    values = {
-        **parts,
-        "margin": float(scores[best] - others.max()) if len(others) else float(scores[best]),
-        "length": math.log1p(words),
-        "typed": float(typed is not None),
-        "choices": math.log(typed.choices) if typed else 0.0,
-        "named": float(typed is not None and typed.named),
+def ranking_features(
+    asked: Asked,
+    found: Sequence[Sentence],
+    words: Words,
+    spans: Sequence[TypedSpan | None],
+    cosine: np.ndarray,
+    maxsim: np.ndarray,
+) -> np.ndarray:
+    """(sentences, len(RANKING)) float64: what decides which sentence is best."""
+    columns = {
+        "cosine": cosine.astype(float),
+        "maxsim": maxsim.astype(float),
+        "overlap": words.overlap,
+        "around": words.around,
+        "before": words.before,
+        "typed": np.array([s is not None and asked.kind in STRICT for s in spans], float),
+        "rank": np.array([1 / (1 + s.rank) for s in found]),
+        "length": np.log1p(np.array(words.counts, float)),
+        "short": np.array([n < 3 for n in words.counts], float),
+        "item": np.array([s.kind == "item" for s in found], float),
+        "cell": np.array([s.kind == "cell" for s in found], float),
+        "asks": np.array([s.text.endswith("?") for s in found], float),
     }
-    return values | {k: float(k == kind) for k in KINDS if k != "other"}
+    return np.stack([columns[name] for name in RANKING], axis=1)
+
+
+def scores(features: np.ndarray, weights: Mapping[str, float]) -> np.ndarray:
+    """How well each sentence answers: (sentences,) float64, from `ranking_features`."""
+    result: np.ndarray = features @ np.array([weights.get(name, 0.0) for name in RANKING])
+    return result
+
+
+def answer_features(asked: Asked, features: np.ndarray, ranked: np.ndarray, best: int) -> dict[str, float]:
+    """The features of the probability that the best sentence holds an answer."""
+    others = np.delete(ranked, best)
+    return {
+        **dict(zip(RANKING, features[best].tolist(), strict=True)),
+        "score": float(ranked[best]),
+        "margin": float(ranked[best] - others.max()) if len(others) else 1.0,
+        "timely": float(asked.timely),
+        **_kind(asked),
+    }
+
+
+def span_features(
+    asked: Asked, words: Words, best: int, span: TypedSpan, p_sentence: float
+) -> dict[str, float]:
+    """The features of the probability that a span of the best sentence is an answer."""
+    marks = words.marks[best]
+    start, end = span.span
+    nearest = min((max(start - m, m - end, 0) for m in marks), default=200)
+    return {
+        "sentence": math.log(max(p_sentence, 1e-6) / max(1 - p_sentence, 1e-6)),
+        "overlap": float(words.overlap[best]),
+        "around": float(words.around[best]),
+        "length": math.log1p(words.counts[best]),
+        "rest": math.log1p(words.rest[best]),
+        "choices": math.log(span.choices),
+        "named": float(span.named),
+        "first": float(start < 3),
+        "distance": math.log1p(nearest),
+        **_kind(asked),
+    }
+
+
+def _kind(asked: Asked) -> dict[str, float]:
+    return {k: float(k == asked.kind) for k in KINDS if k != "other"}

@@ -25,7 +25,8 @@ from typing import Any, Literal, TypeAlias
 
 import turbohtml
 
-from raypipe.core.records import Span
+from raypipe.core.records import Block, Span
+from raypipe.text.blocks import Element, Read, page_blocks
 from raypipe.text.hidden import CLOSE, NEVER_DRAWN, OPEN, hides, unmark
 
 Parser: TypeAlias = Literal["lxml", "html.parser"]
@@ -36,6 +37,9 @@ BeautifulSoup, as turbohtml may lose text or differed; bs4: BeautifulSoup, as re
 
 COMPARE_CHARS = 2_000_000
 """Longer pages are not compared: BeautifulSoup reads 10 MB/s, and a page must not fault for being checked."""
+
+BLOCK_CHARS = 5_000_000
+"""Longer pages have no blocks: the walk takes some 2 us a node, and 20 MB can be two million of them."""
 
 _DROPPED = ("script", "style", "template", "rt", "rp")
 _RAW = ("script", "iframe", "textarea", "xmp", "noembed", "noframes")
@@ -66,6 +70,7 @@ class ParsedPage:
     text: str  # white-space folded; "" if the page has none
     hidden: tuple[Span, ...]  # parts of the text that a browser does not show, ascending, apart
     way: Way
+    blocks: tuple[Block, ...] = ()  # ascending, apart; () where the page's borders are not known
 
 
 def fold(text: str) -> str:
@@ -144,11 +149,23 @@ def _by_turbo(html: str, mark: bool = True) -> ParsedPage | None:
         element.append(turbohtml.Text(CLOSE))
     text = fold(" ".join(doc.stripped_strings))
     if not hiding:
-        return ParsedPage(text, (), "fast")
+        return ParsedPage(text, (), "fast", _blocks(doc, _turbo_node, html, text) if mark else ())
     if (found := unmark(text, len(hiding))) is None:
         plain = _by_turbo(html, mark=False)
         return plain and replace(plain, hidden=_all(plain.text))
-    return ParsedPage(*found, "fast")
+    return ParsedPage(*found, "fast", _blocks(doc, _turbo_node, html, found[0]))
+
+
+def _blocks(tree: Any, read: Read, html: str, text: str) -> tuple[Block, ...]:
+    return page_blocks(tree, read, text) if len(html) <= BLOCK_CHARS else ()
+
+
+def _turbo_node(node: Any) -> str | Element | None:
+    if isinstance(node, turbohtml.Text):
+        return None if node.data in (OPEN, CLOSE) else storable(node.data)
+    if isinstance(node, turbohtml.Element):
+        return node.tag, node.attr("role") or "", node.children
+    return ("", "", node.children) if isinstance(node, turbohtml.Document) else None
 
 
 def _loses(doc: Any, html: str) -> bool:
@@ -193,11 +210,20 @@ def _by_soup(html: str, parser: Parser, way: Way, mark: bool = True) -> ParsedPa
             marked += 1
     text = fold(soup.get_text(" ", strip=True))
     if not marked:
-        return ParsedPage(text, (), way)
+        return ParsedPage(text, (), way, _blocks(soup, _soup_node, html, text))
     if (found := unmark(text, marked)) is None:
         plain = _by_soup(html, parser, way, mark=False)
         return replace(plain, hidden=_all(plain.text))
-    return ParsedPage(*found, way)
+    return ParsedPage(*found, way, _blocks(soup, _soup_node, html, found[0]))
+
+
+def _soup_node(node: Any) -> str | Element | None:
+    from bs4.element import CData, NavigableString, Tag
+
+    if isinstance(node, Tag):
+        return node.name, str(node.attrs.get("role", "")), node.children
+    # the texts of scripts, comments and ruby are classes of their own, which `get_text` leaves out too
+    return str(node) if type(node) in (NavigableString, CData) and node not in (OPEN, CLOSE) else None
 
 
 def _above(element: Any) -> Iterator[Mapping[str, object]]:

@@ -13,15 +13,17 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import get_args
 
-from raypipe.core.records import Fault
+from raypipe.core.records import Block, Fault
 from raypipe.core.sandbox import Refused, Sandbox, SandboxLimits
+from raypipe.text.blocks import KINDS
 from raypipe.text.html import ParsedPage, Parser, Via, Way, not_html, storable, to_text
 
 _PARSERS: tuple[Parser, ...] = get_args(Parser)
 _VIAS: tuple[Via, ...] = get_args(Via)
 _WAYS: tuple[Way, ...] = get_args(Way)
 _REQUEST = struct.Struct("<BBB")  # number of parser, of via, whether to compare; the HTML follows
-_REPLY = struct.Struct("<BI")  # number of way, bytes of text; text and hidden spans (int32) follow
+_REPLY = struct.Struct("<BII")  # number of way, bytes of text, hidden spans
+"""The text follows, and as int32 the hidden spans and of each block its span and the number of its kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,14 +133,17 @@ def answer(request: bytes) -> bytes:
     html = request[_REQUEST.size :].decode()
     page = to_text(html, _PARSERS[parser], _VIAS[via], bool(compare))
     text, spans = page.text.encode(), array("i", [n for span in page.hidden for n in span])
-    return b"".join((_REPLY.pack(_WAYS.index(page.way), len(text)), text, spans.tobytes()))
+    spans.extend(n for b in page.blocks for n in (b.start, b.end, KINDS.index(b.kind)))
+    return b"".join((_REPLY.pack(_WAYS.index(page.way), len(text), len(page.hidden)), text, spans.tobytes()))
 
 
 def _page(answer: bytes | Refused) -> ParsedPage | ParseRefused:
     if isinstance(answer, Refused):
         reason = "unparsable" if answer.reason == "error" else answer.reason
         return ParseRefused(reason, answer.detail, answer.transient)
-    way, size = _REPLY.unpack_from(answer)
+    way, size, spans = _REPLY.unpack_from(answer)
     text = answer[_REPLY.size : _REPLY.size + size].decode()
     flat = array("i", answer[_REPLY.size + size :])
-    return ParsedPage(text, tuple(zip(flat[::2], flat[1::2], strict=True)), _WAYS[way])
+    hidden, rest = flat[: 2 * spans], flat[2 * spans :]
+    blocks = (Block(a, b, KINDS[k]) for a, b, k in zip(rest[::3], rest[1::3], rest[2::3], strict=True))
+    return ParsedPage(text, tuple(zip(hidden[::2], hidden[1::2], strict=True)), _WAYS[way], tuple(blocks))

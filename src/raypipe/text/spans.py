@@ -8,14 +8,16 @@ could be meant, the one nearest to the question's own words is taken, and their 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 from raypipe.core.records import Span
 
-Kind: TypeAlias = Literal["who", "when", "how many", "how much", "other"]
-KINDS: tuple[Kind, ...] = ("who", "when", "how many", "how much", "other")
+Kind: TypeAlias = Literal["who", "when", "weekday", "how many", "how much", "where", "name", "other"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+STRICT: frozenset[Kind] = frozenset({"who", "when", "weekday", "how many", "how much"})
+"""Kinds that a sentence either has or has not. A name, or a place, stands in nearly every sentence."""
 
 _MONTH = (
     r"(?:January|February|March|April|May|June|July|August|September|October|November|December"
@@ -41,6 +43,7 @@ _MONEY = re.compile(
     rf"|\b\d[\d,]*(?:\.\d+)?{_SCALE}\s+(?:dollars|pounds|euros|yen|rupees|cents)\b",
     re.IGNORECASE,
 )
+_WEEKDAYS = re.compile(r"\b(?:Mon|Tues|Wednes|Thurs|Fri|Satur|Sun)days?\b", re.IGNORECASE)
 _NAME = r"[A-Z\u00c0-\u00de][\w\u2019'-]*\.?"
 _NAMES = re.compile(rf"{_NAME}(?:\s+(?:(?:of|de|da|di|van|von|der|bin|la|le)\s+)*{_NAME})*")
 _PLAIN = """
@@ -52,6 +55,24 @@ _PLAIN = """
     sir according later early late under over between
 """
 _NO_NAME = frozenset(_PLAIN.split())
+
+
+_PATTERNS: Mapping[Kind, str] = {
+    "weekday": r"\bday of the week\b|\bweekday\b",
+    "how many": r"\bhow (?:many|old|long|high|tall|far|deep|large|big|populous|often|wide)\b"
+    r"|\b(?:number|population|age|percentage|average|mean|ratio|rating|height|length|depth|elevation|area"
+    r"|distance|volume|total|difference|margin|inhabitants) (?:of|in|between|for)\b|\bwhat percent",
+    "how much": r"\bhow much\b"
+    r"|\b(?:price|cost|budget|revenue|earnings|dividend|market cap\w*|salary|eps) of\b"
+    r"|\bearnings per share\b|\btrading at\b|\b(?:stock|share) price\b",
+    "when": r"\bwhen\b|\b(?:what|which) (?:\w+ )?(?:year|date|day|month)s?\b"
+    r"|\b(?:birthday|date of birth|birth date|release date|year in which)\b",
+    "who": r"\bwho(?:se|m)?\b|\bname of the (?:person|man|woman)\b"
+    r"|\b(?:what|which) (?:actor|actress|artist|author|director|player|person|president|singer|writer)\b",
+    "where": r"\bwhere\b|\b(?:what|which) (?:city|country|county|location|place|state|town|venue)\b",
+    "name": r"\b(?:what|which|name)\b",
+}  # in this order: "on which day of the week" asks for no date
+_ASKS = {kind: re.compile(pattern) for kind, pattern in _PATTERNS.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +91,7 @@ def kind_of(question: str) -> Kind:
     ['who', 'when', 'other']
     """
     q = question.lower()
-    if re.search(r"\bhow many\b|\bwhat (?:was|is) the number of\b", q):
-        return "how many"
-    if re.search(r"\bhow much\b", q):
-        return "how much"
-    if re.search(r"\bwhen\b|\b(?:what|which) (?:year|date|day|month)\b", q):
-        return "when"
-    return "who" if re.search(r"\bwho(?:se|m)?\b", q) else "other"
+    return next((kind for kind, pattern in _ASKS.items() if pattern.search(q)), "other")
 
 
 def typed_span(question: str, kind: Kind, sentence: str, marks: Sequence[int]) -> TypedSpan | None:
@@ -86,8 +101,9 @@ def typed_span(question: str, kind: Kind, sentence: str, marks: Sequence[int]) -
     question is about, not what it asks for; of the others the nearest to the marks is taken.
     """
     spans = [s for s in _all(question, kind, sentence) if not _mentioned(sentence[slice(*s)], question)]
-    if kind == "who":
+    if kind in ("who", "where", "name"):
         spans = [s for s in spans if not any(s[0] <= m < s[1] for m in marks)]
+    if kind == "who":
         spans = [s for s in spans if " " in sentence[slice(*s)]] or spans
     if not spans:
         return None
@@ -106,7 +122,9 @@ def _all(question: str, kind: Kind, sentence: str) -> list[Span]:
         return [m.span() for m in _MONEY.finditer(sentence)] or _numbers(sentence)
     if kind == "how many":
         return _numbers(sentence)
-    return _names(sentence) if kind == "who" else []
+    if kind == "weekday":
+        return [m.span() for m in _WEEKDAYS.finditer(sentence)]
+    return _names(sentence) if kind in ("who", "where", "name") else []
 
 
 def _numbers(sentence: str) -> list[Span]:
@@ -129,6 +147,16 @@ def _names(sentence: str) -> list[Span]:
         if len(words) > 1:
             spans.append((start, start + len(words)))
     return spans
+
+
+def dates(sentence: str) -> list[Span]:
+    """Dates and years."""
+    return [m.span() for m in _DATES.finditer(sentence)]
+
+
+def numbers(sentence: str) -> list[Span]:
+    """Amounts of money, or else other numbers that are not part of a date."""
+    return [m.span() for m in _MONEY.finditer(sentence)] or _numbers(sentence)
 
 
 def _mentioned(span: str, question: str) -> bool:

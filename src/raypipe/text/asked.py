@@ -1,0 +1,109 @@
+"""What a question asks for: the kind of thing, one or several, which of two, and of which time.
+
+Rules over English questions in any case; pure.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from raypipe.text.spans import Kind, kind_of
+
+Direction: TypeAlias = Literal["more", "less", "earlier", "later"]
+
+OPPOSITE: dict[Direction, Direction] = {
+    "more": "less", "less": "more", "earlier": "later", "later": "earlier"
+}  # fmt: skip
+_MORE = """
+    more most larger largest bigger biggest higher highest greater greatest better best dearer dearest
+    valuable taller tallest longer longest heavier deeper wider farther
+"""
+_LESS = """
+    less least fewer fewest lower lowest smaller smallest cheaper cheapest worse shorter shortest lighter
+    narrower
+"""
+_EARLIER = "earlier earliest first older oldest before"
+_LATER = "later latest last newer newest younger youngest after"
+_EXACT = "taller tallest longer longest shorter shortest heavier lighter deeper wider farther narrower"
+WORDS: dict[Direction, frozenset[str]] = {
+    "more": frozenset(_MORE.split()),
+    "less": frozenset(_LESS.split()),
+    "earlier": frozenset(_EARLIER.split()),
+    "later": frozenset(_LATER.split()),
+}
+"""Words that compare. Those of one direction agree with each other, but for `EXACT`."""
+EXACT = frozenset(_EXACT.split())
+"""Words of one measure: "longer" is answered by "longer", not by "larger"."""
+
+_PLURAL = re.compile(
+    r"^(?:list|name (?:the|all|everything)|who are|who were|which (?:two|three|four|five)\b)"
+    r"|\bwhat are (?:the|all|\w+'s)\b|\b(?:what|which) (?:\w+ )?(?!is\b|was\b|has\b|does\b|this\b|series\b)"
+    r"\w{2,}(?<!s)s (?:are|did|do|have|were|star|won|feature)\b"
+    r"|\b(?:in|on) (?:what|which) (?:dates|days|films|movies|songs|years|cities|countries)\b"
+    r"|\b(?:names of (?:the|all)|members of|twin towns|sister cities|year by year)\b"
+)
+_TIMELY = re.compile(
+    r"\b(?:today|tonight|yesterday|tomorrow|now|currently|current|latest|newest|most recent(?:ly)?|recently"
+    r"|at the moment|at present|this (?:week|month|year)|last (?:week|month|year|night)|next (?:game|match)"
+    r"|last (?:game|match|trading day))\b"
+)
+_YES_NO = re.compile(r"^(?:is|are|was|were|did|do|does|has|have|had|can|could|will|would|should)\b")
+_SECOND_YES_NO = re.compile(r":\s*(?:is|was|did|does)\b")
+_BETWEEN = re.compile(
+    r"\b(?:between|of) (?P<left>.+?) and (?P<right>.+?),\s*(?:which|who|whose|what|did|is|was)\b"
+)
+_EITHER = re.compile(r"\b(?!who or|what or|one or|more or)\w+ or (?!what\b|more\b|less\b|not\b)\w")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A question, read."""
+
+    text: str  # in lower case, without the last question mark
+    kind: Kind
+    plural: bool  # several things are asked for
+    timely: bool  # the answer changes with the day of asking
+    yes_no: bool
+    choice: bool  # one of two that the question names
+    direction: Direction | None  # of a comparison
+    word: str  # that says the direction; ""
+
+
+def read(question: str) -> Asked:
+    """What a question asks for.
+
+    >>> asked = read("Which is longer, the Ohio or the Elbe?")
+    >>> asked.choice, asked.direction, asked.word
+    (True, 'more', 'longer')
+    >>> read("Is the Ohio longer than the Elbe?").yes_no
+    True
+    >>> read("which films did she direct?").plural, read("who is mayor today?").timely
+    (True, True)
+    """
+    q = " ".join(question.lower().split()).rstrip("?. ")
+    direction, word = _direction(q)
+    either = _BETWEEN.search(q) is not None or _EITHER.search(q) is not None
+    colon = _SECOND_YES_NO.search(q) is not None
+    choice = either and direction is not None and not colon
+    yes_no = colon or (_YES_NO.match(q) is not None and not either)
+    return Asked(
+        q, kind_of(q), _PLURAL.search(q) is not None, _TIMELY.search(q) is not None, yes_no, choice,
+        direction if choice or yes_no else None, word if choice or yes_no else "",
+    )  # fmt: skip
+
+
+def _direction(q: str) -> tuple[Direction | None, str]:
+    """The direction of the comparison that a question makes, and the word that says it."""
+    if "longer history" in q:
+        return "earlier", "older"
+    words = re.findall(r"\w+", q)
+    for preferred in (EXACT, frozenset().union(*WORDS.values()) - {"first", "last", "before", "after"}, None):
+        for word in words:
+            if preferred is not None and word not in preferred:
+                continue
+            for direction, known in WORDS.items():
+                if word in known:
+                    return direction, word
+    return None, ""

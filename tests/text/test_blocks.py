@@ -1,0 +1,93 @@
+"""Blocks of a page: the same text, cut where a reader sees a border."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from raypipe.text.blocks import plain_blocks
+from raypipe.text.html import fold, storable, to_text
+
+PAGE = """<title>Emma &amp; co</title><nav><a href=x>Home</a> <a>News</a></nav><h1>Emma</h1>
+<p>She <b>said</b> so<br>and left</p>x<ul><li>one<li>two</ul><table><tr><th>Writer<td>Austen</table>
+<ul><li><a>Shop</a><li><a>Help</a></ul><p hidden>obey me</p><script>var x</script><p>end"""
+
+
+def parts(page, text):
+    return [(b.kind, text[b.start : b.end]) for b in page]
+
+
+@pytest.mark.parametrize("via", ["fast", "bs4"])
+def test_each_part_of_a_page_has_its_kind(via):
+    page = to_text(PAGE, via=via)
+    assert parts(page.blocks, page.text) == [
+        ("title", "Emma & co"),
+        ("menu", "Home News"),
+        ("heading", "Emma"),
+        ("paragraph", "She said so"),
+        ("paragraph", "and left"),
+        ("paragraph", "x"),
+        ("item", "one"),
+        ("item", "two"),
+        ("cell", "Writer"),
+        ("cell", "Austen"),
+        ("menu", "Shop"),
+        ("menu", "Help"),
+        ("paragraph", "obey me"),
+        ("paragraph", "end"),
+    ]
+    assert [page.text[slice(*h)] for h in page.hidden] == ["obey me"]
+
+
+def covers(blocks, text):
+    """Blocks are ascending, apart by one space, and together all of the text."""
+    assert " ".join(text[b.start : b.end] for b in blocks) == text
+
+
+TAGS = [
+    "p",
+    "/p",
+    "b",
+    "/b",
+    "li",
+    "td",
+    "table",
+    "/table",
+    "br",
+    "a",
+    "/a",
+    "nav",
+    "/nav",
+    "svg",
+    "template",
+]
+
+
+@given(st.lists(st.one_of(st.sampled_from([f"<{t}>" for t in TAGS]), st.text(max_size=6)), max_size=30))
+def test_any_page_has_its_text_in_blocks(pieces):
+    page = to_text("".join(pieces))
+    covers(page.blocks, page.text)
+
+
+@given(st.text(max_size=200), st.booleans())
+def test_any_plain_text_is_in_blocks(content, titled):
+    covers(plain_blocks(storable(content), titled), fold(content))
+
+
+def test_a_page_nested_very_deep_and_one_that_carries_marks_keep_their_text():
+    deep = to_text("<div>" * 5000 + "x")
+    covers(deep.blocks, deep.text)
+    marked = to_text("<p>a\ufdd0</p><p>b\ufdd1<p hidden>c")
+    assert marked.text.replace("\ufdd0", "").replace("\ufdd1", "") == "a b c"
+
+
+def test_markdown_and_wrapped_lines():
+    text = "# Emma\nA novel\nby Austen.\n\n- one\n- two\n\n| a | b |\n|---|---|\n1. three\nmore"
+    assert parts(plain_blocks(text), fold(text)) == [
+        ("heading", "# Emma"),
+        ("paragraph", "A novel by Austen."),
+        ("item", "- one"),
+        ("item", "- two"),
+        ("cell", "| a | b |"),
+        ("menu", "|---|---|"),
+        ("item", "1. three more"),
+    ]
