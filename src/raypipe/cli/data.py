@@ -21,8 +21,7 @@ def add(commands: options.Commands) -> None:
     made = options.command(
         commands,
         "ingest",
-        "raypipe ingest questions.parquet --fields query=prompt,answer=gold --dry-run\n"
-        "  raypipe ingest crag_task_1_and_2_dev_v4.jsonl.bz2 --store /data/store",
+        "raypipe ingest faq.parquet --fields query=prompt,answer=gold --store /data/store --dry-run",
         _ingest,
     )
     made.add_argument("paths", metavar="PATH", nargs="+", help="files, folders of files, or URIs of some")
