@@ -1,4 +1,4 @@
-"""What `local` says without a language model: right, wrong or nothing, beside the same step of another tree.
+"""What `local` says without a language model: right, wrong or nothing, next to the same step of another tree.
 
     python bench/extract.py --against TREE    tables of before and after; needs RAYPIPE_DATA
     python bench/extract.py --fit             fits conf/fitted/local-extract.yaml again first
@@ -29,7 +29,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -152,7 +152,7 @@ def of_tree(tree: Path, asked: QuestionSet, memo: Path, names: Sequence[str]) ->
 
 
 def test_sets(data: Path, names: Sequence[str]) -> list[QuestionSet]:
-    makers = {
+    makers: dict[str, Callable[[], QuestionSet]] = {
         "synth": lambda: synth("synth", QUESTIONS, SYNTH["pages"], SEED, SYNTH["page_chars"]),
         "demo": demo,
         "NQ": lambda: _nq(data)[1],
@@ -223,7 +223,7 @@ async def run(args: argparse.Namespace, data: Path, console: Console) -> int:
 def misses(name: str, said: Sequence[Verdict]) -> list[str]:
     """The targets that a set misses."""
     answered = [v for v in said if v.answered]
-    found = {
+    found: dict[str, Any] = {
         f"score at least {t}": np.mean([v.score for v in said]) >= t for n, t in TARGETS.items() if n == name
     }
     if answered:

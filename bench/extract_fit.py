@@ -21,7 +21,7 @@ from scipy.special import logsumexp
 
 from raypipe.core.protocols import Kit
 from raypipe.core.records import parse_chunk_id
-from raypipe.steps.extract import COMPARED, Choice, Extract, choose, shown
+from raypipe.steps.extract import COMPARED, BestSentence, Extract, choose, shown
 from raypipe.text import compare, evidence
 from raypipe.text.candidates import Sentence, SourceText, candidates
 from raypipe.text.evidence import Fitted, FittedOn, Logistic
@@ -43,7 +43,7 @@ class Scored:
     maxsim: np.ndarray
     weight: float  # of the case in the fit
 
-    def choice(self, fitted: Fitted | None) -> Choice:
+    def choice(self, fitted: Fitted | None) -> BestSentence:
         return choose(self.case.text, self.found, self.cosine, self.maxsim, fitted)
 
 
@@ -94,13 +94,13 @@ def _right(row: Scored) -> np.ndarray:
     return np.array([holds(s.text, row.case.golds) for s in row.found])
 
 
-def _says(row: Scored, choice: Choice, words: int) -> bool:
+def _says(row: Scored, choice: BestSentence, words: int) -> bool:
     span = choice.span.span if choice.span else None
     text = shown(choice.found[choice.best].text, words, choice.words.marks[choice.best], span)
     return holds(text, row.case.golds)
 
 
-def _span(choice: Choice, sentence: Logistic) -> dict[str, float]:
+def _span(choice: BestSentence, sentence: Logistic) -> dict[str, float]:
     assert choice.span is not None
     p = sentence.probability(choice.answer)
     return evidence.span_features(choice.asked, choice.words, choice.best, choice.span, p)

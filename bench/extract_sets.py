@@ -23,7 +23,7 @@ from raypipe.api.datasets import DEMO
 from raypipe.core.records import Block, Source, Span, chunk_id, digest, source_id
 from raypipe.synth import write as write_synth
 from raypipe.text import bm25, windows
-from raypipe.text.asked import Asked, read
+from raypipe.text.asked import AskedQuestion, read
 from raypipe.text.blocks import plain_blocks
 from raypipe.text.compare import day_of
 from raypipe.text.evidence import ANALYZER
@@ -69,7 +69,7 @@ class QuestionSet:
     pages: dict[str, Page]  # source id -> text
 
     def first(self, most: int) -> QuestionSet:
-        """At most so many of its questions, spread evenly."""
+        """At most `most` of its questions, spread evenly."""
         places = range(len(self.cases)) if len(self.cases) <= most else range(most)
         every = len(self.cases) / max(len(places), 1)
         return replace(self, cases=tuple(self.cases[int(i * every)] for i in places))
@@ -220,7 +220,7 @@ def holds(text: str, golds: Sequence[str]) -> bool:
     return any(plain(g).strip() and plain(g) in said for g in golds)
 
 
-def strictly(asked: Asked, text: str, golds: Sequence[str]) -> bool:
+def strictly(asked: AskedQuestion, text: str, golds: Sequence[str]) -> bool:
     """True if a reply holds a gold in at most `MOST_WORDS` words, and where the question offers a choice is
     one: both sides of a comparison named is not an answer."""
     if len(text.split()) > MOST_WORDS or not holds(text, golds):
@@ -230,7 +230,7 @@ def strictly(asked: Asked, text: str, golds: Sequence[str]) -> bool:
     return not asked.choice or any(plain(text) == plain(g) for g in golds)
 
 
-def asked_of(case: Case) -> Asked:
+def asked_of(case: Case) -> AskedQuestion:
     return read(case.text)
 
 

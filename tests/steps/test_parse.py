@@ -32,6 +32,14 @@ def test_a_page_becomes_text_with_its_hidden_parts():
     assert row["kind"] == "page" and row["parser"] in ("fast", "compared") and row["fault"] is None
 
 
+def test_blocks_stand_next_to_the_text_of_pages_and_of_documents_with_their_title():
+    (page,) = parse(table("<title>Emma</title><p>Hello<p>world")).to_pylist()
+    (text,) = parse(table("Emma\nIt sold\nwell.\n\n- so", kind="document"), kinds=("document",)).to_pylist()
+    kinds = [[(b["kind"], r["text"][b["start"] : b["end"]]) for b in r["blocks"]] for r in (page, text)]
+    assert kinds[0] == [("title", "Emma"), ("paragraph", "Hello"), ("paragraph", "world")]
+    assert kinds[1] == [("title", "Emma"), ("paragraph", "It sold well."), ("item", "- so")]
+
+
 def test_a_snippet_is_plain_text_that_is_only_folded():
     (row,) = parse(table("1 <b> 2\n\n3\0", kind="snippet")).to_pylist()
     assert (row["text"], row["hidden"], row["parser"]) == ("1 <b> 2 3", [], "plain")

@@ -10,11 +10,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from raypipe.core.arrow import SPAN
+from raypipe.core.arrow import BLOCK, SPAN
 from raypipe.core.digests import model_identity
 from raypipe.core.errors import ConfError
 from raypipe.core.protocols import Model
-from raypipe.core.records import chunk_id, source_id
+from raypipe.core.records import Block, chunk_id, source_id
 from raypipe.store import PASSAGES, Store, StoreError, commit, vectors_schema, with_chunkless, write_part
 from raypipe.store.index import IndexSpec, LanceIndex, MemoryIndex, index_spec
 
@@ -44,7 +44,8 @@ def make_corpus(seed, pages=40):
         starts = [m.start() for m in re.finditer(r"\S+", text)]
         hashes = [int(m[0][1:]) * 2**55 + 7 for m in re.finditer(r"\S+", text)]
         hides = [{"start": a, "end": a + 7} for a in range(page, len(text) - 7, 90)] if page % 3 == 0 else []
-        row = {"source": source, "text": text, "hidden": hides}
+        blocks = [{"start": a, "end": a + 29, "kind": "item"} for a in range(0, len(text) - 29, 30)]
+        row = {"source": source, "text": text, "hidden": hides, "blocks": blocks}
         texts.append({**row, "words_plain": hashes, "starts_plain": starts})
         for parent in range(0, len(text), 100):
             for start in range(parent, min(parent + 150, len(text)), 60):
@@ -59,7 +60,8 @@ def make_corpus(seed, pages=40):
     vectors[same] = vectors[rng.integers(0, 5, int(same.sum()))]
     schema = pa.schema(
         [("source", pa.string()), ("text", pa.large_string()), ("hidden", pa.list_(SPAN)),
-         ("words_plain", pa.list_(pa.uint64())), ("starts_plain", pa.list_(pa.int32()))]
+         ("blocks", pa.list_(BLOCK)), ("words_plain", pa.list_(pa.uint64())),
+         ("starts_plain", pa.list_(pa.int32()))]
     )  # fmt: skip
     column = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), DIM)
     return pa.Table.from_pylist(texts, schema=schema), passages, passages.append_column("vector", column)
@@ -190,6 +192,16 @@ def test_texts_that_do_not_say_what_is_hidden_are_refused(corpus):
     index = MemoryIndex(corpus[0].drop(["hidden"]), corpus[1], {})
     with pytest.raises(ConfError, match="do not say what their pages hide"):
         run(index.hidden(["it's"]))
+
+
+def test_blocks_are_known_by_source_and_texts_without_them_are_refused(index, corpus):
+    names = [*corpus[0]["source"].to_pylist(), "nowhere"]
+    rows = {r["source"]: r["blocks"] for r in corpus[0].to_pylist()}
+    expected = [tuple(Block(**b) for b in rows.get(n, [])) for n in names]
+    assert run(index.blocks(names[::-1])) == expected[::-1]
+    assert sum(map(len, expected)) > 10
+    with pytest.raises(ConfError, match="where their blocks begin and end: index again"):
+        run(MemoryIndex(corpus[0].drop(["blocks"]), corpus[1], {}).blocks(["it's"]))
 
 
 def words_by_hand(corpus, scope):

@@ -56,6 +56,15 @@ def test_hidden_spans_are_words_of_the_text(pages):
         assert list(parsed.hidden) == sorted(parsed.hidden)
 
 
+def test_the_blocks_of_every_real_page_are_its_text_cut_in_pieces(pages):
+    kinds = set()
+    for page in pages:
+        parsed = to_text(page)
+        assert parsed.blocks and " ".join(parsed.text[b.start : b.end] for b in parsed.blocks) == parsed.text
+        kinds |= {b.kind for b in parsed.blocks}
+    assert kinds == {"title", "heading", "paragraph", "item", "cell", "menu"}
+
+
 def code_of(html):
     """How each script and style sheet of any length begins."""
     found = re.findall(r"(?is)<(?:script|style)\b[^>]*>(.*?)</(?:script|style)", html)

@@ -16,7 +16,7 @@ import numpy as np
 from raypipe.core.protocols import Ask, Bound, Index, Kit, Model, Reach
 from raypipe.core.records import ABSTAINED, ANSWERED, IDK, Question, Quote, Reply, Span, parse_chunk_id
 from raypipe.text import compare, evidence
-from raypipe.text.asked import Asked, read
+from raypipe.text.asked import AskedQuestion, read
 from raypipe.text.candidates import Sentence, SourceText, candidates
 from raypipe.text.evidence import Fitted, Words
 from raypipe.text.spans import TypedSpan, dates, typed_span
@@ -136,10 +136,10 @@ class Extract:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class BestSentence:
     """The candidates of a question in their order, with the features of the best."""
 
-    asked: Asked
+    asked: AskedQuestion
     found: tuple[Sentence, ...]
     order: tuple[int, ...]  # places of the candidates, best first
     words: Words
@@ -158,7 +158,7 @@ def choose(
     cosine: np.ndarray,
     maxsim: np.ndarray,
     fitted: Fitted | None,
-) -> Choice:
+) -> BestSentence:
     """The best of at least one sentence by its scores (sentences,); the first of equals."""
     asked, words = read(question), evidence.words_of(question, found)
     spans = [typed_span(question, asked.kind, s.text, m) for s, m in zip(found, words.marks, strict=True)]
@@ -166,7 +166,7 @@ def choose(
     ranked = evidence.scores(features, fitted.rank if fitted else evidence.UNFITTED)
     order = tuple(np.argsort(-ranked, kind="stable").tolist())
     answer = evidence.answer_features(asked, features, ranked, order[0])
-    return Choice(asked, tuple(found), order, words, spans[order[0]], features, answer)
+    return BestSentence(asked, tuple(found), order, words, spans[order[0]], features, answer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +178,7 @@ class Said:
     sentences: tuple[int, ...]  # places of the candidates that it rests on, best first
 
 
-def say(choice: Choice, asked_at: str, fitted: Fitted | None, words: int) -> Said:
+def say(choice: BestSentence, asked_at: str, fitted: Fitted | None, words: int) -> Said:
     """The answer that a choice gives, with the probability that it is right."""
     asked, best = choice.asked, choice.found[choice.best]
     if fitted is None:
@@ -197,7 +197,9 @@ def say(choice: Choice, asked_at: str, fitted: Fitted | None, words: int) -> Sai
         features = evidence.span_features(asked, choice.words, choice.best, span, p)
         if (p_span := fitted.span.probability(features)) >= LIKELY:
             return Said(text[slice(*span.span)], p_span, (choice.best,))
-    return Said(shown(text, words, choice.words.marks[choice.best], span and span.span), p, (choice.best,))
+    return Said(
+        shown(text, words, choice.words.marks[choice.best], span.span if span else None), p, (choice.best,)
+    )
 
 
 def _dated(sentence: Sentence, asked_at: str) -> bool:

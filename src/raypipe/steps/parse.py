@@ -114,8 +114,8 @@ def _row(row: dict[str, Any], pages: Iterator[ParsedPage | ParseRefused]) -> dic
     page = next(pages)
     if isinstance(page, ParseRefused):
         return out | {"fault": page.fault()}
-    blocks = _structs(page.blocks)
-    return out | {"text": page.text, "hidden": page.hidden, "blocks": blocks, "parser": page.way}
+    found = {"text": page.text, "hidden": page.hidden, "blocks": _structs(page.blocks), "parser": page.way}
+    return out | found
 
 
 def _structs(blocks: Sequence[Block]) -> list[dict[str, Any]]:

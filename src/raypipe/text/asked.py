@@ -58,7 +58,7 @@ _EITHER = re.compile(r"\b(?!who or|what or|one or|more or)\w+ or (?!what\b|more\
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class AskedQuestion:
     """A question, read."""
 
     text: str  # in lower case, without the last question mark
@@ -71,7 +71,7 @@ class Asked:
     word: str  # that says the direction; ""
 
 
-def read(question: str) -> Asked:
+def read(question: str) -> AskedQuestion:
     """What a question asks for.
 
     >>> asked = read("Which is longer, the Ohio or the Elbe?")
@@ -88,7 +88,7 @@ def read(question: str) -> Asked:
     colon = _SECOND_YES_NO.search(q) is not None
     choice = either and direction is not None and not colon
     yes_no = colon or (_YES_NO.match(q) is not None and not either)
-    return Asked(
+    return AskedQuestion(
         q, kind_of(q), _PLURAL.search(q) is not None, _TIMELY.search(q) is not None, yes_no, choice,
         direction if choice or yes_no else None, word if choice or yes_no else "",
     )  # fmt: skip

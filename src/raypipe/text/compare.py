@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from raypipe.core.records import Span
-from raypipe.text.asked import EXACT, OPPOSITE, WORDS, Asked, Direction
+from raypipe.text.asked import EXACT, OPPOSITE, WORDS, AskedQuestion, Direction
 from raypipe.text.spans import dates, numbers
 
 _OR = re.compile(r" (or|and|than|before|after) ")
@@ -36,7 +36,7 @@ class Decided:
     sentences: tuple[int, ...]  # the places of the sentences that say so
 
 
-def decide(asked: Asked, sentences: Sequence[str]) -> Decided | None:
+def decide(asked: AskedQuestion, sentences: Sequence[str]) -> Decided | None:
     """The answer to a comparison from some sentences, likeliest first; None where none decides it."""
     if asked.direction is None:
         return None
@@ -49,7 +49,7 @@ def decide(asked: Asked, sentences: Sequence[str]) -> Decided | None:
     return _by_two(asked, sentences)
 
 
-def sides_in(asked: Asked, sentence: str) -> Sides | None:
+def sides_in(asked: AskedQuestion, sentence: str) -> Sides | None:
     """Both sides of a question in one sentence, or None."""
     lower = sentence.lower()
     if len(lower) != len(sentence):
@@ -61,7 +61,7 @@ def sides_in(asked: Asked, sentence: str) -> Sides | None:
     return None
 
 
-def _sides(asked: Asked) -> Iterator[tuple[tuple[str, bool], tuple[str, bool]]]:
+def _sides(asked: AskedQuestion) -> Iterator[tuple[tuple[str, bool], tuple[str, bool]]]:
     """Both sides as the question may write them, each with whether its name stands at the end."""
     for m in _OR.finditer(asked.text):
         before, after = asked.text[: m.start()], asked.text[m.end() :]
@@ -87,7 +87,7 @@ def _longest(side: str, sentence: str, ends: bool) -> Span | None:
     return found
 
 
-def _said(asked: Asked, sentence: str, sides: Sides, left: bool) -> str:
+def _said(asked: AskedQuestion, sentence: str, sides: Sides, left: bool) -> str:
     if asked.yes_no:
         return "yes" if left else "no"
     return _named(sentence, sides.left if left else sides.right)
@@ -100,7 +100,7 @@ def _named(sentence: str, span: Span) -> str:
     )
 
 
-def _left_wins(asked: Asked, sentence: str, sides: Sides) -> bool | None:
+def _left_wins(asked: AskedQuestion, sentence: str, sides: Sides) -> bool | None:
     """Whether the side that the question names first is the one asked for; None: the sentence does not say.
 
     "A is longer than B" says which side is more; "A in 1912, B in 2002" gives a value for each."""
@@ -117,7 +117,7 @@ def _left_wins(asked: Asked, sentence: str, sides: Sides) -> bool | None:
     return _wins(asked, values[0], values[1]) == (sides.left == first)
 
 
-def _compared(asked: Asked, between: str, after: str) -> bool | None:
+def _compared(asked: AskedQuestion, between: str, after: str) -> bool | None:
     """Whether the side named first in a sentence is the one asked for, by a word that compares."""
     words = between.lower()
     if not re.search(r"\bthan\b|\bbefore\b|\bafter\b|\bthe \w*er \w+|\bfirst\b", words):
@@ -131,7 +131,7 @@ def _compared(asked: Asked, between: str, after: str) -> bool | None:
     return None
 
 
-def _agrees(asked: Asked, direction: Direction, word: str) -> bool | None:
+def _agrees(asked: AskedQuestion, direction: Direction, word: str) -> bool | None:
     """Whether a word asks for the same end as the question does, or the other end; None: for another
     measure."""
     if (asked.word in EXACT or word in EXACT) and asked.word != word:
@@ -141,7 +141,7 @@ def _agrees(asked: Asked, direction: Direction, word: str) -> bool | None:
     return False if OPPOSITE[direction] == asked.direction else None
 
 
-def _value(asked: Asked, sentence: str, start: int, end: int) -> float | None:
+def _value(asked: AskedQuestion, sentence: str, start: int, end: int) -> float | None:
     """The one value of a side, between its name and the next; None where there is none or several."""
     part = sentence[start:end]
     if asked.direction in ("earlier", "later"):
@@ -151,7 +151,7 @@ def _value(asked: Asked, sentence: str, start: int, end: int) -> float | None:
     return found[0] if len(found) == 1 else None
 
 
-def _wins(asked: Asked, first: float, second: float) -> bool:
+def _wins(asked: AskedQuestion, first: float, second: float) -> bool:
     return first > second if asked.direction in ("more", "later") else first < second
 
 
@@ -181,7 +181,7 @@ def _amount(text: str) -> float | None:
     return float(digits[0].replace(",", "")) * scale
 
 
-def _by_two(asked: Asked, sentences: Sequence[str]) -> Decided | None:
+def _by_two(asked: AskedQuestion, sentences: Sequence[str]) -> Decided | None:
     """A comparison from one value for each side, in two sentences of the same wording."""
     found: dict[bool, tuple[int, str, float, str]] = {}  # is it the left side -> place, name, value, wording
     for written in _sides(asked):
@@ -205,7 +205,7 @@ def _by_two(asked: Asked, sentences: Sequence[str]) -> Decided | None:
     return Decided(("yes" if left else "no") if asked.yes_no else (a if left else b), (i, j))
 
 
-def _wording(asked: Asked, sentence: str, at: Span) -> str:
+def _wording(asked: AskedQuestion, sentence: str, at: Span) -> str:
     """A sentence without its name and its value: two that agree in it state the same measure, of one year."""
     rest = sentence[: at[0]] + "@" + sentence[at[1] :]
     values = dates(rest) if asked.direction in ("earlier", "later") else numbers(rest)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from raypipe.text.asked import Asked
+from raypipe.text.asked import AskedQuestion
 from raypipe.text.candidates import Sentence
 from raypipe.text.spans import KINDS, STRICT, TypedSpan
 from raypipe.text.words import analyse
@@ -135,7 +135,8 @@ def _weights(question: np.ndarray, words: Sequence[np.ndarray]) -> np.ndarray:
     """(distinct words of the question,) float64: the rarer among these sentences, the more."""
     terms = np.unique(question)
     found = np.array([np.isin(terms, w) for w in words], bool).reshape(len(words), len(terms)).sum(0)
-    return np.log1p((len(words) - found + 0.5) / (found + 0.5))
+    weights: np.ndarray = np.log1p((len(words) - found + 0.5) / (found + 0.5))
+    return weights
 
 
 def overlaps(
@@ -154,7 +155,7 @@ def overlaps(
 
 
 def ranking_features(
-    asked: Asked,
+    asked: AskedQuestion,
     found: Sequence[Sentence],
     words: Words,
     spans: Sequence[TypedSpan | None],
@@ -185,7 +186,9 @@ def scores(features: np.ndarray, weights: Mapping[str, float]) -> np.ndarray:
     return result
 
 
-def answer_features(asked: Asked, features: np.ndarray, ranked: np.ndarray, best: int) -> dict[str, float]:
+def answer_features(
+    asked: AskedQuestion, features: np.ndarray, ranked: np.ndarray, best: int
+) -> dict[str, float]:
     """The features of the probability that the best sentence holds an answer."""
     others = np.delete(ranked, best)
     return {
@@ -198,7 +201,7 @@ def answer_features(asked: Asked, features: np.ndarray, ranked: np.ndarray, best
 
 
 def span_features(
-    asked: Asked, words: Words, best: int, span: TypedSpan, p_sentence: float
+    asked: AskedQuestion, words: Words, best: int, span: TypedSpan, p_sentence: float
 ) -> dict[str, float]:
     """The features of the probability that a span of the best sentence is an answer."""
     marks = words.marks[best]
@@ -218,5 +221,5 @@ def span_features(
     }
 
 
-def _kind(asked: Asked) -> dict[str, float]:
+def _kind(asked: AskedQuestion) -> dict[str, float]:
     return {k: float(k == asked.kind) for k in KINDS if k != "other"}
