@@ -271,7 +271,7 @@ def main() -> int:
     parser.add_argument("--memo", type=Path, default=home / "bench" / "extract.sqlite", help="cached vectors")
     parser.add_argument("--out", type=Path, help="a file for every reply, as JSON")
     args = parser.parse_args()
-    console = Console()
+    console = Console(width=140)
     data = os.environ.get("RAYPIPE_DATA")
     if not data:
         console.print("RAYPIPE_DATA is not set: it must name the folder that has openqa/, squad/ and crag/")

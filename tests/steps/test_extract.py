@@ -16,6 +16,7 @@ TEXTS = {
     "rivers": "The Ohio is longer than the Elbe. The Ohio is a river.",
     "mayor": "Ada Ho is mayor of Brask.",
     "tarn": "In 2023 Bo Li became mayor of Tarn.",
+    "price": "On March 4, 2024 a share of Brask cost $12.50.",
 }
 SHELF = Shelf(TEXTS)
 ON = FittedOn("made up", "all rows", "none")
@@ -80,9 +81,14 @@ def test_a_question_about_today_is_not_answered_from_a_text_without_a_date_of_it
     now = "03/05/2024, 23:18:31 PT"
     assert reply("who is mayor of brask today", "mayor", fitted=SURE, asked_at=now).label == "abstained"
     assert reply("who was mayor of brask", "mayor", fitted=SURE, asked_at=now).text == "Ada Ho"
-    assert reply("who is mayor of tarn now", "tarn", fitted=SURE, asked_at=now).text == "Bo Li"
+    assert reply("who is currently mayor of tarn", "tarn", fitted=SURE, asked_at=now).text == "Bo Li"
+    assert reply("who is mayor of tarn today", "tarn", fitted=SURE, asked_at=now).label == "abstained"
+    price = "how much is a share of brask right now"
+    assert reply(price, "price", fitted=SURE, asked_at=now).text == "$12.50"
+    late = "07/05/2024, 23:18:31 PT"
+    assert reply(price, "price", fitted=SURE, asked_at=late).label == "abstained"
     old = "03/05/2029, 23:18:31 PT"
-    assert reply("who is mayor of tarn now", "tarn", fitted=SURE, asked_at=old).label == "abstained"
+    assert reply("who is currently mayor of tarn", "tarn", fitted=SURE, asked_at=old).label == "abstained"
 
 
 def test_sentences_end_where_blocks_do_and_menus_are_not_said():

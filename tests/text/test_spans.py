@@ -34,6 +34,7 @@ def said(question: str, sentence: str) -> str | None:
         ("where is it", "It is here, since 1900.", None),
         ("which day of the week was it", "It was a Thursday in May.", "Thursday"),
         ("what is the population of Brask", "In 2010 Brask had a population of 615,526.", "615,526"),
+        ("what is the average rating of the films", "On average the 10 films are rated 6.1.", "6.1"),
         ("why is it there", "It is in Rome, since 1900.", None),
     ],
 )

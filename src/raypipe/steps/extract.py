@@ -174,7 +174,7 @@ class Said:
     """What is said of a choice, before the threshold."""
 
     text: str | None  # None: nothing, whatever the probability
-    probability: float | None  # of being right; None: no fitted numbers
+    probability: float | None  # of being right; None: no fitted numbers, or a rule forbids to say anything
     sentences: tuple[int, ...]  # places of the candidates that it rests on, best first
 
 
@@ -188,10 +188,10 @@ def say(choice: BestSentence, asked_at: str, fitted: Fitted | None, words: int) 
         first = [i for i in choice.order[:COMPARED]]
         decided = compare.decide(asked, [choice.found[i].text for i in first])
         if decided is None:
-            return Said(None, p, (choice.best,))
+            return Said(None, None, (choice.best,))
         return Said(decided.text, fitted.compared, tuple(first[i] for i in decided.sentences))
-    if asked.timely and not _dated(best, asked_at):
-        return Said(None, p, (choice.best,))
+    if (asked.timely or asked.today) and not _dated(asked, best, asked_at):
+        return Said(None, None, (choice.best,))
     text, span = best.text, choice.span
     if span is not None and not asked.plural:
         features = evidence.span_features(asked, choice.words, choice.best, span, p)
@@ -202,15 +202,18 @@ def say(choice: BestSentence, asked_at: str, fitted: Fitted | None, words: int) 
     )
 
 
-def _dated(sentence: Sentence, asked_at: str) -> bool:
-    """Whether a sentence says of which time it is: a date in it, before it or above it, of the year in which
-    the question is asked or the year before, where that is known."""
+def _dated(asked: AskedQuestion, sentence: Sentence, asked_at: str) -> bool:
+    """Whether a sentence says of which time it is: by a date in it, before it or above it. Where the time of
+    asking is known ("03/05/2024, ..."), one of that year or the year before; for today, of a month around."""
     text = f"{sentence.text} {sentence.before} {sentence.around}"
-    years = [int(y) for y in re.findall(r"\b(?:19|20)\d\d\b", text)]
-    now = re.search(r"\b(20\d\d)\b", asked_at)
+    days = [d for span in dates(text) if (d := compare.day_of(text[slice(*span)])) is not None]
+    now = re.match(r"(\d\d)/(\d\d)/(\d{4})", asked_at)
     if now is None:
-        return bool(dates(text))
-    return any(int(now[1]) - 1 <= y <= int(now[1]) for y in years)
+        return bool(days)
+    at = compare.day_of(f"{now[3]}-{now[1]}-{now[2]}") or 0.0
+    if asked.today:
+        return any(at - compare.MONTH <= d <= at + compare.MONTH for d in days)
+    return any(int(now[3]) - 1 <= d // compare.YEAR <= int(now[3]) for d in days)
 
 
 def shown(sentence: str, words: int, marks: Sequence[int], span: Span | None = None) -> str:

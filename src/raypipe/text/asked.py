@@ -49,6 +49,10 @@ _TIMELY = re.compile(
     r"|at the moment|at present|this (?:week|month|year)|last (?:week|month|year|night)|next (?:game|match)"
     r"|last (?:game|match|trading day))\b"
 )
+_TODAY = re.compile(
+    r"\b(?:today|tonight|yesterday|tomorrow|now|at the moment|this week|last (?:week|night)"
+    r"|current (?:\w+ ){0,2}price|trading at)\b"
+)
 _YES_NO = re.compile(r"^(?:is|are|was|were|did|do|does|has|have|had|can|could|will|would|should)\b")
 _SECOND_YES_NO = re.compile(r":\s*(?:is|was|did|does)\b")
 _BETWEEN = re.compile(
@@ -65,6 +69,7 @@ class AskedQuestion:
     kind: Kind
     plural: bool  # several things are asked for
     timely: bool  # the answer changes with the day of asking
+    today: bool  # and a text of another month does not say it
     yes_no: bool
     choice: bool  # one of two that the question names
     direction: Direction | None  # of a comparison
@@ -89,7 +94,8 @@ def read(question: str) -> AskedQuestion:
     choice = either and direction is not None and not colon
     yes_no = colon or (_YES_NO.match(q) is not None and not either)
     return AskedQuestion(
-        q, kind_of(q), _PLURAL.search(q) is not None, _TIMELY.search(q) is not None, yes_no, choice,
+        q, kind_of(q), _PLURAL.search(q) is not None, _TIMELY.search(q) is not None,
+        _TODAY.search(q) is not None, yes_no, choice,
         direction if choice or yes_no else None, word if choice or yes_no else "",
     )  # fmt: skip
 

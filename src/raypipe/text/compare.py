@@ -155,18 +155,19 @@ def _wins(asked: AskedQuestion, first: float, second: float) -> bool:
     return first > second if asked.direction in ("more", "later") else first < second
 
 
+MONTH, YEAR = 31, 372  # of the numbers of `day_of`
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 
 
 def day_of(text: str) -> float | None:
     """A date as a number that grows with time; None without a year."""
     if iso := re.fullmatch(r"(\d{4})-(\d{2})-(\d{2})", text):
-        return int(iso[1]) * 372 + int(iso[2]) * 31 + int(iso[3])
+        return int(iso[1]) * YEAR + (int(iso[2]) - 1) * MONTH + int(iso[3]) - 1
     if not (year := re.search(r"\d{4}", text)):
         return None
     month = next((i for i, m in enumerate(_MONTHS) if m in text.lower()), 0)
     day = re.search(r"\b\d{1,2}(?=\D|$)", text.replace(year[0], ""))
-    return int(year[0]) * 372 + month * 31 + (int(day[0]) if day else 0)
+    return int(year[0]) * YEAR + month * MONTH + (int(day[0]) - 1 if day else 0)
 
 
 _SCALES = {"hundred": 1e2, "thousand": 1e3, "million": 1e6, "billion": 1e9, "trillion": 1e12}

@@ -74,6 +74,8 @@ _PATTERNS: Mapping[Kind, str] = {
 }  # in this order: "on which day of the week" asks for no date
 _ASKS = {kind: re.compile(pattern) for kind, pattern in _PATTERNS.items()}
 
+_COUNTS = re.compile(r"\bhow (?:many|often|old)\b|\bnumber of\b")
+
 
 @dataclass(frozen=True, slots=True)
 class TypedSpan:
@@ -103,6 +105,8 @@ def typed_span(question: str, kind: Kind, sentence: str, marks: Sequence[int]) -
     spans = [s for s in _all(question, kind, sentence) if not _mentioned(sentence[slice(*s)], question)]
     if kind in ("who", "where", "name"):
         spans = [s for s in spans if not any(s[0] <= m < s[1] for m in marks)]
+    if kind == "how many" and not _COUNTS.search(question.lower()):  # "10 films" is no rating of the films
+        spans = [s for s in spans if not any(0 < m - s[1] <= 2 for m in marks)] or spans
     if kind == "who":
         spans = [s for s in spans if " " in sentence[slice(*s)]] or spans
     if not spans:
