@@ -13,6 +13,7 @@ EXPORTS = {
         "api.graphs": ("build_facts", "run_calls", "serve_graph"),
         "api.look": ("faults", "why"),
         "api.machine": ("check_environment",),
+        "api.made_questions": ("make_questions",),
         "api.model_files": ("model_needs",),
         "api.plans": ("plan",),
         "api.previews": ("preview",),
