@@ -16,6 +16,7 @@ from raypipe.core import config, plugins
 from raypipe.core.config import Where, did_you_mean
 from raypipe.core.errors import ModelMissing
 from raypipe.core.plugins import is_path
+from raypipe.core.prices import TokenPrice
 from raypipe.core.protocols import Model, ModelKind
 from raypipe.models import folder
 
@@ -69,6 +70,7 @@ class ModelEntry:
     quantization: str = ""  # of a generator: what its folder does not say, such as fp8
     tensor_parallel: int = 1  # GPUs that share a generator's weights
     adapters: Mapping[str, str] = field(default_factory=dict)  # of a generator: name -> folder, or as `model`
+    usd_per_mtok: TokenPrice | None = None  # of a generator: prices of a million tokens; not identity
 
     def __post_init__(self) -> None:
         sources = [n for n in ("repo", "path", "package") if getattr(self, n)]
@@ -92,7 +94,8 @@ class ModelEntry:
             raise ValueError("pooling is missing: cls for the BGE family, mean for MiniLM")
         if self.loader == "bge-m3" and self.pooling != "cls":
             raise ValueError(f"loader 'bge-m3' pools cls, found {self.pooling!r}")
-        own = {"max_model_len": 512, "quantization": "", "tensor_parallel": 1, "adapters": {}}
+        own: dict[str, Any] = {"max_model_len": 512, "quantization": "", "tensor_parallel": 1, "adapters": {}}
+        own |= {"usd_per_mtok": None}
         if self.kind == "generator" and self.max_tokens != 512:
             raise ValueError(
                 "max_tokens: expected with an embedder or reranker; a generator has max_model_len"
