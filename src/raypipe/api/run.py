@@ -13,7 +13,7 @@ from raypipe import readers
 from raypipe.api.judges import open_judge, read_judge
 from raypipe.api.measured import keep, measured
 from raypipe.api.origin import origin
-from raypipe.api.paths import deliver, format_for, inputs, require_writable, run_folder
+from raypipe.api.paths import Fields, deliver, format_for, inputs, require_writable, run_folder
 from raypipe.api.pipelines import open_pipeline
 from raypipe.api.prices import prices_of
 from raypipe.api.results import Result, outside_loop
@@ -45,6 +45,7 @@ class EvalOptions(TypedDict, total=False):
     """How an eval runs; each field has the default of the command line."""
 
     format: Format | None  # of the data; None: by its looks
+    fields: Fields | None  # of rows: role -> field, or "query=question"; None: found by common names
     limit: int | None  # only the first questions; None: all
     rule: Rule  # of scoring; default: official
     judge: str | None  # decides what the rule leaves open: a generator of the models file, or MODULE:NAME
@@ -250,9 +251,9 @@ def evaluate(
         options.get("max_calls"), options.get("max_usd"), options.get("max_hours"), prices_of(session, found)
     )
     files = inputs(given, session.settings)
-    format = format_for(options.get("format"), files)
+    format = format_for(options.get("format"), files, options.get("fields"))
     if files:
-        readers.files_of(files, format)  # a missing file is reported before anything starts
+        readers.check(files, format)  # a missing file or field is reported before anything starts
     filled = session.store_to_fill(store) if files else session.store(store)
     folder = run_folder(out, session.settings, filled.uri, found.name)
     require_writable(folder, "--out")

@@ -124,8 +124,8 @@ def sweep(
         return SweepResult(name, plans, None, folder)
 
     def run(one: Recipe, some: Sequence[str], where: Path) -> Evaluation:
-        judged: EvalOptions = {"judge": judge} if judge else {}
-        return evaluate(one, (), filled, where, only=some, rule=rule, session=session, **judged).evaluation
+        options: EvalOptions = {"rule": rule, "judge": judge, "only": some, "session": session}
+        return evaluate(one, (), filled, where, **options).evaluation
 
     done = sweeping.sweep(found, run, ids, unseen, seed, margin, folder)
     result = SweepResult(name, plans, done, folder)
