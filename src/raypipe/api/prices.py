@@ -6,7 +6,7 @@ from raypipe.api.session import Session
 from raypipe.cluster.capacity import declared_nodes, sized
 from raypipe.cluster.placement import asked_by, placement, pools_of_stages, stage_models
 from raypipe.core.prices import Prices
-from raypipe.models.catalog import REMOTE
+from raypipe.models.entry import REMOTE
 from raypipe.pipeline.caps import MACHINES
 from raypipe.recipes.recipe import Recipe
 

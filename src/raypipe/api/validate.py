@@ -16,7 +16,7 @@ from raypipe.cluster.file import Cluster
 from raypipe.core import config
 from raypipe.core.config import MisplacedValue, Where
 from raypipe.core.errors import ConfError, RaypipeError
-from raypipe.models.catalog import ModelEntry
+from raypipe.models.entry import ModelEntry
 from raypipe.recipes.problems import problems as recipe_problems
 from raypipe.recipes.recipe import read_tree
 from raypipe.recipes.resolve import GraphEntry, resolvers

@@ -66,6 +66,7 @@ def session(args: argparse.Namespace, settings: Settings, progress: bool = False
         graphs(args),
         getattr(args, "cluster", "laptop"),
         progress,
+        getattr(args, "llm", None),
         tuple(getattr(args, "sets", ())),
     )
 
@@ -102,6 +103,7 @@ def recipe(made: argparse.ArgumentParser, optional: bool = False, live: bool = F
     else:
         made.add_argument("recipe", metavar="RECIPE", help=about)
     models(made)
+    llm(made)
     graph(made)
 
 
@@ -136,6 +138,15 @@ def models(made: argparse.ArgumentParser) -> None:
     )
 
 
+def llm(made: argparse.ArgumentParser) -> None:
+    made.add_argument(
+        "--llm",
+        metavar="URL#MODEL",
+        help="a model behind a server of the OpenAI protocol, in the place of the recipe's language models: "
+        "http://127.0.0.1:8000/v1#MODEL; its key: $RAYPIPE_LLM_KEY",
+    )
+
+
 def cluster(made: argparse.ArgumentParser) -> None:
     made.add_argument(
         "--cluster",
@@ -163,8 +174,8 @@ def scoring(made: argparse.ArgumentParser) -> None:
     made.add_argument(
         "--judge",
         metavar="MODEL",
-        help="decides what the rule leaves open: a generator of the models file, or MODULE:NAME of a judge "
-        "of your own",
+        help="decides what the rule leaves open: a generator of the models file, URL#MODEL of a server (its "
+        "key: $RAYPIPE_JUDGE_KEY), or MODULE:NAME of a judge of your own",
     )
 
 
