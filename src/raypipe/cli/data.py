@@ -21,7 +21,16 @@ def add(commands: options.Commands) -> None:
         _ingest,
     )
     made.add_argument("paths", metavar="PATH", nargs="+", help="files, folders of files, or URIs of some")
-    options.format_of(made)
+    options.format_of(made, files=True)
+    made.add_argument(
+        "--glob",
+        dest="globs",
+        metavar="PATTERN",
+        action="append",
+        default=[],
+        help="with --format files: read only files whose path in the folder matches, such as '*.pdf'; "
+        "'!old/*' leaves out (may be repeated)",
+    )
     options.store(made)
     options.as_json(made)
     parse = options.command(
@@ -99,7 +108,7 @@ def _ingest(args: argparse.Namespace, settings: Settings) -> int:
     from raypipe.api.data import ingest
 
     session = options.session(args, settings, not args.json)
-    read = ingest(args.paths, args.store, args.format, session)
+    read = ingest(args.paths, args.store, args.format, session, args.globs)
     if args.json:
         options.print_json(read.to_json())
         return 0

@@ -148,11 +148,14 @@ def refresh(made: argparse.ArgumentParser) -> None:
     )
 
 
-def format_of(made: argparse.ArgumentParser) -> None:
+def format_of(made: argparse.ArgumentParser, files: bool = False) -> None:
+    """`files`: whether a folder of documents, which has no questions, is taken."""
+    more = ("files",) if files else ()
+    documents = "files (a folder of txt, md, html, csv, pdf, docx), " if files else ""
     made.add_argument(
         "--format",
-        type=one_of("crag", "beir", "synth"),
-        help="of the data: crag, beir, synth, or MODULE:NAME of a reader of your own "
+        type=one_of("crag", "beir", "synth", *more),
+        help=f"of the data: crag, beir, synth, {documents}or MODULE:NAME of a reader of your own "
         "(default: synth for a folder that `raypipe synth` wrote, else crag)",
     )
 

@@ -10,18 +10,22 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from raypipe.core.errors import DataError
-from raypipe.core.records import Gold, Hit, Question, Quote, chunk_id
+from raypipe.core.records import Gold, Hit, Layout, Question, Quote, chunk_id
 from raypipe.metrics.crag import Prediction
 from raypipe.metrics.textfile import replaced
 from raypipe.report.report import EvalReport, RunFolder, answer_of, ranking, urls
+from raypipe.text.places import place
 
 TEXTS = 20  # passages whose text is kept, in rank order; those in the ranking and the quoted ones always are
+
+NO_LAYOUTS: Mapping[str, Layout] = MappingProxyType({})
 
 _SPAN = [("start", pa.int32()), ("end", pa.int32())]
 _SCORES = pa.map_(pa.string(), pa.float64())
@@ -59,7 +63,10 @@ SCHEMA = pa.schema(
                 pa.struct(
                     [
                         ("chunk", pa.string()),
-                        ("url", pa.string()),  # null: no citation brought it
+                        (
+                            "url",
+                            pa.string(),
+                        ),  # null: no citation brought it; of a folder: its file#page=N
                         *_SPAN,
                         ("scores", _SCORES),
                         ("ranked", pa.bool_()),
@@ -89,8 +96,11 @@ def needed_texts(question: Question) -> list[str]:
     )
 
 
-def row(question: Question, gold: Gold | None, text: Mapping[str, str]) -> dict[str, Any]:
-    """One question, without its verdict. `text` has what `needed_texts` names."""
+def row(
+    question: Question, gold: Gold | None, text: Mapping[str, str], layouts: Mapping[str, Layout] = NO_LAYOUTS
+) -> dict[str, Any]:
+    """One question, without its verdict. `text` has what `needed_texts` names; `layouts` are of the sources
+    of its hits that are documents of folders."""
     said = question.replies.get(question.origin)
     return {
         "id": question.id,
@@ -106,7 +116,7 @@ def row(question: Question, gold: Gold | None, text: Mapping[str, str]) -> dict[
             {"step": s, "text": r.text, "label": r.label, "confidence": r.confidence, "logprob": r.logprob}
             for s, r in question.replies.items()
         ],
-        "hits": _hits(question, text),
+        "hits": _hits(question, text, layouts),
         "quotes": [
             {"source": q.source, "start": start, "end": end, "text": text[chunk_id(q.source, q.span)]}
             for q in quotes_of(question)
@@ -125,13 +135,13 @@ def quotes_of(question: Question) -> Sequence[Quote]:
     return said.quotes if said else ()
 
 
-def _hits(question: Question, text: Mapping[str, str]) -> list[dict[str, Any]]:
+def _hits(question: Question, text: Mapping[str, str], layouts: Mapping[str, Layout]) -> list[dict[str, Any]]:
     url, chosen = urls(question), set(question.order)
 
     def one(h: Hit) -> dict[str, Any]:
         return {
             "chunk": h.chunk,
-            "url": url.get(h.source),
+            "url": place(layouts[h.source], h.span).url if h.source in layouts else url.get(h.source),
             "start": h.span[0],
             "end": h.span[1],
             "scores": [(name, float(value)) for name, value in h.scores.items()],
