@@ -16,6 +16,7 @@ from raypipe.report.progress import Progress
 from raypipe.report.report import JSON_FORMAT
 
 if TYPE_CHECKING:
+    from raypipe.api.paths import Fields
     from raypipe.pipeline.ingest_log import IngestSummary
     from raypipe.readers import BadLine, Format
     from raypipe.store import Store
@@ -64,15 +65,18 @@ def ingest(
     store: Store | str | Path | None = None,
     format: Format | None = None,
     session: Session | None = None,
+    fields: Fields | None = None,
     globs: Sequence[str] = (),
 ) -> IngestResult:
     """Reads files into a store, each line once; the same bytes again change nothing.
 
-    `paths` are files, folders of files, or URIs. `format` None: synth for a folder of `raypipe synth`, else
-    crag; files: folders of txt, md, html, csv, pdf and docx, of which `globs` choose. The store is made where
-    there is none. Raises DataError for a missing or damaged file, and where no
-    line can be read; then the store is unchanged.
+    `paths` are files, folders of files, or URIs. `format` None: by their looks; files: folders of txt, md,
+    html, csv, pdf and docx, of which `globs` choose. `fields` names the fields of rows, where common names do
+    not find them: `{"query": "prompt"}`. The store is made where there is none. Raises ConfError for a named
+    field that is not there, DataError for a missing or damaged file, and where no line can be read; then the
+    store is unchanged.
     """
+    from raypipe import readers
     from raypipe.api.paths import format_for, inputs
     from raypipe.pipeline import ingest as ingesting
     from raypipe.pipeline.ingest_folder import ingest_folder
@@ -82,12 +86,15 @@ def ingest(
     files = inputs([paths] if isinstance(paths, str | Path) else paths, session.settings)
     if globs and format != "files":
         raise ConfError("--glob chooses among the files of a folder: expected --format files")
+    found = format_for(format, files, fields)
+    if format != "files":
+        readers.check(files, found)
     filled = session.store_to_fill(store)
     with Progress(sys.stderr, silent=not session.progress) as progress:
         if format == "files":
             reads = [ingest_folder(filled, folder, globs, progress) for folder in files]
         else:
-            reads = [ingesting.ingest(filled, files, format_for(format, files), progress)]
+            reads = [ingesting.ingest(filled, files, found, progress)]
     bad = [b for read in reads for b in ingesting.bad_lines(filled, read.fingerprint)]
     return IngestResult(filled.uri, merged(reads), filled.count("sources"), tuple(bad[: ingesting.BAD_SHOWN]))
 
@@ -111,13 +118,13 @@ def ingest_documents(
     """Reads a folder of txt, md, html, csv, pdf and docx files: those that changed since it was read last.
 
     `store` None: the one that the folder has of its own (`documents_store`). What a question about the whole
-    store searches is then the folder as it is now; its pages are cited, as file.pdf#page=7. Files that cannot
-    be read are dead letters. `globs`: patterns of paths, with `!` before those to leave out.
+    store searches is then the folder as it is now, and answers cite its pages. Files that cannot be read are
+    dead letters. `globs`: patterns of paths, with `!` before those to leave out.
     Raises DataError where no file of the folder can be read.
     """
     session = session or Session()
     return ingest(
-        [folder], documents_store(folder, session) if store is None else store, "files", session, globs
+        [folder], documents_store(folder, session) if store is None else store, "files", session, None, globs
     )
 
 
