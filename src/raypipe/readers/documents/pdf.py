@@ -24,7 +24,7 @@ FEW_LETTERS = 20  # a page with fewer is looked at for images: a scan has none, 
 BOXES = 5_000  # of text on a page; a page of a paper has some 120
 IMAGES = 200  # looked at on a page
 OUTLINE = 2_000  # entries
-_PASSWORD, _FORMAT = 4, 3  # PdfiumError.err_code
+_PASSWORD = 4  # what `err_code` of an error says then; its text may change
 
 
 class Pdf:
