@@ -68,8 +68,8 @@ def _of_eval(made: argparse.ArgumentParser) -> None:
     made.add_argument(
         "--judge",
         metavar="MODEL",
-        help="decides what the rule leaves open: a generator of the models file, or MODULE:NAME of a judge "
-        "of your own",
+        help="decides what the rule leaves open: a generator of the models file, URL#MODEL of a server (its "
+        "key: $RAYPIPE_JUDGE_KEY), or MODULE:NAME of a judge of your own",
     )
     made.add_argument(
         "--swap",
@@ -218,7 +218,7 @@ def _dry_run(args: argparse.Namespace, settings: Settings) -> int:
     session = options.session(args, settings)
     found = plan(
         args.recipe, args.data, args.store, args.format, args.limit, args.refresh, check_run=True,
-        judge=args.judge, rule=args.rule, session=session,
+        judge=args.judge, rule=args.rule, session=session, fields=args.fields,
     )  # fmt: skip
     return show(args, found)
 
@@ -227,6 +227,7 @@ def _options(args: argparse.Namespace, settings: Settings) -> EvalOptions:
     """The options of an eval. Faults are checked after the report is printed."""
     return {
         "format": args.format,
+        "fields": args.fields,
         "limit": args.limit,
         "rule": args.rule,
         "judge": args.judge,
