@@ -23,9 +23,10 @@ def add(commands: options.Commands) -> None:
     )
     made.add_argument(
         "--run",
-        dest="run_folder", metavar="RUN", help="the run, or file of predictions, that the labels are of (default: the "
-        "folder of LABELS)",
-    )  # fmt: skip
+        dest="run_folder",
+        metavar="RUN",
+        help="the run, or file of predictions, that the labels are of (default: the folder of LABELS)",
+    )
     _rule(made)
     options.as_json(made)
     made = options.command(
