@@ -29,6 +29,8 @@ EXPORTS = {
         "api.settings": ("from_environment",),
         "api.steps": ("check_step",),
         "api.swaps": ("swap_steps",),
+        "api.sweep": ("sweep",),
+        "api.validate": ("validate",),
         "api.walk": ("walk",),
         "core.errors": ("RaypipeError",),
         "store": ("Store",),

@@ -29,12 +29,14 @@ from raypipe.api.run_outputs import (
     SliceScore,
     StepCounts,
 )
+from raypipe.api.validate import CheckedFile, Problem
 from raypipe.core.records import Fault
 from raypipe.evaluation.compare import RunComparison
 from raypipe.evaluation.export import Shape
 from raypipe.evaluation.fault_budget import RowCounts, UndoneRow
 from raypipe.evaluation.judge_check import JudgeCheck
 from raypipe.evaluation.repeats import Repeats
+from raypipe.evaluation.sweep import PlannedPoint, Sweep
 from raypipe.metrics.crag import CragScore, Rule
 from raypipe.metrics.ranking import MAP_CUT_20_MIN, MEASURES
 from raypipe.readers import BadLine, ReadCounts
@@ -330,6 +332,25 @@ RepeatsOutput = _from_fields(
 """`eval --repeats K --json`: the fields of `evaluation.repeats.Repeats`."""
 
 
+@with_config(STRICT)
+class SweepOutput(TypedDict):
+    """`sweep --json`, and sweep.json in its folder."""
+
+    format: Literal[2]
+    recipe: str  # its name
+    plans: list[PlannedPoint]
+    sweep: Sweep | None  # null: --dry-run
+
+
+@with_config(STRICT)
+class Validate(TypedDict):
+    """`validate --json`."""
+
+    format: Literal[2]
+    files: list[CheckedFile]
+    problems: list[Problem]
+
+
 OUTPUTS: Mapping[str, Any] = {
     "synth": Synth,
     "ingest": Ingest | IngestPreview,
@@ -339,6 +360,7 @@ OUTPUTS: Mapping[str, Any] = {
     "answer": StepCounts,
     "eval": Eval | RepeatsOutput,
     "reprocess": Reprocess,
+    "sweep": SweepOutput,
     "why": Explanation,
     "faults": Faults,
     "compare": Comparisons,
@@ -354,6 +376,7 @@ OUTPUTS: Mapping[str, Any] = {
     "ask": Ask,
     "doctor": Doctor,
     "check-step": StepCheckOutput,
+    "validate": Validate,
     "models": ModelNeeds | StandinFolders,
     "kg run": GraphCalls,
     "kg refresh": GraphRefresh,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from raypipe.api.session import Session
@@ -25,9 +26,10 @@ def swap_steps(
 
     session = session or Session()
     found = session.recipe(recipe, data)
+    theirs = replace(session, sets=())  # fields are set in the recipe itself, not in what it borrows from
     for text in swaps:
         step, sign, other = text.partition("=")
         if not (step and sign and other):
             raise ConfError(f"--swap {text!r}: expected STEP=RECIPE, such as rerank=tuned")
-        found = swapped(found, step.strip(), session.recipe(other.strip(), data))
+        found = swapped(found, step.strip(), theirs.recipe(other.strip(), data))
     return found
