@@ -203,6 +203,20 @@ def refresh(made: argparse.ArgumentParser) -> None:
     )
 
 
+def judged(made: argparse.ArgumentParser) -> None:
+    """What is done to predictions before they are scored."""
+    made.add_argument(
+        "--trim",
+        metavar="TOKENIZER",
+        nargs="?",
+        const="llama-2-tokens",
+        help="cut answers to 75 tokens first, as CRAG's evaluator does (llama-2-tokens of the models file)",
+    )
+    made.add_argument(
+        "--labels", metavar="FILE", help="people's verdicts (labels.jsonl), which outrank the judge's"
+    )
+
+
 def format_of(made: argparse.ArgumentParser, files: bool = False) -> None:
     """`files`: whether a folder of documents, which has no questions, is taken."""
     more = ("files",) if files else ()

@@ -119,9 +119,15 @@ def _tokens(cost: Mapping[str, Any]) -> str:
 
 
 def print_crag(console: Console, found: Mapping[str, Any]) -> None:
-    """Scores of a file (`metrics.files.score_crag_file`)."""
+    """Scores of predictions (`api.scores.score_crag`)."""
     _normalized(console, found["normalized"])
-    _scores(console, {**found, "slices": []})
+    _scores(console, found)
+    if found.get("trim"):
+        console.print(Text(f"answers are cut to {found['trim']}"), soft_wrap=True)
+    for name, cost in _costs({"steps": (), "prompt_injection": None, **found}):
+        console.print(Text(f"{name}: {cost}"))
+    if found.get("people"):
+        console.print(f"people's labels changed {found['people']} verdicts: people outrank the judge")
 
 
 def print_ranking(console: Console, found: Mapping[str, Any]) -> None:
