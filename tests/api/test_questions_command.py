@@ -115,6 +115,18 @@ def test_questions_are_made_checked_written_and_read_again(made, server, tmp_pat
     assert (counts.dropped_rows, counts.made_questions, counts.unreviewed_questions) == (1, 5, 4)
 
 
+def test_a_folder_of_files_is_read_first(made, server, tmp_path):
+    folder = tmp_path / "docs"
+    folder.mkdir()
+    for n, town in enumerate(TOWNS[1:5]):
+        (folder / f"{town}.txt").write_text(document(n, town)["text"])
+    (folder / "menu.txt").write_text("home | about | 1 2 3")
+    code, out, err = made(server, folder, "--n", 2, "--json")
+    tree = json.loads(out)
+    assert code == 0 and tree["questions"] == 2 and tree["plan"]["unreadable"] == 1, err
+    assert tree["first"][0]["evidence"][0]["document"].endswith(".txt")
+
+
 def test_the_same_questions_again_ask_for_nothing_and_more_of_them_only_for_more(made, server, tmp_path):
     made(server, tmp_path / "docs.jsonl", "--n", 3, "--json")
     first = (tmp_path / "q.jsonl").read_text()

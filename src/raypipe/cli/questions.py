@@ -23,7 +23,7 @@ def add(commands: options.Commands) -> None:
     made.add_argument(
         "documents", metavar="PATH", nargs="*", help="documents to read into the store first (default: none)"
     )
-    options.format_of(made)
+    options.format_of(made, files=True)
     options.store(made)
     options.models(made)
     options.llm(made)

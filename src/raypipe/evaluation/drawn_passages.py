@@ -61,15 +61,15 @@ class Draw:
 def draw(store: Store, seed: int) -> Draw:
     """Draws from all documents of a store, the first MOST_DOCUMENTS in the order that the seed gives."""
     kinds = store.scan("sources", ["id", "kind"]).to_pylist()
-    ids = sorted((r["id"] for r in kinds if r["kind"] in KINDS), key=lambda id: digest(str(seed), id))
-    ids = ids[:MOST_DOCUMENTS]
-    names, rounds, unreadable = _names(store, set(ids)), dict[str, list[DrawnPassage]](), 0
+    names, rounds, unreadable = _names(store), dict[str, list[DrawnPassage]](), 0
+    found = [r["id"] for r in kinds if r["kind"] in KINDS and r["id"] in names]
+    ids = sorted(found, key=lambda id: digest(str(seed), id))[:MOST_DOCUMENTS]
     for source, page in _texts(store, ids):
-        found = [] if page is None else _passages(source, page, names.get(source, ("", "")))
-        unreadable += not found
-        rounds[source] = sorted(found, key=lambda p: digest(str(seed), p.source, str(p.span)))[:MOST_OF_ONE]
-    deepest = max((len(found) for found in rounds.values()), default=0)
-    order = [found[n] for n in range(deepest) for found in rounds.values() if n < len(found)]
+        cut = [] if page is None else _passages(source, page, names[source])
+        unreadable += not cut
+        rounds[source] = sorted(cut, key=lambda p: digest(str(seed), p.source, str(p.span)))[:MOST_OF_ONE]
+    deepest = max(map(len, rounds.values()), default=0)
+    order = [cut[n] for n in range(deepest) for cut in rounds.values() if n < len(cut)]
     kept = tuple(order[:MOST_PASSAGES])
     words = [analyse(p.text, "stems")[0] for p in kept]
     corpus = Bm25Corpus(np.cumsum([0, *map(len, words)]), np.concatenate([np.empty(0, np.uint64), *words]))
@@ -107,14 +107,14 @@ def _passages(source: str, page: ParsedPage, name: tuple[str, str]) -> list[Draw
     return out
 
 
-def _names(store: Store, ids: set[str]) -> Mapping[str, tuple[str, str]]:
-    """Source id -> the id or url of its document, and its title."""
+def _names(store: Store) -> Mapping[str, tuple[str, str]]:
+    """Source id -> the id or url of its document, and its title; of all documents and cited pages."""
     found: dict[str, tuple[str, str]] = {}
     for row in store.scan("documents").to_pylist():
         found.setdefault(row["source"], (row["id"], row["title"]))
     for batch in store.batches("questions", ["citations"]):
         for cited in batch["citations"].to_pylist():
             for c in cited or ():
-                if c["page"] in ids:
+                if c["page"] is not None:
                     found.setdefault(c["page"], (c["url"], ""))
     return found

@@ -61,6 +61,10 @@ class ReadCounts:
     questions_without_pages: int = 0
     made_questions: int = 0  # that a model made (`raypipe questions`)
     unreviewed_questions: int = 0  # of these, how many no person has marked
+    unchanged_files: int = 0  # of a folder: not read again
+    removed_files: int = 0  # of a folder: there at the read before, and not now
+    protected_files: int = 0  # PDFs that an owner's password restricts, read all the same
+    reordered_pages: int = 0  # of PDFs: two columns that the file has row by row
 
 
 @dataclass(frozen=True, slots=True)
