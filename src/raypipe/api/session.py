@@ -118,11 +118,11 @@ def graphs_in(data: Sequence[str | Path]) -> dict[str, str]:
 
 
 def read_catalog(models: str | None, conf: Conf) -> Catalog:
-    """conf/models.yaml, with the entries of the file `models` laid over it: one of the same name replaces
-    the shipped one whole."""
+    """The shipped conf/models.yaml, with the entries of your own conf/models.yaml and then of the file
+    `models` laid over it: one of the same name replaces the one below it whole."""
     from raypipe.models import catalog
 
-    files = [conf.file("models.yaml"), *([Path(models)] if models else [])]
+    files = [*conf.layers("models.yaml"), *([Path(models)] if models else [])]
     found = [catalog.read(config.read_yaml(file), file) for file in files]
     return functools.reduce(catalog.Catalog.overlaid, found)
 

@@ -53,6 +53,11 @@ class Model:
     tokenizer_path: str = ""  # of a remote generator: the folder of its tokenizer, which `weights` names too
     dialect: str = ""  # of a remote generator: openai | vllm, which `weights` names too
 
+    @property
+    def absent(self) -> bool:
+        """True for a model that is none: a step that asks it is skipped."""
+        return self.loader == "none"
+
     def adapter(self, name: str) -> str:
         """The identity of an adapter's weights. Raises KeyError for a name that the model does not have."""
         return dict(self.adapters)[name]

