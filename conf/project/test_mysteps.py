@@ -1,15 +1,16 @@
-"""Tests of this project: `python -m unittest`, or pytest, in this folder. Neither Ray nor a model is needed."""
+"""Tests of this project: `python -m unittest`, or pytest, in this folder. No model is needed."""
 
 import unittest
 
-import raypipe
 from mysteps import SpellOut
+
+import raypipe
 
 
 class TestMySteps(unittest.TestCase):
     def test_an_abbreviation_is_spelled_out_and_other_words_stay(self):
         step = SpellOut(words={"PTO": "paid time off"})
-        self.assertEqual(step.spelled("How much PTO do PTOs get?"), "How much PTO (paid time off) do PTOs get?")
+        self.assertEqual(step.spelled("Is PTO in PTOs?"), "Is PTO (paid time off) in PTOs?")
 
     def test_the_step_keeps_the_laws_of_steps(self):
         checked = raypipe.check_step("mysteps:SpellOut", {"words": {"PTO": "paid time off"}})

@@ -43,8 +43,8 @@ def test_the_tests_of_a_new_project_pass(project, tmp_path):
 def test_a_new_project_s_step_is_checked_and_locked_and_its_recipe_planned(project, world, tmp_path):
     fields = "{words: {PTO: paid time off}}"
     check = ("-m", "raypipe", "check-step", "mysteps:SpellOut", "--fields", fields)
-    assert "written" in ran(project, *check, "--lock", home=tmp_path)
-    assert "broken" not in ran(project, *check, home=tmp_path)
+    assert "locked in" in ran(project, *check, "--lock", home=tmp_path)
+    assert "lock: puts out what is locked" in ran(project, *check, home=tmp_path)
     data = ("--data", str(world), "--store", str(tmp_path / "store"), "--cluster", "mine")
     said = ran(project, "-m", "raypipe", "eval", "mine", *data, "--dry-run", home=tmp_path)
     assert "spelled" in said and "embed" in said

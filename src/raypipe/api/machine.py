@@ -22,7 +22,14 @@ from raypipe.models import load
 from raypipe.report.report import JSON_FORMAT
 
 PACKAGES = (
-    "ray", "lancedb", "pylance", "pyarrow", "torch", "transformers", "FlagEmbedding", "turbohtml",
+    "ray",
+    "lancedb",
+    "pylance",
+    "pyarrow",
+    "torch",
+    "transformers",
+    "FlagEmbedding",
+    "turbohtml",
     "blingfire",
 )
 VLLM = "pip install 'raypipe[gpu]'; on a machine without a GPU, in a checkout: make setup"

@@ -32,7 +32,7 @@ FILES: Mapping[str, str] = MappingProxyType(
 )
 """File of a project -> the file of conf that it is a copy of."""
 
-SERVER = """endpoints:              # servers of models; add key_env: NAME, the environment variable that holds a key
+SERVER = """endpoints:              # servers of models; key_env: NAME is the environment variable with a key
   my-server: {url: "http://127.0.0.1:8001/v1"}
 """
 """What a project's cluster file has besides the shipped one."""
@@ -73,8 +73,8 @@ def start_project(folder: str | Path, session: Session | None = None) -> Project
     texts = {name: _text(session.settings.conf, name) for name in FILES}
     if there := [name for name in FILES if os.path.lexists(root / name)]:
         raise ConfError(
-            f"DIR: {root} has {', '.join(there)} already. Nothing was written: files are never replaced. Name "
-            f"another folder, or move what is there"
+            f"DIR: {root} has {', '.join(there)} already. Nothing was written: files are never "
+            f"replaced. Name another folder, or move what is there"
         )
     for name, text in texts.items():
         file = root / name

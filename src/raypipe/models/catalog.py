@@ -177,8 +177,8 @@ class Catalog:
             path, weights = str(local), folder.identity(local, entry.kind)
             if entry.digest not in ("", weights):
                 raise where.at("digest").error(
-                    f"expected {entry.digest}, found {weights} in {local}: these are other weights. Install what "
-                    f"the entry names again, or give such weights an entry of their own"
+                    f"expected {entry.digest}, found {weights} in {local}: these are other weights. "
+                    f"Install what the entry names again, or give such weights an entry of their own"
                 )
         if is_path(entry.loader):
             weights += f"+{loader_id(entry.loader)}" if weights else loader_id(entry.loader)

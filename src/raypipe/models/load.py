@@ -72,8 +72,8 @@ def require_libraries(model: Model) -> None:
             get = f"pip install 'raypipe[{'gpu' if name == 'vllm' else 'local'}]'"
             also = "; on a machine without a GPU, in a checkout: make setup" if name == "vllm" else ""
             raise ModelMissing(
-                f"model {model.name!r}: loader {model.loader!r} needs the package {name}, which is not installed. "
-                f"Get it with: {get}{also}"
+                f"model {model.name!r}: loader {model.loader!r} needs the package {name}, which is not "
+                f"installed. Get it with: {get}{also}"
             )
 
 
