@@ -9,7 +9,7 @@ from typing import Any
 
 from raypipe.api.judges import open_judge
 from raypipe.api.measured import measured
-from raypipe.api.paths import format_for, inputs
+from raypipe.api.paths import Fields, format_for, inputs
 from raypipe.api.pipelines import offline_pipeline, open_pipeline
 from raypipe.api.results import Result, outside_loop
 from raypipe.api.session import Session
@@ -60,13 +60,14 @@ def plan(
     judge: str | None = None,
     rule: Rule = "official",
     session: Session | None = None,
+    fields: Fields | None = None,
 ) -> PlanResult:
     """Estimates the model calls, time and memory of an eval, with the reason for each. Runs nothing.
 
     `check_run` checks what the eval itself would refuse before its first row: it connects to the cluster, and
     finds every model, with `judge` for this `rule`. `refresh` counts answers that rest on expired replies of
-    a graph as missing. Raises ClusterTooSmall, ConfError, ModelMissing, and DataError also where there are no
-    questions.
+    a graph as missing. `fields` are those of rows, as `ingest` takes them. Raises ClusterTooSmall, ConfError,
+    ModelMissing, and DataError also where there are no questions.
     """
     session = session or Session()
     given = [data] if isinstance(data, str | Path) else data
@@ -80,7 +81,7 @@ def plan(
             connecting.connect()
     pipeline = offline_pipeline(session, opened, found)
     if files:
-        questions, coming = read_questions(opened, files, format_for(format, files))
+        questions, coming = read_questions(opened, files, format_for(format, files, fields))
         questions = questions[:limit]
     else:
         questions, coming = list(questions_of(pipeline, None, limit)), NewSources()

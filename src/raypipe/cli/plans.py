@@ -35,7 +35,7 @@ def _plan(args: argparse.Namespace, settings: Settings) -> int:
     options.say_data(args, settings)
     found = plan(
         args.recipe, args.data, args.store, args.format, args.limit, args.refresh,
-        session=options.session(args, settings),
+        session=options.session(args, settings), fields=args.fields,
     )  # fmt: skip
     return show(args, found)
 

@@ -177,7 +177,7 @@ def _dry_run(args: argparse.Namespace, settings: Settings) -> int:
     session = options.session(args, settings)
     found = plan(
         args.recipe, args.data, args.store, args.format, args.limit, args.refresh, check_run=True,
-        judge=args.judge, rule=args.rule, session=session,
+        judge=args.judge, rule=args.rule, session=session, fields=args.fields,
     )  # fmt: skip
     return show(args, found)
 
@@ -186,6 +186,7 @@ def _options(args: argparse.Namespace, settings: Settings) -> EvalOptions:
     """The options of an eval. Faults are checked after the report is printed."""
     return {
         "format": args.format,
+        "fields": args.fields,
         "limit": args.limit,
         "rule": args.rule,
         "judge": args.judge,
