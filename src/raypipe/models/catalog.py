@@ -114,6 +114,11 @@ class Catalog:
                 way = f"Get it with: {entry.get}" if entry.get else "Put the model there, or correct `path`"
                 raise ModelMissing(f"{where.file}: {name}: no folder {local}. {way}")
             path, weights = str(local), folder.identity(local, entry.kind)
+            if entry.digest not in ("", weights):
+                raise where.at("digest").error(
+                    f"expected {entry.digest}, found {weights} in {local}: these are other weights. "
+                    f"Install what the entry names again, or give such weights an entry of their own"
+                )
         if entry.loader not in REMOTE:
             weights += _asked(entry)
         if is_path(entry.loader):
