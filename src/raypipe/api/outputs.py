@@ -267,6 +267,15 @@ class ModelNeeds(TypedDict):
 
 
 @with_config(STRICT)
+class Project(TypedDict):
+    """`init --json`."""
+
+    format: Literal[2]
+    folder: str
+    files: list[str]  # that were written, relative to the folder
+
+
+@with_config(STRICT)
 class StandinFolders(TypedDict):
     """`models standins DIR --json`."""
 
@@ -415,6 +424,7 @@ OUTPUTS: Mapping[str, Any] = {
     "prune": Prune,
     "ask": Ask,
     "doctor": Doctor,
+    "init": Project,
     "check-step": StepCheckOutput,
     "validate": Validate,
     "models": ModelNeeds | StandinFolders,

@@ -79,6 +79,11 @@ COMMANDS: Mapping[str, Command] = {
     "doctor": Command(
         "tools", "doctor", "Check what is installed and reachable, and print the command that mends the rest."
     ),
+    "init": Command(
+        "tools",
+        "project",
+        "Write the files of a project of your own: a recipe, its prompt, models, a cluster, a step, a test.",
+    ),
     "check-step": Command(
         "tools", "steps", "Run the laws of steps on a step of your own, and compare it with its lock."
     ),
