@@ -26,6 +26,7 @@ def add(commands: options.Commands) -> None:
         _ask,
     )
     options.recipe(made, live=True)
+    options.sets(made)
     about = "the question; one that is stored, by its id or in its words, has its own pages"
     made.add_argument("question", metavar="QUESTION", help=about)
     made.add_argument("--pages", metavar="FILE", help="a CRAG line: its search results are searched")
@@ -66,9 +67,10 @@ def _print(answered: QueryResult) -> None:
         out.print(Text(f"{fault.step}: {fault.reason}: {fault.detail}", "red"))
     label = "not sure: " if question.outcome == ABSTAINED else "evidence: "
     for e in answered.evidence[:SHOWN]:
+        where = ", ".join(x for x in (e.url, e.place.page, e.place.section) if x) if e.place else e.url
         before, after = e.before[-AROUND_CHARS:], e.after[:AROUND_CHARS]
         said = Text.assemble(label, (before, "dim"), (e.quote[:SHOWN_CHARS], "bold"), (after, "dim"))
-        out.print(said, Text(f"  {e.url or e.source}", "dim"))
+        out.print(said, Text(f"  {where or e.source}", "dim"))
     quoted = {e.chunk for e in answered.evidence[:SHOWN]}
     for passage in answered.passages[:5]:
         scores = " ".join(f"{name} {value:.3f}" for name, value in passage.hit.scores.items())

@@ -33,6 +33,9 @@ COMMANDS: Mapping[str, Command] = {
     "ingest": Command(
         "data", "data", "Read files into a store, each line once; the same bytes again change nothing."
     ),
+    "questions": Command(
+        "data", "questions", "Make test questions from documents of your own, for a person to review."
+    ),
     "parse": Command("data", "data", "Convert HTML files to text, as the pipeline does."),
     "plan": Command(
         "run", "plans", "Estimate the model calls, time and memory of an eval, with the reason for each."
@@ -43,6 +46,9 @@ COMMANDS: Mapping[str, Command] = {
         "run", "runs", "Run what is missing, score it, and write a report; without arguments, the demo."
     ),
     "reprocess": Command("run", "runs", "Recompute only what changed, and report which answers differ."),
+    "sweep": Command(
+        "run", "sweep", "Evaluate a recipe at several values of its fields, and compare them in one table."
+    ),
     "rank": Command("run", "rank", "Rank documents for queries and write a TREC run."),
     "why": Command(
         "look",
@@ -54,6 +60,12 @@ COMMANDS: Mapping[str, Command] = {
     ),
     "compare": Command(
         "look", "compare", "Compare scored runs over the same questions: better, worse, same, or cannot tell."
+    ),
+    "judge": Command(
+        "look", "judge", "Measure a judge by people's labels, and pick answers for people to label."
+    ),
+    "export": Command(
+        "look", "export", "Write a run's results as predictions, a CRAG submission or a TREC run."
     ),
     "score": Command("look", "scores", "Score predictions or rankings of any system."),
     "promote": Command(
@@ -67,6 +79,11 @@ COMMANDS: Mapping[str, Command] = {
     "doctor": Command(
         "tools", "doctor", "Check what is installed and reachable, and print the command that mends the rest."
     ),
+    "init": Command(
+        "tools",
+        "project",
+        "Write the files of a project of your own: a recipe, its prompt, models, a cluster, a step, a test.",
+    ),
     "check-step": Command(
         "tools", "steps", "Run the laws of steps on a step of your own, and compare it with its lock."
     ),
@@ -77,6 +94,9 @@ COMMANDS: Mapping[str, Command] = {
     ),
     "kg": Command("tools", "kg", "Query a knowledge graph, serve one, and prepare examples of calls."),
     "facts": Command("tools", "facts", "Convert public data to tables of facts."),
+    "validate": Command(
+        "tools", "validate", "Find every problem of recipes and other configuration files, with its line."
+    ),
     "schema": Command("tools", "schema", "Print the JSON Schemas of configuration files."),
     "completion": Command("tools", "completion", "Print the completion script of a shell."),
 }

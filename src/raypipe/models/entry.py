@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from raypipe.core.config import did_you_mean
 from raypipe.core.plugins import is_path
+from raypipe.core.prices import TokenPrice
 from raypipe.core.protocols import ModelKind
 
 KIND: Mapping[str, ModelKind] = {
@@ -23,8 +24,9 @@ KIND: Mapping[str, ModelKind] = {
     "overlap": "reranker",
     "whitespace": "tokenizer",
     "scripted": "generator",  # scripted.py
+    "none": "generator",  # no model: steps that ask it are skipped
 }
-WEIGHTLESS = frozenset({"hash", "overlap", "whitespace", "scripted"})
+WEIGHTLESS = frozenset({"hash", "overlap", "whitespace", "scripted", "none"})
 REMOTE = frozenset({"openai"})
 """Loaders whose weights lie elsewhere: the endpoint's name, its dialect and what it calls the model are the
 identity."""
@@ -43,6 +45,7 @@ class ModelEntry:
     revision: str | None = None  # 40 hex digits: a branch or tag can move, a commit cannot
     path: str = ""  # folder; relative to the folder of models.yaml
     package: str = ""  # PACKAGE/FOLDER of an installed Python package
+    digest: str = ""  # with path or package: the sha256:... that the folder must have; "": any
     endpoint: str = ""  # of loader openai: a name under `endpoints` of the cluster file; identity
     model: str = ""  # of loader openai: the model as the endpoint calls it
     dialect: Literal["openai", "vllm"] = "openai"  # of loader openai: vllm takes every constraint; identity
@@ -61,6 +64,7 @@ class ModelEntry:
     adapters: Mapping[str, str] = field(default_factory=dict)  # of a generator: name -> folder, or as `model`
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)  # of a generator; identity
     thought_tokens: int = 0  # of a generator that thinks: tokens on top of a step's max_tokens; identity
+    usd_per_mtok: TokenPrice | None = None  # of a generator: prices of a million tokens; not identity
 
     def __post_init__(self) -> None:
         sources = [n for n in ("repo", "path", "package") if getattr(self, n)]
@@ -72,6 +76,8 @@ class ModelEntry:
             raise ValueError(
                 f"loader {self.loader!r} is of kind {KIND[self.loader]!r}, found kind {self.kind!r}"
             )
+        if self.digest and not (self.path or self.package):
+            raise ValueError("digest: expected with path or package alone; a repo has its revision")
         if self.loader in WEIGHTLESS | REMOTE and sources:
             raise ValueError(f"loader {self.loader!r} has no weights, but {sources[0]!r} is given")
         if (self.loader in REMOTE) != bool(self.endpoint) or (self.model and not self.endpoint):
@@ -86,7 +92,7 @@ class ModelEntry:
             raise ValueError(f"loader 'bge-m3' pools cls, found {self.pooling!r}")
         own = {
             "max_model_len": 512, "quantization": "", "tensor_parallel": 1, "adapters": {},
-            "chat_template_kwargs": {}, "thought_tokens": 0,
+            "chat_template_kwargs": {}, "thought_tokens": 0, "usd_per_mtok": None,
         }  # fmt: skip
         if self.kind == "generator" and self.max_tokens != 512:
             raise ValueError(

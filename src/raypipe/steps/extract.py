@@ -19,6 +19,7 @@ from raypipe.text import compare, evidence
 from raypipe.text.asked import AskedQuestion, read
 from raypipe.text.candidates import Sentence, SourceText, candidates
 from raypipe.text.evidence import Fitted, Words
+from raypipe.text.sentences import require_splitter
 from raypipe.text.spans import TypedSpan, dates, typed_span
 
 COMPARED = 12  # best sentences that may decide a comparison
@@ -86,6 +87,7 @@ class Extract:
         return Bound(2 * sentences + 1, reach, "never")  # vector and MaxSim of each, the question's vector
 
     def open(self, kit: Kit) -> Ask:
+        require_splitter()
         embed, score, index = kit.embedder(self.embedder), kit.reranker(self.maxsim), kit.index()
 
         async def ask(questions: list[Question]) -> list[Question]:
