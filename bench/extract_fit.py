@@ -79,7 +79,7 @@ def fit(rows: Sequence[Scored], step: Extract, fitted_on: FittedOn) -> Fitted:
     made = Fitted(step.embedder.weights, rank, none, none, 0.5, fitted_on)
     chosen = [(r, r.choice(made)) for r, _ in open_rows]
     weights = np.array([r.weight for r, _ in chosen])
-    right = np.array([_says(r, c, step.words) for r, c in chosen])
+    right = np.array([_says(r, c, (step.words, step.chars)) for r, c in chosen])
     sentence = _logistic([c.answer for _, c in chosen], right, weights, evidence.ANSWER)
     spans = [(r, c) for r, c in chosen if c.span is not None and not c.asked.plural]
     features = [_span(c, sentence) for _, c in spans]
@@ -94,9 +94,9 @@ def _right(row: Scored) -> np.ndarray:
     return np.array([holds(s.text, row.case.golds) for s in row.found])
 
 
-def _says(row: Scored, choice: BestSentence, words: int) -> bool:
+def _says(row: Scored, choice: BestSentence, most: tuple[int, int]) -> bool:
     span = choice.span.span if choice.span else None
-    text = shown(choice.found[choice.best].text, words, choice.words.marks[choice.best], span)
+    text = shown(choice.found[choice.best].text, most, choice.words.marks[choice.best], span)
     return holds(text, row.case.golds)
 
 

@@ -151,9 +151,10 @@ def test_a_long_sentence_is_cut_around_its_span_and_the_quote_keeps_it_all():
     words = [f"w{i}" for i in range(100)]
     sentence = " ".join(words)
     at = sentence.index("w70")
-    assert shown(sentence, 5, [0], (at, at + 3)) == "… w66 w67 w68 w69 w70 …"
-    assert shown(sentence, 5, [0]) == "w0 w1 w2 w3 w4 …"
-    assert shown(sentence, 100, [0]) == sentence
+    assert shown(sentence, (5, 80), [0], (at, at + 3)) == "… w66 w67 w68 w69 w70 …"
+    assert shown(sentence, (5, 80), [0]) == "w0 w1 w2 w3 w4 …"
+    assert shown(sentence, (100, 8), [0]) == "w0 w1 w2 …"
+    assert shown(sentence, (100, 400), [0]) == sentence
 
 
 def test_the_fitted_numbers_that_ship_name_known_features_and_where_they_come_from():

@@ -91,3 +91,17 @@ def test_markdown_and_wrapped_lines():
         ("menu", "|---|---|"),
         ("item", "1. three more"),
     ]
+
+
+def test_a_short_line_ends_its_block_and_a_wrapped_one_does_not():
+    wrapped = "The river was longer than anyone of the survey had\nExpected when it set out in the spring\n"
+    text = f"Summary\n{wrapped}The end"
+    assert [t for _, t in parts(plain_blocks(text), fold(text))] == [
+        "Summary",
+        "The river was longer than anyone of the survey had Expected when it set out in the spring The end",
+    ]
+
+
+def test_a_first_line_that_is_a_sentence_or_all_there_is_is_no_title():
+    for text in ("Emma sold well.\nIt was read.", "Emma"):
+        assert all(kind == "paragraph" for kind, _ in parts(plain_blocks(text, titled=True), fold(text)))

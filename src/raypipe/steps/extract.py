@@ -55,14 +55,15 @@ class Extract:
     sentences: int = 40  # of each passage at most; passages that overlap share theirs
     scored: int = 12  # of all of them: those with most of the question's words, which models score
     threshold: float = 0.5  # of probability, 0..1
-    words: int = 60  # of a sentence that are said; its quote keeps all
+    words: int = 60  # of a sentence that are said, at most; its quote keeps all
+    chars: int = 250  # of these words with their spaces, at most
     fitted: Fitted | None = None
     into: str = "extract"
 
     version: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
-        for name in ("passages", "sentences", "scored", "words"):
+        for name in ("passages", "sentences", "scored", "words", "chars"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}: expected at least 1, found {getattr(self, name)}")
         if not 0 <= self.threshold <= 1:
@@ -130,7 +131,7 @@ class Extract:
         if not found:
             return Reply(IDK, ABSTAINED)
         choice = choose(question.text, found, cosine, maxsim, self.fitted)
-        said = say(choice, question.asked_at, self.fitted, self.words)
+        said = say(choice, question.asked_at, self.fitted, (self.words, self.chars))
         quotes = tuple(Quote(found[i].source, found[i].span) for i in said.sentences)
         if said.text is None or said.probability is None or said.probability < self.threshold:
             return Reply(IDK, ABSTAINED, confidence=said.probability, quotes=quotes)
@@ -180,8 +181,8 @@ class Said:
     sentences: tuple[int, ...]  # places of the candidates that it rests on, best first
 
 
-def say(choice: BestSentence, asked_at: str, fitted: Fitted | None, words: int) -> Said:
-    """The answer that a choice gives, with the probability that it is right."""
+def say(choice: BestSentence, asked_at: str, fitted: Fitted | None, most: tuple[int, int]) -> Said:
+    """The answer that a choice gives, with the probability that it is right. `most`: words and characters."""
     asked, best = choice.asked, choice.found[choice.best]
     if fitted is None:
         return Said(None, None, (choice.best,))
@@ -200,7 +201,7 @@ def say(choice: BestSentence, asked_at: str, fitted: Fitted | None, words: int) 
         if (p_span := fitted.span.probability(features)) >= LIKELY:
             return Said(text[slice(*span.span)], p_span, (choice.best,))
     return Said(
-        shown(text, words, choice.words.marks[choice.best], span.span if span else None), p, (choice.best,)
+        shown(text, most, choice.words.marks[choice.best], span.span if span else None), p, (choice.best,)
     )
 
 
@@ -218,20 +219,28 @@ def _dated(asked: AskedQuestion, sentence: Sentence, asked_at: str) -> bool:
     return any(int(now[3]) - 1 <= d // compare.YEAR <= int(now[3]) for d in days)
 
 
-def shown(sentence: str, words: int, marks: Sequence[int], span: Span | None = None) -> str:
-    """A sentence, or its `words` words around `span` with most of the question's words (`marks`: where they
-    start); an ellipsis for what is left out.
+def shown(sentence: str, most: tuple[int, int], marks: Sequence[int], span: Span | None = None) -> str:
+    """A sentence, or as much of it around `span` with most of the question's words (`marks`: where they
+    start) as `most` words and characters hold; an ellipsis for what is left out.
 
-    >>> shown("One two three four five six.", 3, [14, 19])
+    >>> shown("One two three four five six.", (3, 80), [14, 19])
     '… three four five …'
     """
     found = [m.span() for m in re.finditer(r"\S+", sentence)]
-    if len(found) <= words:
+    if len(found) <= most[0] and len(sentence) <= most[1]:
         return sentence
+    for words in range(min(most[0], len(found)), 0, -1):
+        first = _window(found, words, marks, span)
+        start, end = found[first][0], found[first + words - 1][1]
+        if end - start <= most[1]:
+            return ("… " if first else "") + sentence[start:end] + (" …" if end < found[-1][1] else "")
+    return sentence[: most[1]]
+
+
+def _window(found: Sequence[Span], words: int, marks: Sequence[int], span: Span | None) -> int:
+    """The first of `words` words that hold `span` and most of `marks`; of equal ones the first."""
     has = [sum(a <= m < b for m in marks) for a, b in found]
     inside = [i for i, (a, b) in enumerate(found) if span and a < span[1] and span[0] < b]
     starts = range(len(found) - words + 1)
     around = [i for i in starts if inside and i <= inside[0] and inside[-1] < i + words]
-    first = max(around or starts, key=lambda i: (sum(has[i : i + words]), -i))
-    part = sentence[found[first][0] : found[first + words - 1][1]]
-    return ("… " if first else "") + part + (" …" if first + words < len(found) else "")
+    return max(around or starts, key=lambda i: (sum(has[i : i + words]), -i))

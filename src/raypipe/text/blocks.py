@@ -150,24 +150,29 @@ class _Blocks:
 
 _HEADING_LINE = re.compile(r"#{1,6}\s")
 _ITEM_LINE = re.compile(r"(?:[-*+\u2022\u2013]|\d{1,3}[.)])\s")
+_FULL, _WRAPPED = 0.75, 100  # a line below this share of a full one, of at most these characters, is short
+_TITLE_WORDS = 25
 _RULE_LINE = re.compile(r"\W+")  # a line of signs alone: a rule, or the rule of a table
 
 
 def plain_blocks(content: str, titled: bool = False) -> tuple[Block, ...]:
     """The blocks of a plain text or of Markdown (`html.storable`) in its folded form.
 
-    A blank line is a border; so are headings (`#`), list items and rows with `|`. `titled`: the first line is
-    a title. The texts of wrapped lines stay together.
+    A blank line is a border; so are headings (`#`), list items, rows with `|`, and the end of a short line
+    before one that does not go on in lower case: the lines of a wrapped paragraph stay together. `titled`: a
+    first line that looks like one is a title.
 
-    >>> [b.kind for b in plain_blocks("Emma\\nA novel\\nby Austen.\\n\\n- one\\n- two", titled=True)]
+    >>> [b.kind for b in plain_blocks("Emma\nA novel\nby Austen.\n\n- one\n- two", titled=True)]
     ['title', 'paragraph', 'item', 'item']
     """
     made = _Blocks()
-    for number, line in enumerate(content.splitlines()):
-        line = line.strip()
+    lines = [line.strip() for line in content.splitlines()]
+    full = _FULL * min(max(map(len, lines), default=0), _WRAPPED)
+    before = ""
+    for number, line in enumerate(lines):
         kind: BlockKind = "paragraph"
         alone = True  # on its line
-        if titled and number == 0:
+        if titled and number == 0 and _is_title(line) and any(lines[1:]):
             kind = "title"
         elif _HEADING_LINE.match(line):
             kind = "heading"
@@ -176,9 +181,14 @@ def plain_blocks(content: str, titled: bool = False) -> tuple[Block, ...]:
         else:
             alone = not line
             kind = "item" if _ITEM_LINE.match(line) else kind
-        if alone or kind == "item":
+        if alone or kind == "item" or (len(before) < full and not line[:1].islower()):
             made.border()
         made.add(line, (kind, kind == "menu", False))
         if alone:
             made.border()
+        before = line
     return made.done(" ".join(content.split()))
+
+
+def _is_title(line: str) -> bool:
+    return 0 < len(line.split()) <= _TITLE_WORDS and not line.endswith((".", "!", "?", ":", ";"))
