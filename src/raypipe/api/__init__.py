@@ -1,8 +1,7 @@
 """The Python API: what `import raypipe` gives, each name from the module that is imported when it is used.
 
-A `Session` says what calls share: settings, models file, graphs, cluster file. Functions take a recipe and a
-store and return results: `.to_json()` is what the command prints with --json, `.table()` an Arrow table.
-"""
+A `Session` says what calls share: settings, models, cluster. Functions take a recipe and a store, and return
+results: `.to_json()` is what the command prints with --json, `.table()` an Arrow table."""
 
 EXPORTS = {
     name: f"raypipe.{module}"
@@ -10,14 +9,18 @@ EXPORTS = {
         "api.compare": ("compare",),
         "api.data": ("ingest", "parse_html"),
         "api.datasets": ("demo_data", "download_crag", "synthesize"),
+        "api.export": ("export_run",),
         "api.graphs": ("build_facts", "run_calls", "serve_graph"),
+        "api.judge_check": ("check_judge", "pick_to_label"),
         "api.look": ("faults", "why"),
         "api.machine": ("check_environment",),
         "api.model_files": ("model_needs",),
         "api.plans": ("plan",),
         "api.previews": ("preview",),
+        "api.project": ("start_project",),
         "api.questions": ("ask", "rank"),
         "api.release": ("promote", "prune", "releases", "rollback"),
+        "api.repeats": ("evaluate_repeatedly",),
         "api.results": ("Result",),
         "api.run": ("answer", "evaluate", "index", "reprocess"),
         "api.schemas": ("schema",),
@@ -25,6 +28,7 @@ EXPORTS = {
         "api.session": ("Session", "load_recipe"),
         "api.settings": ("from_environment",),
         "api.steps": ("check_step",),
+        "api.swaps": ("swap_steps",),
         "api.sweep": ("sweep",),
         "api.validate": ("validate",),
         "api.walk": ("walk",),

@@ -52,7 +52,9 @@ class Score(TypedDict):
 
 
 @with_config(STRICT)
-class _SliceScore(Score):
+class SliceScore(Score):
+    """The score of the questions that share one label."""
+
     label: str
     value: str
     interval: Interval | None
@@ -84,7 +86,7 @@ class Eval(Score):
     bounds: Interval | None
     judge: JudgeLine | None
     controls: dict[str, CragScore]
-    slices: list[_SliceScore]
+    slices: list[SliceScore]
     answer_cut: AnswerCut | None
     prompt_injection: _Injection | None
     seconds: float
