@@ -45,8 +45,8 @@ class Caps:
             raise CapReached(spent)
 
     def reached(self, done: RunCounters, seconds: float) -> str:
-        """Which cap is reached, and what then, in words; "" for none. Each command does a task at least, so that as many of
-        them as it takes come to an end."""
+        """Which cap is reached, and what then, in words; "" for none. Each command does a task at least, so
+        that as many of them as it takes come to an end."""
         if done.tasks_since <= 0:
             return ""
         if self.hours is not None and seconds >= self.hours * HOUR_S:
