@@ -14,6 +14,7 @@ EXPORTS = {
         "api.judge_check": ("check_judge", "pick_to_label"),
         "api.look": ("faults", "why"),
         "api.machine": ("check_environment",),
+        "api.made_questions": ("make_questions",),
         "api.model_files": ("model_needs",),
         "api.plans": ("plan",),
         "api.previews": ("preview",),
