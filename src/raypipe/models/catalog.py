@@ -101,6 +101,7 @@ class Catalog:
                 )
             # Two servers often call what they serve by one name, such as `default`.
             path, weights = entry.endpoint, f"{entry.loader}:{entry.dialect}@{entry.endpoint}:{entry.model}"
+            weights += f"@{entry.revision}" if entry.revision else ""
             tokenizer = self._tokenizer(entry, where)
             weights += _asked(entry) + (f"+{tokenizer.weights}" if tokenizer else "")
         elif entry.repo:
@@ -110,7 +111,7 @@ class Catalog:
             if not local.is_dir():
                 way = f"Get it with: {entry.get}" if entry.get else "Put the model there, or correct `path`"
                 raise ModelMissing(f"{where.file}: {name}: no folder {local}. {way}")
-            path, weights = str(local), folder.identity(local, entry.kind)
+            path, weights = str(local), folder.identity(local, entry.kind, entry.loader)
         if entry.loader not in REMOTE:
             weights += _asked(entry)
         if is_path(entry.loader):

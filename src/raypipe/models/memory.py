@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,7 +48,7 @@ def model_size(model: Model) -> ModelSize | None:
         raise ConfError(f"model {model.name!r}: {folder} cannot be read: {e}. Fetch the folder again") from e
     stored = sum(f.stat().st_size for f in files)
     size = stored if model.quantization else parameters * BYTES[model.dtype]
-    return ModelSize(parameters, size, _per_token(config, model.dtype) if model.kind == "generator" else 0)
+    return ModelSize(parameters, size, per_token(config, model.dtype) if model.kind == "generator" else 0)
 
 
 def _parameters(file: Path) -> int:
@@ -55,10 +56,10 @@ def _parameters(file: Path) -> int:
         return sum(math.prod(tensors.get_slice(name).get_shape()) for name in tensors.keys())  # noqa: SIM118
 
 
-def _per_token(config: dict[str, int], dtype: str) -> int:
+def per_token(config: Mapping[str, int], dtype: str) -> int:
     """Keys and values of one token: two vectors in each layer for each key-value head.
 
-    >>> _per_token({"num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
+    >>> per_token({"num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
     ...             "hidden_size": 4096}, "float16")  # Llama 3 8B
     131072
     """
