@@ -37,7 +37,7 @@ def test_every_entry_of_models_yaml_is_a_model_or_says_how_to_pin_it(ours: Catal
                 ours.model(name)
         elif entry.repo and not entry.revision:
             with pytest.raises(
-                ConfError, match=r"models.yaml: .*revision: expected the 40 hex digits.*hf models info"
+                ConfError, match=r"models.yaml: .*revision: expected the 40 hex digits.*raypipe models add"
             ):
                 ours.model(name)
         else:

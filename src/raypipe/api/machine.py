@@ -104,9 +104,11 @@ def _ray(settings: Settings) -> Iterator[Finding]:
 
 
 def _models(settings: Settings) -> Iterator[Finding]:
-    """The models that are here. One that is not is missing only if the recipe `local` needs it."""
+    """The models that are here. One that is not is missing only if the recipe `local` needs it; of the others
+    their number is said."""
     found = read_catalog(None, settings.conf)
     needed = {m.name for m in load_recipe("local", None, settings.conf).models()}
+    absent = []
     for name in found.entries:
         try:
             model = found.model(name)
@@ -116,8 +118,12 @@ def _models(settings: Settings) -> Iterator[Finding]:
             if name in needed:
                 yield Finding("model", "missing", f"{name}, which the recipe local needs", str(e))
             else:
-                about = "raypipe models RECIPE  # which models a recipe needs, and the commands that get them"
-                yield Finding("model", "note", f"{name} is not here; local does not need it", about)
+                absent.append(name)
+    if absent:
+        about = "raypipe models RECIPE  # which models a recipe needs, and the commands that get them"
+        shown = ", ".join(absent[:3])
+        what = f"{len(absent)} more of models.yaml are not here ({shown}, ...); local needs none of them"
+        yield Finding("model", "note", what, about)
 
 
 def _store(given: str | None, settings: Settings) -> Finding:

@@ -183,8 +183,9 @@ class Catalog:
         if entry.revision is None or not _COMMIT.fullmatch(entry.revision):
             raise where.at("revision").error(
                 f"expected the 40 hex digits of a commit of {entry.repo}, found {entry.revision!r}. "
-                f"A name alone may mean other weights tomorrow. `hf models info {entry.repo}` prints it as "
-                f"sha: check that commit and put it here, or give `path` instead of `repo`"
+                f"A name alone may mean other weights tomorrow. `raypipe models add {entry.repo} --name "
+                f"{where.path.partition('.')[0]}` pins the commit of today in a models file of your own; or "
+                f"put a commit here that you have checked, or give `path` instead of `repo`"
             )
         return str(folder.snapshot(self.hub, entry.repo, entry.revision)), f"{entry.repo}@{entry.revision}"
 

@@ -112,7 +112,8 @@ class RemoteEmbedder:
         norms = np.linalg.norm(out, axis=1, keepdims=True)
         if not np.isfinite(out).all() or not norms.all():
             raise self._to.error("finite vectors with a direction", "NaN, infinity or zeros")
-        return out / norms  # (texts, dim) float32, unit rows
+        out /= norms  # (texts, dim) float32, unit rows
+        return out
 
     def _body(self, texts: Sequence[str]) -> dict[str, Any]:
         body: dict[str, Any] = {"model": self._model.repo, "input": list(texts)}
