@@ -43,6 +43,9 @@ COMMANDS: Mapping[str, Command] = {
         "run", "runs", "Run what is missing, score it, and write a report; without arguments, the demo."
     ),
     "reprocess": Command("run", "runs", "Recompute only what changed, and report which answers differ."),
+    "sweep": Command(
+        "run", "sweep", "Evaluate a recipe at several values of its fields, and compare them in one table."
+    ),
     "rank": Command("run", "rank", "Rank documents for queries and write a TREC run."),
     "why": Command(
         "look",
@@ -54,6 +57,12 @@ COMMANDS: Mapping[str, Command] = {
     ),
     "compare": Command(
         "look", "compare", "Compare scored runs over the same questions: better, worse, same, or cannot tell."
+    ),
+    "judge": Command(
+        "look", "judge", "Measure a judge by people's labels, and pick answers for people to label."
+    ),
+    "export": Command(
+        "look", "export", "Write a run's results as predictions, a CRAG submission or a TREC run."
     ),
     "score": Command("look", "scores", "Score predictions or rankings of any system."),
     "promote": Command(
@@ -77,6 +86,9 @@ COMMANDS: Mapping[str, Command] = {
     ),
     "kg": Command("tools", "kg", "Query a knowledge graph, serve one, and prepare examples of calls."),
     "facts": Command("tools", "facts", "Convert public data to tables of facts."),
+    "validate": Command(
+        "tools", "validate", "Find every problem of recipes and other configuration files, with its line."
+    ),
     "schema": Command("tools", "schema", "Print the JSON Schemas of configuration files."),
     "completion": Command("tools", "completion", "Print the completion script of a shell."),
 }

@@ -20,6 +20,7 @@ def add(commands: options.Commands) -> None:
     for name, run in (("index", _index), ("answer", _answer)):
         made = options.command(commands, name, f"raypipe {name} local --store /data/store", run)
         options.recipe(made)
+        options.sets(made)
         options.store(made)
         options.cluster(made)
         if name == "answer":
@@ -33,6 +34,13 @@ def add(commands: options.Commands) -> None:
         _eval,
     )
     options.recipe(made, optional=True)
+    made.add_argument(
+        "--repeats",
+        metavar="K",
+        type=options.at_least(1),
+        default=1,
+        help="run it K times, from the second on with language models asked again: mean and spread",
+    )
     _of_eval(made)
     made = options.command(
         commands,
@@ -45,6 +53,7 @@ def add(commands: options.Commands) -> None:
 
 
 def _of_eval(made: argparse.ArgumentParser) -> None:
+    options.sets(made)
     made.add_argument(
         "--data", metavar="PATH", nargs="+", default=[], help="files to ingest first, or URIs of some"
     )
@@ -52,19 +61,16 @@ def _of_eval(made: argparse.ArgumentParser) -> None:
     options.store(made)
     options.cluster(made)
     made.add_argument("--limit", metavar="N", type=options.at_least(1), help="run the first N questions only")
+    options.scoring(made)
     made.add_argument(
-        "--rule",
-        type=options.one_of("official", "accuracy"),
-        default="official",
-        help="of scoring: official, accuracy, or MODULE:NAME of a rule of your own (official)",
-    )
-    made.add_argument(
-        "--judge",
-        metavar="MODEL",
-        help="decides what the rule leaves open: a generator of the models file, URL#MODEL of a server (its "
-        "key: $RAYPIPE_JUDGE_KEY), or MODULE:NAME of a judge of your own",
+        "--swap",
+        metavar="STEP=RECIPE",
+        action="append",
+        default=[],
+        help="take one step of another recipe in place of this recipe's own",
     )
     options.fresh(made)
+    options.caps(made)
     made.add_argument("--dry-run", action="store_true", help="check everything, print the plan, run nothing")
     options.retry(made)
     options.refresh(made)
@@ -110,8 +116,11 @@ def _eval(args: argparse.Namespace, settings: Settings) -> int:
         _take_demo(args, settings)
     else:
         options.say_data(args, settings)
+    _swap(args, settings)
     if args.dry_run:
         return _dry_run(args, settings)
+    if args.repeats > 1:
+        return _repeat(args, settings)
     start = time.perf_counter()
     done = evaluate(args.recipe, args.data, args.store, args.out, **_options(args, settings))
     if args.json:
@@ -124,6 +133,29 @@ def _eval(args: argparse.Namespace, settings: Settings) -> int:
         new, took = done.evaluation.report.questions - reused, time.perf_counter() - start
         print(f"{new} new answers, {reused} reused; took {took:.1f} s")
     done.check_faults()
+    return 0
+
+
+def _swap(args: argparse.Namespace, settings: Settings) -> None:
+    """Puts the recipe with the steps of others in the place of its name."""
+    if args.swap:
+        from raypipe.api.swaps import swap_steps
+
+        args.recipe = swap_steps(args.recipe, args.swap, args.data, options.session(args, settings))
+
+
+def _repeat(args: argparse.Namespace, settings: Settings) -> int:
+    from raypipe.api.repeats import evaluate_repeatedly
+
+    given = _options(args, settings)
+    given["check"] = True
+    done = evaluate_repeatedly(args.recipe, args.repeats, args.data, args.store, args.out, **given)
+    if args.json:
+        options.print_json(done.to_json())
+        return 0
+    from raypipe.cli.compare_table import print_repeats
+
+    print_repeats(options.console(), done.found, done.folder)
     return 0
 
 
@@ -149,6 +181,7 @@ def _reprocess(args: argparse.Namespace, settings: Settings) -> int:
     from raypipe.api.run import reprocess
 
     options.say_data(args, settings)
+    _swap(args, settings)
     if args.dry_run:
         return _dry_run(args, settings)
     done = reprocess(args.recipe, args.data, args.store, args.out, **_options(args, settings))
@@ -195,6 +228,9 @@ def _options(args: argparse.Namespace, settings: Settings) -> EvalOptions:
         "refresh": args.refresh,
         "on_plan": _silent if args.json else _print_plan,
         "check": False,
+        "max_calls": args.max_calls,
+        "max_usd": args.max_usd,
+        "max_hours": args.max_hours,
         "session": options.session(args, settings, not args.json),
         "began": args.began,
     }

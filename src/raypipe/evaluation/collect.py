@@ -15,9 +15,12 @@ from itertools import tee
 
 from raypipe.core import arrow
 from raypipe.core.records import Gold, Question, chunk_id
+from raypipe.evaluation.prompts import PromptLookup
 from raypipe.evaluation.result_table import ResultTable, needed_texts, quotes_of, row
+from raypipe.memo.disk import StoreMemo, memo_versions
 from raypipe.metrics.crag import Prediction, pair
 from raypipe.metrics.prompt_injection import PromptInjection, followed
+from raypipe.models.kit import LocalKit
 from raypipe.pipeline.answer_sources import AnswerSources
 from raypipe.pipeline.driver import Pipeline, batches
 from raypipe.pipeline.recipe_tables import searched
@@ -57,6 +60,11 @@ def collect(
     follow. Raises KeyError for a passage without a text, which is a defect: no step makes one.
     """
     found, index = Collected(), LanceIndex(searched(pipeline.store, pipeline.recipe))
+    store = pipeline.store
+    lookup = PromptLookup(
+        pipeline.recipe, LocalKit(index), lambda: StoreMemo(store.uri, memo_versions(store))
+    )
+    table.about["no_prompts"] = lookup.missing
     with asyncio.Runner() as loop:
         asked, questions = tee(questions)
         for pairs in batches(zip(asked, pipeline.answers(questions, sources), strict=True), AT_ONCE):
@@ -65,7 +73,8 @@ def collect(
                 _count(question, answered, found)
             golds, text = _golds(pipeline, batch), loop.run(_texts(index, batch))
             _pair(batch, golds, found)
-            table.add([row(q, golds.get(q.id), text) for q in batch])
+            prompts = loop.run(lookup.of(batch))
+            table.add([row(q, golds.get(q.id), text, prompts[q.id]) for q in batch])
             found.shown += [_shown(q, text) for q in batch[: SHOWN - len(found.shown)]]
             if injections:
                 before = found.prompt_injection or PromptInjection(0, 0)

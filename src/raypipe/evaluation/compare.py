@@ -5,17 +5,18 @@ Joins the questions by id. Reads the tables of finished runs, or files of predic
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyarrow.parquet as pq
 
+from raypipe.core import arrow
 from raypipe.core.errors import DataError
+from raypipe.evaluation.judged_run import JudgedRun, judged_run, require_distinct
+from raypipe.evaluation.labels import PersonLabels
 from raypipe.evaluation.result_table import each
 from raypipe.metrics import crag
-from raypipe.metrics.files import read_predictions
 from raypipe.metrics.paired import MARGIN, Conclusion, PairedDifference, conclude, holm, paired
 from raypipe.report.report import RunFolder
 from raypipe.runs.changes import causes
@@ -39,6 +40,8 @@ class ScoredRun:
     verdicts: Mapping[str, str]  # question id -> verdict; questions without a gold are not here
     labels: Mapping[str, Mapping[str, str]]  # question id -> label -> value
     manifest: Manifest | None = None  # None: a file of predictions
+    trim: str = ""  # how answers were cut before they were judged; "": not
+    people: int = 0  # verdicts that people's labels changed
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +83,8 @@ class RunComparison:
     after: str
     rule: str
     judge: str
+    trim: str  # how answers were cut; "": not
+    people: tuple[int, int]  # verdicts that people's labels changed, before and after
     margin: float
     verdict: Conclusion
     p: float  # corrected for the number of runs compared (Holm)
@@ -133,26 +138,30 @@ def scored_run(path: Path, rule: crag.Rule) -> ScoredRun:
     return ScoredRun(str(path), about["rule"], about["judge"], verdicts, labels, read(path))
 
 
-def stored_run(store: Store, manifest: Manifest) -> ScoredRun:
-    """The verdicts of a finished run as its store keeps them, without labels. Raises DataError for a run of
-    which it keeps none."""
+def judged_again(run: JudgedRun, people: PersonLabels | None) -> ScoredRun:
+    """The verdicts of a run that was cut or judged again, with those of people in their place. Raises
+    DataError for a question that stands there twice."""
+    require_distinct(run)
+    marks, changed = run.marks(people)
+    verdicts: dict[str, str] = {v.question: v.outcome for v in marks.verdicts}
+    labels = {r.question: dict(r.labels) for r in run.rows}
+    return ScoredRun(run.name, marks.rule, run.judge, verdicts, labels, run.manifest, run.trim, changed)
+
+
+def stored_run(store: Store, manifest: Manifest, name: str = "") -> ScoredRun:
+    """The verdicts of a finished run as its store keeps them, with the labels of the questions there. `name`:
+    as it was given. Raises DataError for a run of which it keeps none."""
     found = {q: k.verdict for q, k in answer_keys(store, manifest.run).items() if k.verdict is not None}
-    name = f"run {manifest.run[:8]} of recipe {manifest.recipe['name']}"
+    name = name or f"run {manifest.run[:8]} of recipe {manifest.recipe['name']}"
     if not found:
         raise DataError(f"{store.uri}: {name} has no verdicts there. Run the eval again, or name its folder")
-    return ScoredRun(name, manifest.rule, manifest.judge, found, {q: {} for q in found}, manifest)
+    golds = arrow.gold.records(store.rows("golds", "question", list(found)))
+    labels = {**{q: {} for q in found}, **{g.question: g.labels for g in golds}}
+    return ScoredRun(name, manifest.rule, manifest.judge, found, labels, manifest)
 
 
 def _from_file(path: Path, rule: crag.Rule) -> ScoredRun:
-    rows, _ = read_predictions(path, rule)
-    verdicts = {r.question: crag.judge(r, rule).outcome for r in rows}
-    if len(verdicts) < len(rows):
-        twice = Counter(r.question for r in rows).most_common(1)[0][0]
-        raise DataError(
-            f"{path}: expected each question once, found {twice!r} twice. Remove one of its lines"
-        )
-    labels = {r.question: dict(r.labels) for r in rows}
-    return ScoredRun(str(path), crag.rule_id(rule), "", dict(verdicts), labels)
+    return judged_again(judged_run(path, rule), None)
 
 
 def compare(
@@ -176,11 +185,13 @@ def compare(
 
 
 def _require_same_rule(a: ScoredRun, b: ScoredRun) -> None:
-    for what, one, two in (("rule", a.rule, b.rule), ("judge", a.judge or "none", b.judge or "none")):
+    for what in ("rule", "judge", "trim"):
+        one, two = (getattr(r, what) or "none" for r in (a, b))
         if one != two:
             raise DataError(
-                f"{a.name} and {b.name}: expected runs scored alike, found {what} {one} and {two}. Run "
-                f"one of them again with the other's: what is cached is not asked again"
+                f"{a.name} and {b.name}: expected runs scored alike, found {what} {one} and {two}. Score "
+                f"them alike with `raypipe compare ... --rejudge MODEL` (a rule with --rule, a trim with "
+                f"--trim): what is cached is not asked again"
             )
 
 
@@ -216,6 +227,8 @@ def _comparison(
         after=b.name,
         rule=a.rule,
         judge=a.judge,
+        trim=a.trim,
+        people=(a.people, b.people),
         margin=margin,
         verdict=conclude(score, margin, p),
         p=p,

@@ -9,7 +9,9 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -17,6 +19,7 @@ import pyarrow.parquet as pq
 
 from raypipe.core.errors import DataError
 from raypipe.core.records import Gold, Hit, Question, Quote, chunk_id
+from raypipe.evaluation.prompts import RenderedPrompt
 from raypipe.metrics.crag import Prediction
 from raypipe.metrics.textfile import replaced
 from raypipe.report.report import EvalReport, RunFolder, answer_of, ranking, urls
@@ -49,6 +52,11 @@ SCHEMA = pa.schema(
                         ("label", pa.string()),
                         ("confidence", pa.float64()),
                         ("logprob", pa.float64()),
+                        # of a language model's reply, where the memo still has it
+                        ("prompt", pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())]))),
+                        ("prompt_tokens", pa.int64()),
+                        ("generated_tokens", pa.int64()),
+                        ("finish", pa.string()),  # stop, or length: it was cut
                     ]
                 )
             ),
@@ -89,8 +97,14 @@ def needed_texts(question: Question) -> list[str]:
     )
 
 
-def row(question: Question, gold: Gold | None, text: Mapping[str, str]) -> dict[str, Any]:
-    """One question, without its verdict. `text` has what `needed_texts` names."""
+def row(
+    question: Question,
+    gold: Gold | None,
+    text: Mapping[str, str],
+    prompts: Mapping[str, RenderedPrompt] = MappingProxyType({}),
+) -> dict[str, Any]:
+    """One question, without its verdict. `text` has what `needed_texts` names, `prompts` those of replies by
+    the replies' names."""
     said = question.replies.get(question.origin)
     return {
         "id": question.id,
@@ -103,7 +117,10 @@ def row(question: Question, gold: Gold | None, text: Mapping[str, str]) -> dict[
         "origin": question.origin,
         "confidence": said.confidence if said else None,
         "replies": [
-            {"step": s, "text": r.text, "label": r.label, "confidence": r.confidence, "logprob": r.logprob}
+            {
+                "step": s, "text": r.text, "label": r.label, "confidence": r.confidence, "logprob": r.logprob,
+                **_prompt(prompts.get(s)),
+            }
             for s, r in question.replies.items()
         ],
         "hits": _hits(question, text),
@@ -117,6 +134,17 @@ def row(question: Question, gold: Gold | None, text: Mapping[str, str]) -> dict[
         ],
         "degraded": list(question.degraded),
     }  # fmt: skip
+
+
+def _prompt(sent: RenderedPrompt | None) -> dict[str, Any]:
+    if sent is None:
+        return {}
+    return {
+        "prompt": [{"role": m.role, "content": m.content} for m in sent.chat],
+        "prompt_tokens": sent.prompt_tokens,
+        "generated_tokens": sent.generated_tokens,
+        "finish": sent.finish,
+    }
 
 
 def quotes_of(question: Question) -> Sequence[Quote]:
@@ -146,6 +174,7 @@ class ResultTable:
     """The file while it is made: rows first, verdicts at the end. A context: nothing half made stays."""
 
     def __init__(self, path: Path) -> None:
+        self.about: dict[str, str] = {}  # what its metadata say beyond the run
         self._path = path
         self._draft, self._whole = (
             path.with_name(f".{path.name}.draft"),
@@ -173,6 +202,8 @@ class ResultTable:
         judged = {r.question: r.judge_response for r in scored}
         judge = report.judge.model if report.judge else ""
         about = {"run": report.run, "recipe": report.recipe, "rule": report.marks.rule, "judge": judge}
+        about |= self.about
+        about["steps"] = json.dumps([asdict(s) for s in report.steps])  # seconds, calls and tokens of each
         schema = SCHEMA.with_metadata(about)
         with (
             pq.ParquetFile(self._draft) as draft,
@@ -219,14 +250,20 @@ def each(path: Path) -> Iterator[dict[str, Any]]:
 
 def write_predictions(folder: RunFolder) -> None:
     """predictions.jsonl, from the table: a line for each question, as `raypipe score crag` reads it."""
-    about = pq.read_schema(folder.results).metadata
     with replaced(folder.predictions) as out:
-        for found in each(folder.results):
-            line = _prediction(found, about[b"rule"].decode())
+        for line in prediction_lines(folder):
             out.write(json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n")
 
 
-def _prediction(found: Mapping[str, Any], rule: str) -> dict[str, Any]:
+def prediction_lines(folder: RunFolder) -> Iterator[dict[str, Any]]:
+    """The lines of predictions.jsonl."""
+    read_table(folder.results, ["id"])
+    about = pq.read_schema(folder.results).metadata
+    for found in each(folder.results):
+        yield _prediction(found, about[b"rule"].decode(), about[b"judge"].decode())
+
+
+def _prediction(found: Mapping[str, Any], rule: str, judge: str) -> dict[str, Any]:
     line = {
         "id": found["id"],
         "query": found["query"],
@@ -236,7 +273,10 @@ def _prediction(found: Mapping[str, Any], rule: str) -> dict[str, Any]:
         "answer": found["golds"][0] if found["golds"] else None,
         "alternatives": found["golds"][1:],
         "verdict": found["verdict"],
+        "labels": found["labels"],
     }
+    if judge:
+        line["judge"] = judge
     if found["judge_response"] is not None:
         line |= {"judge_response": found["judge_response"], "judge_rule": rule}
     line["hits"] = [

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from raypipe.metrics.ranking import MAP_CUT_20_MIN, MEASURES
+from raypipe.report.money import cost_rows
 from raypipe.report.page import seconds, share, signed, told_apart
 from raypipe.report.report import ReplacedRows, RunFolder
 
@@ -52,6 +53,11 @@ def print_report(console: Console, report: Mapping[str, Any], folder: RunFolder)
     console.print(Text(spent(report)), soft_wrap=True)
     if report["resumed"]:
         console.print(Text(resumed(report)))
+    if report["cost"]:
+        costs = grid("cost", "estimate", "actual")
+        for row in cost_rows(report["cost"]):
+            costs.add_row(*map(Text, row))
+        console.print(costs)
     for name, cost in _costs(report):
         console.print(Text(f"{name}: {cost}"))
     if report["faults_by_reason"]:
@@ -112,9 +118,15 @@ def _tokens(cost: Mapping[str, Any]) -> str:
 
 
 def print_crag(console: Console, found: Mapping[str, Any]) -> None:
-    """Scores of a file (`metrics.files.score_crag_file`)."""
+    """Scores of predictions (`api.scores.score_crag`)."""
     _normalized(console, found["normalized"])
-    _scores(console, {**found, "slices": []})
+    _scores(console, found)
+    if found.get("trim"):
+        console.print(Text(f"answers are cut to {found['trim']}"), soft_wrap=True)
+    for name, cost in _costs({"steps": (), "prompt_injection": None, **found}):
+        console.print(Text(f"{name}: {cost}"))
+    if found.get("people"):
+        console.print(f"people's labels changed {found['people']} verdicts: people outrank the judge")
 
 
 def print_ranking(console: Console, found: Mapping[str, Any]) -> None:

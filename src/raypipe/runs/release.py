@@ -23,7 +23,8 @@ from raypipe.core.errors import ConfError, RaypipeError
 from raypipe.pipeline.recipe_tables import passages_table, texts_table, vectors_table
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.serialize import description
-from raypipe.runs.manifest import Manifest, to_json
+from raypipe.runs.gate_bounds import SHARES, end_of, interval_of, questions_needed
+from raypipe.runs.manifest import Manifest, answer_keys, to_json
 from raypipe.store import Store, StoreError
 from raypipe.store.index import IndexSpec, Pinned
 from raypipe.store.keep import tag
@@ -89,8 +90,12 @@ class Gate:
 
     text: str
     metric: str
-    holds: Callable[[float, float], bool]
+    comparison: str  # >=, <=, >, < or ==
     bound: float
+
+    def holds(self, value: float) -> bool:
+        """Whether a value keeps the bound."""
+        return _COMPARE[self.comparison](value, self.bound)
 
 
 _COMPARE: Mapping[str, Callable[[float, float], bool]] = {
@@ -106,13 +111,17 @@ def gate(text: str) -> Gate:
         raise ConfError(
             f"gate {text!r}: expected METRIC, one of {' '.join(_COMPARE)}, and a number: score>=0.1"
         )
-    return Gate(text, match[1], _COMPARE[match[2]], float(match[3]))
+    return Gate(text, match[1], match[2], float(match[3]))
 
 
-def check(manifest: Manifest, gates: Sequence[Gate], min_scored: float = MIN_SCORED) -> None:
+def check(
+    manifest: Manifest, gates: Sequence[Gate], min_scored: float = MIN_SCORED, unscored: Sequence[str] = ()
+) -> None:
     """Raises GateFailed for the first gate that a run does not pass, ConfError for an unknown metric.
 
-    A gate on a share is not passed where less than `min_scored` of the questions, 0..1, are scored."""
+    A gate on a share is not passed where less than `min_scored` of the questions, 0..1, are scored, nor where
+    the 95 % interval of the share reaches over the bound. `unscored`: ids of the questions without a score.
+    """
     numbers = {**manifest.counts, **manifest.score}
     for g in gates:
         if g.metric not in numbers:
@@ -121,24 +130,53 @@ def check(manifest: Manifest, gates: Sequence[Gate], min_scored: float = MIN_SCO
         if found is None:
             raise GateFailed(f"gate {g.text}: run {manifest.run} has no {g.metric}: nothing was scored")
         if g.metric in SHARES:
-            _check_scored(g, manifest, min_scored)
-        if not g.holds(float(found), g.bound):
+            _check_scored(g, manifest, min_scored, unscored)
+        if not g.holds(float(found)):
             raise GateFailed(
                 f"gate {g.text}: run {manifest.run} has {g.metric} {found:g}. live stays as it is"
             )
+        if g.metric in SHARES:
+            _check_interval(g, manifest, unscored)
 
 
-SHARES = frozenset({"score", "accuracy", "hallucination", "missing", "exact_accuracy"})
+def _check_interval(gate: Gate, manifest: Manifest, unscored: Sequence[str]) -> None:
+    interval = interval_of(gate.metric, manifest.score)
+    end = end_of(gate.comparison, interval)
+    if end is None or gate.holds(end):
+        return
+    scored, _ = scored_of(manifest.score)
+    needed = questions_needed(gate.metric, manifest.score, gate.comparison, gate.holds)
+    more = (
+        "no number of such questions would do" if needed is None else f"about {needed - scored} more would do"
+    )
+    raise GateFailed(
+        f"gate {gate.text}: run {manifest.run} has {gate.metric} {manifest.score[gate.metric]:g} over "
+        f"{scored} questions, 95 % interval {interval[0]:.3f} to {interval[1]:.3f}, and the bound has to "
+        f"hold for all of it; {more}{_named(unscored)}. live stays as it is"
+    )
 
 
-def _check_scored(gate: Gate, manifest: Manifest, min_scored: float) -> None:
+def _named(unscored: Sequence[str]) -> str:
+    """Which questions are missing, for a message."""
+    if not unscored:
+        return ""
+    more = ", ..." * (len(unscored) > NAMED)
+    return f"; not scored: {len(unscored)} ({', '.join(unscored[:NAMED])}{more})"
+
+
+NAMED = 10  # missing questions that a message names
+
+
+def _check_scored(gate: Gate, manifest: Manifest, min_scored: float, unscored: Sequence[str]) -> None:
     scored, total = scored_of(manifest.score)
     if scored < min_scored * total:
         share = math.floor(100 * scored / total) / 100
+        needed = math.ceil(min_scored * total) - scored
         raise GateFailed(
             f"gate {gate.text}: {scored} of {total} questions of run {manifest.run} are scored, expected at "
-            f"least {min_scored:.0%}. Score the others (`raypipe eval ... --judge MODEL`), or allow it with "
-            f"--min-scored {share:g}. live stays as it is"
+            f"least {min_scored:.0%}: {needed} more{_named(unscored)}. Score the others "
+            f"(`raypipe eval ... --judge MODEL`), or allow it with --min-scored {share:g}. live stays as it "
+            "is"
         )
 
 
@@ -161,7 +199,8 @@ def promote(
     Raises GateFailed, and StoreError if a table that the run searched is not there at its version; then live
     is as it was.
     """
-    check(manifest, gates, min_scored)
+    keys = answer_keys(store, manifest.run) if gates else {}
+    check(manifest, gates, min_scored, sorted(q for q, k in keys.items() if k.verdict == "unscored"))
     with store.lease("release", f"promote {manifest.run}"):
         before = live(store)
         if before is not None and before.run == manifest.run:
