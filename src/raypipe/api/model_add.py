@@ -85,7 +85,8 @@ def add_model(
     """
     session, options = session or Session(), options or AddOptions()
     file = Path(session.models or "models.yaml")
-    repo, endpoints = None, {}
+    repo: ModelRepo | None = None
+    endpoints: dict[str, Any] = {}
     if is_served(source):
         proposal, endpoints = _served(source, options, session.settings.keys)
         own = str(proposal.entry["model"])

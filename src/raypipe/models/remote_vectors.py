@@ -108,7 +108,9 @@ class RemoteEmbedder:
         parts = [whole[i : i + BATCH] for i in range(0, len(whole), BATCH)]
         path = "/pooling" if self._model.dialect == "pooling" else "embeddings"
         answers = self._to.post_all(path, [self._body(part) for part in parts])
-        out = np.concatenate([self._vectors(a, len(p)) for a, p in zip(answers, parts, strict=True)])
+        out: np.ndarray = np.concatenate(
+            [self._vectors(a, len(p)) for a, p in zip(answers, parts, strict=True)]
+        )
         norms = np.linalg.norm(out, axis=1, keepdims=True)
         if not np.isfinite(out).all() or not norms.all():
             raise self._to.error("finite vectors with a direction", "NaN, infinity or zeros")
