@@ -110,7 +110,7 @@ class Faults(TypedDict):
     """`faults --json`."""
 
     format: Literal[2]
-    run: str
+    run: str  # "": of no run, but of all that was read into the store
     rows: list[RowCounts]
     faults: list[UndoneRow]
 
