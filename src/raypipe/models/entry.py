@@ -28,8 +28,9 @@ KIND: Mapping[str, ModelKind] = {
     "overlap": "reranker",
     "whitespace": "tokenizer",
     "scripted": "generator",  # scripted.py
+    "none": "generator",  # no model: steps that ask it are skipped
 }
-WEIGHTLESS = frozenset({"hash", "overlap", "whitespace", "scripted"})
+WEIGHTLESS = frozenset({"hash", "overlap", "whitespace", "scripted", "none"})
 DIALECTS: Mapping[str, tuple[str, ...]] = {
     "openai": ("openai", "vllm"),  # vllm takes every constraint, openai JSON schemas
     "embeddings": ("openai", "vllm", "pooling"),  # vllm cuts to max_tokens; pooling is vLLM's own route
@@ -56,6 +57,7 @@ class ModelEntry:
     revision: str | None = None  # 40 hex digits of a commit; behind an address: any text that names its state
     path: str = ""  # folder; relative to the folder of models.yaml
     package: str = ""  # PACKAGE/FOLDER of an installed Python package
+    digest: str = ""  # with path or package: the sha256:... that the folder must have; "": any
     endpoint: str = ""  # behind an address: a name under `endpoints` of the cluster file; identity
     model: str = ""  # behind an address: the model as the endpoint calls it
     dialect: Dialect = "openai"  # behind an address: one of DIALECTS of its loader; identity
@@ -86,6 +88,8 @@ class ModelEntry:
             raise ValueError(
                 f"loader {self.loader!r} is of kind {KIND[self.loader]!r}, found kind {self.kind!r}"
             )
+        if self.digest and not (self.path or self.package):
+            raise ValueError("digest: expected with path or package alone; a repo has its revision")
         if self.loader in WEIGHTLESS | REMOTE and sources:
             raise ValueError(f"loader {self.loader!r} has no weights, but {sources[0]!r} is given")
         if (self.loader in REMOTE) != bool(self.endpoint) or (self.model and not self.endpoint):

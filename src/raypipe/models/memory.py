@@ -11,8 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from safetensors import SafetensorError, safe_open
-
 from raypipe.core.errors import ConfError
 from raypipe.core.plugins import is_path
 from raypipe.core.protocols import Model
@@ -40,6 +38,8 @@ def model_size(model: Model) -> ModelSize | None:
     files = sorted(folder.glob("model*.safetensors"))
     if not files:
         return None
+    from safetensors import SafetensorError
+
     adapters = [Path(p) / "adapter_model.safetensors" for p in model.adapter_paths]
     try:
         parameters = sum(map(_parameters, [*files, *(a for a in adapters if a.is_file())]))
@@ -52,6 +52,8 @@ def model_size(model: Model) -> ModelSize | None:
 
 
 def _parameters(file: Path) -> int:
+    from safetensors import safe_open
+
     with safe_open(str(file), framework="np") as tensors:
         return sum(math.prod(tensors.get_slice(name).get_shape()) for name in tensors.keys())  # noqa: SIM118
 
