@@ -18,11 +18,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from raypipe.core.errors import DataError
-from raypipe.core.records import Gold, Hit, Question, Quote, chunk_id
+from raypipe.core.records import Gold, Hit, Layout, Question, Quote, chunk_id
 from raypipe.evaluation.prompts import RenderedPrompt
 from raypipe.metrics.crag import Prediction
 from raypipe.metrics.textfile import replaced
 from raypipe.report.report import EvalReport, RunFolder, answer_of, ranking, urls
+from raypipe.text.places import place
 
 TEXTS = 20  # passages whose text is kept, in rank order; those in the ranking and the quoted ones always are
 
@@ -67,7 +68,10 @@ SCHEMA = pa.schema(
                 pa.struct(
                     [
                         ("chunk", pa.string()),
-                        ("url", pa.string()),  # null: no citation brought it
+                        (
+                            "url",
+                            pa.string(),
+                        ),  # null: no citation brought it; of a folder: its file#page=N
                         *_SPAN,
                         ("scores", _SCORES),
                         ("ranked", pa.bool_()),
@@ -102,9 +106,10 @@ def row(
     gold: Gold | None,
     text: Mapping[str, str],
     prompts: Mapping[str, RenderedPrompt] = MappingProxyType({}),
+    layouts: Mapping[str, Layout] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """One question, without its verdict. `text` has what `needed_texts` names, `prompts` those of replies by
-    the replies' names."""
+    the replies' names; `layouts` are of the sources of its hits that are documents of folders."""
     said = question.replies.get(question.origin)
     return {
         "id": question.id,
@@ -123,7 +128,7 @@ def row(
             }
             for s, r in question.replies.items()
         ],
-        "hits": _hits(question, text),
+        "hits": _hits(question, text, layouts),
         "quotes": [
             {"source": q.source, "start": start, "end": end, "text": text[chunk_id(q.source, q.span)]}
             for q in quotes_of(question)
@@ -153,13 +158,13 @@ def quotes_of(question: Question) -> Sequence[Quote]:
     return said.quotes if said else ()
 
 
-def _hits(question: Question, text: Mapping[str, str]) -> list[dict[str, Any]]:
+def _hits(question: Question, text: Mapping[str, str], layouts: Mapping[str, Layout]) -> list[dict[str, Any]]:
     url, chosen = urls(question), set(question.order)
 
     def one(h: Hit) -> dict[str, Any]:
         return {
             "chunk": h.chunk,
-            "url": url.get(h.source),
+            "url": place(layouts[h.source], h.span).url if h.source in layouts else url.get(h.source),
             "start": h.span[0],
             "end": h.span[1],
             "scores": [(name, float(value)) for name, value in h.scores.items()],

@@ -75,7 +75,8 @@ def print_undone_rows(console: Console, found: Mapping[str, Any]) -> None:
     table = grid("rows", "total", "done", "failed", "pending")
     for t in found["rows"]:
         table.add_row(t["kind"], *(str(t[k]) for k in ("rows", "done", "failed", "pending")))
-    console.print(table)
+    if found["rows"]:
+        console.print(table)
     for x in found["faults"]:
         tries = f"after {x['attempts']} attempt{'s' if x['attempts'] != 1 else ''}"
         state = "pending" if x["transient"] else "failed permanently"

@@ -4,7 +4,7 @@ Knows Arrow and the records' schemas. Knows neither Lance nor how rows get there
 
 | table | one row per | written by |
 |---|---|---|
-| `sources documents questions golds` | what was ingested | the driver, `put.put` |
+| `sources documents layouts questions golds` | what was ingested | the driver, `put.put` |
 | `faults` | failed row, run and step | parts |
 | `texts-D passages-D vectors-D` | source, chunk, chunk; D: digest of the stages up to there | parts |
 | `answers` | question, row key and recipe | parts |
@@ -84,6 +84,7 @@ _ID = ("id",)
 KINDS: dict[str, Kind] = {
     "sources": Kind(arrow.SOURCES, False, _ID, "id", _ID),
     "documents": Kind(arrow.DOCUMENTS, False, _ID, "id", _ID),
+    "layouts": Kind(arrow.LAYOUTS, False, _ID, "id", ("id", "source")),
     "questions": Kind(arrow.QUESTIONS, False, _ID, "id", _ID),
     "golds": Kind(arrow.GOLDS, False, ("question",), "question", ("question",)),
     "faults": Kind(FAULTS, False, ("id", "step", "digest"), None, _ID),
@@ -95,9 +96,10 @@ KINDS: dict[str, Kind] = {
     "scores": Kind(SCORES, False, ("key",), "key", ("key",)),
     "replies": Kind(REPLIES, False, ("key",), "key", ("key",)),
 }
-INGEST_TABLES = ("sources", "documents", "questions", "golds")
+INGEST_TABLES = ("sources", "documents", "layouts", "questions", "golds")
 BASE = (*INGEST_TABLES, "faults", "answers")
-"""Tables that every store has. All others carry a digest in their name."""
+"""Tables without a digest in their name. Every store has them but for those in ON_DEMAND."""
+ON_DEMAND = ("layouts",)  # made by the first ingest of a folder
 
 _NAME = re.compile(r"([a-z]+)(-[0-9a-f]{32})?")
 _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
