@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import os
 import platform
 import sys
@@ -20,7 +21,18 @@ from raypipe.core.errors import ConfError, ModelMissing
 from raypipe.models import load
 from raypipe.report.report import JSON_FORMAT
 
-PACKAGES = ("ray", "lancedb", "pylance", "pyarrow", "torch", "transformers", "FlagEmbedding", "turbohtml")
+PACKAGES = (
+    "ray",
+    "lancedb",
+    "pylance",
+    "pyarrow",
+    "torch",
+    "transformers",
+    "FlagEmbedding",
+    "turbohtml",
+    "blingfire",
+)
+VLLM = "pip install 'raypipe[gpu]'; on a machine without a GPU, in a checkout: make setup"
 CLASHING = ("torchvision", "torchaudio", "torchcodec")  # with a CPU torch they break FlagEmbedding's import
 
 
@@ -69,7 +81,9 @@ def _versions() -> Iterator[Finding]:
         try:
             yield Finding(name, "fine", importlib.metadata.version(name))
         except importlib.metadata.PackageNotFoundError:
-            yield Finding(name, "missing", "not installed", "make setup")
+            yield Finding(name, "missing", "not installed", "pip install 'raypipe[local]'")
+    if importlib.util.find_spec("vllm") is None:
+        yield Finding("vllm", "note", "not installed: local, rag and recipes with --llm need none", VLLM)
     for name in CLASHING:
         try:
             found = importlib.metadata.version(name)
@@ -106,7 +120,11 @@ def _ray(settings: Settings) -> Iterator[Finding]:
 def _models(settings: Settings) -> Iterator[Finding]:
     """The models that are here. One that is not is missing only if the recipe `local` needs it."""
     found = read_catalog(None, settings.conf)
-    needed = {m.name for m in load_recipe("local", None, settings.conf).models()}
+    try:
+        needed = {m.name for m in load_recipe("local", None, settings.conf).models()}
+    except (ModelMissing, ConfError) as e:  # the weights that come with the extra `local`
+        yield Finding("model", "missing", "a model that the recipe local needs", str(e))
+        needed = set()
     for name in found.entries:
         try:
             model = found.model(name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -72,6 +73,18 @@ def open_pipeline(
         yield Pipeline(
             store, recipe, where.place, where.sizes, where.runner, progress, where.workers, where.connect
         )
+
+
+@contextmanager
+def in_process(session: Session, store: Store, recipe: Recipe) -> Iterator[Pipeline]:
+    """The corpus half of a recipe over a store, in this process on all its cores, without Ray. Raises
+    ConfError, ModelMissing."""
+    for model in recipe.embedders():
+        load.present(model)
+    opened = _in_process(session, session.cluster_file(), store.uri, ())
+    place = replace(opened.place, threads=len(os.sched_getaffinity(0)))
+    with Progress(sys.stderr, silent=not session.progress) as progress:
+        yield Pipeline(store, recipe, place, opened.sizes, inline, progress)
 
 
 def offline_pipeline(session: Session, store: Store, recipe: Recipe) -> Pipeline:

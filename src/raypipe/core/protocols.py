@@ -55,6 +55,11 @@ class Model:
     template: str = ""  # of a generator: arguments of its chat template as JSON, which `weights` names too
     thought_tokens: int = 0  # of a generator that thinks: on top of a reply's, which `weights` names too
 
+    @property
+    def absent(self) -> bool:
+        """True for a model that is none: a step that asks it is skipped."""
+        return self.loader == "none"
+
     def adapter(self, name: str) -> str:
         """The identity of an adapter's weights. Raises KeyError for a name that the model does not have."""
         return dict(self.adapters)[name]

@@ -24,8 +24,9 @@ KIND: Mapping[str, ModelKind] = {
     "overlap": "reranker",
     "whitespace": "tokenizer",
     "scripted": "generator",  # scripted.py
+    "none": "generator",  # no model: steps that ask it are skipped
 }
-WEIGHTLESS = frozenset({"hash", "overlap", "whitespace", "scripted"})
+WEIGHTLESS = frozenset({"hash", "overlap", "whitespace", "scripted", "none"})
 REMOTE = frozenset({"openai"})
 """Loaders whose weights lie elsewhere: the endpoint's name, its dialect and what it calls the model are the
 identity."""
@@ -44,6 +45,7 @@ class ModelEntry:
     revision: str | None = None  # 40 hex digits: a branch or tag can move, a commit cannot
     path: str = ""  # folder; relative to the folder of models.yaml
     package: str = ""  # PACKAGE/FOLDER of an installed Python package
+    digest: str = ""  # with path or package: the sha256:... that the folder must have; "": any
     endpoint: str = ""  # of loader openai: a name under `endpoints` of the cluster file; identity
     model: str = ""  # of loader openai: the model as the endpoint calls it
     dialect: Literal["openai", "vllm"] = "openai"  # of loader openai: vllm takes every constraint; identity
@@ -74,6 +76,8 @@ class ModelEntry:
             raise ValueError(
                 f"loader {self.loader!r} is of kind {KIND[self.loader]!r}, found kind {self.kind!r}"
             )
+        if self.digest and not (self.path or self.package):
+            raise ValueError("digest: expected with path or package alone; a repo has its revision")
         if self.loader in WEIGHTLESS | REMOTE and sources:
             raise ValueError(f"loader {self.loader!r} has no weights, but {sources[0]!r} is given")
         if (self.loader in REMOTE) != bool(self.endpoint) or (self.model and not self.endpoint):

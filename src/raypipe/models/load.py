@@ -7,6 +7,7 @@ first model that needs them is opened.
 
 from __future__ import annotations
 
+import importlib.util
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -58,6 +59,23 @@ def present(model: Model) -> None:
             )
     elif model.loader not in WEIGHTLESS | REMOTE:
         folder.require(model)
+        require_libraries(model)
+
+
+LIBRARIES: Mapping[str, tuple[str, ...]] = {"tokens": ("tokenizers",), "vllm": ("vllm",)}
+"""Loader -> libraries that it needs; those that are not here need torch and transformers."""
+
+
+def require_libraries(model: Model) -> None:
+    """Raises ModelMissing, with the command that installs it, for a library that the model's loader needs."""
+    for name in LIBRARIES.get(model.loader, ("torch", "transformers")):
+        if importlib.util.find_spec(name) is None:
+            get = f"pip install 'raypipe[{'gpu' if name == 'vllm' else 'local'}]'"
+            also = "; on a machine without a GPU, in a checkout: make setup" if name == "vllm" else ""
+            raise ModelMissing(
+                f"model {model.name!r}: loader {model.loader!r} needs the package {name}, which is not "
+                f"installed. Get it with: {get}{also}"
+            )
 
 
 def from_outside(model: Model, device: str, method: str) -> Any:
