@@ -3,7 +3,7 @@
 A `Session` says what calls share: settings, models, cluster. Functions take a recipe and a store, and return
 results: `.to_json()` is what the command prints with --json, `.table()` an Arrow table."""
 
-EXPORTS = {
+EXPORTS = {  # exported name -> module that defines it
     name: f"raypipe.{module}"
     for module, names in {
         "api.compare": ("compare",),
@@ -38,4 +38,3 @@ EXPORTS = {
     }.items()
     for name in names
 }
-"""Exported name -> module that defines it."""

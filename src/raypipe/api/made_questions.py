@@ -33,6 +33,7 @@ from raypipe.recipes.resolve import prompt_file
 from raypipe.report.progress import Progress
 from raypipe.report.report import JSON_FORMAT
 from raypipe.store import Store
+from raypipe.text.sentences import require_splitter
 
 SHOWN = 5  # questions that a result shows
 
@@ -124,6 +125,7 @@ def make_questions(
     endpoints = endpoint_addresses(session.cluster_file(), [model], session.settings.keys)
     prompts = {n: prompt_file(session.settings.conf, f"questions/{n}") for n in making.PROMPTS}
     require_writable(Path(out).absolute().parent, "--out")
+    require_splitter()
     filled = session.store_to_fill(store) if documents else session.store(store)
     if documents:
         ingest(documents, filled, format, session, fields)
