@@ -198,7 +198,7 @@ LOCAL_KG: Rows = {
     **LOCAL,
     "match_calls.embedder": ("all-MiniLM-L6-v2", "docs/knowledge-graph.md"),
     "match_calls.least": (0.85, "docs/knowledge-graph.md"),
-    "extract.threshold": (0.8, "docs/knowledge-graph.md"),
+    "extract.threshold": (0.9, "docs/knowledge-graph.md"),
     "decide.prefer": (("kg", "extract"), "docs/knowledge-graph.md"),
     "decide.lower": (True, "open"),
 }

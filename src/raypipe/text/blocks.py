@@ -162,8 +162,8 @@ def plain_blocks(content: str, titled: bool = False) -> tuple[Block, ...]:
     before one that does not go on in lower case: the lines of a wrapped paragraph stay together. `titled`: a
     first line that looks like one is a title.
 
-    >>> [b.kind for b in plain_blocks("Emma\nA novel\nby Austen.\n\n- one\n- two", titled=True)]
-    ['title', 'paragraph', 'item', 'item']
+    >>> [b.kind for b in plain_blocks("Emma\\nA novel\\nby Austen.\\n\\n- one", titled=True)]
+    ['title', 'paragraph', 'item']
     """
     made = _Blocks()
     lines = [line.strip() for line in content.splitlines()]
