@@ -401,3 +401,20 @@ def every_construct():
         "The end. What the note says"
     )
     return docx(body, STYLES, notes), shown
+
+
+READABLE = {
+    "reportlab, one column": lambda: reportlab_columns(1, 1)[:2],
+    "reportlab, two columns": lambda: reportlab_columns(2, 2, 24)[:2],
+    "reportlab, rotated": lambda: reportlab_columns(1, 3, rotate=90)[:2],
+    "reportlab, columns row by row": lambda: reportlab_rows(5),
+    "reportlab, tables": lambda: reportlab_table(6),
+    "reportlab, scan with text": lambda: reportlab_scan(True),
+    "fpdf2, one column": lambda: fpdf_columns(1, 8),
+    "fpdf2, two columns": lambda: fpdf_columns(2, 9),
+    "fpdf2, owner's password": lambda: fpdf_columns(1, 9, "own"),
+    "typst, one column": lambda: typst_pages(1, 11)[:2],
+    "typst, two columns": lambda: typst_pages(2, 12)[:2],
+    "by hand": lambda: by_hand(13),
+}
+"""PDFs that can be read: producer and what is special -> a function that makes the file and its text."""
