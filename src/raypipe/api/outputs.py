@@ -17,6 +17,7 @@ from pydantic import TypeAdapter, with_config
 from typing_extensions import TypedDict
 
 from raypipe.api.machine import Finding
+from raypipe.api.made_questions import QuestionsPlan
 from raypipe.api.model_files import ModelNeed
 from raypipe.api.previews import FileFields, FirstDocument, FirstQuestion
 from raypipe.api.run_outputs import (
@@ -45,6 +46,7 @@ from raypipe.report.report import JudgeLine, ReplacedRows
 from raypipe.runs.explain import Explanation
 from raypipe.runs.prune import Removal
 from raypipe.serving.http.reply_types import AnswerResponse
+from raypipe.text.made_questions import MadeKind
 
 
 def _from_fields(name: str, types: dict[str, Any]) -> Any:
@@ -93,6 +95,43 @@ class IngestPreview(TypedDict):
     question: FirstQuestion | None
     document: FirstDocument | None
     bad_lines: list[BadLine]  # among the first rows
+
+
+@with_config(STRICT)
+class _Evidence(TypedDict):
+    document: str  # id or url
+    title: str
+    source: str  # source id
+    start: int  # of the quote, in the source's parsed text
+    end: int
+    quote: str
+
+
+@with_config(STRICT)
+class _MadeLine(TypedDict):
+    id: str
+    question: str
+    answers: list[str]
+    question_type: MadeKind
+    evidence: list[_Evidence]
+    made_by: str  # the model
+    review: str
+
+
+@with_config(STRICT)
+class Questions(TypedDict):
+    """`questions --json`."""
+
+    format: Literal[2]
+    plan: QuestionsPlan
+    out: str | None  # null: a dry run
+    questions: int
+    kinds: dict[str, int]
+    written: int
+    rejected: dict[str, int]  # reason -> candidates
+    computed: int  # calls
+    cached: int
+    first: list[_MadeLine]
 
 
 @with_config(STRICT)
@@ -363,6 +402,7 @@ class Validate(TypedDict):
 OUTPUTS: Mapping[str, Any] = {
     "synth": Synth,
     "ingest": Ingest | IngestPreview,
+    "questions": Questions,
     "parse": ParseLine,
     "plan": PlanOutput,
     "index": StepCounts,

@@ -33,6 +33,9 @@ COMMANDS: Mapping[str, Command] = {
     "ingest": Command(
         "data", "data", "Read files into a store, each line once; the same bytes again change nothing."
     ),
+    "questions": Command(
+        "data", "questions", "Make test questions from documents of your own, for a person to review."
+    ),
     "parse": Command("data", "data", "Convert HTML files to text, as the pipeline does."),
     "plan": Command(
         "run", "plans", "Estimate the model calls, time and memory of an eval, with the reason for each."
