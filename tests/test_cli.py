@@ -292,6 +292,7 @@ sys.exit(code)
 
 
 @pytest.mark.ray
+@pytest.mark.drill
 def test_workers_of_a_ray_that_is_started_here_have_the_priority_of_other_work():
     code = """
 import os, ray

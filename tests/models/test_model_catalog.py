@@ -37,7 +37,7 @@ def test_every_entry_of_models_yaml_is_a_model_or_says_how_to_pin_it(ours: Catal
                 ours.model(name)
         elif entry.repo and not entry.revision:
             with pytest.raises(
-                ConfError, match=r"models.yaml: .*revision: expected the 40 hex digits.*hf models info"
+                ConfError, match=r"models.yaml: .*revision: expected the 40 hex digits.*raypipe models add"
             ):
                 ours.model(name)
         else:
@@ -80,7 +80,7 @@ def test_a_pinned_hub_model_has_its_identity_before_it_is_here(entries: Entries)
 
 @pytest.mark.parametrize("revision", [None, "main", "v1.0", PIN[:12], PIN.upper()])
 def test_a_hub_name_without_a_full_commit_is_refused(entries: Entries, revision: str | None) -> None:
-    with pytest.raises(ConfError, match="hf models info org/some-model"):
+    with pytest.raises(ConfError, match="raypipe models add org/some-model --name m"):
         entries(m={**EMBEDDER, "repo": "org/some-model", "revision": revision}).model("m")
 
 

@@ -118,13 +118,15 @@ def _ray(settings: Settings) -> Iterator[Finding]:
 
 
 def _models(settings: Settings) -> Iterator[Finding]:
-    """The models that are here. One that is not is missing only if the recipe `local` needs it."""
+    """The models that are here. One that is not is missing only if the recipe `local` needs it; of the others
+    their number is said."""
     found = read_catalog(None, settings.conf)
     try:
         needed = {m.name for m in load_recipe("local", None, settings.conf).models()}
     except (ModelMissing, ConfError) as e:  # the weights that come with the extra `local`
         yield Finding("model", "missing", "a model that the recipe local needs", str(e))
         needed = set()
+    absent = []
     for name in found.entries:
         try:
             model = found.model(name)
@@ -134,8 +136,12 @@ def _models(settings: Settings) -> Iterator[Finding]:
             if name in needed:
                 yield Finding("model", "missing", f"{name}, which the recipe local needs", str(e))
             else:
-                about = "raypipe models RECIPE  # which models a recipe needs, and the commands that get them"
-                yield Finding("model", "note", f"{name} is not here; local does not need it", about)
+                absent.append(name)
+    if absent:
+        about = "raypipe models RECIPE  # which models a recipe needs, and the commands that get them"
+        shown = ", ".join(absent[:3])
+        what = f"{len(absent)} more of models.yaml are not here ({shown}, ...); local needs none of them"
+        yield Finding("model", "note", what, about)
 
 
 def _store(given: str | None, settings: Settings) -> Finding:

@@ -258,6 +258,23 @@ class StepCheckOutput(TypedDict):
 
 
 @with_config(STRICT)
+class ModelAdded(TypedDict):
+    """`models add SOURCE --json`."""
+
+    format: Literal[2]
+    name: str  # in the models file
+    file: str  # that it was added to
+    entry: dict[str, Any]  # its fields, as conf/schemas/models.json has them
+    bytes: int | None  # of the files that are read; None: not known
+    memory_gib: float | None  # of its weights, once loaded; None: not known
+    context_gib: float | None  # keys and values of one reply of full length
+    licence: str  # as its repository says it; "": it says nothing
+    gated: bool  # whether its owner admits who may download it
+    get: str  # the command that downloads it; "": nothing is to be downloaded
+    endpoints: dict[str, Any]  # what belongs under `endpoints` of the cluster file
+
+
+@with_config(STRICT)
 class ModelNeeds(TypedDict):
     """`models RECIPE --json`."""
 
@@ -427,7 +444,7 @@ OUTPUTS: Mapping[str, Any] = {
     "init": Project,
     "check-step": StepCheckOutput,
     "validate": Validate,
-    "models": ModelNeeds | StandinFolders,
+    "models": ModelNeeds | StandinFolders | ModelAdded,
     "kg run": GraphCalls,
     "kg refresh": GraphRefresh,
     "facts build": FactsTableOutput,

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import TYPE_CHECKING
 
+from raypipe.api.probes import require_unchanged
 from raypipe.api.served import require_answering
 from raypipe.api.session import Session, endpoint_addresses, require_graphs
 from raypipe.cluster.capacity import (
@@ -121,13 +122,15 @@ def _on_cluster(
     asked = asked_by(recipe) if answers else ()
     refuse(sized(written, wanted, declared_nodes(written)), recipe.embedders(), asked)
     ray = session.settings.ray
-    opened = _in_process(session, written, uri, models)
+    used = models or (*corpus, *recipe.embedders())
+    opened = _in_process(session, written, uri, used)
 
     @cache
     def connected() -> tuple[Cluster, EngineGroup | None]:
-        for model in models or (*corpus, *recipe.embedders()):
+        for model in used:
             load.present(model)
         require_answering(models, opened.place.endpoints)
+        require_unchanged(Store.open(uri), used, opened.place.endpoints)
         if judge is not None:
             judge.require_answering()
         from raypipe.cluster import connection, pools  # Ray takes a second to import

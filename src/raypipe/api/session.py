@@ -164,9 +164,10 @@ def endpoint_addresses(
     file: Cluster, models: Sequence[Model], keys: Mapping[str, str]
 ) -> dict[str, EndpointAddress]:
     """The endpoints of these models, with keys. Raises ConfError for a key that the environment lacks."""
+    from raypipe.models.entry import REMOTE
     from raypipe.models.load import EndpointAddress
 
-    wanted = {m.path for m in models if m.loader == "openai"}
+    wanted = {m.path for m in models if m.loader in REMOTE}
     found = {}
     for name, at in file.endpoints.items():
         if name not in wanted:

@@ -90,7 +90,7 @@ COMMANDS: Mapping[str, Command] = {
     "models": Command(
         "tools",
         "models",
-        "List a recipe's models: where they are, how large, and how to get what is missing.",
+        "List a recipe's models: where they are, how large, how to get what is missing; add one.",
     ),
     "kg": Command("tools", "kg", "Query a knowledge graph, serve one, and prepare examples of calls."),
     "facts": Command("tools", "facts", "Convert public data to tables of facts."),

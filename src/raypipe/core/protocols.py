@@ -60,6 +60,11 @@ class Model:
         """True for a model that is none: a step that asks it is skipped."""
         return self.loader == "none"
 
+    def instructed(self, texts: Sequence[str], role: Role) -> list[str]:
+        """The texts with the model's instruction for that role put before them."""
+        prefix = self.query_instruction if role == "query" else self.passage_instruction
+        return [prefix + text for text in texts]
+
     def adapter(self, name: str) -> str:
         """The identity of an adapter's weights. Raises KeyError for a name that the model does not have."""
         return dict(self.adapters)[name]

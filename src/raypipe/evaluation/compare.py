@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from raypipe.core import arrow
 from raypipe.core.errors import DataError
-from raypipe.evaluation.judged_run import JudgedRun, judged_run, require_distinct
+from raypipe.evaluation.judged_run import JudgedRun, judged_run, require_distinct, require_readable
 from raypipe.evaluation.labels import PersonLabels
 from raypipe.evaluation.result_table import each
 from raypipe.metrics import crag
@@ -142,6 +142,7 @@ def judged_again(run: JudgedRun, people: PersonLabels | None) -> ScoredRun:
     """The verdicts of a run that was cut or judged again, with those of people in their place. Raises
     DataError for a question that stands there twice."""
     require_distinct(run)
+    require_readable(run)
     marks, changed = run.marks(people)
     verdicts: dict[str, str] = {v.question: v.outcome for v in marks.verdicts}
     labels = {r.question: dict(r.labels) for r in run.rows}

@@ -104,6 +104,7 @@ class Catalog:
                 )
             # Two servers often call what they serve by one name, such as `default`.
             path, weights = entry.endpoint, f"{entry.loader}:{entry.dialect}@{entry.endpoint}:{entry.model}"
+            weights += f"@{entry.revision}" if entry.revision else ""
             tokenizer = self._tokenizer(entry, where)
             weights += _asked(entry) + (f"+{tokenizer.weights}" if tokenizer else "")
         elif entry.repo:
@@ -113,7 +114,7 @@ class Catalog:
             if not local.is_dir():
                 way = f"Get it with: {entry.get}" if entry.get else "Put the model there, or correct `path`"
                 raise ModelMissing(f"{where.file}: {name}: no folder {local}. {way}")
-            path, weights = str(local), folder.identity(local, entry.kind)
+            path, weights = str(local), folder.identity(local, entry.kind, entry.loader)
             if entry.digest not in ("", weights):
                 raise where.at("digest").error(
                     f"expected {entry.digest}, found {weights} in {local}: these are other weights. "
@@ -190,8 +191,9 @@ class Catalog:
         if entry.revision is None or not _COMMIT.fullmatch(entry.revision):
             raise where.at("revision").error(
                 f"expected the 40 hex digits of a commit of {entry.repo}, found {entry.revision!r}. "
-                f"A name alone may mean other weights tomorrow. `hf models info {entry.repo}` prints it as "
-                f"sha: check that commit and put it here, or give `path` instead of `repo`"
+                f"A name alone may mean other weights tomorrow. `raypipe models add {entry.repo} --name "
+                f"{where.path.partition('.')[0]}` pins the commit of today in a models file of your own; or "
+                f"put a commit here that you have checked, or give `path` instead of `repo`"
             )
         return str(folder.snapshot(self.hub, entry.repo, entry.revision)), f"{entry.repo}@{entry.revision}"
 
