@@ -89,7 +89,7 @@ def plan(
         questions, coming = list(questions_of(pipeline, None, limit)), NewSources()
     require_questions(questions, files, opened)
     old = expired_answers(pipeline, questions)
-    fast = measured(session.settings)
+    fast = measured(session.settings, session.cluster_file())
     planned = planner.plan(pipeline, questions, coming, old=old if refresh else (), measured=fast)
     steps = planned.to_json()["steps"]
     planned = priced(planned, prices_of(session, found), found)

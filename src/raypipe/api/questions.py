@@ -140,8 +140,22 @@ def ask(
     if pages is not None:
         return AskResult(asyncio.run(_answer(kit, Answerer(found, kit, "", release=release), request)))
     opened = session.store(store)
+    require_documents_read(found, opened)
     memo = StoreMemo(opened.uri, memo_versions(opened))
     return AskResult(asyncio.run(_answer(kit, Answerer(found, kit, opened.uri, memo, release), request)))
+
+
+def require_documents_read(recipe: Recipe, store: Store) -> None:
+    """Raises ConfError where a store has files of a folder, and a recipe that reads no documents."""
+    kinds = recipe.source_kinds()
+    if "document" in kinds or not store.has("layouts"):
+        return
+    if count := store.count("sources", "kind = 'document'"):
+        raise ConfError(
+            f"recipe {recipe.name} parses sources of kind {', '.join(kinds)}, and {count} of {store.uri} are "
+            "of kind document, such as PDF files: take another recipe, such as local, or add document to "
+            "`kinds` of its `parse`"
+        )
 
 
 def live_release(store: Store) -> Release:

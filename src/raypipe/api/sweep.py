@@ -114,7 +114,7 @@ def sweep(
     every = questions_of(offline_pipeline(session, filled, found[0].recipe), read, None)
     require_questions(every, [Path(d) for d in given], filled)
     ids, unseen = sweeping.drawn(every.ids, sample, seed)
-    fast = measured(session.settings)
+    fast = measured(session.settings, session.cluster_file())
 
     def plan(one: Recipe) -> Plan:
         asked = StoredQuestions(filled, tuple(ids))

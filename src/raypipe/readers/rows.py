@@ -14,7 +14,7 @@ from typing import Any
 
 from raypipe.core.disk_map import DiskMap
 from raypipe.core.errors import DataError
-from raypipe.core.records import Document, Fault, Gold, Question, Source, digest
+from raypipe.core.records import Document, Fault, Gold, Layout, Question, Source, digest
 
 STEP = "read"  # `Fault.step` of everything found here
 
@@ -75,6 +75,7 @@ class Row:
     question: Question | None = None
     gold: Gold | None = None
     document: Document | None = None
+    layout: Layout | None = None  # of the document: what citations say of its pages and sections
     sources: tuple[Source, ...] = ()  # distinct within the row; see `unseen`
     faults: tuple[Fault, ...] = ()  # of the line, or of pages omitted of a question that is here
 
