@@ -5,8 +5,10 @@ import io
 import json
 import os
 import re
+import shutil
 import time
 from dataclasses import asdict, replace
+from pathlib import Path
 
 import papers
 import pytest
@@ -14,7 +16,9 @@ from papers import READABLE
 from reportlab.lib.pdfencrypt import StandardEncryption
 from reruns import FAKES, Bench
 
+from raypipe.api.data import documents_store, ingest_documents
 from raypipe.api.questions import require_documents_read
+from raypipe.api.session import Session
 from raypipe.cli.main import main
 from raypipe.core import arrow
 from raypipe.core.errors import ConfError, DataError
@@ -210,6 +214,19 @@ def test_globs_choose_and_a_folder_without_documents_is_refused(tmp_path, folder
         read(tmp_path / "third", folder, ["*.xyz"])
     with pytest.raises(DataError, match="no such file or folder"):
         read(tmp_path / "fourth", folder / "none")
+
+
+def test_a_folder_has_a_store_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.setenv("RAYPIPE_HOME", str(tmp_path / "home"))
+    docs = tmp_path / "docs"
+    docs.mkdir()
+    (docs / "a.txt").write_text("some text")
+    done = ingest_documents(docs)
+    assert done.store == documents_store(docs, Session()) and Path(done.store).is_dir()
+    assert done.summary.documents == 1 and "1 documents" in done.title
+    shutil.rmtree(docs)
+    with pytest.raises(DataError):
+        ingest_documents(docs)
 
 
 def test_several_folders_stay_apart_in_one_store(tmp_path):

@@ -103,6 +103,35 @@ def ingest(
     return IngestResult(filled.uri, merged(reads), filled.count("sources"), tuple(bad[: ingesting.BAD_SHOWN]))
 
 
+def documents_store(folder: str | Path, session: Session | None = None) -> str:
+    """The store that a folder of documents has of its own, under $RAYPIPE_HOME; made or not."""
+    from raypipe.api.paths import inputs
+    from raypipe.pipeline.ingest_folder import folder_id
+
+    session = session or Session()
+    [place] = inputs([folder], session.settings)
+    return str(session.settings.stores / f"docs-{folder_id(place)[:12]}")
+
+
+def ingest_documents(
+    folder: str | Path,
+    store: Store | str | Path | None = None,
+    globs: Sequence[str] = (),
+    session: Session | None = None,
+) -> IngestResult:
+    """Reads a folder of txt, md, html, csv, pdf and docx files: those that changed since it was read last.
+
+    `store` None: the one that the folder has of its own (`documents_store`). What a question about the whole
+    store searches is then the folder as it is now, and answers cite its pages. Files that cannot be read are
+    dead letters. `globs`: patterns of paths, with `!` before those to leave out.
+    Raises DataError where no file of the folder can be read.
+    """
+    session = session or Session()
+    return ingest(
+        [folder], documents_store(folder, session) if store is None else store, "files", session, None, globs
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class ParsedFile:
     """One HTML file as text."""
