@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from raypipe.core.records import FAULT, Hit, Question
-from raypipe.metrics.crag import Marks
+from raypipe.metrics.crag import Marks, rate_intervals
 from raypipe.metrics.prompt_injection import PromptInjection
 from raypipe.metrics.textfile import replaced
 from raypipe.report.page import SHOWN, QuestionResult, ShownQuestion, render
@@ -217,6 +217,7 @@ def to_json(report: EvalReport) -> dict[str, Any]:
         **asdict(marks.score),
         "unscored": marks.score.n_unscored,
         "interval": marks.interval,
+        "rate_intervals": rate_intervals(marks.score),
         "bounds": marks.bounds,
         "judge": asdict(report.judge) if report.judge else None,
         "controls": {answer: asdict(score) for answer, score in marks.controls.items()},
