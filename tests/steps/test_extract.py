@@ -141,10 +141,11 @@ def test_it_says_what_it_reads_and_refuses_nonsense():
 
 
 def test_numbers_that_another_embedder_was_fitted_with_are_refused():
-    other = replace(SURE, embedder="sha256:other")
+    real, other = replace(HASH, path="folder"), replace(SURE, embedder="sha256:other")
     with pytest.raises(ValueError, match=r"fitted with sha256:other: fit them again \(python bench/extract"):
-        Extract(embedder=HASH, maxsim=OVERLAP, fitted=other)
-    Extract(embedder=HASH, maxsim=OVERLAP, fitted=replace(SURE, embedder=HASH.weights))
+        Extract(embedder=real, maxsim=OVERLAP, fitted=other)
+    Extract(embedder=real, maxsim=OVERLAP, fitted=replace(SURE, embedder=real.weights))
+    Extract(embedder=HASH, maxsim=OVERLAP, fitted=other)  # a stand-in that has no weights
 
 
 def test_a_long_sentence_is_cut_around_its_span_and_the_quote_keeps_it_all():
