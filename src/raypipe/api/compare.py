@@ -44,18 +44,20 @@ class CompareResult(Result):
 
 
 def compare(
-    *runs: str | Path, rule: Rule = "official", margin: float = MARGIN, group: str | None = None
-) -> CompareResult:
+    *runs: str | Path, rule: Rule = "official", margin: float = MARGIN, group: str | None = None,
+    measure: str | None = None,
+) -> CompareResult:  # fmt: skip
     """Compares each run with the first: better, worse, same, or cannot tell.
 
     A run is the folder of a finished eval, or a file of predictions, which is scored by `rule`. `margin` is
     how far apart two runs of the same quality may lie; `group` a label whose values are groups of questions
-    that count as one each. Raises ConfError for fewer than two runs, and DataError for runs that were scored
-    by other rules or judges, or that share no scored question.
+    that count as one each; `measure` what is compared, None: the first of the kind of the data. Raises
+    ConfError for fewer than two runs and for an unknown measure, and DataError for runs of other kinds, that
+    were scored by other rules or judges, or that share no scored question.
     """
     if len(runs) < 2:
         raise ConfError(f"compare: expected two runs or more, found {len(runs)}")
     if margin <= 0:
         raise ConfError(f"compare: expected a margin above 0, found {margin:g}")
     scored = [comparing.scored_run(Path(run), rule) for run in runs]
-    return CompareResult(comparing.compare(scored, margin, group))
+    return CompareResult(comparing.compare(scored, margin, group, measure))

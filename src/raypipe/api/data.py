@@ -49,6 +49,7 @@ class IngestResult(Result):
             "store": self.store,
             "again": s.again,
             "questions": len(s.questions),
+            "kind": s.kind,
             **s.counts,
             "reasons": s.reasons,
             "replaced": [asdict(r) for r in s.replaced],
@@ -61,21 +62,26 @@ def ingest(
     store: Store | str | Path | None = None,
     format: Format | None = None,
     session: Session | None = None,
+    kind: str | None = None,
 ) -> IngestResult:
     """Reads files into a store, each line once; the same bytes again change nothing.
 
     `paths` are files, folders of files, or URIs. `format` None: synth for a folder of `raypipe synth`, else
-    crag. The store is made where there is none. Raises DataError for a missing or damaged file, and where no
-    line can be read; then the store is unchanged.
+    crag. `kind` says which golds the data brings and how it is scored: crag, qa, ranking or MODULE:NAME;
+    None: the format's. The store is made where there is none. Raises ConfError for no kind, DataError for a
+    missing or damaged file, and where no line can be read; then the store is unchanged.
     """
     from raypipe.api.paths import format_for, inputs
+    from raypipe.metrics.kinds import open_kind
     from raypipe.pipeline import ingest as ingesting
 
     session = session or Session()
+    if kind is not None:
+        open_kind(kind)
     files = inputs([paths] if isinstance(paths, str | Path) else paths, session.settings)
     filled = session.store_to_fill(store)
     with Progress(sys.stderr, silent=not session.progress) as progress:
-        read = ingesting.ingest(filled, files, format_for(format, files), progress)
+        read = ingesting.ingest(filled, files, format_for(format, files), progress, kind=kind)
     bad = tuple(ingesting.bad_lines(filled, read.fingerprint))
     return IngestResult(filled.uri, read, filled.count("sources"), bad)
 

@@ -30,13 +30,18 @@ def add(commands: options.Commands) -> None:
     made.add_argument(
         "--group", metavar="LABEL", help="a label whose values are groups of questions that count as one each"
     )
+    made.add_argument(
+        "--measure",
+        metavar="NAME",
+        help="what is compared: score, f1, ndcg_cut_10, ... (default: the first of the kind of the data)",
+    )
     options.as_json(made)
 
 
 def _compare(args: argparse.Namespace, settings: Settings) -> int:
     from raypipe.api.compare import compare
 
-    found = compare(*args.runs, rule=args.rule, margin=args.margin, group=args.group)
+    found = compare(*args.runs, rule=args.rule, margin=args.margin, group=args.group, measure=args.measure)
     if args.json:
         options.print_json(found.to_json())
         return 0

@@ -22,6 +22,7 @@ def add(commands: options.Commands) -> None:
     )
     made.add_argument("paths", metavar="PATH", nargs="+", help="files, folders of files, or URIs of some")
     options.format_of(made)
+    options.kind_of(made)
     options.store(made)
     options.as_json(made)
     parse = options.command(
@@ -99,7 +100,7 @@ def _ingest(args: argparse.Namespace, settings: Settings) -> int:
     from raypipe.api.data import ingest
 
     session = options.session(args, settings, not args.json)
-    read = ingest(args.paths, args.store, args.format, session)
+    read = ingest(args.paths, args.store, args.format, session, args.kind)
     if args.json:
         options.print_json(read.to_json())
         return 0

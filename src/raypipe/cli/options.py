@@ -157,6 +157,15 @@ def format_of(made: argparse.ArgumentParser) -> None:
     )
 
 
+def kind_of(made: argparse.ArgumentParser) -> None:
+    made.add_argument(
+        "--kind",
+        type=one_of("crag", "qa", "ranking"),
+        help="which golds the data brings, and how it is scored: crag (CRAG's rules), qa (answers: exact "
+        "match, F1), ranking (judged documents: nDCG, MAP), or MODULE:NAME (default: the format's)",
+    )
+
+
 def one_of(*shipped: str) -> Callable[[str], str]:
     """An argument type: one of these names, or the path of code from outside, MODULE:NAME."""
 

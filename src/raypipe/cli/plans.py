@@ -21,6 +21,7 @@ def add(commands: options.Commands) -> None:
     options.store(made)
     made.add_argument("--data", metavar="PATH", nargs="+", default=[], help="files of the eval, or URIs")
     options.format_of(made)
+    options.kind_of(made)
     options.cluster(made)
     made.add_argument(
         "--limit", metavar="N", type=options.at_least(1), help="plan the first N questions only"
@@ -35,7 +36,7 @@ def _plan(args: argparse.Namespace, settings: Settings) -> int:
     options.say_data(args, settings)
     found = plan(
         args.recipe, args.data, args.store, args.format, args.limit, args.refresh,
-        session=options.session(args, settings),
+        session=options.session(args, settings), kind=args.kind,
     )  # fmt: skip
     return show(args, found)
 

@@ -49,14 +49,14 @@ def _of_eval(made: argparse.ArgumentParser) -> None:
         "--data", metavar="PATH", nargs="+", default=[], help="files to ingest first, or URIs of some"
     )
     options.format_of(made)
+    options.kind_of(made)
     options.store(made)
     options.cluster(made)
     made.add_argument("--limit", metavar="N", type=options.at_least(1), help="run the first N questions only")
     made.add_argument(
         "--rule",
         type=options.one_of("official", "accuracy"),
-        default="official",
-        help="of scoring: official, accuracy, or MODULE:NAME of a rule of your own (official)",
+        help="of scoring data of kind crag: official, accuracy, or MODULE:NAME of your own (official)",
     )
     made.add_argument(
         "--judge",
@@ -133,7 +133,7 @@ def _take_demo(args: argparse.Namespace, settings: Settings) -> None:
     from raypipe.api.run import check_names
 
     session = options.session(args, settings, not args.json)
-    check_names(args.recipe, (), args.judge, args.rule, session)
+    check_names(args.recipe, (), args.judge, args.rule, session, args.kind)
     store = settings.stores / "demo"
     print(
         f"no --data and no --store: the demo, {DEMO['questions']} invented questions with {DEMO['pages']} "
@@ -177,7 +177,7 @@ def _dry_run(args: argparse.Namespace, settings: Settings) -> int:
     session = options.session(args, settings)
     found = plan(
         args.recipe, args.data, args.store, args.format, args.limit, args.refresh, check_run=True,
-        judge=args.judge, rule=args.rule, session=session,
+        judge=args.judge, rule=args.rule, session=session, kind=args.kind,
     )  # fmt: skip
     return show(args, found)
 
@@ -186,6 +186,7 @@ def _options(args: argparse.Namespace, settings: Settings) -> EvalOptions:
     """The options of an eval. Faults are checked after the report is printed."""
     return {
         "format": args.format,
+        "kind": args.kind,
         "limit": args.limit,
         "rule": args.rule,
         "judge": args.judge,

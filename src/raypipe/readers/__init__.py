@@ -3,7 +3,7 @@
 Each format's module opens with one literal record. Memory holds the current line.
 """
 
-from raypipe.readers.formats import FORMATS, Format, files_of, open, reader_id, size
+from raypipe.readers.formats import FORMATS, Format, files_of, kind_of, open, reader_id, size
 from raypipe.readers.rows import LIMITS, BadLine, ReadCounts, ReaderLimits, Row, require_rows, unseen
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "ReaderLimits",
     "Row",
     "files_of",
+    "kind_of",
     "open",
     "reader_id",
     "require_rows",

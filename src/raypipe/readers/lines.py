@@ -79,7 +79,7 @@ def _tar(name: str, chunks: Iterator[bytes], counts: ReadCounts, limits: ReaderL
 
 
 def _file(name: str, chunks: Iterator[bytes], counts: ReadCounts, limits: ReaderLimits) -> Iterator[JsonLine]:
-    for number, raw, size in _split(chunks, limits.line_bytes):
+    for number, raw, size in split(chunks, limits.line_bytes):
         counts.lines += 1
         if raw is None:
             detail = f"expected at most {limits.line_bytes:,} bytes in a line, found {size:,}"
@@ -98,7 +98,7 @@ def _file(name: str, chunks: Iterator[bytes], counts: ReadCounts, limits: Reader
             yield JsonLine(name, number, None, e.fault)
 
 
-def _split(chunks: Iterable[bytes], most: int) -> Iterator[tuple[int, bytes | None, int]]:
+def split(chunks: Iterable[bytes], most: int) -> Iterator[tuple[int, bytes | None, int]]:
     """(number, line without its newline, bytes in it); a line of more than `most` bytes is not held: None."""
     pieces: list[bytes] = []
     number, size = 1, 0

@@ -341,8 +341,24 @@ def _check(recipe: Recipe, where: Where) -> None:
             )
         known |= q.step.writes()
     _check_pools(recipe, where)
-    if not recipe.question or not decides(recipe.question[-1].step):
-        raise where.at("question").error("the last step must be decide: it says which reply is the answer")
+    _check_end(recipe, where.at("question"))
+
+
+def _check_end(recipe: Recipe, where: Where) -> None:
+    """A recipe ends with decide, or it ranks: then each of its steps ranks, or a later one reads what it
+    writes. Raises ConfError otherwise."""
+    deciding = [i for i, s in enumerate(recipe.question) if decides(s.step)]
+    if deciding[-1:] == [len(recipe.question) - 1] and deciding:
+        return
+    if deciding or not recipe.question:
+        raise where.error("the last step must be decide: it says which reply is the answer")
+    kept = {s.name for s in ranking_of(recipe).question}
+    for i, stage in enumerate(recipe.question):
+        if stage.name not in kept:
+            raise where.at(i).error(
+                f"{stage.name} does not help to rank, and no decide takes its reply: remove it, or end with "
+                "decide"
+            )
 
 
 def _check_pools(recipe: Recipe, where: Where) -> None:

@@ -5,6 +5,7 @@ Knows Arrow and the records' schemas. Knows neither Lance nor how rows get there
 | table | one row per | written by |
 |---|---|---|
 | `sources documents questions golds` | what was ingested | the driver, `put.put` |
+| `relevance` | question with judged documents; made with the first of them | the driver, `put.put` |
 | `faults` | failed row, run and step | parts |
 | `texts-D passages-D vectors-D` | source, chunk, chunk; D: digest of the stages up to there | parts |
 | `answers` | question, row key and recipe | parts |
@@ -86,6 +87,7 @@ KINDS: dict[str, Kind] = {
     "documents": Kind(arrow.DOCUMENTS, False, _ID, "id", _ID),
     "questions": Kind(arrow.QUESTIONS, False, _ID, "id", _ID),
     "golds": Kind(arrow.GOLDS, False, ("question",), "question", ("question",)),
+    "relevance": Kind(arrow.RELEVANCE, False, ("question",), "question", ("question",)),
     "faults": Kind(FAULTS, False, ("id", "step", "digest"), None, _ID),
     "answers": Kind(ANSWERS, False, ("key",), "key", ("key", "id")),
     "texts": Kind(_required(("source", pa.string())), True, ("source",), "source", ("source",)),
@@ -97,7 +99,9 @@ KINDS: dict[str, Kind] = {
 }
 INGEST_TABLES = ("sources", "documents", "questions", "golds")
 BASE = (*INGEST_TABLES, "faults", "answers")
-"""Tables that every store has. All others carry a digest in their name."""
+"""Tables that every store has."""
+NAMED = (*BASE, "relevance")
+"""Tables without a digest in their name."""
 
 _NAME = re.compile(r"([a-z]+)(-[0-9a-f]{32})?")
 _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
@@ -106,11 +110,11 @@ _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 def kind_of(table: str) -> Kind:
     """The kind of a table. Raises ConfError for a name that no table can have."""
     match = _NAME.fullmatch(table)
-    if match and match[1] in KINDS and (match[1] in BASE) == (match[2] is None):
+    if match and match[1] in KINDS and (match[1] in NAMED) == (match[2] is None):
         return KINDS[match[1]]
     raise ConfError(
-        f"{table!r} is not the name of a table: expected one of {', '.join(BASE)}, or one of "
-        f"{', '.join(k for k in KINDS if k not in BASE)} with - and 32 hex digits"
+        f"{table!r} is not the name of a table: expected one of {', '.join(NAMED)}, or one of "
+        f"{', '.join(k for k in KINDS if k not in NAMED)} with - and 32 hex digits"
     )
 
 
@@ -138,7 +142,7 @@ def table_schema(table: str, schema: pa.Schema) -> pa.Schema:
 
 
 def _stored(table: str, field: pa.Field) -> pa.Field:
-    if table in INGEST_TABLES and field.name in kind_of(table).key:
+    if table in (*INGEST_TABLES, "relevance") and field.name in kind_of(table).key:
         # Lets Lance see that two writers insert the same key; without it both rows stay, without an error.
         return field.with_metadata({"lance-schema:unenforced-primary-key": "true"})
     if field.name == "content":

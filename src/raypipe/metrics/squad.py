@@ -1,0 +1,68 @@
+"""SQuAD's measures of an answer: exact match and token F1, and whether a truth stands in the answer.
+
+Pure functions on text, after the rules that Rajpurkar et al. published with SQuAD 1.1 (2016) and that QASPER
+and Natural Questions use: lower case, no ASCII punctuation, no `a`, `an`, `the`, white space squeezed. Of
+several truths the best counts.
+"""
+
+from __future__ import annotations
+
+import re
+import string
+from collections import Counter
+from collections.abc import Sequence
+
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+_ARTICLE = re.compile(r"\b(?:a|an|the)\b")
+
+
+def normalized(text: str) -> str:
+    """The text as it is compared.
+
+    >>> normalized("The  F1-score, a (U.S.)!")
+    'f1score us'
+    """
+    return " ".join(_ARTICLE.sub(" ", text.lower().translate(_PUNCTUATION)).split())
+
+
+def exact_match(answer: str, truths: Sequence[str]) -> float:
+    """1 where the answer equals a truth, else 0.
+
+    >>> exact_match("The Eiffel Tower.", ["eiffel tower"])
+    1.0
+    """
+    said = normalized(answer)
+    return float(any(said == normalized(t) for t in truths))
+
+
+def token_f1(answer: str, truths: Sequence[str]) -> float:
+    """The best F1 of the words that the answer shares with a truth, 0..1.
+
+    Words count as often as they stand in both. No common word is 0, also where both have none.
+
+    >>> token_f1("yes, because x", ["No", "Yes"])
+    0.5
+    """
+    return max((_f1(normalized(answer).split(), normalized(t).split()) for t in truths), default=0.0)
+
+
+def _f1(said: Sequence[str], truth: Sequence[str]) -> float:
+    common = (Counter(said) & Counter(truth)).total()
+    if not common:
+        return 0.0
+    precision, recall = common / len(said), common / len(truth)
+    return 2 * precision * recall / (precision + recall)
+
+
+def contains(answer: str, truths: Sequence[str]) -> float:
+    """1 where the words of a truth stand in the answer, one after the other, else 0. An exact match does.
+
+    >>> contains("It flies for 31 minutes.", ["31 minutes"]), contains("31 long minutes", ["31 minutes"])
+    (1.0, 0.0)
+    """
+    said = normalized(answer)
+    return float(any(_holds(said, normalized(t)) for t in truths))
+
+
+def _holds(said: str, truth: str) -> bool:
+    return said == truth or (truth != "" and f" {truth} " in f" {said} ")
