@@ -39,5 +39,7 @@ def tables(folder: Path) -> dict[str, str]:
         more = ["--credits", str(folder / "credits.csv")] if kind == "movielens" else []
         (folder / "credits.csv").write_text(CREDITS)
         out = str(folder / f"{kind}.parquet")
-        assert main(["facts", "build", str(folder / f"{kind}.csv"), "--kind", kind, "--out", out, *more]) == 0
+        assert (
+            main(["facts", "build", str(folder / f"{kind}.csv"), "--source", kind, "--out", out, *more]) == 0
+        )
     return {kind: str(folder / f"{kind}.parquet") for kind in CSVS}

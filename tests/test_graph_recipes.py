@@ -415,7 +415,7 @@ def test_without_a_trigger_a_year_or_the_domain_public_data_say_nothing(ten, pub
 def test_a_csv_of_another_kind_is_refused_with_the_columns_that_lack(tmp_path, capsys):
     (tmp_path / "x.csv").write_text("a,b\n1,2\n")
     out = ["--out", str(tmp_path / "o.parquet")]
-    assert main(["facts", "build", str(tmp_path / "x.csv"), "--kind", "oscar", *out]) == 3
+    assert main(["facts", "build", str(tmp_path / "x.csv"), "--source", "oscar", *out]) == 3
     assert "expected a column year_ceremony" in capsys.readouterr().err
 
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # the same names as EXPORTS, for type checkers and editors
     from raypipe.api.machine import check_environment as check_environment
     from raypipe.api.model_files import model_needs as model_needs
     from raypipe.api.plans import plan as plan
+    from raypipe.api.previews import preview as preview
     from raypipe.api.questions import ask as ask
     from raypipe.api.questions import rank as rank
     from raypipe.api.release import promote as promote

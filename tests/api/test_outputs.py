@@ -124,7 +124,9 @@ def test_what_commands_print_about_files_validates(printed, tmp_path):
     (tmp_path / "o.csv").write_text(
         "year_film,year_ceremony,ceremony,category,name,film,winner\n2011,2012,84,ACTOR,A,Film,True\n"
     )
-    built = printed("facts", "build", tmp_path / "o.csv", "--kind", "oscar", "--out", tmp_path / "o.parquet")
+    built = printed(
+        "facts", "build", tmp_path / "o.csv", "--source", "oscar", "--out", tmp_path / "o.parquet"
+    )
     assert built["facts"] == 1
 
 

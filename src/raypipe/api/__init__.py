@@ -15,6 +15,7 @@ EXPORTS = {
         "api.machine": ("check_environment",),
         "api.model_files": ("model_needs",),
         "api.plans": ("plan",),
+        "api.previews": ("preview",),
         "api.questions": ("ask", "rank"),
         "api.release": ("promote", "prune", "releases", "rollback"),
         "api.results": ("Result",),

@@ -16,6 +16,7 @@ from raypipe.report.progress import Progress
 from raypipe.report.report import JSON_FORMAT
 
 if TYPE_CHECKING:
+    from raypipe.api.paths import Fields
     from raypipe.pipeline.ingest_log import IngestSummary
     from raypipe.readers import BadLine, Format
     from raypipe.store import Store
@@ -63,14 +64,17 @@ def ingest(
     format: Format | None = None,
     session: Session | None = None,
     kind: str | None = None,
+    fields: Fields | None = None,
 ) -> IngestResult:
     """Reads files into a store, each line once; the same bytes again change nothing.
 
-    `paths` are files, folders of files, or URIs. `format` None: synth for a folder of `raypipe synth`, else
-    crag. `kind` says which golds the data brings and how it is scored: crag, qa, ranking or MODULE:NAME;
-    None: the format's. The store is made where there is none. Raises ConfError for no kind, DataError for a
-    missing or damaged file, and where no line can be read; then the store is unchanged.
+    `paths` are files, folders of files, or URIs. `format` None: by their looks. `kind` says which golds the
+    data brings and how it is scored: crag, qa, ranking or MODULE:NAME; None: the format's. `fields` names the
+    fields of rows, where common names do not find them: `{"query": "prompt"}`. The store is made where there
+    is none. Raises ConfError for no kind and for a named field that is not there, DataError for a missing or
+    damaged file, and where no line can be read; then the store is unchanged.
     """
+    from raypipe import readers
     from raypipe.api.paths import format_for, inputs
     from raypipe.metrics.kinds import open_kind
     from raypipe.pipeline import ingest as ingesting
@@ -79,9 +83,11 @@ def ingest(
     if kind is not None:
         open_kind(kind)
     files = inputs([paths] if isinstance(paths, str | Path) else paths, session.settings)
+    found = format_for(format, files, fields)
+    readers.check(files, found)
     filled = session.store_to_fill(store)
     with Progress(sys.stderr, silent=not session.progress) as progress:
-        read = ingesting.ingest(filled, files, format_for(format, files), progress, kind=kind)
+        read = ingesting.ingest(filled, files, found, progress, kind=kind)
     bad = tuple(ingesting.bad_lines(filled, read.fingerprint))
     return IngestResult(filled.uri, read, filled.count("sources"), bad)
 

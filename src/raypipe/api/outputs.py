@@ -18,6 +18,7 @@ from typing_extensions import TypedDict
 
 from raypipe.api.machine import Finding
 from raypipe.api.model_files import ModelNeed
+from raypipe.api.previews import FileFields, FirstDocument, FirstQuestion
 from raypipe.api.run_outputs import STRICT, Eval, Interval, PlanOutput, Reprocess, Score, StepCounts
 from raypipe.core.records import Fault
 from raypipe.evaluation.compare import RunComparison
@@ -67,6 +68,18 @@ Ingest = _from_fields(
     },
 )
 """`ingest --json`: the counts of `readers.ReadCounts` among others."""
+
+
+@with_config(STRICT)
+class IngestPreview(TypedDict):
+    """`ingest --dry-run --json`: how files would be read."""
+
+    format: Literal[2]
+    data_format: str  # crag, beir, synth, rows, or MODULE:NAME
+    files: list[FileFields]  # of rows: role -> fields
+    question: FirstQuestion | None
+    document: FirstDocument | None
+    bad_lines: list[BadLine]  # among the first rows
 
 
 @with_config(STRICT)
@@ -282,7 +295,7 @@ class Comparisons(TypedDict):
 
 OUTPUTS: Mapping[str, Any] = {
     "synth": Synth,
-    "ingest": Ingest,
+    "ingest": Ingest | IngestPreview,
     "parse": ParseLine,
     "plan": PlanOutput,
     "index": StepCounts,

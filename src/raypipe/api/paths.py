@@ -6,15 +6,21 @@ import itertools
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 from raypipe.api.settings import Settings
 from raypipe.core.errors import ConfError
 from raypipe.core.records import digest
-from raypipe.readers.formats import Format
+from raypipe.readers.field_map import checked, parse
+from raypipe.readers.formats import Format, looks_like
 from raypipe.readers.object_store import download, is_remote, upload
+from raypipe.readers.row_format import RowFormat
 from raypipe.report.report import RunFolder
+
+Fields: TypeAlias = str | Mapping[str, str | Sequence[str]]
+"""Role -> field, or fields, of rows: `{"query": "prompt"}`, or as `--fields` says it, `query=prompt`."""
 
 
 def inputs(given: Sequence[str | Path], settings: Settings) -> list[Path]:
@@ -24,11 +30,20 @@ def inputs(given: Sequence[str | Path], settings: Settings) -> list[Path]:
     return [download(p, cache) if is_remote(p) else Path(p) for p in places]
 
 
-def format_for(given: Format | None, paths: Sequence[Path]) -> Format:
-    """The format as given, else what the paths look like."""
-    if given is not None:
-        return given
-    return "synth" if paths and all((p / "synth.json").is_file() for p in paths) else "crag"
+def format_for(given: Format | None, paths: Sequence[Path], fields: Fields | None = None) -> Format:
+    """The format as given, with the fields that were named, else what the paths look like.
+
+    Raises ConfError for fields of another format than rows.
+    """
+    if not fields:
+        return looks_like(paths) if given is None else given
+    if given not in (None, "rows"):
+        raise ConfError(
+            f"--fields: expected with --format rows, found {given!r}, whose fields have fixed names"
+        )
+    if isinstance(fields, str):
+        return RowFormat(parse(fields))
+    return RowFormat(checked({r: (f,) if isinstance(f, str) else tuple(f) for r, f in fields.items()}))
 
 
 def run_folder(given: str | Path | None, settings: Settings, store: str, recipe: str) -> Path:

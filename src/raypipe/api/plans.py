@@ -9,7 +9,7 @@ from typing import Any
 
 from raypipe.api.judges import open_judge
 from raypipe.api.measured import measured
-from raypipe.api.paths import format_for, inputs
+from raypipe.api.paths import Fields, format_for, inputs
 from raypipe.api.pipelines import offline_pipeline, open_pipeline
 from raypipe.api.results import Result, outside_loop
 from raypipe.api.session import Session
@@ -64,13 +64,15 @@ def plan(
     rule: Rule | None = None,
     session: Session | None = None,
     kind: str | None = None,
+    fields: Fields | None = None,
 ) -> PlanResult:
     """Estimates the model calls, time and memory of an eval, with the reason for each. Runs nothing.
 
     `check_run` checks what the eval itself would refuse before its first row: it connects to the cluster, and
     finds every model, with `judge` for this `rule`. `kind` is what the data would be scored as. `refresh`
-    counts answers that rest on expired replies of a graph as missing. Raises ClusterTooSmall, ConfError,
-    ModelMissing, and DataError also where there are no questions, or none with a gold of the `kind`.
+    counts answers that rest on expired replies of a graph as missing. `fields` are those of rows, as `ingest`
+    takes them. Raises ClusterTooSmall, ConfError, ModelMissing, and DataError also where there are no
+    questions, or none with a gold of the `kind`.
     """
     session = session or Session()
     scoring = None if kind is None else open_kind(kind, rule, judge is not None)
@@ -85,7 +87,7 @@ def plan(
             connecting.connect()
     pipeline = offline_pipeline(session, opened, found)
     if files:
-        questions, coming = read_questions(opened, files, format_for(format, files))
+        questions, coming = read_questions(opened, files, format_for(format, files, fields))
         questions = questions[:limit]
     else:
         questions, coming = list(questions_of(pipeline, None, limit)), NewSources()

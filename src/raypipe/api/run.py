@@ -13,7 +13,7 @@ from raypipe import readers
 from raypipe.api.judges import open_judge, read_judge
 from raypipe.api.measured import keep, measured
 from raypipe.api.origin import origin
-from raypipe.api.paths import deliver, format_for, inputs, require_writable, run_folder
+from raypipe.api.paths import Fields, deliver, format_for, inputs, require_writable, run_folder
 from raypipe.api.pipelines import open_pipeline
 from raypipe.api.results import Result, outside_loop
 from raypipe.api.session import Session
@@ -45,6 +45,7 @@ class EvalOptions(TypedDict, total=False):
 
     format: Format | None  # of the data; None: by its looks
     kind: str | None  # of the data: crag, qa, ranking or MODULE:NAME; None: as it was read, else the format's
+    fields: Fields | None  # of rows: role -> field, or "query=question"; None: found by common names
     limit: int | None  # only the first questions; None: all
     rule: Rule | None  # of scoring, for kinds that have rules; None: official
     judge: str | None  # decides what the rule leaves open: a generator of the models file, or MODULE:NAME
@@ -246,9 +247,9 @@ def evaluate(
     given = [data] if isinstance(data, str | Path) else data
     found = check_names(recipe, given, options.get("judge"), rule, session, kind)
     files = inputs(given, session.settings)
-    format = format_for(options.get("format"), files)
+    format = format_for(options.get("format"), files, options.get("fields"))
     if files:
-        readers.files_of(files, format)  # a missing file is reported before anything starts
+        readers.check(files, format)  # a missing file or field is reported before anything starts
     filled = session.store_to_fill(store) if files else session.store(store)
     folder = run_folder(out, session.settings, filled.uri, found.name)
     require_writable(folder, "--out")

@@ -5,9 +5,13 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from raypipe.api.settings import Settings
 from raypipe.cli import options
+
+if TYPE_CHECKING:
+    from raypipe.api.session import Session
 
 
 def add(commands: options.Commands) -> None:
@@ -17,12 +21,17 @@ def add(commands: options.Commands) -> None:
     made = options.command(
         commands,
         "ingest",
-        "raypipe ingest crag_task_1_and_2_dev_v4.jsonl.bz2 --format crag --store /data/store",
+        "raypipe ingest faq.parquet --fields query=prompt,answer=gold --store /data/store --dry-run",
         _ingest,
     )
     made.add_argument("paths", metavar="PATH", nargs="+", help="files, folders of files, or URIs of some")
     options.format_of(made)
     options.kind_of(made)
+    made.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="show the fields that are found and the first row, store nothing",
+    )
     options.store(made)
     options.as_json(made)
     parse = options.command(
@@ -100,7 +109,9 @@ def _ingest(args: argparse.Namespace, settings: Settings) -> int:
     from raypipe.api.data import ingest
 
     session = options.session(args, settings, not args.json)
-    read = ingest(args.paths, args.store, args.format, session, args.kind)
+    if args.dry_run:
+        return _preview(args, session)
+    read = ingest(args.paths, args.store, args.format, session, args.kind, args.fields)
     if args.json:
         options.print_json(read.to_json())
         return 0
@@ -116,6 +127,18 @@ def _ingest(args: argparse.Namespace, settings: Settings) -> int:
         print("the first of them:")
     for bad in read.bad:
         print(f"  {bad}")
+    return 0
+
+
+def _preview(args: argparse.Namespace, session: Session) -> int:
+    from raypipe.api.previews import preview
+    from raypipe.report.previews import print_preview
+
+    found = preview(args.paths, args.format, args.fields, session)
+    if args.json:
+        options.print_json(found.to_json())
+    else:
+        print_preview(options.console(), found.to_json(), named=args.format is not None)
     return 0
 
 

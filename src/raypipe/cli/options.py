@@ -151,9 +151,16 @@ def refresh(made: argparse.ArgumentParser) -> None:
 def format_of(made: argparse.ArgumentParser) -> None:
     made.add_argument(
         "--format",
-        type=one_of("crag", "beir", "synth"),
-        help="of the data: crag, beir, synth, or MODULE:NAME of a reader of your own "
-        "(default: synth for a folder that `raypipe synth` wrote, else crag)",
+        type=one_of("crag", "beir", "synth", "rows"),
+        help="of the data: crag, beir, synth, rows (questions or documents of your own: jsonl, json, csv, "
+        "parquet, a folder of save_to_disk), or MODULE:NAME of a reader of your own (default: by its looks)",
+    )
+    made.add_argument(
+        "--fields",
+        metavar="ROLE=FIELD,...",
+        help="fields of rows that common names do not find: query=FIELD, answer=FIELD (or A+B, both), "
+        "id=FIELD, documents=FIELD (texts, objects or paths to answer from), time, domain, question_type; of "
+        "documents title, url, text, html, path. a.b is b inside a",
     )
 
 

@@ -36,7 +36,7 @@ def _plan(args: argparse.Namespace, settings: Settings) -> int:
     options.say_data(args, settings)
     found = plan(
         args.recipe, args.data, args.store, args.format, args.limit, args.refresh,
-        session=options.session(args, settings), kind=args.kind,
+        session=options.session(args, settings), kind=args.kind, fields=args.fields,
     )  # fmt: skip
     return show(args, found)
 

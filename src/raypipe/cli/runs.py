@@ -177,7 +177,7 @@ def _dry_run(args: argparse.Namespace, settings: Settings) -> int:
     session = options.session(args, settings)
     found = plan(
         args.recipe, args.data, args.store, args.format, args.limit, args.refresh, check_run=True,
-        judge=args.judge, rule=args.rule, session=session, kind=args.kind,
+        judge=args.judge, rule=args.rule, session=session, kind=args.kind, fields=args.fields,
     )  # fmt: skip
     return show(args, found)
 
@@ -187,6 +187,7 @@ def _options(args: argparse.Namespace, settings: Settings) -> EvalOptions:
     return {
         "format": args.format,
         "kind": args.kind,
+        "fields": args.fields,
         "limit": args.limit,
         "rule": args.rule,
         "judge": args.judge,

@@ -61,7 +61,7 @@ def build(source: Path, kind: Kind, out: Path, credits: Path | None = None) -> B
     Raises DataError for a file that lacks the expected columns.
     """
     if credits is not None and kind != "movielens":
-        raise ConfError(f"--credits {credits}: expected with --kind movielens alone")
+        raise ConfError(f"--credits {credits}: expected with --source movielens alone")
     rows = list(_rows(source, _NEEDED[kind]))
     people = {} if credits is None else _people(credits)
     facts, skipped = _READ[kind](rows, people)

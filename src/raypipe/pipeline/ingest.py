@@ -74,9 +74,9 @@ def ingest(
 
 
 def fingerprint(paths: Sequence[Path], format: Format) -> str:
-    """Names the bytes of the files and the reader of them."""
+    """Names the bytes of the files, of those that their rows name, and the reader of them."""
     parts = [readers.reader_id(format), READER]
-    for file in readers.files_of(paths, format):
+    for file in (*readers.files_of(paths, format), *readers.referenced(paths, format)):
         with file.open("rb") as stream:
             parts += [file.name, hashlib.file_digest(stream, "blake2b").hexdigest()]
     return digest(*parts)

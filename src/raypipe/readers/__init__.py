@@ -3,7 +3,20 @@
 Each format's module opens with one literal record. Memory holds the current line.
 """
 
-from raypipe.readers.formats import FORMATS, Format, files_of, kind_of, open, reader_id, size
+from raypipe.readers.formats import (
+    FORMATS,
+    Format,
+    check,
+    files_of,
+    format_name,
+    kind_of,
+    looks_like,
+    open,
+    reader_id,
+    referenced,
+    size,
+)
+from raypipe.readers.row_format import RowFormat
 from raypipe.readers.rows import LIMITS, BadLine, ReadCounts, ReaderLimits, Row, require_rows, unseen
 
 __all__ = [
@@ -14,10 +27,15 @@ __all__ = [
     "ReadCounts",
     "ReaderLimits",
     "Row",
+    "RowFormat",
+    "check",
     "files_of",
+    "format_name",
     "kind_of",
+    "looks_like",
     "open",
     "reader_id",
+    "referenced",
     "require_rows",
     "size",
     "unseen",

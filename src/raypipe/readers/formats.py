@@ -13,7 +13,8 @@ from raypipe.core import plugins
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.plugins import is_path
 from raypipe.core.records import Gold
-from raypipe.readers import beir, crag, files, lines, qrels
+from raypipe.readers import beir, crag, files, lines, qrels, row_files, row_format
+from raypipe.readers.row_format import RowFormat
 from raypipe.readers.rows import (
     LIMITS,
     DuplicateCheck,
@@ -23,10 +24,10 @@ from raypipe.readers.rows import (
     UnusableLine,
 )  # fmt: skip
 
-Format: TypeAlias = str
+Format: TypeAlias = str | RowFormat
 """One of FORMATS, or the path of a reader of your own: `mypkg.readers:rows`, a function of one file that
-yields a `Row` for each of its questions and documents."""
-FORMATS: tuple[Format, ...] = ("crag", "beir", "synth")
+yields a `Row` for each of its questions and documents. `RowFormat` is rows with named fields."""
+FORMATS: tuple[str, ...] = ("crag", "beir", "synth", row_format.NAME)
 
 _KINDS = {"crag": "crag", "synth": "crag", "beir": "ranking"}
 OWN_KIND = "qa"
@@ -34,7 +35,7 @@ OWN_KIND = "qa"
 
 # The files read from a folder of each format; files named one by one are read under any name, except that
 # BEIR's are told apart by name.
-_WANTED: dict[Format, tuple[str, ...]] = {
+_WANTED: dict[str, tuple[str, ...]] = {
     "crag": ("",),
     "beir": ("corpus", "queries"),
     "synth": ("questions",),  # CRAG's format; the knowledge graph next to it is not for reading
@@ -50,8 +51,10 @@ def open(
     truncated, damaged or mislabelled while it is read. After a DataError keep no row: a checksum comes behind
     its bytes, so rows of a damaged block may have been handed out.
     """
+    if (rows := _rows(format)) is not None:
+        return row_format.open(paths, rows, counts, limits)
     if is_path(format):
-        return _from_outside(paths, format, counts)
+        return _from_outside(paths, str(format), counts)
     judged, others = _judgements(paths, format)
     inputs = _find(others, format, counts, judged)
     if format != "beir":
@@ -66,6 +69,8 @@ def size(paths: Iterable[str | Path], format: Format) -> int:
 
 def files_of(paths: Iterable[str | Path], format: Format) -> list[Path]:
     """The files that `open` will read, every part of a split one, in order."""
+    if _rows(format) is not None:
+        return row_format.files_of(paths)
     if is_path(format):
         return _plain_files(paths)
     judged, others = _judgements(paths, format)
@@ -73,7 +78,9 @@ def files_of(paths: Iterable[str | Path], format: Format) -> list[Path]:
 
 
 def reader_id(format: Format) -> str:
-    """Names a format's reader: of one from outside its path and its source."""
+    """Names a format's reader: of one from outside its path and its source, of rows the named fields."""
+    if isinstance(format, RowFormat):
+        return format.id()
     return "/".join(_reader(format)[1]) if is_path(format) else format
 
 
@@ -81,11 +88,74 @@ def kind_of(format: Format) -> str:
     """The kind of data that a format reads: its golds and measures (`metrics.kinds`). A reader from outside
     may say it, as an attribute `kind` of its function."""
     if is_path(format):
-        return str(getattr(_reader(format)[0], "kind", OWN_KIND))
-    return _KINDS.get(format, OWN_KIND)
+        return str(getattr(_reader(str(format))[0], "kind", OWN_KIND))
+    return _KINDS.get(format_name(format), OWN_KIND)
 
 
-def _reader(format: Format) -> tuple[Any, tuple[str, str]]:
+def format_name(format: Format) -> str:
+    """What `--format` calls it."""
+    return row_format.NAME if isinstance(format, RowFormat) else format
+
+
+def referenced(paths: Iterable[str | Path], format: Format) -> list[Path]:
+    """Further files that the rows name, whose bytes are part of the data."""
+    rows = _rows(format)
+    return [] if rows is None else row_format.referenced(paths, rows)
+
+
+def check(paths: Iterable[str | Path], format: Format) -> None:
+    """Raises what can be known before anything is read: a missing file; of rows, a field that is not there,
+    and CSV whose lines differ in length."""
+    if (rows := _rows(format)) is not None:
+        row_format.check(paths, rows)
+    else:
+        files_of(paths, format)
+
+
+def looks_like(paths: Iterable[str | Path]) -> Format:
+    """The format of files by their looks: crag, where nothing else is sure.
+
+    A folder of `raypipe synth` is synth, names that start with corpus and queries are beir. Files that are no
+    JSON lines are rows, and so are JSON lines without a field that CRAG's alone have.
+    """
+    given = [Path(p) for p in paths]
+    if given and all((p / "synth.json").is_file() for p in given):
+        return "synth"
+    if any(p.is_dir() and row_files.is_saved(p) for p in given):
+        return row_format.NAME
+    names = [f for p in given for f in (sorted(p.iterdir()) if p.is_dir() else [p]) if f.name[0] != "."]
+    others = [f for f in names if not qrels.is_qrels(f)]
+    if names and not others:
+        return "beir"
+    kinds = {row_files.kind_of(f): f for f in reversed(others)}
+    if kinds.keys() & {"json", "csv", "parquet", "arrow"}:
+        return row_format.NAME
+    if "jsonl" not in kinds:
+        return "crag"
+    lined = [f for f in names if row_files.kind_of(f) == "jsonl"]
+    if all(f.name.startswith(_WANTED["beir"]) for f in lined):
+        return "beir"
+    return "crag" if _is_crag(lined[0]) else row_format.NAME
+
+
+_OF_CRAG = {"interaction_id", "search_results", "query_time", "static_or_dynamic"}
+
+
+def _is_crag(file: Path) -> bool:
+    """Whether the first rows have one of CRAG's fields, or none can be read."""
+    try:
+        [found] = row_files.find([file])
+        first = row_files.first(found)
+    except DataError:
+        return True  # its reader says what is wrong
+    return not first or any(_OF_CRAG & row.keys() or type(row.get("row")) is int for row in first)
+
+
+def _rows(format: Format) -> RowFormat | None:
+    return RowFormat() if format == row_format.NAME else format if isinstance(format, RowFormat) else None
+
+
+def _reader(format: str) -> tuple[Any, tuple[str, str]]:
     rows, plugin = plugins.load(format, "a reader")
     if not callable(rows):
         raise ConfError(f"{format}: expected a function of a file that yields rows, found {rows!r:.80}")
@@ -105,7 +175,7 @@ def _plain_files(paths: Iterable[str | Path]) -> list[Path]:
     return list(found)
 
 
-def _from_outside(paths: Iterable[str | Path], format: Format, counts: ReadCounts) -> Iterator[Row]:
+def _from_outside(paths: Iterable[str | Path], format: str, counts: ReadCounts) -> Iterator[Row]:
     """The rows of a reader from outside, checked and counted as those of any other."""
     rows, ids = _reader(format)[0], DuplicateCheck()
     for file in _plain_files(paths):

@@ -123,6 +123,17 @@ def split(chunks: Iterable[bytes], most: int) -> Iterator[tuple[int, bytes | Non
 
 def decode(raw: bytes, counts: ReadCounts) -> dict[str, Any]:
     """The object in this line. Raises UnusableLine with one of the reasons above."""
+    value: dict[str, Any] = parse(raw)
+    if not isinstance(value, dict):
+        raise UnusableLine("not_object", f"expected an object, found {kind(value)}")
+    if b"\\u0000" in raw:
+        value, cleaned = without_nul(value), value
+        counts.nul_lines += value != cleaned
+    return value
+
+
+def parse(raw: bytes) -> Any:
+    """The JSON value in these bytes, U+0000 in its texts left in. Raises UnusableLine."""
     if b"\0" in raw:
         raise UnusableLine("nul", f"byte {raw.index(0)} is NUL; expected JSON text")
     try:
@@ -130,19 +141,17 @@ def decode(raw: bytes, counts: ReadCounts) -> dict[str, Any]:
     except UnicodeDecodeError as e:
         raise UnusableLine("not_utf8", f"byte {e.start} is {raw[e.start]:#04x}; expected UTF-8") from e
     try:
-        value: dict[str, Any] = _DECODER.decode(text)
-        if not isinstance(value, dict):
-            raise UnusableLine("not_object", f"expected an object, found {kind(value)}")
-        if b"\\u0000" in raw:
-            value, cleaned = _without_nul(value), value
-            counts.nul_lines += value != cleaned
+        value: Any = _DECODER.decode(text)
         if b"\\ud" in raw or b"\\uD" in raw:
             _refuse_surrogates(value)
     except json.JSONDecodeError as e:
         raise UnusableLine("bad_json", f"{e.msg} at character {e.pos} of {len(text)}") from e
     except RecursionError as e:
-        raise UnusableLine("too_deep", "expected a few levels of nesting, found hundreds") from e
+        raise UnusableLine("too_deep", _TOO_DEEP) from e
     return value
+
+
+_TOO_DEEP = "expected a few levels of nesting, found hundreds"
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -178,13 +187,21 @@ _DECODER = json.JSONDecoder(
 )
 
 
-def _without_nul(value: Any) -> Any:
+def without_nul(value: Any) -> Any:
+    """A JSON value without U+0000 in its texts. Raises UnusableLine where two names of a field become one."""
+    try:
+        return _stripped(value)
+    except RecursionError as e:
+        raise UnusableLine("too_deep", _TOO_DEEP) from e
+
+
+def _stripped(value: Any) -> Any:
     if isinstance(value, str):
         return value.replace("\0", "")
     if isinstance(value, list):
-        return [_without_nul(v) for v in value]
+        return [_stripped(v) for v in value]
     if isinstance(value, dict):
-        return _object([(_without_nul(k), _without_nul(v)) for k, v in value.items()])
+        return _object([(_stripped(k), _stripped(v)) for k, v in value.items()])
     return value
 
 

@@ -116,7 +116,7 @@ def read_label(text: str, labels: Sequence[str], default: str | None) -> ParsedR
 
 def read_json(text: str) -> ParsedReply:
     """A JSON object, alone or with words around it; the reply's text is the object alone."""
-    return ParsedReply(json.dumps(_object(text), ensure_ascii=False, separators=(",", ":")), ANSWERED)
+    return ParsedReply(json.dumps(json_object(text), ensure_ascii=False, separators=(",", ":")), ANSWERED)
 
 
 def read_confidence(text: str, wanted: Level | None) -> ParsedReply:
@@ -126,7 +126,7 @@ def read_confidence(text: str, wanted: Level | None) -> ParsedReply:
     >>> read_confidence('{"answer": "1999", "confidence": "medium"}', "high")
     ParsedReply(text="i don't know", label='abstained', confidence=0.5)
     """
-    tree = _object(text)
+    tree = json_object(text)
     answer = tree.get("answer")
     if isinstance(answer, int | float) and not isinstance(answer, bool):
         answer = str(answer)
@@ -152,7 +152,7 @@ def read_certainty(text: str, labels: Sequence[str], certain: float, default: st
     """
     said = text.strip()
     try:
-        tree = _object(said)
+        tree = json_object(said)
     except UnreadableReply:
         return ParsedReply(said or default, default)
     if tree.get("invalid") is True:
@@ -180,7 +180,7 @@ def read_calls(text: str) -> ParsedReply:
     return ParsedReply(said, ANSWERED)
 
 
-def _object(text: str) -> dict[str, Any]:
+def json_object(text: str) -> dict[str, Any]:
     """The JSON object in a reply: all of it, or from its first brace to its last."""
     found = _OBJECT.search(text)
     try:

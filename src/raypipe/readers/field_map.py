@@ -1,0 +1,230 @@
+"""Which field of a row is its question, its answers, its documents: by common names, or as a user names it.
+
+A row of a user's own file, whatever it is stored in:
+
+    {"question": "who directed velora?", "answers": ["Anna Lindqvist"],
+     "ctxs": [{"title": "Velora", "text": "Velora was directed by Anna Lindqvist."}]}
+
+gives `FieldMap({"query": ("question",), "answer": ("answers",), "documents": ("ctxs",)})`. A dot in a name
+goes one level down: `answer=gold.text`. Knows names and values; nothing of files.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from raypipe.core.config import did_you_mean
+from raypipe.core.errors import ConfError, DataError
+
+NAMES: Mapping[str, tuple[str, ...]] = {
+    "query": (
+        "question", "query", "prompt", "question_text", "query_text", "user_input", "instruction", "input",
+    ),
+    # Where a file has both, `answer` is what a system said and `ground_truth` is right (as in ragas).
+    "answer": (
+        "ground_truths", "ground_truth", "gold_answers", "gold_answer", "golds", "gold", "reference_answer",
+        "reference", "expected_answer", "expected_output", "answers", "answer", "correct_answer",
+        "possible_answers", "best_answer", "target", "targets", "output",
+    ),
+    "id": ("id", "qid", "_id", "question_id", "query_id", "example_id", "uid", "uuid", "interaction_id"),
+    "documents": (
+        "documents", "contexts", "passages", "ctxs", "context", "retrieved_contexts", "reference_contexts",
+        "docs", "passage", "search_results", "pages",
+    ),
+    "time": ("query_time", "asked_at"),
+    "domain": ("domain", "category", "topic"),
+    "question_type": ("question_type",),
+    "url": ("url", "page_url", "link", "uri"),
+    "title": ("title", "page_name", "page_title", "doc_title", "document_title"),
+    "html": ("html", "page_result", "page_html", "raw_html"),
+    "text": (
+        "text", "content", "contents", "page_content", "passage_text", "paragraph_text", "document_text",
+        "chunk", "sentences", "passage", "page_snippet",
+    ),
+    "path": ("path", "file", "file_path", "filename"),
+    "modified": ("modified", "last_modified", "page_last_modified"),
+}  # fmt: skip
+"""Role -> common names of its field, the first that is there counts. Case, `_`, `-` and spaces make no
+difference. The roles from `url` on are those of a document: an object in `documents`, or the row itself."""
+
+OF_QUESTION = ("query", "answer", "id", "documents", "time", "domain", "question_type")
+OF_DOCUMENT = ("url", "title", "html", "text", "path", "modified")
+CONTENT = ("html", "text", "path")  # one of them makes an object a document
+EXTRA_ANSWERS = ("alt_ans", "alternative_answers", "answer_aliases", "aliases")
+"""Fields that add to a found `answer`; a user who names the answer names all of it: `answer=a+b`."""
+SEVERAL = ("answer", "documents")  # roles that may be joined from several fields
+
+
+@dataclass(frozen=True, slots=True)
+class FieldMap:
+    """Role -> the fields that have it in the rows of one file."""
+
+    fields: Mapping[str, tuple[str, ...]]
+    inner: Mapping[str, str] = field(default_factory=dict)  # of objects in `documents`, named by the user
+    named: frozenset[str] = frozenset()  # roles that the user named; the others were found by common names
+
+    def get(self, row: Mapping[str, Any], role: str) -> Any:
+        """The value of a role's field; None where the row has none."""
+        names = self.fields.get(role, ())
+        return lookup(row, names[0])[1] if names else None
+
+    def all(self, row: Mapping[str, Any], role: str) -> list[Any]:
+        """The values of all fields of a role, without those that are null or not there."""
+        found = (lookup(row, name)[1] for name in self.fields.get(role, ()))
+        return [value for value in found if value is not None]
+
+    def asks(self) -> bool:
+        """Whether the rows are questions; else they are documents."""
+        return "query" in self.fields
+
+
+def parse(text: str) -> dict[str, tuple[str, ...]]:
+    """Role -> fields, as `--fields` says them: `query=prompt,answer=gold+aliases`. Raises ConfError.
+
+    >>> parse("query=prompt, answer=gold+aliases")
+    {'query': ('prompt',), 'answer': ('gold', 'aliases')}
+    """
+    found: dict[str, tuple[str, ...]] = {}
+    for part in filter(None, map(str.strip, text.split(","))):
+        role, sign, names = (p.strip() for p in part.partition("="))
+        if not sign or not names:
+            raise ConfError(f"--fields: expected ROLE=FIELD, such as query=question, found {part!r}")
+        if role in found:
+            raise ConfError(f"--fields: {role} is named twice; expected {role}=FIELD once")
+        found[role] = tuple(filter(None, map(str.strip, names.split("+"))))
+    if not found:
+        raise ConfError(f"--fields: expected ROLE=FIELD,..., such as query=question, found {text!r}")
+    return checked(found)
+
+
+def checked(fields: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+    """The same, once each role is known and has as many fields as it may. Raises ConfError."""
+    for role, names in fields.items():
+        if role not in NAMES:
+            raise ConfError(f"--fields: {role!r} is no role; {did_you_mean(role, NAMES)}")
+        if not names or (len(names) > 1 and role not in SEVERAL):
+            raise ConfError(f"--fields: {role}={'+'.join(names)}: expected one field for {role}")
+    return dict(fields)
+
+
+def find(where: str, rows: Sequence[Mapping[str, Any]], named: Mapping[str, tuple[str, ...]]) -> FieldMap:
+    """The fields of a file, from its first rows: those that the user named, the others by common names.
+
+    A named field that no row has is left to `missing`, since another file may have it. Raises DataError, with
+    the fields that were seen, where there is neither a question nor a document's text.
+    """
+    seen = columns(rows)
+    fields = {r: tuple(n for n in names if has(rows, n)) for r, names in named.items()}
+    fields = {role: names for role, names in fields.items() if names}
+    taken = {n for names in fields.values() for n in names}
+
+    def look(role: str) -> None:
+        if role not in named and (name := by_name(role, seen, taken)):
+            fields[role] = (name, *(_extra(seen, taken) if role == "answer" else ()))
+            taken.update(fields[role])
+
+    look("query")
+    for role in OF_QUESTION if "query" in fields else ("id",):
+        look(role)
+    for role in OF_DOCUMENT:
+        if role != "path" or "query" not in fields:  # `file` of a question is seldom a document to read
+            look(role)
+    places = fields.get("documents", ())
+    nested = {r: n[0] for r, n in named.items() if r in OF_DOCUMENT and r not in fields}
+    inner = {role: name for role, name in nested.items() if _nested(rows, places, name)}
+    found = FieldMap(fields, inner, frozenset(named.keys() & (fields.keys() | inner.keys())))
+    if not found.asks() and not any(role in fields for role in CONTENT):
+        raise DataError(
+            f"{where}: expected a field with the question, or with the text of a document; "
+            f"found the fields {listed(seen)}.\nName it: --fields query=FIELD,answer=FIELD,documents=FIELD "
+            f"(names that are found: {', '.join(NAMES['query'][:4])}, ...)"
+        )
+    return found
+
+
+def missing(named: Mapping[str, tuple[str, ...]], files: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
+    """Raises ConfError for a named field that none of the files (name -> first rows) has. Those of a document
+    may stand in an object of a row's list of documents."""
+    rows = [row for some in files.values() for row in some]
+    seen = columns(rows)
+    for role, names in named.items():
+        for name in names:
+            if not has(rows, name) and not (role in OF_DOCUMENT and _nested(rows, seen, name)):
+                raise ConfError(
+                    f"--fields {role}={'+'.join(names)}: no field {name!r} in {', '.join(files)}; "
+                    f"{_hint(name, seen)}its fields: {listed(seen)}"
+                )
+
+
+def _nested(rows: Sequence[Mapping[str, Any]], places: Iterable[str], name: str) -> bool:
+    """Whether objects in these fields have a field of this name."""
+    for row in rows:
+        for place in places:
+            given = lookup(row, place)[1]
+            items = given if isinstance(given, list) else [given]
+            if any(isinstance(item, Mapping) and name in item for item in items):
+                return True
+    return False
+
+
+def by_name(role: str, seen: Iterable[str], taken: Iterable[str] = ()) -> str | None:
+    """The first of these fields that is commonly named so, of those that are not taken."""
+    plain: dict[str, str] = {}
+    for name in seen:
+        if name not in set(taken):
+            plain.setdefault(folded(name), name)
+    return next((plain[folded(n)] for n in NAMES[role] if folded(n) in plain), None)
+
+
+def folded(name: str) -> str:
+    """A name without case, `_`, `-` and spaces.
+
+    >>> folded("Question-Text") == folded("question_text")
+    True
+    """
+    return re.sub(r"[\s_-]", "", name).lower()
+
+
+def lookup(row: Mapping[str, Any], name: str) -> tuple[bool, Any]:
+    """Whether a row has a field, and its value; a dot goes one level down, unless a field is named so.
+
+    >>> lookup({"a": {"b": 1}}, "a.b"), lookup({"a": None}, "a.b")
+    ((True, 1), (False, None))
+    """
+    if name in row:
+        return True, row[name]
+    head, dot, rest = name.partition(".")
+    inner = row.get(head)
+    return lookup(inner, rest) if dot and isinstance(inner, Mapping) else (False, None)
+
+
+def has(rows: Iterable[Mapping[str, Any]], name: str) -> bool:
+    """Whether some row has the field."""
+    return any(lookup(row, name)[0] for row in rows)
+
+
+def columns(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    """The names of all fields, in the order in which they come."""
+    return list(dict.fromkeys(str(name) for row in rows for name in row))
+
+
+SHOWN = 30  # fields that a message lists
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names for a message, the first of them where there are many."""
+    more = f", ... ({len(names)} in all)" if len(names) > SHOWN else ""
+    return ", ".join(n[:60] or "'' (no name)" for n in names[:SHOWN]) + more or "none"
+
+
+def _hint(name: str, seen: Sequence[str]) -> str:
+    said = did_you_mean(name, seen)
+    return f"{said} " if said.startswith("did") else ""
+
+
+def _extra(seen: Sequence[str], taken: set[str]) -> tuple[str, ...]:
+    names = {folded(n): n for n in seen if n not in taken}
+    return tuple(names[f] for n in EXTRA_ANSWERS if (f := folded(n)) in names)

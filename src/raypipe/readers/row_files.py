@@ -1,0 +1,350 @@
+"""Files of rows to plain values: JSON lines, JSON, CSV, Parquet, Arrow, a folder of `save_to_disk`.
+
+`for row in rows(file, counts): row.where, row.value` streams them; a value is a mapping of field names to
+what JSON could hold. Knows bytes and tables, nothing of what the fields mean.
+
+A folder that the library `datasets` wrote with `save_to_disk` has state.json, which names its files of Arrow
+batches; one with several splits has dataset_dict.json and a folder for each of them.
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from raypipe.core.errors import DataError
+from raypipe.core.records import Fault
+from raypipe.readers import files, lines
+from raypipe.readers.rows import LIMITS, ReadCounts, ReaderLimits, UnusableLine
+
+Kind: TypeAlias = Literal["jsonl", "json", "csv", "parquet", "arrow"]
+ENDINGS: Mapping[str, Kind] = {
+    ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json", ".csv": "csv", ".tsv": "csv",
+    ".parquet": "parquet", ".pq": "parquet", ".arrow": "arrow",
+}  # fmt: skip
+READABLE = "jsonl, json, csv and tsv (with .gz or .bz2 behind it or not), parquet and arrow"
+PEEKED = 50  # rows in which the fields of a file are looked for
+BATCH = 16  # rows of a table turned into Python values at a time: a row may hold fifty pages
+JSON_BYTES = 256 << 20  # of a file that is one JSON value: it is read as a whole
+GROUP_BYTES = 4 << 30  # of an uncompressed row group of Parquet, which is read as a whole
+PACKED = re.compile(r"\.(gz|bz2)$")
+
+
+@dataclass(frozen=True, slots=True)
+class RowFile:
+    """A file of rows."""
+
+    name: str  # path as given
+    path: Path
+    kind: Kind
+    packing: str = ""  # "gz", "bz2" or ""
+
+
+@dataclass(frozen=True, slots=True)
+class PlainRow:
+    """One row: its fields, or why it has none."""
+
+    where: str  # file:line, of tables file:row, both from 1
+    value: Mapping[str, Any] | None  # None where there is a fault
+    fault: Fault | None = None
+
+
+def kind_of(path: Path) -> Kind | None:
+    """What a file is by its name; None for a name that no reader of rows takes."""
+    name = path.name.lower()
+    return next((k for e, k in ENDINGS.items() if PACKED.sub("", name).endswith(e)), None)
+
+
+def find(paths: Iterable[str | Path]) -> list[RowFile]:
+    """The files that these paths name, each once, in order: files, folders of files (without subfolders), and
+    folders of `save_to_disk`. Raises DataError for a path that is none of them."""
+    found: dict[str, RowFile] = {}
+    for path in map(Path, paths):
+        if not path.exists():
+            raise DataError(f"{path}: no such file or folder. Check the path, or get the data first.")
+        for file in _inside(path) if path.is_dir() else [path]:
+            found.setdefault(str(file), _row_file(file))
+    if not found:
+        raise DataError("No path was given: expected files or folders to read.")
+    return list(found.values())
+
+
+def is_saved(folder: Path) -> bool:
+    """Whether the library `datasets` wrote a folder with `save_to_disk`."""
+    return (folder / "state.json").is_file() or (folder / "dataset_dict.json").is_file()
+
+
+def rows(file: RowFile, counts: ReadCounts, limits: ReaderLimits = LIMITS) -> Iterator[PlainRow]:
+    """The rows of a file, in order. Raises DataError for a file that cannot be trusted as a whole: truncated,
+    damaged, mislabelled, or CSV whose lines differ in length; then drop its earlier rows."""
+    match file.kind:
+        case "jsonl":
+            yield from _json_lines(file, counts, limits)
+        case "json":
+            yield from _json(file, counts, limits)
+        case "csv":
+            yield from _csv(file, counts, limits)
+        case "parquet":
+            yield from _table_rows(file, _parquet(file), counts)
+        case "arrow":
+            yield from _table_rows(file, _arrow(file), counts)
+
+
+def first(file: RowFile, limits: ReaderLimits = LIMITS) -> list[Mapping[str, Any]]:
+    """The first rows of a file that can be read."""
+    found = (r.value for r in rows(file, ReadCounts(), limits))
+    return [value for value in islice(found, PEEKED) if value is not None]
+
+
+def require_regular(file: RowFile, limits: ReaderLimits = LIMITS) -> None:
+    """Raises DataError for CSV with a line of another length than its header; no other kind can have one."""
+    if file.kind == "csv":
+        for _ in rows(file, ReadCounts(), limits):
+            pass
+
+
+def _row_file(path: Path) -> RowFile:
+    kind = kind_of(path)
+    if kind is None:
+        raise DataError(f"{path}: expected a file of rows: {READABLE}.")
+    packed = PACKED.search(path.name.lower())
+    return RowFile(str(path), path, kind, packed[1] if packed else "")
+
+
+def _inside(folder: Path) -> list[Path]:
+    if (folder / "dataset_dict.json").is_file():
+        splits = [s for s in _json_file(folder / "dataset_dict.json", "splits") if isinstance(s, str)]
+        if len(splits) != 1:
+            names = ", ".join(str(folder / s) for s in splits) or "none"
+            raise DataError(f"{folder}: expected one split of a dataset; name one of them: {names}")
+        folder = folder / splits[0]
+    if (folder / "state.json").is_file():
+        listed = _json_file(folder / "state.json", "_data_files")
+        named = [f.get("filename", "") for f in listed if isinstance(f, dict)]
+        files = [folder / Path(name).name for name in named if isinstance(name, str) and name]
+        if absent := [f.name for f in files if not f.is_file()]:
+            raise DataError(f"{folder}: state.json names files that are not there: {', '.join(absent)}")
+        return files
+    files = sorted(p for p in folder.iterdir() if p.is_file() and p.name[0] != ".")
+    taken = [p for p in files if kind_of(p)]
+    if not taken:
+        raise DataError(
+            f"{folder}: expected files of rows ({READABLE}), or a folder of save_to_disk; found none in "
+            f"{len(files)} files."
+        )
+    return taken
+
+
+def _json_file(path: Path, key: str) -> list[Any]:
+    """The list under a key of a small JSON file."""
+    try:
+        tree = json.loads(path.read_bytes())
+    except ValueError as e:
+        raise DataError(f"{path}: expected JSON, found none: {e}") from e
+    found = tree.get(key) if isinstance(tree, dict) else None
+    if not isinstance(found, list):
+        raise DataError(f"{path}: expected a list under {key!r}, as save_to_disk writes it; found none")
+    return found
+
+
+def _bytes(file: RowFile, counts: ReadCounts, limits: ReaderLimits) -> Iterator[bytes]:
+    return files.stream(files.Input(file.name, (file.path,), False, file.packing), counts, limits)
+
+
+def _json_lines(file: RowFile, counts: ReadCounts, limits: ReaderLimits) -> Iterator[PlainRow]:
+    source = files.Input(file.name, (file.path,), False, file.packing)
+    for line in lines.read([source], counts, limits):
+        yield PlainRow(line.where, line.value, line.fault)
+
+
+def _json(file: RowFile, counts: ReadCounts, limits: ReaderLimits) -> Iterator[PlainRow]:
+    """A list of objects, an object with such a list in it, SQuAD's nested form, or JSON lines after all."""
+    pieces, size = [], 0
+    for piece in _bytes(file, counts, limits):
+        pieces.append(piece)
+        size += len(piece)
+        if size > JSON_BYTES:
+            raise DataError(
+                f"{file.name}: expected at most {JSON_BYTES:,} bytes of JSON in one value. Write JSON lines, "
+                "an object a line, which are read one by one (.jsonl)."
+            )
+    raw = b"".join(pieces).removeprefix(codecs.BOM_UTF8)
+    try:
+        found = _objects(file, lines.parse(raw))
+    except UnusableLine as e:
+        if b"\n" in raw.strip() and _starts_with_object(raw):
+            counts.files, counts.bytes_read = counts.files - 1, counts.bytes_read - file.path.stat().st_size
+            yield from _json_lines(file, counts, limits)
+            return
+        raise DataError(f"{file.name}: expected JSON: {e.fault.detail}") from e
+    for number, value in enumerate(found, 1):
+        counts.lines += 1
+        yield _plain_row(f"{file.name}:{number}", value, counts)
+
+
+def _starts_with_object(raw: bytes) -> bool:
+    """Whether the first line is an object: then the file has JSON lines under another name."""
+    try:
+        lines.decode(raw.lstrip().split(b"\n", 1)[0], ReadCounts())
+    except UnusableLine:
+        return False
+    return True
+
+
+def _objects(file: RowFile, tree: Any) -> list[Any]:
+    """The rows of a JSON value."""
+    if isinstance(tree, dict):
+        inner = {k: v for k, v in tree.items() if isinstance(v, list) and v and isinstance(v[0], dict)}
+        if len(inner) != 1:
+            many = f"{len(inner)} lists of objects: {', '.join(inner)}" if inner else "an object without one"
+            raise DataError(f"{file.name}: expected a list of objects, one a row; found {many}")
+        tree = next(iter(inner.values()))
+    if not isinstance(tree, list):
+        raise DataError(f"{file.name}: expected a list of objects, one a row; found one value")
+    return list(_squad(tree)) if tree and _is_squad(tree[0]) else tree
+
+
+def _is_squad(article: Any) -> bool:
+    return isinstance(article, dict) and isinstance(article.get("paragraphs"), list)
+
+
+def _squad(articles: list[Any]) -> Iterator[Any]:
+    """The questions of articles in SQuAD's nested form, each with the paragraph that it is about."""
+    for article in articles:
+        for paragraph in article.get("paragraphs", ()) if isinstance(article, dict) else ():
+            about = {"title": article.get("title"), "context": paragraph.get("context")}
+            yield from ({**about, **qa} for qa in paragraph.get("qas", ()))
+
+
+def _plain_row(where: str, value: Any, counts: ReadCounts) -> PlainRow:
+    if not isinstance(value, dict):
+        fault = UnusableLine("not_object", f"expected an object, found {type(value).__name__}").fault
+        return PlainRow(where, None, fault)
+    try:
+        cleaned = lines.without_nul(value)
+    except UnusableLine as e:
+        return PlainRow(where, None, e.fault)
+    counts.nul_lines += cleaned != value
+    return PlainRow(where, cleaned)
+
+
+def _csv(file: RowFile, counts: ReadCounts, limits: ReaderLimits) -> Iterator[PlainRow]:
+    csv.field_size_limit(
+        limits.line_bytes
+    )  # of the whole library, which else refuses a cell of 131,072 bytes
+    text = _text_lines(file, counts, limits)
+    start = next(text, "")
+    table = csv.reader(chain([start], text), delimiter=_delimiter(start), strict=True)
+    names = _header(file, next(table, []))
+    while True:
+        try:
+            cells = next(table, None)
+        except csv.Error as e:
+            raise DataError(
+                f"{file.name}:{table.line_num}: expected CSV: {e}. Is a quotation mark not closed?"
+            ) from e
+        if cells is None:
+            return
+        counts.lines += 1
+        if not cells:
+            counts.blank_lines += 1
+            continue
+        where = f"{file.name}:{table.line_num}"
+        if len(cells) != len(names):
+            raise DataError(
+                f"{where}: expected {len(names)} cells, as in the header ({', '.join(names)[:120]}), found "
+                f"{len(cells)}, of which the first is {cells[0][:60]!r}. Put a cell with a "
+                f"{table.dialect.delimiter!r} or a line break in quotation marks."
+            )
+        yield PlainRow(where, dict(zip(names, cells, strict=True)))
+
+
+def _text_lines(file: RowFile, counts: ReadCounts, limits: ReaderLimits) -> Iterator[str]:
+    for number, raw, size in lines.split(_bytes(file, counts, limits), limits.line_bytes):
+        if raw is None:
+            raise DataError(
+                f"{file.name}:{number}: expected at most {limits.line_bytes:,} bytes, found {size:,}"
+            )
+        if number == 1 and raw.startswith(codecs.BOM_UTF8):
+            raw = raw.removeprefix(codecs.BOM_UTF8)
+            counts.byte_order_marks += 1
+        try:
+            text = raw.decode("utf-8")
+        except UnicodeDecodeError as e:
+            raise DataError(
+                f"{file.name}:{number}: expected UTF-8, found the byte {raw[e.start]:#04x}. Save it as UTF-8."
+            ) from e
+        if "\0" in text:
+            raise DataError(f"{file.name}:{number}: expected text, found a NUL byte. Is this CSV?")
+        counts.crlf_lines += text.endswith("\r")
+        yield f"{text}\n"
+
+
+def _header(file: RowFile, cells: list[str]) -> list[str]:
+    names = [c.strip() for c in cells]
+    twice = next((n for n in names if names.count(n) > 1), None)
+    if twice is not None or not any(names):
+        found = f"{twice!r} twice" if any(names) else "none"
+        raise DataError(f"{file.name}:1: expected the names of the fields in its first line, found {found}.")
+    return names
+
+
+def _delimiter(header: str) -> str:
+    """What stands between the names of the fields: a comma, a tab or a semicolon."""
+    bare = re.sub(r'"[^"]*"', "", header)
+    return max((",", "\t", ";"), key=bare.count)
+
+
+def _parquet(file: RowFile) -> Iterator[pa.RecordBatch]:
+    with pq.ParquetFile(file.path) as opened:
+        for group in range(opened.metadata.num_row_groups):
+            size = opened.metadata.row_group(group).total_byte_size
+            if size > GROUP_BYTES:
+                raise DataError(
+                    f"{file.name}: row group {group} has {size:,} bytes; expected at most {GROUP_BYTES:,}. "
+                    "Write it again with smaller row groups."
+                )
+        yield from opened.iter_batches(batch_size=BATCH)
+
+
+def _arrow(file: RowFile) -> Iterator[pa.RecordBatch]:
+    with pa.memory_map(str(file.path)) as mapped:
+        whole = mapped.read(6) == b"ARROW1"  # else batches one after the other, as `datasets` writes them
+        mapped.seek(0)
+        if not whole:
+            with pa.ipc.open_stream(mapped) as stream:
+                yield from stream
+            return
+        with pa.ipc.open_file(mapped) as opened:
+            for number in range(opened.num_record_batches):
+                yield opened.get_batch(number)
+
+
+def _table_rows(file: RowFile, batches: Iterator[pa.RecordBatch], counts: ReadCounts) -> Iterator[PlainRow]:
+    counts.files += 1
+    size = file.path.stat().st_size
+    counts.empty_files += size == 0
+    number = 0
+    try:
+        for batch in batches:
+            for start in range(0, batch.num_rows, BATCH):
+                for value in batch.slice(start, BATCH).to_pylist():
+                    number += 1
+                    counts.lines += 1
+                    yield _plain_row(f"{file.name}:{number}", value, counts)
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as e:
+        raise DataError(
+            f"{file.name}: expected {file.kind.capitalize()}, damaged or another kind: {str(e)[:200]}. "
+            "Get the file again, or write it again."
+        ) from e
+    counts.bytes_read += size

@@ -1,0 +1,119 @@
+"""The format `rows`: a user's own questions or documents, whatever their fields are called.
+
+`RowFormat(fields)` stands where the name of another format stands; `fields` are those that the user named.
+The fields of each file are found in its first rows, before anything is read. Files of rows are in
+`row_files`, the names of fields in `field_map`, and what becomes of a row is in `own_rows`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from raypipe.core.errors import DataError
+from raypipe.readers import field_map, own_rows, row_files
+from raypipe.readers.field_map import FieldMap
+from raypipe.readers.row_files import RowFile
+from raypipe.readers.rows import LIMITS, BadLine, ReadCounts, ReaderLimits, Row, require_rows
+
+NAME = "rows"
+
+
+@dataclass(frozen=True, slots=True)
+class RowFormat:
+    """How to read files of rows."""
+
+    fields: Mapping[str, tuple[str, ...]] = field(
+        default_factory=dict
+    )  # role -> fields, as the user named them
+
+    def id(self) -> str:
+        """Names the reader and the fields."""
+        named = json.dumps({role: list(names) for role, names in sorted(self.fields.items())})
+        return f"{NAME} {named}" if self.fields else NAME
+
+
+@dataclass(frozen=True, slots=True)
+class MappedFile:
+    """A file of rows whose fields are known."""
+
+    file: RowFile
+    fields: FieldMap
+    first: Sequence[Mapping[str, Any]]  # rows in which the fields were found
+
+    @property
+    def folder(self) -> Path:
+        """Where the paths of its documents begin."""
+        return self.file.path.parent
+
+    def columns(self) -> list[str]:
+        """All fields of the first rows."""
+        return field_map.columns(self.first)
+
+
+def files_of(paths: Iterable[str | Path]) -> list[Path]:
+    """The files that paths name, in order."""
+    return [f.path for f in row_files.find(paths)]
+
+
+def mapped(paths: Iterable[str | Path], format: RowFormat, limits: ReaderLimits = LIMITS) -> list[MappedFile]:
+    """The files that paths name, with the fields of each.
+
+    Raises ConfError for a named field that no file has, and DataError for a file that is damaged from its
+    beginning or in which no field has a question or a document.
+    """
+    files = row_files.find(paths)
+    first = {f.name: row_files.first(f, limits) for f in files}
+    if not any(first.values()):
+        _refuse_unreadable(files, limits)
+    field_map.missing(format.fields, first)
+    return [
+        MappedFile(f, field_map.find(f.name, first[f.name], format.fields), first[f.name])
+        for f in files
+        if first[f.name]
+    ]
+
+
+def open(
+    paths: Iterable[str | Path], format: RowFormat, counts: ReadCounts, limits: ReaderLimits = LIMITS
+) -> Iterator[Row]:
+    """The rows of all files, documents and questions as they come."""
+    seen = own_rows.SeenIds()
+    for m in mapped(paths, format, limits):
+        plain = row_files.rows(m.file, counts, limits)
+        yield from own_rows.rows(plain, m.fields, m.folder, counts, seen)
+
+
+def referenced(paths: Iterable[str | Path], format: RowFormat) -> list[Path]:
+    """The files that rows name as documents, each once; none where the first rows name none."""
+    found: dict[Path, None] = {}
+    for m in mapped(paths, format):
+        first = (row_files.PlainRow("", value) for value in m.first)
+        if any(True for _ in own_rows.paths_in(first, m.fields, m.folder)):
+            plain = row_files.rows(m.file, ReadCounts())
+            found |= dict.fromkeys(own_rows.paths_in(plain, m.fields, m.folder))
+    return list(found)
+
+
+def check(paths: Iterable[str | Path], format: RowFormat) -> None:
+    """Raises what `mapped` raises, and DataError for CSV with a line of another length than its header."""
+    for m in mapped(paths, format):
+        row_files.require_regular(m.file)
+
+
+def _refuse_unreadable(files: Sequence[RowFile], limits: ReaderLimits) -> None:
+    """Raises DataError: no row of any file could be read."""
+    counts = ReadCounts()
+    bad = [
+        BadLine(r.where, r.fault.reason, r.fault.detail)
+        for f in files
+        for r in row_files.rows(f, counts, limits)
+        if r.fault is not None
+    ]
+    require_rows([f.name for f in files], counts, bad[:3])
+    raise DataError(
+        f"{', '.join(f.name for f in files)}: none of the first {row_files.PEEKED} rows can be read"
+    )
