@@ -7,6 +7,7 @@ import pytest
 
 from raypipe import readers
 from raypipe.core.errors import DataError
+from raypipe.readers.formats import kind_of
 
 BEIR = "query-id\tcorpus-id\tscore\nq1\td1\t2\nq1\td2\t0\n\nq2\td3\t1\n"
 TREC = "q1 0 d1 2\nq1 0 d2 0\nq2 0 d3 1\n"
@@ -77,5 +78,5 @@ def test_a_line_that_is_no_judgement_is_named(folder, text, message):
 
 
 def test_a_format_has_a_kind():
-    kinds = [readers.kind_of(f) for f in ("crag", "synth", "beir", "rows", "files")]
+    kinds = [kind_of(f) for f in ("crag", "synth", "beir", "rows", "files")]
     assert kinds == ["crag", "crag", "ranking", "qa", "qa"]

@@ -25,6 +25,7 @@ from raypipe.core.records import Document, Fault, Gold, Question, Source, digest
 from raypipe.pipeline.dead_letters import faults_table
 from raypipe.pipeline.ingest_log import Decision, IngestSummary, decide, driving, holders, note_kind, noted
 from raypipe.readers import BadLine, Format, ReadCounts, Row
+from raypipe.readers.formats import kind_of
 from raypipe.report.progress import Progress, ProgressTask
 from raypipe.report.report import ReplacedRows
 from raypipe.store import Store, stage, write_part
@@ -68,7 +69,7 @@ def ingest(
                 staging.add(batch)
         readers.require_rows(paths, counts, staging.bad)
         names = tuple(file.name for file in readers.files_of(paths, format))
-        decision = staging.decision(counts, names, kind or readers.kind_of(format))
+        decision = staging.decision(counts, names, kind or kind_of(format))
         decide(store, decision)
     return decision.summary
 
