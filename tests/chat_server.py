@@ -20,7 +20,10 @@ class Request(BaseHTTPRequestHandler):
 
     def do_GET(self):
         self.server.paths.append(self.path)
-        self.send_error(404)
+        if self.server.lists and self.path.endswith("/models"):
+            self.send(self.server.lists)
+        else:
+            self.send_error(404)
 
     def do_POST(self):
         self.server.paths.append(self.path)
@@ -49,6 +52,7 @@ class ChatServer(ThreadingHTTPServer):
     def __init__(self, asked, port=0):
         super().__init__(("127.0.0.1", port), Request)
         self.asked, self.paths = asked, []
+        self.lists = ""  # what GET /models answers; "": it is not found
         self.url = f"http://127.0.0.1:{self.server_port}/v1"
         self._thread = threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.01})
         self._thread.start()

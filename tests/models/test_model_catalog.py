@@ -15,6 +15,7 @@ import yaml
 from raypipe.core.errors import ConfError, ModelMissing
 from raypipe.models import catalog, folder
 from raypipe.models.catalog import Catalog
+from raypipe.models.entry import KIND
 
 CONF = Path(__file__).parents[2] / "conf" / "models.yaml"
 Entries = Callable[..., Catalog]
@@ -31,7 +32,10 @@ def ours(tmp_path: Path) -> Catalog:
 
 def test_every_entry_of_models_yaml_is_a_model_or_says_how_to_pin_it(ours: Catalog) -> None:
     for name, entry in ours.entries.items():
-        if entry.repo and not entry.revision:
+        if name == "llm":
+            with pytest.raises(ConfError, match=r"models.yaml: llm.model: .*--llm URL#MODEL"):
+                ours.model(name)
+        elif entry.repo and not entry.revision:
             with pytest.raises(
                 ConfError, match=r"models.yaml: .*revision: expected the 40 hex digits.*hf models info"
             ):
@@ -40,7 +44,7 @@ def test_every_entry_of_models_yaml_is_a_model_or_says_how_to_pin_it(ours: Catal
             model = ours.model(name)
             # Nothing was fetched here, so what names another to take its place is that other.
             found = ours.entries[entry.fallback] if entry.fallback else entry
-            assert (model.name, model.kind) == (entry.fallback or name, catalog.KIND[found.loader])
+            assert (model.name, model.kind) == (entry.fallback or name, KIND[found.loader])
             assert model.weights.startswith((f"{model.repo}@{model.revision}", "sha256:", found.loader))
 
 

@@ -341,3 +341,22 @@ def test_text_that_cannot_be_sent_is_a_final_fault_of_its_row():
 
 def test_no_chats_are_no_requests():
     assert ask(ChatEndpoint("http://127.0.0.1:9/v1", "m"), [])[0] == []
+
+
+@pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
+def test_thoughts_in_a_field_of_their_own_stand_before_the_reply_with_their_marks(field):
+    def sent(content: Any, finish: str = "stop") -> Answer:
+        tree = json.loads(completion(content, finish))
+        tree["choices"][0]["message"][field] = "Maybe Bo?"
+        return Answer(json.dumps(tree))
+
+    whole, _, _ = one(lambda body, n: sent("Anna Lind"))
+    assert isinstance(whole, Generated) and whole.text == "<think>Maybe Bo?</think>Anna Lind"
+    for content in (None, "", " \n"):
+        cut, _, _ = one(lambda body, n, content=content: sent(content, "length"))
+        assert isinstance(cut, Generated) and (cut.text, cut.finish) == ("<think>Maybe Bo?", "length")
+
+
+def test_the_arguments_of_the_chat_template_are_sent():
+    _, server, _ = one(lambda body, n: reply("x"), template='{"enable_thinking":false}')
+    assert server.bodies[0]["chat_template_kwargs"] == {"enable_thinking": False}

@@ -149,6 +149,7 @@ def test_the_json_report_holds_what_programs_may_rely_on(written: tuple[EvalRepo
         "generated_tokens",
         "resumed",
         "loading",
+        "thought_tokens",
     ]
     assert (found["questions"], found["citations"], found["faults"]) == (5, 15, 3)
     assert (found["score"], found["accuracy"], found["unscored"]) == (0, 1 / 3, 2)

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+from dataclasses import replace
 
 import hostile
 import pytest
@@ -204,6 +205,33 @@ def test_what_cannot_be_read_is_a_fault_with_its_text_kept():
     assert (bad.text, bad.label) == ("no braces here", "fault")
     assert (bad.fault.step, bad.fault.reason, bad.fault.transient) == ("generate:web", "unreadable", False)
     assert "expected a JSON object" in bad.fault.detail and "no braces here" in bad.fault.detail
+
+
+def test_thoughts_never_become_an_answer_whatever_their_shape():
+    closed, opened, missing, cut, empty = replies(
+        step(),
+        "<think>Maybe Bo?</think>\n\nAnna Lind",
+        "Maybe Bo?</think>Anna Lind",
+        "<think>I don't know, maybe Bo?</think>Anna Lind",
+        "<think>Maybe Bo? Anna Lind directed",
+        "<think>Anna Lind</think>\n",
+    )
+    for said in (closed, opened, missing):
+        assert (said.text, said.label) == ("Anna Lind", "answered")
+    for said, why in ((cut, "does not end: raise max_tokens"), (empty, "found none")):
+        assert said.label == "fault" and said.fault.reason == "unreadable" and why in said.fault.detail
+        assert "Anna Lind" in said.text and not said.fault.transient
+
+
+def test_a_thought_that_max_tokens_cuts_is_a_fault_and_a_models_own_tokens_come_on_top():
+    def script(chat, sampling, adapter):
+        return "<think> " + "so " * 30 + "</think> Anna"
+
+    (cut,), _ = asked(step(max_tokens=9), Shelf({}), question("who?"), script=script)
+    assert cut.replies["web"].label == "fault" and "does not end" in cut.replies["web"].fault.detail
+    thinks = replace(MODEL, thought_tokens=99, weights="scripted@1+thoughts:99")
+    (whole,), (one,) = asked(step(max_tokens=9, model=thinks), Shelf({}), question("who?"), script=script)
+    assert whole.replies["web"].text == "Anna" and one.sampling.max_tokens == 108
 
 
 def test_a_prompt_that_is_too_long_costs_its_own_row_and_says_so():

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from raypipe.api.questions import live_release
+from raypipe.api.served import require_answering, require_same
 from raypipe.api.session import endpoint_addresses, load_recipe, read_cluster, require_graphs
 from raypipe.api.settings import Settings
 from raypipe.cluster.capacity import declared_nodes, preflight, sized, startable
@@ -54,6 +55,7 @@ class ServeArgs:
     log: str | None = None  # file for a line of each request; None: stderr of the gateway, which Ray keeps
     graphs: Mapping[str, str] = field(default_factory=dict)  # name -> where it lies; "": all others
     limits: RequestLimits = field(default_factory=RequestLimits)
+    llm: str | None = None  # URL#MODEL of a server that stands in the place of every generator
 
     def application(self, settings: Settings) -> Application:
         """The application for Ray Serve. The store need not exist yet."""
@@ -93,7 +95,9 @@ class ServeArgs:
         models = require_graphs(self.recipe_to_serve(settings, store)).models()
         for model in (*models, *self.degrade_policy(settings).models()):
             load.present(model)
-        startable(self.cluster_file(settings), models)
+        cluster = self.cluster_file(settings)
+        startable(cluster, models)
+        require_answering(models, endpoint_addresses(cluster, models, settings.keys))
 
     def has_tables(self, settings: Settings) -> bool:
         """Whether the store has the tables that the recipe searches."""
@@ -108,8 +112,10 @@ class ServeArgs:
         """The recipe that answers: by name, or the live release's now. Raises ConfError for a graph without
         a location."""
         if self.follow_live:
-            return from_plain(live_release(Store.open(store)).recipe)
-        return require_graphs(load_recipe(self.recipe, self.models, settings.conf, self.graphs))
+            live = from_plain(live_release(Store.open(store)).recipe)
+            require_same(live.models(), self.llm)
+            return live
+        return require_graphs(load_recipe(self.recipe, self.models, settings.conf, self.graphs, self.llm))
 
     @property
     def follow_live(self) -> bool:
@@ -137,7 +143,7 @@ class ServeArgs:
 
     def cluster_file(self, settings: Settings) -> Cluster:
         """The cluster file, sized to the machines that it declares."""
-        cluster = read_cluster(self.cluster, settings.conf)
+        cluster = read_cluster(self.cluster, settings.conf, self.llm, settings.keys)
         return sized(cluster, (), declared_nodes(cluster))
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
+from raypipe.api.served import JUDGE, ServedModel, is_served, require_answering, with_endpoint
 from raypipe.api.session import Session, endpoint_addresses
 from raypipe.cluster.capacity import reachable, sized, startable
 from raypipe.core.config import did_you_mean
@@ -41,7 +42,7 @@ class JudgeKit(LocalKit):
     ) -> None:
         super().__init__(None, engines={}, endpoints=endpoints)
         self._needed = model_identity(model) if model.loader == "vllm" else None
-        self._own_group, self._ends = own, ends
+        self._own_group, self._ends, self._model = own, ends, model
         self._group: EngineGroup | None = None
         self._up = False
 
@@ -51,6 +52,10 @@ class JudgeKit(LocalKit):
             return False
         self._group = group
         return True
+
+    def require_answering(self) -> None:
+        """Raises Unavailable or ConfError unless a judge that was named by its address is served there."""
+        require_answering([self._model], self._endpoints)
 
     def start(self) -> None:
         """Starts the engines, once; they end with the block that made this kit."""
@@ -66,7 +71,8 @@ class JudgeKit(LocalKit):
 
 
 def read_judge(session: Session, name: str, rule: Rule) -> Model | OwnJudge:
-    """A judge by name: a generator of the models file, or the path of a judge from outside.
+    """A judge by name: a generator of the models file, URL#MODEL of a server, or the path of a judge from
+    outside.
 
     Raises ModelMissing for neither, ConfError for what is no judge, and for a rule that leaves nothing open.
     """
@@ -76,10 +82,13 @@ def read_judge(session: Session, name: str, rule: Rule) -> Model | OwnJudge:
     if is_path(name):
         return OwnJudge.load(name, rule)
     models = session.catalog()
+    if is_served(name):
+        return models.served(JUDGE, ServedModel.parse(name, "--judge").model)
     if name not in models.entries:
         raise ModelMissing(
             f"--judge {name}: {models.file} has no such model; {did_you_mean(name, models.entries)}. "
-            "Name one of it, give a file with this model by --models, or MODULE:NAME of a judge of your own"
+            "Name one of it, give a file with this model by --models, URL#MODEL of a server, or MODULE:NAME "
+            "of a judge of your own"
         )
     model = models.model(name)
     if model.kind != "generator":
@@ -102,12 +111,15 @@ def open_judge(
         return
     load.present(found)
     with ExitStack() as ends:
-        kit = _kit(session, found, ends)
+        kit = _kit(session, name, found, ends)
         yield ModelJudge(found, prompt_file(session.settings.conf, PROMPTS[rule]), rule, kit), kit
 
 
-def _kit(session: Session, model: Model, ends: ExitStack) -> JudgeKit:
+def _kit(session: Session, name: str, model: Model, ends: ExitStack) -> JudgeKit:
     written = session.cluster_file()
+    if is_served(name):
+        url = ServedModel.parse(name, "--judge").url
+        written = with_endpoint(written, JUDGE, url, session.settings.keys)
     wanted = startable(written, [model])
 
     def own() -> EngineGroup:
@@ -120,4 +132,5 @@ def _kit(session: Session, model: Model, ends: ExitStack) -> JudgeKit:
         group.preflight(nodes)
         return group
 
-    return JudgeKit(model, own, endpoint_addresses(written, [model], session.settings.keys), ends)
+    endpoints = endpoint_addresses(written, [model], session.settings.keys)
+    return JudgeKit(model, own, endpoints, ends)

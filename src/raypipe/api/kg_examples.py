@@ -32,6 +32,7 @@ from raypipe.kg.language.time_words import moment
 from raypipe.models.kit import LocalKit
 from raypipe.readers.formats import Format
 from raypipe.recipes.resolve import prompt_file
+from raypipe.text.thoughts import split_thoughts
 
 MAX_TOKENS = 300  # of a program
 
@@ -64,7 +65,7 @@ def draft_examples(
     opened = open_folder(Path(graph))
     drafts = []
     for q, reply in zip(questions, said, strict=True):
-        calls = reply.text if isinstance(reply, Generated) else ""
+        calls = split_thoughts(reply.text).answer if isinstance(reply, Generated) else ""
         results = asyncio.run(run(parse(calls), opened, moment(q.asked_at)))
         why = [r.fault.detail for r in results if r.fault]
         why += [f"unknown: {name}" for r in results for name in r.unknown]

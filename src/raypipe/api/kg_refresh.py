@@ -31,6 +31,7 @@ from raypipe.metrics.textfile import replaced
 from raypipe.models.kit import LocalKit
 from raypipe.recipes.resolve import REFRESH, prompt_file
 from raypipe.report.report import JSON_FORMAT
+from raypipe.text.thoughts import split_thoughts
 
 if TYPE_CHECKING:
     from raypipe.store import Store
@@ -148,7 +149,7 @@ async def _proposed(session: Session, name: str) -> dict[str, str | int]:
     for domain, reply in zip(HELD, replies, strict=True):
         if not isinstance(reply, Generated):
             raise ConfError(f"--propose {name}: no proposal for {domain}: {reply.detail}")
-        said[domain] = reply.text
+        said[domain] = split_thoughts(reply.text).answer
     return said
 
 

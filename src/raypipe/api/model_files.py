@@ -14,7 +14,8 @@ from raypipe.core.errors import ConfError, ModelMissing
 from raypipe.core.plugins import is_path
 from raypipe.core.protocols import Model
 from raypipe.models import folder, load
-from raypipe.models.catalog import REMOTE, WEIGHTLESS, Catalog
+from raypipe.models.catalog import Catalog
+from raypipe.models.entry import REMOTE, WEIGHTLESS
 from raypipe.recipes.recipe import load as load_file
 from raypipe.recipes.resolve import resolvers
 from raypipe.report.report import JSON_FORMAT

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import TYPE_CHECKING
 
+from raypipe.api.served import require_answering
 from raypipe.api.session import Session, endpoint_addresses, require_graphs
 from raypipe.cluster.capacity import (
     declared_nodes,
@@ -107,11 +108,15 @@ def _on_cluster(
     asked = asked_by(recipe) if answers else ()
     refuse(sized(written, wanted, declared_nodes(written)), recipe.embedders(), asked)
     ray = session.settings.ray
+    opened = _in_process(session, written, uri, models)
 
     @cache
     def connected() -> tuple[Cluster, EngineGroup | None]:
         for model in models or (*corpus, *recipe.embedders()):
             load.present(model)
+        require_answering(models, opened.place.endpoints)
+        if judge is not None:
+            judge.require_answering()
         from raypipe.cluster import connection, pools  # Ray takes a second to import
 
         connection.connect(ray)
@@ -139,7 +144,7 @@ def _on_cluster(
         return pools.run_tasks(work, tasks, group.engines.answer, file.limits)
 
     return replace(
-        _in_process(session, written, uri, models),
+        opened,
         runner=runner,
         workers=lambda verb: workers(connected()[0], verb, bool(wanted)),
         connect=connected,

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 from raypipe import readers
 from raypipe.api.pipelines import open_pipeline
 from raypipe.api.results import Result, outside_loop
+from raypipe.api.served import require_answering, require_same
 from raypipe.api.session import Session, endpoint_addresses, require_graphs
 from raypipe.core import arrow
 from raypipe.core.errors import ConfError, DataError
@@ -125,6 +126,7 @@ def ask(
         moment(asked_at)
     release = live_release(session.store(store)) if recipe == "live" else None
     found = require_graphs(session.recipe(recipe)) if release is None else from_plain(release.recipe)
+    require_same(found.models(), session.llm)
     request = _request(question, pages, asked_at, passages)
     kit = local_kit(session, found, on_text=on_text)
     if pages is not None:
@@ -178,11 +180,13 @@ def local_kit(
     if not any(m.loader in ("vllm", "openai") for m in recipe.models()):
         return LocalKit(index, "transformers")
     file = session.cluster_file()
+    endpoints = endpoint_addresses(file, recipe.models(), session.settings.keys)
+    require_answering(recipe.models(), endpoints)
     return LocalKit(
         index,
         file.backend,
         file.device,
-        endpoints=endpoint_addresses(file, recipe.models(), session.settings.keys),
+        endpoints=endpoints,
         engine_limits=file.engines.limits(file.device) if file.engines else None,
         sink=on_text,
     )

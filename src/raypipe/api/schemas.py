@@ -20,7 +20,7 @@ from raypipe.core.kg import FactsRef
 from raypipe.core.llm import Grammar, JsonSchema
 from raypipe.core.protocols import GraphRef, Model
 from raypipe.kg.language.example_bank import ExampleBank
-from raypipe.models.catalog import ModelEntry
+from raypipe.models.entry import ModelEntry
 from raypipe.recipes.recipe import CORPUS_STEPS, QUESTION_STEPS
 from raypipe.recipes.resolve import GraphEntry
 from raypipe.text.by_label import ByLabel

@@ -35,21 +35,22 @@ class Session:
     graphs: Mapping[str, str] = field(default_factory=dict)  # name -> place; "": all others
     cluster: str = "laptop"  # a name under conf/clusters, or a path
     progress: bool = False  # whether progress is shown on stderr
+    llm: str | None = None  # URL#MODEL of a server that stands in the place of every generator
 
     def recipe(self, recipe: Recipe | str | Path, data: Sequence[str | Path] = ()) -> Recipe:
         """A recipe by name or path, with the graphs that lie in `data`; a recipe itself, as it is."""
         if not isinstance(recipe, str | Path):
             return recipe
         places = {**graphs_in(data), **self.graphs}
-        return load_recipe(recipe, self.models, self.settings.conf, places)
+        return load_recipe(recipe, self.models, self.settings.conf, places, self.llm)
 
     def catalog(self) -> Catalog:
         """The models file, read."""
-        return read_catalog(self.models, self.settings.conf)
+        return read_catalog(self.models, self.settings.conf, self.llm)
 
     def cluster_file(self) -> Cluster:
-        """The cluster file, read."""
-        return read_cluster(self.cluster, self.settings.conf)
+        """The cluster file, read, with the address of `llm`."""
+        return read_cluster(self.cluster, self.settings.conf, self.llm, self.settings.keys)
 
     def store(self, given: Store | str | Path | None) -> Store:
         """A store to read from. Raises StoreError where there is none."""
@@ -73,19 +74,22 @@ def load_recipe(
     models: str | None = None,
     conf: Conf | None = None,
     graphs: Mapping[str, str] = MappingProxyType({}),
+    llm: str | None = None,
 ) -> Recipe:
     """A recipe by name or path, with the prompts, models and graphs that it names.
 
     `models` is a models file whose entries are laid over conf/models.yaml. `conf` says where names are looked
     up; None: in $RAYPIPE_CONF, ./conf, then the installed copy. `graphs`: graph -> folder, file or address;
-    "": all others. Raises ConfError with file, field, what was expected and found, and ModelMissing.
+    "": all others. `llm` is a URL#MODEL that stands in the place of every generator. Raises ConfError with
+    file, field, what was expected and found, and ModelMissing.
     """
     from raypipe.recipes.recipe import load
     from raypipe.recipes.resolve import resolvers
 
     settings = from_environment()
     files = settings.conf if conf is None else conf
-    resolve, path = resolvers(files, read_catalog(models, files), graphs), files.find("recipes", str(recipe))
+    resolve = resolvers(files, read_catalog(models, files, llm), graphs)
+    path = files.find("recipes", str(recipe))
     made = load(path, resolve, lambda name: files.find("recipes", name))
     return replace(made, file=_file_name(path.resolve(), settings))
 
@@ -117,22 +121,30 @@ def graphs_in(data: Sequence[str | Path]) -> dict[str, str]:
     return next(({"": str(folder)} for folder in found if folder.is_dir()), {})
 
 
-def read_catalog(models: str | None, conf: Conf) -> Catalog:
+def read_catalog(models: str | None, conf: Conf, llm: str | None = None) -> Catalog:
     """conf/models.yaml, with the entries of the file `models` laid over it: one of the same name replaces
-    the shipped one whole."""
+    the shipped one whole. `llm` is a URL#MODEL in the place of every generator."""
+    from raypipe.api.served import ServedModel
     from raypipe.models import catalog
 
     files = [conf.file("models.yaml"), *([Path(models)] if models else [])]
     found = [catalog.read(config.read_yaml(file), file) for file in files]
-    return functools.reduce(catalog.Catalog.overlaid, found)
+    whole = functools.reduce(catalog.Catalog.overlaid, found)
+    return whole if llm is None else whole.with_llm(ServedModel.parse(llm, "--llm").model)
 
 
-def read_cluster(name: str, conf: Conf) -> Cluster:
-    """A cluster file by name or path."""
+def read_cluster(
+    name: str, conf: Conf, llm: str | None = None, keys: Mapping[str, str] = MappingProxyType({})
+) -> Cluster:
+    """A cluster file by name or path. `llm` is the URL#MODEL whose address its endpoint `llm` gets, with the
+    key in the environment `keys`."""
+    from raypipe.api.served import ServedModel, with_endpoint
     from raypipe.cluster.file import Cluster
+    from raypipe.models.entry import LLM
 
     path = conf.find("clusters", name)
-    return config.build(Cluster, config.read_yaml(path), Where(str(path)))
+    file = config.build(Cluster, config.read_yaml(path), Where(str(path)))
+    return file if llm is None else with_endpoint(file, LLM, ServedModel.parse(llm, "--llm").url, keys)
 
 
 def endpoint_addresses(

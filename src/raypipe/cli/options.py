@@ -65,6 +65,7 @@ def session(args: argparse.Namespace, settings: Settings, progress: bool = False
         graphs(args),
         getattr(args, "cluster", "laptop"),
         progress,
+        getattr(args, "llm", None),
     )
 
 
@@ -100,6 +101,7 @@ def recipe(made: argparse.ArgumentParser, optional: bool = False, live: bool = F
     else:
         made.add_argument("recipe", metavar="RECIPE", help=about)
     models(made)
+    llm(made)
     made.add_argument(
         "--graph",
         dest="graphs",
@@ -116,6 +118,15 @@ def models(made: argparse.ArgumentParser) -> None:
         "--models",
         metavar="FILE",
         help="models file laid over conf/models.yaml: an entry of the same name replaces its entry whole",
+    )
+
+
+def llm(made: argparse.ArgumentParser) -> None:
+    made.add_argument(
+        "--llm",
+        metavar="URL#MODEL",
+        help="a model behind a server of the OpenAI protocol, in the place of the recipe's language models: "
+        "http://127.0.0.1:8000/v1#MODEL; its key: $RAYPIPE_LLM_KEY",
     )
 
 

@@ -61,8 +61,8 @@ def _of_eval(made: argparse.ArgumentParser) -> None:
     made.add_argument(
         "--judge",
         metavar="MODEL",
-        help="decides what the rule leaves open: a generator of the models file, or MODULE:NAME of a judge "
-        "of your own",
+        help="decides what the rule leaves open: a generator of the models file, URL#MODEL of a server (its "
+        "key: $RAYPIPE_JUDGE_KEY), or MODULE:NAME of a judge of your own",
     )
     options.fresh(made)
     made.add_argument("--dry-run", action="store_true", help="check everything, print the plan, run nothing")

@@ -55,6 +55,7 @@ def _serve(args: argparse.Namespace, settings: Settings) -> int:
         args.fallback,
         gateways=args.gateways,
         graphs=options.graphs(args),
+        llm=args.llm,
     )
     serve(endpoint, args.host, args.port, _say, settings)
     return 0

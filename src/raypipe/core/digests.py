@@ -16,9 +16,14 @@ from raypipe.core.kg import FactsRef
 from raypipe.core.protocols import GraphRef, Model
 from raypipe.core.records import digest
 
-NOT_IDENTITY = frozenset({"name", "path", "repo", "revision", "adapter_paths", "tokenizer_path", "dialect"})
+NOT_IDENTITY = frozenset(
+    {
+        "name", "path", "repo", "revision", "adapter_paths", "tokenizer_path", "dialect", "template",
+        "thought_tokens",
+    }
+)  # fmt: skip
 """Fields of a Model that say what it is called and where it lies. `weights` names what is in it; of a remote
-model the endpoint and its dialect, too."""
+model the endpoint and its dialect, too; and how a generator is asked, where its entry says so."""
 
 
 def stable(value: object) -> str:

@@ -52,6 +52,8 @@ class Model:
     adapter_paths: tuple[str, ...] = ()  # folders (or remote names) of the adapters, in order; not identity
     tokenizer_path: str = ""  # of a remote generator: the folder of its tokenizer, which `weights` names too
     dialect: str = ""  # of a remote generator: openai | vllm, which `weights` names too
+    template: str = ""  # of a generator: arguments of its chat template as JSON, which `weights` names too
+    thought_tokens: int = 0  # of a generator that thinks: on top of a reply's, which `weights` names too
 
     def adapter(self, name: str) -> str:
         """The identity of an adapter's weights. Raises KeyError for a name that the model does not have."""

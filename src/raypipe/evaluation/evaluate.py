@@ -277,5 +277,5 @@ def _line(
     return StepLine(
         name, count.rows, whole, asked(count), count.calls.cached, count.skipped,
         count.faults, count.seconds, tokens.prompt, tokens.cached, tokens.generated, asked(earlier),
-        count.loading,
+        count.loading, tokens.thoughts,
     )  # fmt: skip

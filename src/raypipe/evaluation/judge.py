@@ -28,6 +28,7 @@ from raypipe.store import Store
 from raypipe.text.prompt import Prompt
 from raypipe.text.replies import parse_response
 from raypipe.text.sanitize import escape_markup
+from raypipe.text.thoughts import split_thoughts
 
 PROMPTS: Mapping[Rule, str] = {"official": "judge/official", "accuracy": "db3/p_check_gt"}
 """Each rule's prompt under prompts/. The first is shown one truth at a time, the second all of them."""
@@ -148,15 +149,20 @@ async def judged(
     asks = {id: chats for id, chats in asks.items() if chats}
     done.pairs = len(asks)
     said: dict[str, list[str | Fault]] = {id: [] for id in asks}
-    sampling, turn = Sampling(max_tokens=MAX_TOKENS), 0
+    sampling, turn = Sampling(max_tokens=MAX_TOKENS + judge.model.thought_tokens), 0
     while left := [id for id in asks if turn < len(asks[id]) and not _right(judge.rule, said[id])]:
         replies = await generate([asks[id][turn] for id in left], sampling)
         for id, reply in zip(left, replies, strict=True):
-            said[id].append(reply.text if isinstance(reply, Generated) else reply)
+            said[id].append(_judgement(reply.text) if isinstance(reply, Generated) else reply)
         turn += 1
     for id, replies_of in said.items():
         _settle(judge.rule, id, replies_of, done)
     return done
+
+
+def _judgement(text: str) -> str:
+    """A reply without the judge's thoughts; of thoughts alone a text that is no judgement."""
+    return split_thoughts(text).answer or "(thoughts alone)"
 
 
 def _asks(judge: ModelJudge, row: Prediction, text: str) -> list[Chat]:

@@ -25,6 +25,7 @@ from raypipe.core.records import Fault, digest
 from raypipe.core.singleflight import SingleFlight
 from raypipe.memo.keys import graph_reply_key, reply_keys, score_keys, vector_keys
 from raypipe.memo.salvage import Came, Send, each, in_pieces
+from raypipe.text.thoughts import thought_tokens
 
 Values: TypeAlias = np.ndarray
 """One value per key: (keys, dim) or (keys,) float32, or (keys,) of `llm.Generated` as objects."""
@@ -117,6 +118,7 @@ class Tokens:
     prompt: int = 0  # of the rendered chats
     cached: int = 0  # of these, not computed again
     generated: int = 0  # of the replies
+    thoughts: int = 0  # of these, thoughts, about
 
 
 @dataclass(slots=True)
@@ -281,6 +283,7 @@ class _Remembering(ForwardingKit[Kit]):
                 tokens.prompt += reply.prompt_tokens
                 tokens.cached += reply.cached_tokens
                 tokens.generated += reply.generated_tokens
+                tokens.thoughts += thought_tokens(reply.text, reply.generated_tokens)
 
     def graph(self, ref: GraphRef) -> Graph:
         """Caches requests to a server one by one, for as long as their domain's replies hold."""

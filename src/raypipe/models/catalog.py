@@ -6,118 +6,25 @@ Knows where weights may come from and what their identity is. Does not load them
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from raypipe.core import config, plugins
 from raypipe.core.config import Where, did_you_mean
 from raypipe.core.errors import ModelMissing
 from raypipe.core.plugins import is_path
-from raypipe.core.protocols import Model, ModelKind
+from raypipe.core.protocols import Model
 from raypipe.models import folder
-
-KIND: Mapping[str, ModelKind] = {
-    "flagembedding": "embedder",  # FlagEmbedding's FlagModel: BERT or XLM-R shapes
-    "bge-m3": "embedder",  # FlagEmbedding's BGEM3FlagModel, dense vectors
-    "flagembedding-reranker": "reranker",  # FlagEmbedding's FlagReranker, sigmoid of one logit
-    "maxsim": "reranker",  # maxsim.py: over an embedder's token vectors
-    "tokens": "tokenizer",  # tokenizer.json of a folder
-    "vllm": "generator",  # engine.py
-    "openai": "generator",  # openai.py
-    "hash": "embedder",  # fake.py, as the next two
-    "overlap": "reranker",
-    "whitespace": "tokenizer",
-    "scripted": "generator",  # scripted.py
-}
-WEIGHTLESS = frozenset({"hash", "overlap", "whitespace", "scripted"})
-REMOTE = frozenset({"openai"})
-"""Loaders whose weights lie elsewhere: the endpoint's name, its dialect and what it calls the model are the
-identity."""
+from raypipe.models.entry import LLM, REMOTE, WEIGHTLESS, ModelEntry
 
 FORMULA = {"hash": 1, "overlap": 1, "whitespace": 1, "scripted": 1, "maxsim": 1}
 """Versions of the formulas of our own loaders: part of the identity, raised when their numbers change."""
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
-
-
-@dataclass(frozen=True, slots=True)
-class ModelEntry:
-    """One entry of models.yaml."""
-
-    kind: ModelKind
-    loader: str  # one of KIND, or MODULE:NAME of a loader of your own
-    repo: str = ""  # hub name, with `revision`
-    revision: str | None = None  # 40 hex digits: a branch or tag can move, a commit cannot
-    path: str = ""  # folder; relative to the folder of models.yaml
-    package: str = ""  # PACKAGE/FOLDER of an installed Python package
-    endpoint: str = ""  # of loader openai: a name under `endpoints` of the cluster file; identity
-    model: str = ""  # of loader openai: the model as the endpoint calls it
-    dialect: Literal["openai", "vllm"] = "openai"  # of loader openai: vllm takes every constraint; identity
-    tokenizer: str = ""  # of loader openai: the entry of its tokenizer, where tokens are counted
-    get: str = ""  # the command that makes a local folder, shown where it is missing
-    fallback: str = ""  # of a tokenizer: the entry whose tokenizer counts where this one's files are not here
-    dtype: Literal["float32", "float16", "bfloat16"] = "float32"
-    dim: int = 0  # of an embedder's vectors
-    pooling: Literal["", "cls", "mean"] = ""  # of an embedder
-    max_tokens: int = 512  # of an embedder, or a reranker's query and passage: longer inputs are cut
-    max_model_len: int = 512  # of a generator: tokens of prompt and reply together, as vLLM calls it
-    query_instruction: str = ""  # put before a query as it stands, a space at its end included
-    passage_instruction: str = ""  # put before a passage
-    quantization: str = ""  # of a generator: what its folder does not say, such as fp8
-    tensor_parallel: int = 1  # GPUs that share a generator's weights
-    adapters: Mapping[str, str] = field(default_factory=dict)  # of a generator: name -> folder, or as `model`
-
-    def __post_init__(self) -> None:
-        sources = [n for n in ("repo", "path", "package") if getattr(self, n)]
-        if is_path(self.loader):
-            return self._check_common(sources)
-        if self.loader not in KIND:
-            raise ValueError(f"loader: unknown {self.loader!r}; {did_you_mean(self.loader, KIND)}")
-        if KIND[self.loader] != self.kind:
-            raise ValueError(
-                f"loader {self.loader!r} is of kind {KIND[self.loader]!r}, found kind {self.kind!r}"
-            )
-        if self.loader in WEIGHTLESS | REMOTE and sources:
-            raise ValueError(f"loader {self.loader!r} has no weights, but {sources[0]!r} is given")
-        if (self.loader in REMOTE) != bool(self.endpoint and self.model):
-            raise ValueError("endpoint and model: expected both with loader openai, and with no other")
-        if self.loader not in WEIGHTLESS | REMOTE and len(sources) != 1:
-            raise ValueError(
-                f"expected one of repo, path and package, found {' and '.join(sources) or 'none'}"
-            )
-        if self.loader in ("flagembedding", "bge-m3") and not self.pooling:
-            raise ValueError("pooling is missing: cls for the BGE family, mean for MiniLM")
-        if self.loader == "bge-m3" and self.pooling != "cls":
-            raise ValueError(f"loader 'bge-m3' pools cls, found {self.pooling!r}")
-        own = {"max_model_len": 512, "quantization": "", "tensor_parallel": 1, "adapters": {}}
-        if self.kind == "generator" and self.max_tokens != 512:
-            raise ValueError(
-                "max_tokens: expected with an embedder or reranker; a generator has max_model_len"
-            )
-        if self.kind != "generator" and (odd := [k for k, v in own.items() if getattr(self, k) != v]):
-            raise ValueError(f"{odd[0]}: expected with a generator alone, found with a {self.kind}")
-        if self.dialect != "openai" and self.loader not in REMOTE:
-            raise ValueError("dialect: expected with loader openai alone, found with another")
-        if self.tokenizer and self.loader not in REMOTE:
-            raise ValueError("tokenizer: expected with loader openai alone; other generators bring theirs")
-        if self.fallback and self.kind != "tokenizer":
-            raise ValueError(f"fallback: expected with a tokenizer alone, found with a {self.kind}")
-        self._check_common(sources)
-
-    def _check_common(self, sources: list[str]) -> None:
-        """What holds whichever loader it is."""
-        if len(sources) > 1:
-            raise ValueError(f"expected one of repo, path and package, found {' and '.join(sources)}")
-        if self.kind == "embedder" and self.dim < 1:
-            raise ValueError("an embedder needs dim, the length of its vectors")
-        if self.tensor_parallel < 1:
-            raise ValueError(f"tensor_parallel: expected at least 1 GPU, found {self.tensor_parallel}")
-        for name in ("max_tokens", "max_model_len"):
-            if getattr(self, name) < 8:
-                raise ValueError(f"{name}: expected at least 8, found {getattr(self, name)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,10 +35,31 @@ class Catalog:
     file: Path  # the models file that was read last
     hub: Path  # the hub's local cache
     files: Mapping[str, Path]  # name -> file of its entry: for messages, and where its relative paths start
+    llm: str = ""  # the model that stands in the place of every generator, as its server calls it; "": none
 
     def overlaid(self, top: Catalog) -> Catalog:
         """This catalog with the entries of another laid over it: one of the same name is replaced whole."""
         return Catalog({**self.entries, **top.entries}, top.file, top.hub, {**self.files, **top.files})
+
+    def with_llm(self, model: str) -> Catalog:
+        """This catalog with a served model in the place of every generator. Raises ConfError where there is
+        no entry `llm`, which says all else about it."""
+        self._llm_entry()
+        return replace(self, llm=model)
+
+    def served(self, endpoint: str, model: str) -> Model:
+        """A model behind an endpoint, with all else as the entry `llm` says."""
+        entry = replace(self._llm_entry(), endpoint=endpoint, model=model)
+        return self._resolved(model, entry, Where(str(self.files[LLM]), LLM))
+
+    def _llm_entry(self) -> ModelEntry:
+        entry = self.entries.get(LLM)
+        if entry is None or entry.loader not in REMOTE or entry.kind != "generator":
+            raise Where(str(self.file)).error(
+                f"expected an entry {LLM!r} of kind generator and loader openai: it says the dialect, "
+                f"max_model_len and tokenizer of what --llm names"
+            )
+        return entry
 
     def model(self, name: str) -> Model:
         """Resolves an entry. A hub model need not be here: its commit is its identity.
@@ -143,10 +71,20 @@ class Catalog:
         if entry is None:
             read = ", ".join(map(str, dict.fromkeys([self.file, *self.files.values()])))
             raise Where(read).error(f"no model named {name!r}; {did_you_mean(name, self.entries)}")
+        if self.llm and entry.kind == "generator":
+            return self.served(LLM, self.llm)
         where = Where(str(self.files[name]), name)
         if entry.fallback and not self._here(entry, where):
             return self.model(entry.fallback)
         return self._resolved(name, entry, where)
+
+    def tokenizer(self, name: str) -> Model:
+        """Resolves an entry that only counts tokens. Where `--llm` stands in for a generator, that is its
+        tokenizer's entry: so another served model changes no passage and no cut."""
+        model = self.model(name)
+        if self.llm and model.kind == "generator" and (own := self._llm_entry().tokenizer):
+            return self.model(own)
+        return model
 
     def _resolved(self, name: str, entry: ModelEntry, where: Where) -> Model:
         """The model of an entry."""
@@ -156,10 +94,15 @@ class Catalog:
         elif entry.loader in WEIGHTLESS:
             path, weights = "", f"{entry.loader}@{FORMULA[entry.loader]}"
         elif entry.loader in REMOTE:
+            if not entry.model:
+                raise where.at("model").error(
+                    f"expected the model as its server calls it, found none. Give it with --llm URL#MODEL, "
+                    f"or here, with the url of endpoint {entry.endpoint!r} in the cluster file"
+                )
             # Two servers often call what they serve by one name, such as `default`.
             path, weights = entry.endpoint, f"{entry.loader}:{entry.dialect}@{entry.endpoint}:{entry.model}"
             tokenizer = self._tokenizer(entry, where)
-            weights += f"+{tokenizer.weights}" if tokenizer else ""
+            weights += _asked(entry) + (f"+{tokenizer.weights}" if tokenizer else "")
         elif entry.repo:
             path, weights = self._hub(entry, where)
         else:
@@ -168,6 +111,8 @@ class Catalog:
                 way = f"Get it with: {entry.get}" if entry.get else "Put the model there, or correct `path`"
                 raise ModelMissing(f"{where.file}: {name}: no folder {local}. {way}")
             path, weights = str(local), folder.identity(local, entry.kind)
+        if entry.loader not in REMOTE:
+            weights += _asked(entry)
         if is_path(entry.loader):
             weights += f"+{loader_id(entry.loader)}" if weights else loader_id(entry.loader)
         if entry.loader == "maxsim":
@@ -195,6 +140,8 @@ class Catalog:
             ),
             tokenizer_path=tokenizer.path if tokenizer else "",
             dialect=entry.dialect if entry.loader in REMOTE else "",
+            template=_template(entry),
+            thought_tokens=entry.thought_tokens,
         )
 
     def _adapter(self, where: Where, name: str, entry: ModelEntry) -> str:
@@ -239,6 +186,18 @@ class Catalog:
                 f"sha: check that commit and put it here, or give `path` instead of `repo`"
             )
         return str(folder.snapshot(self.hub, entry.repo, entry.revision)), f"{entry.repo}@{entry.revision}"
+
+
+def _template(entry: ModelEntry) -> str:
+    """The arguments of an entry's chat template as JSON; "": it has none."""
+    given = dict(entry.chat_template_kwargs)
+    return json.dumps(given, sort_keys=True, separators=(",", ":")) if given else ""
+
+
+def _asked(entry: ModelEntry) -> str:
+    """How a generator is asked, as its identity names it; "" where its entry says nothing of it."""
+    template, thoughts = _template(entry), entry.thought_tokens
+    return (f"+template:{template}" if template else "") + (f"+thoughts:{thoughts}" if thoughts else "")
 
 
 def _folder(path: str, where: Where) -> Path:

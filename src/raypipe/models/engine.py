@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import os
 import re
 from collections.abc import AsyncIterator, Sequence
@@ -52,6 +53,7 @@ class Engine:
         self._guard.arm()
         self._gate = LoraBatchLock()
         self._numbers = itertools.count()
+        self._template = json.loads(setup.template or "{}")
         self._lora = {a.name: (i + 1, a.folder) for i, a in enumerate(setup.adapters)}
         self._streams: dict[str, asyncio.Task[None]] = {}
         tokenizer = self._llm.get_tokenizer()
@@ -183,7 +185,7 @@ class Engine:
         try:
             _, (prompt,) = await renderer.render_chat_async(
                 [messages],
-                ChatParams(chat_template_kwargs={"add_generation_prompt": True}),
+                ChatParams(chat_template_kwargs={**self._template, "add_generation_prompt": True}),
                 # The template has written the first token: a second one would change every answer.
                 TokenizeParams(max_total_tokens=None, add_special_tokens=False),
             )

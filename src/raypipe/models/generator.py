@@ -46,6 +46,7 @@ class EngineSetup:
     kv_cache_gib: float = 1.0  # cpu: memory for keys and values
     gpu_memory_utilization: float = 0.9  # cuda: share of each GPU's memory that the engine takes
     max_num_seqs: int = 128  # replies written at the same time, at most
+    template: str = ""  # arguments of the chat template, as JSON; "": none
 
 
 def check(setup: EngineSetup) -> None:

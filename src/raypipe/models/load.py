@@ -21,7 +21,8 @@ from raypipe.core.llm import Generator
 from raypipe.core.plugins import is_path
 from raypipe.core.protocols import Model, Role, Tokenize
 from raypipe.models import fake, folder, generator
-from raypipe.models.catalog import REMOTE, WEIGHTLESS, loader_id
+from raypipe.models.catalog import loader_id
+from raypipe.models.entry import LLM, REMOTE, WEIGHTLESS
 from raypipe.models.generator import Adapter, EngineSetup
 from raypipe.models.scripted import Scripted
 
@@ -144,7 +145,7 @@ def open_endpoint(model: Model, endpoints: Mapping[str, EndpointAddress]) -> Ope
         raise ConfError(
             f"model {model.name!r}: no endpoint named {model.path!r}; the cluster file has "
             f"{', '.join(endpoints) or 'none'}. Put its url, and the name of its key's variable, under "
-            f"`endpoints` there"
+            f"`endpoints` there{', or give --llm URL#MODEL' if model.path == LLM else ''}"
         )
     key = at.key
     return OpenAIClient(
@@ -154,6 +155,7 @@ def open_endpoint(model: Model, endpoints: Mapping[str, EndpointAddress]) -> Ope
             key=(lambda: key) if key else None,
             dialect="vllm" if model.dialect == "vllm" else "openai",
             adapters=tuple(zip((name for name, _ in model.adapters), model.adapter_paths, strict=True)),
+            template=model.template,
             concurrency=at.concurrency,
             per_minute=at.per_minute,
             timeout_s=at.timeout_s,
@@ -177,6 +179,7 @@ def engine_setup(model: Model, limits: EngineLimits) -> EngineSetup:
         kv_cache_gib=limits.kv_cache_gib,
         gpu_memory_utilization=limits.gpu_memory_utilization,
         max_num_seqs=limits.max_num_seqs,
+        template=model.template,
     )
     generator.check(setup)
     return setup

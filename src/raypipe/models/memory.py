@@ -15,7 +15,7 @@ from safetensors import SafetensorError, safe_open
 from raypipe.core.errors import ConfError
 from raypipe.core.plugins import is_path
 from raypipe.core.protocols import Model
-from raypipe.models.catalog import REMOTE, WEIGHTLESS
+from raypipe.models.entry import REMOTE, WEIGHTLESS
 
 BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}  # of one number
 GIB = 1 << 30

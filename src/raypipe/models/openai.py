@@ -1,7 +1,8 @@
 """A generator behind any endpoint that speaks the OpenAI chat protocol.
 
 Keeps the contract of `llm.Generator`: every row has a reply or a fault, and no trouble of the endpoint
-is ever an empty answer. Trouble that time or an operator can end (down, slow, overloaded, a wrong key or
+is ever an empty answer. Thoughts that come in a field of their own stand before the reply, with their marks
+(`text.thoughts`). Trouble that time or an operator can end (down, slow, overloaded, a wrong key or
 address, an answer that is not the protocol's) is transient, so a later run sends the row again. A chat
 that the endpoint refuses is final. The key is in a request's header and nowhere else. Knows HTTP, no model.
 """
@@ -24,6 +25,7 @@ from raypipe.core.llm import STEP, Chat, Choice, Finish, Generated, Grammar, Jso
 from raypipe.core.records import Fault
 from raypipe.core.retry import RETRY_STATUSES, Backoff, retry_after_s
 from raypipe.models.constraint import schema_text
+from raypipe.text.thoughts import thinking
 
 OPERATOR = {401: "unauthorised", 402: "unpaid", 403: "forbidden", 404: "not_found", 405: "not_found"}
 """Statuses that say nothing about the row: the operator has to correct something."""
@@ -41,6 +43,7 @@ class ChatEndpoint:
     key: Callable[[], str] | None = field(default=None, repr=False)  # called once per request, never kept
     dialect: Literal["openai", "vllm"] = "openai"  # vllm: takes every constraint; openai: JSON schemas
     adapters: tuple[tuple[str, str], ...] = ()  # adapter as recipes call it, model as the endpoint calls it
+    template: str = ""  # arguments of the chat template, as JSON; sent as chat_template_kwargs
     concurrency: int = 16  # requests in flight
     per_minute: float = math.inf  # requests sent
     timeout_s: float = 120.0  # of one try
@@ -109,6 +112,8 @@ class OpenAIClient:
             body["logprobs"] = True
         if self.endpoint.dialect == "vllm":
             body |= {"top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
+        if self.endpoint.template:
+            body["chat_template_kwargs"] = json.loads(self.endpoint.template)
         return body | self._constraint(sampling)
 
     def _constraint(self, sampling: Sampling) -> dict[str, Any]:
@@ -217,15 +222,18 @@ class OpenAIClient:
 def _reply(tree: Any, sampling: Sampling) -> Generated | Fault:
     """Raises what reading a tree of another shape raises."""
     choice = tree["choices"][0]
-    text, why = choice["message"].get("content"), choice.get("finish_reason")
+    message, why = choice["message"], choice.get("finish_reason")
+    text = message.get("content")
     if why == "content_filter":
         return Fault(STEP, "filtered", "the endpoint withheld the reply", transient=False)
     if why not in ("stop", "length"):
         raise ValueError(f"finish_reason {why!r}")
+    if not isinstance(text, str | None):
+        raise TypeError(f"content is {type(text).__name__}")
+    thoughts = message.get("reasoning_content") or message.get("reasoning")
+    text = thinking(thoughts if isinstance(thoughts, str) else "", text or "")
     if not text:
         return Fault(STEP, "empty_reply", "the model ended its reply before any text", transient=False)
-    if not isinstance(text, str):
-        raise TypeError(f"content is {type(text).__name__}")
     finish: Finish = why
     usage = tree.get("usage") or {}
     logprob = None

@@ -18,7 +18,7 @@ def open_tokenizer(model: Model) -> Tokenize:
     """Spans of the tokens of a text, special tokens omitted, nothing cut. A letter that takes several tokens
     gives each of them its span. Raises as `folder.require`."""
     if model.tokenizer_path:  # a remote model: its weights say "openai:NAME+" and what its tokenizer's are
-        weights = model.weights.partition("+")[2]
+        weights = model.weights.rpartition("+")[2]
         repo, _, revision = weights.rpartition("@")
         model = replace(
             model, kind="tokenizer", path=model.tokenizer_path, weights=weights, repo=repo, revision=revision

@@ -95,7 +95,11 @@ def _named(value: Any, where: Where, what: str, find: Callable[[str], T]) -> T:
 
 
 def _model(models: Catalog) -> Read[Model]:
-    return lambda value, where: _named(value, where, "a model", models.model)
+    def read(value: Any, where: Where) -> Model:
+        counts = where.path.endswith(".tokenizer")
+        return _named(value, where, "a model", models.tokenizer if counts else models.model)
+
+    return read
 
 
 def _prompt(files: Conf) -> Read[Prompt]:

@@ -109,7 +109,8 @@ def _costs(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 def _tokens(cost: Mapping[str, Any]) -> str:
     prompt, cached = cost["prompt_tokens"], cost["cached_tokens"]
     found = f" ({100 * cached / prompt:.0f} % cached)" if prompt else ""
-    return f"{prompt} prompt tokens{found}, {cost['generated_tokens']} generated"
+    thoughts = f", of which about {n} thoughts" if (n := cost.get("thought_tokens")) else ""
+    return f"{prompt} prompt tokens{found}, {cost['generated_tokens']} generated{thoughts}"
 
 
 def print_crag(console: Console, found: Mapping[str, Any]) -> None:

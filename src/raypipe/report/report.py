@@ -38,6 +38,7 @@ class StepLine:
     generated_tokens: int = 0  # of the replies
     resumed: int = 0  # of what was computed: by earlier attempts, which were stopped
     loading: float = 0.0  # seconds of loading the models that it was the first to ask, summed over its actors
+    thought_tokens: int = 0  # of the generated ones: what models thought before they answered, about
 
 
 @dataclass(frozen=True, slots=True)

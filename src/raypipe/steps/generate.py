@@ -20,6 +20,7 @@ from raypipe.text.prompt import Prompt
 from raypipe.text.replies import Level, ParsedReply, UnreadableReply
 from raypipe.text.sanitize import escape_markup, prompted_spans, visible
 from raypipe.text.template import REPLY
+from raypipe.text.thoughts import answer_of
 
 SHOWN = 200  # characters of an unreadable reply that its fault repeats
 
@@ -60,6 +61,9 @@ class Generate:
     - confidence: as plain, with a stated confidence; abstained below `confident`;
     - calls: answered, or abstained where the model says that no call fits.
 
+    What a model thought before (`text.thoughts`) is never part of a reply. A reply that ends inside a
+    thought, or says nothing behind it, cannot be read.
+
     What cannot be read is a fault with its text kept, and so is a row that the model could not do. A fault
     of the moment (an engine that is down) is the question's too: nothing is stored and it is asked again.
 
@@ -70,7 +74,7 @@ class Generate:
     model: Model
     prompt: ByLabel[Prompt]  # one, or one for each label of an earlier reply
     into: str
-    max_tokens: int  # of the reply, in the model's own tokens
+    max_tokens: int  # of the reply, in the model's own tokens; a model that thinks has its own on top
     reply: Literal["plain", "label", "certainty", "json", "confidence", "calls"] = "plain"
     labels: tuple[str, ...] = ()  # of a reply of kind label, in the order in which they are looked for
     default: str | None = None  # label of a reply in which none is found; None: it is a fault
@@ -95,7 +99,7 @@ class Generate:
     presence_penalty: float = 0.0
     logprobs: bool = False  # whether the reply's log-probability is wanted
 
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
 
     def __post_init__(self) -> None:
         if self.model.kind != "generator":
@@ -106,7 +110,13 @@ class Generate:
         self._check_prompts()
         self._check_context()
         require_adapters(self.model, self.adapter)
-        self._sampling()
+        constraint = self._sampling().constraint
+        if self.model.dialect == "openai" and not isinstance(constraint, JsonSchema | None):
+            raise ValueError(
+                f"model: {self.model.name!r} is behind a server of dialect openai, which holds replies to "
+                f"JSON schemas alone, and this step wants a {type(constraint).__name__.lower()}. Say "
+                f"dialect: vllm in its entry of the models file where a vLLM server answers"
+            )
 
     def reads(self) -> frozenset[str]:
         names = self._variables() - self.fill.keys() - {"context"}
@@ -119,7 +129,8 @@ class Generate:
 
     def bound(self, question: Question, reach: Reach) -> Bound:
         plain = self.reads() <= FIELDS
-        return Bound(1, reach, "asking", plain, tokens=self.model.max_model_len, reply_tokens=self.max_tokens)
+        tokens, reply = self.model.max_model_len, self._sampling().max_tokens
+        return Bound(1, reach, "asking", plain, tokens=tokens, reply_tokens=reply)
 
     def open(self, kit: Kit) -> Ask:
         generate = kit.generator(self.model)
@@ -200,7 +211,7 @@ class Generate:
             return replace(question, replies={**question.replies, self.into: reply}, faults=faults)
         text = storable(said.text)
         try:
-            read = self._read(text)
+            read = self._read(answer_of(text))
             quotes = () if read.label == ABSTAINED else cite(read.text, context.stretches)
             reply = Reply(read.text, read.label, read.confidence, said.logprob, quotes)
         except UnreadableReply as e:
@@ -210,6 +221,7 @@ class Generate:
         return replace(question, replies={**question.replies, self.into: reply})
 
     def _read(self, text: str) -> ParsedReply:
+        """`text`: without thoughts."""
         match self.reply:
             case "plain":
                 return replies.read_plain(text)
@@ -239,7 +251,7 @@ class Generate:
 
     def _sampling(self) -> Sampling:
         return Sampling(
-            max_tokens=self.max_tokens,
+            max_tokens=self.max_tokens + self.model.thought_tokens,
             temperature=self.temperature,
             top_p=self.top_p,
             seed=self.seed,

@@ -1,0 +1,121 @@
+"""One entry of models.yaml: its fields, and which belong together. Knows no file and no model library."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from raypipe.core.config import did_you_mean
+from raypipe.core.plugins import is_path
+from raypipe.core.protocols import ModelKind
+
+KIND: Mapping[str, ModelKind] = {
+    "flagembedding": "embedder",  # FlagEmbedding's FlagModel: BERT or XLM-R shapes
+    "bge-m3": "embedder",  # FlagEmbedding's BGEM3FlagModel, dense vectors
+    "flagembedding-reranker": "reranker",  # FlagEmbedding's FlagReranker, sigmoid of one logit
+    "maxsim": "reranker",  # maxsim.py: over an embedder's token vectors
+    "tokens": "tokenizer",  # tokenizer.json of a folder
+    "vllm": "generator",  # engine.py
+    "openai": "generator",  # openai.py
+    "hash": "embedder",  # fake.py, as the next two
+    "overlap": "reranker",
+    "whitespace": "tokenizer",
+    "scripted": "generator",  # scripted.py
+}
+WEIGHTLESS = frozenset({"hash", "overlap", "whitespace", "scripted"})
+REMOTE = frozenset({"openai"})
+"""Loaders whose weights lie elsewhere: the endpoint's name, its dialect and what it calls the model are the
+identity."""
+
+LLM = "llm"
+"""The entry whose model `--llm URL#MODEL` names, and the endpoint that it gives an address."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelEntry:
+    """One entry of models.yaml."""
+
+    kind: ModelKind
+    loader: str  # one of KIND, or MODULE:NAME of a loader of your own
+    repo: str = ""  # hub name, with `revision`
+    revision: str | None = None  # 40 hex digits: a branch or tag can move, a commit cannot
+    path: str = ""  # folder; relative to the folder of models.yaml
+    package: str = ""  # PACKAGE/FOLDER of an installed Python package
+    endpoint: str = ""  # of loader openai: a name under `endpoints` of the cluster file; identity
+    model: str = ""  # of loader openai: the model as the endpoint calls it
+    dialect: Literal["openai", "vllm"] = "openai"  # of loader openai: vllm takes every constraint; identity
+    tokenizer: str = ""  # of loader openai: the entry of its tokenizer, where tokens are counted
+    get: str = ""  # the command that makes a local folder, shown where it is missing
+    fallback: str = ""  # of a tokenizer: the entry whose tokenizer counts where this one's files are not here
+    dtype: Literal["float32", "float16", "bfloat16"] = "float32"
+    dim: int = 0  # of an embedder's vectors
+    pooling: Literal["", "cls", "mean"] = ""  # of an embedder
+    max_tokens: int = 512  # of an embedder, or a reranker's query and passage: longer inputs are cut
+    max_model_len: int = 512  # of a generator: tokens of prompt and reply together, as vLLM calls it
+    query_instruction: str = ""  # put before a query as it stands, a space at its end included
+    passage_instruction: str = ""  # put before a passage
+    quantization: str = ""  # of a generator: what its folder does not say, such as fp8
+    tensor_parallel: int = 1  # GPUs that share a generator's weights
+    adapters: Mapping[str, str] = field(default_factory=dict)  # of a generator: name -> folder, or as `model`
+    chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)  # of a generator; identity
+    thought_tokens: int = 0  # of a generator that thinks: tokens on top of a step's max_tokens; identity
+
+    def __post_init__(self) -> None:
+        sources = [n for n in ("repo", "path", "package") if getattr(self, n)]
+        if is_path(self.loader):
+            return self._check_common(sources)
+        if self.loader not in KIND:
+            raise ValueError(f"loader: unknown {self.loader!r}; {did_you_mean(self.loader, KIND)}")
+        if KIND[self.loader] != self.kind:
+            raise ValueError(
+                f"loader {self.loader!r} is of kind {KIND[self.loader]!r}, found kind {self.kind!r}"
+            )
+        if self.loader in WEIGHTLESS | REMOTE and sources:
+            raise ValueError(f"loader {self.loader!r} has no weights, but {sources[0]!r} is given")
+        if (self.loader in REMOTE) != bool(self.endpoint) or (self.model and not self.endpoint):
+            raise ValueError("endpoint and model: expected both with loader openai, and with no other")
+        if self.loader not in WEIGHTLESS | REMOTE and len(sources) != 1:
+            raise ValueError(
+                f"expected one of repo, path and package, found {' and '.join(sources) or 'none'}"
+            )
+        if self.loader in ("flagembedding", "bge-m3") and not self.pooling:
+            raise ValueError("pooling is missing: cls for the BGE family, mean for MiniLM")
+        if self.loader == "bge-m3" and self.pooling != "cls":
+            raise ValueError(f"loader 'bge-m3' pools cls, found {self.pooling!r}")
+        own = {
+            "max_model_len": 512, "quantization": "", "tensor_parallel": 1, "adapters": {},
+            "chat_template_kwargs": {}, "thought_tokens": 0,
+        }  # fmt: skip
+        if self.kind == "generator" and self.max_tokens != 512:
+            raise ValueError(
+                "max_tokens: expected with an embedder or reranker; a generator has max_model_len"
+            )
+        if self.kind != "generator" and (odd := [k for k, v in own.items() if getattr(self, k) != v]):
+            raise ValueError(f"{odd[0]}: expected with a generator alone, found with a {self.kind}")
+        if self.dialect != "openai" and self.loader not in REMOTE:
+            raise ValueError("dialect: expected with loader openai alone, found with another")
+        if self.tokenizer and self.loader not in REMOTE:
+            raise ValueError("tokenizer: expected with loader openai alone; other generators bring theirs")
+        if self.fallback and self.kind != "tokenizer":
+            raise ValueError(f"fallback: expected with a tokenizer alone, found with a {self.kind}")
+        self._check_common(sources)
+
+    def _check_common(self, sources: list[str]) -> None:
+        """What holds whichever loader it is."""
+        if len(sources) > 1:
+            raise ValueError(f"expected one of repo, path and package, found {' and '.join(sources)}")
+        if self.kind == "embedder" and self.dim < 1:
+            raise ValueError("an embedder needs dim, the length of its vectors")
+        if self.tensor_parallel < 1:
+            raise ValueError(f"tensor_parallel: expected at least 1 GPU, found {self.tensor_parallel}")
+        if self.thought_tokens < 0:
+            raise ValueError(f"thought_tokens: expected at least 0, found {self.thought_tokens}")
+        try:
+            json.dumps(dict(self.chat_template_kwargs))
+        except TypeError as e:
+            raise ValueError(f"chat_template_kwargs: expected what JSON can hold: {e}") from e
+        for name in ("max_tokens", "max_model_len"):
+            if getattr(self, name) < 8:
+                raise ValueError(f"{name}: expected at least 8, found {getattr(self, name)}")

@@ -1,0 +1,200 @@
+"""`--llm URL#MODEL`: a served model stands in the place of a recipe's generators, and what is refused."""
+
+import json
+from pathlib import Path
+
+import pytest
+from chat_server import serving
+
+import raypipe
+from raypipe.api.judges import open_judge
+from raypipe.api.served import ServedModel, require_answering, require_same
+from raypipe.api.session import load_recipe
+from raypipe.api.settings import from_environment
+from raypipe.cli.main import main
+from raypipe.core.config import Conf
+from raypipe.core.errors import ConfError, Unavailable
+from raypipe.models.load import EndpointAddress
+
+ROOT = Path(__file__).parents[2]
+CONF = Conf((ROOT / "conf",))
+URL = "http://127.0.0.1:9/v1"
+NAMES = ("vanilla", "crag-baseline", "db3-task1-700", "weknow")
+
+
+def of(name, llm, **more):
+    return load_recipe(name, str(ROOT / "tests/fake_models.yaml"), CONF, llm=llm, **more)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_one_served_model_answers_in_the_place_of_every_generator_of_a_recipe(name):
+    graphs = {"": str(ROOT / "tests/goldgraph")} if name == "weknow" else {}
+    graphs = {"crag-mock": "http://127.0.0.1:9"} if name == "weknow" else graphs
+    made = of(name, f"{URL}#org/Some-Model", graphs=graphs)
+    assert {(m.name, m.loader) for m in made.models() if m.kind == "generator"} == {
+        ("org/Some-Model", "openai")
+    }
+
+
+def test_the_model_is_identity_and_the_address_is_not():
+    first = of("crag-baseline", f"{URL}#a")
+    assert of("crag-baseline", "https://elsewhere.example.org/v1/#a").digest() == first.digest()
+    assert of("crag-baseline", f"{URL}#b").digest() != first.digest()
+    assert of("crag-baseline", None).digest() != first.digest()
+
+
+def test_another_served_model_changes_no_passage():
+    first, second = (of("db3-task1-700", f"{URL}#{model}") for model in "ab")
+    assert first.passages_digest() == second.passages_digest() and first.digest() != second.digest()
+
+
+def test_the_entry_llm_says_all_else_about_a_served_model(tmp_path):
+    file = tmp_path / "models.yaml"
+    file.write_text(
+        "llm: {kind: generator, loader: openai, endpoint: llm, model: '', dialect: vllm, max_model_len: 99}\n"
+    )
+    made = load_recipe("vanilla", str(file), CONF, llm=f"{URL}#m")
+    [model] = {m for m in made.models() if m.kind == "generator"}
+    assert (model.dialect, model.max_model_len, model.repo) == ("vllm", 99, "m")
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("m", "expected URL#MODEL"),
+        ("127.0.0.1:8000/v1#m", "found the address"),
+        (URL, "found no model"),
+        (f"{URL}#", "found no model"),
+        ("http://name:secret@host/v1#m", "RAYPIPE_LLM_KEY"),
+    ],
+)
+def test_what_is_no_address_with_a_model_is_refused_with_an_example(given, message):
+    with pytest.raises(ConfError, match=message) as e:
+        ServedModel.parse(given, "--llm")
+    assert "secret" not in str(e.value)
+
+
+def test_a_constraint_that_the_servers_dialect_cannot_hold_is_refused_before_any_row(tmp_path):
+    recipe = tmp_path / "choice.yaml"
+    recipe.write_text(
+        "corpus: [{parse: {kinds: [name]}}, {split: {child_chars: 200}}]\n"
+        "question:\n"
+        "  - generate: {model: llama-3-8b, prompt: crag/vanilla, into: llm, max_tokens: 5, choices: [y, n]}\n"
+        "  - decide: {prefer: [llm]}\n"
+    )
+    with pytest.raises(ConfError, match="dialect: vllm"):
+        of(str(recipe), f"{URL}#m")
+
+
+def test_a_release_that_another_model_made_is_not_served_by_this_one():
+    made = of("vanilla", f"{URL}#a")
+    require_same(made.models(), f"{URL}#a")
+    with pytest.raises(ConfError, match="made with the model 'a', found 'b'"):
+        require_same(made.models(), f"{URL}#b")
+
+
+def models(*names):
+    """What a server lists."""
+    return json.dumps({"object": "list", "data": [{"id": n} for n in names]})
+
+
+def required(server, model="m", key=""):
+    made = of("vanilla", f"{server.url}#{model}")
+    require_answering(made.models(), {"llm": EndpointAddress(server.url, key)})
+
+
+def test_a_model_that_the_server_lists_is_served_and_no_chat_is_sent():
+    with serving(None) as server:
+        server.lists = models("other", "m")
+        required(server)
+        assert server.paths == ["/v1/models"]
+
+
+def test_a_model_that_is_listed_under_another_name_is_tried_and_refused_with_the_names_there_are():
+    def asked(request, body):
+        if body["model"] == "alias":
+            request.reply("ready")
+        else:
+            request.send('{"error": "no such model, your key is s3cret"}', 404)
+
+    with serving(asked) as server:
+        server.lists = models("llama3:latest")
+        required(server, "alias")
+        with pytest.raises(ConfError, match="did you mean 'llama3:latest'") as e:
+            required(server, "llama3:latst", "s3cret")
+    assert "s3cret" not in str(e.value)
+
+
+def test_a_server_that_is_down_or_wants_a_key_is_said_before_work():
+    wants = pytest.raises(ConfError, match=r"none was sent.*RAYPIPE_LLM_KEY")
+    with serving(lambda request, body: request.send("", 401)) as server, wants:
+        required(server)
+    with pytest.raises(Unavailable, match="nothing answers there"):
+        required(server)
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("RAYPIPE_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("RAYPIPE_LLM_KEY", "k3y")
+    return tmp_path
+
+
+def page(folder):
+    found = {
+        "page_name": "Velora", "page_url": "https://example.org/velora", "page_snippet": "",
+        "page_last_modified": "", "page_result": "<p>Velora was directed by Anna Lindqvist.</p>",
+    }  # fmt: skip
+    line = {
+        "interaction_id": "q1", "query": "who directed velora?", "query_time": "03/05/2024, 23:18:31 PT",
+        "answer": "Anna Lindqvist", "search_results": [found],
+    }  # fmt: skip
+    (folder / "page.jsonl").write_text(json.dumps(line))
+    return str(folder / "page.jsonl")
+
+
+def test_ask_sends_the_chat_to_the_address_with_the_key_of_the_environment(home, capsys):
+    keys = []
+
+    def asked(request, body):
+        keys.append(request.headers["Authorization"])
+        request.reply(f"Anna Lindqvist, says {body['model']}")
+
+    with serving(asked) as server:
+        args = ["ask", "vanilla", "who directed velora?", "--pages", page(home), "--json"]
+        assert main([*args, "--llm", f"{server.url}#tiny"]) == 0
+    out = capsys.readouterr().out
+    said = json.loads(out)
+    assert said["answer"] == "Anna Lindqvist, says tiny" and set(keys) == {"Bearer k3y"}
+    assert "k3y" not in out and server.url not in out
+
+
+def test_plan_needs_no_server(home, capsys):
+    store = str(home / "store")
+    assert main(["ingest", page(home), "--store", store]) == 0
+    capsys.readouterr()
+    assert main(["plan", "vanilla", "--store", store, "--llm", f"{URL}#tiny", "--json"]) == 0
+    steps = {s["step"]: s["max_calls"] for s in json.loads(capsys.readouterr().out)["steps"]}
+    assert steps["generate:llm"] == 1
+
+
+def test_an_address_judges_with_a_key_of_its_own(home):
+    environ = {"RAYPIPE_JUDGE_KEY": "j"}
+    session = raypipe.Session(from_environment(environ, ROOT))
+    with open_judge(session, f"{URL}#wise", "official") as (judge, kit):
+        assert (judge.model.name, judge.model.path, kit._endpoints["judge"].key) == ("wise", "judge", "j")
+
+
+def test_what_a_template_is_told_and_how_long_a_model_may_think_are_identity(tmp_path):
+    def digest(**more):
+        file = tmp_path / "models.yaml"
+        entry = {"kind": "generator", "loader": "openai", "endpoint": "llm", "model": ""}
+        file.write_text(json.dumps({"llm": entry | more}))
+        return load_recipe("vanilla", str(file), CONF, llm=f"{URL}#m").digest()
+
+    found = [
+        digest(), digest(thought_tokens=512), digest(chat_template_kwargs={"enable_thinking": False}),
+        digest(chat_template_kwargs={"enable_thinking": True}),
+    ]  # fmt: skip
+    assert len(set(found)) == 4
