@@ -43,6 +43,8 @@ if TYPE_CHECKING:  # the same names as EXPORTS, for type checkers and editors
     from raypipe.api.session import load_recipe as load_recipe
     from raypipe.api.settings import from_environment as from_environment
     from raypipe.api.steps import check_step as check_step
+    from raypipe.api.sweep import sweep as sweep
+    from raypipe.api.validate import validate as validate
     from raypipe.api.walk import walk as walk
     from raypipe.core.errors import RaypipeError as RaypipeError
     from raypipe.store import Store as Store

@@ -25,6 +25,8 @@ EXPORTS = {
         "api.session": ("Session", "load_recipe"),
         "api.settings": ("from_environment",),
         "api.steps": ("check_step",),
+        "api.sweep": ("sweep",),
+        "api.validate": ("validate",),
         "api.walk": ("walk",),
         "core.errors": ("RaypipeError",),
         "store": ("Store",),

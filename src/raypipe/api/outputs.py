@@ -20,9 +20,11 @@ from raypipe.api.machine import Finding
 from raypipe.api.model_files import ModelNeed
 from raypipe.api.previews import FileFields, FirstDocument, FirstQuestion
 from raypipe.api.run_outputs import STRICT, Eval, Interval, PlanOutput, Reprocess, Score, StepCounts
+from raypipe.api.validate import CheckedFile, Problem
 from raypipe.core.records import Fault
 from raypipe.evaluation.compare import RunComparison
 from raypipe.evaluation.fault_budget import RowCounts, UndoneRow
+from raypipe.evaluation.sweep import PlannedPoint, Sweep
 from raypipe.metrics.crag import CragScore, Rule
 from raypipe.metrics.ranking import MAP_CUT_20_MIN, MEASURES
 from raypipe.readers import BadLine, ReadCounts
@@ -293,6 +295,25 @@ class Comparisons(TypedDict):
     comparisons: list[RunComparison]
 
 
+@with_config(STRICT)
+class SweepOutput(TypedDict):
+    """`sweep --json`, and sweep.json in its folder."""
+
+    format: Literal[2]
+    recipe: str  # its name
+    plans: list[PlannedPoint]
+    sweep: Sweep | None  # null: --dry-run
+
+
+@with_config(STRICT)
+class Validate(TypedDict):
+    """`validate --json`."""
+
+    format: Literal[2]
+    files: list[CheckedFile]
+    problems: list[Problem]
+
+
 OUTPUTS: Mapping[str, Any] = {
     "synth": Synth,
     "ingest": Ingest | IngestPreview,
@@ -302,6 +323,7 @@ OUTPUTS: Mapping[str, Any] = {
     "answer": StepCounts,
     "eval": Eval,
     "reprocess": Reprocess,
+    "sweep": SweepOutput,
     "why": Explanation,
     "faults": Faults,
     "compare": Comparisons,
@@ -314,6 +336,7 @@ OUTPUTS: Mapping[str, Any] = {
     "ask": Ask,
     "doctor": Doctor,
     "check-step": StepCheckOutput,
+    "validate": Validate,
     "models": ModelNeeds | StandinFolders,
     "kg run": GraphCalls,
     "kg refresh": GraphRefresh,

@@ -11,6 +11,7 @@ from raypipe.api.judges import open_judge
 from raypipe.api.measured import measured
 from raypipe.api.paths import Fields, format_for, inputs
 from raypipe.api.pipelines import offline_pipeline, open_pipeline
+from raypipe.api.prices import prices_of
 from raypipe.api.results import Result, outside_loop
 from raypipe.api.session import Session
 from raypipe.cluster.capacity import declared_nodes, fitting
@@ -25,6 +26,7 @@ from raypipe.readers.formats import Format
 from raypipe.recipes.recipe import Recipe
 from raypipe.runs.manifest import to_json
 from raypipe.runs.plan import planner
+from raypipe.runs.plan.money import priced
 from raypipe.runs.plan.new_files import read_questions
 from raypipe.runs.plan.records import NewSources, Plan
 from raypipe.store import Store
@@ -101,7 +103,8 @@ def plan(
     fast = measured(session.settings)
     planned = planner.plan(pipeline, questions, coming, old=old if refresh else (), measured=fast)
     steps = planned.to_json()["steps"]
-    return PlanResult(found.name, planned, len(old), _placement(session, found, steps))
+    planned = priced(planned, prices_of(session, found), found)
+    return PlanResult(found.title, planned, len(old), _placement(session, found, steps))
 
 
 def _placement(session: Session, recipe: Recipe, steps: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

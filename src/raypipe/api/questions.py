@@ -124,6 +124,10 @@ def ask(
         raise ConfError("expected a question, found an empty text")
     if asked_at:
         moment(asked_at)
+    if recipe == "live" and session.sets:
+        raise ConfError(
+            "--set: expected the name of a recipe, found live: a release answers as it was promoted"
+        )
     release = live_release(session.store(store)) if recipe == "live" else None
     found = require_graphs(session.recipe(recipe)) if release is None else from_plain(release.recipe)
     require_same(found.models(), session.llm)

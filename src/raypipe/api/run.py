@@ -15,6 +15,7 @@ from raypipe.api.measured import keep, measured
 from raypipe.api.origin import origin
 from raypipe.api.paths import Fields, deliver, format_for, inputs, require_writable, run_folder
 from raypipe.api.pipelines import open_pipeline
+from raypipe.api.prices import prices_of
 from raypipe.api.results import Result, outside_loop
 from raypipe.api.session import Session
 from raypipe.cluster.budget import Budget
@@ -27,6 +28,7 @@ from raypipe.memo.mend import mend_memo
 from raypipe.metrics.crag import DEFAULT_RULE, Rule, rule_id
 from raypipe.metrics.kinds import open_kind
 from raypipe.metrics.textfile import replaced
+from raypipe.pipeline.caps import Caps
 from raypipe.pipeline.counters import RunCounters
 from raypipe.pipeline.ingest_log import driving
 from raypipe.readers.formats import Format
@@ -54,6 +56,10 @@ class EvalOptions(TypedDict, total=False):
     refresh: bool  # recompute what rests on expired replies of a graph
     on_plan: Callable[[Plan], None]  # gets the plan before anything runs
     check: bool  # default: True; raise FaultBudgetExceeded after the report is written
+    max_calls: int | None  # to models and graphs: no task begins beyond it; None: any
+    max_usd: float | None  # of what has a price
+    max_hours: float | None  # of wall time
+    only: Sequence[str] | None  # ids of stored questions, of which alone the run is; None: all
     session: Session
     began: float  # when the command did, of the clock perf_counter; default: now
 
@@ -238,14 +244,17 @@ def evaluate(
     """Runs what is missing of a dataset, scores every answer, and writes a report.
 
     `data` is ingested first; none: all stored questions. `out` is the folder of the report; None: a new one
-    under $RAYPIPE_HOME/runs. Raises FaultBudgetExceeded after the report is written; ConfError, DataError,
-    ModelMissing and ClusterTooSmall before anything runs; for a name that is not known, before any file is
-    fetched or made.
+    under $RAYPIPE_HOME/runs. Raises FaultBudgetExceeded after the report is written; CapReached at a cap,
+    where the same call continues; ConfError, DataError, ModelMissing and ClusterTooSmall before anything
+    runs; for a name that is not known, before any file is fetched or made.
     """
     began = time.perf_counter()
     session, rule, kind = options.get("session") or Session(), options.get("rule"), options.get("kind")
     given = [data] if isinstance(data, str | Path) else data
     found = check_names(recipe, given, options.get("judge"), rule, session, kind)
+    caps = Caps(
+        options.get("max_calls"), options.get("max_usd"), options.get("max_hours"), prices_of(session, found)
+    )
     files = inputs(given, session.settings)
     format = format_for(options.get("format"), files, options.get("fields"))
     if files:
@@ -272,6 +281,8 @@ def evaluate(
             options.get("refresh", False),
             measured(session.settings),
             options.get("began", began),
+            options.get("only"),
+            caps,
             kind,
         )
     keep(session.settings, done.folder, done.manifest.finished)

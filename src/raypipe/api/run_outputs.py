@@ -13,7 +13,15 @@ from typing_extensions import TypedDict
 from raypipe.cluster.placement import Bottleneck, MemoryUse
 from raypipe.metrics.crag import CragScore, Rule
 from raypipe.recipes.executor import StageCounters
-from raypipe.report.report import AnswerCut, FaultCount, JudgeLine, ReplacedRows, StepLine
+from raypipe.report.report import (
+    AnswerCut,
+    CostReport,
+    Estimate,
+    FaultCount,
+    JudgeLine,
+    ReplacedRows,
+    StepLine,
+)
 from raypipe.runs.changes import Changes
 
 STRICT = ConfigDict(extra="forbid")
@@ -108,6 +116,7 @@ class Eval(Score):
     clock: dict[str, float]  # part of the run -> seconds; they add up to `seconds`
     resumed: int
     memo_damaged: int  # tables and files of the memo
+    cost: CostReport | None  # estimate against actual
     steps: list[StepLine]
 
 
@@ -165,6 +174,8 @@ class PlanOutput(TypedDict):
     steps: list[_StepPlan]
     expired: NotRequired[int]  # answers that rest on replies of a graph that no longer hold
     placement: NotRequired[_Placement]
+    cost: NotRequired[Estimate | None]  # of all steps together
+    unpriced: NotRequired[list[str]]  # what has no price, so is not in `cost.usd`
 
 
 @with_config(STRICT)

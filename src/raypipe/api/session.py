@@ -36,13 +36,14 @@ class Session:
     cluster: str = "laptop"  # a name under conf/clusters, or a path
     progress: bool = False  # whether progress is shown on stderr
     llm: str | None = None  # URL#MODEL of a server that stands in the place of every generator
+    sets: tuple[str, ...] = ()  # STEP[:INTO].FIELD=VALUE: fields of recipes that are read by name
 
     def recipe(self, recipe: Recipe | str | Path, data: Sequence[str | Path] = ()) -> Recipe:
         """A recipe by name or path, with the graphs that lie in `data`; a recipe itself, as it is."""
         if not isinstance(recipe, str | Path):
             return recipe
         places = {**graphs_in(data), **self.graphs}
-        return load_recipe(recipe, self.models, self.settings.conf, places, self.llm)
+        return load_recipe(recipe, self.models, self.settings.conf, places, self.llm, self.sets)
 
     def catalog(self) -> Catalog:
         """The models file, read."""
@@ -75,23 +76,34 @@ def load_recipe(
     conf: Conf | None = None,
     graphs: Mapping[str, str] = MappingProxyType({}),
     llm: str | None = None,
+    sets: Sequence[str] = (),
 ) -> Recipe:
     """A recipe by name or path, with the prompts, models and graphs that it names.
 
     `models` is a models file whose entries are laid over conf/models.yaml. `conf` says where names are looked
     up; None: in $RAYPIPE_CONF, ./conf, then the installed copy. `graphs`: graph -> folder, file or address;
-    "": all others. `llm` is a URL#MODEL that stands in the place of every generator. Raises ConfError with
-    file, field, what was expected and found, and ModelMissing.
+    "": all others. `llm` is a URL#MODEL that stands in the place of every generator. `sets`: fields of its
+    steps in place of the file's, each `STEP[:INTO].FIELD=VALUE`. Raises ConfError with file, field, what was
+    expected and found, and ModelMissing.
     """
-    from raypipe.recipes.recipe import load
+    from raypipe.recipes.recipe import from_tree, read_tree
     from raypipe.recipes.resolve import resolvers
+    from raypipe.recipes.set_fields import with_fields
 
     settings = from_environment()
     files = settings.conf if conf is None else conf
     resolve = resolvers(files, read_catalog(models, files, llm), graphs)
     path = files.find("recipes", str(recipe))
-    made = load(path, resolve, lambda name: files.find("recipes", name))
-    return replace(made, file=_file_name(path.resolve(), settings))
+    tree, where = read_tree(path, lambda name: files.find("recipes", name)), Where(str(path))
+    file = _file_name(path.resolve(), settings)
+    if not sets:
+        return replace(from_tree(path.stem, tree, where, resolve), file=file)
+    changed = with_fields(tree, sets, where)
+    try:
+        made = from_tree(path.stem, changed, where, resolve)
+    except ConfError as e:
+        raise ConfError(f"with {' '.join(f'--set {one}' for one in sets)}: {e}") from e
+    return replace(made, file=file, sets=tuple(sets))
 
 
 def _file_name(path: Path, settings: Settings) -> str:

@@ -24,6 +24,7 @@ def add(commands: options.Commands) -> None:
         _ask,
     )
     options.recipe(made, live=True)
+    options.sets(made)
     about = "the question; one that is stored, by its id or in its words, has its own pages"
     made.add_argument("question", metavar="QUESTION", help=about)
     made.add_argument("--pages", metavar="FILE", help="a CRAG line: its search results are searched")

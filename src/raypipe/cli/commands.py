@@ -43,6 +43,9 @@ COMMANDS: Mapping[str, Command] = {
         "run", "runs", "Run what is missing, score it, and write a report; without arguments, the demo."
     ),
     "reprocess": Command("run", "runs", "Recompute only what changed, and report which answers differ."),
+    "sweep": Command(
+        "run", "sweep", "Evaluate a recipe at several values of its fields, and compare them in one table."
+    ),
     "rank": Command("run", "rank", "Rank documents for queries and write a TREC run."),
     "why": Command(
         "look",
@@ -77,6 +80,9 @@ COMMANDS: Mapping[str, Command] = {
     ),
     "kg": Command("tools", "kg", "Query a knowledge graph, serve one, and prepare examples of calls."),
     "facts": Command("tools", "facts", "Convert public data to tables of facts."),
+    "validate": Command(
+        "tools", "validate", "Find every problem of recipes and other configuration files, with its line."
+    ),
     "schema": Command("tools", "schema", "Print the JSON Schemas of configuration files."),
     "completion": Command("tools", "completion", "Print the completion script of a shell."),
 }

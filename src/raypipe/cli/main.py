@@ -3,7 +3,8 @@
 Reads arguments and the environment, calls the Python API, prints. A command's module is imported when it
 runs, and libraries by the API, so help and a wrong command or flag are quick. Exit codes: 0 fine, 2 usage or
 configuration, 3 input data, 4 model missing, 5 cluster too small, 6 fault budget exceeded, 7 quality gate
-failed, 69 a store, device or service is unavailable, 70 internal, 130 Ctrl-C, 143 stopped by SIGTERM.
+failed, 8 a cap on calls, money or hours is reached, 69 a store, device or service is unavailable, 70
+internal, 130 Ctrl-C, 143 stopped by SIGTERM.
 """
 
 from __future__ import annotations

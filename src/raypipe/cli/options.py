@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -66,6 +67,7 @@ def session(args: argparse.Namespace, settings: Settings, progress: bool = False
         getattr(args, "cluster", "laptop"),
         progress,
         getattr(args, "llm", None),
+        tuple(getattr(args, "sets", ())),
     )
 
 
@@ -102,6 +104,10 @@ def recipe(made: argparse.ArgumentParser, optional: bool = False, live: bool = F
         made.add_argument("recipe", metavar="RECIPE", help=about)
     models(made)
     llm(made)
+    graph(made)
+
+
+def graph(made: argparse.ArgumentParser) -> None:
     made.add_argument(
         "--graph",
         dest="graphs",
@@ -110,6 +116,17 @@ def recipe(made: argparse.ArgumentParser, optional: bool = False, live: bool = F
         default=[],
         help="where the recipe's knowledge graphs and public data lie: folders, files or addresses; with no "
         "NAME all of them (default: as conf/graphs.yaml says, else the folder kg in the data)",
+    )
+
+
+def sets(made: argparse.ArgumentParser) -> None:
+    made.add_argument(
+        "--set",
+        dest="sets",
+        metavar="STEP[:INTO].FIELD=VALUE",
+        action="append",
+        default=[],
+        help="a field of a step in place of the recipe's, such as split.child_chars=500; may be repeated",
     )
 
 
@@ -144,6 +161,32 @@ def fresh(made: argparse.ArgumentParser) -> None:
         "--fresh",
         action="store_true",
         help="answer all questions, and ask language models again in place of using cached replies",
+    )
+
+
+def scoring(made: argparse.ArgumentParser) -> None:
+    made.add_argument(
+        "--rule",
+        type=one_of("official", "accuracy"),
+        help="of scoring data of kind crag: official, accuracy, or MODULE:NAME of your own (official)",
+    )
+    made.add_argument(
+        "--judge",
+        metavar="MODEL",
+        help="decides what the rule leaves open: a generator of the models file, URL#MODEL of a server (its "
+        "key: $RAYPIPE_JUDGE_KEY), or MODULE:NAME of a judge of your own",
+    )
+
+
+def caps(made: argparse.ArgumentParser) -> None:
+    made.add_argument(
+        "--max-calls", metavar="N", type=at_least(1), help="start no task after N calls to models and graphs"
+    )
+    made.add_argument(
+        "--max-usd", metavar="X", type=above_0, help="start no task after X US dollars of what has a price"
+    )
+    made.add_argument(
+        "--max-hours", metavar="H", type=above_0, help="start no task after H hours of wall time"
     )
 
 
@@ -207,6 +250,14 @@ def at_least(least: int) -> Callable[[str], int]:
 
     read.__name__ = "whole number"
     return read
+
+
+def above_0(text: str) -> float:
+    """An argument type: a number above 0."""
+    value = float(text)
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"expected a number above 0, found {text}")
+    return value
 
 
 def between(least: int, most: int) -> Callable[[str], int]:

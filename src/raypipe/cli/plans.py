@@ -18,6 +18,7 @@ def add(commands: options.Commands) -> None:
         commands, "plan", "raypipe plan local --store /data/store --data dev.jsonl.bz2", _plan
     )
     options.recipe(made)
+    options.sets(made)
     options.store(made)
     made.add_argument("--data", metavar="PATH", nargs="+", default=[], help="files of the eval, or URIs")
     options.format_of(made)

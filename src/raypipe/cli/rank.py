@@ -18,6 +18,7 @@ def add(commands: options.Commands) -> None:
         _rank,
     )
     options.recipe(made)
+    options.sets(made)
     options.store(made)
     made.add_argument("--corpus", metavar="F", help="BEIR corpus.jsonl[.gz]")
     made.add_argument("--queries", metavar="F", help="BEIR queries.jsonl[.gz]")

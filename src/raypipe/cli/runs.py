@@ -20,6 +20,7 @@ def add(commands: options.Commands) -> None:
     for name, run in (("index", _index), ("answer", _answer)):
         made = options.command(commands, name, f"raypipe {name} local --store /data/store", run)
         options.recipe(made)
+        options.sets(made)
         options.store(made)
         options.cluster(made)
         if name == "answer":
@@ -45,6 +46,7 @@ def add(commands: options.Commands) -> None:
 
 
 def _of_eval(made: argparse.ArgumentParser) -> None:
+    options.sets(made)
     made.add_argument(
         "--data", metavar="PATH", nargs="+", default=[], help="files to ingest first, or URIs of some"
     )
@@ -53,18 +55,9 @@ def _of_eval(made: argparse.ArgumentParser) -> None:
     options.store(made)
     options.cluster(made)
     made.add_argument("--limit", metavar="N", type=options.at_least(1), help="run the first N questions only")
-    made.add_argument(
-        "--rule",
-        type=options.one_of("official", "accuracy"),
-        help="of scoring data of kind crag: official, accuracy, or MODULE:NAME of your own (official)",
-    )
-    made.add_argument(
-        "--judge",
-        metavar="MODEL",
-        help="decides what the rule leaves open: a generator of the models file, URL#MODEL of a server (its "
-        "key: $RAYPIPE_JUDGE_KEY), or MODULE:NAME of a judge of your own",
-    )
+    options.scoring(made)
     options.fresh(made)
+    options.caps(made)
     made.add_argument("--dry-run", action="store_true", help="check everything, print the plan, run nothing")
     options.retry(made)
     options.refresh(made)
@@ -196,6 +189,9 @@ def _options(args: argparse.Namespace, settings: Settings) -> EvalOptions:
         "refresh": args.refresh,
         "on_plan": _silent if args.json else _print_plan,
         "check": False,
+        "max_calls": args.max_calls,
+        "max_usd": args.max_usd,
+        "max_hours": args.max_hours,
         "session": options.session(args, settings, not args.json),
         "began": args.began,
     }

@@ -25,8 +25,11 @@ class Machines:
     cpus: float  # of each
     gpus: float = 0.0  # of each
     gpu_gib: float = 0.0  # memory of one of its GPUs
+    usd_per_hour: float | None = None  # of one machine; None: not known
 
     def __post_init__(self) -> None:
+        if self.usd_per_hour is not None and self.usd_per_hour < 0:
+            raise ValueError(f"machines: expected usd_per_hour of at least 0, found {self.usd_per_hour:g}")
         if self.nodes < 1 or self.cpus < 0 or self.gpus < 0:
             raise ValueError("machines: expected at least one node, and no negative CPUs or GPUs")
         if (self.gpus > 0) != (self.gpu_gib > 0):
@@ -159,6 +162,12 @@ class Cluster:
             raise ValueError("sources_per_task and questions_per_task must be at least 1")
         if not self.machines:
             raise ValueError("machines: expected the machines that the file is written for, found none")
+
+    @property
+    def usd_per_hour(self) -> float | None:
+        """Of all machines that the file is written for; None where one of them has no price."""
+        prices = [m.nodes * m.usd_per_hour for m in self.machines if m.usd_per_hour is not None]
+        return sum(prices) if len(prices) == len(self.machines) else None
 
     @property
     def gpu_gib(self) -> float:

@@ -6,7 +6,7 @@ files, recipes and the sizes of models' files; does not know Ray.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from raypipe.cluster.file import Cluster, Engines, Pool
@@ -184,14 +184,9 @@ def bottleneck(
     """`seconds`: stage -> of all processes together, from rates that earlier runs measured; None without any.
     Stages of one pool come one after the other, so each is as long as its seconds over the pool's actors."""
     actors = {p.name: p.actors for p in placed}
-    answers = "pool engines.answer" if "pool engines.answer" in actors else "pool answer"
-    where: dict[str, str] = {}
-    for c in recipe.corpus:
-        embeds = table_of(c.step) == "vectors"
-        where[c.name] = f"pool embed {embedder_of(c.step).name}" if embeds else "pool parse"
+    where = pools_of_stages(recipe, list(actors))
     waits: dict[str, str] = {}
     for q in recipe.question:
-        where[q.name] = answers
         asked = [m.name for m in stage_models(q.step) if f"engines {m.name}" in actors]
         waits[q.name] = f", waiting for engines {', '.join(asked)}" if asked else ""
     clock = {stage: s / actors[where[stage]] for stage, s in seconds.items() if s > 0}
@@ -200,6 +195,16 @@ def bottleneck(
     longest = max(sorted(clock), key=lambda stage: clock[stage])
     share = clock[longest] / sum(clock.values())
     return Bottleneck(longest, where[longest] + waits.get(longest, ""), clock[longest], share)
+
+
+def pools_of_stages(recipe: Recipe, pools: Collection[str]) -> dict[str, str]:
+    """Stage -> the pool that does it, of those with these names (`placement`)."""
+    answers = "pool engines.answer" if "pool engines.answer" in pools else "pool answer"
+    where: dict[str, str] = {}
+    for c in recipe.corpus:
+        embeds = table_of(c.step) == "vectors"
+        where[c.name] = f"pool embed {embedder_of(c.step).name}" if embeds else "pool parse"
+    return {**where, **{q.name: answers for q in recipe.question}}
 
 
 def stage_models(step: object) -> list[Model]:

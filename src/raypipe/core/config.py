@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeVar, Union
 
 import yaml
 
-from raypipe.core.errors import ConfError
+from raypipe.core.errors import ConfError, RaypipeError
 
 T = TypeVar("T")
 Resolve = Mapping[type, Callable[[Any, "Where"], Any]]
@@ -34,8 +34,20 @@ class Where:
         step = f"[{key}]" if isinstance(key, int) else (f".{key}" if self.path else key)
         return Where(self.file, self.path + step)
 
-    def error(self, message: str) -> ConfError:
-        return ConfError(f"{self.file}: {self.path}: {message}" if self.path else f"{self.file}: {message}")
+    def error(self, message: str) -> MisplacedValue:
+        return MisplacedValue(self, message)
+
+
+class MisplacedValue(ConfError):
+    """Something in a configuration file that cannot be there, and its place."""
+
+    def __init__(self, where: Where, message: str) -> None:
+        at = f"{where.file}: {where.path}" if where.path else where.file
+        super().__init__(f"{at}: {message}")
+        self.where, self.message = where, message
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.where, self.message)  # it may cross to another process
 
 
 class _StrictLoader(yaml.SafeLoader):
@@ -69,6 +81,14 @@ def read_yaml(path: Path) -> dict[str, Any]:
     if not isinstance(tree, dict):
         raise ConfError(f"{path}: expected a mapping at the top, found {kind_of(tree)}")
     return tree
+
+
+def read_value(text: str, what: str) -> Any:
+    """One value in YAML, as a file would have it. Raises ConfError, naming `what`."""
+    try:
+        return yaml.load(text, Loader=_StrictLoader)
+    except yaml.YAMLError as e:
+        raise ConfError(f"{what}: is not valid YAML: {' '.join(str(e).split())}") from e
 
 
 def kind_of(value: Any) -> str:
@@ -112,6 +132,54 @@ def build(cls: type[T], tree: Any, where: Where, resolve: Resolve = types.Mappin
         return cls(**values)
     except (ValueError, TypeError) as e:  # __post_init__ refused the combination
         raise where.error(str(e)) from e
+
+
+def problems(
+    cls: type[Any], tree: Any, where: Where, resolve: Resolve = types.MappingProxyType({})
+) -> list[RaypipeError]:
+    """Everything for which `build` would raise, one error each; none: it would not. What a combination of
+    fields is refused for shows once every field alone is right."""
+    if not isinstance(tree, dict):
+        return [where.error(f"expected a mapping, found {kind_of(tree)}")]
+    hints = typing.get_type_hints(cls)
+    fields = {f.name: f for f in dataclasses.fields(cls) if f.init}
+    found: list[RaypipeError] = []
+    for key, value in tree.items():
+        if key in fields:
+            found += _value_problems(hints[key], value, where.at(key), resolve)
+        else:
+            found.append(where.at(str(key)).error(f"unknown field; {did_you_mean(str(key), fields)}"))
+    for name, field in fields.items():
+        required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+        if required and name not in tree:
+            found.append(where.error(f"field {name!r} is missing"))
+    return found or _raised(lambda: build(cls, tree, where, resolve))
+
+
+def _value_problems(hint: Any, value: Any, where: Where, resolve: Resolve) -> list[RaypipeError]:
+    """Of one value: those of each entry, where it holds records."""
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    inner = next((a for a in args if dataclasses.is_dataclass(a) and a not in resolve), None)
+    if hint in resolve or not (dataclasses.is_dataclass(hint) or inner):
+        return _raised(lambda: _value(hint, value, where, resolve))
+    if dataclasses.is_dataclass(hint):
+        return problems(typing.cast(type[Any], hint), value, where, resolve)
+    record = typing.cast(type[Any], inner)
+    if origin is tuple and isinstance(value, list):
+        return [p for i, v in enumerate(value) for p in problems(record, v, where.at(i), resolve)]
+    if origin in (Union, types.UnionType) and isinstance(value, dict):
+        return problems(record, value, where, resolve)
+    if origin is not None and origin not in (tuple, Union, types.UnionType) and isinstance(value, dict):
+        return [p for k, v in value.items() for p in problems(record, v, where.at(str(k)), resolve)]
+    return _raised(lambda: _value(hint, value, where, resolve))
+
+
+def _raised(check: Callable[[], object]) -> list[RaypipeError]:
+    try:
+        check()
+    except RaypipeError as e:
+        return [e]
+    return []
 
 
 def _value(hint: Any, value: Any, where: Where, resolve: Resolve) -> Any:

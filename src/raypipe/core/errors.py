@@ -33,6 +33,13 @@ class FaultBudgetExceeded(RaypipeError):
     exit_code = 6
 
 
+class CapReached(RaypipeError):
+    """A run has spent what its command allows (--max-usd, --max-calls, --max-hours); what was done is stored,
+    and the same command continues."""
+
+    exit_code = 8
+
+
 class ClusterTooSmall(RaypipeError):
     """The plan needs more CPUs, GPUs or memory than the cluster has; the message has the numbers."""
 

@@ -184,7 +184,7 @@ def compare(
     first, *others = runs
     for other in others:
         _require_same(first, other, "kind", first.kind, other.kind)
-    known = {m.name: m for m in _measures(first.kind)}
+    known = {m.name: m for m in measures_of(first.kind)}
     name = measure or next(iter(known))
     if name not in known:
         raise ConfError(f"measure {name!r}: kind {first.kind} has no such; {did_you_mean(name, known)}")
@@ -200,7 +200,7 @@ def compare(
     )
 
 
-def _measures(kind: str) -> Sequence[Measure]:
+def measures_of(kind: str) -> Sequence[Measure]:
     """The measures of a kind as a report names it: of one from outside without the digits of its source."""
     return open_kind(kind.partition("@")[0]).measures
 

@@ -28,16 +28,19 @@ from raypipe.memo.disk import memo_versions, merge_memo
 from raypipe.memo.mend import mend_memo
 from raypipe.metrics.crag import Marks, Rule
 from raypipe.metrics.kinds import RunScores, kind_id, marks_of, score
-from raypipe.pipeline.counters import RunCounters
+from raypipe.pipeline.caps import NO_CAPS, Caps
+from raypipe.pipeline.counters import Counts, RunCounters
 from raypipe.pipeline.driver import Pipeline, batches
 from raypipe.pipeline.ingest import ingest
 from raypipe.pipeline.ingest_log import IngestSummary, driving
 from raypipe.pipeline.wall_clock import WallClock
 from raypipe.readers import Format
 from raypipe.recipes.executor import StageCounters
+from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.step_contract import answer_cut, asked_models, models_of
 from raypipe.report.report import (
     AnswerCut,
+    CostReport,
     EvalReport,
     FaultCount,
     JudgeLine,
@@ -47,6 +50,7 @@ from raypipe.report.report import (
     write_report,
 )
 from raypipe.runs.manifest import Manifest, Origin
+from raypipe.runs.plan.money import asking, estimated, priced, spent
 from raypipe.runs.plan.planner import plan
 from raypipe.runs.plan.records import Plan
 from raypipe.store.disk_space import need
@@ -87,6 +91,8 @@ def evaluate(
     refresh: bool = False,
     measured: Sequence[Manifest] = (),
     began: float | None = None,
+    only: Sequence[str] | None = None,
+    caps: Caps = NO_CAPS,
     kind: str | None = None,
 ) -> Evaluation:
     """Runs what is missing, scores every question, and writes the report. Without `data`: all that is stored.
@@ -96,19 +102,20 @@ def evaluate(
     model again; `again` tries failed rows again; `refresh` recomputes what rests on replies of a graph
     that no longer hold. `show` gets the plan before anything runs; `measured` are runs on other stores that
     say how fast this machine is. The manifest is written last. `began`: when the command did, in
-    seconds of perf_counter; None: now.
+    seconds of perf_counter; None: now. `only`: ids of stored questions, of which alone the run is; None: of
+    all. `caps`: what it may spend, and at which prices.
 
     Raises DataError if there are no questions, or none with a gold of the `kind` that is given, ConfError for
-    a rule or judge that the kind cannot use, and what ingest, index and answer raise.
+    a rule or judge that the kind cannot use, CapReached at a cap, and what ingest, index and answer raise.
     """
     started, clock = time.time(), WallClock(began=began)
-    pipeline = replace(pipeline, clock=clock)
+    pipeline = replace(pipeline, clock=clock, caps=caps)
     with driving(pipeline.store, f"eval {pipeline.recipe.name}"):
         # A cluster that is too small is refused before the hour that a large file may take to read.
         with clock.part("reading"):
             show_files, before = pipeline.progress, pipeline.start
             read = ingest(pipeline.store, data, format, show_files, before, kind) if data else None
-        questions = questions_of(pipeline, read.questions if read else None, limit)
+        questions = questions_of(pipeline, only or (read.questions if read else None), limit)
         require_questions(questions, data, pipeline.store)
         scoring = scoring_of(pipeline, read, questions.ids, kind, rule, judge is not None)
         if again:
@@ -173,6 +180,7 @@ def _planned(
         again |= set(left.ids)
         fresh = fresh or left.fresh
     planned = plan(pipeline, asked, fresh=fresh, old=again, measured=measured)
+    planned = priced(planned, pipeline.caps.prices, pipeline.recipe)
     show(planned)
     need(pipeline.store, planned.bytes_at_least(), "what is planned")
     return planned, again
@@ -186,7 +194,7 @@ def _report(
     seconds = pipeline.clock.total()
     return EvalReport(
         run=uuid.uuid4().hex,
-        recipe=pipeline.recipe.name,
+        recipe=pipeline.recipe.title,
         digest=pipeline.recipe.digest(),
         seconds=seconds,
         clock=pipeline.clock.parts(),
@@ -196,6 +204,7 @@ def _report(
         without_truth=answers.without_truth,
         normalized=_normalized(read),
         replaced=read.replaced if read else (),
+        cost=_cost(pipeline, planned, done, seconds),
         faults=faults,
         steps=_steps(pipeline, planned.planned(), done),
         marks=marks,
@@ -205,6 +214,14 @@ def _report(
         prompt_injection=answers.prompt_injection,
         **corpus,
     )
+
+
+def _cost(pipeline: Pipeline, planned: Plan, done: RunCounters, seconds: float) -> CostReport:
+    """What the plan of this attempt expected, and what the attempt cost."""
+    asks, prices = asking(pipeline.recipe), pipeline.caps.prices
+    lines = _lines(pipeline.recipe, planned.planned(), done.since(), {})
+    expected = planned.cost or estimated(planned, prices, asks)
+    return CostReport(expected, spent(lines, seconds, prices, asks), prices.unpriced)
 
 
 def _answer_cut(pipeline: Pipeline) -> AnswerCut | None:
@@ -252,13 +269,16 @@ def _faults(pipeline: Pipeline, answers: Collected, read: IngestSummary | None) 
 
 
 def _steps(pipeline: Pipeline, planned: Mapping[str, int | None], done: RunCounters) -> tuple[StepLine, ...]:
-    recipe, counts = pipeline.recipe, done.counts
+    return _lines(pipeline.recipe, planned, done.counts, done.earlier.counts)
+
+
+def _lines(
+    recipe: Recipe, planned: Mapping[str, int | None], counts: Counts, earlier: Counts
+) -> tuple[StepLine, ...]:
     stages = [(s.name, not asked_models(s.step)) for s in recipe.corpus]
     stages += [(s.name, False) for s in recipe.question]
     return tuple(
-        _line(
-            name, works, planned[name], *(c.get(name, StageCounters()) for c in (counts, done.earlier.counts))
-        )
+        _line(name, works, planned[name], *(c.get(name, StageCounters()) for c in (counts, earlier)))
         for name, works in stages
     )
 

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from raypipe.core.config import did_you_mean
 from raypipe.core.plugins import is_path
+from raypipe.core.prices import TokenPrice
 from raypipe.core.protocols import ModelKind
 
 KIND: Mapping[str, ModelKind] = {
@@ -61,6 +62,7 @@ class ModelEntry:
     adapters: Mapping[str, str] = field(default_factory=dict)  # of a generator: name -> folder, or as `model`
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)  # of a generator; identity
     thought_tokens: int = 0  # of a generator that thinks: tokens on top of a step's max_tokens; identity
+    usd_per_mtok: TokenPrice | None = None  # of a generator: prices of a million tokens; not identity
 
     def __post_init__(self) -> None:
         sources = [n for n in ("repo", "path", "package") if getattr(self, n)]
@@ -86,7 +88,7 @@ class ModelEntry:
             raise ValueError(f"loader 'bge-m3' pools cls, found {self.pooling!r}")
         own = {
             "max_model_len": 512, "quantization": "", "tensor_parallel": 1, "adapters": {},
-            "chat_template_kwargs": {}, "thought_tokens": 0,
+            "chat_template_kwargs": {}, "thought_tokens": 0, "usd_per_mtok": None,
         }  # fmt: skip
         if self.kind == "generator" and self.max_tokens != 512:
             raise ValueError(

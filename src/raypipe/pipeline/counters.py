@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from raypipe.recipes.executor import StageCounters
 from raypipe.store import Store
@@ -67,6 +67,19 @@ class RunCounters:
             whole.add(filled.counts)
         return whole.counts
 
+    def since(self) -> Counts:
+        """What this attempt did, by stage: all of it without what earlier attempts did."""
+        before = self.earlier.counts
+        return {
+            name: StageCounters.of(_minus(asdict(count), asdict(before[name]))) if name in before else count
+            for name, count in self.counts.items()
+        }
+
+    @property
+    def tasks_since(self) -> int:
+        """Tasks that this attempt did."""
+        return sum(t.tasks for t in self.tables.values()) - self.earlier.tasks
+
     @property
     def resumed(self) -> int:
         """Parts that earlier attempts did."""
@@ -91,6 +104,11 @@ class RunCounters:
         """Forgets it: a report has said it."""
         if self.store is not None:
             self.store.files.remove(self.name)
+
+
+def _minus(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, Any]:
+    """Numbers of a tree less those of another of its form."""
+    return {k: _minus(v, b[k]) if isinstance(v, dict) else v - b[k] for k, v in a.items()}
 
 
 def forget_runs(store: Store, runs: Collection[str]) -> None:

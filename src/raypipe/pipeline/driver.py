@@ -18,13 +18,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raypipe.core import arrow
-from raypipe.core.errors import Unavailable
+from raypipe.core.errors import CapReached, Unavailable
 from raypipe.core.protocols import Model
 from raypipe.core.records import Fault, Outcome, Question, digest
 from raypipe.core.retry import Backoff
 from raypipe.memo.disk import memo_versions, merge_memo
 from raypipe.memo.memo import vectors_of
 from raypipe.pipeline.answer_sources import AnswerSources, answer_sources
+from raypipe.pipeline.caps import NO_CAPS, Caps
 from raypipe.pipeline.counters import RunCounters
 from raypipe.pipeline.ingest_log import driving
 from raypipe.pipeline.recipe_tables import lacking, passages_table, searched, texts_table, vectors_table
@@ -155,6 +156,7 @@ class Pipeline:
     workers: Callable[[Verb], Workers] = alone  # asked only while something is missing: it may connect
     connect: Callable[[], object] = nowhere  # to where tasks run; called before the first thing is done
     clock: WallClock = field(default_factory=WallClock)  # where the time of a run goes
+    caps: Caps = NO_CAPS  # what a run may spend; no task begins beyond it
 
     def index(self, questions: Iterable[Question] | None, done: RunCounters | None = None) -> RunCounters:
         """Brings the tables of the corpus half up to date with every source that these questions may search
@@ -443,6 +445,7 @@ class Pipeline:
                 done.add(run.name, stage_counts(facts), earlier=True)
         left = [Task(name, ids) for name, ids in run.parts.items() if name not in here]
         if left:
+            self.caps.check(done, self.clock.total())
             self.start()  # what it prints and how long it takes are not the progress's
         backoff = Backoff(ROUNDS_IN_VAIN + 1, self.worker.wait_s)
         whole = sum(len(t.ids) for t in left)
@@ -458,7 +461,7 @@ class Pipeline:
                         done.memo_damaged += merge_memo(
                             self.store
                         ).damaged  # what the other worker computed for these rows is cached
-            except Unavailable:
+            except (CapReached, Unavailable):
                 done.save(without=run.name)  # its parts keep their own counts
                 raise
         done.save()
@@ -475,7 +478,9 @@ class Pipeline:
         busy: dict[str, dict[str, float]],
     ) -> Iterator[HandedBack]:  # fmt: skip
         """The same; `busy` gets the seconds of each worker by part of the run."""
+        left = len(tasks)
         for result in self.runner(build.pool, build.work(run), tasks):
+            left -= 1
             if isinstance(result, HandedBack):
                 done.add(f"{run.name} in vain", result.counts, tasks=0)
                 if result.then == "stop":
@@ -491,6 +496,8 @@ class Pipeline:
             for count in result.counts.values():
                 shown.wrote(count.calls.tokens.generated, count.seconds)
             shown.advance(result.ids)
+            if left:  # none begins beyond a cap; the last one has begun
+                self.caps.check(done, self.clock.total())
 
 
 def _wait(backoff: Backoff, back: HandedBack) -> None:

@@ -7,8 +7,9 @@ they stand in the cluster file and change nothing in a digest.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Generic, TypeAlias, TypeVar, get_args
@@ -120,6 +121,12 @@ class Recipe:
     corpus: tuple[Stage[CorpusStep], ...]
     question: tuple[Stage[Step], ...]
     file: str = ""  # that it was read from; not identity
+    sets: tuple[str, ...] = ()  # fields that --set gave in place of the file's; not identity: the steps are
+
+    @property
+    def title(self) -> str:
+        """Its name, with what --set gave."""
+        return f"{self.name} ({', '.join(self.sets)})" if self.sets else self.name
 
     def digest(self) -> str:
         """Names what is computed, end to end."""
@@ -205,10 +212,16 @@ def load(path: Path, resolve: Resolve, find: Callable[[str], Path] | None = None
 
     Raises ConfError with file, path inside it, what was expected and what was found.
     """
-    tree, where = config.read_yaml(path), Where(str(path))
+    return from_tree(path.stem, read_tree(path, find), Where(str(path)), resolve)
+
+
+def read_tree(path: Path, find: Callable[[str], Path] | None = None) -> dict[str, Any]:
+    """The mapping in a recipe's file; of a variant the whole recipe's, with what the variant sets. Raises as
+    `load`."""
+    tree = config.read_yaml(path)
     if "like" in tree:
-        tree = _variant(tree, where, find or (lambda name: path.with_name(f"{name}.yaml")))
-    return from_tree(path.stem, tree, where, resolve)
+        return _variant(tree, Where(str(path)), find or (lambda name: path.with_name(f"{name}.yaml")))
+    return tree
 
 
 def _variant(tree: Mapping[str, Any], where: Where, find: Callable[[str], Path]) -> dict[str, Any]:
@@ -229,8 +242,8 @@ def _variant(tree: Mapping[str, Any], where: Where, find: Callable[[str], Path])
         for item in whole[half]:
             (verb, fields), *_ = item.items()
             item[verb] = dict(fields or {})
-            _, plugin = _class(verb, table, where.at("like"))
-            stages[_stage_name(verb if plugin is None else plugin.name, item[verb], stages)] = item[verb]
+            _, plugin = stage_class(verb, table, where.at("like"))
+            stages[stage_name(verb if plugin is None else plugin.name, item[verb], stages)] = item[verb]
     for name, value in tree["set"].items():
         stage, _, field_name = str(name).rpartition(".")
         if stage not in stages:
@@ -249,14 +262,14 @@ def from_tree(name: str, tree: Mapping[str, Any], where: Where, resolve: Resolve
     recipe = Recipe(
         name,
         str(tree.get("about", "")),
-        _stages(tree.get("corpus", []), CORPUS_STEPS, where.at("corpus"), resolve),
-        _stages(tree.get("question", []), QUESTION_STEPS, where.at("question"), resolve),
+        read_stages(tree.get("corpus", []), CORPUS_STEPS, where.at("corpus"), resolve),
+        read_stages(tree.get("question", []), QUESTION_STEPS, where.at("question"), resolve),
     )
     _check(recipe, where)
     return recipe
 
 
-def _stages(
+def read_stages(
     tree: Any, table: Mapping[str, type[Any]], where: Where, resolve: Resolve
 ) -> tuple[Stage[Any], ...]:
     if not isinstance(tree, list):
@@ -271,16 +284,16 @@ def _stages(
                 f"expected one step, as `- verb: {{field: value}}`, found {config.kind_of(item)}"
             )
         (verb, fields), *_ = item.items()
-        cls, plugin = _class(verb, table, here)
+        cls, plugin = stage_class(verb, table, here)
         fields = dict(fields or {})
-        when = _gate(fields.pop("when", {}), here.at(verb).at("when"))
+        when = read_gate(fields.pop("when", {}), here.at(verb).at("when"))
         step = config.build(cls, fields, here.at(verb), resolve)
-        name = _stage_name(verb if plugin is None else plugin.name, fields, {s.name for s in stages})
+        name = stage_name(verb if plugin is None else plugin.name, fields, {s.name for s in stages})
         stages.append(Stage(name, step, when, plugin))
     return tuple(stages)
 
 
-def _class(verb: Any, table: Mapping[str, type[Any]], where: Where) -> tuple[type[Any], Plugin | None]:
+def stage_class(verb: Any, table: Mapping[str, type[Any]], where: Where) -> tuple[type[Any], Plugin | None]:
     """The class of a verb of the table, or of one from outside."""
     if is_path(verb):
         try:
@@ -292,13 +305,14 @@ def _class(verb: Any, table: Mapping[str, type[Any]], where: Where) -> tuple[typ
     return table[verb], None
 
 
-def _stage_name(verb: str, fields: Mapping[str, Any], taken: Collection[str]) -> str:
+def stage_name(verb: str, fields: Mapping[str, Any], taken: Collection[str]) -> str:
+    """The name of a stage of this verb, which none of those before it has."""
     into = fields.get("into", verb)
     name = verb if into == verb else f"{verb}:{into}"
     return name if name not in taken else next(n for i in range(2, 99) if (n := f"{name}#{i}") not in taken)
 
 
-def _gate(tree: Any, where: Where) -> Mapping[str, Labels]:
+def read_gate(tree: Any, where: Where) -> Mapping[str, Labels]:
     if not isinstance(tree, dict):
         raise where.error(
             f"expected a mapping of reply names to lists of labels, found {config.kind_of(tree)}"
@@ -323,25 +337,29 @@ def _labels(tree: Any, where: Where) -> tuple[str, ...]:
 
 
 def _check(recipe: Recipe, where: Where) -> None:
-    """What a step reads, an earlier one writes. Raises ConfError naming both ends."""
+    """Raises the first of `misfits`."""
+    for error in misfits(recipe, where):
+        raise error
+
+
+def misfits(recipe: Recipe, where: Where) -> Iterator[ConfError]:
+    """Where steps do not fit together: what a step reads, an earlier one writes. Each names both ends."""
     columns = frozenset({"source", "kind", "content", "fault"})
     for i, stage in enumerate(recipe.corpus):
-        _check_reads(stage, stage.step.reads(), columns, where.at("corpus").at(i))
+        here = where.at("corpus").at(i)
+        yield from _unwritten(stage, stage.step.reads(), columns, here)
         columns |= stage.step.writes()
         if table_of(stage.step) == "vectors":
-            _embedder(stage, where.at("corpus").at(i))
+            yield from _refused(partial(_embedder, stage, here))
     known = GIVEN | {f"index.{c}" for c in columns}
     for i, q in enumerate(recipe.question):
         here = where.at("question").at(i)
-        _check_reads(q, q.step.reads() | q.gate_reads(), known, here)
-        if "index.vector" in q.step.reads() and (model := _embedder(q, here)) not in recipe.embedders():
-            embedded = ", ".join(m.name for m in recipe.embedders()) or "nothing"
-            raise here.error(
-                f"{q.name} searches vectors of {model.name!r}; the corpus half embeds {embedded}"
-            )
+        yield from _unwritten(q, q.step.reads() | q.gate_reads(), known, here)
+        if "index.vector" in q.step.reads():
+            yield from _refused(partial(_require_embedded, recipe, q, here))
         known |= q.step.writes()
-    _check_pools(recipe, where)
-    _check_end(recipe, where.at("question"))
+    yield from _small_pools(recipe, where)
+    yield from _refused(partial(_check_end, recipe, where.at("question")))
 
 
 def _check_end(recipe: Recipe, where: Where) -> None:
@@ -361,8 +379,25 @@ def _check_end(recipe: Recipe, where: Where) -> None:
             )
 
 
-def _check_pools(recipe: Recipe, where: Where) -> None:
-    """A pool holds at least what is looked for in it: WeKnow's K >= M + N. Raises ConfError for a smaller."""
+def _refused(check: Callable[[], object]) -> Iterator[ConfError]:
+    """What a check raises."""
+    try:
+        check()
+    except ConfError as e:
+        yield e
+
+
+def _require_embedded(recipe: Recipe, stage: Stage[Any], where: Where) -> None:
+    """Raises ConfError for a step that searches vectors of a model that embeds nothing."""
+    if (model := _embedder(stage, where)) not in recipe.embedders():
+        embedded = ", ".join(m.name for m in recipe.embedders()) or "nothing"
+        raise where.error(
+            f"{stage.name} searches vectors of {model.name!r}; the corpus half embeds {embedded}"
+        )
+
+
+def _small_pools(recipe: Recipe, where: Where) -> Iterator[ConfError]:
+    """A pool holds at least what is looked for in it: WeKnow's K >= M + N."""
     searches = [(i, s) for i, s in enumerate(recipe.question) if getattr(s.step, "among", ())]
     for i, pool in enumerate(recipe.question):
         name: str | None = getattr(pool.step, "into", None)
@@ -370,7 +405,7 @@ def _check_pools(recipe: Recipe, where: Where) -> None:
         wanted = sum(getattr(s.step, "top", 0) for _, s in inside)
         if inside and (kept := getattr(pool.step, "top", wanted)) < wanted:
             names = " and ".join(s.name for _, s in inside)
-            raise (
+            yield (
                 where.at("question")
                 .at(i)
                 .error(
@@ -388,9 +423,11 @@ def _embedder(stage: Stage[Any], where: Where) -> Model:
         raise where.error(f"{stage.name}: {e}") from e
 
 
-def _check_reads(stage: Stage[Any], reads: frozenset[str], known: frozenset[str], where: Where) -> None:
+def _unwritten(
+    stage: Stage[Any], reads: frozenset[str], known: frozenset[str], where: Where
+) -> Iterator[ConfError]:
     for name in sorted(reads - known):
-        raise where.error(
+        yield where.error(
             f"{stage.name} reads {name}, which no earlier step writes; {did_you_mean(name, known)}"
         )
 

@@ -34,6 +34,7 @@ def to_plain(recipe: Recipe) -> dict[str, Any]:
         "name": recipe.name,
         "about": recipe.about,
         "file": recipe.file,
+        "sets": list(recipe.sets),
         "digest": recipe.digest(),
         "corpus": [_stage(s) for s in recipe.corpus],
         "question": [_stage(s) for s in recipe.question],
@@ -57,7 +58,8 @@ def _recipe(tree: Mapping[str, Any], imported: bool) -> Recipe:
         corpus, question = (
             tuple(_opened(s, imported) for s in tree[half]) for half in ("corpus", "question")
         )
-        recipe = Recipe(tree["name"], tree["about"], corpus, question, tree.get("file", ""))
+        sets = tuple(tree.get("sets", ()))
+        recipe = Recipe(tree["name"], tree["about"], corpus, question, tree.get("file", ""), sets)
     except (KeyError, TypeError, ValueError) as e:
         raise ConfError(f"recipe {tree.get('name')!r} was written by another raypipe: {e}. {_MEND}") from e
     if (found := recipe.digest()) != tree["digest"]:

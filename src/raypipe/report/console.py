@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from raypipe.metrics.ranking import MAP_CUT_20_MIN, MEASURES
+from raypipe.report.money import cost_rows
 from raypipe.report.page import measured, seconds, share, signed, told_apart
 from raypipe.report.report import ReplacedRows, RunFolder
 
@@ -54,6 +55,11 @@ def print_report(console: Console, report: Mapping[str, Any], folder: RunFolder)
     console.print(Text(spent(report)), soft_wrap=True)
     if report["resumed"]:
         console.print(Text(resumed(report)))
+    if report["cost"]:
+        costs = grid("cost", "estimate", "actual")
+        for row in cost_rows(report["cost"]):
+            costs.add_row(*map(Text, row))
+        console.print(costs)
     for name, cost in _costs(report):
         console.print(Text(f"{name}: {cost}"))
     if report["faults_by_reason"]:

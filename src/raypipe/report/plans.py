@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from raypipe.report.console import grid
+from raypipe.report.money import cost_line
 from raypipe.report.page import seconds
 
 
@@ -27,6 +28,8 @@ def print_plan(console: Console, plan: Mapping[str, Any]) -> None:
         cells += [_range(s["estimate"]["seconds"]), *([_counts(s["estimate"]["tokens"])] if tokens else [])]
         shown.add_row(Text(s["step"]), *cells, Text(reasons))
     console.print(shown)
+    if plan["cost"]:
+        console.print(Text(cost_line(plan["cost"], plan["unpriced"])), soft_wrap=True)
 
 
 def _reason(why: str, half: str) -> str:

@@ -52,8 +52,10 @@ def roots(store: Store) -> Roots:
 
 
 def last_of_each(runs: Sequence[Manifest]) -> list[Manifest]:
-    """The last run of each recipe, by the recipe's file; `runs` has the latest first."""
-    return list({r.recipe.get("file") or r.recipe["name"]: r for r in reversed(runs)}.values())
+    """The last run of each recipe, by the recipe's file; `runs` has the latest first. A run with --set counts
+    where no run of the file as it is has finished."""
+    ordered = sorted(reversed(runs), key=lambda r: not r.recipe.get("sets"))
+    return list({r.recipe.get("file") or r.recipe["name"]: r for r in ordered}.values())
 
 
 def tables_named(runs: Iterable[Manifest], released: Iterable[Release]) -> set[str]:

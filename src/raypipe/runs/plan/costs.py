@@ -9,7 +9,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from raypipe.runs.plan.rates import CallRange, Range, Rate, seconds
+from raypipe.core.prices import TokenPrice
+from raypipe.runs.plan.rates import CallRange, Range, Rate, TokenSplit, seconds
 from raypipe.runs.plan.stage_bounds import times
 
 
@@ -28,6 +29,19 @@ class Cost:
     seconds: Range | None  # of all processes together, without loading models; None: no earlier run says
     tokens: tuple[float, float]  # of prompts and replies of language models; math.inf: not known
     nbytes: tuple[float, float]  # that the store grows by, about, before compression; texts not counted
+    calls: Range = (0.0, 0.0)  # that this is the cost of
+    splits: tuple[TokenSplit, ...] = ()  # tokens of a call, of each earlier run; none: no run says
+
+    def usd(self, price: TokenPrice) -> Range:
+        """US dollars of the tokens; math.inf: not known."""
+        if not self.splits:
+            return 0.0, times(self.tokens[1], _dearest(price))
+        each = [price.usd(*split) for split in self.splits]
+        return times(self.calls[0], min(each)), times(self.calls[1], max(each))
+
+
+def _dearest(price: TokenPrice) -> float:
+    return max(price.usd(1, 0, 0), price.usd(1, 1, 0), price.usd(0, 0, 1))
 
 
 def expected_calls(asked: CallRange | None, rows: int, bound: float, sure: int = 0) -> ExpectedCalls | None:
@@ -50,6 +64,8 @@ def cost(
         seconds(rate, rows, (low, high) if guess or exact else None),
         _tokens(tokens, rate, low, high),
         (stored(low), stored(high)),
+        (low, high),
+        rate.splits,
     )
 
 

@@ -15,6 +15,8 @@ from raypipe.report.report import StepLine
 from raypipe.runs.manifest import Manifest, StageRecord
 
 Range = tuple[float, float]
+TokenSplit = tuple[float, float, float]
+"""Tokens of a call: of its prompt, of that found in the prefix cache, of its reply."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,7 @@ class Rate:
     per_call: Range | None  # seconds
     per_row: Range | None  # seconds
     tokens: Range | None  # of prompt and reply, per call
+    splits: tuple[TokenSplit, ...] = ()  # tokens of a call, of each run that made some
 
 
 def rate(stage: StageRecord, runs: Sequence[Manifest], backend: str, device: str) -> Rate:
@@ -48,6 +51,11 @@ def rate(stage: StageRecord, runs: Sequence[Manifest], backend: str, device: str
         _range(lines, _seconds, lambda s: s.computed),
         _range(lines, _seconds, lambda s: s.rows - s.skipped),
         _range(lines, lambda s: s.prompt_tokens + s.generated_tokens, lambda s: s.computed),
+        tuple(
+            (s.prompt_tokens / s.computed, s.cached_tokens / s.computed, s.generated_tokens / s.computed)
+            for s in lines
+            if s.computed
+        ),
     )
 
 

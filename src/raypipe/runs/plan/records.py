@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from raypipe.core.records import Gold, Source
-from raypipe.report.report import JSON_FORMAT
+from raypipe.report.report import JSON_FORMAT, Estimate
 from raypipe.runs.plan.costs import Cost, ExpectedCalls
 
 
@@ -51,6 +51,8 @@ class Plan:
     """What an eval may have to do."""
 
     steps: tuple[StepPlan, ...]  # corpus steps, then question steps, in recipe order
+    cost: Estimate | None = None  # of all steps together (`money.priced`); None: it was not worked out
+    unpriced: tuple[str, ...] = ()  # what has no price, so is not in `cost.usd`
 
     def planned(self) -> dict[str, int | None]:
         """Step -> calls that may be made; None where that is not known."""
@@ -76,6 +78,8 @@ class Plan:
                 }
                 for s in self.steps
             ],
+            "cost": asdict(self.cost) if self.cost else None,
+            "unpriced": list(self.unpriced),
         }
 
 

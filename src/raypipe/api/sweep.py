@@ -1,0 +1,137 @@
+"""Sweeps: one recipe with several values of its fields, over the same questions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+from raypipe.api.data import ingest
+from raypipe.api.measured import measured
+from raypipe.api.paths import deliver, require_writable, run_folder
+from raypipe.api.pipelines import offline_pipeline
+from raypipe.api.prices import prices_of
+from raypipe.api.results import Result, outside_loop
+from raypipe.api.run import EvalOptions, check_names, evaluate
+from raypipe.api.session import Session
+from raypipe.core.errors import ConfError
+from raypipe.evaluation import sweep as sweeping
+from raypipe.evaluation.evaluate import Evaluation
+from raypipe.evaluation.stored_questions import StoredQuestions, questions_of, require_questions
+from raypipe.evaluation.sweep import PlannedPoint, Sweep
+from raypipe.metrics.crag import Rule
+from raypipe.metrics.paired import MARGIN
+from raypipe.metrics.textfile import replaced
+from raypipe.readers.formats import Format
+from raypipe.recipes.recipe import Recipe
+from raypipe.report.report import JSON_FORMAT
+from raypipe.report.sweep import plot
+from raypipe.runs.manifest import to_json
+from raypipe.runs.plan import planner
+from raypipe.runs.plan.records import Plan
+from raypipe.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class SweepResult(Result):
+    """A finished sweep, or its plan; a row for each point."""
+
+    SCHEMA: ClassVar[Mapping[str, str]] = {
+        "point": "string", "score": "float64", "difference": "float64", "p": "float64", "verdict": "string",
+        "calls_per_question": "float64", "new_calls": "int64",
+    }  # fmt: skip
+    recipe: str  # its name
+    plans: tuple[PlannedPoint, ...]
+    done: Sweep | None  # None: only planned
+    folder: Path  # sweep.json, the plot, and a folder for each run
+
+    @property
+    def title(self) -> str:
+        return f"{self.recipe}: {len(self.plans)} points, {self.folder}"
+
+    def rows(self) -> Iterator[Mapping[str, Any]]:
+        """A row for each point; the first has no difference."""
+        for p in self.done.points if self.done else ():
+            against = p.against_first
+            yield {
+                "point": p.point, "score": p.score,
+                "difference": None if against is None else against.difference, "p": p.p,
+                "verdict": p.verdict, "calls_per_question": p.calls_per_question, "new_calls": p.cost.calls,
+            }  # fmt: skip
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "format": JSON_FORMAT,
+            "recipe": self.recipe,
+            "plans": [to_json(p) for p in self.plans],
+            "sweep": None if self.done is None else to_json(self.done),
+        }
+
+
+@outside_loop
+def sweep(
+    recipe: str | Path,
+    sets: Sequence[str],
+    data: str | Path | Sequence[str | Path] = (),
+    store: Store | str | Path | None = None,
+    out: str | Path | None = None,
+    sample: int | None = None,
+    seed: int = 0,
+    margin: float = MARGIN,
+    format: Format | None = None,
+    judge: str | None = None,
+    rule: Rule | None = None,
+    dry_run: bool = False,
+    on_plan: Callable[[Sequence[PlannedPoint]], None] = lambda plans: None,
+    session: Session | None = None,
+) -> SweepResult:
+    """Evaluates a recipe at each combination of the values in `sets`, and compares each with the first.
+
+    `sets` has one `STEP[:INTO].FIELD=V1,V2,...` for each field. Each point answers the same questions: all,
+    or `sample` of them, drawn by `seed`; what is cached is used. The best point and the first then answer as
+    many others. `on_plan` gets the plans of all points before any runs; `dry_run` ends there. `margin` is as
+    `compare` has it. Raises ConfError for a wrong point and DataError for no questions before anything runs.
+    """
+    session = session or Session()
+    given = [data] if isinstance(data, str | Path) else data
+    if margin <= 0:
+        raise ConfError(f"sweep: expected a margin above 0, found {margin:g}")
+
+    def load(settings: Sequence[str]) -> Recipe:
+        at_point = replace(session, sets=(*session.sets, *settings))
+        return check_names(recipe, given, judge, rule, at_point)
+
+    found = sweeping.points(load, sets)
+    name = found[0].recipe.name
+    filled = session.store_to_fill(store) if given else session.store(store)
+    folder = run_folder(out, session.settings, filled.uri, f"{name}-sweep")
+    require_writable(folder, "--out")
+    read = ingest(given, filled, format, session).summary.questions if given else None
+    every = questions_of(offline_pipeline(session, filled, found[0].recipe), read, None)
+    require_questions(every, [Path(d) for d in given], filled)
+    ids, unseen = sweeping.drawn(every.ids, sample, seed)
+    fast = measured(session.settings)
+
+    def plan(one: Recipe) -> Plan:
+        asked = StoredQuestions(filled, tuple(ids))
+        return planner.plan(offline_pipeline(session, filled, one), asked, measured=fast)
+
+    plans = tuple(sweeping.planned(found, plan, prices_of(session, found[0].recipe)))
+    on_plan(plans)
+    if dry_run:
+        return SweepResult(name, plans, None, folder)
+
+    def run(one: Recipe, some: Sequence[str], where: Path) -> Evaluation:
+        options: EvalOptions = {"rule": rule, "judge": judge, "only": some, "session": session}
+        return evaluate(one, (), filled, where, **options).evaluation
+
+    done = sweeping.sweep(found, run, ids, unseen, seed, margin, folder)
+    result = SweepResult(name, plans, done, folder)
+    with replaced(folder / "sweep.json") as text:
+        text.write(json.dumps(result.to_json(), ensure_ascii=False, allow_nan=False, indent=1) + "\n")
+    with replaced(folder / "sweep.svg") as text:
+        text.write(plot(result.to_json()["sweep"]))
+    deliver(out, folder)
+    return result

@@ -1,0 +1,192 @@
+"""Every problem of configuration files at once, each with its line. Reads files; loads no model."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import yaml
+
+from raypipe.api.results import Result
+from raypipe.api.session import Session, read_catalog
+from raypipe.cluster.file import Cluster
+from raypipe.core import config
+from raypipe.core.config import MisplacedValue, Where
+from raypipe.core.errors import ConfError, RaypipeError
+from raypipe.models.entry import ModelEntry
+from raypipe.recipes.problems import problems as recipe_problems
+from raypipe.recipes.recipe import read_tree
+from raypipe.recipes.resolve import GraphEntry, resolvers
+from raypipe.report.report import JSON_FORMAT
+from raypipe.text.prompt import Prompt
+
+FileKind = Literal["recipe", "models", "cluster", "graphs", "prompt"]
+_LINE = re.compile(r"line (\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong in a file."""
+
+    file: str
+    line: int | None  # from 1; None: of the file as a whole
+    path: str  # in the file: `question[3].rerank.top`; "": of the file as a whole
+    message: str  # what was expected and found
+
+    def __str__(self) -> str:
+        line = "" if self.line is None else f":{self.line}"
+        return f"{self.file}{line}: {self.path + ': ' if self.path else ''}{self.message}"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedFile:
+    """One file that was read."""
+
+    file: str
+    kind: FileKind | None  # None: it cannot be read, or is of no known kind
+    problems: int
+
+
+@dataclass(frozen=True, slots=True)
+class ValidateResult(Result):
+    """Files and what is wrong in them; a row for each problem."""
+
+    SCHEMA: ClassVar[Mapping[str, str]] = {
+        "file": "string", "line": "int64", "path": "string", "message": "string",
+    }  # fmt: skip
+    files: tuple[CheckedFile, ...]
+    problems: tuple[Problem, ...]
+
+    @property
+    def title(self) -> str:
+        return f"{len(self.files)} files, {len(self.problems)} problems"
+
+    def rows(self) -> Iterator[Mapping[str, Any]]:
+        """A row for each problem."""
+        yield from map(asdict, self.problems)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "format": JSON_FORMAT,
+            "files": [asdict(f) for f in self.files],
+            "problems": [asdict(p) for p in self.problems],
+        }
+
+
+def validate(*names: str | Path, session: Session | None = None) -> ValidateResult:
+    """Finds every problem of recipes (by name or path) and of models, cluster, graph and prompt files.
+
+    A file's kind is told by what it holds. Raises ConfError for a name that is no recipe and no file.
+    """
+    session = session or Session()
+    files, found = [], []
+    for name in names:
+        path = session.settings.conf.find("recipes", str(name))
+        kind, some = _checked(path, session)
+        files.append(CheckedFile(str(path), kind, len(some)))
+        found += some
+    return ValidateResult(tuple(files), tuple(found))
+
+
+def _checked(path: Path, session: Session) -> tuple[FileKind | None, list[Problem]]:
+    try:
+        tree = config.read_yaml(path)
+    except ConfError as e:
+        lines = _LINE.findall(str(e))  # the last is where it is wrong, any before it where that began
+        return None, [Problem(str(path), int(lines[-1]) if lines else None, "", _bare(str(e), path))]
+    kind = kind_of(tree)
+    if kind is None:
+        known = "a recipe, a models, cluster or graphs file, or a prompt"
+        return None, [
+            Problem(str(path), None, "", f"expected {known}, found keys {', '.join(map(str, tree))}")
+        ]
+    text = path.read_text(encoding="utf-8")
+    return kind, [_problem(e, path, text) for e in _FINDERS[kind](tree, path, session)]
+
+
+def kind_of(tree: Mapping[str, Any]) -> FileKind | None:
+    """What a file is, by the keys that only its kind has.
+
+    >>> kind_of({"question": []}), kind_of({"minilm": {"kind": "embedder", "loader": "hash"}})
+    ('recipe', 'models')
+    """
+    if tree.keys() & {"question", "corpus", "like"}:
+        return "recipe"
+    if tree.keys() & {"pools", "machines", "backend"}:
+        return "cluster"
+    if tree.keys() & {"system", "user"}:
+        return "prompt"
+    entries = [e for e in tree.values() if isinstance(e, dict)]
+    if any("loader" in e for e in entries):
+        return "models"
+    return "graphs" if any("kind" in e for e in entries) else None
+
+
+def _in_recipe(tree: Mapping[str, Any], path: Path, session: Session) -> list[RaypipeError]:
+    files, where = session.settings.conf, Where(str(path))
+    try:
+        resolve = resolvers(files, read_catalog(session.models, files), session.graphs)
+        whole = read_tree(path, lambda name: files.find("recipes", name))
+    except RaypipeError as e:
+        return [e]
+    return recipe_problems(whole, where, resolve)
+
+
+def _entries(cls: type[Any]) -> Callable[[Mapping[str, Any], Path, Session], list[RaypipeError]]:
+    def find(tree: Mapping[str, Any], path: Path, session: Session) -> list[RaypipeError]:
+        where = Where(str(path))
+        return [p for name, e in tree.items() for p in config.problems(cls, e, where.at(str(name)))]
+
+    return find
+
+
+def _record(cls: type[Any]) -> Callable[[Mapping[str, Any], Path, Session], list[RaypipeError]]:
+    return lambda tree, path, session: config.problems(cls, tree, Where(str(path)))
+
+
+_FINDERS: Mapping[FileKind, Callable[[Mapping[str, Any], Path, Session], list[RaypipeError]]] = {
+    "recipe": _in_recipe,
+    "models": _entries(ModelEntry),
+    "cluster": _record(Cluster),
+    "graphs": _entries(GraphEntry),
+    "prompt": _record(Prompt),
+}
+
+
+def _problem(error: RaypipeError, path: Path, text: str) -> Problem:
+    if not isinstance(error, MisplacedValue) or error.where.file != str(path):
+        return Problem(str(path), None, "", str(error))
+    where = error.where
+    return Problem(str(path), line_of(text, where.path), where.path, error.message)
+
+
+def _bare(message: str, path: Path) -> str:
+    return message.removeprefix(f"{path}: ")
+
+
+def line_of(text: str, path: str) -> int | None:
+    """The line, from 1, of what a path such as `question[3].rerank.top` names in a YAML text, or of the
+    innermost part of it that is there; None where none is.
+
+    >>> line_of("a: 1\\nb:\\n  - c: 2\\n  - d:\\n      e.f: 3\\n", "b[1].d.e.f")
+    5
+    """
+    node, rest, line = yaml.compose(text, Loader=yaml.SafeLoader), path, None
+    while rest and node is not None:
+        rest = rest.removeprefix(".")
+        if isinstance(node, yaml.SequenceNode) and (at := re.match(r"\[(\d+)\]", rest)):
+            if int(at[1]) >= len(node.value):
+                break
+            node, rest = node.value[int(at[1])], rest[at.end() :]
+            line = node.start_mark.line + 1
+            continue
+        keys = node.value if isinstance(node, yaml.MappingNode) else []
+        fits = [(k, v) for k, v in keys if rest == k.value or rest.startswith((f"{k.value}.", f"{k.value}["))]
+        if not fits:
+            break
+        key, node = max(fits, key=lambda kv: len(kv[0].value))
+        line, rest = key.start_mark.line + 1, rest[len(key.value) :]
+    return line

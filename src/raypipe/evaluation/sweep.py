@@ -1,0 +1,217 @@
+"""A sweep: the same questions through several recipes, one paired table, and the best one on other questions.
+
+Knows recipes, plans and the results of evals; a runner that is handed in makes each eval. The best of several
+points looks better than it is, since it is chosen by these questions: of eight equal points, the best is
+ahead by 1.4 standard errors. So p values are corrected for the number of points, and the winner is scored
+again on questions that the sweep did not see.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+
+from raypipe.core.errors import ConfError, DataError
+from raypipe.core.prices import Prices
+from raypipe.evaluation.compare import RunComparison, ScoredRun, compare, measures_of, scored_run
+from raypipe.evaluation.evaluate import Evaluation
+from raypipe.metrics.max_t import max_t
+from raypipe.metrics.paired import Conclusion, PairedDifference, conclude, paired
+from raypipe.recipes.recipe import Recipe
+from raypipe.recipes.set_fields import read_points
+from raypipe.report.report import Costs, Estimate
+from raypipe.runs.manifest import chains, recent
+from raypipe.runs.plan.money import asking, estimated
+from raypipe.runs.plan.planner import LOOKED_BACK
+from raypipe.runs.plan.records import Plan
+from raypipe.store import Store
+
+Settings: TypeAlias = tuple[str, ...]
+"""What `--set` gives at one point, one for each field."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One recipe of a sweep."""
+
+    name: str  # what is set there: `split.parent_chars=500, rerank.top=5`
+    recipe: Recipe
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedPoint:
+    """What one point is expected to take."""
+
+    point: str
+    digest: str  # of the recipe
+    shared: tuple[str, ...]  # steps whose work an earlier point does; they count there
+    estimate: Estimate
+
+
+@dataclass(frozen=True, slots=True)
+class PointResult:
+    """One point, scored."""
+
+    point: str
+    digest: str  # of the recipe
+    folder: str  # of its report
+    score: float  # mean over the questions that all points score
+    against_first: PairedDifference | None  # None: it is the first
+    p: float | None  # corrected for the number of points (maxT)
+    verdict: Conclusion | None
+    calls_per_question: (
+        float | None
+    )  # that its questions ask, computed or cached: what it costs by itself; None: not known
+    cost: Costs  # of what was new; what earlier points computed is not in it
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """A finished sweep."""
+
+    questions: int  # that each point answered
+    scored: int  # of these: scored at all points
+    seed: int
+    points: tuple[PointResult, ...]  # the first is what the others are held against
+    winner: str  # the best point
+    unseen: int  # questions that no point answered before, on which the winner was scored again
+    again: RunComparison | None  # the winner against the first on those; None: none was left
+    winner_again: float | None  # its score on those
+
+
+def points(load: Callable[[Settings], Recipe], given: Sequence[str]) -> list[Point]:
+    """The points of a sweep, in the order of the values: every combination. `load`: a recipe with fields set.
+
+    Raises ConfError for a form, a field or a value that is wrong at any point, and for fewer than two.
+    """
+    axes = [read_points(text) for text in given]
+    every = list(product(*axes))
+    if len(every) < 2:
+        raise ConfError(
+            f"--set: expected two points or more, found {len(every)}. Give a field several values, such as "
+            "rerank.top=5,10"
+        )
+    found = [Point(", ".join(one), load(one)) for one in every]
+    by_digest: dict[str, str] = {}
+    for point in found:
+        other = by_digest.setdefault(point.recipe.digest(), point.name)
+        if other != point.name:
+            raise ConfError(f"--set: {other} and {point.name} are the same recipe; expected different ones")
+    return found
+
+
+def drawn(ids: Sequence[str], sample: int | None, seed: int) -> tuple[list[str], list[str]]:
+    """The questions of a sweep, and as many others at most, on which the winner is scored again."""
+    every = sorted(ids)
+    if sample is None or sample >= len(every):
+        return every, []
+    mixed = random.Random(seed).sample(every, len(every))
+    return sorted(mixed[:sample]), sorted(mixed[sample : 2 * sample])
+
+
+def planned(found: Sequence[Point], plan: Callable[[Recipe], Plan], prices: Prices) -> list[PlannedPoint]:
+    """The plan of each point, less what an earlier one does: a step with the same chain asks the same."""
+    out: list[PlannedPoint] = []
+    seen: set[str] = set()
+    for point in found:
+        chained = chains(point.recipe)
+        shared = tuple(step for step, chain in chained.items() if chain in seen)
+        seen.update(chained.values())
+        whole = plan(point.recipe)
+        own = replace(whole, steps=tuple(s for s in whole.steps if s.step not in shared))
+        estimate = estimated(own, prices, asking(point.recipe))
+        out.append(PlannedPoint(point.name, point.recipe.digest(), shared, estimate))
+    return out
+
+
+Run: TypeAlias = Callable[[Recipe, Sequence[str], Path], Evaluation]
+"""Makes an eval of some stored questions: recipe, ids, folder of its report."""
+
+
+def sweep(
+    found: Sequence[Point], run: Run, ids: Sequence[str], unseen: Sequence[str], seed: int, margin: float,
+    out: Path,
+) -> Sweep:  # fmt: skip
+    """Runs every point on these questions, then the winner and the first on those that none has seen.
+
+    Raises DataError where no question is scored at all points.
+    """
+    done = [run(p.recipe, ids, out / f"point-{n}") for n, p in enumerate(found, 1)]
+    runs = [scored_run(d.folder.path, "official") for d in done]
+    measure = measures_of(runs[0].kind)[0]
+    values, common = _values(runs, measure.name)
+    results = _results(found, done, values, margin, seed, measure.high - measure.low)
+    best = min(range(len(found)), key=lambda i: (-results[i].score, results[i].calls_per_question or 0, i))
+    again, score = None, None
+    if unseen:
+        last = run(found[best].recipe, unseen, out / "winner-unseen")
+        score = last.report.scores.of(measure.name).mean
+        if best:
+            first = run(found[0].recipe, unseen, out / "first-unseen")
+            pair = [scored_run(d.folder.path, "official") for d in (first, last)]
+            (again,) = compare(pair, margin)
+    return Sweep(len(ids), len(common), seed, tuple(results), found[best].name, len(unseen), again, score)
+
+
+def _values(runs: Sequence[ScoredRun], measure: str) -> tuple[list[np.ndarray], list[str]]:
+    """Of each run the value of each question: (n,) float64, of the n that all runs score."""
+    scored = [{q for q, v in r.values.items() if measure in v} for r in runs]
+    common = sorted(set.intersection(*scored))
+    if not common:
+        raise DataError(
+            f"sweep: expected questions that are scored at all {len(runs)} points, found none; "
+            f"{', '.join(f'{r.name}: {len(s)}' for r, s in zip(runs, scored, strict=True))}. "
+            "--judge MODEL scores what the rule leaves open"
+        )
+    return [np.array([r.values[q][measure] for q in common]) for r in runs], common
+
+
+def _results(
+    found: Sequence[Point], done: Sequence[Evaluation], values: Sequence[np.ndarray], margin: float,
+    seed: int, span: float,
+) -> list[PointResult]:  # fmt: skip
+    corrected = max_t([v - values[0] for v in values[1:]], seed)
+    out = []
+    for n, (point, evaluation, value) in enumerate(zip(found, done, values, strict=True)):
+        against = paired(values[0], value, span) if n else None
+        p = corrected[n - 1] if n else None
+        verdict = conclude(against, margin, p) if against is not None else None
+        out.append(
+            PointResult(
+                point.name,
+                point.recipe.digest(),
+                str(evaluation.folder.path),
+                float(value.mean()),
+                against,
+                p,
+                verdict,
+                _calls_per_question(evaluation),
+                _cost(evaluation),
+            )
+        )
+    return out
+
+
+def _calls_per_question(done: Evaluation) -> float | None:
+    """Of the question half; what was cached counts, too: without a cache it is asked. Where all answers were
+    there before, the last run that made some says; None: none does any more."""
+    store = Store.open(done.manifest.store)
+    for run in (done.manifest, *recent(store, LOOKED_BACK)):
+        if run.digest != done.manifest.digest:
+            continue
+        question = {s.name for s in run.stages if s.half == "question"}
+        lines = [s for s in run.steps if s.step in question]
+        if rows := max((s.rows for s in lines), default=0):
+            return sum(s.computed + s.cached for s in lines) / rows
+    return None
+
+
+def _cost(done: Evaluation) -> Costs:
+    assert done.report.cost is not None
+    return done.report.cost.actual

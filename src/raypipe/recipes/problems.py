@@ -1,0 +1,65 @@
+"""Every problem of a recipe's tree at once, where reading it would stop at the first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from raypipe.core import config
+from raypipe.core.config import Resolve, Where, did_you_mean
+from raypipe.core.errors import RaypipeError
+from raypipe.recipes.recipe import (
+    CORPUS_STEPS,
+    QUESTION_STEPS,
+    Recipe,
+    misfits,
+    read_gate,
+    read_stages,
+    stage_class,
+)
+
+KEYS = ("about", "corpus", "question")
+
+
+def problems(tree: Mapping[str, Any], where: Where, resolve: Resolve) -> list[RaypipeError]:
+    """What is wrong in the tree of a whole recipe: of each field by itself; then, where all are right, of
+    steps that do not fit together."""
+    found: list[RaypipeError] = [
+        where.at(str(key)).error(f"unknown field; {did_you_mean(str(key), KEYS)}")
+        for key in tree
+        if key not in KEYS
+    ]
+    for half, table in (("corpus", CORPUS_STEPS), ("question", QUESTION_STEPS)):
+        items, here = tree.get(half, []), where.at(half)
+        if not isinstance(items, list):
+            found.append(here.error(f"expected a list of steps, found {config.kind_of(items)}"))
+            continue
+        for i, item in enumerate(items):
+            found += _of_step(item, table, here.at(i), resolve)
+    if found:
+        return found
+    corpus = read_stages(tree.get("corpus", []), CORPUS_STEPS, where.at("corpus"), resolve)
+    question = read_stages(tree.get("question", []), QUESTION_STEPS, where.at("question"), resolve)
+    return list(misfits(Recipe("checked", "", corpus, question), where))
+
+
+def _of_step(item: Any, table: Mapping[str, type[Any]], where: Where, resolve: Resolve) -> list[RaypipeError]:
+    if isinstance(item, str):
+        item = {item: {}}
+    if not isinstance(item, dict) or len(item) != 1:
+        said = config.kind_of(item)
+        return [where.error(f"expected one step, as `- verb: {{field: value}}`, found {said}")]
+    (verb, fields), *_ = item.items()
+    try:
+        cls, _ = stage_class(verb, table, where)
+    except RaypipeError as e:
+        return [e]
+    if not isinstance(fields, dict | None):
+        return [where.at(verb).error(f"expected a mapping, found {config.kind_of(fields)}")]
+    own = dict(fields or {})
+    found: list[RaypipeError] = []
+    try:
+        read_gate(own.pop("when", {}), where.at(verb).at("when"))
+    except RaypipeError as e:
+        found.append(e)
+    return [*found, *config.problems(cls, own, where.at(verb), resolve)]

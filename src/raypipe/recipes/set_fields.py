@@ -1,0 +1,197 @@
+"""Fields of a recipe's steps set from outside: `STEP[:INTO].FIELD=VALUE`, as `--set` gives them.
+
+Works on a recipe's tree before steps are made of it, so what is set is checked as what the file says, and is
+in the digest alike. Knows which names address a step; what a field may hold `core.config` checks.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from raypipe.core import config
+from raypipe.core.config import Where, did_you_mean
+from raypipe.core.errors import ConfError
+from raypipe.recipes.recipe import CORPUS_STEPS, QUESTION_STEPS, stage_class, stage_name
+
+_FORM = re.compile(r"([^.=\s]+)\.([^=\s]+)=(.*)", re.DOTALL)
+_OPEN, _CLOSE, _QUOTES = "[{(", "]})", "\"'"
+
+
+@dataclass(frozen=True, slots=True)
+class FieldSetting:
+    """One field of one step, and its value."""
+
+    text: str  # as it was given
+    step: str  # its name: VERB, VERB:INTO, or VERB#N of several that are alike
+    path: tuple[str, ...]  # the field; then keys, of a field that is a mapping
+    value: Any  # as a recipe file would have it
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A step of a tree, and the names that fit it."""
+
+    verb: str
+    into: str
+    name: str  # of its stage
+    cls: type[Any]
+    fields: dict[str, Any]  # of the tree: what is set goes here
+
+
+def read_setting(text: str) -> FieldSetting:
+    """Reads `STEP[:INTO].FIELD=VALUE`; the value is YAML. Raises ConfError for another form.
+
+    >>> read_setting("fuse:final.weights.rerank=2.0").path
+    ('weights', 'rerank')
+    """
+    found = _FORM.fullmatch(text)
+    if found is None:
+        raise ConfError(
+            f"--set {text!r}: expected STEP.FIELD=VALUE, or STEP:INTO.FIELD=VALUE where several steps have "
+            "one verb, such as split.child_chars=500"
+        )
+    step, path, value = found.groups()
+    if not value.strip():
+        raise ConfError(f"--set {text!r}: expected a value behind the sign =; null is none")
+    return FieldSetting(text, step, tuple(path.split(".")), config.read_value(value, f"--set {text!r}"))
+
+
+def read_points(text: str) -> list[str]:
+    """Reads `STEP.FIELD=V1,V2,...` into one setting for each value. Commas within brackets and quotes part
+    nothing. Raises ConfError for another form, or a value that stands twice.
+
+    >>> read_points("rerank.top=5,10")
+    ['rerank.top=5', 'rerank.top=10']
+    >>> read_points("decide.prefer=[kg, web],[web]")
+    ['decide.prefer=[kg, web]', 'decide.prefer=[web]']
+    """
+    name, sign, values = text.partition("=")
+    found = [f"{name}{sign}{value.strip()}" for value in _parted(values)]
+    read = [read_setting(one) for one in found]
+    for i, one in enumerate(read):
+        if any(one.value == other.value and type(one.value) is type(other.value) for other in read[:i]):
+            raise ConfError(f"--set {text!r}: expected each value once, found {one.value!r} twice")
+    return found
+
+
+def _parted(values: str) -> list[str]:
+    out, depth, quote = [""], 0, ""
+    for c in values:
+        if quote:
+            quote = "" if c == quote else quote
+        elif c in _QUOTES:
+            quote = c
+        depth += (c in _OPEN) - (c in _CLOSE) if not quote else 0
+        if c == "," and not depth and not quote:
+            out.append("")
+        else:
+            out[-1] += c
+    return out
+
+
+def with_fields(tree: Mapping[str, Any], settings: Sequence[str], where: Where) -> dict[str, Any]:
+    """A whole recipe's tree with these fields set. Raises ConfError for a name that fits no step or several,
+    a field that the step has not, and a field that is set twice."""
+    out = dict(tree)
+    for half in ("corpus", "question"):
+        items = out.get(half) or []
+        if not isinstance(items, list):
+            raise where.at(half).error(f"expected a list of steps, found {config.kind_of(items)}")
+        out[half] = [_copied(item) for item in items]
+    places = _places(out, where)
+    done: dict[tuple[str, ...], str] = {}
+    for one in map(read_setting, settings):
+        place = _addressed(one, places, where)
+        key = (place.name, *one.path)
+        if key in done:
+            raise ConfError(f"--set {one.text!r}: {done[key]!r} sets the same field; expected one of them")
+        done[key] = one.text
+        _set(place, one)
+    return out
+
+
+def _copied(item: Any) -> Any:
+    """An item of a tree whose fields can be changed; one of another form stays, and is refused later."""
+    if isinstance(item, str):
+        return {item: {}}
+    if isinstance(item, dict) and len(item) == 1:
+        (verb, fields), *_ = item.items()
+        return {verb: dict(fields or {}) if isinstance(fields, dict | None) else fields}
+    return item
+
+
+def _places(tree: Mapping[str, Any], where: Where) -> list[_Place]:
+    out: list[_Place] = []
+    for half, table in (("corpus", CORPUS_STEPS), ("question", QUESTION_STEPS)):
+        taken: set[str] = set()
+        for i, item in enumerate(tree[half]):
+            if (
+                not isinstance(item, dict)
+                or len(item) != 1
+                or not isinstance(next(iter(item.values())), dict)
+            ):
+                continue  # refused when steps are made of the tree
+            (verb, fields), *_ = item.items()
+            cls, plugin = stage_class(verb, table, where.at(half).at(i))
+            short = verb if plugin is None else plugin.name
+            name = stage_name(short, fields, taken)
+            taken.add(name)
+            out.append(_Place(short, str(fields.get("into", _default_into(cls, short))), name, cls, fields))
+    return out
+
+
+def _default_into(cls: type[Any], verb: str) -> str:
+    default = next((f.default for f in dataclasses.fields(cls) if f.name == "into"), verb)
+    return default if isinstance(default, str) else verb
+
+
+def _addressed(one: FieldSetting, places: Sequence[_Place], where: Where) -> _Place:
+    """The one step that a name fits."""
+    addresses = {_address(p, places): p for p in places}
+    if one.step in addresses:
+        return addresses[one.step]
+    fits = [a for a, p in addresses.items() if one.step in (p.verb, f"{p.verb}:{p.into}")]
+    if len(fits) == 1:
+        return addresses[fits[0]]
+    if fits:
+        raise ConfError(
+            f"--set {one.text!r}: {one.step!r} fits {len(fits)} steps of {where.file}: {', '.join(fits)}. "
+            f"Name one of them, as {fits[0]}.{'.'.join(one.path)}=..."
+        )
+    close = did_you_mean(one.step, addresses)
+    raise ConfError(f"--set {one.text!r}: no step {one.step!r} in {where.file}; {close}")
+
+
+def _address(place: _Place, places: Sequence[_Place]) -> str:
+    """The shortest name that fits this step alone."""
+    alike = [p for p in places if p.verb == place.verb]
+    if len(alike) == 1:
+        return place.verb
+    if sum(p.into == place.into for p in alike) == 1:
+        return f"{place.verb}:{place.into}"
+    return place.name if "#" in place.name else f"{place.name}#1"
+
+
+def _set(place: _Place, one: FieldSetting) -> None:
+    known = [f.name for f in dataclasses.fields(place.cls) if f.init]
+    if one.path[0] not in (*known, "when"):
+        raise ConfError(
+            f"--set {one.text!r}: {place.verb} has no field {one.path[0]!r}; its fields: "
+            f"{', '.join(known)}, when"
+        )
+    at = place.fields
+    for depth, key in enumerate(one.path[:-1], 1):
+        inner = at.get(key, {})
+        if not isinstance(inner, dict):
+            said = ".".join(one.path[:depth])
+            raise ConfError(
+                f"--set {one.text!r}: {said} of {place.verb} is {config.kind_of(inner)}, which has no "
+                f"{one.path[depth]!r}; expected {said}=VALUE"
+            )
+        at[key] = dict(inner)
+        at = at[key]
+    at[one.path[-1]] = one.value

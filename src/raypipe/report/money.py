@@ -1,0 +1,82 @@
+"""Costs for people: ranges of calls, tokens, hours and US dollars, and estimate against actual.
+
+What is not known is said so: without a price there is no money, and never 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from raypipe.report.page import seconds
+
+UNKNOWN = "not known"
+
+
+def ranged(found: Sequence[float] | None) -> str:
+    """A range of whole numbers.
+
+    >>> ranged([10, 2500]), ranged([7, 7]), ranged(None)
+    ('10 to 2,500', '7', 'not known')
+    """
+    return _between(found, lambda n: f"{n:,.0f}")
+
+
+def hours(found: Sequence[float] | None) -> str:
+    """A range of hours, as a duration."""
+    return _between(found, lambda n: seconds(3600 * n))
+
+
+def usd(found: Sequence[float] | float | None) -> str:
+    """Some US dollars, or a range.
+
+    >>> usd(0.5), usd([1, 12.345]), usd(0.00012), usd(None)
+    ('0.50', '1.00 to 12.35', '0.00012', 'no price')
+    """
+    if found is None:
+        return "no price"
+    return _between([found, found] if isinstance(found, int | float) else found, _dollars)
+
+
+def _dollars(n: float) -> str:
+    return f"{n:,.2f}" if n >= 0.01 or n == 0 else f"{n:.2g}"
+
+
+def _between(found: Sequence[float] | None, said: Any) -> str:
+    if found is None:
+        return UNKNOWN
+    low, high = (said(n) for n in found)
+    return str(low) if low == high else f"{low} to {high}"
+
+
+def cost_line(cost: Mapping[str, Any], unpriced: Sequence[str]) -> str:
+    """What a plan expects, in a line. `unpriced`: what has no price."""
+    parts = [f"GPU-hours {_gpu(cost['gpu_hours'])}", f"hours on the clock {hours(cost['hours'])}"]
+    parts.append(f"tokens {ranged(cost['tokens'])}")
+    return f"cost: {', '.join(parts)}; {_money(cost['usd'], unpriced)}"
+
+
+def _money(found: Any, unpriced: Sequence[str]) -> str:
+    lacking = f" (no price: {', '.join(unpriced)})" if unpriced else ""
+    return f"US dollars {'not known' if found is None else usd(found)}{lacking}"
+
+
+def _gpu(found: Sequence[float] | None) -> str:
+    return _between(found, lambda n: f"{n:.3g}")
+
+
+def cost_rows(cost: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """Estimate against actual of a run: what, estimate, actual."""
+    e, a = cost["estimate"], cost["actual"]
+    most = "" if e["max_calls"] is None else f", at most {e['max_calls']:,}"
+    rows = [("calls", f"{ranged(e['calls'])}{most}", f"{a['calls']:,}")]
+    if a["tokens"] or (e["tokens"] or [0, 1])[1]:
+        rows.append(("tokens", ranged(e["tokens"]), f"{a['tokens']:,}"))
+    rows.append(("time of computing", hours(e["hours"]), seconds(3600 * a["hours"])))
+    if a["gpu_hours"] or (e["gpu_hours"] or [0, 0])[1]:
+        rows.append(("GPU-hours", _gpu(e["gpu_hours"]), f"{a['gpu_hours']:.3g}"))
+    if a["usd"] is not None:
+        rows.append(("US dollars", UNKNOWN if e["usd"] is None else usd(e["usd"]), usd(a["usd"])))
+        if cost["unpriced"]:
+            rows.append(("no price", ", ".join(cost["unpriced"]), ""))
+    return rows

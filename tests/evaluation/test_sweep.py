@@ -1,0 +1,156 @@
+"""A sweep asks at each point only what no point before it asked, and ends in one table."""
+
+import io
+import xml.etree.ElementTree as ElementTree
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+from reruns import CONF, Bench
+from rich.console import Console
+
+from raypipe.api.session import load_recipe
+from raypipe.core.errors import ConfError
+from raypipe.core.prices import Prices, TokenPrice
+from raypipe.evaluation import sweep as sweeping
+from raypipe.evaluation.evaluate import evaluate
+from raypipe.evaluation.stored_questions import questions_of
+from raypipe.pipeline.caps import Caps
+from raypipe.pipeline.ingest import ingest
+from raypipe.report.sweep import plot, print_plans, print_sweep
+from raypipe.runs.manifest import to_json
+from raypipe.runs.plan import planner
+from raypipe.store.keep import tables
+from raypipe.synth import write
+
+VALUES = ["split.parent_chars=500,700", "rerank.top=5,10"]
+PRICES = Prices(machines=1.0, unpriced=())
+
+
+def swept(folder: Path, questions: int, sample: int):
+    """A sweep in this process: what it found, the plans that it showed, and the evals that it made."""
+    write(folder / "world", questions, pages=2, seed=5, page_chars=1000)
+    bench = Bench(folder, folder / "world", file=None)
+    base = bench.pipeline()
+    models = str(folder / "models.yaml")
+    ingest(base.store, [folder / "world"], "crag", base.progress)
+
+    def load(settings):
+        return load_recipe(str(folder / "fakes.yaml"), models, CONF, sets=settings)
+
+    ids, unseen = sweeping.drawn(questions_of(base, None, None).ids, sample, 1)
+    made = []
+
+    def run(recipe, some, where):
+        pipe = replace(base, recipe=recipe)
+        made.append(evaluate(pipe, [], "crag", None, "official", where, only=some, caps=Caps(prices=PRICES)))
+        return made[-1]
+
+    found = sweeping.points(load, VALUES)
+
+    def plan(recipe):
+        pipe = replace(base, recipe=recipe)
+        return planner.plan(pipe, questions_of(pipe, ids, None))
+
+    planned = sweeping.planned(found, plan, PRICES)
+    done = sweeping.sweep(found, run, ids, unseen, 1, 0.02, folder / "out")
+    return base.store, planned, done, made
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    return swept(tmp_path_factory.mktemp("sweep"), 12, 8)
+
+
+def asked(evaluation):
+    return {s.step: s.computed for s in evaluation.report.steps}
+
+
+def check_reuse(store, planned, done, made):
+    first, second, third, fourth = made[:4]
+    for later in (second, third, fourth):
+        assert asked(later)["parse"] == asked(later)["tokenize"] == 0
+    assert asked(first)["parse"] and asked(first)["rerank"]
+    for same in (second, fourth):  # another rerank.top over the same passages
+        assert {s: asked(same)[s] for s in ("split", "embed", "dense", "rerank")} == dict.fromkeys(
+            ("split", "embed", "dense", "rerank"), 0
+        )
+    assert asked(third)["split"] and asked(third)["dense"] == 0
+    # Nothing is asked twice: what all runs computed is what the caches hold now.
+    for kind, table in (("vectors", "embeddings-"), ("scores", "scores-")):
+        held = sum(store.count(t) for t in tables(store) if t.startswith(table))
+        steps = {"vectors": ("embed", "dense"), "scores": ("shortlist", "rerank")}[kind]
+        computed = sum(asked(e)[s] for e in made for s in steps)
+        assert computed <= held, (kind, computed, held)
+    for expected, evaluation in zip(planned, made, strict=False):
+        assert evaluation.report.cost.actual.calls <= expected.estimate.max_calls
+    assert planned[0].shared == () and "embed" in planned[1].shared and "embed" not in planned[2].shared
+    assert "parse" in planned[2].shared
+
+
+def test_later_points_ask_only_what_differs(small):
+    check_reuse(*small)
+
+
+@pytest.mark.drill
+def test_four_points_on_200_questions_ask_only_what_differs(tmp_path):
+    store, planned, done, made = swept(tmp_path, 220, 200)
+    check_reuse(store, planned, done, made)
+    assert done.questions == 200 and done.unseen == 20
+
+
+def test_it_ends_in_one_table_against_the_first_and_the_best_is_scored_on_other_questions(small):
+    _, planned, done, made = small
+    assert (done.questions, done.unseen, len(done.points)) == (8, 4, 4)
+    best = max(p.score for p in done.points)
+    assert next(p.score for p in done.points if p.point == done.winner) == best
+    assert done.points[0].against_first is None and done.points[0].p is None
+    assert all(p.p is not None and p.p >= p.against_first.p - 1e-3 for p in done.points[1:])
+    seen = {k for e in made[:4] for k in [v.question for v in e.report.marks.verdicts]}
+    unseen = {v.question for e in made[4:] for v in e.report.marks.verdicts}
+    assert unseen and not seen & unseen
+    out = io.StringIO()
+    console = Console(file=out, width=300)
+    print_plans(console, [asdict(p) for p in planned])
+    print_sweep(console, to_json(done))
+    said = out.getvalue()
+    assert "plan of 4 points" in said and "corrected for 3 comparisons (maxT)" in said
+    assert "4 questions that the sweep did not see" in said
+    assert said.count("split.parent_chars=500, rerank.top=5") >= 2
+
+
+def test_the_plot_is_an_svg_with_a_line_for_each_point(small):
+    tree = ElementTree.fromstring(plot(to_json(small[2])))
+    assert len(tree.findall(".//{http://www.w3.org/2000/svg}circle")) == 4
+
+
+def test_the_sample_is_drawn_by_its_seed_and_leaves_as_many_others():
+    ids = [f"q{i}" for i in range(10)]
+    some, others = sweeping.drawn(ids, 4, 1)
+    assert sweeping.drawn(list(reversed(ids)), 4, 1) == (some, others)
+    assert sweeping.drawn(ids, 4, 2)[0] != some
+    assert (len(some), len(others)) == (4, 4) and not set(some) & set(others)
+    assert sweeping.drawn(ids, 7, 1)[1] != [] and len(sweeping.drawn(ids, 7, 1)[1]) == 3
+    assert sweeping.drawn(ids, None, 1) == (ids, []) == sweeping.drawn(ids, 10, 1)
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        (["rerank.top=5"], "expected two points or more, found 1"),
+        (["rerank.topp=5,10"], "rerank has no field 'topp'; its fields: model, top, candidates"),
+        (["rerank.top=5,x"], "rerank.top: expected a whole number, found text ('x')"),
+        (["rerank=5,6"], "expected STEP.FIELD=VALUE"),
+        (["rerank.top=5,10", "rerank.top=6,7"], "sets the same field"),
+    ],
+)
+def test_a_wrong_point_is_refused_before_anything_runs(values, said):
+    fakes = str(Path(__file__).parents[1] / "fakes.yaml")
+    with pytest.raises(ConfError) as caught:
+        sweeping.points(lambda s: load_recipe(fakes, None, CONF, sets=s), values)
+    assert said in str(caught.value)
+
+
+def test_a_token_price_counts_what_the_prefix_cache_had_at_its_own_price():
+    assert TokenPrice(2.0, 8.0).usd(1_000_000, 500_000, 0) == 2.0
+    assert TokenPrice(2.0, 8.0, 1.0).usd(1_000_000, 500_000, 0) == 1.5
