@@ -1,10 +1,11 @@
-"""How often a comparison is wrong: invented pairs of runs, some equally good, some not.
+"""How often a comparison is wrong: invented pairs of runs, some equally good, some not; and invented judges.
 
 For each setting: false positives among pairs that are equally good (wanted: not above 5 %), and how often the
-95 % interval holds the true difference (wanted: at least 93 %). Prints one JSON line a setting; exit code 1
-where one misses its aim by more than two standard errors of the simulation itself.
+95 % interval holds the true difference (wanted: at least 93 %). Then, for judges that err as is known, how
+often the interval of the corrected score holds the true score (wanted: at least 93 %). Prints one JSON line a
+setting; exit code 1 where one misses its aim by more than two standard errors of the simulation itself.
 
-    python bench/certainty.py                # 2,000 pairs a setting: some five minutes
+    python bench/certainty.py                # 2,000 pairs a setting: some ten minutes
     python bench/certainty.py --pairs 200
 """
 
@@ -20,6 +21,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 import numpy.typing as npt
 
+from raypipe.metrics.agreement import Checked, corrected_score
 from raypipe.metrics.paired import conclude, paired
 
 Floats = npt.NDArray[np.float64]
@@ -45,6 +47,25 @@ SETTINGS = (
     Setting(150, 0.30, grouped=5),
     Setting(115, 0.10, whole=False),
 )
+
+
+@dataclass(frozen=True)
+class JudgeSetting:
+    """Runs whose answers a judge decides, of which people label some."""
+
+    questions: int
+    labelled: int  # drawn at random from the answers that the judge decided
+    too_kind: float  # share of the wrong answers that the judge calls right
+    too_strict: float  # share of the right ones that it calls wrong
+
+
+JUDGES = tuple(
+    JudgeSetting(questions, labelled, kind, strict)
+    for questions in (200, 1335)
+    for labelled in (40, 80)
+    for kind, strict in ((0.02, 0.02), (0.15, 0.05), (0.05, 0.25))
+)
+SHARES = (0.1, 0.3, 0.05, 0.35, 0.2)  # by rule right, missing, wrong; for the judge: truly right, wrong
 
 
 @dataclass(frozen=True)
@@ -75,6 +96,27 @@ def simulate(setting: Setting, pairs: int, seed: int) -> Outcome:
     return Outcome(pairs, wrong / pairs, held / pairs)
 
 
+def simulate_judge(setting: JudgeSetting, runs: int, seed: int) -> Outcome:
+    """Runs with a judge of this error, each with its score corrected by labels."""
+    rng, held = np.random.default_rng(seed), 0
+    truth = SHARES[0] - SHARES[2] + SHARES[3] - SHARES[4]
+    for _ in range(runs):
+        right, missing, wrong, good, bad = (int(n) for n in rng.multinomial(setting.questions, SHARES))
+        strict, kind = rng.binomial(good, setting.too_strict), rng.binomial(bad, setting.too_kind)
+        kinds = [
+            good - strict,
+            kind,
+            bad - kind,
+            strict,
+        ]  # called right: truly, not; called wrong: truly, not
+        drawn = rng.multivariate_hypergeometric(kinds, min(setting.labelled, sum(kinds)))
+        called_right = Checked(kinds[0] + kinds[1], int(drawn[0] + drawn[1]), int(drawn[1]))
+        called_wrong = Checked(kinds[2] + kinds[3], int(drawn[2] + drawn[3]), int(drawn[3]))
+        low, high = corrected_score(right, missing, wrong, called_right, called_wrong).interval
+        held += low <= truth <= high
+    return Outcome(runs, 0.0, held / runs)
+
+
 def _truth(setting: Setting) -> float:
     """The mean difference of the pairs of which one gains: sizes are 1 or 2, or evenly in 0..1."""
     return 0.0 if setting.grouped else setting.changed * 0.2 * (1.5 if setting.whole else 0.5)
@@ -91,9 +133,11 @@ def _differences(rng: np.random.Generator, s: Setting, up: float) -> tuple[Float
     return moved * np.where(rng.random(n) < gains, 1.0, -1.0) * size, groups
 
 
-def _each(pairs: int, seed: int) -> Iterator[tuple[Setting, Outcome]]:
+def _each(pairs: int, seed: int) -> Iterator[tuple[Setting | JudgeSetting, Outcome]]:
     for setting in SETTINGS:
         yield setting, simulate(setting, pairs, seed)
+    for judge in JUDGES:
+        yield judge, simulate_judge(judge, pairs, seed)
 
 
 def main() -> int:

@@ -16,9 +16,12 @@ if TYPE_CHECKING:  # the same names as EXPORTS, for type checkers and editors
     from raypipe.api.datasets import demo_data as demo_data
     from raypipe.api.datasets import download_crag as download_crag
     from raypipe.api.datasets import synthesize as synthesize
+    from raypipe.api.export import export_run as export_run
     from raypipe.api.graphs import build_facts as build_facts
     from raypipe.api.graphs import run_calls as run_calls
     from raypipe.api.graphs import serve_graph as serve_graph
+    from raypipe.api.judge_check import check_judge as check_judge
+    from raypipe.api.judge_check import pick_to_label as pick_to_label
     from raypipe.api.look import faults as faults
     from raypipe.api.look import why as why
     from raypipe.api.machine import check_environment as check_environment
@@ -31,6 +34,7 @@ if TYPE_CHECKING:  # the same names as EXPORTS, for type checkers and editors
     from raypipe.api.release import prune as prune
     from raypipe.api.release import releases as releases
     from raypipe.api.release import rollback as rollback
+    from raypipe.api.repeats import evaluate_repeatedly as evaluate_repeatedly
     from raypipe.api.results import Result as Result
     from raypipe.api.run import answer as answer
     from raypipe.api.run import evaluate as evaluate
@@ -43,6 +47,7 @@ if TYPE_CHECKING:  # the same names as EXPORTS, for type checkers and editors
     from raypipe.api.session import load_recipe as load_recipe
     from raypipe.api.settings import from_environment as from_environment
     from raypipe.api.steps import check_step as check_step
+    from raypipe.api.swaps import swap_steps as swap_steps
     from raypipe.api.sweep import sweep as sweep
     from raypipe.api.validate import validate as validate
     from raypipe.api.walk import walk as walk

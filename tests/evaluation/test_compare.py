@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ import pytest
 from raypipe.cli.main import main
 from raypipe.core.errors import DataError
 from raypipe.evaluation.compare import NOISE, ScoredRun, compare, scored_run
+from raypipe.evaluation.repeats import repeats
 from raypipe.metrics.crag import VALUES
+from raypipe.metrics.paired import holm
 
 VERDICTS = ["exact"] * 40 + ["missing"] * 40 + ["hallucination"] * 35
 
@@ -19,7 +22,8 @@ VERDICTS = ["exact"] * 40 + ["missing"] * 40 + ["hallucination"] * 35
 def run(name: str, verdicts: list[str], rule: str = "official", judge: str = "") -> ScoredRun:
     ids = [f"q{i:03d}" for i in range(len(verdicts))]
     labels = {id: {"domain": "movie" if i % 2 else "open"} for i, id in enumerate(ids)}
-    return ScoredRun(name, rule, judge, dict(zip(ids, map(values, verdicts), strict=True)), labels)
+    found = dict(zip(ids, verdicts, strict=True))
+    return ScoredRun(name, rule, judge, {q: values(v) for q, v in found.items()}, labels, verdicts=found)
 
 
 def values(verdict: str) -> dict[str, float]:
@@ -127,6 +131,42 @@ def test_a_doubled_id_is_refused(tmp_path: Path) -> None:
     path.write_text(path.read_text() * 2)
     with pytest.raises(DataError, match=r"a\.jsonl: expected each question once, found 'q0' twice"):
         scored_run(path, "official")
+
+
+def test_repeats_have_a_mean_and_a_spread_for_each_question() -> None:
+    noisy = [run(n, v) for n, v in (("a", VERDICTS), ("b", changed(3)), ("c", changed(1)))]
+    found = repeats(noisy)
+    assert found.moved == 3 and found.scores == pytest.approx([5 / 115, 11 / 115, 7 / 115])
+    assert found.mean == pytest.approx(23 / 345) and found.spread == pytest.approx(0.0266, abs=1e-3)
+    assert found.verdicts == ("cannot tell", "cannot tell")
+    moved = {q.question: q for q in found.questions if q.spread}
+    assert set(moved) == {"q080", "q081", "q082"} and moved["q081"].mean == pytest.approx(-1 / 3)
+    assert moved["q080"].verdicts == ("hallucination", "exact", "exact")
+    with pytest.raises(DataError, match="b: expected the questions of a"):
+        repeats([run("a", VERDICTS), run("b", VERDICTS[:-1])])
+
+
+def test_lines_without_ids_are_joined_by_their_questions(tmp_path: Path) -> None:
+    lines = [{"query": f"who {i}?", "answer": "ann", "prediction": "ann"} for i in range(8)]
+    for name, some in (("a", lines), ("b", lines[::-1])):
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(x) + "\n" for x in some))
+    (found,) = compare([scored_run(tmp_path / f"{n}.jsonl", "official") for n in "ab"])
+    assert found.score.n == 8 and not found.only_before and not found.only_after
+
+
+def test_the_given_runs_are_compared_with_each_other_and_corrected(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    if not (data := os.environ.get("RAYPIPE_DATA")):
+        pytest.skip("RAYPIPE_DATA is not set")
+    runs = [scored_run(f, "accuracy") for f in sorted((Path(data) / "crag/runs").glob("*.gz"))]
+    found = [compare([a, b])[0] for i, a in enumerate(runs) for b in runs[i + 1 :]]
+    corrected = holm([c.p for c in found])
+    told = sum(p < 0.05 for p in corrected)
+    with capsys.disabled():
+        print(f" {len(found)} pairs, {sum(c.p < 0.05 for c in found)} below .05, {told} after Holm", end="")
+    assert len(found) == 91 and 0 < told < sum(c.p < 0.05 for c in found)
+    assert all(c.score.n == 1335 for c in found)
 
 
 def test_what_moved_without_a_known_cause_says_so() -> None:

@@ -98,6 +98,7 @@ def test_other_programs_open_it(folder: RunFolder) -> None:
     assert frame["verdict"].tolist()[:3] == ["exact", "missing", "hallucination"]
     assert pq.read_schema(folder.results).metadata == {
         b"run": b"r1", b"recipe": b"local", b"rule": b"official", b"judge": b"", b"kind": b"",
+        b"steps": b"[]",
     }  # fmt: skip
 
 

@@ -36,9 +36,9 @@ def test_byte_order_mark_crlf_and_gzip_change_nothing(tmp_path: Path) -> None:
     plain, packed = tmp_path / "p.jsonl", tmp_path / "p.jsonl.gz"
     plain.write_bytes(text.encode())
     packed.write_bytes(gzip.compress(text.encode()))
-    rows = read_predictions(plain, "official")
-    assert rows == read_predictions(packed, "official")
-    assert [r.prediction for r in rows[0]] == ["ann", "b\u2028c"]
+    found = read_predictions(plain, "official")
+    assert found == read_predictions(packed, "official")
+    assert [r.prediction for r in found.rows] == ["ann", "b\u2028c"]
 
 
 def test_a_null_prediction_says_that_the_question_could_not_be_done(tmp_path: Path) -> None:

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from raypipe.api.judged_runs import JudgingOptions, opened
 from raypipe.api.results import Result
+from raypipe.api.session import Session
+from raypipe.core.config import did_you_mean
 from raypipe.core.errors import ConfError
 from raypipe.evaluation import compare as comparing
-from raypipe.evaluation.compare import RunComparison
+from raypipe.evaluation.compare import RunComparison, ScoredRun, judged_again, scored_run, stored_run
+from raypipe.evaluation.labels import read_labels
 from raypipe.metrics.crag import Rule
 from raypipe.metrics.paired import MARGIN
 from raypipe.report.report import JSON_FORMAT
-from raypipe.runs.manifest import to_json
+from raypipe.runs import release
+from raypipe.runs.manifest import find, to_json
+from raypipe.store import Store
+
+_RELEASE = re.compile(r"live|r\d+-\w+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,20 +53,79 @@ class CompareResult(Result):
 
 
 def compare(
-    *runs: str | Path, rule: Rule = "official", margin: float = MARGIN, group: str | None = None,
+    *runs: str | Path,
+    rule: Rule | None = None,
+    margin: float = MARGIN,
+    group: str | None = None,
+    rejudge: str | None = None,
+    trim: str | None = None,
+    labels: str | Path | None = None,
+    store: Store | str | Path | None = None,
+    session: Session | None = None,
     measure: str | None = None,
-) -> CompareResult:  # fmt: skip
+) -> CompareResult:
     """Compares each run with the first: better, worse, same, or cannot tell.
 
-    A run is the folder of a finished eval, or a file of predictions, which is scored by `rule`. `margin` is
-    how far apart two runs of the same quality may lie; `group` a label whose values are groups of questions
-    that count as one each; `measure` what is compared, None: the first of the kind of the data. Raises
-    ConfError for fewer than two runs and for an unknown measure, and DataError for runs of other kinds, that
-    were scored by other rules or judges, or that share no scored question.
+    A run is the folder of a finished eval; a file of predictions, scored by `rule` (None: official); or a
+    release of `store`, by its id or as `live`. `margin` is how far apart two runs of the same quality may
+    lie; `group` a label whose values are groups of questions that count as one each. `rejudge` names a judge
+    that is asked about the answers of all runs ("": the first run's), and then all are scored by `rule`
+    (None: the first run's); `trim` a tokenizer that cuts answers first; `labels` a file of people's verdicts.
+    `measure` is what is compared; None: the first of the kind of the data.
+
+    Raises ConfError for fewer than two runs and an unknown measure, and DataError for runs of other kinds,
+    that were scored by other rules, judges or trims, or that share no scored question.
     """
     if len(runs) < 2:
         raise ConfError(f"compare: expected two runs or more, found {len(runs)}")
     if margin <= 0:
         raise ConfError(f"compare: expected a margin above 0, found {margin:g}")
-    scored = [comparing.scored_run(Path(run), rule) for run in runs]
+    session = session or Session()
+    people = None if labels is None else read_labels(Path(labels))
+    judge = _first_judge(runs[0], rule) if rejudge == "" else rejudge
+    options = JudgingOptions(judge, trim, people)
+    scored: list[ScoredRun] = []
+    for run in runs:
+        alike = scored[0].rule if scored and judge is not None and rule is None else rule
+        scored.append(_scored(session, run, alike, options, store))
     return CompareResult(comparing.compare(scored, margin, group, measure))
+
+
+def _scored(
+    session: Session, run: str | Path, rule: Rule | None, options: JudgingOptions,
+    store: Store | str | Path | None,
+) -> ScoredRun:  # fmt: skip
+    if Path(run).exists() or not _RELEASE.fullmatch(str(run)):
+        if options.some():
+            return judged_again(opened(session, Path(run), rule, options), options.labels)
+        return scored_run(Path(run), rule or "official")
+    found, opened_store = _release(session, str(run), store)
+    if options.some():
+        raise ConfError(
+            f"compare: release {found.id} has no folder here, and its answers cannot be judged again. Name "
+            f"the folder of run {found.run}"
+        )
+    manifest = find(opened_store, found.run)
+    if manifest is None:
+        raise ConfError(f"compare: {opened_store.uri} has no manifest of run {found.run}; name its folder")
+    return stored_run(opened_store, manifest, f"release {found.id}")
+
+
+def _release(session: Session, name: str, store: Store | str | Path | None) -> tuple[release.Release, Store]:
+    """A release by its id, or the live one. Raises ConfError."""
+    opened_store = session.store(store)
+    known = {r.id: r for r in release.releases(opened_store)}
+    live = release.live(opened_store)
+    chosen = live if name == "live" else known.get(name)
+    if chosen is None:
+        has = f"{opened_store.uri} has no such release; {did_you_mean(name, ['live', *known])}"
+        raise ConfError(f"compare: {name} is no folder and no file, and {has}")
+    return chosen, opened_store
+
+
+def _first_judge(run: str | Path, rule: Rule | None) -> str:
+    """The judge of the first run, as it is named. Raises ConfError where it has none."""
+    found = scored_run(Path(run), rule or "official").judge if Path(run).exists() else ""
+    if not found:
+        raise ConfError(f"--rejudge: {run} names no judge to take for all; name one: --rejudge MODEL")
+    return found.partition("@")[0]

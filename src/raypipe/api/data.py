@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from raypipe.api.results import Result
 from raypipe.api.session import Session
-from raypipe.core.errors import DataError
+from raypipe.core.errors import ConfError, DataError
 from raypipe.core.records import Fault
 from raypipe.report.progress import Progress
 from raypipe.report.report import JSON_FORMAT
@@ -36,7 +36,10 @@ class IngestResult(Result):
     @property
     def title(self) -> str:
         read = "read before: " if self.summary.again else ""
-        return f"{self.store}: {read}{len(self.summary.questions)} questions, {self.sources} sources in all"
+        found = f"{len(self.summary.questions)} questions"
+        if self.summary.counts.get("unchanged_files") or not self.summary.questions:
+            found = f"{self.summary.documents} documents"
+        return f"{self.store}: {read}{found}, {self.sources} sources in all"
 
     def rows(self) -> Iterator[Mapping[str, Any]]:
         """What was counted, then why lines and pages were omitted."""
@@ -65,31 +68,70 @@ def ingest(
     session: Session | None = None,
     kind: str | None = None,
     fields: Fields | None = None,
+    globs: Sequence[str] = (),
 ) -> IngestResult:
     """Reads files into a store, each line once; the same bytes again change nothing.
 
-    `paths` are files, folders of files, or URIs. `format` None: by their looks. `kind` says which golds the
-    data brings and how it is scored: crag, qa, ranking or MODULE:NAME; None: the format's. `fields` names the
-    fields of rows, where common names do not find them: `{"query": "prompt"}`. The store is made where there
-    is none. Raises ConfError for no kind and for a named field that is not there, DataError for a missing or
-    damaged file, and where no line can be read; then the store is unchanged.
+    `paths` are files, folders of files, or URIs. `format` None: by their looks; files: folders of txt, md,
+    html, csv, pdf and docx, of which `globs` choose. `kind` says which golds the data brings and how it is
+    scored: crag, qa, ranking or MODULE:NAME; None: the format's. `fields` names the fields of rows, where
+    common names do not find them: `{"query": "prompt"}`. The store is made where there is none. Raises
+    ConfError for no kind and for a named field that is not there, DataError for a missing or damaged file,
+    and where no line can be read; then the store is unchanged.
     """
     from raypipe import readers
     from raypipe.api.paths import format_for, inputs
     from raypipe.metrics.kinds import open_kind
     from raypipe.pipeline import ingest as ingesting
+    from raypipe.pipeline.ingest_folder import ingest_folder
+    from raypipe.pipeline.ingest_log import merged
 
     session = session or Session()
     if kind is not None:
         open_kind(kind)
     files = inputs([paths] if isinstance(paths, str | Path) else paths, session.settings)
+    if globs and format != "files":
+        raise ConfError("--glob chooses among the files of a folder: expected --format files")
     found = format_for(format, files, fields)
-    readers.check(files, found)
+    if format != "files":
+        readers.check(files, found)
     filled = session.store_to_fill(store)
     with Progress(sys.stderr, silent=not session.progress) as progress:
-        read = ingesting.ingest(filled, files, found, progress, kind=kind)
-    bad = tuple(ingesting.bad_lines(filled, read.fingerprint))
-    return IngestResult(filled.uri, read, filled.count("sources"), bad)
+        if format == "files":
+            reads = [ingest_folder(filled, folder, globs, progress) for folder in files]
+        else:
+            reads = [ingesting.ingest(filled, files, found, progress, kind=kind)]
+    bad = [b for read in reads for b in ingesting.bad_lines(filled, read.fingerprint)]
+    return IngestResult(filled.uri, merged(reads), filled.count("sources"), tuple(bad[: ingesting.BAD_SHOWN]))
+
+
+def documents_store(folder: str | Path, session: Session | None = None) -> str:
+    """The store that a folder of documents has of its own, under $RAYPIPE_HOME; made or not."""
+    from raypipe.api.paths import inputs
+    from raypipe.pipeline.ingest_folder import folder_id
+
+    session = session or Session()
+    [place] = inputs([folder], session.settings)
+    return str(session.settings.stores / f"docs-{folder_id(place)[:12]}")
+
+
+def ingest_documents(
+    folder: str | Path,
+    store: Store | str | Path | None = None,
+    globs: Sequence[str] = (),
+    session: Session | None = None,
+) -> IngestResult:
+    """Reads a folder of txt, md, html, csv, pdf and docx files: those that changed since it was read last.
+
+    `store` None: the one that the folder has of its own (`documents_store`). What a question about the whole
+    store searches is then the folder as it is now, and answers cite its pages. Files that cannot be read are
+    dead letters. `globs`: patterns of paths, with `!` before those to leave out.
+    Raises DataError where no file of the folder can be read.
+    """
+    session = session or Session()
+    return ingest(
+        [folder], documents_store(folder, session) if store is None else store, "files", session, globs=globs
+    )
 
 
 @dataclass(frozen=True, slots=True)

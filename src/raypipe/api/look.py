@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from raypipe.api.results import Result, outside_loop
-from raypipe.evaluation.fault_budget import UndoneRows, undone_rows
+from raypipe.api.session import Session
+from raypipe.evaluation.fault_budget import UndoneRows, undone_rows, unread_rows
 from raypipe.evaluation.stored_questions import questions_of
 from raypipe.pipeline.driver import Pipeline, TaskSizes, inline
 from raypipe.pipeline.tasks import WorkerConfig
@@ -48,12 +49,14 @@ class FaultsResult(Result):
         "kind": "string", "id": "string", "step": "string", "reason": "string", "detail": "string",
         "transient": "bool", "attempts": "int64",
     }  # fmt: skip
-    run: str
+    run: str  # "": of no run, but of all that was read into the store
     found: UndoneRows
+    store: str = ""  # URI, where there is no run
 
     @property
     def title(self) -> str:
-        return f"run {self.run}: {len(self.found.rows)} rows failed"
+        of = f"run {self.run}" if self.run else self.store
+        return f"{of}: {len(self.found.rows)} rows failed"
 
     def rows(self) -> Sequence[Mapping[str, Any]]:
         """A row for each dead letter."""
@@ -76,11 +79,17 @@ def why(run: str | Path, row: str) -> WhyResult:
 
 
 @outside_loop
-def faults(run: str | Path) -> FaultsResult:
+def faults(
+    run: str | Path | None = None, store: Store | str | Path | None = None, session: Session | None = None
+) -> FaultsResult:
     """Lists the rows of a finished run that failed, why, and how often each was tried.
 
-    `run` is the folder of an eval. Raises DataError where there is no finished run.
+    `run` is the folder of an eval; None: the lines and files that could not be read into `store`. Raises
+    DataError where there is no finished run.
     """
+    if run is None:
+        opened = (session or Session()).store(store)
+        return FaultsResult("", UndoneRows(unread_rows(opened), ()), opened.uri)
     manifest = read(Path(run))
     store = Store.open(manifest.store)
     # Nothing is run: where it would be does not matter.

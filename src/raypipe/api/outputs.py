@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, Literal, NotRequired
+from typing import Any, Literal, NotRequired, get_type_hints
 
 from pydantic import TypeAdapter, with_config
 from typing_extensions import TypedDict
@@ -19,17 +19,29 @@ from typing_extensions import TypedDict
 from raypipe.api.machine import Finding
 from raypipe.api.model_files import ModelNeed
 from raypipe.api.previews import FileFields, FirstDocument, FirstQuestion
-from raypipe.api.run_outputs import STRICT, Eval, Interval, PlanOutput, Reprocess, Score, StepCounts
+from raypipe.api.run_outputs import (
+    STRICT,
+    Eval,
+    Interval,
+    PlanOutput,
+    Reprocess,
+    Score,
+    SliceScore,
+    StepCounts,
+)
 from raypipe.api.validate import CheckedFile, Problem
 from raypipe.core.records import Fault
 from raypipe.evaluation.compare import RunComparison
+from raypipe.evaluation.export import Shape
 from raypipe.evaluation.fault_budget import RowCounts, UndoneRow
+from raypipe.evaluation.judge_check import JudgeCheck
+from raypipe.evaluation.repeats import Repeats
 from raypipe.evaluation.sweep import PlannedPoint, Sweep
 from raypipe.metrics.crag import CragScore, Rule
 from raypipe.metrics.ranking import MAP_CUT_20_MIN, MEASURES
 from raypipe.readers import BadLine, ReadCounts
 from raypipe.recipes.check import Half, LawCheck, Lock
-from raypipe.report.report import ReplacedRows
+from raypipe.report.report import JudgeLine, ReplacedRows
 from raypipe.runs.explain import Explanation
 from raypipe.runs.prune import Removal
 from raypipe.serving.http.reply_types import AnswerResponse
@@ -99,7 +111,7 @@ class Faults(TypedDict):
     """`faults --json`."""
 
     format: Literal[2]
-    run: str
+    run: str  # "": of no run, but of all that was read into the store
     rows: list[RowCounts]
     faults: list[UndoneRow]
 
@@ -113,6 +125,10 @@ class CragScoreOutput(Score):
     interval: Interval | None
     bounds: Interval | None
     controls: dict[str, CragScore]
+    slices: list[SliceScore]
+    judge: JudgeLine | None  # null: none was asked now
+    trim: str  # how the predictions were cut; "": not
+    people: int  # verdicts that people's labels changed
     normalized: dict[str, int]  # what was normalized on reading -> how often
 
 
@@ -295,6 +311,37 @@ class Comparisons(TypedDict):
     comparisons: list[RunComparison]
 
 
+JudgeCheckOutput = _from_fields("JudgeCheckOutput", {"format": Literal[2], **get_type_hints(JudgeCheck)})
+"""`judge check --json`: the fields of `evaluation.judge_check.JudgeCheck`."""
+
+
+@with_config(STRICT)
+class ToLabel(TypedDict):
+    """`judge pick --json`: answers that were written for people to label."""
+
+    format: Literal[2]
+    file: str
+    random: int  # drawn at random
+    chosen: int  # of which two measures say the opposite
+
+
+@with_config(STRICT)
+class Export(TypedDict):
+    """`export --json`."""
+
+    format: Literal[2]
+    file: str
+    shape: Shape
+    lines: int
+    failed: NotRequired[int]  # questions that failed, of which a submission says "i don't know"
+
+
+RepeatsOutput = _from_fields(
+    "RepeatsOutput", {"format": Literal[2], "folder": str, **get_type_hints(Repeats)}
+)
+"""`eval --repeats K --json`: the fields of `evaluation.repeats.Repeats`."""
+
+
 @with_config(STRICT)
 class SweepOutput(TypedDict):
     """`sweep --json`, and sweep.json in its folder."""
@@ -321,12 +368,15 @@ OUTPUTS: Mapping[str, Any] = {
     "plan": PlanOutput,
     "index": StepCounts,
     "answer": StepCounts,
-    "eval": Eval,
+    "eval": Eval | RepeatsOutput,
     "reprocess": Reprocess,
     "sweep": SweepOutput,
     "why": Explanation,
     "faults": Faults,
     "compare": Comparisons,
+    "judge check": JudgeCheckOutput,
+    "judge pick": ToLabel,
+    "export": Export,
     "score crag": CragScoreOutput,
     "score ranking": RankingScoreOutput,
     "promote": LiveRelease,

@@ -52,7 +52,9 @@ class Score(TypedDict):
 
 
 @with_config(STRICT)
-class _SliceScore(Score):
+class SliceScore(Score):
+    """The score of the questions that share one label."""
+
     label: str
     value: str
     interval: Interval | None
@@ -105,7 +107,7 @@ class Eval(Score):
     bounds: Interval | None
     judge: JudgeLine | None
     controls: dict[str, CragScore]
-    slices: list[_SliceScore]
+    slices: list[SliceScore]
     kind: str  # of the data: crag, qa, ranking, or a path with the digits of its source
     lead: str  # the measure that the report begins with
     measures: list[_MeasureMean]

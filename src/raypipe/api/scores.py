@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from raypipe.api.results import Result
+from raypipe.api.session import Session
 from raypipe.metrics.crag import Rule
-from raypipe.metrics.files import score_crag_file, score_ranking_files
+from raypipe.metrics.files import score_ranking_files, score_to_json
 from raypipe.metrics.ranking import MAP_CUT_20_MIN, MEASURES
 from raypipe.report.report import JSON_FORMAT
 
@@ -51,14 +52,35 @@ class RankingScoreResult(Result):
         return {"format": JSON_FORMAT, **self.found}
 
 
-def score_crag(predictions: str | Path, rule: Rule = "official") -> CragScoreResult:
-    """Scores a file of CRAG predictions.
+def score_crag(
+    predictions: str | Path,
+    rule: Rule | None = None,
+    judge: str | None = None,
+    trim: str | None = None,
+    labels: str | Path | None = None,
+    out: str | Path | None = None,
+    session: Session | None = None,
+) -> CragScoreResult:
+    """Scores CRAG predictions: the folder of an eval, or a file of any system.
 
     A line of the `.jsonl[.gz]` holds `query, answer, alternatives?, prediction, judge_response?`, and so
     does a run's predictions.jsonl. `rule` is official (the published evaluator's intent) or accuracy (the
-    earlier contest rule). Raises DataError.
+    earlier contest rule); None: official, and of a folder its own. `judge` decides what the rule leaves open,
+    in place of the replies that are there; `trim` names the tokenizer that cuts answers to 75 tokens first;
+    `labels` is a file of people's verdicts, which outrank the judge's. `out` gets the predictions as they
+    were scored. Raises ConfError, DataError, ModelMissing.
     """
-    return CragScoreResult(score_crag_file(Path(predictions), rule))
+    from raypipe.api.judged_runs import JudgingOptions, opened
+    from raypipe.evaluation import judged_run as judging
+    from raypipe.evaluation.labels import read_labels
+
+    options = JudgingOptions(judge, trim, None if labels is None else read_labels(Path(labels)))
+    run = opened(session or Session(), Path(predictions), rule, options)
+    marks, people = run.marks(options.labels)
+    if out is not None:
+        judging.write_predictions(run, marks, Path(out))
+    found = score_to_json(marks, run.normalized)
+    return CragScoreResult({**found, **judging.score_to_json(run, people)})
 
 
 def score_ranking(run: str | Path, qrels: str | Path, per_query: bool = False) -> RankingScoreResult:

@@ -64,7 +64,8 @@ def _print(answered: QueryResult) -> None:
     for fault in (*answered.faults, *question.faults):
         out.print(Text(f"{fault.step}: {fault.reason}: {fault.detail}", "red"))
     for e in answered.evidence[:SHOWN]:
-        out.print(Text(f"evidence: {e.quote[:SHOWN_CHARS]}"), Text(f"  {e.url or e.source}", "dim"))
+        where = ", ".join(x for x in (e.url, e.place.page, e.place.section) if x) if e.place else e.url
+        out.print(Text(f"evidence: {e.quote[:SHOWN_CHARS]}"), Text(f"  {where or e.source}", "dim"))
     for passage in answered.passages[:5]:
         scores = " ".join(f"{name} {value:.3f}" for name, value in passage.hit.scores.items())
         out.print(Text(f"  {scores}", "dim"), Text(f" {passage.text[:SHOWN_CHARS]}"))

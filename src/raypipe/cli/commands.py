@@ -58,6 +58,12 @@ COMMANDS: Mapping[str, Command] = {
     "compare": Command(
         "look", "compare", "Compare scored runs over the same questions: better, worse, same, or cannot tell."
     ),
+    "judge": Command(
+        "look", "judge", "Measure a judge by people's labels, and pick answers for people to label."
+    ),
+    "export": Command(
+        "look", "export", "Write a run's results as predictions, a CRAG submission or a TREC run."
+    ),
     "score": Command("look", "scores", "Score predictions or rankings of any system."),
     "promote": Command(
         "release", "releases", "Make a finished run the live release, if it passes the gates."

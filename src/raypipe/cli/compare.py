@@ -12,12 +12,14 @@ def add(commands: options.Commands) -> None:
     """Declares `compare`."""
     made = options.command(commands, "compare", "raypipe compare /data/runs/local /data/runs/tuned", _compare)
     made.add_argument(
-        "runs", metavar="RUN", nargs="+", help="the --out folder of a finished eval, or a file of predictions"
+        "runs",
+        metavar="RUN",
+        nargs="+",
+        help="the --out folder of a finished eval, a file of predictions, or a release: its id, or live",
     )
     made.add_argument(
         "--rule",
         type=options.one_of("official", "accuracy"),
-        default="official",
         help="by which files of predictions are scored: official (default), accuracy, or MODULE:NAME",
     )
     made.add_argument(
@@ -35,13 +37,35 @@ def add(commands: options.Commands) -> None:
         metavar="NAME",
         help="what is compared: score, f1, ndcg_cut_10, ... (default: the first of the kind of the data)",
     )
+    made.add_argument(
+        "--rejudge",
+        metavar="MODEL",
+        nargs="?",
+        const="",
+        help="have one judge decide about all runs; without MODEL the first run's",
+    )
+    options.judged(made)
+    options.models(made)
+    options.cluster(made)
+    options.store(made)
     options.as_json(made)
 
 
 def _compare(args: argparse.Namespace, settings: Settings) -> int:
     from raypipe.api.compare import compare
 
-    found = compare(*args.runs, rule=args.rule, margin=args.margin, group=args.group, measure=args.measure)
+    found = compare(
+        *args.runs,
+        rule=args.rule,
+        margin=args.margin,
+        group=args.group,
+        rejudge=args.rejudge,
+        trim=args.trim,
+        labels=args.labels,
+        store=args.store,
+        measure=args.measure,
+        session=options.session(args, settings),
+    )
     if args.json:
         options.print_json(found.to_json())
         return 0

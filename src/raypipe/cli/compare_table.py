@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from rich.console import Console
 from rich.text import Text
 
 from raypipe.evaluation.compare import RunComparison
+from raypipe.evaluation.repeats import Repeats
 from raypipe.metrics.intervals import Interval
 from raypipe.metrics.paired import PairedDifference
 from raypipe.report.console import grid
@@ -22,6 +25,10 @@ def print_comparison(console: Console, c: RunComparison) -> None:
     for name, d in ((c.measure, c.score), *((r.metric, r.found) for r in c.rates)):
         metrics.add_row(name, *(f"{v:.3f}" for v in (d.before, d.after)), *_numbers(d, d.p))
     console.print(metrics)
+    if sum(c.people):
+        console.print(
+            f"people's labels changed {c.people[0]} and {c.people[1]} verdicts: people outrank judges"
+        )
     for text in _left_out(c):
         console.print(Text(text), soft_wrap=True)
     if c.causes:
@@ -36,6 +43,28 @@ def print_comparison(console: Console, c: RunComparison) -> None:
             slices.add_row(Text(f"{s.label}: {s.value}"), str(s.found.n), s.verdict, *_numbers(s.found, s.p))
         console.print(slices)
         console.print(f"p of the {len(c.slices)} slices is corrected for their number (Holm)")
+
+
+REPEATED_SHOWN = 10  # questions that moved most; all of them are in --json
+
+
+def print_repeats(console: Console, found: Repeats, folder: Path) -> None:
+    """Score of each repeat, mean and spread, and the questions that moved most."""
+    scores = grid("run", "score", "against the first")
+    for name, score, verdict in zip(found.runs, found.scores, ("", *found.verdicts), strict=False):
+        scores.add_row(Text(Path(name).name), "not scored" if score is None else f"{score:+.3f}", verdict)
+    console.print(scores)
+    mean = "not scored" if found.mean is None else f"{found.mean:+.4f}"
+    console.print(
+        f"mean {mean}, spread {found.spread:.4f} from run to run; {found.moved} of {len(found.questions)} "
+        "questions have several verdicts",
+        soft_wrap=True,
+    )
+    moved = sorted((q for q in found.questions if len(set(q.verdicts)) > 1), key=lambda q: -q.spread)
+    for q in moved[:REPEATED_SHOWN]:
+        mean = "not scored" if q.mean is None else f"mean {q.mean:+.2f}, spread {q.spread:.2f}"
+        console.print(Text(f"  {q.question}: {mean}: {', '.join(q.verdicts)}"), soft_wrap=True)
+    console.print(Text(str(folder / "repeats.json")), soft_wrap=True)
 
 
 def verdict_line(c: RunComparison) -> str:

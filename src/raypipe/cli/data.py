@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from raypipe.api.settings import Settings
 from raypipe.cli import options
+from raypipe.core.errors import ConfError
 
 if TYPE_CHECKING:
     from raypipe.api.session import Session
@@ -25,8 +26,17 @@ def add(commands: options.Commands) -> None:
         _ingest,
     )
     made.add_argument("paths", metavar="PATH", nargs="+", help="files, folders of files, or URIs of some")
-    options.format_of(made)
+    options.format_of(made, files=True)
     options.kind_of(made)
+    made.add_argument(
+        "--glob",
+        dest="globs",
+        metavar="PATTERN",
+        action="append",
+        default=[],
+        help="with --format files: read only files whose path in the folder matches, such as '*.pdf'; "
+        "'!old/*' leaves out (may be repeated)",
+    )
     made.add_argument(
         "--dry-run",
         action="store_true",
@@ -109,9 +119,11 @@ def _ingest(args: argparse.Namespace, settings: Settings) -> int:
     from raypipe.api.data import ingest
 
     session = options.session(args, settings, not args.json)
+    if args.dry_run and args.format == "files":
+        raise ConfError("--dry-run shows the fields of rows: not with --format files")
     if args.dry_run:
         return _preview(args, session)
-    read = ingest(args.paths, args.store, args.format, session, args.kind, args.fields)
+    read = ingest(args.paths, args.store, args.format, session, args.kind, args.fields, args.globs)
     if args.json:
         options.print_json(read.to_json())
         return 0

@@ -15,7 +15,14 @@ def add(commands: options.Commands) -> None:
     made.add_argument("row", metavar="ROW", help="a question's id, or how it begins")
     options.as_json(made)
     made = options.command(commands, "faults", "raypipe faults /data/runs/local --json", _faults)
-    made.add_argument("run_folder", metavar="DIR", help="the --out folder of a finished eval")
+    made.add_argument(
+        "run_folder",
+        metavar="DIR",
+        nargs="?",
+        help="the --out folder of a finished eval (default: the files and lines that could not be read into "
+        "the store)",
+    )
+    options.store(made)
     options.as_json(made)
 
 
@@ -35,7 +42,7 @@ def _why(args: argparse.Namespace, settings: Settings) -> int:
 def _faults(args: argparse.Namespace, settings: Settings) -> int:
     from raypipe.api.look import faults
 
-    found = faults(args.run_folder).to_json()
+    found = faults(args.run_folder, args.store, options.session(args, settings)).to_json()
     if args.json:
         options.print_json(found)
         return 0

@@ -202,12 +202,30 @@ def refresh(made: argparse.ArgumentParser) -> None:
     )
 
 
-def format_of(made: argparse.ArgumentParser) -> None:
+def judged(made: argparse.ArgumentParser) -> None:
+    """What is done to predictions before they are scored."""
+    made.add_argument(
+        "--trim",
+        metavar="TOKENIZER",
+        nargs="?",
+        const="llama-2-tokens",
+        help="cut answers to 75 tokens first, as CRAG's evaluator does (llama-2-tokens of the models file)",
+    )
+    made.add_argument(
+        "--labels", metavar="FILE", help="people's verdicts (labels.jsonl), which outrank the judge's"
+    )
+
+
+def format_of(made: argparse.ArgumentParser, files: bool = False) -> None:
+    """`files`: whether a folder of documents, which has no questions, is taken."""
+    more = ("files",) if files else ()
+    documents = "files (a folder of txt, md, html, csv, pdf, docx), " if files else ""
     made.add_argument(
         "--format",
-        type=one_of("crag", "beir", "synth", "rows"),
+        type=one_of("crag", "beir", "synth", "rows", *more),
         help="of the data: crag, beir, synth, rows (questions or documents of your own: jsonl, json, csv, "
-        "parquet, a folder of save_to_disk), or MODULE:NAME of a reader of your own (default: by its looks)",
+        f"parquet, a folder of save_to_disk), {documents}or MODULE:NAME of a reader of your own "
+        "(default: by its looks)",
     )
     made.add_argument(
         "--fields",

@@ -34,6 +34,13 @@ def add(commands: options.Commands) -> None:
         _eval,
     )
     options.recipe(made, optional=True)
+    made.add_argument(
+        "--repeats",
+        metavar="K",
+        type=options.at_least(1),
+        default=1,
+        help="run it K times, from the second on with language models asked again: mean and spread",
+    )
     _of_eval(made)
     made = options.command(
         commands,
@@ -56,6 +63,13 @@ def _of_eval(made: argparse.ArgumentParser) -> None:
     options.cluster(made)
     made.add_argument("--limit", metavar="N", type=options.at_least(1), help="run the first N questions only")
     options.scoring(made)
+    made.add_argument(
+        "--swap",
+        metavar="STEP=RECIPE",
+        action="append",
+        default=[],
+        help="take one step of another recipe in place of this recipe's own",
+    )
     options.fresh(made)
     options.caps(made)
     made.add_argument("--dry-run", action="store_true", help="check everything, print the plan, run nothing")
@@ -103,8 +117,11 @@ def _eval(args: argparse.Namespace, settings: Settings) -> int:
         _take_demo(args, settings)
     else:
         options.say_data(args, settings)
+    _swap(args, settings)
     if args.dry_run:
         return _dry_run(args, settings)
+    if args.repeats > 1:
+        return _repeat(args, settings)
     start = time.perf_counter()
     done = evaluate(args.recipe, args.data, args.store, args.out, **_options(args, settings))
     if args.json:
@@ -117,6 +134,29 @@ def _eval(args: argparse.Namespace, settings: Settings) -> int:
         new, took = done.evaluation.report.questions - reused, time.perf_counter() - start
         print(f"{new} new answers, {reused} reused; took {took:.1f} s")
     done.check_faults()
+    return 0
+
+
+def _swap(args: argparse.Namespace, settings: Settings) -> None:
+    """Puts the recipe with the steps of others in the place of its name."""
+    if args.swap:
+        from raypipe.api.swaps import swap_steps
+
+        args.recipe = swap_steps(args.recipe, args.swap, args.data, options.session(args, settings))
+
+
+def _repeat(args: argparse.Namespace, settings: Settings) -> int:
+    from raypipe.api.repeats import evaluate_repeatedly
+
+    given = _options(args, settings)
+    given["check"] = True
+    done = evaluate_repeatedly(args.recipe, args.repeats, args.data, args.store, args.out, **given)
+    if args.json:
+        options.print_json(done.to_json())
+        return 0
+    from raypipe.cli.compare_table import print_repeats
+
+    print_repeats(options.console(), done.found, done.folder)
     return 0
 
 
@@ -142,6 +182,7 @@ def _reprocess(args: argparse.Namespace, settings: Settings) -> int:
     from raypipe.api.run import reprocess
 
     options.say_data(args, settings)
+    _swap(args, settings)
     if args.dry_run:
         return _dry_run(args, settings)
     done = reprocess(args.recipe, args.data, args.store, args.out, **_options(args, settings))

@@ -16,20 +16,29 @@ def add(commands: options.Commands) -> None:
         "crag",
         "raypipe score crag predictions.jsonl.gz --rule accuracy",
         _crag,
-        "Score a file of CRAG predictions by either of the two rules in use.",
+        "Score CRAG predictions, a run's or any system's, by either of the two rules in use.",
     )
     crag.add_argument(
         "file",
         metavar="FILE",
-        help="predictions.jsonl of a run, or .jsonl[.gz] of query, answer, prediction, ...",
+        help="the folder of a run, its predictions.jsonl, or .jsonl[.gz] of query, answer, prediction, ...",
     )
     crag.add_argument(
         "--rule",
         type=options.one_of("official", "accuracy"),
-        default="official",
-        help="official (default): the published evaluator's intent; accuracy: the earlier contest rule; "
-        "MODULE:NAME: a rule of your own",
+        help="official (default; of a run's folder its own): the published evaluator's intent; accuracy: the "
+        "earlier contest rule; MODULE:NAME: a rule of your own",
     )
+    crag.add_argument(
+        "--judge",
+        metavar="MODEL",
+        help="asks this judge what the rule leaves open, in place of the replies that are there: a generator "
+        "of the models file, or MODULE:NAME",
+    )
+    options.judged(crag)
+    options.models(crag)
+    options.cluster(crag)
+    crag.add_argument("--out", metavar="FILE", help="write the predictions as they were scored")
     options.as_json(crag)
     ranking = options.command(
         kinds,
@@ -47,7 +56,9 @@ def add(commands: options.Commands) -> None:
 def _crag(args: argparse.Namespace, settings: Settings) -> int:
     from raypipe.api.scores import score_crag
 
-    found = score_crag(args.file, args.rule).to_json()
+    found = score_crag(
+        args.file, args.rule, args.judge, args.trim, args.labels, args.out, options.session(args, settings)
+    ).to_json()
     if args.json:
         options.print_json(found)
         return 0

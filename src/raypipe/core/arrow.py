@@ -17,7 +17,19 @@ from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
 
-from raypipe.core.records import Citation, Document, Fault, Gold, Hit, Question, Quote, Reply, Source
+from raypipe.core.records import (
+    Citation,
+    Document,
+    Fault,
+    Gold,
+    Hit,
+    Layout,
+    Mark,
+    Question,
+    Quote,
+    Reply,
+    Source,
+)
 
 SPAN = pa.struct([pa.field("start", pa.int32(), nullable=False), pa.field("end", pa.int32(), nullable=False)])
 SPANS = ("source", "start", "end", "parent_start", "parent_end")
@@ -71,6 +83,17 @@ SOURCES = pa.schema(
 )
 CITATIONS = pa.schema(_CITATION_FIELDS)
 DOCUMENTS = pa.schema([pa.field(n, pa.string(), nullable=False) for n in ("id", "title", "source")])
+_MARK_FIELDS = [
+    pa.field("start", pa.int32(), nullable=False),
+    pa.field("end", pa.int32(), nullable=False),
+    pa.field("label", pa.string(), nullable=False),
+]
+LAYOUTS = pa.schema(
+    [
+        *(pa.field(n, pa.string(), nullable=False) for n in ("id", "source", "url", "title")),
+        *(pa.field(n, pa.list_(pa.struct(_MARK_FIELDS)), nullable=False) for n in ("pages", "sections")),
+    ]
+)
 GOLDS = pa.schema(
     [
         pa.field("question", pa.string(), nullable=False),
@@ -167,6 +190,20 @@ def _question_in(d: dict[str, Any]) -> Question:
     )
 
 
+_MARK = [f.name for f in _MARK_FIELDS]
+_NAMED = ("id", "source", "url", "title")
+
+
+def _layout_out(x: Layout) -> dict[str, Any]:
+    marks = {name: [_plain(m, _MARK) for m in getattr(x, name)] for name in ("pages", "sections")}
+    return {**_plain(x, _NAMED), **marks}
+
+
+def _layout_in(d: dict[str, Any]) -> Layout:
+    pages, sections = (tuple(Mark(**m) for m in d[name]) for name in ("pages", "sections"))
+    return Layout(**{n: d[n] for n in _NAMED}, pages=pages, sections=sections)
+
+
 def _gold_out(g: Gold) -> dict[str, Any]:
     return {"question": g.question, "answers": list(g.answers), "labels": _pairs(g.labels)}
 
@@ -206,6 +243,7 @@ def _flat(record: type[R], schema: pa.Schema) -> Codec[R]:
 source = _flat(Source, SOURCES)
 citation = _flat(Citation, CITATIONS)
 document = _flat(Document, DOCUMENTS)
+layout: Codec[Layout] = Codec(LAYOUTS, _layout_out, _layout_in)
 question: Codec[Question] = Codec(QUESTIONS, _question_out, _question_in)
 gold: Codec[Gold] = Codec(GOLDS, _gold_out, _gold_in)
 relevance: Codec[Gold] = Codec(RELEVANCE, _relevance_out, _relevance_in)

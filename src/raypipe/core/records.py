@@ -81,7 +81,28 @@ class Document:
 
     id: str  # external id: a paper, a BEIR document
     title: str  # may be ""
-    source: str  # source id; the source's content is the title, a newline, and the text
+    source: str  # source id; of a BEIR document the content is the title, a newline, and the text
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A part of a text that has a name: a page, a section."""
+
+    start: int  # [start, end) in the source's parsed text; equal: nothing of it is there
+    end: int
+    label: str  # of a page as it is printed: "7", "iv"; of a section its heading
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where a document of a folder lies, and its pages and sections: what a citation says of a quote."""
+
+    id: str  # of the document
+    source: str  # source id
+    url: str  # path from the folder, as a relative URL
+    title: str
+    pages: tuple[Mark, ...]  # the first page of the file first, one for each; () where it has none
+    sections: tuple[Mark, ...]  # ascending; each ends where the next begins
 
 
 @dataclass(frozen=True, slots=True)

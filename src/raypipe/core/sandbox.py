@@ -172,6 +172,8 @@ class _Child:
             return Refused("timeout", f"expected at most {limits.cpu_s:g} s of CPU, found more")
         if code == -signal.SIGALRM or self._stalled:
             return Refused("timeout", f"expected at most {limits.wall_s:g} s, found more", transient=True)
+        if code == -signal.SIGABRT:  # libraries in C++ and Rust abort where an allocation fails
+            return Refused("memory", f"expected at most {limits.memory_bytes} bytes of memory, found more")
         return Refused("crash", f"expected an answer, found that the child process ended with code {code}")
 
 

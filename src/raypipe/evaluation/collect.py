@@ -13,14 +13,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import tee
 
-from raypipe.core.records import FAULT, Gold, Question, chunk_id
+from raypipe.core.records import FAULT, Gold, Layout, Question, chunk_id
 from raypipe.evaluation.golds import golds_of
+from raypipe.evaluation.prompts import PromptLookup
 from raypipe.evaluation.ranked_documents import FINAL, documents_of, ranked_documents
 from raypipe.evaluation.result_table import ResultTable, needed_texts, quotes_of, row
+from raypipe.memo.disk import StoreMemo, memo_versions
 from raypipe.metrics.crag import Prediction, pair
 from raypipe.metrics.kinds.contract import GoldForm
 from raypipe.metrics.prompt_injection import PromptInjection, followed
 from raypipe.metrics.ranking import ranked
+from raypipe.models.kit import LocalKit
 from raypipe.pipeline.answer_sources import AnswerSources
 from raypipe.pipeline.driver import Pipeline, batches
 from raypipe.pipeline.recipe_tables import searched
@@ -28,6 +31,7 @@ from raypipe.report.page import HITS_SHOWN, SHOWN, ReportPassage, ShownQuestion
 from raypipe.report.report import answer_of, ranking, urls
 from raypipe.store import Store
 from raypipe.store.index import LanceIndex
+from raypipe.store.layouts import layouts_at, layouts_of
 
 AT_ONCE = 100  # answers in memory: some 40 kB each with fifty citations and twenty hits
 
@@ -62,17 +66,25 @@ def collect(
     defect: no step makes one.
     """
     found, index = Collected(), LanceIndex(searched(pipeline.store, pipeline.recipe))
+    documents = layouts_at(pipeline.store)
+    store = pipeline.store
+    lookup = PromptLookup(
+        pipeline.recipe, LocalKit(index), lambda: StoreMemo(store.uri, memo_versions(store))
+    )
+    table.about["no_prompts"] = lookup.missing
     with asyncio.Runner() as loop:
         asked, questions = tee(questions)
         for pairs in batches(zip(asked, pipeline.answers(questions, sources), strict=True), AT_ONCE):
             batch = [answered for _, answered in pairs]
             for question, answered in pairs:
                 _count(question, answered, found)
-            golds = golds_of(pipeline.store, [q.id for q in batch], form)
+            golds = golds_of(store, [q.id for q in batch], form)
             text = loop.run(_texts(index, batch))
-            _pair(pipeline.store, batch, golds, form, found)
-            table.add([row(q, golds.get(q.id), text) for q in batch])
-            found.shown += [_shown(q, text) for q in batch[: SHOWN - len(found.shown)]]
+            layouts = layouts_of(documents, {h.source for q in batch for h in q.hits})
+            _pair(store, batch, golds, form, found)
+            prompts = loop.run(lookup.of(batch))
+            table.add([row(q, golds.get(q.id), text, prompts[q.id], layouts) for q in batch])
+            found.shown += [_shown(q, text, layouts) for q in batch[: SHOWN - len(found.shown)]]
             if injections:
                 before = found.prompt_injection or PromptInjection(0, 0)
                 found.prompt_injection = loop.run(_injected(index, batch, before))
@@ -125,11 +137,13 @@ async def _texts(index: LanceIndex, batch: Sequence[Question]) -> dict[str, str]
     return dict(zip(distinct, await index.texts(distinct), strict=True))
 
 
-def _shown(q: Question, text: Mapping[str, str]) -> ShownQuestion:
+def _shown(q: Question, text: Mapping[str, str], layouts: Mapping[str, Layout]) -> ShownQuestion:
     """What the page shows of a question, with what the passages say and the quotes that are cited."""
     url, quotes = urls(q), quotes_of(q)
     best = ranking(q)[:HITS_SHOWN]
-    passages = tuple(ReportPassage.of(h, url.get(h.source), text[h.chunk], quotes) for h in best)
+    passages = tuple(
+        ReportPassage.of(h, url.get(h.source), text[h.chunk], quotes, layouts.get(h.source)) for h in best
+    )
     said = tuple(text[chunk_id(c.source, c.span)] for c in quotes)
     return ShownQuestion(q.id, q.text, answer_of(q), q.origin, len(q.hits), passages, said)
 

@@ -5,19 +5,21 @@ Joins the questions by id. Reads the tables of finished runs, or files of predic
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyarrow.parquet as pq
 
+from raypipe.core import arrow
 from raypipe.core.config import did_you_mean
 from raypipe.core.errors import ConfError, DataError
+from raypipe.evaluation.judged_run import JudgedRun, judged_run, require_distinct
+from raypipe.evaluation.labels import PersonLabels
 from raypipe.evaluation.result_table import each
 from raypipe.metrics import crag
-from raypipe.metrics.files import read_predictions
 from raypipe.metrics.kinds import Measure, open_kind
+from raypipe.metrics.kinds.qa import answer_values
 from raypipe.metrics.paired import MARGIN, Conclusion, PairedDifference, conclude, holm, paired
 from raypipe.report.report import RunFolder
 from raypipe.runs.changes import causes
@@ -40,7 +42,12 @@ class ScoredRun:
     values: Mapping[str, Mapping[str, float]]  # question id -> measure -> value; each question with a gold
     labels: Mapping[str, Mapping[str, str]]  # question id -> label -> value
     manifest: Manifest | None = None  # None: a file of predictions
+    trim: str = ""  # how answers were cut before they were judged; "": not
+    people: int = 0  # verdicts that people's labels changed
     kind: str = "crag"  # of the data
+    verdicts: Mapping[str, str] = field(
+        default_factory=dict
+    )  # question id -> verdict, where a rule gave some
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +91,8 @@ class RunComparison:
     judge: str
     kind: str  # of the data
     measure: str  # what `score` is the difference of
+    trim: str  # how answers were cut; "": not
+    people: tuple[int, int]  # verdicts that people's labels changed, before and after
     margin: float
     verdict: Conclusion
     p: float  # corrected for the number of runs compared (Holm)
@@ -123,13 +132,18 @@ def scored_run(path: Path, rule: crag.Rule) -> ScoredRun:
         return _from_file(path, rule)
     folder = RunFolder(path)
     values: dict[str, Mapping[str, float]] = {}
+    verdicts: dict[str, str] = {}
     labels: dict[str, Mapping[str, str]] = {}
     for row in each(folder.results):
         if (found := row.get("measures") or _of_verdict(row["verdict"])) is not None:
             values[row["id"]], labels[row["id"]] = found, row["labels"]
+        if row["verdict"] is not None:
+            verdicts[row["id"]] = row["verdict"]
     about = {k.decode(): v.decode() for k, v in pq.read_schema(folder.results).metadata.items()}
     kind = about.get("kind", "crag")
-    return ScoredRun(str(path), about["rule"], about["judge"], values, labels, read(path), kind)
+    return ScoredRun(
+        str(path), about["rule"], about["judge"], values, labels, read(path), kind=kind, verdicts=verdicts
+    )
 
 
 def _of_verdict(verdict: str | None) -> Mapping[str, float] | None:
@@ -142,33 +156,40 @@ def _of_verdict(verdict: str | None) -> Mapping[str, float] | None:
     return {"score": value, "accuracy": float(value > 0), "hallucination": float(value < 0)}
 
 
-def stored_run(store: Store, manifest: Manifest) -> ScoredRun:
-    """What was measured in a finished run as its store keeps it, without labels. Raises DataError for a run
-    of which it keeps nothing."""
+def judged_again(run: JudgedRun, people: PersonLabels | None) -> ScoredRun:
+    """A run that was cut or judged again, with people's verdicts in place of others. Raises DataError for a
+    question that stands there twice."""
+    require_distinct(run)
+    marks, changed = run.marks(people)
+    verdicts: dict[str, str] = {v.question: v.outcome for v in marks.verdicts}
+    values = {r.question: {**answer_values(r), **(_of_verdict(verdicts[r.question]) or {})} for r in run.rows}
+    labels = {r.question: dict(r.labels) for r in run.rows}
+    return ScoredRun(
+        run.name, marks.rule, run.judge, values, labels, run.manifest, run.trim, changed, verdicts=verdicts
+    )
+
+
+def stored_run(store: Store, manifest: Manifest, name: str = "") -> ScoredRun:
+    """What was measured in a finished run as its store keeps it, with the labels of the questions there.
+    `name`: as it was given. Raises DataError for a run of which it keeps nothing."""
+    keys = answer_keys(store, manifest.run)
     found = {
-        q: values
-        for q, k in answer_keys(store, manifest.run).items()
-        if (values := k.measures or _of_verdict(k.verdict)) is not None
+        q: values for q, k in keys.items() if (values := k.measures or _of_verdict(k.verdict)) is not None
     }
-    name = f"run {manifest.run[:8]} of recipe {manifest.recipe['name']}"
+    verdicts = {q: k.verdict for q, k in keys.items() if k.verdict is not None}
+    name = name or f"run {manifest.run[:8]} of recipe {manifest.recipe['name']}"
     if not found:
         raise DataError(f"{store.uri}: {name} has no verdicts there. Run the eval again, or name its folder")
-    labels: dict[str, Mapping[str, str]] = {q: {} for q in found}
+    golds = arrow.gold.records(store.rows("golds", "question", list(found)))
+    labels = {**{q: {} for q in found}, **{g.question: g.labels for g in golds}}
     kind = manifest.kind or "crag"
-    return ScoredRun(name, manifest.rule, manifest.judge, found, labels, manifest, kind)
+    return ScoredRun(
+        name, manifest.rule, manifest.judge, found, labels, manifest, kind=kind, verdicts=verdicts
+    )
 
 
 def _from_file(path: Path, rule: crag.Rule) -> ScoredRun:
-    rows, _ = read_predictions(path, rule)
-    kind = open_kind("crag", rule)
-    values = {r.question: kind.values(r) for r in rows}
-    if len(values) < len(rows):
-        twice = Counter(r.question for r in rows).most_common(1)[0][0]
-        raise DataError(
-            f"{path}: expected each question once, found {twice!r} twice. Remove one of its lines"
-        )
-    labels = {r.question: dict(r.labels) for r in rows}
-    return ScoredRun(str(path), crag.rule_id(rule), "", values, labels)
+    return judged_again(judged_run(path, rule), None)
 
 
 def compare(
@@ -189,8 +210,8 @@ def compare(
     if name not in known:
         raise ConfError(f"measure {name!r}: kind {first.kind} has no such; {did_you_mean(name, known)}")
     for other in others if name in JUDGED else ():
-        _require_same(first, other, "rule", first.rule, other.rule)
-        _require_same(first, other, "judge", first.judge or "none", other.judge or "none")
+        for what in ("rule", "judge", "trim"):
+            _require_same(first, other, what, *(getattr(r, what) or "none" for r in (first, other)))
     joined = [_joined(first, other, known[name], group) for other in others]
     scores = [pairs.difference() for pairs, _ in joined]
     corrected = holm([s.p for s in scores])
@@ -208,8 +229,9 @@ def measures_of(kind: str) -> Sequence[Measure]:
 def _require_same(a: ScoredRun, b: ScoredRun, what: str, one: str, two: str) -> None:
     if one != two:
         raise DataError(
-            f"{a.name} and {b.name}: expected runs scored alike, found {what} {one} and {two}. Run "
-            f"one of them again with the other's: what is cached is not asked again"
+            f"{a.name} and {b.name}: expected runs scored alike, found {what} {one} and {two}. Score "
+            f"them alike with `raypipe compare ... --rejudge MODEL` (a rule with --rule, a trim with "
+            f"--trim, a kind with `raypipe eval --kind`): what is cached is not asked again"
         )
 
 
@@ -244,7 +266,7 @@ def _rates(
     a: ScoredRun, b: ScoredRun, known: Mapping[str, Measure], pairs: _Pairs, lead: str
 ) -> tuple[MetricDifference, ...]:
     """The other measures. Those that rest on a judge only where the runs have the same."""
-    alike = (a.rule, a.judge) == (b.rule, b.judge)
+    alike = (a.rule, a.judge, a.trim) == (b.rule, b.judge, b.trim)
     found = []
     for name, measure in known.items():
         chosen = [i for i, q in enumerate(pairs.ids) if name in a.values[q] and name in b.values[q]]
@@ -268,6 +290,8 @@ def _comparison(
         judge=a.judge,
         kind=a.kind,
         measure=measure,
+        trim=a.trim,
+        people=(a.people, b.people),
         margin=margin,
         verdict=conclude(score, margin, p),
         p=p,

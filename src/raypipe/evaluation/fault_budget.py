@@ -18,8 +18,11 @@ from raypipe.core.errors import FaultBudgetExceeded
 from raypipe.core.records import Question
 from raypipe.pipeline.driver import Pipeline
 from raypipe.pipeline.ingest_log import driving
+from raypipe.runs.old_faults import READS
+from raypipe.store import Store
+from raypipe.store.database import quoted
 
-RowKind = Literal["lines", "sources", "questions"]
+RowKind = Literal["lines", "files", "sources", "questions"]
 SHOWN = 3  # rows that an error names
 
 
@@ -28,7 +31,7 @@ class UndoneRow:
     """One failed row that is not done: a dead letter, or pending."""
 
     kind: RowKind
-    id: str  # source or question; file:line, for a line
+    id: str  # source or question; file:line, for a line; folder/file, for a file of a folder
     step: str
     reason: str
     detail: str
@@ -85,8 +88,8 @@ def undone_rows(pipeline: Pipeline, questions: Iterable[Question], lines: Mappin
     found: dict[tuple[str, str], UndoneRow] = {}
     for row in pipeline.store.scan("faults").to_pylist():
         what: RowKind
-        if row["run"] == "ingest":
-            what = "lines"
+        if row["run"] in READS:
+            what = "lines" if row["run"] == "ingest" else "files"
         elif row["digest"] in tables and row["id"] in sources:
             what = "sources"
         elif row["digest"] in keys and row["id"] in left:
@@ -105,6 +108,19 @@ def undone_rows(pipeline: Pipeline, questions: Iterable[Question], lines: Mappin
         used, bad = lines["lines"] - lines["blank_lines"], lines["faults"]
         counted.insert(0, RowCounts("lines", used, used - bad, bad, 0))
     return UndoneRows(tuple(shown), tuple(counted))
+
+
+def unread_rows(store: Store) -> tuple[UndoneRow, ...]:
+    """The lines and files that could not be read into a store, as they were read last."""
+    rows = store.scan("faults", filter=f"run IN ({quoted(READS)})").to_pylist()
+    found = [
+        UndoneRow(
+            "lines" if r["run"] == "ingest" else "files", r["id"], r["step"], r["reason"], r["detail"],
+            r["transient"], r["attempts"],
+        )
+        for r in rows
+    ]  # fmt: skip
+    return tuple(sorted(found, key=lambda x: (x.kind, x.id)))
 
 
 def _tally(

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 
 from raypipe.core.errors import ConfError
 from raypipe.evaluation.compare import RunComparison, ScoredRun, compare
-from raypipe.metrics.paired import MARGIN, not_worse
-from raypipe.runs.release import GateFailed
+from raypipe.metrics.paired import MARGIN, PairedDifference, not_worse
+from raypipe.runs.release import NAMED, GateFailed
 
 _GATE = re.compile(r"\s*(better|not-worse)(?::([0-9]*\.?[0-9]+))?\s*")
-NAMED = 3  # missing questions that a message names
+_POWER = 2.49  # z(.95) + z(.8): a margin of 2.49 standard errors is kept in 80 % of runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +54,28 @@ def _why(gate: RelativeGate, found: RunComparison) -> str:
     said = [f"{found.measure} {d.difference:+.3f} over {d.n} questions, p {found.p:.3g}, {found.verdict}"]
     if found.verdict == "cannot tell" and gate.better and d.questions_needed and d.questions_needed > d.n:
         said.append(f"{d.questions_needed - d.n} more questions would show this difference")
+    if d.interval is None:
+        said.append(f"{d.groups} groups of questions are too few")
     if not gate.better and d.interval_90 is not None:
         said.append(f"it may be {-d.interval_90[0]:.3f} worse, {gate.margin:g} is allowed")
-    for ids, what in ((found.only_before, "are not in this run"), (found.unscored, "are not scored in both")):
+        said.append(_more(d, gate.margin))
+    missing = (
+        (found.only_before, "are not in this run"), (found.only_after, f"are not in {found.before}"),
+        (found.unscored, "are not scored in both"),
+    )  # fmt: skip
+    for ids, what in missing:
         if ids:
             said.append(
                 f"{len(ids)} questions {what} ({', '.join(ids[:NAMED])}{', ...' * (len(ids) > NAMED)})"
             )
     return "; ".join(said) + ". live stays as it is"
+
+
+def _more(d: PairedDifference, margin: float) -> str:
+    """How many more questions would show that a run is not worse, were its difference as it is here."""
+    assert d.interval_90 is not None
+    room, error = d.difference + margin, (d.interval_90[1] - d.interval_90[0]) / 2 / 1.645
+    if room <= 0:
+        return "more questions would not help: the difference itself is larger"
+    needed = math.ceil(d.n * (_POWER * error / room) ** 2)
+    return f"{max(1, needed - d.n)} more questions would show that it is not"

@@ -9,17 +9,21 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from raypipe.core.errors import DataError
-from raypipe.core.records import Gold, Hit, Question, Quote, chunk_id
+from raypipe.core.records import Gold, Hit, Layout, Question, Quote, chunk_id
+from raypipe.evaluation.prompts import RenderedPrompt
 from raypipe.metrics.crag import Prediction
 from raypipe.metrics.textfile import replaced
 from raypipe.report.report import EvalReport, RunFolder, answer_of, ranking, urls
+from raypipe.text.places import place
 
 TEXTS = 20  # passages whose text is kept, in rank order; those in the ranking and the quoted ones always are
 
@@ -49,6 +53,11 @@ SCHEMA = pa.schema(
                         ("label", pa.string()),
                         ("confidence", pa.float64()),
                         ("logprob", pa.float64()),
+                        # of a language model's reply, where the memo still has it
+                        ("prompt", pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())]))),
+                        ("prompt_tokens", pa.int64()),
+                        ("generated_tokens", pa.int64()),
+                        ("finish", pa.string()),  # stop, or length: it was cut
                     ]
                 )
             ),
@@ -59,7 +68,10 @@ SCHEMA = pa.schema(
                 pa.struct(
                     [
                         ("chunk", pa.string()),
-                        ("url", pa.string()),  # null: no citation brought it
+                        (
+                            "url",
+                            pa.string(),
+                        ),  # null: no citation brought it; of a folder: its file#page=N
                         *_SPAN,
                         ("scores", _SCORES),
                         ("ranked", pa.bool_()),
@@ -90,8 +102,15 @@ def needed_texts(question: Question) -> list[str]:
     )
 
 
-def row(question: Question, gold: Gold | None, text: Mapping[str, str]) -> dict[str, Any]:
-    """One question, without its verdict. `text` has what `needed_texts` names."""
+def row(
+    question: Question,
+    gold: Gold | None,
+    text: Mapping[str, str],
+    prompts: Mapping[str, RenderedPrompt] = MappingProxyType({}),
+    layouts: Mapping[str, Layout] = MappingProxyType({}),
+) -> dict[str, Any]:
+    """One question, without its verdict. `text` has what `needed_texts` names, `prompts` those of replies by
+    the replies' names; `layouts` are of the sources of its hits that are documents of folders."""
     said = question.replies.get(question.origin)
     return {
         "id": question.id,
@@ -104,10 +123,13 @@ def row(question: Question, gold: Gold | None, text: Mapping[str, str]) -> dict[
         "origin": question.origin,
         "confidence": said.confidence if said else None,
         "replies": [
-            {"step": s, "text": r.text, "label": r.label, "confidence": r.confidence, "logprob": r.logprob}
+            {
+                "step": s, "text": r.text, "label": r.label, "confidence": r.confidence, "logprob": r.logprob,
+                **_prompt(prompts.get(s)),
+            }
             for s, r in question.replies.items()
         ],
-        "hits": _hits(question, text),
+        "hits": _hits(question, text, layouts),
         "quotes": [
             {"source": q.source, "start": start, "end": end, "text": text[chunk_id(q.source, q.span)]}
             for q in quotes_of(question)
@@ -120,19 +142,30 @@ def row(question: Question, gold: Gold | None, text: Mapping[str, str]) -> dict[
     }  # fmt: skip
 
 
+def _prompt(sent: RenderedPrompt | None) -> dict[str, Any]:
+    if sent is None:
+        return {}
+    return {
+        "prompt": [{"role": m.role, "content": m.content} for m in sent.chat],
+        "prompt_tokens": sent.prompt_tokens,
+        "generated_tokens": sent.generated_tokens,
+        "finish": sent.finish,
+    }
+
+
 def quotes_of(question: Question) -> Sequence[Quote]:
     """What the answer cites, best first."""
     said = question.replies.get(question.origin)
     return said.quotes if said else ()
 
 
-def _hits(question: Question, text: Mapping[str, str]) -> list[dict[str, Any]]:
+def _hits(question: Question, text: Mapping[str, str], layouts: Mapping[str, Layout]) -> list[dict[str, Any]]:
     url, chosen = urls(question), set(question.order)
 
     def one(h: Hit) -> dict[str, Any]:
         return {
             "chunk": h.chunk,
-            "url": url.get(h.source),
+            "url": place(layouts[h.source], h.span).url if h.source in layouts else url.get(h.source),
             "start": h.span[0],
             "end": h.span[1],
             "scores": [(name, float(value)) for name, value in h.scores.items()],
@@ -147,6 +180,7 @@ class ResultTable:
     """The file while it is made: rows first, verdicts at the end. A context: nothing half made stays."""
 
     def __init__(self, path: Path) -> None:
+        self.about: dict[str, str] = {}  # what its metadata say beyond the run
         self._path = path
         self._draft, self._whole = (
             path.with_name(f".{path.name}.draft"),
@@ -175,6 +209,8 @@ class ResultTable:
         judge = report.judge.model if report.judge else ""
         about = {"run": report.run, "recipe": report.recipe, "rule": report.marks.rule, "judge": judge}
         about |= {"kind": report.scores.kind}
+        about |= self.about
+        about["steps"] = json.dumps([asdict(s) for s in report.steps])  # seconds, calls and tokens of each
         schema = SCHEMA.with_metadata(about)
         with (
             pq.ParquetFile(self._draft) as draft,
@@ -225,14 +261,20 @@ def each(path: Path) -> Iterator[dict[str, Any]]:
 
 def write_predictions(folder: RunFolder) -> None:
     """predictions.jsonl, from the table: a line for each question, as `raypipe score crag` reads it."""
-    about = pq.read_schema(folder.results).metadata
     with replaced(folder.predictions) as out:
-        for found in each(folder.results):
-            line = _prediction(found, about[b"rule"].decode())
+        for line in prediction_lines(folder):
             out.write(json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n")
 
 
-def _prediction(found: Mapping[str, Any], rule: str) -> dict[str, Any]:
+def prediction_lines(folder: RunFolder) -> Iterator[dict[str, Any]]:
+    """The lines of predictions.jsonl."""
+    read_table(folder.results, ["id"])
+    about = pq.read_schema(folder.results).metadata
+    for found in each(folder.results):
+        yield _prediction(found, about[b"rule"].decode(), about[b"judge"].decode())
+
+
+def _prediction(found: Mapping[str, Any], rule: str, judge: str) -> dict[str, Any]:
     line = {
         "id": found["id"],
         "query": found["query"],
@@ -242,7 +284,10 @@ def _prediction(found: Mapping[str, Any], rule: str) -> dict[str, Any]:
         "answer": found["golds"][0] if found["golds"] else None,
         "alternatives": found["golds"][1:],
         "verdict": found["verdict"],
+        "labels": found["labels"],
     }
+    if judge:
+        line["judge"] = judge
     if found["judge_response"] is not None:
         line |= {"judge_response": found["judge_response"], "judge_rule": rule}
     line["hits"] = [

@@ -62,6 +62,7 @@ def _manifest(
     store, recipe = pipeline.store, pipeline.recipe
     vectors = map(pipeline.vectors_table, recipe.embedders())
     tables = (pipeline.texts_table, pipeline.passages_table, *vectors, "answers", "questions", "golds")
+    tables += ("layouts",) if store.has("layouts") else ()
     before = recent(store, 1)
     names = ("questions", "citations", "distinct_pages", "empty_pages", "chunks", "without_truth")
     return Manifest(

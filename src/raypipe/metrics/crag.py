@@ -47,6 +47,7 @@ Reason: TypeAlias = Literal[
     "no_judge_reply",  # unscored
     "no_prediction",  # unscored: the question could not be done
     "rule",  # a rule from outside said so
+    "person",  # a person said so: people outrank judges
 ]
 
 
@@ -262,7 +263,11 @@ def slices(rows: Sequence[Prediction], verdicts: Sequence[Verdict]) -> tuple[Sli
 
 def mark(rows: Sequence[Prediction], rule: Rule) -> Marks:
     """Verdicts, score, controls and slices of one run."""
-    verdicts = tuple(judge(r, rule) for r in rows)
+    return marked(rows, tuple(judge(r, rule) for r in rows), rule)
+
+
+def marked(rows: Sequence[Prediction], verdicts: tuple[Verdict, ...], rule: Rule) -> Marks:
+    """Score, controls and slices of these verdicts, one per prediction, in order."""
     overall = total(verdicts)
     return Marks(
         rule=rule_id(rule),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from dataclasses import asdict
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,21 +16,30 @@ from raypipe.metrics.textfile import TextLine, lines
 def score_crag_file(path: Path, rule: crag.Rule) -> dict[str, Any]:
     """Scores a `.jsonl[.gz]` file of predictions.
 
-    Returns the fields of CragScore, the score's interval and bounds, the constant controls, and what was
-    normalized on reading (what -> how often). A line holds `query, answer, alternatives?, prediction,
-    judge_response?, judge_rule?`; other fields are ignored. A prediction of null is a question that failed;
-    an answer of null is one that the dataset does not have: the line is counted as `no_answer` and not
-    scored. Numbers stand for their text. Raises DataError, also for a judge's reply by another rule.
+    Returns the fields of CragScore, the score's interval and bounds, the constant controls, the slices, and
+    what was normalized on reading (what -> how often). A line holds `query, answer, alternatives?,
+    prediction, judge_response?, judge_rule?, labels?`; other fields are ignored. A prediction of null is a
+    question that failed; an answer of null is one that the dataset does not have: the line is counted as
+    `no_answer` and not scored. Numbers stand for their text. Raises DataError, also for a judge's reply by
+    another rule.
     """
-    rows, normalized = read_predictions(path, rule)
-    marks = crag.mark(rows, rule)
+    found = read_predictions(path, rule)
+    return score_to_json(crag.mark(found.rows, rule), found.normalized)
+
+
+def score_to_json(marks: crag.Marks, normalized: Mapping[str, int]) -> dict[str, Any]:
+    """What `score crag --json` prints, but for its format."""
     return {
         "rule": marks.rule,
         **asdict(marks.score),
         "interval": marks.interval,
         "bounds": marks.bounds,
         "controls": {answer: asdict(s) for answer, s in marks.controls.items()},
-        "normalized": normalized,
+        "slices": [
+            {"label": s.label, "value": s.value, **asdict(s.score), "interval": s.interval}
+            for s in marks.slices
+        ],
+        "normalized": dict(normalized),
     }
 
 
@@ -50,11 +60,24 @@ def score_ranking_files(run: Path, qrels: Path, per_query: bool) -> dict[str, An
     return out
 
 
-def read_predictions(path: Path, rule: crag.Rule) -> tuple[list[crag.Prediction], dict[str, int]]:
-    """The predictions in a file that have an answer to be scored by, and what was normalized (what -> how
-    often)."""
+@dataclass(frozen=True, slots=True)
+class PredictionFile:
+    """The predictions in a file that have an answer to be scored by."""
+
+    rows: tuple[crag.Prediction, ...]
+    texts: Mapping[str, str]  # question id -> question
+    judge: str  # that replied, as the lines say; "": they do not say, or none did
+    trim: str  # how the predictions were cut, as the lines say; "": not
+    normalized: Mapping[str, int]  # what was normalized on reading -> how often
+
+
+def read_predictions(path: Path, rule: crag.Rule) -> PredictionFile:
+    """Reads a file of predictions. A line without an id is known by its question. Raises DataError, also for
+    lines of several judges or trims."""
     normalized: Counter[str] = Counter()
-    rows = []
+    rows: list[crag.Prediction] = []
+    texts: dict[str, str] = {}
+    said: dict[str, str] = {}
     for line in lines(path):
         if not line.text.strip():
             normalized["blank_line"] += 1
@@ -64,7 +87,17 @@ def read_predictions(path: Path, rule: crag.Rule) -> tuple[list[crag.Prediction]
             normalized["no_answer"] += 1
             continue
         rows.append(_row(line, record, rule, normalized))
-    return rows, dict(normalized)
+        texts[rows[-1].question] = str(record["query"])
+        for name in ("judge", "trim"):
+            value = str(record.get(name) or "")
+            if said.setdefault(name, value) != value:
+                raise line.error(
+                    f"{name} {said[name] or 'none'}, as the lines before it say", value or "none"
+                )
+    return PredictionFile(tuple(rows), texts, said.get("judge", ""), said.get("trim", ""), dict(normalized))
+
+
+CRAG_LABELS = ("domain", "question_type", "static_or_dynamic", "popularity")
 
 
 def _refuse(constant: str) -> Any:
@@ -108,8 +141,19 @@ def _row(
     if judged is not None and (by := record.get("judge_rule", rule)) != rule:
         raise line.error(f"a judge's reply by the rule {rule}; score with --rule {by}", f"one by {by}")
     return crag.Prediction(
-        question=text("id", record["id"]) if "id" in record else f"{line.number}",
+        question=text("id", record["id"]) if "id" in record else text("query", record["query"]),
         prediction=None if prediction is None else text("prediction", prediction),
         truths=(answer, *(text("alternatives", a) for a in alternatives)),
         judge_response=None if judged is None else text("judge_response", judged),
+        labels=_labels(line, record),
     )
+
+
+def _labels(line: TextLine, record: dict[str, Any]) -> dict[str, str]:
+    """The labels of a question: `labels` as a run writes them, else CRAG's own fields."""
+    given = record.get("labels")
+    if given is None:
+        return {name: str(record[name]) for name in CRAG_LABELS if record.get(name) is not None}
+    if not isinstance(given, dict) or not all(isinstance(v, str) for v in given.values()):
+        raise line.error("labels: an object of texts", given)
+    return given

@@ -21,11 +21,11 @@ import pyarrow as pa
 from raypipe import readers
 from raypipe.core import arrow
 from raypipe.core.disk_map import DiskMap
-from raypipe.core.records import Document, Fault, Gold, Question, Source, digest
+from raypipe.core.records import Document, Fault, Gold, Layout, Question, Source, digest
 from raypipe.pipeline.dead_letters import faults_table
 from raypipe.pipeline.ingest_log import Decision, IngestSummary, decide, driving, holders, note_kind, noted
 from raypipe.readers import BadLine, Format, ReadCounts, Row
-from raypipe.readers.formats import kind_of
+from raypipe.readers.formats import OWN_KIND, kind_of
 from raypipe.report.progress import Progress, ProgressTask
 from raypipe.report.report import ReplacedRows
 from raypipe.store import Store, stage, write_part
@@ -63,13 +63,13 @@ def ingest(
             return known if kind is None else note_kind(store, known, kind)
         before()
         need(store, 0, "reading files")
-        counts, staging = ReadCounts(), _Staging(store, of)
+        counts, staging = ReadCounts(), Staging(store, of)
         with progress.task("read", "MB", readers.size(paths, format) >> 20) as task:
             for batch in _batches(_watched(readers.open(paths, format, counts), counts, task)):
                 staging.add(batch)
         readers.require_rows(paths, counts, staging.bad)
         names = tuple(file.name for file in readers.files_of(paths, format))
-        decision = staging.decision(counts, names, kind or kind_of(format))
+        decision = staging.decision(counts, names, kind=kind or kind_of(format))
         decide(store, decision)
     return decision.summary
 
@@ -91,36 +91,37 @@ def _watched(rows: Iterator[Row], counts: ReadCounts, task: ProgressTask) -> Ite
 
 
 @dataclass(slots=True)
-class _Batch:
+class IngestBatch:
     """Records of some rows, by table."""
 
     sources: list[Source] = field(default_factory=list)
     questions: list[Question] = field(default_factory=list)
     golds: list[Gold] = field(default_factory=list)
     documents: list[Document] = field(default_factory=list)
+    layouts: list[Layout] = field(default_factory=list)
     faults: list[tuple[str, Fault]] = field(default_factory=list)  # id, trouble
 
 
-def _batches(rows: Iterator[Row]) -> Iterator[_Batch]:
+def _batches(rows: Iterator[Row]) -> Iterator[IngestBatch]:
     """Batches of about PART_BYTES, each source once in all of them."""
     seen = DiskMap()
-    batch, size = _Batch(), 0
+    batch, size = IngestBatch(), 0
     for row in rows:
         fresh = readers.unseen(row.sources, seen)
         batch.sources += fresh
         batch.questions += [row.question] if row.question else []
         batch.golds += [row.gold] if row.gold else []
         batch.documents += [row.document] if row.document else []
-        batch.faults += [(_fault_id(row.where, i, f), f) for i, f in enumerate(row.faults)]
+        batch.faults += [(fault_id(row.where, i, f), f) for i, f in enumerate(row.faults)]
         cited = len(row.question.citations or ()) if row.question else 0
         size += sum(len(s.content) for s in fresh) + ROW_BYTES * (1 + len(fresh) + cited)
         if size >= PART_BYTES:
             yield batch
-            batch, size = _Batch(), 0
+            batch, size = IngestBatch(), 0
     yield batch
 
 
-def _fault_id(where: str, number: int, fault: Fault) -> str:
+def fault_id(where: str, number: int, fault: Fault) -> str:
     """Names one trouble of one line: another trouble at the same place, after an edit, is another row."""
     return f"{where}#{digest(str(number), fault.reason, fault.detail)[:8]}"
 
@@ -135,11 +136,13 @@ def _bad_line(id: str, fault: Mapping[str, Any]) -> BadLine:
     return BadLine(id.rpartition("#")[0], fault["reason"], fault["detail"])
 
 
-class _Staging:
+class Staging:
     """What one read of files has written, and no table shows yet."""
 
-    def __init__(self, store: Store, of: str) -> None:
+    def __init__(self, store: Store, of: str, what: str = "ingest") -> None:
+        """`of`: fingerprint of what is read; `what`: in the place of a run, of its faults."""
         self._store, self._of, self._run, self._batches = store, of, uuid.uuid4().hex, 0
+        self._what = what
         self._parts: dict[str, list[str]] = {}
         self._questions: list[str] = []
         self._documents = 0
@@ -151,7 +154,7 @@ class _Staging:
         # An earlier read of the same bytes, some of whose rows were replaced since, has told them already.
         self._told = set(store.rows("faults", "digest", [of], ["id"])["id"].to_pylist())
 
-    def add(self, batch: _Batch) -> None:
+    def add(self, batch: IngestBatch) -> None:
         """Writes a part for each table that gets rows."""
         name = f"{self._batches:06d}"
         self._batches += 1
@@ -171,9 +174,11 @@ class _Staging:
         others = self._stage("documents", name, arrow.document.table(batch.documents))
         self._documents_replaced += len(others)
         self._first_documents = [*self._first_documents, *others][:SHOWN]
+        if batch.layouts:
+            self._stage("layouts", name, arrow.layout.table(batch.layouts))
         faults = [(i, asdict(f), 1, self._of) for i, f in batch.faults if i not in self._told]
         if faults:
-            write_part(self._store, "faults", self._run, name, faults_table(faults, "ingest"), {})
+            write_part(self._store, "faults", self._run, name, faults_table(faults, self._what), {})
             self._parts.setdefault("faults", []).append(name)
 
     def _stage(self, table: str, part: str, rows: pa.Table) -> tuple[str, ...]:
@@ -183,8 +188,12 @@ class _Staging:
             self._parts.setdefault(table, []).append(part)
         return staged.replaced
 
-    def decision(self, counts: ReadCounts, files: tuple[str, ...], kind: str) -> Decision:
-        """All that was read and what becomes of it."""
+    def decision(
+        self, counts: ReadCounts, files: tuple[str, ...], gone: Mapping[str, tuple[str, ...]] = {},
+        state: tuple[str, str] | None = None, kind: str = OWN_KIND,
+    ) -> Decision:  # fmt: skip
+        """All that was read and what becomes of it. `gone` and `state` as `Decision` has them; `kind`: of the
+        data."""
         ids, documents = tuple(self._replaced), self._documents_replaced
         asked, had = holders(self._store, self._of, ids, documents > 0)
         replaced = []
@@ -198,7 +207,7 @@ class _Staging:
             tuple(replaced), files, self._documents, kind,
         )  # fmt: skip
         parts = {table: tuple(names) for table, names in self._parts.items()}
-        return Decision(self._run, parts, tuple({**asked, **had}), summary)
+        return Decision(self._run, parts, tuple({**asked, **had}), summary, gone, state)
 
 
 def _flat(reads: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:

@@ -6,13 +6,15 @@ Knows parts, commits and small files of a store; knows no reader.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from raypipe.report.report import ReplacedRows
 from raypipe.store import AddedMeanwhile, Store, commit
+from raypipe.store.keep import tables
 from raypipe.store.layout import INGESTED, RUNS
 from raypipe.store.parts import sealed, unsealed
 
@@ -21,12 +23,14 @@ _OUTDATED = ".outdated.json"
 TABLES = (
     "sources",
     "documents",
+    "layouts",
     "questions",
     "golds",
     "relevance",
     "faults",
 )  # in the order in which they are committed
-REPLACING = ("documents", "questions", "golds", "relevance")
+REPLACING = ("documents", "layouts", "questions", "golds", "relevance")
+MADE_OF_SOURCES = ("texts-", "passages-", "vectors-")  # tables with rows of sources
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +56,10 @@ class Decision:
     parts: Mapping[str, tuple[str, ...]]  # table -> parts that have rows
     outdated: tuple[str, ...]  # fingerprints of files some of whose rows are replaced
     summary: IngestSummary
+    gone: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Table -> ids of rows that go: of files that a folder has no longer. With a source goes all that was
+    made of it, so that it is not found any more; releases keep the versions that they name."""
+    state: tuple[str, str] | None = None  # a small file of the store and what it says then; None: none
 
 
 @contextmanager
@@ -61,6 +69,24 @@ def driving(store: Store, owner: str) -> Iterator[None]:
         for name in _decisions(store):
             _finish(store, name)
         yield
+
+
+def merged(reads: Sequence[IngestSummary]) -> IngestSummary:
+    """Several reads as one, under the fingerprint of the first."""
+    counts, reasons = Counter[str](), Counter[str]()
+    for read in reads:
+        counts.update(read.counts)
+        reasons.update(read.reasons)
+    return IngestSummary(
+        reads[0].fingerprint,
+        tuple(id for read in reads for id in read.questions),
+        dict(counts),
+        dict(sorted(reasons.items())),
+        all(read.again for read in reads),
+        tuple(r for read in reads for r in read.replaced),
+        tuple(name for read in reads for name in read.files),
+        sum(read.documents for read in reads),
+    )
 
 
 def noted(store: Store, fingerprint: str) -> IngestSummary | None:
@@ -145,11 +171,23 @@ def _finish(store: Store, name: str) -> None:
         except AddedMeanwhile:
             store.files.remove(name)
             raise
+        _remove(store, tree.get("gone", {}))
+        if state := tree.get("state"):
+            store.files.write(state[0], state[1].encode())
         note = {k: v for k, v in tree["summary"].items() if k not in ("fingerprint", "again")}
         place = f"{INGESTED}/{tree['summary']['fingerprint']}"
         store.files.write(f"{place}.json", json.dumps(note).encode())
         store.files.remove(f"{place}{_OUTDATED}")
     store.files.remove(name)
+
+
+def _remove(store: Store, gone: Mapping[str, list[str]]) -> None:
+    """Takes rows out of the newest versions. Sources go last: what a kill leaves is found by them."""
+    if sources := gone.get("sources"):
+        for table in (t for t in tables(store) if t.startswith(MADE_OF_SOURCES)):
+            store.forget(table, "source", sources)
+    for table in sorted(gone, reverse=True):
+        store.forget(table, "id", gone[table])
 
 
 def _outdate(store: Store, fingerprint: str) -> None:

@@ -59,6 +59,10 @@ class ReadCounts:
     number_golds: int = 0  # gold answers that were numbers: read as text
     empty_pages: int = 0  # page_result empty or white space: no source
     questions_without_pages: int = 0
+    unchanged_files: int = 0  # of a folder: not read again
+    removed_files: int = 0  # of a folder: there at the read before, and not now
+    protected_files: int = 0  # PDFs that an owner's password restricts, read all the same
+    reordered_pages: int = 0  # of PDFs: two columns that the file has row by row
 
 
 @dataclass(frozen=True, slots=True)

@@ -265,6 +265,11 @@ def from_tree(name: str, tree: Mapping[str, Any], where: Where, resolve: Resolve
         read_stages(tree.get("corpus", []), CORPUS_STEPS, where.at("corpus"), resolve),
         read_stages(tree.get("question", []), QUESTION_STEPS, where.at("question"), resolve),
     )
+    return checked(recipe, where)
+
+
+def checked(recipe: Recipe, where: Where) -> Recipe:
+    """The same recipe. Raises ConfError where its steps do not fit together."""
     _check(recipe, where)
     return recipe
 

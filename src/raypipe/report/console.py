@@ -77,7 +77,8 @@ def print_undone_rows(console: Console, found: Mapping[str, Any]) -> None:
     table = grid("rows", "total", "done", "failed", "pending")
     for t in found["rows"]:
         table.add_row(t["kind"], *(str(t[k]) for k in ("rows", "done", "failed", "pending")))
-    console.print(table)
+    if found["rows"]:
+        console.print(table)
     for x in found["faults"]:
         tries = f"after {x['attempts']} attempt{'s' if x['attempts'] != 1 else ''}"
         state = "pending" if x["transient"] else "failed permanently"
@@ -120,9 +121,15 @@ def _tokens(cost: Mapping[str, Any]) -> str:
 
 
 def print_crag(console: Console, found: Mapping[str, Any]) -> None:
-    """Scores of a file (`metrics.files.score_crag_file`)."""
+    """Scores of predictions (`api.scores.score_crag`)."""
     _normalized(console, found["normalized"])
-    _scores(console, {**found, "slices": []})
+    _scores(console, found)
+    if found.get("trim"):
+        console.print(Text(f"answers are cut to {found['trim']}"), soft_wrap=True)
+    for name, cost in _costs({"steps": (), "prompt_injection": None, **found}):
+        console.print(Text(f"{name}: {cost}"))
+    if found.get("people"):
+        console.print(f"people's labels changed {found['people']} verdicts: people outrank the judge")
 
 
 def print_ranking(console: Console, found: Mapping[str, Any]) -> None:

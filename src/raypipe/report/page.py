@@ -6,18 +6,21 @@ policy forbids scripts and requests, should anything slip through.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from typing import Any
 
-from raypipe.core.records import Hit, Quote, Span
+from raypipe.core.records import Hit, Layout, Quote, Span
 from raypipe.metrics.crag import Verdict
 from raypipe.report import plot
+from raypipe.text.places import place
 
 SHOWN = 500  # questions on the page, some 4 kB each with their passages; all are in predictions.jsonl
 HITS_SHOWN = 3  # passages under a question
+_PATH = re.compile(r"[\w.~%-][\w.~%/-]*(?:#page=\d+)?", re.ASCII)
 MOST = 12  # values of a label shown to people: CRAG's own have at most 8; all of them are in report.json
 
 
@@ -31,18 +34,25 @@ class ReportPassage:
     before: str  # what it says, in three pieces: up to the cited quote,
     quote: str  # the quote, "" where none is cited from here,
     after: str  # and the rest
+    where: str = ""  # page and section of a document of a folder
 
     @classmethod
-    def of(cls, hit: Hit, url: str | None, text: str, cited: Sequence[Quote]) -> ReportPassage:
+    def of(
+        cls, hit: Hit, url: str | None, text: str, cited: Sequence[Quote], layout: Layout | None = None
+    ) -> ReportPassage:
         """A hit with its text. Of the quotes that an answer cites, the first that lies within it is marked.
 
         >>> ReportPassage.of(Hit("s:5-12", "s", (5, 12)), None, "abcdefg", [Quote("s", (7, 9))])
-        ReportPassage(url=None, span=(5, 12), scores={}, before='ab', quote='cd', after='efg')
+        ReportPassage(url=None, span=(5, 12), scores={}, before='ab', quote='cd', after='efg', where='')
         """
         start, end = hit.span
         inside = [c.span for c in cited if c.source == hit.source and start <= c.span[0] and c.span[1] <= end]
         a, b = (inside[0][0] - start, inside[0][1] - start) if inside else (len(text), len(text))
-        return cls(url, hit.span, hit.scores, text[:a], text[a:b], text[b:])
+        where = ""
+        if layout is not None:
+            stands = place(layout, inside[0] if inside else hit.span)
+            url, where = stands.url, ", ".join(x for x in (stands.page, stands.section) if x)
+        return cls(url, hit.span, hit.scores, text[:a], text[a:b], text[b:], where)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,5 +147,10 @@ def seconds(value: float) -> str:
 
 
 def linkable(url: str | None) -> bool:
-    """Whether a url may become a link: only the web's own kinds, never `javascript:`."""
-    return url is not None and url.lower().startswith(("http://", "https://"))
+    """Whether a url may become a link: only the web's own kinds, never `javascript:`, and paths of files in a
+    folder, whose names are quoted.
+
+    >>> linkable("https://a.org/b"), linkable("javascript:x"), linkable("a/b%20c.pdf#page=7")
+    (True, False, True)
+    """
+    return url is not None and (url.lower().startswith(("http://", "https://")) or bool(_PATH.fullmatch(url)))

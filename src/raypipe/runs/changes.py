@@ -6,7 +6,7 @@ score of each ranker, replies, the order, the answer. Knows manifests and stored
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +26,7 @@ from raypipe.store import Store
 
 LOOKED_BACK = 50  # finished runs among which the one to compare with is looked for
 NO_STEP = ("row", "evidence")  # where paths part before any step
+AT_ONCE = 100  # answers of each run in memory: some 40 kB each
 SHOWN = 3  # passages of a ranking that a report repeats
 
 
@@ -82,16 +83,13 @@ def compared_with(store: Store, run: Manifest) -> Manifest | None:
 def changes(store: Store, before: Manifest, after: Manifest) -> Changes:
     """What the later of two runs changed."""
     old, new = answer_keys(store, before.run), answer_keys(store, after.run)
-    common = sorted(old.keys() & new.keys())
-    moved = [q for q in common if old[q].key != new[q].key]
-    was, now = _answers(store, [old[q] for q in moved]), _answers(store, [new[q] for q in moved])
+    common = old.keys() & new.keys()
     own = with_lines(differences(before.stages, after.stages), before, after)
     changed: list[Change] = []
     otherwise: dict[str, int] = {}
-    same = len(common) - len(moved)
-    for q in moved:
-        a, b = was[q], now[q]
-        stage = _parting(a, b, old[q], new[q], after.stages)
+    same = len(common)
+    for q, a, b, stage in _moved(store, old, new, after.stages):
+        same -= 1
         if _said(a) != _said(b):
             name = stage if isinstance(stage, str) else stage.name
             because = None if name in NO_STEP else _because(name, after.stages, own)
@@ -126,12 +124,9 @@ class Parting:
 def causes(store: Store, before: Manifest, after: Manifest) -> dict[str, Parting]:
     """Question id -> where its paths part, of the questions in both runs whose paths do."""
     old, new = answer_keys(store, before.run), answer_keys(store, after.run)
-    moved = sorted(q for q in old.keys() & new.keys() if old[q].key != new[q].key)
-    was, now = _answers(store, [old[q] for q in moved]), _answers(store, [new[q] for q in moved])
     own = differences(before.stages, after.stages)
     out = {}
-    for q in moved:
-        stage = _parting(was[q], now[q], old[q], new[q], after.stages)
+    for q, _, _, stage in _moved(store, old, new, after.stages):
         if isinstance(stage, str):
             if stage in NO_STEP:
                 out[q] = Parting(stage, None, False)
@@ -141,6 +136,19 @@ def causes(store: Store, before: Manifest, after: Manifest) -> dict[str, Parting
             because = None if noise else _because(stage.name, after.stages, own)
             out[q] = Parting(stage.name, because, noise)
     return out
+
+
+def _moved(
+    store: Store, old: Mapping[str, AnswerKey], new: Mapping[str, AnswerKey], stages: Sequence[StageRecord]
+) -> Iterator[tuple[str, Question, Question, StageRecord | str]]:
+    """The questions of both runs whose answers have other keys, in order of id: id, both answers, and where
+    their paths part (`_parting`)."""
+    moved = sorted(q for q in old.keys() & new.keys() if old[q].key != new[q].key)
+    for i in range(0, len(moved), AT_ONCE):
+        some = moved[i : i + AT_ONCE]
+        was, now = (_answers(store, [keys[q] for q in some]) for keys in (old, new))
+        for q in some:
+            yield q, was[q], now[q], _parting(was[q], now[q], old[q], new[q], stages)
 
 
 def _answers(store: Store, keys: Sequence[AnswerKey]) -> dict[str, Question]:

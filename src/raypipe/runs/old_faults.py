@@ -14,6 +14,8 @@ from raypipe.store import Store
 from raypipe.store.database import LOOKUP_KEYS
 from raypipe.store.layout import INGESTED
 
+READS = ("ingest", "files")  # in the place of a run, of faults of files
+
 
 def old_faults(store: Store, tables: Collection[str], gone: Iterable[Manifest]) -> list[int]:
     """Row ids of old faults. `tables`: of the store, but for those that go; `gone`: runs that go."""
@@ -22,7 +24,7 @@ def old_faults(store: Store, tables: Collection[str], gone: Iterable[Manifest]) 
         return []
     notes = {name.partition(".")[0] for name in store.files.names(INGESTED)}
     forgotten = {k.key for r in gone for k in answer_keys(store, r.run).values()}
-    asked = {r["digest"] for r in rows if "-" not in r["digest"] and r["run"] != "ingest"}
+    asked = {r["digest"] for r in rows if "-" not in r["digest"] and r["run"] not in READS}
     forgotten |= asked - set(store.missing("answers", "key", sorted(asked)))
     of_table: dict[str, set[str]] = {}
     for r in rows:
@@ -31,7 +33,7 @@ def old_faults(store: Store, tables: Collection[str], gone: Iterable[Manifest]) 
     pending = {t: set(store.missing(t, "source", sorted(ids))) for t, ids in of_table.items() if t in tables}
 
     def old(id: str, digest: str, run: str) -> bool:
-        if run == "ingest":
+        if run in READS:
             return digest not in notes
         return id not in pending.get(digest, ()) if "-" in digest else digest in forgotten
 

@@ -24,7 +24,8 @@ from raypipe.metrics.kinds.contract import MeasureSummary
 from raypipe.pipeline.recipe_tables import passages_table, texts_table, vectors_table
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.serialize import description
-from raypipe.runs.manifest import Manifest, to_json
+from raypipe.runs.gate_bounds import SHARES, end_of, interval_of, questions_needed
+from raypipe.runs.manifest import Manifest, answer_keys, to_json
 from raypipe.store import Store, StoreError
 from raypipe.store.index import IndexSpec, Pinned
 from raypipe.store.keep import tag
@@ -92,8 +93,12 @@ class Gate:
 
     text: str
     metric: str
-    holds: Callable[[float, float], bool]
+    comparison: str  # >=, <=, >, < or ==
     bound: float
+
+    def holds(self, value: float) -> bool:
+        """Whether a value keeps the bound."""
+        return _COMPARE[self.comparison](value, self.bound)
 
 
 _COMPARE: Mapping[str, Callable[[float, float], bool]] = {
@@ -109,13 +114,17 @@ def gate(text: str) -> Gate:
         raise ConfError(
             f"gate {text!r}: expected METRIC, one of {' '.join(_COMPARE)}, and a number: score>=0.1"
         )
-    return Gate(text, match[1], _COMPARE[match[2]], float(match[3]))
+    return Gate(text, match[1], match[2], float(match[3]))
 
 
-def check(manifest: Manifest, gates: Sequence[Gate], min_scored: float = MIN_SCORED) -> None:
+def check(
+    manifest: Manifest, gates: Sequence[Gate], min_scored: float = MIN_SCORED, unscored: Sequence[str] = ()
+) -> None:
     """Raises GateFailed for the first gate that a run does not pass, ConfError for an unknown metric.
 
-    A gate on a measure is not passed where less than `min_scored` of the questions, 0..1, are scored."""
+    A gate on a measure is not passed where less than `min_scored` of the questions, 0..1, are scored, nor
+    where its 95 % interval reaches over the bound. `unscored`: ids of the questions without a score.
+    """
     means = {name: m.mean for name, m in manifest.measures.items()}
     score = manifest.score if manifest.rule or not means else {}  # of a run that no rule scored it is empty
     numbers = {**means, **manifest.counts, **score}
@@ -129,27 +138,70 @@ def check(manifest: Manifest, gates: Sequence[Gate], min_scored: float = MIN_SCO
         found = numbers[g.metric]
         if found is None:
             raise GateFailed(f"gate {g.text}: run {manifest.run} has no {g.metric}: nothing was scored")
-        if g.metric in manifest.measures or g.metric in SHARES:
-            _check_scored(g, manifest, min_scored)
-        if not g.holds(float(found), g.bound):
+        measured = g.metric in manifest.measures or g.metric in SHARES
+        if measured:
+            _check_scored(g, manifest, min_scored, unscored)
+        if not g.holds(float(found)):
             raise GateFailed(
                 f"gate {g.text}: run {manifest.run} has {g.metric} {found:g}. live stays as it is"
             )
+        if measured:
+            _check_interval(g, manifest, unscored)
 
 
-SHARES = frozenset({"score", "accuracy", "hallucination", "missing", "exact_accuracy"})
+def _check_interval(gate: Gate, manifest: Manifest, unscored: Sequence[str]) -> None:
+    if gate.metric not in SHARES:
+        _check_mean(gate, manifest.measures[gate.metric])
+        return
+    interval = interval_of(gate.metric, manifest.score)
+    end = end_of(gate.comparison, interval)
+    if end is None or gate.holds(end):
+        return
+    scored, _ = scored_of(manifest.score)
+    needed = questions_needed(gate.metric, manifest.score, gate.comparison, gate.holds)
+    more = (
+        "no number of such questions would do" if needed is None else f"about {needed - scored} more would do"
+    )
+    raise GateFailed(
+        f"gate {gate.text}: run {manifest.run} has {gate.metric} {manifest.score[gate.metric]:g} over "
+        f"{scored} questions, 95 % interval {interval[0]:.3f} to {interval[1]:.3f}, and the bound has to "
+        f"hold for all of it; {more}{_named(unscored)}. live stays as it is"
+    )
 
 
-def _check_scored(gate: Gate, manifest: Manifest, min_scored: float) -> None:
+def _check_mean(gate: Gate, found: MeasureSummary) -> None:
+    """The same for the mean of a measure of the kind of the data."""
+    end = None if found.interval is None else end_of(gate.comparison, found.interval)
+    if found.interval is not None and end is not None and not gate.holds(end):
+        raise GateFailed(
+            f"gate {gate.text}: {found.measure} is {found.mean:g} over {found.scored} questions, 95 % "
+            f"interval {found.interval[0]:.3f} to {found.interval[1]:.3f}, and the bound has to hold for all "
+            "of it. live stays as it is"
+        )
+
+
+def _named(unscored: Sequence[str]) -> str:
+    """Which questions are missing, for a message."""
+    if not unscored:
+        return ""
+    more = ", ..." * (len(unscored) > NAMED)
+    return f"; not scored: {len(unscored)} ({', '.join(unscored[:NAMED])}{more})"
+
+
+NAMED = 10  # missing questions that a message names
+
+
+def _check_scored(gate: Gate, manifest: Manifest, min_scored: float, unscored: Sequence[str]) -> None:
     measure = manifest.measures.get(gate.metric)
     scored, total = (measure.scored, measure.of) if measure else scored_of(manifest.score)
     if scored < min_scored * total:
         share = math.floor(100 * scored / total) / 100
         how = " (`raypipe eval ... --judge MODEL`)" if gate.metric in SHARES else ""
+        needed = math.ceil(min_scored * total) - scored
         raise GateFailed(
             f"gate {gate.text}: {scored} of {total} questions of run {manifest.run} are scored, expected at "
-            f"least {min_scored:.0%}. Score the others{how}, or allow it with "
-            f"--min-scored {share:g}. live stays as it is"
+            f"least {min_scored:.0%}: {needed} more{_named(unscored)}. Score the others{how}, or allow it "
+            f"with --min-scored {share:g}. live stays as it is"
         )
 
 
@@ -172,7 +224,8 @@ def promote(
     Raises GateFailed, and StoreError if a table that the run searched is not there at its version; then live
     is as it was.
     """
-    check(manifest, gates, min_scored)
+    keys = answer_keys(store, manifest.run) if gates else {}
+    check(manifest, gates, min_scored, sorted(q for q, k in keys.items() if k.verdict == "unscored"))
     with store.lease("release", f"promote {manifest.run}"):
         before = live(store)
         if before is not None and before.run == manifest.run:

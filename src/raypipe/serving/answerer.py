@@ -15,7 +15,7 @@ from typing import Protocol
 from raypipe.core.errors import Unavailable
 from raypipe.core.llm import Chat
 from raypipe.core.protocols import Index
-from raypipe.core.records import IDK, Fault, Question, Quote
+from raypipe.core.records import IDK, Fault, Layout, Question, Quote, Span
 from raypipe.memo.memo import CallCounts, Memo
 from raypipe.models.kit import warm_up
 from raypipe.recipes.deadlines import DegradePolicy
@@ -30,6 +30,7 @@ from raypipe.serving.query import NULL_LISTENER, Evidence, Listener, QueryReques
 from raypipe.serving.shared_kit import SharedKit
 from raypipe.serving.store_snapshot import StoreSnapshot
 from raypipe.store import StoreError
+from raypipe.text.places import Place, place
 
 CONTEXT_CHARS = 300
 """Characters of a page that are shown before and after a quote: two or three sentences."""
@@ -147,13 +148,16 @@ class Answerer:
     ) -> QueryResult:
         evidence: tuple[Evidence, ...] = ()
         passages: tuple[RankedPassage, ...] = ()
-        url = urls(answered)
+        url, layouts = urls(answered), dict[str, Layout]()
         if over is not None:
+            named = {h.source for h in answered.hits} | {q.source for q in _quotes(answered)}
             if answered.citations is None and isinstance(over, StoreSnapshot):
-                named = {h.source for h in answered.hits} | {q.source for q in _quotes(answered)}
                 url = await asyncio.to_thread(over.urls, named)
-            evidence = await _evidence(answered, over.index, url)
-            passages = await _passages(answered, over.index, url) if request.include_passages else ()
+            if isinstance(over, StoreSnapshot):
+                layouts = await asyncio.to_thread(over.layouts, named)
+            evidence = await _evidence(answered, over.index, url, layouts)
+            if request.include_passages:
+                passages = await _passages(answered, over.index, url, layouts)
         used = CallCounts()
         for count in counts.values():
             used.add(count.calls)
@@ -162,7 +166,7 @@ class Answerer:
         timings = {name: round(s * 1000, 1) for name, s in wall.items()}
         return QueryResult(
             answered, evidence, request.faults + faults, self._digest, self._models, self.release, url,
-            timings, _usage(used), tuple(prompts), passages,
+            timings, _usage(used), layouts, tuple(prompts), passages,
         )  # fmt: skip
 
     async def snapshot(self) -> StoreSnapshot:
@@ -201,7 +205,9 @@ def _quotes(question: Question) -> tuple[Quote, ...]:
     return reply.quotes if reply else ()
 
 
-async def _evidence(question: Question, index: Index, url: Mapping[str, str]) -> tuple[Evidence, ...]:
+async def _evidence(
+    question: Question, index: Index, url: Mapping[str, str], layouts: Mapping[str, Layout]
+) -> tuple[Evidence, ...]:
     """The quotes with their text."""
     quotes = _quotes(question)
     texts = await index.source_texts([q.source for q in quotes])
@@ -213,19 +219,33 @@ async def _evidence(question: Question, index: Index, url: Mapping[str, str]) ->
         start, end = quote.span
         holding = (h for h in hits if h.source == quote.source and h.span[0] <= start and end <= h.span[1])
         hit = next(holding, None)
+        stands = _place(layouts, quote.source, quote.span)
+        link = stands.url if stands else url.get(quote.source)
         evidence.append(
             Evidence(
-                quote.source, hit.chunk if hit else None, url.get(quote.source), text[start:end], quote.span,
-                dict(hit.scores) if hit else {}, text[max(0, start - CONTEXT_CHARS) : start],
+                quote.source, hit.chunk if hit else None, link, text[start:end], quote.span,
+                dict(hit.scores) if hit else {}, stands, text[max(0, start - CONTEXT_CHARS) : start],
                 text[end : end + CONTEXT_CHARS],
             )
         )  # fmt: skip
     return tuple(evidence)
 
 
-async def _passages(question: Question, index: Index, url: Mapping[str, str]) -> tuple[RankedPassage, ...]:
+def _place(layouts: Mapping[str, Layout], source: str, span: Span) -> Place | None:
+    """Where a span of a source stands, if it is a document of a folder."""
+    layout = layouts.get(source)
+    return place(layout, span) if layout else None
+
+
+async def _passages(
+    question: Question, index: Index, url: Mapping[str, str], layouts: Mapping[str, Layout]
+) -> tuple[RankedPassage, ...]:
     """The ranking with its texts, best first."""
     chosen = set(question.order)
     hits = [h for h in ranking(question) if h.chunk in chosen]
     texts = await index.texts([h.chunk for h in hits])
-    return tuple(RankedPassage(h, url.get(h.source), t) for h, t in zip(hits, texts, strict=True))
+    stands = [_place(layouts, h.source, h.span) for h in hits]
+    return tuple(
+        RankedPassage(h, p.url if p else url.get(h.source), t, p)
+        for h, t, p in zip(hits, texts, stands, strict=True)
+    )

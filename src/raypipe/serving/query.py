@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from raypipe.core.llm import Chat
-from raypipe.core.records import Fault, Hit, Question, Source, Span
+from raypipe.core.records import Fault, Hit, Layout, Question, Source, Span
 from raypipe.serving.filters import Filters
+from raypipe.text.places import Place
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,7 @@ class Evidence:
     quote: str  # the source's parsed text at `span`
     span: Span
     scores: Mapping[str, float]  # of the passage, by ranker
+    place: Place | None  # in a document of a folder; None: its source is of none
     before: str  # up to CONTEXT_CHARS of the parsed text before the quote
     after: str  # up to CONTEXT_CHARS after it
 
@@ -67,6 +69,7 @@ class RankedPassage:
     hit: Hit
     url: str | None
     text: str
+    place: Place | None = None  # as of Evidence
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,5 +85,6 @@ class QueryResult:
     urls: Mapping[str, str]  # of each source that a hit or a quote names, if known
     timings_ms: Mapping[str, float]  # wall time by stage, "documents" for its own documents, and "total"
     usage: Mapping[str, int]  # texts embedded, pairs scored, chats answered, and their tokens
+    layouts: Mapping[str, Layout]  # source -> of the document of a folder that it is, if it is of one
     prompts: tuple[Chat, ...]  # every chat that a language model got, in order; () unless included
     passages: tuple[RankedPassage, ...] = ()  # the ranking with its texts, best first; () unless included

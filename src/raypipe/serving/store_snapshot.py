@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from raypipe.core import arrow
-from raypipe.core.records import Question
+from raypipe.core.records import Layout, Question
 from raypipe.pipeline.recipe_tables import searched
 from raypipe.recipes.recipe import Recipe
 from raypipe.runs.release import Release
@@ -16,6 +16,7 @@ from raypipe.serving.filters import CitationCatalog, Filters, narrow
 from raypipe.store import Reading, Store
 from raypipe.store.database import rows
 from raypipe.store.index import LanceIndex
+from raypipe.store.layouts import layouts_at, layouts_of
 
 log = logging.getLogger("raypipe.serving.store_snapshot")
 
@@ -34,9 +35,11 @@ class StoreSnapshot:
         self.spec = release.opened(self._store)[1] if release else searched(self._store, recipe)
         version = release.tables["questions"] if release else self._store.version("questions")
         if release is None:
-            self._lease(f"questions to {recipe.name}", {"questions": version})
+            names = ("questions", "layouts") if self._store.has("layouts") else ("questions",)
+            self._lease(f"questions to {recipe.name}", {n: self._store.version(n) for n in names})
         self.index = LanceIndex(self.spec)
         self._questions = self._store.dataset("questions", version)
+        self._layouts = layouts_at(self._store, release.tables.get("layouts", 0) if release else None)
         self._catalog = CitationCatalog(self._store, version)
 
     def _lease(self, owner: str, reads: Mapping[str, int]) -> None:
@@ -68,6 +71,10 @@ class StoreSnapshot:
     def urls(self, sources: set[str]) -> dict[str, str]:
         """The url of each of these sources that a stored question cites."""
         return self._catalog.urls(sources)
+
+    def layouts(self, sources: set[str]) -> dict[str, Layout]:
+        """The layout of each of these sources that is a document of a folder."""
+        return layouts_of(self._layouts, sources)
 
     def row_counts(self) -> dict[str, int]:
         """Rows of each searched table, by its content."""

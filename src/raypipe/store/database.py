@@ -20,7 +20,7 @@ from raypipe.store.errors import StoreUnavailable, is_of_the_place, reaching, sa
 from raypipe.store.files import Files, StoreError
 from raypipe.store.layout import MARK
 from raypipe.store.lease import Lease
-from raypipe.store.tables import BASE, kind_of, table_schema
+from raypipe.store.tables import BASE, ON_DEMAND, kind_of, table_schema
 
 DRIVER = "driver"  # the lease of who changes tables
 FORMAT = 3  # of what lies in a store; raised when an older raypipe could misread it
@@ -73,7 +73,7 @@ class Store:
         store = cls(uri)
         try:
             if store.files.read(MARK) is None:
-                for table in BASE:
+                for table in (t for t in BASE if t not in ON_DEMAND):
                     store.ensure(table, kind_of(table).columns)
                 store.files.write(MARK, json.dumps({"format": FORMAT}).encode())
         except StoreUnavailable as e:

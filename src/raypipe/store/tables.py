@@ -4,8 +4,8 @@ Knows Arrow and the records' schemas. Knows neither Lance nor how rows get there
 
 | table | one row per | written by |
 |---|---|---|
-| `sources documents questions golds` | what was ingested | the driver, `put.put` |
-| `relevance` | question with judged documents; made with the first of them | the driver, `put.put` |
+| `sources documents layouts questions golds` | what was ingested | the driver, `put.put` |
+| `relevance` | question with judged documents | the driver, `put.put` |
 | `faults` | failed row, run and step | parts |
 | `texts-D passages-D vectors-D` | source, chunk, chunk; D: digest of the stages up to there | parts |
 | `answers` | question, row key and recipe | parts |
@@ -85,6 +85,7 @@ _ID = ("id",)
 KINDS: dict[str, Kind] = {
     "sources": Kind(arrow.SOURCES, False, _ID, "id", _ID),
     "documents": Kind(arrow.DOCUMENTS, False, _ID, "id", _ID),
+    "layouts": Kind(arrow.LAYOUTS, False, _ID, "id", ("id", "source")),
     "questions": Kind(arrow.QUESTIONS, False, _ID, "id", _ID),
     "golds": Kind(arrow.GOLDS, False, ("question",), "question", ("question",)),
     "relevance": Kind(arrow.RELEVANCE, False, ("question",), "question", ("question",)),
@@ -97,11 +98,10 @@ KINDS: dict[str, Kind] = {
     "scores": Kind(SCORES, False, ("key",), "key", ("key",)),
     "replies": Kind(REPLIES, False, ("key",), "key", ("key",)),
 }
-INGEST_TABLES = ("sources", "documents", "questions", "golds")
+INGEST_TABLES = ("sources", "documents", "layouts", "questions", "golds", "relevance")
 BASE = (*INGEST_TABLES, "faults", "answers")
-"""Tables that every store has."""
-NAMED = (*BASE, "relevance")
-"""Tables without a digest in their name."""
+"""Tables without a digest in their name. Every store has them but for those in ON_DEMAND."""
+ON_DEMAND = ("layouts", "relevance")  # made by the first ingest of a folder; of judged documents
 
 _NAME = re.compile(r"([a-z]+)(-[0-9a-f]{32})?")
 _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
@@ -110,11 +110,11 @@ _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 def kind_of(table: str) -> Kind:
     """The kind of a table. Raises ConfError for a name that no table can have."""
     match = _NAME.fullmatch(table)
-    if match and match[1] in KINDS and (match[1] in NAMED) == (match[2] is None):
+    if match and match[1] in KINDS and (match[1] in BASE) == (match[2] is None):
         return KINDS[match[1]]
     raise ConfError(
-        f"{table!r} is not the name of a table: expected one of {', '.join(NAMED)}, or one of "
-        f"{', '.join(k for k in KINDS if k not in NAMED)} with - and 32 hex digits"
+        f"{table!r} is not the name of a table: expected one of {', '.join(BASE)}, or one of "
+        f"{', '.join(k for k in KINDS if k not in BASE)} with - and 32 hex digits"
     )
 
 
@@ -142,7 +142,7 @@ def table_schema(table: str, schema: pa.Schema) -> pa.Schema:
 
 
 def _stored(table: str, field: pa.Field) -> pa.Field:
-    if table in (*INGEST_TABLES, "relevance") and field.name in kind_of(table).key:
+    if table in INGEST_TABLES and field.name in kind_of(table).key:
         # Lets Lance see that two writers insert the same key; without it both rows stay, without an error.
         return field.with_metadata({"lance-schema:unenforced-primary-key": "true"})
     if field.name == "content":

@@ -23,7 +23,13 @@ def says(description: str, example: Any) -> Any:
 
 SPAN = says("[start, end) in the characters of the source's parsed text.", [0, 39])
 SCORES = says("Score of the passage by each ranker that ranked it.", {"recall": 0.86, "rerank": 0.97})
-URL = says("Url that cites the source; null: no citation has it.", "https://en.example.org/ada")
+URL = says(
+    "Url that cites the source; of a file of a folder its path, with #page=N for a page; null: none does.",
+    "https://en.example.org/ada",
+)
+TITLE = says("Title of the document; with one that is a file of a folder.", "Annual report")
+PAGE = says("Its page or pages, as printed; null: the document has none.", "p. 7")
+SECTION = says("Heading of its section; null: none.", "Method")
 SOURCE = "91774d62e0b14c6f"
 CHUNK = f"{SOURCE}:0-39"
 QUOTE = "Ada Lovelace wrote the first program."
@@ -36,6 +42,9 @@ class ScoredPassage(TypedDict):
     url: Annotated[str | None, URL]
     span: Annotated[list[int], SPAN]
     scores: Annotated[dict[str, float], SCORES]
+    title: NotRequired[Annotated[str, TITLE]]
+    page: NotRequired[Annotated[str | None, PAGE]]
+    section: NotRequired[Annotated[str | None, SECTION]]
     text: NotRequired[Annotated[str, says("The passage; with `passages` and in /v1/retrieve.", QUOTE)]]
 
 
@@ -50,6 +59,9 @@ class CitedQuote(TypedDict):
     quote: Annotated[str, says("The text of the source at `span`.", QUOTE)]
     span: Annotated[list[int], SPAN]
     scores: Annotated[dict[str, float], SCORES]
+    title: NotRequired[Annotated[str, TITLE]]
+    page: NotRequired[Annotated[str | None, PAGE]]
+    section: NotRequired[Annotated[str | None, SECTION]]
     before: NotRequired[
         Annotated[str, says("Up to 300 characters of the source before the quote; with `context`.", "")]
     ]

@@ -16,6 +16,7 @@ from raypipe.serving.http.reply_types import (
     Versions,
 )
 from raypipe.serving.query import Evidence, QueryResult
+from raypipe.text.places import Place, place
 
 
 def chat_model(id: str, recipe: str, weights: Mapping[str, str]) -> ChatModel:
@@ -43,7 +44,7 @@ def answer_response(result: QueryResult, include: Collection[str]) -> AnswerResp
         "versions": _versions(result),
     }
     if "hits" in include:
-        body["hits"] = [_scored(h, result.urls) for h in ranking(q)]
+        body["hits"] = [_scored(h, result) for h in ranking(q)]
     if "replies" in include:
         body["replies"] = {name: asdict(r) for name, r in q.replies.items()}
     if "prompts" in include:
@@ -70,16 +71,24 @@ def retrieve_response(result: QueryResult, top: int) -> RetrieveResponse:
 
 
 def _passages(result: QueryResult) -> list[ScoredPassage]:
-    return [{**_scored(p.hit, result.urls), "text": p.text} for p in result.passages]
+    return [{**_scored(p.hit, result), "text": p.text} for p in result.passages]
 
 
-def _scored(hit: Hit, url: Mapping[str, str]) -> ScoredPassage:
-    return {
+def _scored(hit: Hit, result: QueryResult) -> ScoredPassage:
+    layout = result.layouts.get(hit.source)
+    stands = place(layout, hit.span) if layout else None
+    passage: ScoredPassage = {
         "chunk": hit.chunk,
-        "url": url.get(hit.source),
+        "url": stands.url if stands else result.urls.get(hit.source),
         "span": list(hit.span),
         "scores": _floats(hit.scores),
     }
+    return {**passage, **_document(stands)} if stands else passage  # type: ignore[typeddict-item]
+
+
+def _document(stands: Place) -> dict[str, str | None]:
+    """What a document of a folder adds to a passage or a quote."""
+    return {"title": stands.title, "page": stands.page or None, "section": stands.section or None}
 
 
 def _citation(evidence: Evidence, context: bool) -> CitedQuote:
@@ -91,6 +100,8 @@ def _citation(evidence: Evidence, context: bool) -> CitedQuote:
         "span": list(evidence.span),
         "scores": _floats(evidence.scores),
     }
+    if evidence.place:
+        citation |= _document(evidence.place)  # type: ignore[typeddict-item]
     if context:
         citation["before"], citation["after"] = evidence.before, evidence.after
     return citation

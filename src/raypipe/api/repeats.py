@@ -1,0 +1,79 @@
+"""One eval several times over: how much of a difference is the engine's noise."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Unpack
+
+from raypipe.api.paths import run_folder
+from raypipe.api.results import Result, outside_loop
+from raypipe.api.run import Data, EvalOptions, evaluate
+from raypipe.api.session import Session
+from raypipe.core.errors import ConfError
+from raypipe.evaluation.compare import scored_run
+from raypipe.evaluation.repeats import Repeats, repeats
+from raypipe.metrics.textfile import replaced
+from raypipe.readers.object_store import is_remote
+from raypipe.recipes.recipe import Recipe
+from raypipe.report.report import JSON_FORMAT
+from raypipe.runs.manifest import to_json
+from raypipe.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class RepeatsResult(Result):
+    """Several runs of one recipe; a row for each question."""
+
+    SCHEMA: ClassVar[Mapping[str, str]] = {"question": "string", "mean": "float64", "spread": "float64"}
+    folder: Path
+    found: Repeats
+
+    @property
+    def title(self) -> str:
+        return f"{len(self.found.runs)} runs, {self.found.moved} verdicts moved"
+
+    def rows(self) -> Iterator[Mapping[str, Any]]:
+        """A row for each question: mean and spread of its values 1, 0, -1."""
+        for q in self.found.questions:
+            yield {"question": q.question, "mean": q.mean, "spread": q.spread}
+
+    def to_json(self) -> dict[str, Any]:
+        return {"format": JSON_FORMAT, "folder": str(self.folder), **to_json(self.found)}
+
+
+@outside_loop
+def evaluate_repeatedly(
+    recipe: Recipe | str | Path,
+    times: int,
+    data: Data = (),
+    store: Store | str | Path | None = None,
+    out: str | Path | None = None,
+    **options: Unpack[EvalOptions],
+) -> RepeatsResult:
+    """Evaluates a recipe `times` times, from the second on with language models asked again, and says how far
+    the score and each question's verdict move.
+
+    Takes what `evaluate` takes; `out` gets a folder `repeat-N` for each run, and repeats.json. Raises
+    ConfError for fewer than two times and for a folder of an object store, and what `evaluate` raises.
+    """
+    if times < 2:
+        raise ConfError(f"--repeats: expected 2 or more, found {times}")
+    if out is not None and is_remote(str(out)):
+        raise ConfError(f"--repeats: expected a folder of this machine as --out, found {out}")
+    session = options.get("session") or Session()
+    given = [data] if isinstance(data, str | Path) else list(data)
+    found = session.recipe(recipe, given)
+    filled = session.store_to_fill(store) if given else session.store(store)
+    folder = run_folder(out, session.settings, filled.uri, found.name)
+    asks = any(m.kind == "generator" for m in found.models())  # nothing else answers otherwise to the same
+    folders = [folder / f"repeat-{n}" for n in range(1, times + 1)]
+    for n, place in enumerate(folders):
+        options["fresh"] = options.get("fresh", False) or (asks and n > 0)
+        evaluate(found, given, filled, place, **options)
+    result = RepeatsResult(folder, repeats([scored_run(place, "official") for place in folders]))
+    with replaced(folder / "repeats.json") as text:
+        text.write(json.dumps(result.to_json(), ensure_ascii=False, indent=1) + "\n")
+    return result

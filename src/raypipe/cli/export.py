@@ -1,0 +1,38 @@
+"""The command `export`."""
+
+from __future__ import annotations
+
+import argparse
+
+from raypipe.api.settings import Settings
+from raypipe.cli import options
+
+
+def add(commands: options.Commands) -> None:
+    """Declares `export`."""
+    made = options.command(
+        commands, "export", "raypipe export /data/runs/local --as trec --out local.trec", _export
+    )
+    made.add_argument("run_folder", metavar="RUN", help="the --out folder of a finished eval")
+    made.add_argument(
+        "--as",
+        dest="shape",
+        choices=("predictions", "crag", "trec"),
+        required=True,
+        help="predictions: as predictions.jsonl; crag: what CRAG's evaluation reads; trec: the ranking",
+    )
+    made.add_argument("--out", metavar="FILE", required=True, help="the file to write")
+    options.as_json(made)
+
+
+def _export(args: argparse.Namespace, settings: Settings) -> int:
+    from raypipe.api.export import export_run
+
+    found = export_run(args.run_folder, args.shape, args.out).to_json()
+    if args.json:
+        options.print_json(found)
+        return 0
+    print(f"{found['lines']} lines: {found['file']}")
+    if found.get("failed"):
+        print(f'{found["failed"]} questions failed; the file says "i don\'t know" of them')
+    return 0

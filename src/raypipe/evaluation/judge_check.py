@@ -1,0 +1,191 @@
+"""The judge measured by people's labels, and which answers people should look at next.
+
+Knows judged runs and labels; asks no model.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from raypipe.core.errors import ConfError, DataError
+from raypipe.evaluation.judged_run import NEEDS_JUDGE, JudgedRun, decided_by_judge, prediction_lines
+from raypipe.evaluation.labels import PersonLabels, Picked
+from raypipe.metrics.agreement import Agreement, Checked, CorrectedScore, agreement, corrected_score
+from raypipe.metrics.crag import Marks, Prediction, Verdict
+
+RIGHT = ("exact", "correct")
+
+
+@dataclass(frozen=True, slots=True)
+class SliceAgreement:
+    """The agreement over the questions that share one label of the dataset."""
+
+    label: str  # domain, question_type, ...
+    value: str
+    found: Agreement
+
+
+@dataclass(frozen=True, slots=True)
+class JudgeCheck:
+    """A judge against people."""
+
+    run: str  # as it was given
+    rule: str
+    judge: str  # its model; "": not known
+    judged: int  # answers that the judge decided
+    labelled: int  # of these, how many people called right or wrong
+    unclear: int  # labels that say neither
+    without_judge: int  # labels of answers that a rule decided, or that no judge replied about
+    elsewhere: int  # labels of answers that this run does not give
+    unlabelled: int  # lines whose label is still null
+    found: Agreement | None  # None: no answer that both decided
+    slices: tuple[SliceAgreement, ...]
+    corrected: CorrectedScore | None
+    why_not: str  # why there is no corrected score; "": there is one
+
+
+def check(run: JudgedRun, labels: PersonLabels) -> JudgeCheck:
+    """Holds a run's judge against people. Raises DataError where none of the labels is of an answer of the
+    run."""
+    verdicts = run.marks()[0].verdicts
+    judged = decided_by_judge(run, verdicts)
+    pairs = [
+        (row, right, said.label == "right")
+        for row, right in judged
+        if (said := labels.of(row)) is not None and said.label != "unclear"
+    ]
+    answers = {(r.question, (r.prediction or "").strip()) for r in run.rows}
+    unclear = sum(x.label == "unclear" for x in labels.by_answer.values())
+    elsewhere = sum(a not in answers for a in labels.by_answer)
+    if labels.by_answer and elsewhere == len(labels.by_answer):
+        (id, answer), *_ = labels.by_answer
+        raise DataError(
+            f"{labels.file}: expected labels of answers of {run.name}, found {elsewhere} of others, such as "
+            f"question {id!r}, answer {answer[:60]!r}. Name the run that they belong to with --run"
+        )
+    corrected, why_not = _corrected(run, verdicts, labels)
+    here = {a: x for a, x in labels.by_answer.items() if a in answers}
+    return JudgeCheck(
+        run=run.name,
+        rule=run.rule,
+        judge=run.judge,
+        judged=len(judged),
+        labelled=len(pairs),
+        unclear=unclear,
+        without_judge=sum(x.label != "unclear" for x in here.values()) - len(pairs),
+        elsewhere=elsewhere,
+        unlabelled=labels.unlabelled,
+        found=agreement([(judge, people) for _, judge, people in pairs]) if pairs else None,
+        slices=_slices(pairs),
+        corrected=corrected,
+        why_not=why_not,
+    )
+
+
+def _slices(pairs: Sequence[tuple[Prediction, bool, bool]]) -> tuple[SliceAgreement, ...]:
+    members: dict[tuple[str, str], list[tuple[bool, bool]]] = {}
+    for row, judge, people in pairs:
+        for label, value in row.labels.items():
+            members.setdefault((label, value), []).append((judge, people))
+    return tuple(SliceAgreement(*key, agreement(found)) for key, found in sorted(members.items()))
+
+
+def _corrected(
+    run: JudgedRun, verdicts: Sequence[Verdict], labels: PersonLabels
+) -> tuple[CorrectedScore | None, str]:
+    """The score with the judge's errors taken out, or why there is none. Labels drawn at random say how often
+    the judge errs; an answer that was chosen to be labelled counts as people say, and for itself alone."""
+    counts = {"right": 0, "missing": 0, "wrong": 0}
+    answers, labelled, errors = ({True: 0, False: 0} for _ in range(3))
+    for row, verdict in zip(run.rows, verdicts, strict=True):
+        said = labels.of(row)
+        known = said is not None and said.label != "unclear" and verdict.outcome != "missing"
+        if verdict.reason in NEEDS_JUDGE and not (known and said and said.picked == "chosen"):
+            called = verdict.outcome == "correct"
+            answers[called] += 1
+            if known and said:
+                labelled[called] += 1
+                errors[called] += called != (said.label == "right")
+        elif known and said:
+            counts["right" if said.label == "right" else "wrong"] += 1
+        elif verdict.outcome != "unscored":
+            right = verdict.outcome in RIGHT
+            counts["missing" if verdict.outcome == "missing" else "right" if right else "wrong"] += 1
+    if not sum(labelled.values()):
+        return (
+            None,
+            "no label of an answer that was drawn at random and judged (`raypipe judge pick --random`)",
+        )
+    kind, strict = (Checked(answers[c], labelled[c], errors[c]) for c in (True, False))
+    try:
+        found = corrected_score(counts["right"], counts["missing"], counts["wrong"], kind, strict)
+    except ValueError as e:
+        return None, f"{e} that was drawn at random"
+    return found, ""
+
+
+def pick(
+    run: JudgedRun, disagreements: int, at_random: int, seed: int, other: JudgedRun | None = None,
+    labels: PersonLabels | None = None,
+) -> list[dict[str, Any]]:  # fmt: skip
+    """Answers for people to label, as lines of a file: some drawn at random, and those of which two measures
+    say the opposite, the most doubtful first.
+
+    The measures are the judge and the words of the truth, or the judges of two runs where `other` gives the
+    same answers. What has a label in `labels` is left out. Raises ConfError for nothing to pick, DataError
+    for a run of which no answer was judged.
+    """
+    if disagreements < 1 and at_random < 1:
+        raise ConfError("judge pick: expected --disagreements N or --random N, found neither")
+    marks = run.marks()[0]
+    judged = [(row, right) for row, right in decided_by_judge(run, marks.verdicts)]
+    open_ = [(row, right) for row, right in judged if labels is None or labels.of(row) is None]
+    if not judged:
+        raise DataError(
+            f"{run.name}: expected answers that a judge decided, found none. `raypipe score crag RUN --judge "
+            "MODEL --out FILE` has one judge them"
+        )
+    drawn = random.Random(seed).sample(open_, min(at_random, len(open_)))
+    taken = {row.question for row, _ in drawn}
+    chosen = [row for row, _ in _by_doubt(run, open_, other) if row.question not in taken][:disagreements]
+    picked: list[tuple[str, Picked]] = [(row.question, "random") for row, _ in drawn]
+    picked += [(row.question, "chosen") for row in chosen]
+    return list(_lines(run, marks, picked))
+
+
+def _by_doubt(
+    run: JudgedRun, judged: Sequence[tuple[Prediction, bool]], other: JudgedRun | None
+) -> list[tuple[Prediction, float]]:
+    """Judged predictions with how far two measures are apart, 0..1, the farthest first; no equal ones."""
+    second: dict[tuple[str, str], bool] = {}
+    if other is not None:
+        for row, right in decided_by_judge(other, other.marks()[0].verdicts):
+            second[row.question, row.prediction or ""] = right
+    found = []
+    for row, right in judged:
+        says = second.get((row.question, row.prediction or ""))
+        doubt = abs(right - _overlap(row)) / 2 + (says is not None and says != right) / 2
+        if doubt and (other is None or says != right):
+            found.append((row, doubt))
+    return sorted(found, key=lambda x: (-x[1], x[0].question))
+
+
+def _overlap(row: Prediction) -> float:
+    """The largest share of a truth's words that the prediction has, 0..1."""
+    said = set(_words(row.prediction or ""))
+    truths = [set(_words(t)) for t in row.truths]
+    return max((len(t & said) / len(t) for t in truths if t), default=0.0)
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"\w+", text.lower())
+
+
+def _lines(run: JudgedRun, marks: Marks, picked: Sequence[tuple[str, Picked]]) -> Iterator[dict[str, Any]]:
+    lines = {line["id"]: line for line in prediction_lines(run, marks)}
+    for id, how in picked:
+        yield {**lines[id], "picked": how, "label": None}

@@ -1,0 +1,150 @@
+"""A run's predictions with a judge's replies: to be scored, judged again, or held against people.
+
+Reads the folder of a finished eval, or a file of predictions of any system. Scores nothing by itself.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from raypipe.core.errors import DataError
+from raypipe.evaluation.judge import Judge
+from raypipe.evaluation.labels import PersonLabels, outranked
+from raypipe.evaluation.result_table import each
+from raypipe.metrics import crag
+from raypipe.metrics.files import read_predictions
+from raypipe.metrics.textfile import replaced
+from raypipe.report.report import JudgeLine, RunFolder
+from raypipe.runs.manifest import Manifest, read
+from raypipe.store import Store
+
+NEEDS_JUDGE = ("judge", "judge_unreadable")
+"""Reasons of verdicts that a judge's reply decides."""
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedRun:
+    """Predictions that have a truth, and how they are judged."""
+
+    name: str  # as it was given
+    rule: crag.Rule
+    judge: str  # its model; "": none, or not known
+    trim: str  # how the predictions were cut before they were judged; "": not
+    rows: tuple[crag.Prediction, ...]
+    texts: Mapping[str, str]  # question id -> question
+    manifest: Manifest | None = None  # None: a file of predictions
+    normalized: Mapping[str, int] = field(default_factory=dict)  # on reading: what -> how often
+    called: JudgeLine | None = None  # what judging again cost; None: not judged again
+
+    def marks(self, labels: PersonLabels | None = None) -> tuple[crag.Marks, int]:
+        """Scores it, people's labels first, and counts the verdicts that those changed."""
+        if labels is None:
+            return crag.mark(self.rows, self.rule), 0
+        verdicts = tuple(crag.judge(r, self.rule) for r in self.rows)
+        said, changed = outranked(self.rows, verdicts, labels)
+        return crag.marked(self.rows, said, self.rule), changed
+
+
+def judged_run(path: Path, rule: crag.Rule | None = None) -> JudgedRun:
+    """A run's folder, or a file of predictions. `rule`: of a file, and of a folder that another rule scored;
+    None: the folder's own, and official for a file. Raises DataError."""
+    if not path.is_dir():
+        chosen = rule or "official"
+        found = read_predictions(path, chosen)
+        return JudgedRun(
+            str(path), chosen, found.judge, found.trim, found.rows, found.texts, normalized=found.normalized
+        )
+    results = RunFolder(path).results
+    rows = [r for r in each(results) if r["golds"]]
+    about = {k.decode(): v.decode() for k, v in pq.read_schema(results).metadata.items()}
+    own = bool(about["rule"]) and (rule is None or crag.rule_id(rule) == about["rule"])
+    return JudgedRun(
+        str(path),
+        about["rule"].partition("@")[0] if own else rule or crag.DEFAULT_RULE,
+        about["judge"] if own else "",
+        about.get("trim", ""),
+        tuple(_prediction(r, own) for r in rows),
+        {r["id"]: r["query"] for r in rows},
+        read(path),
+    )
+
+
+def _prediction(row: Mapping[str, Any], judged: bool) -> crag.Prediction:
+    response = row["judge_response"] if judged else None
+    return crag.Prediction(row["id"], row["answer"], tuple(row["golds"]), response, row["labels"])
+
+
+def trimmed(run: JudgedRun, cut: Callable[[str], str], name: str) -> JudgedRun:
+    """The predictions cut; a judge's reply about a longer text is dropped with it. `name` says how."""
+    rows = []
+    for row in run.rows:
+        short = None if row.prediction is None else cut(row.prediction)
+        same = short is None or short.strip() == (row.prediction or "").strip()
+        rows.append(row if same else replace(row, prediction=short, judge_response=None))
+    return replace(run, rows=tuple(rows), trim=name)
+
+
+def rejudged(run: JudgedRun, judge: Judge, store: Store) -> JudgedRun:
+    """The same predictions, each asked about again; what the store's memo holds is not."""
+    bare = [replace(r, judge_response=None) for r in run.rows]
+    replies, called = judge.ask(store, bare, run.texts, False)
+    rows = tuple(replace(r, judge_response=replies.get(r.question)) for r in bare)
+    return replace(run, rows=rows, judge=called.model, called=called)
+
+
+def score_to_json(run: JudgedRun, people: int) -> dict[str, Any]:
+    """What `score crag --json` says beyond the score: the judge, the cut, and people's verdicts."""
+    return {"judge": asdict(run.called) if run.called else None, "trim": run.trim, "people": people}
+
+
+def prediction_lines(run: JudgedRun, marks: crag.Marks) -> list[dict[str, Any]]:
+    """The predictions as a file of them has them, a line each, with what judged them."""
+    lines = []
+    for row, verdict in zip(run.rows, marks.verdicts, strict=True):
+        line: dict[str, Any] = {
+            "id": row.question,
+            "query": run.texts[row.question],
+            "answer": row.truths[0],
+            "alternatives": list(row.truths[1:]),
+            "prediction": row.prediction,
+            "labels": dict(row.labels),
+            "verdict": verdict.outcome,
+            "reason": verdict.reason,
+            "judge": run.judge,
+            "trim": run.trim,
+        }
+        if row.judge_response is not None:
+            line |= {"judge_response": row.judge_response, "judge_rule": run.rule}
+        lines.append(line)
+    return lines
+
+
+def write_predictions(run: JudgedRun, marks: crag.Marks, path: Path) -> None:
+    """Writes the predictions as they were scored: what `score crag` and `compare` read."""
+    with replaced(path) as out:
+        for line in prediction_lines(run, marks):
+            out.write(json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def require_distinct(run: JudgedRun) -> None:
+    """Raises DataError for a question that stands there twice."""
+    seen: set[str] = set()
+    for row in run.rows:
+        if row.question in seen:
+            raise DataError(
+                f"{run.name}: expected each question once, found {row.question!r} twice. Remove one "
+                "of its lines"
+            )
+        seen.add(row.question)
+
+
+def decided_by_judge(run: JudgedRun, verdicts: Sequence[crag.Verdict]) -> list[tuple[crag.Prediction, bool]]:
+    """The predictions that the judge decided, and whether it called them right."""
+    pairs = zip(run.rows, verdicts, strict=True)
+    return [(row, v.outcome == "correct") for row, v in pairs if v.reason in NEEDS_JUDGE]

@@ -1,0 +1,82 @@
+"""The same eval several times: how far a score, and the verdict on a question, move by themselves.
+
+Knows scored runs; runs nothing.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from raypipe.core.errors import DataError
+from raypipe.evaluation.compare import ScoredRun, compare, measures_of
+from raypipe.metrics.paired import Conclusion
+
+
+@dataclass(frozen=True, slots=True)
+class RepeatedQuestion:
+    """One question over all repeats that scored it."""
+
+    question: str  # id
+    verdicts: tuple[str, ...]  # one a repeat, in order; where no rule gives one: the value
+    mean: float | None  # of its values; None: never scored
+    spread: float  # standard deviation of them, 0..1
+
+
+@dataclass(frozen=True, slots=True)
+class Repeats:
+    """Several runs of one recipe over the same questions."""
+
+    runs: tuple[str, ...]  # as they were named
+    scores: tuple[float | None, ...]  # one a run; None: nothing was scored
+    mean: float | None  # of the scores
+    spread: float  # standard deviation of the scores from run to run
+    moved: int  # questions whose verdict is not the same in all runs
+    verdicts: tuple[Conclusion, ...]  # of each later run against the first: same, or cannot tell
+    questions: tuple[RepeatedQuestion, ...]  # by id
+
+
+def repeats(runs: Sequence[ScoredRun]) -> Repeats:
+    """Mean and spread of some runs, and of each question in all of them. Raises DataError for runs that do
+    not have the same questions."""
+    ids = sorted(runs[0].values)
+    for run in runs[1:]:
+        if sorted(run.values) != ids:
+            raise DataError(
+                f"{run.name}: expected the questions of {runs[0].name}: a repeat has the same ones"
+            )
+    found = tuple(_question(id, runs) for id in ids)
+    scores = [_score(r) for r in runs]
+    known = [s for s in scores if s is not None]
+    return Repeats(
+        runs=tuple(r.name for r in runs),
+        scores=tuple(scores),
+        mean=statistics.fmean(known) if known else None,
+        spread=statistics.stdev(known) if len(known) > 1 else 0.0,
+        moved=sum(len(set(q.verdicts)) > 1 for q in found),
+        verdicts=tuple(c.verdict for c in compare(runs)) if known else (),
+        questions=found,
+    )
+
+
+def _question(id: str, runs: Sequence[ScoredRun]) -> RepeatedQuestion:
+    values = [v for r in runs if (v := r.values[id].get(_measure(r))) is not None]
+    spread = statistics.pstdev(values) if values else 0.0
+    said = tuple(r.verdicts.get(id) or _said(r.values[id].get(_measure(r))) for r in runs)
+    return RepeatedQuestion(id, said, statistics.fmean(values) if values else None, spread)
+
+
+def _said(value: float | None) -> str:
+    """A value where there is no verdict."""
+    return "unscored" if value is None else f"{value:.3f}"
+
+
+def _score(run: ScoredRun) -> float | None:
+    values = [v[_measure(run)] for v in run.values.values() if _measure(run) in v]
+    return statistics.fmean(values) if values else None
+
+
+def _measure(run: ScoredRun) -> str:
+    """What is repeated: the first measure of the kind of the data."""
+    return measures_of(run.kind)[0].name

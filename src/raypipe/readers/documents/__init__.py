@@ -1,0 +1,20 @@
+"""Files of a folder to documents: txt, md, html, csv, pdf and docx, each known by its content.
+
+`walk` finds the files and opens them safely, `sniff` says what they are, `reader` reads one. PDF and docx are
+read in a limited child process (`child`, `pdf`, `docx`).
+"""
+
+from raypipe.readers.documents.limits import DOCUMENT_LIMITS, DocumentLimits
+from raypipe.readers.documents.reader import DocumentReader, FileText, reader_of
+from raypipe.readers.documents.walk import FoundFile, fresh_bytes, walk
+
+__all__ = [
+    "DOCUMENT_LIMITS",
+    "DocumentLimits",
+    "DocumentReader",
+    "FileText",
+    "FoundFile",
+    "fresh_bytes",
+    "reader_of",
+    "walk",
+]

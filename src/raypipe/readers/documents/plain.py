@@ -1,0 +1,146 @@
+"""Files that are text already: encodings, Markdown's headings, rows of a CSV, an HTML page's title.
+
+Pure and linear in the size of the file, so they need no child. An HTML page stays HTML: `parse` reads it.
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import html
+import io
+import re
+
+from raypipe.readers.documents.limits import DOCUMENT_LIMITS
+from raypipe.readers.documents.page_text import storable
+from raypipe.readers.rows import UnusableLine
+
+GUESS_FROM = 200  # bytes beyond ASCII: with fewer a guess of the encoding is often wrong
+GUESS_BYTES = 1 << 18  # that the guess looks at
+_BOMS = (
+    (codecs.BOM_UTF8, "utf-8"),
+    (codecs.BOM_UTF32_LE, "utf-32"),
+    (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
+_META = re.compile(rb"<meta[^>]{0,200}charset\s*=\s*[\"']?\s*([\w-]{2,40})", re.I)
+_TITLE = re.compile(r"<title\b[^>]{0,200}>(.{0,2000}?)</title>", re.I | re.S)
+_TAG = re.compile(r"<[^<>]{0,500}>")
+_ATX = re.compile(r" {0,3}(#{1,6})[ \t]+(.*?)[ \t#]*$")
+_FENCE = re.compile(r" {0,3}(```|~~~)")
+_SEPARATORS = ",;\t|"
+_NUMBER = re.compile(r"[-+]?[\d.,]+%?")
+
+
+def decoded(data: bytes, is_html: bool = False) -> str:
+    """The text of a file: by its byte order mark, by what an HTML page says, as UTF-8; else by a guess where
+    there is enough to guess from, else as Windows' western encoding."""
+    for mark, name in _BOMS:
+        if data.startswith(mark):
+            return _clean(data.decode(name, "replace"))
+    said = _META.search(data[:4096]) if is_html else None
+    for name in ([said[1].decode()] if said else []) + ["utf-8"]:
+        try:
+            return _clean(data.decode(name))
+        except (UnicodeDecodeError, LookupError):
+            continue
+    return _clean(data.decode(_guess(data), "replace"))
+
+
+def _clean(text: str) -> str:
+    return text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
+
+
+def _guess(data: bytes) -> str:
+    head = data[:GUESS_BYTES]
+    if sum(byte > 127 for byte in head) >= GUESS_FROM:
+        from charset_normalizer import from_bytes
+
+        if (best := from_bytes(head).best()) is not None:
+            return best.encoding
+    return "cp1252"
+
+
+def html_title(text: str) -> str:
+    """The title of an HTML page, "" if it has none."""
+    found = _TITLE.search(text[:100_000])
+    return " ".join(storable(html.unescape(_TAG.sub(" ", found[1]))).split()) if found else ""
+
+
+def markdown(text: str) -> tuple[str, list[tuple[str, str]]]:
+    """Title, and heading and text of each section of a Markdown file, the headings in the text."""
+    title, sections, lines, fenced = "", [("", "")][:0], list[str](), ""
+    heading, before = "", ""
+    for line in text.split("\n"):
+        if mark := _FENCE.match(line):
+            fenced = "" if fenced == mark[1] else fenced or mark[1]
+        found = None if fenced else _ATX.match(line)
+        if not fenced and before.strip() and re.fullmatch(r" {0,3}(=+|-{2,})[ \t]*", line):
+            lines.pop()  # a heading with a line under it
+            sections.append((heading, "\n".join(lines)))
+            heading, lines = _plain(before), [before, line]
+            title = title or heading
+        elif found:
+            sections.append((heading, "\n".join(lines)))
+            heading, lines = _plain(found[2]), [line]
+            title = title or heading
+        else:
+            lines.append(line)
+        before = line if not found and not line.lstrip().startswith(("-", "|", ">", "*")) else ""
+    sections.append((heading, "\n".join(lines)))
+    return title, [(h, t) for h, t in sections if t.strip()]
+
+
+def _plain(heading: str) -> str:
+    return " ".join(re.sub(r"[*_`]|\[([^\]]*)\]\([^)]*\)", r"\1", heading).split())
+
+
+def table(text: str) -> str:
+    """The rows of a CSV file as lines: each cell with the name of its column, where the first row has names.
+
+    Raises UnusableLine for rows of other lengths than the first: ragged_rows.
+    """
+    rows = _rows(text)
+    if not rows:
+        raise UnusableLine("empty", "expected rows, found none")
+    names = rows[0][1]
+    for number, row in rows:
+        if len(row) != len(names):
+            raise UnusableLine(
+                "ragged_rows",
+                f"line {number}: expected {len(names)} cells, as the first row has, found {len(row)}: "
+                f"{', '.join(row)[:80]!r}",
+            )
+    if not _is_header(names) or len(rows) == 1:
+        return "\n".join(", ".join(c for c in row if c) for _, row in rows)
+    return "\n".join(
+        "; ".join(f"{name}: {cell}" if name else cell for name, cell in zip(names, row, strict=True) if cell)
+        for _, row in rows[1:]
+    )
+
+
+def _rows(text: str) -> list[tuple[int, list[str]]]:
+    """The rows that are not blank, each with the number of its last line; white space in cells folded."""
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=_separator(text), strict=True)
+    found = []
+    try:
+        for row in reader:
+            cells = [" ".join(storable(cell).split()) for cell in row]
+            if any(cells):
+                found.append((reader.line_num, cells))
+    except csv.Error as e:
+        raise UnusableLine("broken", f"line {reader.line_num}: expected rows of a CSV file: {e}") from e
+    return found
+
+
+def _separator(text: str) -> str:
+    """What parts the cells: of the characters that do so, the one with most cells in the first row."""
+    first = next((line for line in text[: DOCUMENT_LIMITS.text_bytes].split("\n") if line.strip()), "")
+    bare = re.sub(r'"[^"]*"', "", first)
+    return max(_SEPARATORS, key=lambda c: (bare.count(c), -_SEPARATORS.index(c)))
+
+
+def _is_header(row: list[str]) -> bool:
+    """Whether a first row looks like names of columns: all of them other words, and none a number."""
+    return all(row) and len(set(row)) == len(row) and not any(_NUMBER.fullmatch(c) for c in row)

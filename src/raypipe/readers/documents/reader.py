@@ -1,0 +1,244 @@
+"""One file to one document: title, text, pages, sections, and the pages that were lost.
+
+Knows each kind's reader and the limited child; knows no folder and no store. A reader has an identity: what
+it read is read again when that changes.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any, Literal
+
+from raypipe.core.records import Fault, Mark
+from raypipe.core.sandbox import Refused, Sandbox, SandboxLimits
+from raypipe.readers.documents import page_text, plain
+from raypipe.readers.documents.limits import DOCUMENT_LIMITS, DocumentLimits
+from raypipe.readers.documents.sniff import FileKind, file_kind
+from raypipe.readers.rows import STEP, UnusableLine
+
+READER = "1"  # raised when the rules here, or of `page_text`, `plain` and `docx`, make another text
+PAGES_AT_ONCE = 64  # asked of the child before the time is looked at
+GARBLED = 0.05  # share of characters without a meaning above which a page cannot be searched
+_MEANINGLESS = re.compile("[\ufffd\ue000-\uf8ff\0-\x08\x0e-\x1f]")
+_FILE_NAME = re.compile(r".*\.(?:docx?|pdf|tex|dvi|indd|pptx?|xlsx?|html?)|untitled.*", re.I)
+OPEN, PAGE, DOCX = b"O", b"P", b"D"  # of `child`, which is not imported here
+
+
+@dataclass(frozen=True, slots=True)
+class FileText:
+    """What a file says."""
+
+    kind: FileKind
+    title: str  # as the file gives it; "" where it gives none
+    content: str  # of a source; HTML where the kind is html
+    source_kind: Literal["page", "document"]
+    pages: tuple[Mark, ...] = ()
+    sections: tuple[Mark, ...] = ()
+    faults: tuple[tuple[int, Fault], ...] = ()  # page, from 1, and why it has no text
+    protected: bool = False  # an owner's password restricts its use; reading it is common practice
+    repaired: int = 0  # pages whose order was put right
+
+
+@cache
+def reader_of(kind: str) -> str:
+    """Names what reads files of a kind: the rules here, and for a PDF, or a file that could not be read, the
+    build of its library."""
+    if kind in ("pdf", "none"):
+        from raypipe.readers.documents.pdf import PDFIUM
+
+        return f"{kind}/{READER}/{PDFIUM}"
+    return f"{kind}/{READER}"
+
+
+class DocumentReader:
+    """Reads files one by one. It has child processes for PDF and docx, which start with the first of each."""
+
+    def __init__(self, limits: DocumentLimits = DOCUMENT_LIMITS) -> None:
+        child = "raypipe.readers.documents.child:answer"
+        self._limits = limits
+        self._pages = Sandbox(
+            child, SandboxLimits(limits.page_wall_s, limits.page_cpu_s, limits.memory_bytes)
+        )
+        self._whole = Sandbox(
+            child, SandboxLimits(limits.whole_wall_s, limits.whole_cpu_s, limits.memory_bytes)
+        )
+
+    def read(self, name: str, data: bytes) -> FileText:
+        """The document in the bytes of a file. Raises UnusableLine; docs/files.md has the reasons."""
+        kind = file_kind(name, data)
+        if kind == "pdf":
+            return self._pdf(data)
+        if kind == "docx":
+            return self._docx(data)
+        if len(data) > self._limits.text_bytes:
+            raise UnusableLine(
+                "too_large",
+                f"expected at most {self._limits.text_bytes:,} bytes of text, found {len(data):,}",
+            )
+        return _text_file(kind, data)
+
+    def close(self) -> None:
+        """Ends the child processes."""
+        self._pages.close()
+        self._whole.close()
+
+    def _docx(self, data: bytes) -> FileText:
+        found = _reply(self._whole.run([(DOCX, data)])[0])
+        return _with_sections("docx", found["title"], found["sections"])
+
+    def _pdf(self, data: bytes) -> FileText:
+        until = time.monotonic() + self._limits.file_s
+        about = _reply(self._pages.run([(OPEN, data)])[0])
+        answers = self._pdf_pages(data, about["pages"], until)
+        texts, faults = _page_texts(answers)
+        self._require_text(texts, answers, faults)
+        labels = [str(a.get("label") or i) for i, a in enumerate(answers, 1)]
+        joined = page_text.joined(texts, labels)
+        title = _title(about["title"])
+        sections = _outline(joined, about["outline"])
+        repaired = sum(bool(a.get("repaired")) for a in answers)
+        return FileText(
+            "pdf", title, joined.content, "document", joined.pages, sections, tuple(faults),
+            about["protected"], repaired,
+        )  # fmt: skip
+
+    def _pdf_pages(self, data: bytes, count: int, until: float) -> list[dict[str, Any]]:
+        """The reply about each page. A page that ends the child costs itself: the file is opened again."""
+        answers: list[dict[str, Any]] = []
+        lost, chars, again = 0, 0, -1  # again: page for which the file was opened again
+        while len(answers) < count:
+            if (why := self._exhausted(until, lost, chars)) is not None:
+                return answers + [{"fault": why}] * (count - len(answers))
+            wanted = range(len(answers), min(count, len(answers) + PAGES_AT_ONCE))
+            requests = [(PAGE, i.to_bytes(4, "little")) for i in wanted]
+            for reply in self._pages.run(requests):
+                if isinstance(reply, Refused):
+                    lost += reply.reason in ("timeout", "memory", "crash")
+                    answers.append({"fault": [reply.reason, reply.detail], "transient": reply.transient})
+                elif (answer := json.loads(reply)).get("closed"):
+                    break
+                else:
+                    chars += len(answer.get("text", ""))
+                    answers.append(answer)
+            if len(answers) == wanted.stop:
+                continue
+            if again == len(answers):  # twice: the sandbox tries what crashes a second time, with a new child
+                lost += 1
+                answers.append({"fault": ["crash", "the child process that reads the page ends"]})
+            again = len(answers)
+            _reply(self._pages.run([(OPEN, data)])[0])
+        return answers
+
+    def _exhausted(self, until: float, lost: int, chars: int) -> list[str] | None:
+        """Why no more of a file is read."""
+        limits = self._limits
+        if time.monotonic() > until:
+            return ["timeout", f"expected at most {limits.file_s:g} s for the file, found more"]
+        if lost > limits.lost_pages:
+            return ["given_up", f"{lost} pages before it could not be read"]
+        if chars > limits.file_chars:
+            return ["too_large", f"expected at most {limits.file_chars:,} characters in the file, found more"]
+        return None
+
+    def _require_text(
+        self, texts: Sequence[str], answers: Sequence[dict[str, Any]], faults: list[tuple[int, Fault]]
+    ) -> None:
+        """Raises UnusableLine for a PDF none of whose pages has text, with the reason of most of them."""
+        if any(text.strip() for text in texts):
+            return
+        if not faults:
+            raise UnusableLine("blank", f"expected text, found {len(answers)} blank pages")
+        reasons = [f.reason for _, f in faults]
+        first = max(dict.fromkeys(reasons), key=reasons.count)
+        if first == "no_text":
+            many = f"{reasons.count(first)} of {len(answers)} pages are images"
+            raise UnusableLine("no_text", f"{many}: a scan. Run it through a program for text recognition")
+        fault = next(f for _, f in faults if f.reason == first)
+        raise UnusableLine(first, f"{reasons.count(first)} of {len(answers)} pages: {fault.detail}")
+
+
+def _reply(answer: bytes | Refused) -> dict[str, Any]:
+    """What the child says of a whole file. Raises UnusableLine for a fault."""
+    if isinstance(answer, Refused):
+        reason = "broken" if answer.reason == "error" else answer.reason
+        raise _unusable(reason, answer.detail, answer.transient)
+    found: dict[str, Any] = json.loads(answer)
+    if "fault" in found:
+        raise UnusableLine(*found["fault"])
+    return found
+
+
+def _unusable(reason: str, detail: str, transient: bool) -> UnusableLine:
+    error = UnusableLine(reason, detail)
+    error.fault = replace(error.fault, transient=transient)
+    return error
+
+
+def _page_texts(answers: Sequence[dict[str, Any]]) -> tuple[list[str], list[tuple[int, Fault]]]:
+    """The text of each page, "" where there is none, and a fault for each page that has lost it."""
+    texts, faults = [], []
+    for number, answer in enumerate(answers, 1):
+        text = answer.get("text", "")
+        fault = answer.get("fault")
+        if fault is None and answer["letters"] < 20 and answer["images"] >= 0.5:
+            fault, text = ["no_text", "the page is an image: a scan without a text layer"], ""
+        elif fault is None and (bad := len(_MEANINGLESS.findall(text))) > GARBLED * max(len(text), 1):
+            fault = [
+                "garbled",
+                f"{bad} of {len(text)} characters have no meaning: its fonts do not say which",
+            ]
+            text = ""
+        if fault is not None:
+            reason = "broken" if fault[0] == "error" else fault[0]
+            faults.append((number, Fault(STEP, reason, fault[1], bool(answer.get("transient")))))
+        texts.append(text)
+    return texts, faults
+
+
+def _title(given: str) -> str:
+    """The title in a PDF's metadata; "" where it is the name of a file."""
+    title = " ".join(page_text.storable(given).split())
+    return "" if _FILE_NAME.fullmatch(title) or title.lower().startswith("microsoft word") else title
+
+
+def _outline(joined: page_text.Joined, entries: Sequence[tuple[str, int]]) -> tuple[Mark, ...]:
+    """The sections that an outline names: each begins at its title on its page, else at the page's begin."""
+    text = " ".join(joined.content.split())
+    starts: list[tuple[int, str]] = []
+    for title, page in entries:
+        name = " ".join(page_text.storable(title).split())
+        if not name or page >= len(joined.pages):
+            continue
+        on = joined.pages[page]
+        at = text.find(name, max(on.start, starts[-1][0] if starts else 0), on.end)
+        starts.append((max(on.start if at < 0 else at, starts[-1][0] if starts else 0), name))
+    ends = [start for start, _ in starts[1:]] + [len(text)]
+    return tuple(Mark(s, max(s, e), name) for (s, name), e in zip(starts, ends, strict=False))
+
+
+def _with_sections(kind: FileKind, title: str, sections: Sequence[Sequence[str]]) -> FileText:
+    """A document of sections: heading and text, the heading in the text."""
+    texts = [page_text.storable(text) for _, text in sections]
+    joined = page_text.with_marks(texts, [heading for heading, _ in sections])
+    if not joined.content.strip():
+        raise UnusableLine("blank", "expected text, found none")
+    named = tuple(m for m in joined.pages if m.label)
+    return FileText(kind, title, joined.content, "document", (), named)
+
+
+def _text_file(kind: FileKind, data: bytes) -> FileText:
+    text = plain.decoded(data, kind == "html")
+    if not text.strip():
+        raise UnusableLine("blank", "expected text, found none")
+    if kind == "html":
+        return FileText(kind, plain.html_title(text), text, "page")
+    if kind == "md":
+        return _with_sections(kind, *plain.markdown(text))
+    if kind == "csv":
+        text = plain.table(text)
+    return _with_sections(kind, "", [("", text)])

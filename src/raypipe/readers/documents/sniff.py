@@ -1,0 +1,124 @@
+"""What a file is, by its first bytes; its name only tells kinds of text apart.
+
+A table of magics of our own: the libraries for it call a truncated docx a docx, a bare zip a docx, and miss
+HTML and a PDF with a line before its head. Knows bytes and names, opens nothing.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import zipfile
+from typing import Literal, TypeAlias
+
+from raypipe.readers.documents.limits import DOCUMENT_LIMITS
+from raypipe.readers.rows import UnusableLine
+
+FileKind: TypeAlias = Literal["txt", "md", "html", "csv", "pdf", "docx"]
+
+HEAD_BYTES = 4096
+_PDF_WITHIN = 1024  # bytes that may stand before %PDF-
+_HTML = re.compile(rb"\s*(?:<!--.*?-->\s*)*<(?:!doctype\s+html|html|head|body|meta|title)\b", re.I | re.S)
+_XML = re.compile(rb"\s*<\?xml\b", re.I)
+_OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
+_OTHER: dict[bytes, str] = {
+    b"\x89PNG": "a PNG image",
+    b"\xff\xd8\xff": "a JPEG image",
+    b"GIF8": "a GIF image",
+    b"II*\0": "a TIFF image",
+    b"MM\0*": "a TIFF image",
+    b"{\\rtf": "an RTF file",
+    b"%!PS": "a PostScript file",
+    b"\x1f\x8b": "a gzip file",
+    b"BZh": "a bzip2 file",
+    b"\xfd7zXZ": "an xz file",
+    b"7z\xbc\xaf": "a 7z archive",
+    b"(\xb5/\xfd": "a zstd file",
+    b"\x7fELF": "a program",
+    b"MZ": "a program",
+    b"SQLite format 3": "an SQLite database",
+    b"PAR1": "a parquet file",
+    b"ID3": "a sound file",
+    b"OggS": "a sound file",
+    b"RIFF": "a sound, image or film file",
+}
+_PARTS = {
+    "ppt/presentation.xml": "a pptx file",
+    "xl/workbook.xml": "an xlsx file",
+    "mimetype": "an epub or OpenDocument file",
+}
+_MAIN_PART = "word/document.xml"
+_BOMS = (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")
+_BY_SUFFIX: dict[str, FileKind] = {
+    ".md": "md", ".markdown": "md", ".csv": "csv", ".tsv": "csv", ".html": "html", ".htm": "html",
+    ".xhtml": "html",
+}  # fmt: skip
+_CLAIMS = {".pdf": "a PDF", ".docx": "a docx", ".html": "HTML", ".htm": "HTML"}
+_READ = "expected txt, md, html, csv, pdf or docx"
+
+
+def file_kind(name: str, data: bytes) -> FileKind:
+    """What a file of this name and content is read as.
+
+    Raises UnusableLine: unsupported, encrypted, broken, empty, kind_mismatch.
+    """
+    suffix = _suffix(name)
+    head = data[:HEAD_BYTES]
+    if not data.strip(b"\0 \t\r\n"):
+        raise UnusableLine("empty", f"expected text, found {len(data)} bytes of white space or NUL")
+    kind = _by_content(head, data, suffix)
+    if suffix in (".pdf", ".docx") and kind in ("html", "txt", "md", "csv"):
+        found = "an HTML page, such as a login page" if kind == "html" else "text"
+        raise UnusableLine("kind_mismatch", f"expected {_CLAIMS[suffix]} by its name, found {found}")
+    return kind
+
+
+def _suffix(name: str) -> str:
+    base = name.rpartition("/")[2].lower()
+    return base[base.rindex(".") :] if "." in base[1:] else ""
+
+
+def _by_content(head: bytes, data: bytes, suffix: str) -> FileKind:
+    if b"%PDF-" in head[:_PDF_WITHIN]:
+        return "pdf"
+    if head.startswith((b"PK\x03\x04", b"PK\x05\x06")):
+        return _zip_kind(data)
+    if head.startswith(_OLE):
+        if "EncryptedPackage".encode("utf-16-le") in data:
+            raise UnusableLine("encrypted", "a password protects this Office file: save it without one")
+        raise UnusableLine("unsupported", f"{_READ}, found an old Office file (.doc, .xls, .ppt)")
+    for magic, what in _OTHER.items():
+        if head.startswith(magic):
+            raise UnusableLine("unsupported", f"{_READ}, found {what}")
+    if not head.startswith(_BOMS[1:]):  # UTF-16 has NUL bytes
+        if b"\0" in head:
+            raise UnusableLine("unsupported", f"{_READ}, found a file with NUL bytes")
+        strange = sum(byte < 9 or 13 < byte < 27 for byte in head)
+        if strange > max(8, len(head) // 20):
+            raise UnusableLine("unsupported", f"{_READ}, found {strange} control characters at its start")
+    text = head.removeprefix(_BOMS[0])
+    if _HTML.match(text) or (_XML.match(text) and b"<html" in text.lower()):
+        return "html"
+    return _by_suffix(text, suffix)
+
+
+def _by_suffix(text: bytes, suffix: str) -> FileKind:
+    if _XML.match(text) and suffix == ".svg":
+        raise UnusableLine("unsupported", f"{_READ}, found an SVG image")
+    return _BY_SUFFIX.get(suffix, "txt")
+
+
+def _zip_kind(data: bytes) -> FileKind:
+    if (members := data.count(b"PK\x01\x02")) > DOCUMENT_LIMITS.zip_members:
+        raise UnusableLine(
+            "too_large", f"expected at most {DOCUMENT_LIMITS.zip_members:,} parts, {members:,}"
+        )
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            names = set(archive.namelist())
+    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as e:
+        raise UnusableLine("broken", f"expected a docx, found a zip file that cannot be opened: {e}") from e
+    if _MAIN_PART in names:
+        return "docx"
+    what = next((what for part, what in _PARTS.items() if part in names), "a zip file")
+    raise UnusableLine("unsupported", f"{_READ}, found {what}")

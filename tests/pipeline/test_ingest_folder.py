@@ -1,0 +1,242 @@
+"""A folder into a store: read once, cited by page, kept up to date by what changed; the rest is listed."""
+
+import asyncio
+import io
+import json
+import os
+import shutil
+from pathlib import Path
+
+import papers
+import pytest
+from reruns import Bench
+
+from raypipe.api.data import documents_store, ingest_documents
+from raypipe.api.session import Session
+from raypipe.cli.main import main
+from raypipe.core import arrow
+from raypipe.core.errors import DataError
+from raypipe.core.records import Question
+from raypipe.models.kit import LocalKit
+from raypipe.pipeline.ingest_folder import ingest_folder
+from raypipe.report.progress import Progress
+from raypipe.serving.answerer import Answerer
+from raypipe.serving.http.responses import answer_response
+from raypipe.serving.query import QueryRequest
+from raypipe.store import Store
+
+SILENT = Progress(io.StringIO(), silent=True)
+READERS = "raypipe.readers.documents"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A folder with files of each kind, and all that cannot be read."""
+    docs = tmp_path / "docs"
+    (docs / "reports").mkdir(parents=True)
+    data, _, _ = papers.reportlab_columns(1, 41, 24)
+    (docs / "reports" / "rivers 2024.pdf").write_bytes(data)
+    (docs / "survey.docx").write_bytes(papers.every_construct()[0])
+    (docs / "notes.md").write_text(
+        "# Notes\n\nThe ferry leaves at seven.\n\n# Prices\n\nA ticket costs nine.\n"
+    )
+    (docs / "page.html").write_text("<title>Harbour</title><p>The harbour opened in 1931.</p>")
+    (docs / "towns.csv").write_text("town,people\nOstrava,280000\nTabor,34000\n")
+    (docs / "plain.txt").write_text("The lighthouse keeper was called Vilma.")
+    (docs / "cut.pdf").write_bytes(data[: len(data) // 2])
+    (docs / "scan.pdf").write_bytes(papers.reportlab_scan(False)[0])
+    (docs / "login.pdf").write_text("<html>log in</html>")
+    (docs / "ragged.csv").write_text("a,b\n1,2,3\n")
+    (docs / "loop").symlink_to(docs)
+    os.mkfifo(docs / "pipe")
+    with (docs / "huge.pdf").open("wb") as file:
+        file.truncate(2 << 30)
+    return docs
+
+
+REFUSED = {
+    "cut.pdf": "broken", "scan.pdf": "no_text", "login.pdf": "kind_mismatch", "ragged.csv": "ragged_rows",
+    "loop": "loop", "pipe": "not_a_file", "huge.pdf": "too_large",
+}  # fmt: skip
+
+
+def read(tmp_path, folder, globs=()):
+    return ingest_folder(Store.create(str(tmp_path / "store")), folder, globs, SILENT)
+
+
+def indexed(tmp_path):
+    pipe = Bench(tmp_path, tmp_path).pipeline()
+    pipe.index(None)
+    return pipe
+
+
+def asked(pipe, text, release=None):
+    """The response of an endpoint to a question about the whole store."""
+
+    async def one():
+        kit = LocalKit(None, "transformers")
+        online = Answerer(pipe.recipe, kit, pipe.store.uri, release=release)
+        answered = await online.answer(QueryRequest(Question("q", text)))
+        await kit.close()
+        return answer_response(answered, ("hits",))
+
+    return asyncio.run(one())
+
+
+def test_a_folder_is_read_and_its_pages_are_cited(tmp_path, folder):
+    done = read(tmp_path, folder)
+    assert done.documents == 6 and done.counts["rows"] == 6
+    assert done.reasons == {reason: 1 for reason in sorted(REFUSED.values())}
+    pipe = indexed(tmp_path)
+    layouts = {x.url: x for x in arrow.layout.records(pipe.store.scan("layouts"))}
+    pdf = layouts["reports/rivers%202024.pdf"]
+    assert pdf.title == "Sediment in invented rivers" and len(pdf.pages) == 4
+    [text] = pipe.store.rows(pipe.texts_table, "source", [pdf.source])["text"].to_pylist()
+    assert pdf.pages[-1].end == len(text)
+    marker = next(p for p in papers.paragraphs(41, 24) if p.startswith("Marker41x20"))[:100]
+    page = next(n for n, p in enumerate(pdf.pages, 1) if p.start <= text.index(marker) < p.end)
+    found = asked(pipe, marker)
+    assert found["hits"][0]["url"].startswith("reports/rivers%202024.pdf#page=")
+    held = [h for h in found["hits"] if h["span"][0] <= text.index(marker) < h["span"][1]]
+    assert any(
+        f"#page={page}" in h["url"] and str(page) in h["page"] for h in held if h["title"] == pdf.title
+    )
+    for words, url, section in (
+        ("The ferry leaves at seven", "notes.md", "Notes"),
+        ("The harbour opened in 1931", "page.html", None),
+        ("Tabor people", "towns.csv", None),
+        ("lighthouse keeper Vilma", "plain.txt", None),
+        ("In a content control", "survey.docx", "The annual report"),
+    ):
+        best = asked(pipe, words)["hits"][0]
+        assert best["url"] == url and best["page"] is None
+        assert section is None or best["section"] in (section, None)
+
+
+def test_what_cannot_be_read_is_listed_with_its_reason(tmp_path, folder, capsys, monkeypatch):
+    monkeypatch.setenv("RAYPIPE_HOME", str(tmp_path / "home"))
+    uri = str(tmp_path / "store")
+    assert main(["ingest", str(folder), "--format", "files", "--store", uri]) == 0
+    assert "6 documents" in capsys.readouterr().out
+    assert main(["faults", "--store", uri, "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["faults"]
+    assert {r["id"].rpartition("#")[0]: r["reason"] for r in rows} == {
+        f"docs/{name}": reason for name, reason in REFUSED.items()
+    }
+    assert {r["kind"] for r in rows} == {"files"} and all(r["detail"] for r in rows)
+
+
+def test_a_second_read_opens_nothing_and_a_changed_file_alone_is_read(tmp_path, folder):
+    read(tmp_path, folder)
+    again = read(tmp_path, folder)
+    assert again.again and again.counts["bytes_read"] == 0
+    assert again.counts["unchanged_files"] == again.counts["files"] == 13
+    file = folder / "plain.txt"
+    file.write_text("The lighthouse keeper was called Bohumil.")
+    third = read(tmp_path, folder)
+    assert third.counts["bytes_read"] == file.stat().st_size
+    assert third.counts["rows"] == 1 and third.counts["unchanged_files"] == 12 and not third.replaced
+    os.utime(file)  # written again, with equal bytes
+    assert read(tmp_path, folder).counts["unchanged_files"] == 13
+
+
+def test_what_was_removed_or_changed_is_not_found_any_more(tmp_path, folder):
+    read(tmp_path, folder)
+    pipe = indexed(tmp_path)
+    assert asked(pipe, "lighthouse keeper Vilma")["hits"][0]["url"] == "plain.txt"
+    (folder / "plain.txt").unlink()
+    (folder / "cut.pdf").unlink()
+    (folder / "notes.md").write_text("# Notes\n\nThe bus leaves at eight.\n")
+    done = read(tmp_path, folder)
+    assert done.counts["removed_files"] == 2 and done.counts["rows"] == 1
+    pipe = indexed(tmp_path)
+    urls = {h["url"] for h in asked(pipe, "lighthouse keeper Vilma ferry leaves at seven")["hits"]}
+    assert "plain.txt" not in urls and "notes.md" in urls
+    texts = " ".join(pipe.store.scan(pipe.texts_table)["text"].to_pylist())
+    assert "Vilma" not in texts and "ferry" not in texts and "bus leaves" in texts
+    assert not pipe.store.count("faults", "id LIKE 'docs/cut.pdf%'")
+    assert pipe.store.count("documents") == pipe.store.count("layouts") == pipe.store.count("sources") == 5
+
+
+def test_a_text_that_another_file_has_too_stays(tmp_path):
+    docs = tmp_path / "docs"
+    docs.mkdir()
+    for name in ("a.txt", "b.txt"):
+        (docs / name).write_text("the same text in both")
+    read(tmp_path, docs)
+    (docs / "a.txt").unlink()
+    read(tmp_path, docs)
+    store = Store.open(str(tmp_path / "store"))
+    assert store.count("sources") == store.count("documents") == 1
+
+
+def test_a_read_that_was_killed_after_its_decision_is_finished_by_the_next(tmp_path, folder, monkeypatch):
+    from raypipe.pipeline import ingest_folder as module
+    from raypipe.pipeline.ingest_log import driving
+    from raypipe.store import parts
+
+    read(tmp_path, folder)
+    (folder / "plain.txt").unlink()
+    store = Store.open(str(tmp_path / "store"))
+    before = store.count("documents")
+
+    def killed(store, decision):
+        name = f"_runs/ingest-{decision.summary.fingerprint}.json"
+        store.files.write(name, parts.sealed(json.dumps(module.asdict(decision))))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module, "decide", killed)
+    with pytest.raises(KeyboardInterrupt):
+        read(tmp_path, folder)
+    monkeypatch.undo()
+    assert store.count("documents") == before
+    with driving(store, "test"):
+        pass
+    assert store.count("documents") == before - 1
+    assert read(tmp_path, folder).again
+
+
+def test_a_reader_of_another_build_reads_again(tmp_path, folder):
+    read(tmp_path, folder)
+    store = Store.open(str(tmp_path / "store"))
+    [name] = store.files.names("_folders")
+    state = store.files.read(f"_folders/{name}").decode()
+    assert "pdf/1/" in state
+    store.files.write(f"_folders/{name}", state.replace('"pdf/1/', '"pdf/0/').encode())
+    done = read(tmp_path, folder)
+    assert done.counts["rows"] == 1 and done.counts["unchanged_files"] == 12
+
+
+def test_globs_choose_and_a_folder_without_documents_is_refused(tmp_path, folder):
+    assert read(tmp_path, folder, ["*.md", "*.txt", "!plain*"]).documents == 1
+    with pytest.raises(DataError, match=r"none of 1 files could be read:\n  docs/cut.pdf: broken"):
+        read(tmp_path / "other", folder, ["cut.pdf"])
+    with pytest.raises(DataError, match="found no files"):
+        read(tmp_path / "third", folder, ["*.xyz"])
+    with pytest.raises(DataError, match="no such file or folder"):
+        read(tmp_path / "fourth", folder / "none")
+
+
+def test_a_folder_has_a_store_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.setenv("RAYPIPE_HOME", str(tmp_path / "home"))
+    docs = tmp_path / "docs"
+    docs.mkdir()
+    (docs / "a.txt").write_text("some text")
+    done = ingest_documents(docs)
+    assert done.store == documents_store(docs, Session()) and Path(done.store).is_dir()
+    assert done.summary.documents == 1 and "1 documents" in done.title
+    shutil.rmtree(docs)
+    with pytest.raises(DataError):
+        ingest_documents(docs)
+
+
+def test_several_folders_stay_apart_in_one_store(tmp_path):
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "same.txt").write_text(f"text of {name}")
+        read(tmp_path, tmp_path / name)
+    store = Store.open(str(tmp_path / "store"))
+    assert store.count("documents") == 2
+    (tmp_path / "one" / "same.txt").write_text("changed")
+    read(tmp_path, tmp_path / "one")
+    assert sorted(store.scan("sources")["content"].to_pylist()) == ["changed", "text of two"]

@@ -1,0 +1,264 @@
+"""The folder reader: what each kind of file says, and what becomes of broken and hostile ones."""
+
+import io
+import os
+import re
+import zipfile
+
+import mammoth
+import papers
+import pytest
+
+from raypipe.readers.documents import DOCUMENT_LIMITS, DocumentReader, fresh_bytes, walk
+from raypipe.readers.documents.page_text import dehyphenated, joined
+from raypipe.readers.documents.plain import decoded, markdown
+from raypipe.readers.documents.plain import table as csv_text
+from raypipe.readers.documents.reading_order import Box, in_order, zigzags
+from raypipe.readers.documents.sniff import file_kind
+from raypipe.readers.rows import UnusableLine
+
+
+@pytest.fixture(scope="module")
+def reader():
+    made = DocumentReader()
+    yield made
+    made.close()
+
+
+def folded(text):
+    return " ".join(text.split())
+
+
+def share(source, found):
+    """Share of the 5-word sequences of a source that stand in what was found."""
+
+    def grams(text):
+        words = re.findall(r"\w+", text)
+        return [tuple(words[i : i + 5]) for i in range(len(words) - 4)]
+
+    there, wanted = set(grams(found)), grams(source)
+    return sum(g in there for g in wanted) / len(wanted)
+
+
+def refused(call, *arguments):
+    with pytest.raises(UnusableLine) as e:
+        call(*arguments)
+    return e.value.fault.reason
+
+
+READABLE = {
+    "reportlab, one column": lambda: papers.reportlab_columns(1, 1)[:2],
+    "reportlab, two columns": lambda: papers.reportlab_columns(2, 2, 24)[:2],
+    "reportlab, rotated": lambda: papers.reportlab_columns(1, 3, rotate=90)[:2],
+    "reportlab, columns row by row": lambda: papers.reportlab_rows(5),
+    "reportlab, tables": lambda: papers.reportlab_table(6),
+    "reportlab, scan with text": lambda: papers.reportlab_scan(True),
+    "fpdf2, one column": lambda: papers.fpdf_columns(1, 8),
+    "fpdf2, two columns": lambda: papers.fpdf_columns(2, 9),
+    "fpdf2, owner's password": lambda: papers.fpdf_columns(1, 9, "own"),
+    "typst, one column": lambda: papers.typst_pages(1, 11)[:2],
+    "typst, two columns": lambda: papers.typst_pages(2, 12)[:2],
+    "by hand": lambda: papers.by_hand(13),
+}
+
+
+@pytest.mark.parametrize("made", READABLE.values(), ids=READABLE)
+def test_a_pdf_keeps_its_words_and_their_order(reader, made):
+    data, text = made()
+    found = reader.read("x.pdf", data)
+    assert share(text, found.content) >= 0.95
+    markers = re.findall(r"Marker\d+x\d+", text)
+    assert re.findall(r"Marker\d+x\d+", found.content) == markers
+    assert not found.faults and "\ufffe" not in found.content
+
+
+@pytest.mark.parametrize("columns", [1, 2])
+def test_a_marker_stands_in_the_span_of_its_page_and_headers_are_dropped(reader, columns):
+    data, _, markers = papers.reportlab_columns(columns, 20 + columns, 24)
+    found = reader.read("x.pdf", data)
+    text = folded(found.content)
+    assert len(found.pages) > 2 and "Journal of Invented Rivers" not in text
+    for word, page in markers:
+        at = re.search(rf"\b{word}\b", text).start()
+        assert found.pages[page - 1].start <= at < found.pages[page - 1].end
+    assert found.pages[-1].end == len(text)
+    assert found.title == "Sediment in invented rivers"
+
+
+def test_pages_have_their_printed_labels_sections_those_of_the_outline_and_footnotes_stay(reader):
+    data, _, notes = papers.typst_pages(1, 31)
+    found = reader.read("x.pdf", data)
+    text = folded(found.content)
+    assert [p.label for p in found.pages] == ["i", "ii", "iii"]
+    assert [s.label for s in found.sections][:2] == ["Chapter 0 of the report", "Chapter 1 of the report"]
+    for section in found.sections:
+        assert text.startswith(section.label, section.start)
+    assert all(note in text for note in notes)
+
+
+def test_the_order_of_columns_is_repaired_and_tables_are_left_alone(reader):
+    assert reader.read("x.pdf", papers.reportlab_rows(5)[0]).repaired == 1
+    assert reader.read("x.pdf", papers.reportlab_table(6)[0]).repaired == 0
+    table = [
+        Box(60 + 250 * (i % 2), 700 - 20 * (i // 2), 120 + 250 * (i % 2), 710 - 20 * (i // 2))
+        for i in range(24)
+    ]
+    assert not zigzags(table)
+    rows = [
+        Box(60 + 250 * (i % 2), 700 - 20 * (i // 2), 290 + 250 * (i % 2), 710 - 20 * (i // 2))
+        for i in range(24)
+    ]
+    assert zigzags(rows)
+    assert [line[0] for line in in_order(rows)] == [*range(0, 24, 2), *range(1, 24, 2)]
+
+
+def test_text_in_a_script_without_spaces_is_read_from_a_font_that_the_file_lacks(reader):
+    data, text = papers.reportlab_cjk()
+    assert reader.read("x.pdf", data).content.count(text) == 5
+
+
+def test_a_file_without_text_is_refused_with_its_reason(reader):
+    from reportlab.lib.pdfencrypt import StandardEncryption
+
+    whole = papers.reportlab_columns(1, 4)[0]
+    locked = papers.reportlab_columns(1, 4, encrypt=StandardEncryption("secret"))[0]
+    assert refused(reader.read, "x.pdf", papers.reportlab_scan(False)[0]) == "no_text"
+    assert refused(reader.read, "x.pdf", locked) == "encrypted"
+    assert refused(reader.read, "x.pdf", whole[: len(whole) // 2]) == "broken"
+    assert refused(reader.read, "x.pdf", papers.raw_pages([papers.stream(b"")])) == "blank"
+    assert refused(reader.read, "x.pdf", b"%PDF-1.7 and nothing else") == "broken"
+
+
+def test_a_bad_page_costs_that_page(reader):
+    good = papers.said_page("A page that can be read\nand that says something")
+    image = papers.reportlab_scan(False)[0]
+    assert image
+    found = reader.read("x.pdf", papers.two_pages_and_a_bad_one(good))
+    assert [(n, f.reason) for n, f in found.faults] == [(2, "bad_page")]
+    assert len(found.pages) == 3 and found.pages[1].start == found.pages[1].end
+    assert found.content.count("A page that can be read") == 2
+
+
+@pytest.mark.slow
+def test_three_bombs_end_the_child_and_not_the_reader(reader):
+    assert refused(reader.read, "x.pdf", papers.laughs()) in ("timeout", "memory")
+    assert refused(reader.read, "x.pdf", papers.flate_bomb()) in ("memory", "timeout")
+    assert refused(reader.read, "x.pdf", papers.million_pages()) == "too_large"
+    bomb = papers.docx(papers.par(papers.run("a" * (63 << 20))))
+    assert len(bomb) < 400_000 and refused(reader.read, "x.docx", bomb) == "too_large"
+    assert reader.read("x.pdf", papers.by_hand(1)[0]).content
+
+
+def test_a_docx_says_all_that_word_shows_and_nothing_that_it_hides(reader):
+    data, shown = papers.every_construct()
+    found = reader.read("x.docx", data)
+    assert folded(found.content) == shown
+    assert found.title == "The annual report"
+    assert [s.label for s in found.sections] == [
+        "Methods of the survey",
+        "Own chapter",
+        "By its outline level",
+    ]
+    for section in found.sections:
+        assert shown.startswith(section.label, section.start)
+    oracle = mammoth.extract_raw_text(io.BytesIO(data)).value
+    known = set(re.findall(r"\w+", found.content))
+    # mammoth shows hidden text and soft hyphens, and no formulas
+    assert set(re.findall(r"\w+", oracle)) - {"hiddenA", "soft", "ened"} <= known
+
+
+def test_an_office_file_that_cannot_be_read_says_why(reader):
+    data = papers.every_construct()[0]
+    ole = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(600)
+    assert refused(file_kind, "x.docx", data[: len(data) // 2]) == "broken"
+    assert refused(file_kind, "x.docx", ole + "EncryptedPackage".encode("utf-16-le")) == "encrypted"
+    assert refused(file_kind, "x.doc", ole) == "unsupported"
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        archive.writestr("ppt/presentation.xml", "<p/>")
+    assert refused(file_kind, "x.docx", out.getvalue()) == "unsupported"
+    entity = '<!DOCTYPE d [<!ENTITY a "aaaa">]>'
+    assert "aaaa" not in str(
+        reader.read("x.docx", papers.docx(papers.par(papers.run("fine")), more=[("word/x.xml", entity)]))
+    )
+
+
+def test_a_kind_is_told_by_content_and_a_name_only_tells_texts_apart():
+    page = b"<!DOCTYPE html><title>Log in</title>"
+    assert refused(file_kind, "paper.pdf", page) == "kind_mismatch"
+    assert refused(file_kind, "x.txt", b"\x89PNG\r\n\x1a\n" + bytes(9)) == "unsupported"
+    assert refused(file_kind, "x.txt", b"ab\0cd") == "unsupported"
+    assert refused(file_kind, "x.txt", b" \n ") == "empty"
+    assert file_kind("x", b"junk before\n%PDF-1.4 ...") == "pdf"
+    assert file_kind("x.txt", page) == "html"
+    assert [file_kind(f"x.{s}", b"a, b") for s in ("md", "csv", "txt", "log")] == ["md", "csv", "txt", "txt"]
+
+
+def test_encodings_are_read_by_mark_by_declaration_and_by_guess():
+    text = "café à la crème, naïveté"
+    for name in ("utf-8", "utf-8-sig", "utf-16", "cp1252"):
+        assert decoded(text.encode(name)) == text
+    russian = "Река измеряется каждый день осенью и зимой. " * 20
+    assert decoded(russian.encode("cp1251")) == russian
+    page = f'<meta charset="windows-1251"><p>{russian}</p>'
+    assert decoded(page.encode("cp1251"), True) == page
+
+
+def test_rows_of_a_csv_name_their_columns_and_ragged_ones_are_refused():
+    assert (
+        csv_text('city;people\nParis;"2,1 M"\nLyon;522\n')
+        == "city: Paris; people: 2,1 M\ncity: Lyon; people: 522"
+    )
+    assert csv_text("1,2\n3,4\n") == "1, 2\n3, 4"
+    with pytest.raises(UnusableLine, match=r"ragged_rows: line 3: expected 2 cells.*found 3"):
+        csv_text("a,b\n1,2\n1,2,3\n")
+    assert refused(csv_text, 'a,b\n1,"2\n') == "broken"
+
+
+def test_markdown_has_sections_by_its_headings_but_not_in_code():
+    title, sections = markdown(
+        "intro\n\n# The *title*\n\ntext\n\n```\n# no heading\n```\n\nSecond\n------\nmore\n"
+    )
+    assert title == "The title"
+    assert [heading for heading, _ in sections] == ["", "The title", "Second"]
+
+
+def test_hyphens_at_line_ends_are_decided_by_the_words_of_the_document():
+    known = "affect well-known state machine"
+    assert dehyphenated(
+        [f"{known} af\ufffefect well\ufffeknown state\ufffemachine un\ufffeseen soft\u00adened"]
+    ) == [f"{known} affect well-known state-machine unseen softened"]
+    over = joined(["first page with an unfin\ufffe", "ished word here"], ["1", "2"])
+    assert folded(over.content) == "first page with an unfinished word here"
+    assert folded(over.content)[over.pages[1].start :] == "unfinished word here"
+
+
+def test_a_folder_is_walked_without_waiting_leaving_or_turning_in_circles(tmp_path):
+    folder = tmp_path / "docs"
+    (folder / "sub").mkdir(parents=True)
+    (folder / "a.txt").write_text("text")
+    (folder / "sub" / "b.md").write_text("text")
+    (folder / ".hidden").write_text("text")
+    os.link(folder / "a.txt", folder / "same.txt")
+    os.mkfifo(folder / "pipe")
+    (folder / "sub" / "loop").symlink_to(folder)
+    (folder / "self").symlink_to(folder / "self")
+    (tmp_path / "secret").write_text("no")
+    (folder / "out").symlink_to(tmp_path / "secret")
+    (folder / "inside").symlink_to(folder / "sub" / "b.md")
+    with open(folder / "big.pdf", "wb") as file:
+        file.truncate(2 << 30)
+    found = {f.name: f.trouble and f.trouble.fault.reason for f in walk(folder, [], DOCUMENT_LIMITS)}
+    assert found == {
+        "a.txt": None, "big.pdf": "too_large", "inside": None, "out": "outside", "pipe": "not_a_file",
+        "self": "loop", "sub/loop": "loop",
+    }  # fmt: skip
+    assert [f.name for f in walk(folder, ["*.md", "!sub/*"], DOCUMENT_LIMITS)] == []
+    assert [f.name for f in walk(folder, ["sub/*.md"], DOCUMENT_LIMITS)] == ["sub/b.md"]
+
+
+def test_a_file_that_changes_between_stat_and_open_is_refused(tmp_path):
+    (tmp_path / "a.txt").write_text("text")
+    [found] = walk(tmp_path, [], DOCUMENT_LIMITS)
+    (tmp_path / "a.txt").write_text("longer text")
+    assert refused(fresh_bytes, found) == "changed"
