@@ -1,12 +1,12 @@
 # raypipe with its whole environment, for the manifests in k8s/ and for `docker run`.
 #
-#   docker build -t raypipe:0.1.0-ray2.60.0 .
+#   docker build -t raypipe:0.1.0-ray2.60.0 .                                       # no vLLM: PROFILE=cpu has it
 #   docker build --build-arg PROFILE=gpu -t raypipe:0.1.0-ray2.60.0-gpu .
 #
 # Not built where it was written: tests/test_dockerfile.py reads it, no container runtime was available.
 FROM python:3.11.9-slim-bookworm
 
-# make builds; wget is what KubeRay's health probes call; vLLM compiles kernels with gcc.
+# make builds; wget is what KubeRay's health probes call; vLLM (profiles cpu and gpu) compiles kernels with gcc.
 RUN apt-get update \
  && apt-get install --yes --no-install-recommends make wget gcc g++ \
  && rm -rf /var/lib/apt/lists/*
@@ -17,7 +17,7 @@ USER 1000:1000
 WORKDIR /opt/raypipe
 
 # The environment before the code: a change of code alone does not install again.
-ARG PROFILE=cpu
+ARG PROFILE=local
 COPY --chown=1000:1000 pyproject.toml README.md Makefile ./
 COPY --chown=1000:1000 requirements requirements
 COPY --chown=1000:1000 conf conf

@@ -1,16 +1,25 @@
-# One environment in .venv holding exactly requirements/$(PROFILE).txt. A stamp file makes the second run instant.
-PROFILE ?= cpu
+# One environment in .venv, holding exactly the lists of requirements/ that its stamp file names; a stamp makes the
+# second run instant. PROFILE: local, cpu or gpu. `make eval` needs `local` and makes do with an environment that has
+# more; `make test` needs `cpu` or `gpu`, and the tools of tests.
+profile := $(or $(PROFILE),cpu)
 PYTHON  ?= python3
 UV      := 0.13.8
 py      := .venv/bin/python
 uv      := .venv/bin/uv
-ready   := .venv/.ready-$(PROFILE)
+stamp   := .venv/.ready-
+tested  := $(stamp)$(profile)-test
+
+# The stamp of the first of these environments that is there, else of the last.
+first    = $(firstword $(foreach p,$(1),$(wildcard $(stamp)$(p))) $(stamp)$(lastword $(1)))
+enough   = $(call first,$(if $(filter local,$(1)),cpu-test gpu-test local-test cpu gpu local,$(1)-test $(1)))
+ready   := $(call enough,$(profile))
+small   := $(call enough,$(or $(PROFILE),local))
 
 # uv does not read pip's settings: a folder of wheels that pip was given is handed on. Without one, the CPU build
 # of torch comes from PyTorch's own index. Both at once contradict each other, so it is one or the other.
 ifdef PIP_FIND_LINKS
 export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
-else ifeq ($(PROFILE),cpu)
+else ifneq ($(profile),gpu)
 export UV_TORCH_BACKEND ?= cpu
 endif
 
@@ -19,18 +28,18 @@ endif
 help:            ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST)
 
-setup: $(ready)  ## .venv with everything (PROFILE=cpu or gpu)
+setup: $(ready)  ## .venv without the tools of tests (PROFILE=local, cpu or gpu; default cpu)
 
-eval: $(ready)   ## the main job: an invented dataset, answered and scored on a local Ray; no model download
+eval: $(small)   ## the main job: an invented dataset, answered and scored on a local Ray; no model download
 	@RAY_ADDRESS=local $(py) jobs/eval.py $(ARGS)
 
-quick: $(ready)  ## tests that need neither Ray nor an engine: a minute
+quick: $(tested)  ## tests that need neither Ray nor an engine: a minute
 	@$(py) tests/run.py --quick $(ARGS)
 
-test: $(ready)   ## the tests, as CI runs them; ARGS="..." are pytest's
+test: $(tested)   ## the tests, as CI runs them; ARGS="..." are pytest's
 	@$(py) tests/run.py $(ARGS)
 
-test-all: $(ready) ## all tests, with the kills, races and comparisons that take long
+test-all: $(tested) ## all tests, with the kills, races and comparisons that take long
 	@$(py) tests/run.py --all $(ARGS)
 
 # Each kills something that a run depends on, or feeds it what is broken, prints JSON lines, and fails unless
@@ -38,40 +47,54 @@ test-all: $(ready) ## all tests, with the kills, races and comparisons that take
 DRILLS := bench/drill.py bench/crash.py "bench/kills.py --kills 20" bench/mutants.py bench/fuzz.py "bench/nodes.py --drills 20" \
 	"bench/serve_drill.py --requests 2000" "bench/faults.py --faults 1000"
 
-drill: $(ready)  ## kill engines, drivers, workers, nodes and replicas while they work: an hour or more (docs/reliability.md)
+drill: $(tested)  ## kill engines, drivers, workers, nodes and replicas while they work: an hour or more (docs/reliability.md)
 	@for drill in $(DRILLS); do echo "$$drill" >&2; $(py) $$drill || exit 1; done
 
-lint: $(ready)   ## ruff (lint, format) and mypy, as in pre-commit and CI
+lint: $(tested)   ## ruff (lint, format) and mypy, as in pre-commit and CI
 	$(py) -m ruff check .
 	$(py) -m ruff format --check .
 	$(py) -m mypy
 
-format: $(ready) ## let ruff rewrite what it can
+format: $(tested) ## let ruff rewrite what it can
 	$(py) -m ruff check --fix .
 	$(py) -m ruff format .
 
-schemas: $(ready) ## docs/schemas, from the classes of what commands print
+schemas: $(tested) ## docs/schemas, from the classes of what commands print
 	$(py) -c "from raypipe.api.outputs import *; write_schemas(Path('docs/schemas'))"
 
-$(ready): pyproject.toml requirements/$(PROFILE).txt
+# $(1): the lists.
+define sync
 	@$(py) -c 'import sys; sys.exit(sys.version_info[:2] < (3, 11))' 2>/dev/null || $(PYTHON) -m venv --clear .venv
 	@$(py) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("raypipe needs Python 3.11 or newer: make PYTHON=python3.11 ...")'
-	@echo "Setting up .venv ($(PROFILE)), once: half a minute from a warm package cache, some minutes from a cold one"
-	@rm -f .venv/.ready-*
+	@echo "Setting up .venv ($(@:$(stamp)%=%)), once: half a minute from a warm package cache, some minutes from a cold one"
+	@rm -f $(stamp)*
 	@$(py) -m pip --version >/dev/null 2>&1 || $(py) -m ensurepip >/dev/null
 	@$(py) -m pip install --quiet --disable-pip-version-check uv==$(UV)
-	@$(uv) pip sync --quiet --python $(py) --compile-bytecode requirements/$(PROFILE).txt
+	@$(uv) pip sync --quiet --python $(py) --compile-bytecode $(1)
 	@$(uv) pip install --quiet --python $(py) --no-deps --editable .
 	@touch $@
+endef
 
-compile = $(uv) pip compile --quiet --upgrade --no-annotate --custom-compile-command 'make lock' \
-	--python-version 3.11 --python-platform x86_64-manylinux_2_28 --extra test pyproject.toml
+$(stamp)%-test: pyproject.toml requirements/%.txt requirements/test.txt
+	$(call sync,requirements/$*.txt requirements/test.txt)
 
-# The GPU list is compiled without sight of a folder of CPU wheels, else it would pin torch==...+cpu.
+$(stamp)%: pyproject.toml requirements/%.txt
+	$(call sync,requirements/$*.txt)
+
+.PRECIOUS: $(stamp)%-test $(stamp)%
+
+compile = $(uv) pip compile --quiet --no-annotate --custom-compile-command 'make lock' \
+	--python-version 3.11 --python-platform x86_64-manylinux_2_28
+
+# One pin per package over all lists: `local` and the tools take those of `cpu`, `gpu` those of the tools. The GPU list
+# is compiled without sight of a folder of CPU wheels, else it would pin torch==...+cpu.
 lock:            ## raise the pins in requirements/
 	@test -x $(uv) || { $(PYTHON) -m venv .venv && $(py) -m pip install --quiet uv==$(UV); }
-	$(compile) --extra cpu --excludes requirements/cpu.exclude.txt --output-file requirements/cpu.txt
-	env -u UV_TORCH_BACKEND -u UV_FIND_LINKS $(compile) --extra gpu --output-file requirements/gpu.txt
+	$(compile) --upgrade --extra cpu --excludes requirements/cpu.exclude.txt pyproject.toml -o requirements/cpu.txt
+	$(compile) --extra local --constraint requirements/cpu.txt pyproject.toml -o requirements/local.txt
+	$(compile) --group test --constraint requirements/cpu.txt -o requirements/test.txt
+	env -u UV_TORCH_BACKEND -u UV_FIND_LINKS $(compile) --upgrade --extra gpu --constraint requirements/test.txt \
+		pyproject.toml -o requirements/gpu.txt
 
 wheel: $(ready)  ## dist/raypipe-*.whl
 	$(uv) build --quiet --wheel

@@ -127,7 +127,7 @@ def pools():
 def browser():
     """Debian's Chromium, which shows no window. While it is there, this thread has an event loop that runs,
     and asyncio.run refuses: so it ends with its module."""
-    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: the extra `test`")
+    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: make test has it")
     if (chromium := shutil.which("chromium")) is None:
         pytest.skip("chromium is not installed: apt-get install chromium")
     with api.sync_playwright() as playwright:

@@ -2,7 +2,7 @@
 
 import io
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from raypipe.api.session import load_recipe
@@ -36,17 +36,18 @@ class Bench:
     world: Path
     first: object = None  # what the run came to that made the store
     file: str | None = "fakes.yaml"  # of the recipe, as runs know it in every copy; None: where it lies
+    models: str = MODELS
+    endpoints: dict = field(default_factory=dict)  # of models behind an address
 
     def pipeline(self, text=FAKES, sizes=SIZES, runner=inline):
         (self.folder / "fakes.yaml").write_text(text)
-        (self.folder / "models.yaml").write_text(MODELS)
+        (self.folder / "models.yaml").write_text(self.models)
         recipe = load_recipe(str(self.folder / "fakes.yaml"), str(self.folder / "models.yaml"), CONF)
         recipe = replace(recipe, file=self.file or recipe.file)
         store = Store.create(str(self.folder / "store"))
         silent = Progress(io.StringIO(), silent=True)
-        return Pipeline(
-            store, recipe, WorkerConfig(store.uri, "transformers", "cpu", 1), sizes, runner, silent
-        )
+        worker = WorkerConfig(store.uri, "transformers", "cpu", 1, endpoints=self.endpoints)
+        return Pipeline(store, recipe, worker, sizes, runner, silent)
 
     def run(self, text=FAKES, data=None, pipe=None, out="out", in_vain=False):
         """Step -> (planned, asked), step -> plan; after holding every run to its plan. What an attempt that

@@ -1,10 +1,12 @@
 #!/usr/bin/env python
 """`make quick`, `make test` and `make test-all`: pytest twice, and one closing line for both.
 
-First what needs neither Ray nor an engine, on every core; then, one after another, what starts processes
-that want the machine for themselves. `--quick` runs the first alone, and what is marked `slow` not at all;
-`--all` also runs what is marked `drill`. All other arguments are pytest's. The last line sums up both
-runs as pytest's own does; the exit status is that of the first run that failed.
+One run takes what needs neither Ray nor an engine, shared out over the cores. The other takes, one test after
+another, what starts Ray, an engine or a browser. It waits for processes two fifths of its time, so both run
+at once; what the second prints comes after the first. `--quick` runs the first alone, and what is marked
+`slow` not at all; `--all` also runs what is marked `drill`, and one run after the other: drills want the
+machine for themselves. All other arguments are pytest's. The last line sums up both runs as pytest's own
+does; the exit status is that of the first run that failed.
 """
 
 import os
@@ -20,6 +22,7 @@ from pathlib import Path
 ALONE = "ray or engine or browser"
 SLOWEST = 25
 NONE = 5  # pytest's status when no test was chosen
+INTERRUPTED = 2  # and after Ctrl-C
 
 
 def halves(quick, everything):
@@ -45,6 +48,30 @@ def results(file):
     return found
 
 
+def run_each(commands, env):
+    """Exit status of each run, one after the other."""
+    statuses = []
+    for command in commands:
+        statuses.append(subprocess.run(command, env=env).returncode)
+        if statuses[-1] == INTERRUPTED:
+            break
+    return statuses
+
+
+def run_both(commands, env):
+    """Exit statuses of two runs at once. What the second prints is kept until the first has ended."""
+    with tempfile.NamedTemporaryFile() as kept, open(kept.name, "rb") as printed:
+        second = subprocess.Popen(commands[1], env=env, stdout=kept, stderr=subprocess.STDOUT)
+        first = subprocess.run(commands[0], env=env).returncode
+        over = False
+        while not over:
+            over = second.poll() is not None  # before the last look: nothing printed is missed
+            sys.stdout.buffer.write(printed.read())
+            sys.stdout.flush()
+            time.sleep(0 if over else 1)
+    return [first, second.returncode]
+
+
 def closing(outcomes, status, seconds):
     """One line in the form of pytest's last."""
     words = {"failure": "failed", "passed": "passed", "skipped": "skipped", "error": "errors"}
@@ -59,15 +86,15 @@ def main(given):
     quick, everything = "--quick" in given, "--all" in given
     args = [a for a in given if a not in ("--quick", "--all")]
     env = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
-    began, found, statuses = time.monotonic(), [], []
+    began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="raypipe-results-") as folder:
-        for number, half in enumerate(halves(quick, everything)):
-            file = Path(folder) / f"{number}.xml"
-            command = [sys.executable, "-m", "pytest", *half, f"--junit-xml={file}", *args]
-            statuses.append(subprocess.run(command, env=env).returncode)
-            found += results(file)
-            if statuses[-1] == 2:  # Ctrl-C
-                break
+        files = [Path(folder) / f"{number}.xml" for number in range(2)]
+        commands = [
+            [sys.executable, "-m", "pytest", *half, f"--junit-xml={file}", *args]
+            for half, file in zip(halves(quick, everything), files, strict=False)
+        ]
+        statuses = run_each(commands, env) if quick or everything else run_both(commands, env)
+        found = [result for file in files for result in results(file)]
     print(f"\nThe {SLOWEST} slowest, with their share of fixtures:")
     for seconds, test, _ in sorted(found, reverse=True)[:SLOWEST]:
         print(f"{seconds:8.2f}s {test}")

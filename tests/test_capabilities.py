@@ -21,6 +21,8 @@ from raypipe.serving.documents import answer_over_documents
 from raypipe.store import Store
 from raypipe.store.index import LanceIndex
 
+pytestmark = pytest.mark.slow
+
 HERE = Path(__file__).parent
 CONF = Conf((HERE.parent / "conf",))
 

@@ -116,7 +116,7 @@ def test_choices_of_the_command_line_are_those_of_the_code():
     from raypipe.kg.language.example_bank import Domain
     from raypipe.kg.public_data import KINDS
 
-    assert set(facts.KINDS) == set(KINDS) and set(kg.DOMAINS) == set(get_args(Domain))
+    assert set(facts.SOURCES) == set(KINDS) and set(kg.DOMAINS) == set(get_args(Domain))
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh"])
@@ -292,6 +292,7 @@ sys.exit(code)
 
 
 @pytest.mark.ray
+@pytest.mark.drill
 def test_workers_of_a_ray_that_is_started_here_have_the_priority_of_other_work():
     code = """
 import os, ray

@@ -232,7 +232,14 @@ WEB = ("shortlist", "dense", "fuse", "rerank", "generate:web")
 
 
 @pytest.mark.parametrize(
-    "name", ["db3-task1-700-public", "db3-task1-2000-public", "db3-task2", "db3-task3", "weknow"]
+    "name",
+    [
+        "db3-task1-700-public",
+        pytest.param("db3-task1-2000-public", marks=pytest.mark.drill),
+        "db3-task2",
+        "db3-task3",
+        pytest.param("weknow", marks=pytest.mark.drill),
+    ],
 )
 def test_what_the_graph_or_public_data_answered_asks_nothing_of_the_web(
     standins, team, ten, graphs, pages, tmp_path, name

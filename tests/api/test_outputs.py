@@ -130,11 +130,12 @@ def test_what_commands_print_about_files_validates(printed, tmp_path):
     assert built["facts"] == 1
 
 
-def test_what_commands_print_about_this_machine_validates(printed):
+def test_what_commands_print_about_this_machine_validates(printed, tmp_path):
     assert printed("doctor")["fine"]
     assert [m["state"] for m in printed("models", "local")["models"]] == ["here", "here"]
     step = ("raypipe.steps.fuse:Fuse", "--fields", "{weights: {dense: 1.0}, top: 3}")
     assert printed("check-step", *step)["holds"]
+    assert "conf/recipes/mine.yaml" in printed("init", tmp_path / "project")["files"]
 
 
 def test_results_that_take_a_model_to_make_validate(tmp_path):

@@ -183,7 +183,7 @@ def test_an_address_judges_with_a_key_of_its_own(home):
     environ = {"RAYPIPE_JUDGE_KEY": "j"}
     session = raypipe.Session(from_environment(environ, ROOT))
     with open_judge(session, f"{URL}#wise", "official") as (judge, kit):
-        assert (judge.model.name, judge.model.path, kit._endpoints["judge"].key) == ("wise", "judge", "j")
+        assert (judge.model.name, judge.model.path, kit.endpoints["judge"].key) == ("wise", "judge", "j")
 
 
 def test_what_a_template_is_told_and_how_long_a_model_may_think_are_identity(tmp_path):

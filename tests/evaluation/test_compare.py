@@ -167,6 +167,8 @@ def test_the_given_runs_are_compared_with_each_other_and_corrected(
         print(f" {len(found)} pairs, {sum(c.p < 0.05 for c in found)} below .05, {told} after Holm", end="")
     assert len(found) == 91 and 0 < told < sum(c.p < 0.05 for c in found)
     assert all(c.score.n == 1335 for c in found)
+    with pytest.raises(DataError, match=r"judge replies by the rule official, found .* such as 'Accuracy"):
+        scored_run(Path(data) / "crag/runs/system-06.jsonl.gz", "official")
 
 
 def test_what_moved_without_a_known_cause_says_so() -> None:

@@ -31,6 +31,10 @@ ASKING = (
     + "\n  - generate: {model: scripted, prompt: crag/vanilla, into: llm, max_tokens: 50}"
     + "\n  - decide: {prefer: [llm]}\n"
 )
+BRIEF = ASKING.replace(
+    "prompt: crag/vanilla",
+    'prompt: {system: "Answer in three words.", user: "{{ text }}", variables: [text]}',
+)
 JUDGES = """
 def kind(question, prediction, truths):
     return True
@@ -46,7 +50,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     home: Path = tmp_path_factory.mktemp("evidence")
     write(home / "world", 12, pages=8, seed=9, page_chars=1500)
     bench = Bench(home, home / "world")
-    for name, recipe in (("sure", SURE), ("other", OTHER), ("asking", ASKING)):
+    for name, recipe in (("sure", SURE), ("other", OTHER), ("asking", ASKING), ("brief", BRIEF)):
         bench.run(recipe, out=name)
         (home / f"{name}.yaml").write_text(recipe)
     (home / "evidencejudges.py").write_text(JUDGES)
@@ -129,6 +133,18 @@ def test_runs_of_other_judges_are_refused_until_one_judges_them_all(
     assert strict["score"]["before"] < alike["score"]["before"]
     code, _, err = said("compare", folder / "sure", folder / "other", "--rejudge")
     assert code == 2 and "names no judge to take for all" in err
+
+
+@pytest.mark.parametrize(("before", "after"), [("asking", "brief"), ("sure", "other")])
+def test_the_shares_of_a_change_sum_to_the_difference_and_none_of_it_is_noise(
+    folder: Path, said: Any, before: str, after: str
+) -> None:
+    words = ("compare", folder / before, folder / after, "--rejudge", "evidencejudges:strict", "--json")
+    (found,) = json.loads(said(*words)[1])["comparisons"]
+    assert found["score"]["n"] == 12 and found["causes"]
+    assert sum(c["difference"] for c in found["causes"]) == pytest.approx(found["score"]["difference"])
+    changed = {"brief": "generate:llm.prompt", "other": "rerank.top"}[after]
+    assert {c["field"] for c in found["causes"]} == {changed}
 
 
 def test_answers_are_cut_by_a_tokenizer_that_is_here_and_by_no_other(

@@ -3,6 +3,7 @@
 import asyncio
 import sqlite3
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -11,6 +12,8 @@ from raypipe.kg.graph import FolderBackend
 from raypipe.kg.language.time_words import moment
 from raypipe.kg.link import Linker
 from raypipe.kg.tables import Tables
+
+pytestmark = pytest.mark.slow
 
 NOW = moment("03/05/2024, 10:00:00 PT")
 TITLES, PEOPLE, JOBS = ("ash", "birch", "cedar", "dogwood"), ("ann", "bob", "cyd"), ("director", "writer")

@@ -37,7 +37,7 @@ def test_every_entry_of_models_yaml_is_a_model_or_says_how_to_pin_it(ours: Catal
                 ours.model(name)
         elif entry.repo and not entry.revision:
             with pytest.raises(
-                ConfError, match=r"models.yaml: .*revision: expected the 40 hex digits.*hf models info"
+                ConfError, match=r"models.yaml: .*revision: expected the 40 hex digits.*raypipe models add"
             ):
                 ours.model(name)
         else:
@@ -48,6 +48,30 @@ def test_every_entry_of_models_yaml_is_a_model_or_says_how_to_pin_it(ours: Catal
             assert model.weights.startswith((f"{model.repo}@{model.revision}", "sha256:", found.loader))
 
 
+def test_the_weights_that_come_in_a_package_are_pinned_by_digest(ours: Catalog) -> None:
+    packaged = {name: e for name, e in ours.entries.items() if e.package}
+    assert packaged and all(e.digest for e in packaged.values())
+    for name, entry in packaged.items():
+        assert ours.model(name).weights.startswith(entry.digest)
+
+
+def test_other_weights_than_an_entry_pins_are_refused(entries: Entries, tmp_path: Path) -> None:
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m" / "config.json").write_text("{}")
+    of = folder.identity(tmp_path / "m", "embedder")
+    entry = {**EMBEDDER, "path": str(tmp_path / "m")}
+    assert entries(m={**entry, "digest": of}).model("m").weights == of
+    (tmp_path / "m" / "config.json").write_text('{"other": 1}')
+    with pytest.raises(ConfError, match=rf"m.digest: expected {of}, found sha256:.*other weights"):
+        entries(m={**entry, "digest": of}).model("m")
+
+
+def test_a_digest_belongs_to_a_folder(entries: Entries) -> None:
+    hub = {**EMBEDDER, "repo": "org/some-model", "revision": PIN, "digest": "sha256:00"}
+    with pytest.raises(ConfError, match="digest: expected with path or package alone"):
+        entries(m=hub).model("m")
+
+
 def test_a_pinned_hub_model_has_its_identity_before_it_is_here(entries: Entries) -> None:
     model = entries(m={**EMBEDDER, "repo": "org/some-model", "revision": PIN}).model("m")
     assert model.weights == f"org/some-model@{PIN}"
@@ -56,7 +80,7 @@ def test_a_pinned_hub_model_has_its_identity_before_it_is_here(entries: Entries)
 
 @pytest.mark.parametrize("revision", [None, "main", "v1.0", PIN[:12], PIN.upper()])
 def test_a_hub_name_without_a_full_commit_is_refused(entries: Entries, revision: str | None) -> None:
-    with pytest.raises(ConfError, match="hf models info org/some-model"):
+    with pytest.raises(ConfError, match="raypipe models add org/some-model --name m"):
         entries(m={**EMBEDDER, "repo": "org/some-model", "revision": revision}).model("m")
 
 

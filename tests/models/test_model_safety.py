@@ -17,6 +17,8 @@ from raypipe.models import folder, load
 from raypipe.models.catalog import Catalog
 from raypipe.models.load import Backend
 
+pytestmark = pytest.mark.slow
+
 Entries = Callable[..., Catalog]
 Tiny = Callable[[str, bool], Path]
 EMBEDDER = {

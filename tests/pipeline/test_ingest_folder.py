@@ -4,29 +4,36 @@ import asyncio
 import io
 import json
 import os
+import re
 import shutil
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import papers
 import pytest
-from reruns import Bench
+from reruns import FAKES, Bench
 
 from raypipe.api.data import documents_store, ingest_documents
+from raypipe.api.questions import require_documents_read
 from raypipe.api.session import Session
 from raypipe.cli.main import main
 from raypipe.core import arrow
-from raypipe.core.errors import DataError
+from raypipe.core.errors import ConfError, DataError
 from raypipe.core.records import Question
+from raypipe.evaluation.evaluate import evaluate
 from raypipe.models.kit import LocalKit
+from raypipe.pipeline.driver import TaskSizes, inline
 from raypipe.pipeline.ingest_folder import ingest_folder
+from raypipe.pipeline.ingest_log import Decision, driving
 from raypipe.report.progress import Progress
 from raypipe.serving.answerer import Answerer
 from raypipe.serving.http.responses import answer_response
 from raypipe.serving.query import QueryRequest
 from raypipe.store import Store
+from raypipe.store.parts import sealed
 
+pytestmark = pytest.mark.slow
 SILENT = Progress(io.StringIO(), silent=True)
-READERS = "raypipe.readers.documents"
 
 
 @pytest.fixture
@@ -170,30 +177,19 @@ def test_a_text_that_another_file_has_too_stays(tmp_path):
     assert store.count("sources") == store.count("documents") == 1
 
 
-def test_a_read_that_was_killed_after_its_decision_is_finished_by_the_next(tmp_path, folder, monkeypatch):
-    from raypipe.pipeline import ingest_folder as module
-    from raypipe.pipeline.ingest_log import driving
-    from raypipe.store import parts
-
-    read(tmp_path, folder)
-    (folder / "plain.txt").unlink()
+def test_a_read_that_was_killed_after_its_decision_is_finished_by_the_next(tmp_path, folder):
+    done = read(tmp_path, folder)
     store = Store.open(str(tmp_path / "store"))
-    before = store.count("documents")
-
-    def killed(store, decision):
-        name = f"_runs/ingest-{decision.summary.fingerprint}.json"
-        store.files.write(name, parts.sealed(json.dumps(module.asdict(decision))))
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(module, "decide", killed)
-    with pytest.raises(KeyboardInterrupt):
-        read(tmp_path, folder)
-    monkeypatch.undo()
-    assert store.count("documents") == before
+    [gone] = [x for x in arrow.layout.records(store.scan("layouts")) if x.url == "plain.txt"]
+    rows = {"documents": (gone.id,), "layouts": (gone.id,), "sources": (gone.source,)}
+    [name] = store.files.names("_folders")
+    decision = Decision("0" * 32, {}, (), done, rows, (f"_folders/{name}", '{"files": {}}'))
+    store.files.write(f"_runs/ingest-{done.fingerprint}.json", sealed(json.dumps(asdict(decision))))
     with driving(store, "test"):
         pass
-    assert store.count("documents") == before - 1
-    assert read(tmp_path, folder).again
+    assert store.count("documents") == store.count("layouts") == store.count("sources") == 5
+    again = read(tmp_path, folder)
+    assert again.counts["rows"] == 6 and store.count("sources") == 6
 
 
 def test_a_reader_of_another_build_reads_again(tmp_path, folder):
@@ -240,3 +236,49 @@ def test_several_folders_stay_apart_in_one_store(tmp_path):
     (tmp_path / "one" / "same.txt").write_text("changed")
     read(tmp_path, tmp_path / "one")
     assert sorted(store.scan("sources")["content"].to_pylist()) == ["changed", "text of two"]
+
+
+def test_a_report_links_the_page_of_a_file(tmp_path, folder):
+    read(tmp_path, folder)
+    said = next(p for p in papers.paragraphs(41, 24) if p.startswith("Marker41x20"))
+    queries = tmp_path / "queries.jsonl"
+    queries.write_text(json.dumps({"_id": "q1", "text": said[:100]}))
+    pipe = Bench(tmp_path, tmp_path).pipeline()
+    done = evaluate(pipe, [queries], "beir", None, "official", tmp_path / "out")
+    page = done.folder.page.read_text()
+    links = re.findall(
+        r'<a href="(reports/rivers%202024\.pdf#page=\d)"[^>]*>[^<]*</a>, (p\. \d|pp\. \d-\d)', page
+    )
+    assert links and all(
+        link[-1] == where.removeprefix("pp. ")[:1] or link[-1] == where[3] for link, where in links
+    )
+    row = json.loads(done.folder.predictions.read_text())
+    assert any("#page=" in hit["url"] for hit in row["hits"])
+    assert {x.kind for x in done.undone.rows} == {"files"} and len(done.undone.rows) == len(REFUSED)
+
+
+def test_a_recipe_that_reads_no_documents_is_refused(tmp_path, folder):
+    read(tmp_path, folder)
+    pipe = Bench(tmp_path, tmp_path).pipeline(FAKES.replace("page, snippet, document", "page, snippet"))
+    with pytest.raises(ConfError, match=r"5 of .* are of kind document"):
+        require_documents_read(pipe.recipe, pipe.store)
+
+
+def test_work_of_a_killed_index_does_not_bring_a_removed_file_back(tmp_path, folder):
+    read(tmp_path, folder)
+    pipe = Bench(tmp_path, tmp_path).pipeline(sizes=TaskSizes(1, 1))
+
+    def killed(verb, work, tasks):
+        for n, result in enumerate(inline(verb, work, tasks)):
+            yield result
+            if n == 4:
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        replace(pipe, runner=killed).index(None)
+    for name in ("plain.txt", "notes.md", "towns.csv"):
+        (folder / name).unlink()
+    read(tmp_path, folder)
+    pipe = indexed(tmp_path)
+    assert pipe.store.count(pipe.texts_table) == 3
+    assert "Vilma" not in " ".join(pipe.store.scan(pipe.texts_table)["text"].to_pylist())

@@ -12,6 +12,8 @@ from raypipe.api.session import load_recipe
 from raypipe.cli.main import main
 from raypipe.evaluation.evaluate import evaluate
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
@@ -65,7 +67,6 @@ def test_a_step_that_breaks_a_law_is_told_which_and_ends_with_3(folder, law, cap
     assert law in {c["law"] for c in found["laws"] if not c["holds"] and c["detail"]}
 
 
-@pytest.mark.slow
 def test_output_that_moved_under_a_locked_version_is_refused_until_the_version_is_raised(folder, capsys):
     file = folder / "mypkg" / "steps.py"
 

@@ -78,7 +78,7 @@ POINTS = [
 ]
 
 
-@pytest.mark.parametrize("of", [3, pytest.param(1, marks=pytest.mark.drill)])
+@pytest.mark.parametrize("of", [6, pytest.param(1, marks=pytest.mark.drill)])
 def test_a_run_killed_at_any_point_ends_as_if_nothing_had_happened(tmp_path, of):
     """At one point in so many, the last among them: there all is committed, and the plan still stands."""
     whole, killed = tmp_path / "whole", tmp_path / "killed"

@@ -1,10 +1,9 @@
 """The Python API: what `import raypipe` gives, each name from the module that is imported when it is used.
 
-A `Session` says what calls share: settings, models file, graphs, cluster file. Functions take a recipe and a
-store and return results: `.to_json()` is what the command prints with --json, `.table()` an Arrow table.
-"""
+A `Session` says what calls share: settings, models, cluster. Functions take a recipe and a store, and return
+results: `.to_json()` is what the command prints with --json, `.table()` an Arrow table."""
 
-EXPORTS = {
+EXPORTS = {  # exported name -> module that defines it
     name: f"raypipe.{module}"
     for module, names in {
         "api.compare": ("compare",),
@@ -15,9 +14,11 @@ EXPORTS = {
         "api.judge_check": ("check_judge", "pick_to_label"),
         "api.look": ("faults", "why"),
         "api.machine": ("check_environment",),
+        "api.made_questions": ("make_questions",),
         "api.model_files": ("model_needs",),
         "api.plans": ("plan",),
         "api.previews": ("preview",),
+        "api.project": ("start_project",),
         "api.questions": ("ask", "rank"),
         "api.release": ("promote", "prune", "releases", "rollback"),
         "api.repeats": ("evaluate_repeatedly",),
@@ -37,4 +38,3 @@ EXPORTS = {
     }.items()
     for name in names
 }
-"""Exported name -> module that defines it."""

@@ -66,9 +66,9 @@ def ingest(
     store: Store | str | Path | None = None,
     format: Format | None = None,
     session: Session | None = None,
-    kind: str | None = None,
     fields: Fields | None = None,
     globs: Sequence[str] = (),
+    kind: str | None = None,
 ) -> IngestResult:
     """Reads files into a store, each line once; the same bytes again change nothing.
 
@@ -80,7 +80,7 @@ def ingest(
     and where no line can be read; then the store is unchanged.
     """
     from raypipe import readers
-    from raypipe.api.paths import format_for, inputs
+    from raypipe.api.paths import documents_alone, format_for, inputs
     from raypipe.metrics.kinds import open_kind
     from raypipe.pipeline import ingest as ingesting
     from raypipe.pipeline.ingest_folder import ingest_folder
@@ -90,14 +90,18 @@ def ingest(
     if kind is not None:
         open_kind(kind)
     files = inputs([paths] if isinstance(paths, str | Path) else paths, session.settings)
-    if globs and format != "files":
+    found = (
+        "files"
+        if format is None and not fields and documents_alone(files)
+        else format_for(format, files, fields)
+    )
+    if globs and found != "files":
         raise ConfError("--glob chooses among the files of a folder: expected --format files")
-    found = format_for(format, files, fields)
-    if format != "files":
+    if found != "files":
         readers.check(files, found)
     filled = session.store_to_fill(store)
     with Progress(sys.stderr, silent=not session.progress) as progress:
-        if format == "files":
+        if found == "files":
             reads = [ingest_folder(filled, folder, globs, progress) for folder in files]
         else:
             reads = [ingesting.ingest(filled, files, found, progress, kind=kind)]

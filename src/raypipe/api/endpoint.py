@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from raypipe.api.probes import require_unchanged
 from raypipe.api.questions import live_release
 from raypipe.api.served import require_answering, require_same
 from raypipe.api.session import endpoint_addresses, load_recipe, read_cluster, require_graphs
@@ -97,7 +98,9 @@ class ServeArgs:
             load.present(model)
         cluster = self.cluster_file(settings)
         startable(cluster, models)
-        require_answering(models, endpoint_addresses(cluster, models, settings.keys))
+        addresses = endpoint_addresses(cluster, models, settings.keys)
+        require_answering(models, addresses)
+        require_unchanged(Store.open(store), models, addresses)
 
     def has_tables(self, settings: Settings) -> bool:
         """Whether the store has the tables that the recipe searches."""

@@ -11,7 +11,7 @@ from raypipe.api.results import Result
 from raypipe.core.errors import ConfError
 from raypipe.evaluation import judge_check as checking
 from raypipe.evaluation.judge_check import JudgeCheck
-from raypipe.evaluation.judged_run import judged_run, require_distinct
+from raypipe.evaluation.judged_run import judged_run, require_distinct, require_readable
 from raypipe.evaluation.labels import read_labels, write_to_label
 from raypipe.metrics.crag import Rule
 from raypipe.report.report import JSON_FORMAT, RunFolder
@@ -78,6 +78,7 @@ def check_judge(
         raise ConfError(f"judge check: {place} is no run's folder; name the run of these labels with --run")
     found = judged_run(place, rule)
     require_distinct(found)
+    require_readable(found)
     return JudgeCheckResult(checking.check(found, read_labels(Path(labels))))
 
 
@@ -98,6 +99,7 @@ def pick_to_label(
     """
     found, second = judged_run(Path(run), rule), None if other is None else judged_run(Path(other), rule)
     require_distinct(found)
+    require_readable(found)
     known = None if labels is None else read_labels(Path(labels))
     lines = checking.pick(found, disagreements, at_random, seed, second, known)
     write_to_label(Path(out), lines)

@@ -55,7 +55,7 @@ class JudgeKit(LocalKit):
 
     def require_answering(self) -> None:
         """Raises Unavailable or ConfError unless a judge that was named by its address is served there."""
-        require_answering([self._model], self._endpoints)
+        require_answering([self._model], self.endpoints)
 
     def start(self) -> None:
         """Starts the engines, once; they end with the block that made this kit."""

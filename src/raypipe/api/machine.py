@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import os
 import platform
 import sys
@@ -20,7 +21,18 @@ from raypipe.core.errors import ConfError, ModelMissing
 from raypipe.models import load
 from raypipe.report.report import JSON_FORMAT
 
-PACKAGES = ("ray", "lancedb", "pylance", "pyarrow", "torch", "transformers", "FlagEmbedding", "turbohtml")
+PACKAGES = (
+    "ray",
+    "lancedb",
+    "pylance",
+    "pyarrow",
+    "torch",
+    "transformers",
+    "FlagEmbedding",
+    "turbohtml",
+    "blingfire",
+)
+VLLM = "pip install 'raypipe[gpu]'; on a machine without a GPU, in a checkout: make setup"
 CLASHING = ("torchvision", "torchaudio", "torchcodec")  # with a CPU torch they break FlagEmbedding's import
 
 
@@ -69,7 +81,9 @@ def _versions() -> Iterator[Finding]:
         try:
             yield Finding(name, "fine", importlib.metadata.version(name))
         except importlib.metadata.PackageNotFoundError:
-            yield Finding(name, "missing", "not installed", "make setup")
+            yield Finding(name, "missing", "not installed", "pip install 'raypipe[local]'")
+    if importlib.util.find_spec("vllm") is None:
+        yield Finding("vllm", "note", "not installed: local, rag and recipes with --llm need none", VLLM)
     for name in CLASHING:
         try:
             found = importlib.metadata.version(name)
@@ -104,9 +118,15 @@ def _ray(settings: Settings) -> Iterator[Finding]:
 
 
 def _models(settings: Settings) -> Iterator[Finding]:
-    """The models that are here. One that is not is missing only if the recipe `local` needs it."""
+    """The models that are here. One that is not is missing only if the recipe `local` needs it; of the others
+    their number is said."""
     found = read_catalog(None, settings.conf)
-    needed = {m.name for m in load_recipe("local", None, settings.conf).models()}
+    try:
+        needed = {m.name for m in load_recipe("local", None, settings.conf).models()}
+    except (ModelMissing, ConfError) as e:  # the weights that come with the extra `local`
+        yield Finding("model", "missing", "a model that the recipe local needs", str(e))
+        needed = set()
+    absent = []
     for name in found.entries:
         try:
             model = found.model(name)
@@ -116,8 +136,12 @@ def _models(settings: Settings) -> Iterator[Finding]:
             if name in needed:
                 yield Finding("model", "missing", f"{name}, which the recipe local needs", str(e))
             else:
-                about = "raypipe models RECIPE  # which models a recipe needs, and the commands that get them"
-                yield Finding("model", "note", f"{name} is not here; local does not need it", about)
+                absent.append(name)
+    if absent:
+        about = "raypipe models RECIPE  # which models a recipe needs, and the commands that get them"
+        shown = ", ".join(absent[:3])
+        what = f"{len(absent)} more of models.yaml are not here ({shown}, ...); local needs none of them"
+        yield Finding("model", "note", what, about)
 
 
 def _store(given: str | None, settings: Settings) -> Finding:

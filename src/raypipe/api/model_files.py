@@ -145,7 +145,7 @@ def _need(model: Model, catalog: _All) -> ModelNeed:
         except (ModelMissing, ConfError) as e:
             wrong = str(e)
     if not wrong:
-        size = None if is_path(model.loader) else folder.size(Path(model.path), model.kind)
+        size = None if is_path(model.loader) else folder.size(Path(model.path), model.kind, model.loader)
         return ModelNeed(model.name, model.kind, model.loader, "here", model.path, size, "")
     entry = catalog.entries[model.name]
     pinned = bool(entry.repo and entry.revision)

@@ -17,6 +17,7 @@ from pydantic import TypeAdapter, with_config
 from typing_extensions import TypedDict
 
 from raypipe.api.machine import Finding
+from raypipe.api.made_questions import QuestionsPlan
 from raypipe.api.model_files import ModelNeed
 from raypipe.api.previews import FileFields, FirstDocument, FirstQuestion
 from raypipe.api.run_outputs import (
@@ -45,6 +46,7 @@ from raypipe.report.report import JudgeLine, ReplacedRows
 from raypipe.runs.explain import Explanation
 from raypipe.runs.prune import Removal
 from raypipe.serving.http.reply_types import AnswerResponse
+from raypipe.text.made_questions import MadeKind
 
 
 def _from_fields(name: str, types: dict[str, Any]) -> Any:
@@ -94,6 +96,43 @@ class IngestPreview(TypedDict):
     question: FirstQuestion | None
     document: FirstDocument | None
     bad_lines: list[BadLine]  # among the first rows
+
+
+@with_config(STRICT)
+class _Evidence(TypedDict):
+    document: str  # id or url
+    title: str
+    source: str  # source id
+    start: int  # of the quote, in the source's parsed text
+    end: int
+    quote: str
+
+
+@with_config(STRICT)
+class _MadeLine(TypedDict):
+    id: str
+    question: str
+    answers: list[str]
+    question_type: MadeKind
+    evidence: list[_Evidence]
+    made_by: str  # the model
+    review: str
+
+
+@with_config(STRICT)
+class Questions(TypedDict):
+    """`questions --json`."""
+
+    format: Literal[2]
+    plan: QuestionsPlan
+    out: str | None  # null: a dry run
+    questions: int
+    kinds: dict[str, int]
+    written: int
+    rejected: dict[str, int]  # reason -> candidates
+    computed: int  # calls
+    cached: int
+    first: list[_MadeLine]
 
 
 @with_config(STRICT)
@@ -229,12 +268,38 @@ class StepCheckOutput(TypedDict):
 
 
 @with_config(STRICT)
+class ModelAdded(TypedDict):
+    """`models add SOURCE --json`."""
+
+    format: Literal[2]
+    name: str  # in the models file
+    file: str  # that it was added to
+    entry: dict[str, Any]  # its fields, as conf/schemas/models.json has them
+    bytes: int | None  # of the files that are read; None: not known
+    memory_gib: float | None  # of its weights, once loaded; None: not known
+    context_gib: float | None  # keys and values of one reply of full length
+    licence: str  # as its repository says it; "": it says nothing
+    gated: bool  # whether its owner admits who may download it
+    get: str  # the command that downloads it; "": nothing is to be downloaded
+    endpoints: dict[str, Any]  # what belongs under `endpoints` of the cluster file
+
+
+@with_config(STRICT)
 class ModelNeeds(TypedDict):
     """`models RECIPE --json`."""
 
     format: Literal[2]
     recipe: str  # its name
     models: list[ModelNeed]
+
+
+@with_config(STRICT)
+class Project(TypedDict):
+    """`init --json`."""
+
+    format: Literal[2]
+    folder: str
+    files: list[str]  # that were written, relative to the folder
 
 
 @with_config(STRICT)
@@ -364,6 +429,7 @@ class Validate(TypedDict):
 OUTPUTS: Mapping[str, Any] = {
     "synth": Synth,
     "ingest": Ingest | IngestPreview,
+    "questions": Questions,
     "parse": ParseLine,
     "plan": PlanOutput,
     "index": StepCounts,
@@ -385,9 +451,10 @@ OUTPUTS: Mapping[str, Any] = {
     "prune": Prune,
     "ask": Ask,
     "doctor": Doctor,
+    "init": Project,
     "check-step": StepCheckOutput,
     "validate": Validate,
-    "models": ModelNeeds | StandinFolders,
+    "models": ModelNeeds | StandinFolders | ModelAdded,
     "kg run": GraphCalls,
     "kg refresh": GraphRefresh,
     "facts build": FactsTableOutput,

@@ -13,6 +13,7 @@ from typing import TypeAlias
 from raypipe.api.settings import Settings
 from raypipe.core.errors import ConfError
 from raypipe.core.records import digest
+from raypipe.readers import row_files
 from raypipe.readers.field_map import checked, parse
 from raypipe.readers.formats import Format, looks_like
 from raypipe.readers.object_store import download, is_remote, upload
@@ -44,6 +45,27 @@ def format_for(given: Format | None, paths: Sequence[Path], fields: Fields | Non
     if isinstance(fields, str):
         return RowFormat(parse(fields))
     return RowFormat(checked({r: (f,) if isinstance(f, str) else tuple(f) for r, f in fields.items()}))
+
+
+_LOOKED_AT = 1000  # files of a folder, to see what it holds
+_DOCUMENTS = (".pdf", ".docx", ".html", ".htm", ".txt", ".md")
+
+
+def documents_alone(paths: Sequence[Path]) -> bool:
+    """Whether paths are folders that look like folders of documents: no file of rows, of CRAG's or of BEIR's
+    lies in them directly, and somewhere in them lies a document. PDF and docx directly inside decide it."""
+    return bool(paths) and all(path.is_dir() and _holds_documents(path) for path in paths)
+
+
+def _holds_documents(folder: Path) -> bool:
+    direct = [f.name.lower() for f in itertools.islice(folder.iterdir(), _LOOKED_AT) if f.is_file()]
+    if any(name.endswith((".pdf", ".docx")) for name in direct):
+        return True
+    if any(row_files.kind_of(Path(name)) or ".tar" in name or ".jsonl" in name for name in direct):
+        return False
+    if row_files.is_saved(folder):
+        return False
+    return any(f.name.lower().endswith(_DOCUMENTS) for f in itertools.islice(folder.rglob("*"), _LOOKED_AT))
 
 
 def run_folder(given: str | Path | None, settings: Settings, store: str, recipe: str) -> Path:

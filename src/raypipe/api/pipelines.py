@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -9,6 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import TYPE_CHECKING
 
+from raypipe.api.probes import require_unchanged
 from raypipe.api.served import require_answering
 from raypipe.api.session import Session, endpoint_addresses, require_graphs
 from raypipe.cluster.capacity import (
@@ -74,6 +76,18 @@ def open_pipeline(
         )
 
 
+@contextmanager
+def in_process(session: Session, store: Store, recipe: Recipe) -> Iterator[Pipeline]:
+    """The corpus half of a recipe over a store, in this process on all its cores, without Ray. Raises
+    ConfError, ModelMissing."""
+    for model in recipe.embedders():
+        load.present(model)
+    opened = _in_process(session, session.cluster_file(), store.uri, ())
+    place = replace(opened.place, threads=len(os.sched_getaffinity(0)))
+    with Progress(sys.stderr, silent=not session.progress) as progress:
+        yield Pipeline(store, recipe, place, opened.sizes, inline, progress)
+
+
 def offline_pipeline(session: Session, store: Store, recipe: Recipe) -> Pipeline:
     """The recipe over a store as the session's cluster would run it, without Ray: to plan, not to run."""
     require_graphs(recipe)
@@ -108,13 +122,15 @@ def _on_cluster(
     asked = asked_by(recipe) if answers else ()
     refuse(sized(written, wanted, declared_nodes(written)), recipe.embedders(), asked)
     ray = session.settings.ray
-    opened = _in_process(session, written, uri, models)
+    used = models or (*corpus, *recipe.embedders())
+    opened = _in_process(session, written, uri, used)
 
     @cache
     def connected() -> tuple[Cluster, EngineGroup | None]:
-        for model in models or (*corpus, *recipe.embedders()):
+        for model in used:
             load.present(model)
         require_answering(models, opened.place.endpoints)
+        require_unchanged(Store.open(uri), used, opened.place.endpoints)
         if judge is not None:
             judge.require_answering()
         from raypipe.cluster import connection, pools  # Ray takes a second to import

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from raypipe import readers
-from raypipe.api.paths import Fields, format_for, inputs
+from raypipe.api.paths import Fields, documents_alone, format_for, inputs
 from raypipe.api.results import Result
 from raypipe.api.session import Session
+from raypipe.core.errors import ConfError
 from raypipe.readers import BadLine, ReadCounts, Row, RowFormat, row_format
 from raypipe.report.report import JSON_FORMAT
 
@@ -101,6 +102,8 @@ def preview(
     """
     session = session or Session()
     files = inputs([paths] if isinstance(paths, str | Path) else paths, session.settings)
+    if format == "files" or (format is None and not fields and documents_alone(files)):
+        raise ConfError(f"{files[0]}: a dry run shows fields and rows, and a folder of documents has none")
     found = format_for(format, files, fields)
     readers.check(files, found)
     name = readers.format_name(found)

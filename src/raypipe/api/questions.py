@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 from raypipe import readers
 from raypipe.api.pipelines import open_pipeline
+from raypipe.api.probes import require_unchanged
 from raypipe.api.results import Result, outside_loop
 from raypipe.api.served import require_answering, require_same
 from raypipe.api.session import Session, endpoint_addresses, require_graphs
@@ -21,6 +22,7 @@ from raypipe.evaluation.ranked_documents import FINAL, ranked_documents
 from raypipe.evaluation.stored_questions import questions_of
 from raypipe.kg.language.time_words import moment
 from raypipe.memo.disk import StoreMemo, memo_versions
+from raypipe.models.entry import REMOTE
 from raypipe.models.kit import LocalKit
 from raypipe.pipeline.ingest import fingerprint, ingest
 from raypipe.recipes.recipe import Recipe, ranking_of
@@ -133,11 +135,26 @@ def ask(
     require_same(found.models(), session.llm)
     request = _request(question, pages, asked_at, passages)
     kit = local_kit(session, found, on_text=on_text)
+    require_unchanged(None if pages else session.store(store), found.models(), kit.endpoints)
     if pages is not None:
         return AskResult(asyncio.run(_answer(kit, Answerer(found, kit, "", release=release), request)))
     opened = session.store(store)
+    require_documents_read(found, opened)
     memo = StoreMemo(opened.uri, memo_versions(opened))
     return AskResult(asyncio.run(_answer(kit, Answerer(found, kit, opened.uri, memo, release), request)))
+
+
+def require_documents_read(recipe: Recipe, store: Store) -> None:
+    """Raises ConfError where a store has files of a folder, and a recipe that reads no documents."""
+    kinds = recipe.source_kinds()
+    if "document" in kinds or not store.has("layouts"):
+        return
+    if count := store.count("sources", "kind = 'document'"):
+        raise ConfError(
+            f"recipe {recipe.name} parses sources of kind {', '.join(kinds)}, and {count} of {store.uri} are "
+            "of kind document, such as PDF files: take another recipe, such as local, or add document to "
+            "`kinds` of its `parse`"
+        )
 
 
 def live_release(store: Store) -> Release:
@@ -181,7 +198,7 @@ def local_kit(
 
     Only a language model needs a cluster file: the limits of its engine, or its endpoint's address.
     """
-    if not any(m.loader in ("vllm", "openai") for m in recipe.models()):
+    if not any(m.loader in REMOTE | {"vllm"} for m in recipe.models()):
         return LocalKit(index, "transformers")
     file = session.cluster_file()
     endpoints = endpoint_addresses(file, recipe.models(), session.settings.keys)

@@ -134,12 +134,13 @@ def graphs_in(data: Sequence[str | Path]) -> dict[str, str]:
 
 
 def read_catalog(models: str | None, conf: Conf, llm: str | None = None) -> Catalog:
-    """conf/models.yaml, with the entries of the file `models` laid over it: one of the same name replaces
-    the shipped one whole. `llm` is a URL#MODEL in the place of every generator."""
+    """The shipped conf/models.yaml, with the entries of your own conf/models.yaml and then of the file
+    `models` laid over it: one of the same name replaces the one below it whole. `llm` is a URL#MODEL in the
+    place of every generator."""
     from raypipe.api.served import ServedModel
     from raypipe.models import catalog
 
-    files = [conf.file("models.yaml"), *([Path(models)] if models else [])]
+    files = [*conf.layers("models.yaml"), *([Path(models)] if models else [])]
     found = [catalog.read(config.read_yaml(file), file) for file in files]
     whole = functools.reduce(catalog.Catalog.overlaid, found)
     return whole if llm is None else whole.with_llm(ServedModel.parse(llm, "--llm").model)
@@ -163,9 +164,10 @@ def endpoint_addresses(
     file: Cluster, models: Sequence[Model], keys: Mapping[str, str]
 ) -> dict[str, EndpointAddress]:
     """The endpoints of these models, with keys. Raises ConfError for a key that the environment lacks."""
+    from raypipe.models.entry import REMOTE
     from raypipe.models.load import EndpointAddress
 
-    wanted = {m.path for m in models if m.loader == "openai"}
+    wanted = {m.path for m in models if m.loader in REMOTE}
     found = {}
     for name, at in file.endpoints.items():
         if name not in wanted:

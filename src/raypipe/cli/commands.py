@@ -33,6 +33,9 @@ COMMANDS: Mapping[str, Command] = {
     "ingest": Command(
         "data", "data", "Read files into a store, each line once; the same bytes again change nothing."
     ),
+    "questions": Command(
+        "data", "questions", "Make test questions from documents of your own, for a person to review."
+    ),
     "parse": Command("data", "data", "Convert HTML files to text, as the pipeline does."),
     "plan": Command(
         "run", "plans", "Estimate the model calls, time and memory of an eval, with the reason for each."
@@ -76,13 +79,18 @@ COMMANDS: Mapping[str, Command] = {
     "doctor": Command(
         "tools", "doctor", "Check what is installed and reachable, and print the command that mends the rest."
     ),
+    "init": Command(
+        "tools",
+        "project",
+        "Write the files of a project of your own: a recipe, its prompt, models, a cluster, a step, a test.",
+    ),
     "check-step": Command(
         "tools", "steps", "Run the laws of steps on a step of your own, and compare it with its lock."
     ),
     "models": Command(
         "tools",
         "models",
-        "List a recipe's models: where they are, how large, and how to get what is missing.",
+        "List a recipe's models: where they are, how large, how to get what is missing; add one.",
     ),
     "kg": Command("tools", "kg", "Query a knowledge graph, serve one, and prepare examples of calls."),
     "facts": Command("tools", "facts", "Convert public data to tables of facts."),

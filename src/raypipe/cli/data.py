@@ -123,7 +123,7 @@ def _ingest(args: argparse.Namespace, settings: Settings) -> int:
         raise ConfError("--dry-run shows the fields of rows: not with --format files")
     if args.dry_run:
         return _preview(args, session)
-    read = ingest(args.paths, args.store, args.format, session, args.kind, args.fields, args.globs)
+    read = ingest(args.paths, args.store, args.format, session, args.fields, args.globs, args.kind)
     if args.json:
         options.print_json(read.to_json())
         return 0

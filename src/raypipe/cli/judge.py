@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 
 from raypipe.api.settings import Settings
 from raypipe.cli import options
@@ -92,5 +93,7 @@ def _pick(args: argparse.Namespace, settings: Settings) -> int:
         return 0
     said = found.to_json()
     print(f"{said['random']} answers at random, {said['chosen']} disagreements: {found.file}")
-    print("set each label to right, wrong or unclear, then: raypipe judge check " + found.file)
+    rule = "" if args.rule is None else f" --rule {args.rule}"
+    print("set each label to right, wrong or unclear, then:")
+    print(f"  raypipe judge check {shlex.quote(found.file)} --run {shlex.quote(args.run_folder)}{rule}")
     return 0

@@ -261,6 +261,11 @@ class Conf:
         known = {p.name.removesuffix(suffix) for f in self.folders for p in (f / kind).glob(f"*{suffix}")}
         raise ConfError(f"no {name!r} under {kind}/; {did_you_mean(name, known)}")
 
+    def layers(self, name: str) -> list[Path]:
+        """One file of each folder that has it, the first match last: to lay each over those before it."""
+        found = dict.fromkeys((f / name).resolve() for f in self.folders if (f / name).is_file())
+        return list(reversed(found)) or [self.file(name)]
+
     def file(self, name: str) -> Path:
         """One file next to the folders of kinds, such as models.yaml."""
         for folder in self.folders:

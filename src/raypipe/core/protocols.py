@@ -55,6 +55,16 @@ class Model:
     template: str = ""  # of a generator: arguments of its chat template as JSON, which `weights` names too
     thought_tokens: int = 0  # of a generator that thinks: on top of a reply's, which `weights` names too
 
+    @property
+    def absent(self) -> bool:
+        """True for a model that is none: a step that asks it is skipped."""
+        return self.loader == "none"
+
+    def instructed(self, texts: Sequence[str], role: Role) -> list[str]:
+        """The texts with the model's instruction for that role put before them."""
+        prefix = self.query_instruction if role == "query" else self.passage_instruction
+        return [prefix + text for text in texts]
+
     def adapter(self, name: str) -> str:
         """The identity of an adapter's weights. Raises KeyError for a name that the model does not have."""
         return dict(self.adapters)[name]

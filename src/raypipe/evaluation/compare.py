@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from raypipe.core import arrow
 from raypipe.core.config import did_you_mean
 from raypipe.core.errors import ConfError, DataError
-from raypipe.evaluation.judged_run import JudgedRun, judged_run, require_distinct
+from raypipe.evaluation.judged_run import JudgedRun, judged_run, require_distinct, require_readable
 from raypipe.evaluation.labels import PersonLabels
 from raypipe.evaluation.result_table import each
 from raypipe.metrics import crag
@@ -160,6 +160,7 @@ def judged_again(run: JudgedRun, people: PersonLabels | None) -> ScoredRun:
     """A run that was cut or judged again, with people's verdicts in place of others. Raises DataError for a
     question that stands there twice."""
     require_distinct(run)
+    require_readable(run)
     marks, changed = run.marks(people)
     verdicts: dict[str, str] = {v.question: v.outcome for v in marks.verdicts}
     values = {r.question: {**answer_values(r), **(_of_verdict(verdicts[r.question]) or {})} for r in run.rows}

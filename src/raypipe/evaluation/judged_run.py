@@ -28,6 +28,9 @@ NEEDS_JUDGE = ("judge", "judge_unreadable")
 """Reasons of verdicts that a judge's reply decides."""
 
 
+FEW = 10  # replies of which none can be read may be the judge's own doing; more are of another rule
+
+
 @dataclass(frozen=True, slots=True)
 class JudgedRun:
     """Predictions that have a truth, and how they are judged."""
@@ -142,6 +145,19 @@ def require_distinct(run: JudgedRun) -> None:
                 "of its lines"
             )
         seen.add(row.question)
+
+
+def require_readable(run: JudgedRun) -> None:
+    """Raises DataError for many replies of a judge of which none is a judgement by the rule: they were made
+    by another one, and each would count as a hallucination."""
+    reasons = [crag.judge(r, run.rule).reason for r in run.rows if r.judge_response is not None]
+    decided = [reason for reason in reasons if reason in NEEDS_JUDGE]
+    if len(decided) >= FEW and set(decided) == {"judge_unreadable"}:
+        found = next(r.judge_response for r in run.rows if r.judge_response is not None)
+        raise DataError(
+            f"{run.name}: expected judge replies by the rule {run.rule}, found {len(decided)} that cannot "
+            f"be read, such as {found[:60]!r}. Name the rule that they were made by with --rule"
+        )
 
 
 def decided_by_judge(run: JudgedRun, verdicts: Sequence[crag.Verdict]) -> list[tuple[crag.Prediction, bool]]:

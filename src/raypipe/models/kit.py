@@ -28,6 +28,7 @@ from raypipe.core.records import Fault
 from raypipe.models import load
 from raypipe.models.device_errors import computing, loading
 from raypipe.models.engine_routing import routed
+from raypipe.models.entry import REMOTE
 from raypipe.models.load import Backend, EndpointAddress, EngineLimits
 
 T = TypeVar("T")
@@ -65,7 +66,7 @@ class LocalKit:
         self._device = device
         self._threads = threads
         self._engines = engines
-        self._endpoints = endpoints or {}
+        self.endpoints = endpoints or {}
         self._engine_limits = engine_limits or EngineLimits()
         self._sink = sink
         self._clock = clock
@@ -98,7 +99,8 @@ class LocalKit:
         async def embed(texts: Sequence[str], role: Role) -> np.ndarray:
             if not texts:
                 return np.zeros((0, model.dim), np.float32)
-            return await self._compute(model, load.open_embedder, lambda m: m.embed(texts, role))
+            opened = self._open_remote if model.loader in REMOTE else load.open_embedder
+            return await self._compute(model, opened, lambda m: m.embed(texts, role))
 
         return embed
 
@@ -109,7 +111,8 @@ class LocalKit:
         async def score(pairs: Sequence[tuple[str, str]]) -> np.ndarray:
             if not pairs:
                 return np.zeros(0, np.float32)
-            return await self._compute(model, load.open_reranker, lambda m: m.score(pairs))
+            opened = self._open_remote if model.loader in REMOTE else load.open_reranker
+            return await self._compute(model, opened, lambda m: m.score(pairs))
 
         return score
 
@@ -145,13 +148,16 @@ class LocalKit:
 
         await asyncio.get_running_loop().run_in_executor(self._worker, unload)
 
+    def _open_remote(self, model: Model, backend: Backend, device: str) -> Any:
+        return load.open_remote(model, self.endpoints)
+
     def _open_generator(self, model: Model) -> Generator:
         if is_path(model.loader):
             return cast(Generator, load.from_outside(model, self._device, "__call__"))
         if model.loader == "scripted":
             return load.open_scripted(model)
         if model.loader == "openai":
-            endpoint = load.open_endpoint(model, self._endpoints)
+            endpoint = load.open_endpoint(model, self.endpoints)
             self._closing_models[_key(model)] = endpoint.close
             return endpoint.generate
         return self._own_engine(model) if self._engines is None else _shared(model, self._engines)

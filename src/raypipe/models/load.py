@@ -7,6 +7,7 @@ first model that needs them is opened.
 
 from __future__ import annotations
 
+import importlib.util
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,9 +29,14 @@ from raypipe.models.scripted import Scripted
 
 if TYPE_CHECKING:
     from raypipe.models.openai import OpenAIClient
+    from raypipe.models.remote_vectors import RemoteEmbedder, RemoteReranker
 
 Backend: TypeAlias = Literal["flagembedding", "transformers"]
 """flagembedding: its own classes. transformers: sorted by length, in batches of a token budget."""
+
+
+OWN_LIBRARY = frozenset({"maxsim", "sentence-transformers", "cross-encoder"})
+"""Loaders that are the same with either backend."""
 
 
 class Embedder(Protocol):
@@ -58,6 +64,23 @@ def present(model: Model) -> None:
             )
     elif model.loader not in WEIGHTLESS | REMOTE:
         folder.require(model)
+        require_libraries(model)
+
+
+LIBRARIES: Mapping[str, tuple[str, ...]] = {"tokens": ("tokenizers",), "vllm": ("vllm",)}
+"""Loader -> libraries that it needs; those that are not here need torch and transformers."""
+
+
+def require_libraries(model: Model) -> None:
+    """Raises ModelMissing, with the command that installs it, for a library that the model's loader needs."""
+    for name in LIBRARIES.get(model.loader, ("torch", "transformers")):
+        if importlib.util.find_spec(name) is None:
+            get = f"pip install 'raypipe[{'gpu' if name == 'vllm' else 'local'}]'"
+            also = "; on a machine without a GPU, in a checkout: make setup" if name == "vllm" else ""
+            raise ModelMissing(
+                f"model {model.name!r}: loader {model.loader!r} needs the package {name}, which is not "
+                f"installed. Get it with: {get}{also}"
+            )
 
 
 def from_outside(model: Model, device: str, method: str) -> Any:
@@ -82,6 +105,10 @@ def open_embedder(model: Model, backend: Backend, device: str) -> Embedder:
         return cast(Embedder, from_outside(model, device, "embed"))
     _computable(model, backend, device)
     _no_bars()
+    if model.loader == "sentence-transformers":
+        from raypipe.models.sentence_models import SentenceEmbedder
+
+        return SentenceEmbedder(model, device)
     if backend == "transformers":
         from raypipe.models.encoder import TransformersEmbedder
 
@@ -102,6 +129,10 @@ def open_reranker(model: Model, backend: Backend, device: str) -> Reranker:
         from raypipe.models.maxsim import MaxSim
 
         return MaxSim(model, device)
+    if model.loader == "cross-encoder":
+        from raypipe.models.sentence_models import SentenceReranker
+
+        return SentenceReranker(model, device)
     if backend == "transformers":
         from raypipe.models.encoder import TransformersReranker
 
@@ -137,16 +168,30 @@ def open_scripted(model: Model) -> Generator:
     return Scripted(adapters=[name for name, _ in model.adapters], max_model_len=model.max_model_len).generate
 
 
-def open_endpoint(model: Model, endpoints: Mapping[str, EndpointAddress]) -> OpenAIClient:
-    """The model behind its endpoint. Raises ConfError for an endpoint that the cluster file does not have."""
-    from raypipe.models.openai import ChatEndpoint, OpenAIClient
+def open_remote(model: Model, endpoints: Mapping[str, EndpointAddress]) -> RemoteEmbedder | RemoteReranker:
+    """An embedder or reranker behind its endpoint. Raises as `address_of`."""
+    from raypipe.models.remote_vectors import Connection, RemoteEmbedder, RemoteReranker
 
+    connection = Connection(model, address_of(model, endpoints))
+    return RemoteEmbedder(connection) if model.kind == "embedder" else RemoteReranker(connection)
+
+
+def address_of(model: Model, endpoints: Mapping[str, EndpointAddress]) -> EndpointAddress:
+    """Where a model is served. Raises ConfError for an endpoint that the cluster file does not have."""
     if (at := endpoints.get(model.path)) is None:
         raise ConfError(
             f"model {model.name!r}: no endpoint named {model.path!r}; the cluster file has "
             f"{', '.join(endpoints) or 'none'}. Put its url, and the name of its key's variable, under "
             f"`endpoints` there{', or give --llm URL#MODEL' if model.path == LLM else ''}"
         )
+    return at
+
+
+def open_endpoint(model: Model, endpoints: Mapping[str, EndpointAddress]) -> OpenAIClient:
+    """The model behind its endpoint. Raises as `address_of`."""
+    from raypipe.models.openai import ChatEndpoint, OpenAIClient
+
+    at = address_of(model, endpoints)
     key = at.key
     return OpenAIClient(
         ChatEndpoint(
@@ -213,7 +258,8 @@ def _computable(model: Model, backend: Backend, device: str) -> None:
             f"under the entry's name. Use a float32 or bfloat16 entry, or a cuda device"
         )
     flag_upcasts = device == "cpu" or model.loader == "flagembedding-reranker"
-    if backend == "flagembedding" and model.dtype == "bfloat16" and model.loader != "maxsim" and flag_upcasts:
+    flag = backend == "flagembedding" and model.loader not in OWN_LIBRARY
+    if flag and model.dtype == "bfloat16" and flag_upcasts:
         raise ConfError(
             f"model {model.name!r}: FlagEmbedding computes bfloat16 as float32 for a {model.kind} on "
             f"{device}. Use backend: transformers, or a float32 entry"
@@ -230,7 +276,7 @@ def _no_bars() -> None:
 def use_threads(model: Model, threads: int) -> None:
     """How many threads torch computes with on a CPU, in this process. A model without weights needs no torch,
     whose import takes three seconds."""
-    if model.loader in WEIGHTLESS or is_path(model.loader):
+    if model.loader in WEIGHTLESS | REMOTE or is_path(model.loader):
         return
     import torch
 

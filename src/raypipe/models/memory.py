@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-
-from safetensors import SafetensorError, safe_open
 
 from raypipe.core.errors import ConfError
 from raypipe.core.plugins import is_path
@@ -39,6 +38,8 @@ def model_size(model: Model) -> ModelSize | None:
     files = sorted(folder.glob("model*.safetensors"))
     if not files:
         return None
+    from safetensors import SafetensorError
+
     adapters = [Path(p) / "adapter_model.safetensors" for p in model.adapter_paths]
     try:
         parameters = sum(map(_parameters, [*files, *(a for a in adapters if a.is_file())]))
@@ -47,18 +48,20 @@ def model_size(model: Model) -> ModelSize | None:
         raise ConfError(f"model {model.name!r}: {folder} cannot be read: {e}. Fetch the folder again") from e
     stored = sum(f.stat().st_size for f in files)
     size = stored if model.quantization else parameters * BYTES[model.dtype]
-    return ModelSize(parameters, size, _per_token(config, model.dtype) if model.kind == "generator" else 0)
+    return ModelSize(parameters, size, per_token(config, model.dtype) if model.kind == "generator" else 0)
 
 
 def _parameters(file: Path) -> int:
+    from safetensors import safe_open
+
     with safe_open(str(file), framework="np") as tensors:
         return sum(math.prod(tensors.get_slice(name).get_shape()) for name in tensors.keys())  # noqa: SIM118
 
 
-def _per_token(config: dict[str, int], dtype: str) -> int:
+def per_token(config: Mapping[str, int], dtype: str) -> int:
     """Keys and values of one token: two vectors in each layer for each key-value head.
 
-    >>> _per_token({"num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
+    >>> per_token({"num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
     ...             "hidden_size": 4096}, "float16")  # Llama 3 8B
     131072
     """

@@ -112,6 +112,7 @@ def _batches(rows: Iterator[Row]) -> Iterator[IngestBatch]:
         batch.questions += [row.question] if row.question else []
         batch.golds += [row.gold] if row.gold else []
         batch.documents += [row.document] if row.document else []
+        batch.layouts += [row.layout] if row.layout else []
         batch.faults += [(fault_id(row.where, i, f), f) for i, f in enumerate(row.faults)]
         cited = len(row.question.citations or ()) if row.question else 0
         size += sum(len(s.content) for s in fresh) + ROW_BYTES * (1 + len(fresh) + cited)
@@ -175,6 +176,7 @@ class Staging:
         self._documents_replaced += len(others)
         self._first_documents = [*self._first_documents, *others][:SHOWN]
         if batch.layouts:
+            self._store.ensure("layouts", arrow.layout.schema)
             self._stage("layouts", name, arrow.layout.table(batch.layouts))
         faults = [(i, asdict(f), 1, self._of) for i, f in batch.faults if i not in self._told]
         if faults:

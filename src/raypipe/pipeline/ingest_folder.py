@@ -16,7 +16,6 @@ from urllib.parse import quote
 
 import pyarrow.compute as pc
 
-from raypipe.core import arrow
 from raypipe.core.errors import DataError
 from raypipe.core.records import Document, Fault, Layout, Source, digest, source_id
 from raypipe.pipeline.ingest import BAD_SHOWN, PART_BYTES, ROW_BYTES, IngestBatch, Staging, fault_id
@@ -76,7 +75,6 @@ def ingest_folder(
     of = folder_id(root)
     with driving(store, f"ingest {root}"):
         before()
-        store.ensure("layouts", arrow.layout.schema)
         need(store, 0, "reading files")
         read = _Read(of, root, _known(store, of))
         files = list(walk(root, globs, DOCUMENT_LIMITS))

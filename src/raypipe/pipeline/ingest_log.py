@@ -12,11 +12,13 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from raypipe.pipeline.counters import forget_runs
 from raypipe.report.report import ReplacedRows
 from raypipe.store import AddedMeanwhile, Store, commit
-from raypipe.store.keep import tables
+from raypipe.store.keep import tables, unfinished
 from raypipe.store.layout import INGESTED, RUNS
-from raypipe.store.parts import sealed, unsealed
+from raypipe.store.leftovers import abandon
+from raypipe.store.parts import begun, sealed, unsealed
 
 _DECISION = "ingest-"
 _OUTDATED = ".outdated.json"
@@ -184,10 +186,23 @@ def _finish(store: Store, name: str) -> None:
 def _remove(store: Store, gone: Mapping[str, list[str]]) -> None:
     """Takes rows out of the newest versions. Sources go last: what a kill leaves is found by them."""
     if sources := gone.get("sources"):
+        _abandon(store, set(sources))
         for table in (t for t in tables(store) if t.startswith(MADE_OF_SOURCES)):
             store.forget(table, "source", sources)
     for table in sorted(gone, reverse=True):
         store.forget(table, "id", gone[table])
+
+
+def _abandon(store: Store, sources: set[str]) -> None:
+    """Gives up the work of killed runs that some sources are part of: its commit would bring them back. What
+    else it had is planned again."""
+    for name in unfinished(store):
+        if name.startswith(_DECISION):
+            continue
+        run = begun(store, name)
+        if run is not None and not sources.isdisjoint(run.ids):
+            abandon(store, name)
+            forget_runs(store, [run.name])
 
 
 def _outdate(store: Store, fingerprint: str) -> None:

@@ -37,6 +37,8 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "time": ("query_time", "asked_at"),
     "domain": ("domain", "category", "topic"),
     "question_type": ("question_type",),
+    "made_by": ("made_by",),
+    "review": ("review",),
     "url": ("url", "page_url", "link", "uri"),
     "title": ("title", "page_name", "page_title", "doc_title", "document_title"),
     "html": ("html", "page_result", "page_html", "raw_html"),
@@ -50,7 +52,9 @@ NAMES: Mapping[str, tuple[str, ...]] = {
 """Role -> common names of its field, the first that is there counts. Case, `_`, `-` and spaces make no
 difference. The roles from `url` on are those of a document: an object in `documents`, or the row itself."""
 
-OF_QUESTION = ("query", "answer", "id", "documents", "time", "domain", "question_type")
+OF_QUESTION = (
+    "query", "answer", "id", "documents", "time", "domain", "question_type", "made_by", "review",
+)  # fmt: skip
 OF_DOCUMENT = ("url", "title", "html", "text", "path", "modified")
 CONTENT = ("html", "text", "path")  # one of them makes an object a document
 EXTRA_ANSWERS = ("alt_ans", "alternative_answers", "answer_aliases", "aliases")

@@ -41,7 +41,8 @@ from raypipe.readers.rows import KINDS, LIMITS, DuplicateCheck, ReadCounts, Row,
 NUMBERS = (int, float, Decimal)
 SCALARS = (str, *NUMBERS, date, datetime)
 ANSWER_FIELDS = ("text", "value", "answer", "answers", "aliases")  # of an object that is an answer, in order
-LABELS = ("domain", "question_type")
+LABELS = ("domain", "question_type", "made_by", "review")
+DROP = "drop"  # of `review`: the question is left out
 PAGES, TEXTS = (".html", ".htm", ".xhtml"), (".txt", ".md", ".markdown")
 _FILE = re.compile(r"[^\n\r]{1,500}\.(?:html?|xhtml|txt|md|markdown|pdf|docx)", re.IGNORECASE)
 _HTML = re.compile(r"\s*(?:<\?xml[^>]*>\s*)?<(?:!doctype\s+html|html[\s>])", re.IGNORECASE)
@@ -80,6 +81,9 @@ def rows(
         try:
             if line.fault is not None or line.value is None:
                 raise UnusableLine(line.fault.reason, line.fault.detail) if line.fault else _blank()
+            if _optional(fields.get(line.value, "review")).lower() == DROP:
+                counts.dropped_rows += 1
+                continue
             make = _question if fields.asks() else _document
             row = make(line.where, line.value, fields, folder, counts)
             if row is None:
@@ -90,6 +94,9 @@ def rows(
                 continue
             counts.rows += 1
             counts.page_faults += len(row.faults)
+            made = _optional(fields.get(line.value, "made_by"))
+            counts.made_questions += bool(made)
+            counts.unreviewed_questions += bool(made) and not _optional(fields.get(line.value, "review"))
         except UnusableLine as e:
             row = Row(line.where, faults=(e.fault,))
             counts.faults += 1

@@ -3,7 +3,7 @@
 Knows the records, nothing of files or formats. A reader turns every line into one `Row` or into a count, so
 that the caller that stores the rows can prove that nothing was lost:
 
-    lines == blank_lines + rows + faults + repeated_rows + empty_documents
+    lines == blank_lines + rows + faults + repeated_rows + empty_documents + dropped_rows
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 from raypipe.core.disk_map import DiskMap
 from raypipe.core.errors import DataError
-from raypipe.core.records import Document, Fault, Gold, Question, Source, digest
+from raypipe.core.records import Document, Fault, Gold, Layout, Question, Source, digest
 
 STEP = "read"  # `Fault.step` of everything found here
 
@@ -50,6 +50,7 @@ class ReadCounts:
     judgements: int = 0  # lines of relevance judgements; they are not among `lines`
     repeated_rows: int = 0  # same id and same content as an earlier row
     empty_documents: int = 0  # title and text blank
+    dropped_rows: int = 0  # questions that a reviewer marked as drop
     page_faults: int = 0  # pages omitted of a row that was handed out
     blank_lines: int = 0
     byte_order_marks: int = 0
@@ -59,6 +60,8 @@ class ReadCounts:
     number_golds: int = 0  # gold answers that were numbers: read as text
     empty_pages: int = 0  # page_result empty or white space: no source
     questions_without_pages: int = 0
+    made_questions: int = 0  # that a model made (`raypipe questions`)
+    unreviewed_questions: int = 0  # of these, how many no person has marked
     unchanged_files: int = 0  # of a folder: not read again
     removed_files: int = 0  # of a folder: there at the read before, and not now
     protected_files: int = 0  # PDFs that an owner's password restricts, read all the same
@@ -73,6 +76,7 @@ class Row:
     question: Question | None = None
     gold: Gold | None = None
     document: Document | None = None
+    layout: Layout | None = None  # of the document: what citations say of its pages and sections
     sources: tuple[Source, ...] = ()  # distinct within the row; see `unseen`
     faults: tuple[Fault, ...] = ()  # of the line, or of pages omitted of a question that is here
 

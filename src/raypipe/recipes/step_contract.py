@@ -95,7 +95,8 @@ def embedder_of(step: Step | CorpusStep) -> Model:
 
 
 def named_by(*steps: Step | CorpusStep) -> list[Model | GraphRef | FactsRef]:
-    """The models, graphs and public data in the fields of steps, each once, in the order they are met."""
+    """The models, graphs and public data in the fields of steps, each once, in the order they are met; an
+    absent model is none."""
     found: list[Model | GraphRef | FactsRef] = []
     for step in steps:
         _collect(step, found)
@@ -104,7 +105,7 @@ def named_by(*steps: Step | CorpusStep) -> list[Model | GraphRef | FactsRef]:
 
 def _collect(value: Any, found: list[Model | GraphRef | FactsRef]) -> None:
     if isinstance(value, Model | GraphRef | FactsRef):
-        if value not in found:
+        if value not in found and not (isinstance(value, Model) and value.absent):
             found.append(value)
         if isinstance(value, GraphRef):
             _collect(value.embedder, found)

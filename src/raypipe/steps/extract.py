@@ -16,6 +16,7 @@ from raypipe.core.protocols import Ask, Bound, Kit, Model, Reach
 from raypipe.core.records import ABSTAINED, ANSWERED, IDK, Question, Quote, Reply, parse_chunk_id
 from raypipe.text import evidence
 from raypipe.text.evidence import Fitted, Sentence
+from raypipe.text.sentences import require_splitter
 from raypipe.text.spans import kind_of, typed_span
 from raypipe.text.words import analyse
 
@@ -67,6 +68,7 @@ class Extract:
         return Bound(2 * sentences + 1, reach, "never")  # vector and MaxSim of each, the question's vector
 
     def open(self, kit: Kit) -> Ask:
+        require_splitter()
         embed, score, index = kit.embedder(self.embedder), kit.reranker(self.maxsim), kit.index()
 
         async def ask(questions: list[Question]) -> list[Question]:

@@ -9,7 +9,17 @@ from typing import ClassVar, Literal
 
 from raypipe.core.llm import Choice, Constraint, Generated, Grammar, JsonSchema, Sampling
 from raypipe.core.protocols import FIELDS, Ask, Bound, Index, Kit, Model, Reach, Tokenize
-from raypipe.core.records import ABSTAINED, ANSWERED, FAULT, Fault, Question, Reply, Span, parse_chunk_id
+from raypipe.core.records import (
+    ABSTAINED,
+    ANSWERED,
+    FAULT,
+    SKIPPED_REPLY,
+    Fault,
+    Question,
+    Reply,
+    Span,
+    parse_chunk_id,
+)
 from raypipe.steps.lora_adapters import ask_by_adapter, require_adapters
 from raypipe.text import replies
 from raypipe.text.by_label import ByLabel
@@ -19,6 +29,7 @@ from raypipe.text.pack import Layout, characters, pack
 from raypipe.text.prompt import Prompt
 from raypipe.text.replies import Level, ParsedReply, UnreadableReply
 from raypipe.text.sanitize import escape_markup, prompted_spans, visible
+from raypipe.text.sentences import require_splitter
 from raypipe.text.template import REPLY
 from raypipe.text.thoughts import answer_of
 
@@ -66,6 +77,7 @@ class Generate:
 
     What cannot be read is a fault with its text kept, and so is a row that the model could not do. A fault
     of the moment (an engine that is down) is the question's too: nothing is stored and it is asked again.
+    Where the model is absent, every reply is skipped.
 
     A reply that was written from a context and does not abstain quotes it (`text.cite`): the sentence that
     says what it says, where there is one, then whatever of the passages the prompt showed, in its order.
@@ -128,11 +140,17 @@ class Generate:
         return frozenset({REPLY + self.into})
 
     def bound(self, question: Question, reach: Reach) -> Bound:
+        if self.model.absent:
+            return Bound(0, reach, "never")
         plain = self.reads() <= FIELDS
         tokens, reply = self.model.max_model_len, self._sampling().max_tokens
         return Bound(1, reach, "asking", plain, tokens=tokens, reply_tokens=reply)
 
     def open(self, kit: Kit) -> Ask:
+        if self.model.absent:
+            return self._skip
+        if self._searches():
+            require_splitter()  # for quotes
         generate = kit.generator(self.model)
         index = kit.index() if self._searches() else None
         tokenize = self._counter(kit)
@@ -151,6 +169,9 @@ class Generate:
             return [self._answered(q, s, c) for q, s, c in zip(questions, said, contexts, strict=True)]
 
         return ask
+
+    async def _skip(self, questions: list[Question]) -> list[Question]:
+        return [replace(q, replies={**q.replies, self.into: SKIPPED_REPLY}) for q in questions]
 
     def _context(
         self, question: Question, passages: Sequence[PromptPassage], tokenize: Tokenize

@@ -13,6 +13,7 @@ from raypipe.core.arrow import SPANS
 from raypipe.core.protocols import Build, CorpusBound, Kit, Model
 from raypipe.core.records import Span
 from raypipe.text import windows
+from raypipe.text.sentences import require_splitter
 
 _SPANS = SPANS[1:]
 
@@ -141,6 +142,7 @@ class Split:
         if (size := self.tokens) is not None and self.tokenizer is not None:
             tokenize = kit.tokenizer(self.tokenizer)
             return lambda text: windows.token_windows(tokenize(text), size, self.overlap)
+        require_splitter()
         return lambda text: windows.sentence_windows(text, self.sentence_chars)
 
 

@@ -8,6 +8,7 @@ MANIFESTS = "_runs/manifests"  # of finished runs, by time
 ANSWER_KEYS = "_runs/answers"  # keys of the answers of each finished run
 ATTEMPTS = "_attempts"  # counters of runs that no report contains yet
 INGESTED = "_ingested"  # which files were read, and what they contained
+PROBES = "_probes"  # what models behind an address said to fixed texts, by model
 FOLDERS = "_folders"  # the files of each folder that was read, as they were then
 SIZES = "_sizes"  # characters of each source
 CHANGING = "_changing"  # the version of each table that is being changed, before the change

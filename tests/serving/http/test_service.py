@@ -21,6 +21,8 @@ from raypipe.serving.http import create_app
 from raypipe.serving.http.requests import DocumentBody
 from raypipe.serving.serve_kit import ServeKit
 
+pytestmark = pytest.mark.slow
+
 HERE = Path(__file__).parents[2]
 RECIPE = load_recipe(str(HERE / "fakes.yaml"), None, Conf((HERE.parent / "conf",)))
 SECRET = "s3cr3t"

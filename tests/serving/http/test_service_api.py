@@ -25,6 +25,8 @@ from raypipe.serving.filters import CitationCatalog, Filters
 from raypipe.serving.http.middleware import JsonLines
 from raypipe.serving.serve_kit import ServeKit
 
+pytestmark = pytest.mark.slow
+
 HERE = Path(__file__).parents[2]
 KEY, NEXT_KEY = "first-key-of-sixteen", "second-key-of-sixteen"
 
@@ -152,7 +154,6 @@ def until(true, seconds=5.0):
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("path", ["/v1/answer", "/v1/chat/completions"])
-@pytest.mark.slow
 def test_a_disconnected_client_cancels_the_work_and_frees_its_slot(filled, path, stream):
     counting = Counting(filled.recipe, 60)
     with listening(served(counting, replace(OPEN, limits=RequestLimits(max_ongoing_requests=1)))) as url:
@@ -225,7 +226,6 @@ def test_a_client_that_never_reads_its_stream_holds_no_slot(filled):
         until(lambda: httpx.post(f"{url}/v1/answer", json={"query": "x"}).status_code == 503)
 
 
-@pytest.mark.slow
 def test_a_slow_body_takes_no_slot_and_is_cut(filled):
     limits = RequestLimits(max_ongoing_requests=1, body_timeout_s=0.5)
     counting = Counting(filled.recipe, 0)

@@ -139,7 +139,7 @@ def test_a_bad_page_costs_that_page(reader):
     assert found.content.count("A page that can be read") == 2
 
 
-@pytest.mark.slow
+@pytest.mark.drill
 def test_three_bombs_end_the_child_and_not_the_reader(reader):
     assert refused(reader.read, "x.pdf", papers.laughs()) in ("timeout", "memory")
     assert refused(reader.read, "x.pdf", papers.flate_bomb()) in ("memory", "timeout")

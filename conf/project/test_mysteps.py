@@ -1,0 +1,25 @@
+"""Tests of this project: `python -m unittest`, or pytest, in this folder. No model is needed."""
+
+import unittest
+
+from mysteps import SpellOut
+
+import raypipe
+
+
+class TestMySteps(unittest.TestCase):
+    def test_an_abbreviation_is_spelled_out_and_other_words_stay(self):
+        step = SpellOut(words={"PTO": "paid time off"})
+        self.assertEqual(step.spelled("Is PTO in PTOs?"), "Is PTO (paid time off) in PTOs?")
+
+    def test_the_step_keeps_the_laws_of_steps(self):
+        checked = raypipe.check_step("mysteps:SpellOut", {"words": {"PTO": "paid time off"}})
+        self.assertEqual([law["law"] for law in checked.rows() if not law["holds"]], [])
+
+    def test_the_recipe_reads_and_searches_by_the_step(self):
+        recipe = raypipe.load_recipe("mine")
+        self.assertEqual(recipe.question[0].step.into, "spelled")
+
+
+if __name__ == "__main__":
+    unittest.main()

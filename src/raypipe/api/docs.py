@@ -1,0 +1,63 @@
+"""Documents of one's own: a folder with a store of its own, read and indexed when it is asked about."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from raypipe.api.data import ingest
+from raypipe.api.pipelines import in_process, open_pipeline
+from raypipe.api.session import Session
+from raypipe.api.settings import Settings
+from raypipe.core.errors import ConfError
+from raypipe.core.records import digest
+from raypipe.pipeline.driver import Pipeline
+from raypipe.recipes.recipe import Recipe
+from raypipe.store import Store
+from raypipe.store.sizes import sizes
+
+HERE_CHARS = 3_000_000
+"""Characters of new texts up to which they are indexed in this process: some two minutes of MiniLM on two
+cores. Ray, which takes ten seconds to start, is worth it beyond."""
+
+
+def docs_store(docs: str | Path, settings: Settings) -> str:
+    """The store of a folder of documents that was given no other: under $RAYPIPE_HOME, named by its path."""
+    path = Path(settings.place(str(docs), "--docs"))
+    name = re.sub(r"[^a-z0-9]+", "-", path.name.lower()).strip("-")[:40]
+    return str(settings.stores / f"docs-{name or 'folder'}-{digest(str(path.resolve()))[:8]}")
+
+
+def open_docs(
+    recipe: Recipe, docs: str | Path, store: Store | str | Path | None = None, session: Session | None = None
+) -> Store:
+    """The store of a folder, with what changed in it read and indexed for the recipe.
+
+    Files that are as they were are not read, texts that are indexed are not indexed again. Raises ConfError
+    for a folder that is not there, DataError where no file of it can be read, ModelMissing.
+    """
+    session = session or Session()
+    path = Path(session.settings.place(str(docs), "--docs"))
+    if not path.exists():
+        raise ConfError(f"--docs: expected a folder of documents, or a file, found nothing at {path}")
+    read = ingest(path, store or docs_store(path, session.settings), "files", session)
+    opened = Store.open(read.store)
+    with in_process(session, opened, recipe) as pipeline:
+        if _new_chars(pipeline) <= HERE_CHARS:
+            pipeline.index(None)
+            return opened
+    with open_pipeline(session, opened, recipe, answers=False) as pipeline:
+        pipeline.index(None)
+    return opened
+
+
+def _new_chars(pipeline: Pipeline) -> int:
+    """Characters of the sources that some table lacks."""
+    store, wanted = pipeline.store, pipeline.sources(None)
+    vectors = [pipeline.vectors_table(model) for model in pipeline.recipe.embedders()]
+    missing = set(wanted)
+    if all(store.has(table) for table in (pipeline.texts_table, pipeline.passages_table, *vectors)):
+        builds = [pipeline.texts_build(wanted), pipeline.passages_build(wanted)]
+        builds += [pipeline.vectors_build(model, wanted) for model in pipeline.recipe.embedders()]
+        missing = {id for build in builds for id in build.missing_ids()}
+    return sum(sizes(store, sorted(missing)).values())

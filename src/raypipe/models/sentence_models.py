@@ -1,0 +1,103 @@
+"""The loaders `sentence-transformers` and `cross-encoder`: that library's own models, one device each.
+
+Pooling, prompts, length, further layers and activation are read from the model's folder by the library
+itself. It sees a folder of links to the files that may be read, so pickles and remote code cannot be reached.
+Its vectors are made unit rows, whatever its folder says: the index holds no others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from sentence_transformers import CrossEncoder, SentenceTransformer
+
+from raypipe.core.errors import ConfError
+from raypipe.core.protocols import Model, Role
+from raypipe.models import folder
+from raypipe.models.encoder import torch_dtype
+
+CPU_ROWS, GPU_ROWS = 32, 256  # texts in one padded batch, as with FlagEmbedding; it sorts by length itself
+
+
+def _arguments(model: Model, device: str) -> dict[str, Any]:
+    return {
+        "device": device,
+        "trust_remote_code": False,
+        "local_files_only": True,
+        "model_kwargs": {"dtype": torch_dtype(model), "use_safetensors": True},
+    }
+
+
+def _rows(device: str) -> int:
+    return CPU_ROWS if device == "cpu" else GPU_ROWS
+
+
+class SentenceEmbedder:
+    """Vectors of a SentenceTransformer. An instruction of the entry takes the place of the model's prompt."""
+
+    def __init__(self, model: Model, device: str) -> None:
+        with folder.opened(model) as path:
+            self._net = SentenceTransformer(path, **_arguments(model, device))
+        found = self._net.get_embedding_dimension()
+        if found != model.dim:
+            raise ConfError(
+                f"model {model.name!r}: dim is {model.dim} in models.yaml, but its folder gives {found}. "
+                f"Correct the entry, or use a folder of that model"
+            )
+        own = self._net.max_seq_length
+        if own is not None and model.max_tokens > own:
+            raise ConfError(
+                f"model {model.name!r}: max_tokens is {model.max_tokens}, but the model has room for {own}"
+            )
+        self._net.max_seq_length = model.max_tokens
+        self._model, self._batch = model, _rows(device)
+        self.truncated = 0
+
+    def embed(self, texts: Sequence[str], role: Role) -> np.ndarray:
+        encode = self._net.encode_query if role == "query" else self._net.encode_document
+        prompt = self._model.query_instruction if role == "query" else self._model.passage_instruction
+        vectors = encode(
+            list(texts),
+            prompt=prompt or None,
+            batch_size=self._batch,
+            show_progress_bar=False,
+            convert_to_numpy=True,
+        )
+        self.truncated += _longer(self._net.tokenizer, texts, self._model.max_tokens)
+        out = np.asarray(vectors, np.float32)  # (texts, dim) float32, unit rows
+        out /= np.linalg.norm(out, axis=1, keepdims=True)
+        return out
+
+
+class SentenceReranker:
+    """Scores of a CrossEncoder, with the activation that its folder says."""
+
+    def __init__(self, model: Model, device: str) -> None:
+        with folder.opened(model) as path:
+            self._net = CrossEncoder(path, max_length=model.max_tokens, **_arguments(model, device))
+        labels = self._net.num_labels
+        if labels != 1:
+            raise ConfError(
+                f"model {model.name!r}: a reranker has one output, this one has {labels}. It may be a "
+                f"classifier"
+            )
+        self._model, self._batch = model, _rows(device)
+        self.truncated = 0
+
+    def score(self, pairs: Sequence[tuple[str, str]]) -> np.ndarray:
+        scores = self._net.predict(
+            [list(pair) for pair in pairs],
+            batch_size=self._batch,
+            show_progress_bar=False,
+            convert_to_numpy=True,
+        )
+        self.truncated += _longer(self._net.tokenizer, [f"{q} {p}" for q, p in pairs], self._model.max_tokens)
+        return np.asarray(scores, np.float32).reshape(-1)  # (pairs,) float32
+
+
+def _longer(tokenizer: Any, texts: Sequence[str], limit: int) -> int:
+    """How many of some texts have more tokens than the limit, without the model's prompt."""
+    encoded = tokenizer(list(texts), truncation=False, padding=False, verbose=False)
+    return sum(len(ids) > limit for ids in encoded["input_ids"])

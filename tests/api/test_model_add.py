@@ -1,0 +1,221 @@
+"""`raypipe models add`: an entry from a hub at a pinned commit, from a folder, or from a server."""
+
+import json
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+
+import pytest
+import yaml
+from chat_server import serving
+from pydantic import TypeAdapter
+
+from raypipe.api.model_add import AddOptions, add_model
+from raypipe.api.outputs import ModelAdded
+from raypipe.api.session import Session
+from raypipe.api.settings import from_environment
+from raypipe.cli.main import main
+from raypipe.core.errors import ConfError, ModelMissing, Unavailable
+from raypipe.models import catalog
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+TOKENIZER = {"tokenizer.json": 700_000, "tokenizer_config.json": {"model_max_length": 8192}}
+POOLING = {"word_embedding_dimension": 384, "pooling_mode_mean_tokens": True, "pooling_mode_cls_token": False}
+MODULES = [
+    {"type": "sentence_transformers.models.Transformer", "path": ""},
+    {"type": "sentence_transformers.models.Pooling", "path": "1_Pooling"},
+]
+LLAMA = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "torch_dtype": "bfloat16",
+    "hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 8, "num_hidden_layers": 32,
+    "max_position_embeddings": 131072,
+}  # fmt: skip
+BERT = {
+    "architectures": ["BertModel"],
+    "model_type": "bert",
+    "hidden_size": 384,
+    "max_position_embeddings": 512,
+}
+EMBEDDER = {
+    **TOKENIZER, "config.json": BERT, "modules.json": MODULES, "1_Pooling/config.json": POOLING,
+    "sentence_bert_config.json": {"max_seq_length": 256}, "model.safetensors": 90_000_000,
+}  # fmt: skip
+CROSS = {
+    **TOKENIZER, "config.json": {**BERT, "architectures": ["BertForSequenceClassification"],
+    "id2label": {"0": "LABEL_0"}}, "model.safetensors": 80_000_000,
+}  # fmt: skip
+REPOS = {
+    "org/Chat-8B": {**TOKENIZER, "config.json": LLAMA, "model-1.safetensors": 16_060_000_000},
+    "org/embedder": EMBEDDER,
+    "BAAI/bge-small": {**EMBEDDER, "1_Pooling/config.json": {**POOLING, "pooling_mode_mean_tokens": False,
+                       "pooling_mode_cls_token": True}},
+    "org/cross": CROSS,
+    "org/classifier": {**CROSS, "config.json": {**CROSS["config.json"], "id2label": {"0": "a", "1": "b"}}},
+    "org/pickled": {**TOKENIZER, "config.json": BERT, "pytorch_model.bin": 9},
+    "org/code": {**EMBEDDER, "config.json": {**BERT, "auto_map": {"AutoModel": "modeling.Own"}}},
+    "org/modules": {**EMBEDDER, "modules.json": [{"type": "custom_st.Transformer", "path": ""}]},
+    "org/vague": {**TOKENIZER, "config.json": BERT, "model.safetensors": 9},
+}  # fmt: skip
+
+
+class Hub(BaseHTTPRequestHandler):
+    """The routes of a model hub that are used."""
+
+    def do_GET(self):
+        path = self.path.partition("?")[0].strip("/")
+        self.server.paths.append(path)
+        if path.startswith("api/models/"):
+            name, _, revision = path.removeprefix("api/models/").partition("/revision/")
+            if name == "org/closed":
+                return self.send_error(401)
+            if name not in REPOS or revision not in ("", "main", COMMIT):
+                return self.send_error(404)
+            sizes = {n: f if isinstance(f, int) else len(json.dumps(f)) for n, f in REPOS[name].items()}
+            tree = {"sha": COMMIT, "gated": "manual" if "Chat" in name else False, "tags": ["license:mit"]}
+            tree["siblings"] = [{"rfilename": n, "size": size} for n, size in sizes.items()]
+            if "Chat" in name:
+                tree |= {"cardData": {"license": "llama3"}, "safetensors": {"total": 8_030_000_000}}
+            return self.send(tree)
+        name, _, file = path.partition(f"/resolve/{COMMIT}/")
+        return self.send(REPOS[name][file])
+
+    def send(self, tree):
+        raw = json.dumps(tree).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(raw)))
+        self.end_headers()
+        self.wfile.write(raw)
+
+    def log_message(self, *args):
+        pass
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
+    server.paths = []
+    thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+    yield server
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+@pytest.fixture
+def session(tmp_path):
+    return lambda: Session(from_environment(), str(tmp_path / "models.yaml"))
+
+
+def test_a_language_model_is_added_with_its_commit_licence_gate_size_and_memory(hub, tmp_path, capsys):
+    file = tmp_path / "models.yaml"
+    args = ["models", "add", "org/Chat-8B", "--models", str(file)]
+    assert main([*args, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    TypeAdapter(ModelAdded).validate_python(found)
+    assert found["entry"] == {
+        "kind": "generator", "loader": "vllm", "repo": "org/Chat-8B", "revision": COMMIT, "dtype": "bfloat16",
+        "max_model_len": 32768,
+    }  # fmt: skip
+    assert (found["licence"], found["gated"]) == ("llama3", True)
+    assert found["memory_gib"] == pytest.approx(2 * 8.03e9 / 2**30, rel=1e-3) and found["context_gib"] == 4.0
+    assert found["bytes"] > 16e9 and f"--revision {COMMIT}" in found["get"]
+    model = catalog.read(yaml.safe_load(file.read_text()), file, hub=tmp_path).model("chat-8b")
+    assert model.weights == f"org/Chat-8B@{COMMIT}"
+    assert not any("safetensors" in path for path in hub.paths), "weights are not downloaded"
+    assert main([*args, "--name", "again"]) == 0
+    out = capsys.readouterr().out
+    assert "gated: accept it" in out and COMMIT in out and "4.00 GiB for one reply of 32,768 tokens" in out
+    assert list(yaml.safe_load(file.read_text())) == ["chat-8b", "again"]
+
+
+def test_an_embedder_and_a_cross_encoder_are_read_from_their_files(hub, session):
+    embedder = add_model("org/embedder", session=session()).entry
+    assert (embedder["loader"], embedder["dim"], embedder["max_tokens"]) == (
+        "sentence-transformers",
+        384,
+        256,
+    )
+    assert "pooling" not in embedder
+    bge = add_model("BAAI/bge-small", session=session()).entry
+    assert (bge["loader"], bge["pooling"]) == ("flagembedding", "cls")
+    cross = add_model("org/cross", session=session()).entry
+    assert (cross["kind"], cross["loader"], cross["max_tokens"]) == ("reranker", "cross-encoder", 512)
+
+
+@pytest.mark.parametrize(
+    ("source", "error", "message"),
+    [
+        ("org/pickled", ModelMissing, r"pickles alone \(pytorch_model.bin\).*raypipe.models.convert"),
+        ("org/code", ConfError, "auto_map"),
+        ("org/modules", ConfError, "custom_st.Transformer"),
+        ("org/classifier", ConfError, "this one has 2: a classifier"),
+        ("org/vague", ConfError, "Say --kind"),
+        ("org/absent", ConfError, "no such model"),
+        ("org/closed", ModelMissing, "HF_TOKEN"),
+        ("notaname", ConfError, "expected ORG/NAME"),
+        ("./nowhere", ModelMissing, "expected a model's folder"),
+    ],
+)
+def test_what_cannot_be_loaded_is_refused_and_nothing_is_written(
+    hub, session, tmp_path, source, error, message
+):
+    with pytest.raises(error, match=message):
+        add_model(source, session=session())
+    assert not (tmp_path / "models.yaml").exists()
+
+
+def test_a_hub_that_cannot_be_reached_says_what_to_do(hub, session, monkeypatch):
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    with pytest.raises(Unavailable, match=r"cannot be reached .*give a folder"):
+        add_model("org/embedder", session=session())
+
+
+def test_a_name_that_is_taken_stays_as_it_is(hub, session, tmp_path):
+    file = tmp_path / "models.yaml"
+    file.write_text("# mine\nembedder: {kind: embedder, loader: hash, dim: 8}")
+    with pytest.raises(ConfError, match="there already"):
+        add_model("org/embedder", session=session())
+    add_model("org/embedder", AddOptions(name="second", revision="main"), session())
+    text = file.read_text()
+    assert text.startswith("# mine\nembedder: {kind") and list(yaml.safe_load(text)) == ["embedder", "second"]
+
+
+def test_a_folder_is_added_by_its_path(session, tmp_path):
+    here = tmp_path / "own"
+    for name, content in {**EMBEDDER, "model.safetensors": None}.items():
+        (here / name).parent.mkdir(parents=True, exist_ok=True)
+        (here / name).write_text(json.dumps(content))
+    found = add_model(str(here), session=session())
+    assert (found.name, found.entry["path"], found.get) == ("own", str(here), "")
+
+
+def served(request, body):
+    if request.path.endswith("/embeddings"):
+        request.send(json.dumps({"data": [{"index": 0, "embedding": [0.1] * 24}]}))
+    elif request.path.endswith("/rerank"):
+        rows = [{"index": i, "relevance_score": 0.5} for i in range(len(body["documents"]))]
+        request.send(json.dumps({"results": rows}))
+    else:
+        request.send("no such model", 404)
+
+
+def test_a_served_model_is_asked_what_it_is(session, tmp_path):
+    with serving(served) as server:
+        server.lists = json.dumps({"data": [{"id": "org/m", "owned_by": "vllm", "max_model_len": 4096}]})
+        chat = add_model(f"{server.url}#org/m", AddOptions(name="chat", endpoint="ours"), session())
+        far = add_model(f"{server.url}#org/e", AddOptions(kind="embedder"), session())
+        ranker = add_model(f"{server.url}#org/r", AddOptions(kind="reranker", dialect="jina"), session())
+        with pytest.raises(ConfError, match="--dialect: a reranker needs one of"):
+            add_model(f"{server.url}#org/r2", AddOptions(kind="reranker"), session())
+        with pytest.raises(ConfError, match="did you mean 'org/m'"):
+            add_model(f"{server.url}#org/n", session=session())
+    assert (chat.entry["dialect"], chat.entry["max_model_len"]) == ("vllm", 4096)
+    assert chat.endpoints == {"ours": {"url": server.url}}
+    assert far.entry["dim"] == 24 and ranker.entry["loader"] == "rerank"
+    file = tmp_path / "models.yaml"
+    assert list(catalog.read(yaml.safe_load(file.read_text()), file, hub=tmp_path).entries) == [
+        "chat",
+        "e",
+        "r",
+    ]

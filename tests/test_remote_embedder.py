@@ -1,0 +1,121 @@
+"""An embedder exchanged for one behind an address: planned, evaluated, promoted; live answers wait for it."""
+
+import asyncio
+import json
+
+import numpy as np
+import pytest
+from chat_server import serving
+from reruns import FAKES, MODELS, Bench
+
+from raypipe.api.probes import FAR, distance, require_unchanged
+from raypipe.core import arrow
+from raypipe.core.errors import ConfError, Unavailable
+from raypipe.models.fake import HashEmbedder
+from raypipe.models.kit import LocalKit
+from raypipe.models.load import EndpointAddress
+from raypipe.recipes.executor import answer
+from raypipe.runs.manifest import read
+from raypipe.runs.release import live, promote
+from raypipe.store import Store
+from raypipe.store.index import LanceIndex
+from raypipe.synth import write
+
+pytestmark = pytest.mark.slow
+
+SURE = FAKES.replace("fitted: local-extract}", "fitted: local-extract, threshold: 0.0}")
+FAR_AWAY = "far: {kind: embedder, loader: embeddings, endpoint: e, model: org/m, dim: 48%s}\n"
+
+
+class Vectors:
+    """A server of hashed vectors; `salt` makes it another model."""
+
+    def __init__(self, dim=48):
+        self.dim, self.salt, self.texts = dim, "", []
+
+    def __call__(self, request, body):
+        self.texts += body["input"]
+        found = HashEmbedder(self.dim).embed([t + self.salt for t in body["input"]], "passage")
+        rows = [{"index": i, "embedding": v} for i, v in enumerate(found.tolist())]
+        request.send(json.dumps({"data": rows}))
+
+
+@pytest.fixture
+def server():
+    backend = Vectors()
+    with serving(backend) as found:
+        yield found, backend
+
+
+def ask(store, questions, endpoints):
+    release = live(store)
+    recipe, spec = release.opened(store)
+    kit = LocalKit(LanceIndex(spec), "transformers", endpoints=endpoints)
+    answered = asyncio.run(answer(recipe, kit, questions))
+    return release.id, [(q.answer, q.hits) for q in answered]
+
+
+def test_live_answers_stay_until_a_run_with_the_remote_embedder_is_promoted(tmp_path, server):
+    found, backend = server
+    write(tmp_path / "world", 6, pages=6, seed=9, page_chars=1200)
+    endpoints = {"e": EndpointAddress(found.url)}
+    models = MODELS + FAR_AWAY % ""
+    bench = Bench(tmp_path, tmp_path / "world", models=models, endpoints=endpoints)
+    bench.run(SURE, out="one")
+    store = Store.open(str(tmp_path / "store"))
+    questions = arrow.question.records(store.dataset("questions").to_table())
+    first = promote(store, read(tmp_path / "one"), [])
+    _, old = ask(store, questions, endpoints)
+    assert not backend.texts, "the first recipe asks no server"
+
+    remote = SURE.replace("hash-embedder", "far")
+    ran, _ = bench.run(remote, out="two")  # holds the run to its plan
+    assert ran["embed"][1] > 0 and ran["parse"] == (0, 0), "texts stay, vectors are new"
+    assert ask(store, questions, endpoints) == (first.id, old)
+    second = promote(store, read(tmp_path / "two"), [])
+    id, new = ask(store, questions, endpoints)
+    assert id == second.id and new != old
+    sent = len(backend.texts)
+    again, _ = bench.run(remote, out="three")
+    assert len(backend.texts) == sent and all(asked == 0 for _, asked in again.values())
+
+
+def models_of(tmp_path, found, **more):
+    extra = "".join(f", {k}: {v}" for k, v in more.items())
+    bench = Bench(tmp_path, tmp_path, models=MODELS + FAR_AWAY % extra)
+    recipe = bench.pipeline(SURE.replace("hash-embedder", "far")).recipe
+    return recipe.models(), {"e": EndpointAddress(found.url, tries=1)}
+
+
+def test_a_server_that_changes_its_answers_is_caught_before_work(tmp_path, server):
+    found, backend = server
+    models, endpoints = models_of(tmp_path, found)
+    store = Store.open(str(tmp_path / "store"))
+    require_unchanged(store, models, endpoints)
+    require_unchanged(store, models, endpoints)
+    backend.salt = " exchanged"
+    with pytest.raises(ConfError, match=r"gives other vectors .* give its entry a `revision`"):
+        require_unchanged(store, models, endpoints)
+    renamed, _ = models_of(tmp_path, found, revision="second")
+    require_unchanged(store, renamed, endpoints)
+    require_unchanged(None, models, endpoints)
+
+
+def test_another_dim_and_a_server_that_is_down_are_said_before_work(tmp_path, server):
+    found, backend = server
+    models, endpoints = models_of(tmp_path, found)
+    backend.dim = 32
+    with pytest.raises(ConfError, match="expected vectors of dim 48, as its entry says, found 32"):
+        require_unchanged(Store.open(str(tmp_path / "store")), models, endpoints)
+    down = {"e": EndpointAddress("http://127.0.0.1:9/v1", tries=1)}
+    with pytest.raises(Unavailable, match="ConnectError"):
+        require_unchanged(None, models, down)
+
+
+def test_rounding_is_no_other_model_and_a_turned_vector_is():
+    rows = HashEmbedder(48).embed(["a film of 1994", "a harbour"], "query")
+    halved = rows.astype(np.float16).astype(np.float32)
+    assert distance(rows, halved) < FAR / 10
+    assert distance(rows, rows[::-1].copy()) > FAR
+    assert distance(rows, rows[:1]) == float("inf")
+    assert distance(np.array([0.2]), np.array([0.3])) > FAR
