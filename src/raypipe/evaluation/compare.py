@@ -266,7 +266,9 @@ def _joined(
 def _rates(
     a: ScoredRun, b: ScoredRun, known: Mapping[str, Measure], pairs: _Pairs, lead: str
 ) -> tuple[MetricDifference, ...]:
-    """The other measures. Those that rest on a judge only where the runs have the same."""
+    """The other measures. Those that rest on a judge only where the runs have the same, and those with
+    fractions, whose p is drawn and takes seconds, only where the first measure has some, too."""
+    drawn = not _whole((*pairs.before, *pairs.after))
     alike = (a.rule, a.judge, a.trim) == (b.rule, b.judge, b.trim)
     found = []
     for name, measure in known.items():
@@ -275,9 +277,15 @@ def _rates(
             continue
         some = pairs.of(chosen)
         before, after = ([r.values[q][name] for q in some.ids] for r in (a, b))
+        if not drawn and not _whole((*before, *after)):
+            continue
         some = _Pairs(some.ids, before, after, measure.high - measure.low, some.groups)
         found.append(MetricDifference(name, some.difference()))
     return tuple(found)
+
+
+def _whole(values: Sequence[float]) -> bool:
+    return all(v.is_integer() for v in map(float, values))
 
 
 def _comparison(

@@ -88,6 +88,7 @@ def merged(reads: Sequence[IngestSummary]) -> IngestSummary:
         tuple(r for read in reads for r in read.replaced),
         tuple(name for read in reads for name in read.files),
         sum(read.documents for read in reads),
+        reads[0].kind,
     )
 
 
