@@ -67,12 +67,13 @@ def test_what_a_dry_run_prints_for_programs_validates(said):
         ("nothing", 2, "expected ROLE=FIELD"),
     ],
 )
-@pytest.mark.parametrize("command", ["ingest", "plan", "eval"])
+@pytest.mark.parametrize("command", ["ingest", "plan", "eval", "sweep"])
 def test_a_wrong_field_map_is_exit_code_2_before_work(said, tmp_path, command, fields, code, message):
     words = ["FILE"] if command == "ingest" else ["local", "--data", "FILE"]
+    words += ["--set", "fuse:final.top=5,10"] if command == "sweep" else []
     got, _, err = said(command, *words, "--fields", fields, "--store", tmp_path / "s")
     assert got == code and message in err
-    assert not list(tmp_path.glob("s/*.lance")) or command == "plan"
+    assert not (tmp_path / "s/_ingested").exists()
 
 
 def test_fields_of_another_format_than_rows_are_refused(said):

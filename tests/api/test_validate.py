@@ -92,6 +92,13 @@ def test_a_file_that_is_no_yaml_names_the_line(tmp_path):
     assert found(tmp_path, "a: 1\nb: 2\na: 3\n")[0][0] == 3
 
 
+def test_a_problem_of_a_variant_has_the_line_that_sets_it(tmp_path):
+    text = "about: a variant\nlike: local\nset:\n  rerank.topp: 5\n  fuse:final.top: x\n"
+    assert [(line, path) for line, path, _ in found(tmp_path, text)] == [
+        (4, "question[3].rerank.topp"), (5, "question[4].fuse.top"),
+    ]  # fmt: skip
+
+
 def test_a_price_below_nothing_is_a_problem(tmp_path):
     text = "a: {kind: generator, loader: scripted, usd_per_mtok: {prompt: -1, reply: 2}}\n"
     assert found(tmp_path, text) == [(1, "a.usd_per_mtok", "usd_per_mtok: expected no price below 0")]
@@ -110,7 +117,7 @@ def test_the_command_prints_each_problem_with_its_line_and_ends_with_2(tmp_path,
     assert main(["validate", "local", str(tmp_path / "wrong.yaml")]) == 2
     said = capsys.readouterr().out
     assert f"{tmp_path}/wrong.yaml:2: question[0].decide.colour: unknown field; known: " in said
-    assert "local.yaml: a recipe without a problem" in said
+    assert "local.yaml: no problem (recipe)" in said
     assert main(["validate", "local", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["problems"] == []
     assert main(["validate", "locall"]) == 2

@@ -93,7 +93,7 @@ def test_a_time_that_is_not_known_says_what_would_make_it_known():
     unmeasured = step("embed", 20, True, [20, 20], 0, {"row": 20})
     unmeasured["estimate"]["seconds"] = None
     whole = printed(RECALL, unmeasured)[0]
-    assert "; time not known until an eval has measured embed on this machine; " in whole
+    assert "; time not known until an eval, or --calibrate, has measured embed; " in whole
 
 
 def test_a_row_that_no_run_had_is_called_what_it_is():
@@ -103,4 +103,5 @@ def test_a_row_that_no_run_had_is_called_what_it_is():
 
 def test_where_no_step_was_measured_no_step_is_listed():
     new = [{**s, "estimate": {**s["estimate"], "seconds": None}} for s in (RECALL, EXTRACT)]
-    assert "; time not known: no eval of these steps has run on this machine; " in printed(*new)[0]
+    said = printed(*new)[0]
+    assert "; time not known: no eval of these steps has run on such a machine (--calibrate" in said

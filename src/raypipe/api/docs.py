@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import re
+import sys
 from pathlib import Path
 
-from raypipe.api.data import ingest
+from raypipe.api.data import ingest_documents
 from raypipe.api.pipelines import in_process, open_pipeline
-from raypipe.api.session import Session
-from raypipe.api.settings import Settings
+from raypipe.api.session import Session, require_graphs
 from raypipe.core.errors import ConfError
-from raypipe.core.records import digest
 from raypipe.pipeline.driver import Pipeline
 from raypipe.recipes.recipe import Recipe
 from raypipe.store import Store
@@ -21,15 +19,11 @@ HERE_CHARS = 3_000_000
 cores. Ray, which takes ten seconds to start, is worth it beyond."""
 
 
-def docs_store(docs: str | Path, settings: Settings) -> str:
-    """The store of a folder of documents that was given no other: under $RAYPIPE_HOME, named by its path."""
-    path = Path(settings.place(str(docs), "--docs"))
-    name = re.sub(r"[^a-z0-9]+", "-", path.name.lower()).strip("-")[:40]
-    return str(settings.stores / f"docs-{name or 'folder'}-{digest(str(path.resolve()))[:8]}")
-
-
 def open_docs(
-    recipe: Recipe, docs: str | Path, store: Store | str | Path | None = None, session: Session | None = None
+    recipe: Recipe | str,
+    docs: str | Path,
+    store: Store | str | Path | None = None,
+    session: Session | None = None,
 ) -> Store:
     """The store of a folder, with what changed in it read and indexed for the recipe.
 
@@ -37,16 +31,22 @@ def open_docs(
     for a folder that is not there, DataError where no file of it can be read, ModelMissing.
     """
     session = session or Session()
+    if recipe == "live":
+        raise ConfError("--docs: expected the name of a recipe, found live: a release has its own passages")
+    found = require_graphs(session.recipe(recipe))
     path = Path(session.settings.place(str(docs), "--docs"))
     if not path.exists():
         raise ConfError(f"--docs: expected a folder of documents, or a file, found nothing at {path}")
-    read = ingest(path, store or docs_store(path, session.settings), "files", session)
+    read = ingest_documents(path, store, session=session)
+    if session.progress:
+        for bad in read.bad:
+            print(f"not read: {bad}", file=sys.stderr)
     opened = Store.open(read.store)
-    with in_process(session, opened, recipe) as pipeline:
+    with in_process(session, opened, found) as pipeline:
         if _new_chars(pipeline) <= HERE_CHARS:
             pipeline.index(None)
             return opened
-    with open_pipeline(session, opened, recipe, answers=False) as pipeline:
+    with open_pipeline(session, opened, found, answers=False) as pipeline:
         pipeline.index(None)
     return opened
 

@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from raypipe import readers
-from raypipe.api.paths import format_for
+from raypipe.api.paths import Fields, format_for
 from raypipe.api.results import outside_loop
 from raypipe.api.session import Session
 from raypipe.api.settings import Settings
@@ -51,15 +51,17 @@ def draft_examples(
     number: int = 100,
     format: Format | None = None,
     session: Session | None = None,
+    fields: Fields | None = None,
 ) -> list[dict[str, Any]]:
     """Drafts: the calls that a model writes for some questions, what they gave, and why they failed.
 
-    `graph` is a folder of tables, `prompt` a name under conf/prompts. Raises ConfError, DataError.
+    `graph` is a folder of tables, `prompt` a name under conf/prompts, `fields` as `ingest` takes them.
+    Raises ConfError, DataError.
     """
     session = session or Session()
     paths = [Path(p) for p in data]
     grammar, parse = _parser(session.settings)
-    rows = readers.open(paths, format_for(format, paths), readers.ReadCounts())
+    rows = readers.open(paths, format_for(format, paths, fields), readers.ReadCounts())
     questions = [r.question for r in rows if r.question is not None][:number]
     said = asyncio.run(_said(session, model, prompt, questions, grammar))
     opened = open_folder(Path(graph))

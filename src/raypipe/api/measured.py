@@ -9,7 +9,10 @@ import platform
 import shutil
 from pathlib import Path
 
+from raypipe.api.origin import chip
 from raypipe.api.settings import Settings
+from raypipe.cluster.capacity import is_here
+from raypipe.cluster.file import Cluster
 from raypipe.core.errors import DataError
 from raypipe.report.report import RunFolder
 from raypipe.runs.manifest import Manifest, read
@@ -27,16 +30,18 @@ def keep(settings: Settings, run: RunFolder, finished: float) -> None:
         shutil.rmtree(old, ignore_errors=True)  # another process removes the same ones
 
 
-def measured(settings: Settings) -> list[Manifest]:
-    """The kept manifests of this machine, the latest first. One that cannot be read (half written, or of
-    another format) says nothing."""
+def measured(settings: Settings, cluster: Cluster | None = None) -> list[Manifest]:
+    """The kept manifests of this machine and its chip, the latest first; none for a cluster of other
+    machines. One that cannot be read (half written, or of another format) says nothing."""
+    if cluster is not None and not is_here(cluster):
+        return []
     found = []
     for folder in _folders(settings):
         try:
             found.append(read(folder))
         except DataError:
             continue
-    return [m for m in found if m.origin.host == platform.node()]
+    return [m for m in found if m.origin.host == platform.node() and m.origin.chip in ("", chip())]
 
 
 def _folders(settings: Settings) -> list[Path]:

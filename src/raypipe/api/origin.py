@@ -30,9 +30,25 @@ def origin(settings: Settings) -> Origin:
         commit=_commit(Path(__file__).parent),
         packages=found,
         host=platform.node(),
+        chip=chip(),
         ray_submission=settings.submitted or "",
         ray_metadata=settings.metadata,
     )
+
+
+def chip() -> str:
+    """What this machine computes with: the names of its GPUs, else of its CPU; "" where neither is said."""
+    gpus = sorted({_line(p, "Model") for p in Path("/proc/driver/nvidia/gpus").glob("*/information")} - {""})
+    return ", ".join(gpus) or _line(Path("/proc/cpuinfo"), "model name") or platform.processor()
+
+
+def _line(file: Path, name: str) -> str:
+    """The value of the first line `name: value` of a file; "" where there is none."""
+    try:
+        lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return ""
+    return next((v.strip() for k, _, v in (x.partition(":") for x in lines) if k.strip() == name), "")
 
 
 def _commit(folder: Path) -> str:

@@ -162,6 +162,7 @@ class CragScoreOutput(Score):
     format: Literal[2]
     rule: Rule
     interval: Interval | None
+    rate_intervals: dict[str, Interval]  # accuracy, hallucination, missing; none where nothing was scored
     bounds: Interval | None
     controls: dict[str, CragScore]
     slices: list[SliceScore]

@@ -100,7 +100,7 @@ def plan(
         where = ", ".join(map(str, files)) or opened.uri
         require_golds([g for g in here if g.question in ids], len(ids), str(kind), form, where)
     old = expired_answers(pipeline, questions)
-    fast = measured(session.settings)
+    fast = measured(session.settings, session.cluster_file())
     planned = planner.plan(pipeline, questions, coming, old=old if refresh else (), measured=fast)
     steps = planned.to_json()["steps"]
     planned = priced(planned, prices_of(session, found), found)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from raypipe import readers
+from raypipe.api.docs import open_docs
 from raypipe.api.pipelines import open_pipeline
 from raypipe.api.probes import require_unchanged
 from raypipe.api.results import Result, outside_loop
@@ -113,13 +114,16 @@ def ask(
     passages: bool = True,
     on_text: Callable[[str], None] | None = None,
     session: Session | None = None,
+    docs: str | Path | None = None,
 ) -> AskResult:
-    """Answers one question, from a store or from the pages in a file, in this process.
+    """Answers one question, from a store, a folder of documents or the pages in a file, in this process.
 
     `recipe` "live" is the live release. `question` is a text, or a stored question's id. `pages` is a file of
     one CRAG line, whose search results are searched in place of the store. `asked_at` is its time, as
-    `03/05/2024, 23:18:31 PT`. `passages`: whether the result has the texts of its ranking. `on_text` gets the
-    pieces of a language model's reply as they are generated. Raises ConfError, DataError, ModelMissing.
+    `03/05/2024, 23:18:31 PT`. `docs` is a folder of documents, whose changed files are read and indexed
+    first, in a store of its own unless `store` names one. `passages`: whether the result has the texts of its
+    ranking. `on_text` gets the pieces of a language model's reply as they are generated. Raises ConfError,
+    DataError, ModelMissing.
     """
     session = session or Session()
     if not question.strip():
@@ -130,15 +134,19 @@ def ask(
         raise ConfError(
             "--set: expected the name of a recipe, found live: a release answers as it was promoted"
         )
+    if docs is not None and (pages is not None or recipe == "live"):
+        raise ConfError("--docs: expected with the name of a recipe, and without --pages")
     release = live_release(session.store(store)) if recipe == "live" else None
     found = require_graphs(session.recipe(recipe)) if release is None else from_plain(release.recipe)
     require_same(found.models(), session.llm)
     request = _request(question, pages, asked_at, passages)
     kit = local_kit(session, found, on_text=on_text)
-    require_unchanged(None if pages else session.store(store), found.models(), kit.endpoints)
-    if pages is not None:
+    opened = None
+    if pages is None:
+        opened = session.store(store) if docs is None else open_docs(found, docs, store, session)
+    require_unchanged(opened, found.models(), kit.endpoints)
+    if opened is None:
         return AskResult(asyncio.run(_answer(kit, Answerer(found, kit, "", release=release), request)))
-    opened = session.store(store)
     require_documents_read(found, opened)
     memo = StoreMemo(opened.uri, memo_versions(opened))
     return AskResult(asyncio.run(_answer(kit, Answerer(found, kit, opened.uri, memo, release), request)))

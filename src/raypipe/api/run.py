@@ -279,7 +279,7 @@ def evaluate(
             origin(session.settings),
             options.get("on_plan", lambda plan: None),
             options.get("refresh", False),
-            measured(session.settings),
+            measured(session.settings, session.cluster_file()),
             options.get("began", began),
             options.get("only"),
             caps,

@@ -104,6 +104,7 @@ class Eval(Score):
     rule: Rule
     unscored: int
     interval: Interval | None
+    rate_intervals: dict[str, Interval]  # accuracy, hallucination, missing; none where nothing was scored
     bounds: Interval | None
     judge: JudgeLine | None
     controls: dict[str, CragScore]

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from raypipe.api.data import ingest
 from raypipe.api.measured import measured
-from raypipe.api.paths import deliver, require_writable, run_folder
+from raypipe.api.paths import Fields, deliver, require_writable, run_folder
 from raypipe.api.pipelines import offline_pipeline
 from raypipe.api.prices import prices_of
 from raypipe.api.results import Result, outside_loop
@@ -86,13 +86,15 @@ def sweep(
     dry_run: bool = False,
     on_plan: Callable[[Sequence[PlannedPoint]], None] = lambda plans: None,
     session: Session | None = None,
+    fields: Fields | None = None,
 ) -> SweepResult:
     """Evaluates a recipe at each combination of the values in `sets`, and compares each with the first.
 
     `sets` has one `STEP[:INTO].FIELD=V1,V2,...` for each field. Each point answers the same questions: all,
     or `sample` of them, drawn by `seed`; what is cached is used. The best point and the first then answer as
     many others. `on_plan` gets the plans of all points before any runs; `dry_run` ends there. `margin` is as
-    `compare` has it. Raises ConfError for a wrong point and DataError for no questions before anything runs.
+    `compare` has it, `fields` as `ingest` takes them. Raises ConfError for a wrong point and DataError for no
+    questions before anything runs.
     """
     session = session or Session()
     given = [data] if isinstance(data, str | Path) else data
@@ -108,11 +110,11 @@ def sweep(
     filled = session.store_to_fill(store) if given else session.store(store)
     folder = run_folder(out, session.settings, filled.uri, f"{name}-sweep")
     require_writable(folder, "--out")
-    read = ingest(given, filled, format, session).summary.questions if given else None
+    read = ingest(given, filled, format, session, fields).summary.questions if given else None
     every = questions_of(offline_pipeline(session, filled, found[0].recipe), read, None)
     require_questions(every, [Path(d) for d in given], filled)
     ids, unseen = sweeping.drawn(every.ids, sample, seed)
-    fast = measured(session.settings)
+    fast = measured(session.settings, session.cluster_file())
 
     def plan(one: Recipe) -> Plan:
         asked = StoredQuestions(filled, tuple(ids))

@@ -21,9 +21,10 @@ from raypipe.recipes.problems import problems as recipe_problems
 from raypipe.recipes.recipe import read_tree
 from raypipe.recipes.resolve import GraphEntry, resolvers
 from raypipe.report.report import JSON_FORMAT
+from raypipe.text.evidence import Fitted
 from raypipe.text.prompt import Prompt
 
-FileKind = Literal["recipe", "models", "cluster", "graphs", "prompt"]
+FileKind = Literal["recipe", "models", "cluster", "graphs", "prompt", "fitted"]
 _LINE = re.compile(r"line (\d+)")
 
 
@@ -99,7 +100,7 @@ def _checked(path: Path, session: Session) -> tuple[FileKind | None, list[Proble
         return None, [Problem(str(path), int(lines[-1]) if lines else None, "", _bare(str(e), path))]
     kind = kind_of(tree)
     if kind is None:
-        known = "a recipe, a models, cluster or graphs file, or a prompt"
+        known = "a recipe, a models, cluster or graphs file, a prompt or fitted numbers"
         return None, [
             Problem(str(path), None, "", f"expected {known}, found keys {', '.join(map(str, tree))}")
         ]
@@ -119,6 +120,8 @@ def kind_of(tree: Mapping[str, Any]) -> FileKind | None:
         return "cluster"
     if tree.keys() & {"system", "user"}:
         return "prompt"
+    if {"bias", "weights"} <= tree.keys():
+        return "fitted"
     entries = [e for e in tree.values() if isinstance(e, dict)]
     if any("loader" in e for e in entries):
         return "models"
@@ -153,6 +156,7 @@ _FINDERS: Mapping[FileKind, Callable[[Mapping[str, Any], Path, Session], list[Ra
     "cluster": _record(Cluster),
     "graphs": _entries(GraphEntry),
     "prompt": _record(Prompt),
+    "fitted": _record(Fitted),
 }
 
 
@@ -160,7 +164,21 @@ def _problem(error: RaypipeError, path: Path, text: str) -> Problem:
     if not isinstance(error, MisplacedValue) or error.where.file != str(path):
         return Problem(str(path), None, "", str(error))
     where = error.where
-    return Problem(str(path), line_of(text, where.path), where.path, error.message)
+    line = line_of(text, where.path) or _line_in_set(text, where.path)
+    return Problem(str(path), line, where.path, error.message)
+
+
+def _line_in_set(text: str, path: str) -> int | None:
+    """The line of a variant's `set` that gives what a path of the whole recipe names; None for no such."""
+    verb, _, field = re.sub(r"^\w+\[\d+\]\.", "", path).partition(".")
+    top = yaml.compose(text, Loader=yaml.SafeLoader)
+    pairs = dict((k.value, v) for k, v in top.value) if isinstance(top, yaml.MappingNode) else {}
+    given = pairs.get("set")
+    for key, _ in given.value if isinstance(given, yaml.MappingNode) else ():
+        stage, _, name = key.value.rpartition(".")
+        if name and name == field.partition(".")[0] and stage.partition(":")[0].partition("#")[0] == verb:
+            return int(key.start_mark.line) + 1
+    return None
 
 
 def _bare(message: str, path: Path) -> str:

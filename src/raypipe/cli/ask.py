@@ -20,7 +20,7 @@ def add(commands: options.Commands) -> None:
     made = options.command(
         commands,
         "ask",
-        'raypipe ask local "who directed the film?" --pages pages.jsonl',
+        'raypipe ask rag "how long is the warranty?" --docs manuals',
         _ask,
     )
     options.recipe(made, live=True)
@@ -28,6 +28,7 @@ def add(commands: options.Commands) -> None:
     about = "the question; one that is stored, by its id or in its words, has its own pages"
     made.add_argument("question", metavar="QUESTION", help=about)
     made.add_argument("--pages", metavar="FILE", help="a CRAG line: its search results are searched")
+    options.docs(made)
     made.add_argument(
         "--time", metavar="T", default="", help='time of the question: "03/05/2024, 23:18:31 PT"'
     )
@@ -42,7 +43,8 @@ def _ask(args: argparse.Namespace, settings: Settings) -> int:
     found = ask(
         args.recipe, args.question, args.pages, args.time, args.store,
         passages=not args.json, on_text=None if args.json else _print_piece,
-        session=options.session(args, settings),
+        session=options.session(args, settings, progress=args.docs is not None and not args.json),
+        docs=args.docs,
     )  # fmt: skip
     if args.json:
         options.print_json(found.to_json())

@@ -157,7 +157,9 @@ def _draft(args: argparse.Namespace, settings: Settings) -> int:
     from raypipe.api.kg_examples import draft_examples
 
     session = options.session(args, settings)
-    drafts = draft_examples(args.data, args.graph, args.model, args.prompt, args.number, args.format, session)
+    drafts = draft_examples(
+        args.data, args.graph, args.model, args.prompt, args.number, args.format, session, args.fields
+    )
     args.out.write_text("".join(json.dumps(d, ensure_ascii=False) + "\n" for d in drafts), encoding="utf-8")
     failed = [d for d in drafts if d["failed"]]
     for d in failed:

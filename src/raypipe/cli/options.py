@@ -88,6 +88,15 @@ def store(made: argparse.ArgumentParser) -> None:
     )
 
 
+def docs(made: argparse.ArgumentParser) -> None:
+    made.add_argument(
+        "--docs",
+        metavar="DIR",
+        help="a folder of txt, md, html, csv, pdf and docx files: what changed in it is read and indexed "
+        "first, in a store of its own unless --store names one",
+    )
+
+
 def say_data(args: argparse.Namespace, settings: Settings) -> None:
     """Says on stderr which questions are taken where --data is missing."""
     if not args.data:

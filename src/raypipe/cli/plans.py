@@ -28,6 +28,12 @@ def add(commands: options.Commands) -> None:
         "--limit", metavar="N", type=options.at_least(1), help="plan the first N questions only"
     )
     options.refresh(made)
+    made.add_argument(
+        "--calibrate",
+        action="store_true",
+        help="first run a few invented questions, which measures how fast this machine is: loads models, and "
+        "calls those behind endpoints",
+    )
     options.as_json(made)
 
 
@@ -35,6 +41,10 @@ def _plan(args: argparse.Namespace, settings: Settings) -> int:
     from raypipe.api.plans import plan
 
     options.say_data(args, settings)
+    if args.calibrate:
+        from raypipe.api.calibrate import calibrate
+
+        calibrate(args.recipe, options.session(args, settings, not args.json))
     found = plan(
         args.recipe, args.data, args.store, args.format, args.limit, args.refresh,
         session=options.session(args, settings), kind=args.kind, fields=args.fields,

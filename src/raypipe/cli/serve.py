@@ -14,8 +14,9 @@ PORT = 8000
 
 def add(commands: options.Commands) -> None:
     """Declares `serve`."""
-    made = options.command(commands, "serve", "raypipe serve local --store /data/store --port 8000", _serve)
+    made = options.command(commands, "serve", "raypipe serve rag --docs manuals --port 8000", _serve)
     options.recipe(made, optional=True, live=True)
+    options.docs(made)
     options.store(made)
     options.cluster(made)
     made.add_argument("--host", metavar="ADDRESS", default=HOST, help=f"to listen on (default: {HOST})")
@@ -45,10 +46,16 @@ def add(commands: options.Commands) -> None:
 def _serve(args: argparse.Namespace, settings: Settings) -> int:
     from raypipe.api.endpoint import ServeArgs, serve
 
+    store = args.store
+    if args.docs is not None:
+        from raypipe.api.docs import open_docs
+
+        session = options.session(args, settings, progress=True)
+        store = open_docs(args.recipe, args.docs, store, session).uri
     endpoint = ServeArgs(
         args.recipe,
         args.models,
-        args.store,
+        store,
         args.cluster,
         args.keys,
         args.auth,

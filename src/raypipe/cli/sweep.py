@@ -66,7 +66,7 @@ def _sweep(args: argparse.Namespace, settings: Settings) -> int:
     done = sweep(
         args.recipe, args.values, args.data, args.store, args.out, args.sample, args.seed, args.margin,
         args.format, args.judge, args.rule, args.dry_run, _silent if args.json else _print_plans,
-        options.session(args, settings, not args.json),
+        options.session(args, settings, not args.json), args.fields,
     )  # fmt: skip
     found = done.to_json()
     if args.json:

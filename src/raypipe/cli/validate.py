@@ -36,5 +36,5 @@ def _validate(args: argparse.Namespace, settings: Settings) -> int:
             print(problem)
         for file in found.files:
             if not file.problems:
-                print(f"{file.file}: a {file.kind} without a problem")
+                print(f"{file.file}: no problem ({file.kind})")
     return ConfError.exit_code if found.problems else 0

@@ -189,6 +189,13 @@ def this_machine() -> Node:
     return {"CPU": float(os.cpu_count() or 1), "GPU": float(count)}
 
 
+def is_here(cluster: Cluster) -> bool:
+    """Whether the machines that a file is written for can be this one alone: what was measured here then says
+    how fast they are."""
+    alone = sum(m.nodes for m in cluster.machines) == 1 and not cluster.grows
+    return alone and all(m.gpus <= this_machine()["GPU"] for m in cluster.machines)
+
+
 def _most_engines(engines: Engines, models: Sequence[Model], nodes: Sequence[Node]) -> int:
     """The most engines of each model that leave room for the workers; at least one."""
     wanted = 1 if engines.answer.actors == FIT else engines.answer.size

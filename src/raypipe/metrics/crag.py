@@ -25,7 +25,7 @@ from raypipe.core import plugins
 from raypipe.core.errors import ConfError
 from raypipe.core.plugins import Plugin, is_path
 from raypipe.core.records import FAULT, IDK, INVALID_QUESTION, RANKED, Gold, Question
-from raypipe.metrics.intervals import score_interval
+from raypipe.metrics.intervals import Interval, rate_interval, score_interval
 from raypipe.text.replies import parse_response
 
 Rule: TypeAlias = str
@@ -245,6 +245,19 @@ def interval(score: CragScore) -> tuple[float, float] | None:
     if score.score is None:
         return None
     return score_interval(score.n_correct, score.n_miss, score.n_hallucination)
+
+
+def rate_intervals(score: CragScore) -> dict[str, Interval]:
+    """95 % intervals of the shares of right, wrong and missing answers; none where nothing was scored.
+
+    >>> low, high = rate_intervals(total([Verdict("a", "exact", "equal")] * 10))["accuracy"]
+    >>> round(low, 2), round(high, 2)
+    (0.72, 1.0)
+    """
+    if not (scored := score.total - score.n_unscored):
+        return {}
+    counts = {"accuracy": score.n_correct, "hallucination": score.n_hallucination, "missing": score.n_miss}
+    return {name: rate_interval(n, scored) for name, n in counts.items()}
 
 
 def slices(rows: Sequence[Prediction], verdicts: Sequence[Verdict]) -> tuple[Slice, ...]:

@@ -33,6 +33,7 @@ def score_to_json(marks: crag.Marks, normalized: Mapping[str, int]) -> dict[str,
         "rule": marks.rule,
         **asdict(marks.score),
         "interval": marks.interval,
+        "rate_intervals": crag.rate_intervals(marks.score),
         "bounds": marks.bounds,
         "controls": {answer: asdict(s) for answer, s in marks.controls.items()},
         "slices": [

@@ -41,28 +41,27 @@ class Caps:
 
     def check(self, done: RunCounters, seconds: float) -> None:
         """Raises CapReached where this attempt has spent as much as it may. `seconds`: since it began."""
-        spent = self.reached(done, seconds)
-        if spent:
-            raise CapReached(
-                f"{spent}. What was done is stored, and the same command continues from there, with the cap "
-                "counted from 0 again"
-            )
+        if spent := self.reached(done, seconds):
+            raise CapReached(spent)
 
     def reached(self, done: RunCounters, seconds: float) -> str:
-        """Which cap is reached, in words; "" for none. Each command does a task at least, so that as many of
-        them as it takes come to an end."""
+        """Which cap is reached, and what then, in words; "" for none. Each command does a task at least, so
+        that as many of them as it takes come to an end."""
         if done.tasks_since <= 0:
             return ""
         if self.hours is not None and seconds >= self.hours * HOUR_S:
-            return f"--max-hours {self.hours:g} is reached after {seconds / HOUR_S:.3g} hours"
+            return f"--max-hours {self.hours:g} is reached after {seconds / HOUR_S:.3g} hours{_THEN}"
         if self.calls is not None and (calls := calls_now(done)) >= self.calls:
-            return f"--max-calls {self.calls} is reached after {calls} calls"
+            return f"--max-calls {self.calls} is reached after {calls} calls{_THEN}"
         if self.usd is not None and (usd := usd_now(done, seconds, self.prices)) >= self.usd:
-            return f"--max-usd {self.usd:g} is reached after about {usd:.4g} US dollars"
+            return f"--max-usd {self.usd:g} is reached after about {usd:.4g} US dollars{_THEN}"
         return ""
 
 
 MACHINES = "machines"
+_THEN = (
+    ". What was done is stored, and the same command continues from there, with the cap counted from 0 again"
+)
 NO_CAPS = Caps()
 
 

@@ -478,8 +478,8 @@ class Pipeline:
         busy: dict[str, dict[str, float]],
     ) -> Iterator[HandedBack]:  # fmt: skip
         """The same; `busy` gets the seconds of each worker by part of the run."""
-        left = len(tasks)
-        for result in self.runner(build.pool, build.work(run), tasks):
+        left, results = len(tasks), self.runner(build.pool, build.work(run), tasks)
+        for result in results:
             left -= 1
             if isinstance(result, HandedBack):
                 done.add(f"{run.name} in vain", result.counts, tasks=0)
@@ -496,8 +496,9 @@ class Pipeline:
             for count in result.counts.values():
                 shown.wrote(count.calls.tokens.generated, count.seconds)
             shown.advance(result.ids)
-            if left:  # none begins beyond a cap; the last one has begun
-                self.caps.check(done, self.clock.total())
+            if left and (reached := self.caps.reached(done, self.clock.total())):
+                getattr(results, "close", nowhere)()  # a pool begins no more tasks
+                raise CapReached(reached)
 
 
 def _wait(backoff: Backoff, back: HandedBack) -> None:

@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 from raypipe.core.errors import DataError
 from raypipe.core.records import Fault
 from raypipe.readers import files, lines
-from raypipe.readers.rows import LIMITS, ReadCounts, ReaderLimits, UnusableLine
+from raypipe.readers.rows import LIMITS, ReadCounts, ReaderLimits, UnusableLine, kind
 
 Kind: TypeAlias = Literal["jsonl", "json", "csv", "parquet", "arrow"]
 ENDINGS: Mapping[str, Kind] = {
@@ -228,7 +228,7 @@ def _squad(articles: list[Any]) -> Iterator[Any]:
 
 def _plain_row(where: str, value: Any, counts: ReadCounts) -> PlainRow:
     if not isinstance(value, dict):
-        fault = UnusableLine("not_object", f"expected an object, found {type(value).__name__}").fault
+        fault = UnusableLine("not_object", f"expected an object, found {kind(value)}").fault
         return PlainRow(where, None, fault)
     try:
         cleaned = lines.without_nul(value)

@@ -203,6 +203,9 @@ def _scores(console: Console, found: Mapping[str, Any]) -> None:
     if found["interval"]:
         low, high = found["interval"]
         console.print(Text(f"95 % interval of the score: {signed(low)} to {signed(high)}"))
+        rates = found["rate_intervals"].items()
+        ends = (f"{name} {share(low)} to {share(high)}" for name, (low, high) in rates)
+        console.print(Text(f"of the rates: {', '.join(ends)}"))
     if found["n_unscored"] and found["bounds"]:
         low, high = found["bounds"]
         open_, whole = found["n_unscored"], f"the score of all {found['total']}"

@@ -51,8 +51,10 @@ def _between(found: Sequence[float] | None, said: Any) -> str:
 
 def cost_line(cost: Mapping[str, Any], unpriced: Sequence[str]) -> str:
     """What a plan expects, in a line. `unpriced`: what has no price."""
-    parts = [f"GPU-hours {_gpu(cost['gpu_hours'])}", f"hours on the clock {hours(cost['hours'])}"]
-    parts.append(f"tokens {ranged(cost['tokens'])}")
+    parts = [f"hours on the clock {hours(cost['hours'])}"]
+    for name, found, said in (("GPU-hours", cost["gpu_hours"], _gpu), ("tokens", cost["tokens"], ranged)):
+        if found is None or any(found):
+            parts.append(f"{name} {said(found)}")
     return f"cost: {', '.join(parts)}; {_money(cost['usd'], unpriced)}"
 
 

@@ -28,7 +28,7 @@ def print_plan(console: Console, plan: Mapping[str, Any]) -> None:
         cells += [_range(s["estimate"]["seconds"]), *([_counts(s["estimate"]["tokens"])] if tokens else [])]
         shown.add_row(Text(s["step"]), *cells, Text(reasons))
     console.print(shown)
-    if plan["cost"]:
+    if plan.get("cost"):
         console.print(Text(cost_line(plan["cost"], plan["unpriced"])), soft_wrap=True)
 
 
@@ -90,9 +90,11 @@ def _time(steps: Sequence[Mapping[str, Any]]) -> str:
     """Seconds of all processes together, or what would make them known."""
     unknown = [s["step"] for s in steps if s["estimate"]["seconds"] is None]
     if len(unknown) == len(steps):
-        return "time not known: no eval of these steps has run on this machine"
+        return (
+            "time not known: no eval of these steps has run on such a machine (--calibrate measures this one)"
+        )
     if unknown:
-        return f"time not known until an eval has measured {', '.join(unknown)} on this machine"
+        return f"time not known until an eval, or --calibrate, has measured {', '.join(unknown)}"
     low, high = (sum(s["estimate"]["seconds"][i] for s in steps) for i in (0, 1))
     return f"{_range([low, high])} of computing, loading models not counted"
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from raypipe.core.records import FAULT, RANKED, Hit, Question
-from raypipe.metrics.crag import Marks, Prediction
+from raypipe.metrics.crag import Marks, Prediction, rate_intervals
 from raypipe.metrics.kinds import NOT_SCORED, RunScores
 from raypipe.metrics.prompt_injection import PromptInjection
 from raypipe.metrics.textfile import replaced
@@ -219,6 +219,7 @@ def to_json(report: EvalReport) -> dict[str, Any]:
         **asdict(marks.score),
         "unscored": marks.score.n_unscored,
         "interval": marks.interval,
+        "rate_intervals": rate_intervals(marks.score),
         "bounds": marks.bounds,
         "judge": asdict(report.judge) if report.judge else None,
         "controls": {answer: asdict(score) for answer, score in marks.controls.items()},

@@ -77,6 +77,7 @@ class Origin:
     commit: str = ""  # of the code, with -dirty where files differ; "" where there is no checkout
     packages: Mapping[str, str] = field(default_factory=dict)  # name -> version
     host: str = ""
+    chip: str = ""  # of that host: its GPUs, else its CPU; "": not known
     ray_submission: str = ""  # id of the submitted Ray job; "" for none
     ray_metadata: Mapping[str, str] = field(default_factory=dict)  # that the job was submitted with
 

@@ -53,8 +53,9 @@ def _calls(step: StepPlan) -> Range | None:
 
 def _hours(steps: Sequence[StepPlan], prices: Prices) -> tuple[Range | None, Range | None]:
     """On the clock, and of GPUs that are held: of computing, without starting Ray and loading models."""
+    none = (0.0, 0.0) if prices.gpus and not any(prices.gpus.values()) else None  # no GPU, no GPU-hours
     if any(s.cost.seconds is None or s.step not in prices.actors for s in steps):
-        return None, None
+        return None, none
     took = [(s.step, s.cost.seconds or (0.0, 0.0)) for s in steps]
     clock = {step: [x / HOUR_S / prices.actors[step] for x in range_] for step, range_ in took}
     hours = [sum(c[i] for c in clock.values()) for i in (0, 1)]

@@ -1,0 +1,97 @@
+"""Estimate against actual, over twenty changes of a recipe on one store.
+
+    python bench/estimates.py                       invents 12 questions x 8 pages
+    python bench/estimates.py --questions 40        more of them
+
+Each change is one `--set` of the recipe of tests/fakes.yaml, whose models compute from words alone. Before
+each run its plan is kept; the table sets it against what the run did. No run may make more calls than its
+plan's bound; what lies outside the expected range is counted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import sys
+import tempfile
+from pathlib import Path
+
+from raypipe.api.session import load_recipe
+from raypipe.core.config import Conf
+from raypipe.core.prices import Prices
+from raypipe.evaluation.evaluate import evaluate
+from raypipe.pipeline.caps import Caps
+from raypipe.pipeline.driver import Pipeline, TaskSizes, inline
+from raypipe.pipeline.tasks import WorkerConfig
+from raypipe.report.money import hours, ranged
+from raypipe.report.page import seconds
+from raypipe.report.progress import Progress
+from raypipe.report.report import CostReport
+from raypipe.store import Store
+from raypipe.synth import write
+
+ROOT = Path(__file__).parents[1]
+CONF = Conf((ROOT / "conf",))
+MODELS = """
+other-embedder: {kind: embedder, loader: hash, dim: 128}
+other-reranker: {kind: reranker, loader: overlap, dtype: bfloat16}
+"""
+CHANGES = (
+    (), ("rerank.top=8",), ("rerank.top=3",), ("rerank.candidates=15",),
+    ("rerank.candidates=30", "fuse.top=30"), ("fuse.top=15",), ("dense.top=20",), ("dense.top=40",),
+    ("bm25.top=20",), ("bm25.variant=lucene",), ("fuse.weights.bm25=2.0",), ("fuse.weights.dense=3.0",),
+    ("shortlist.pages=3",), ("shortlist.pages=8",), ("split.parent_chars=900",), ("split.child_chars=150",),
+    ("split.child_overlap=80",), ("extract.threshold=0.2",), ("rerank.model=other-reranker",),
+    ("embed.model=other-embedder", "dense.model=other-embedder"), ("parse.kinds=[page]",),
+)  # fmt: skip
+
+
+def measured(questions: int, pages: int) -> list[tuple[str, CostReport]]:
+    """Each change, and what its run was expected to cost and did."""
+    out = []
+    with tempfile.TemporaryDirectory(prefix="raypipe-estimates-") as folder:
+        home = Path(folder)
+        write(home / "world", questions, pages=pages, seed=9, page_chars=1500)
+        (home / "models.yaml").write_text(MODELS)
+        store, silent = Store.create(str(home / "store")), Progress(io.StringIO(), silent=True)
+        place = WorkerConfig(store.uri, "transformers", "cpu", 1)
+        for sets in CHANGES:
+            fakes = str(ROOT / "tests" / "fakes.yaml")
+            recipe = load_recipe(fakes, str(home / "models.yaml"), CONF, sets=sets)
+            steps = [s.name for s in recipe.corpus] + [s.name for s in recipe.question]
+            pipe = Pipeline(store, recipe, place, TaskSizes(50, 4), inline, silent)
+            caps = Caps(prices=Prices(actors=dict.fromkeys(steps, 1)))
+            done = evaluate(pipe, [home / "world"], "crag", None, "official", home / "out", caps=caps)
+            assert done.report.cost is not None
+            out.append((", ".join(sets) or "the recipe as it is, on a new store", done.report.cost))
+    return out
+
+
+def main() -> int:
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
+    parser.add_argument("--questions", type=int, default=12)
+    parser.add_argument("--pages", type=int, default=8)
+    args = parser.parse_args()
+    over = outside = known = 0
+    print(
+        f"{'change':<55} {'calls expected':>18} {'at most':>8} {'made':>7}  {'time expected':>22} {'took':>8}"
+    )
+    for change, cost in measured(args.questions, args.pages):
+        e, a = cost.estimate, cost.actual
+        most = "not known" if e.max_calls is None else f"{e.max_calls:,}"
+        print(
+            f"{change:<55} {ranged(e.calls):>18} {most:>8} {a.calls:>7,}  {hours(e.hours):>22} "
+            f"{seconds(3600 * a.hours):>8}",
+            flush=True,
+        )
+        over += e.max_calls is not None and a.calls > e.max_calls
+        if e.calls is not None:
+            known += 1
+            outside += not e.calls[0] <= a.calls <= e.calls[1]
+    print(f"{over} of {len(CHANGES)} runs made more calls than their bound, {outside} of {known} lay outside")
+    return 1 if over else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,66 @@
+"""A new store's plan says seconds once this machine has measured rates, and none for other machines."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from raypipe.api.calibrate import calibrate
+from raypipe.api.origin import chip
+from raypipe.api.session import Session, read_cluster
+from raypipe.api.settings import from_environment
+from raypipe.cli.main import main
+from raypipe.cluster.capacity import is_here
+from raypipe.core.config import Conf
+from raypipe.core.errors import ConfError
+
+ROOT = Path(__file__).parents[2]
+CONF = Conf((ROOT / "conf",))
+
+
+def test_only_a_file_of_one_machine_without_more_gpus_can_be_for_this_one():
+    laptop = read_cluster("laptop", CONF)
+    [machine] = laptop.machines
+    assert is_here(laptop)
+    assert not is_here(replace(laptop, grows=True))
+    assert not is_here(replace(laptop, machines=(replace(machine, nodes=2),)))
+    assert not is_here(replace(laptop, machines=(replace(machine, gpus=64.0, gpu_gib=80.0),)))
+    assert not is_here(read_cluster("autoscaling", CONF))
+
+
+def test_this_machine_names_what_it_computes_with():
+    assert chip() == chip() and isinstance(chip(), str)
+
+
+def test_calibrating_for_other_machines_is_refused_before_anything_runs():
+    settings = from_environment({"RAYPIPE_CONF": str(ROOT / "conf")})
+    with pytest.raises(
+        ConfError, match=r"--calibrate: .* autoscaling is for others\. An eval there measures"
+    ):
+        calibrate("local", Session(settings, cluster="autoscaling"))
+
+
+@pytest.mark.slow
+def test_a_calibrated_machine_knows_seconds_of_a_store_that_has_no_run(
+    world, tmp_path, capsys, monkeypatch, local_ray
+):
+    monkeypatch.setenv("RAYPIPE_HOME", str(tmp_path / "home"))
+    wanted = [
+        "plan",
+        str(ROOT / "tests/fakes.yaml"),
+        "--data",
+        str(world),
+        "--store",
+        str(tmp_path / "store"),
+    ]
+
+    def planned(*more):
+        assert main([*wanted, "--json", *more]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    assert {s["estimate"]["seconds"] is None for s in planned()["steps"]} == {True}
+    assert all(s["estimate"]["seconds"] is not None for s in planned("--calibrate")["steps"])
+    again = planned()
+    assert again["cost"]["hours"] is not None and again["cost"]["usd"] is None
+    assert planned("--cluster", "autoscaling")["cost"]["hours"] is None

@@ -1,0 +1,94 @@
+"""Questions to a folder of documents: read and indexed by themselves, and only what changed."""
+
+from pathlib import Path
+
+import pytest
+from chat_server import serving
+
+from raypipe.api.data import documents_store
+from raypipe.api.questions import ask
+from raypipe.api.session import Session
+from raypipe.api.settings import from_environment
+from raypipe.cli.main import main
+from raypipe.store import Store
+from raypipe.store.keep import tables
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[2]
+FAKES = str(ROOT / "tests/fake_models.yaml")
+QUESTION = "where are repairs of the falcon done?"
+TEXTS = {
+    "falcon.txt": "The Falcon X2 flies for 31 minutes.\n\nRepairs of the Falcon are done in Rotterdam.\n",
+    "inside/contact.md": "# Contact\n\nThe office of support is in Utrecht.\n",
+    "broken.pdf": "%PDF-1.4 nothing",
+}
+
+
+@pytest.fixture
+def docs(tmp_path):
+    """A folder with two documents and a file that cannot be read."""
+    for name, text in TEXTS.items():
+        file = tmp_path / "docs" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    return tmp_path / "docs"
+
+
+@pytest.fixture
+def session(tmp_path):
+    def made(**more):
+        where = {"RAYPIPE_CONF": str(ROOT / "conf"), "RAYPIPE_HOME": str(tmp_path / "home")}
+        return Session(from_environment(where), models=FAKES, **more)
+
+    return made
+
+
+def versions(docs, session):
+    """The tables of the folder's store, with the version of each."""
+    store = Store.open(documents_store(docs, session))
+    return {t: store.version(t) for t in ("sources", "documents")} | {
+        t: store.count(t) for t in tables(store) if t.startswith(("texts-", "passages-", "vectors-"))
+    }
+
+
+def test_a_question_reads_the_folder_once_and_then_what_changed(docs, session, capsys):
+    found = ask("rag", QUESTION, session=session(progress=True), docs=docs).result
+    assert found.passages[0].url == "falcon.txt" and "Rotterdam" in found.passages[0].text
+    assert "not read: docs/broken.pdf" in capsys.readouterr().err
+    first = versions(docs, session())
+    ask("rag", QUESTION, session=session(), docs=docs)
+    assert versions(docs, session()) == first
+    (docs / "falcon.txt").write_text("Repairs of the Falcon are done in Delft.\n")
+    (docs / "inside/contact.md").unlink()
+    again = ask("rag", QUESTION, session=session(), docs=docs).result
+    assert [p.url for p in again.passages] == ["falcon.txt"] and "Delft" in again.passages[0].text
+
+
+def test_a_language_model_answers_from_the_folder_with_a_quote_and_its_file(docs, session):
+    with serving(lambda request, body: request.reply("Repairs are done in Rotterdam.")) as server:
+        found = ask("rag", QUESTION, session=session(llm=f"{server.url}#m"), docs=docs).result
+    assert (found.question.answer, found.question.origin) == ("Repairs are done in Rotterdam.", "llm")
+    assert (found.evidence[0].quote, found.evidence[0].url) == (
+        "Repairs of the Falcon are done in Rotterdam.",
+        "falcon.txt",
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["rag", "x?", "--docs", "nowhere"], 2, "--docs: expected a folder"),
+        (["rag", "x?", "--docs", "docs", "--pages", "p.jsonl"], 2, "without --pages"),
+        (["live", "x?", "--docs", "docs"], 2, "the name of a recipe"),
+        (["rag", "x?", "--docs", "docs/broken.pdf"], 3, "could be read"),
+        (["rag", "x?", "--docs", "empty"], 3, "found no files"),
+    ],
+)
+def test_what_cannot_be_asked_about_is_refused(words, code, said, docs, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("RAYPIPE_CONF", str(ROOT / "conf"))
+    monkeypatch.setenv("RAYPIPE_HOME", str(tmp_path / "home"))
+    (tmp_path / "empty").mkdir()
+    assert main(["ask", *words, "--models", FAKES]) == code
+    assert said in capsys.readouterr().err
