@@ -14,6 +14,7 @@ import argparse
 import io
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from raypipe.api.session import load_recipe
@@ -46,9 +47,8 @@ CHANGES = (
 )  # fmt: skip
 
 
-def measured(questions: int, pages: int) -> list[tuple[str, CostReport]]:
+def measured(questions: int, pages: int) -> Iterator[tuple[str, CostReport]]:
     """Each change, and what its run was expected to cost and did."""
-    out = []
     with tempfile.TemporaryDirectory(prefix="raypipe-estimates-") as folder:
         home = Path(folder)
         write(home / "world", questions, pages=pages, seed=9, page_chars=1500)
@@ -63,8 +63,7 @@ def measured(questions: int, pages: int) -> list[tuple[str, CostReport]]:
             caps = Caps(prices=Prices(actors=dict.fromkeys(steps, 1)))
             done = evaluate(pipe, [home / "world"], "crag", None, "official", home / "out", caps=caps)
             assert done.report.cost is not None
-            out.append((", ".join(sets) or "the recipe as it is, on a new store", done.report.cost))
-    return out
+            yield ", ".join(sets) or "the recipe as it is, on a new store", done.report.cost
 
 
 def main() -> int:
