@@ -83,16 +83,18 @@ $(stamp)%: pyproject.toml requirements/%.txt
 
 .PRECIOUS: $(stamp)%-test $(stamp)%
 
-compile = $(uv) pip compile --quiet --no-annotate --custom-compile-command 'make lock' \
+compile = $(uv) pip compile --quiet --no-annotate --generate-hashes --custom-compile-command 'make lock' \
 	--python-version 3.11 --python-platform x86_64-manylinux_2_28
 
-# One pin per package over all lists: `local` and the tools take those of `cpu`, `gpu` those of the tools. The GPU list
+# Each pin has the digests of its files, but a CPU build of torch: the folder or index that it comes from has others for
+# each Python. One pin per package over all lists: `local` and the tools take those of `cpu`, `gpu` those of the tools. The GPU list
 # is compiled without sight of a folder of CPU wheels, else it would pin torch==...+cpu.
 lock:            ## raise the pins in requirements/
 	@test -x $(uv) || { $(PYTHON) -m venv .venv && $(py) -m pip install --quiet uv==$(UV); }
 	$(compile) --upgrade --extra cpu --excludes requirements/cpu.exclude.txt pyproject.toml -o requirements/cpu.txt
 	$(compile) --extra local --constraint requirements/cpu.txt pyproject.toml -o requirements/local.txt
 	$(compile) --group test --constraint requirements/cpu.txt -o requirements/test.txt
+	sed -i '/+cpu \\$$/,/[0-9a-f]$$/{s/ \\$$//;/--hash/d}' requirements/cpu.txt requirements/local.txt requirements/test.txt
 	env -u UV_TORCH_BACKEND -u UV_FIND_LINKS $(compile) --upgrade --extra gpu --constraint requirements/test.txt \
 		pyproject.toml -o requirements/gpu.txt
 

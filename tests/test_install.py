@@ -20,7 +20,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 def pins(name):
     """Package -> version of a list."""
     lines = (ROOT / f"requirements/{name}.txt").read_text().splitlines()
-    return dict(line.split("==") for line in lines if not line.startswith("#"))
+    return dict(line.removesuffix(" \\").split("==") for line in lines if line[0] not in "# ")
 
 
 def named(requirements):
@@ -49,8 +49,16 @@ def test_only_the_packages_that_the_cpu_list_leaves_out_are_missing():
 
 
 @pytest.mark.parametrize("file", LISTS, ids=lambda f: f.name)
-def test_a_list_holds_no_address_path_or_option(file):
-    assert not re.search(r"://|^\s*-|\s/", file.read_text(), re.M)
+def test_a_list_holds_packages_and_digests_and_no_address_path_or_option(file):
+    digest = r"    --hash=sha256:[0-9a-f]{64}"
+    lines = [line for line in file.read_text().splitlines() if not line.startswith("#")]
+    assert not [line for line in lines if not re.fullmatch(rf"([\w.-]+(==[\w.+-]+)?|{digest})( \\)?", line)]
+
+
+def test_every_package_of_the_registry_has_digests():
+    for file in LISTS:
+        found = re.findall(r"^([\w.-]+==\S+)( \\)?$", file.read_text(), re.M)
+        assert [name for name, digests in found if not digests] == [n for n, _ in found if n.endswith("+cpu")]
 
 
 def test_the_gpu_list_names_no_cpu_build():
