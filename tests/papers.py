@@ -236,7 +236,7 @@ def raw_pages(contents, more=()):
     first_more = 4 + 2 * len(contents)
     named = b" ".join(b"/X%d %d 0 R" % (i, first_more + i) for i in range(len(more)))
     for i, content in enumerate(contents):
-        resources = b"<</Font<</F 3 0 R>>/XObject<<%b>>>>" % named
+        resources = b"<</Font<</F 3 0 R>>/XObject<<%b>> >>" % named
         page = b"<</Type/Page/Parent 2 0 R/MediaBox[0 0 595 842]/Resources%b/Contents %d 0 R>>"
         objects += [page % (resources, 5 + 2 * i), content]
     return raw_pdf([*objects, *more])
@@ -261,7 +261,7 @@ def by_hand(seed):
 
 def two_pages_and_a_bad_one(content):
     """Three pages, the second of which is none."""
-    page = b"<</Type/Page/Parent 2 0 R/MediaBox[0 0 595 842]/Resources<</Font<</F 3 0 R>>>>/Contents 5 0 R>>"
+    page = b"<</Type/Page/Parent 2 0 R/MediaBox[0 0 595 842]/Resources<</Font<</F 3 0 R>> >>/Contents 5 0 R>>"
     return raw_pdf(
         [b"<</Type/Catalog/Pages 2 0 R>>", b"<</Type/Pages/Kids[4 0 R 6 0 R 7 0 R]/Count 3>>", FONT, page,
          content, b"(no page)", page]
@@ -272,12 +272,12 @@ def laughs(levels=9):
     """A page whose form calls ten forms, each of which calls ten, and further: a thousand million calls."""
 
     def form(i):
-        inner = b"/Resources<</XObject<</N %d 0 R>>>>" % (6 + i + 1)
+        inner = b"/Resources<</XObject<</N %d 0 R>> >>" % (6 + i + 1)
         return stream(b"/N Do " * 10, more=b"/Type/XObject/Subtype/Form/BBox[0 0 9 9]" + inner)
 
     last = stream(
         b"BT /F 9 Tf (ha) Tj ET",
-        more=b"/Type/XObject/Subtype/Form/BBox[0 0 9 9]/Resources<</Font<</F 3 0 R>>>>",
+        more=b"/Type/XObject/Subtype/Form/BBox[0 0 9 9]/Resources<</Font<</F 3 0 R>> >>",
     )
     return raw_pages([stream(b"/X0 Do")], [*(form(i) for i in range(levels)), last])
 
@@ -401,3 +401,20 @@ def every_construct():
         "The end. What the note says"
     )
     return docx(body, STYLES, notes), shown
+
+
+READABLE = {
+    "reportlab, one column": lambda: reportlab_columns(1, 1)[:2],
+    "reportlab, two columns": lambda: reportlab_columns(2, 2, 24)[:2],
+    "reportlab, rotated": lambda: reportlab_columns(1, 3, rotate=90)[:2],
+    "reportlab, columns row by row": lambda: reportlab_rows(5),
+    "reportlab, tables": lambda: reportlab_table(6),
+    "reportlab, scan with text": lambda: reportlab_scan(True),
+    "fpdf2, one column": lambda: fpdf_columns(1, 8),
+    "fpdf2, two columns": lambda: fpdf_columns(2, 9),
+    "fpdf2, owner's password": lambda: fpdf_columns(1, 9, "own"),
+    "typst, one column": lambda: typst_pages(1, 11)[:2],
+    "typst, two columns": lambda: typst_pages(2, 12)[:2],
+    "by hand": lambda: by_hand(13),
+}
+"""PDFs that can be read: producer and what is special -> a function that makes the file and its text."""

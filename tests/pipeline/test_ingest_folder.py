@@ -6,11 +6,14 @@ import json
 import os
 import re
 import shutil
+import time
 from dataclasses import asdict, replace
 from pathlib import Path
 
 import papers
 import pytest
+from papers import READABLE
+from reportlab.lib.pdfencrypt import StandardEncryption
 from reruns import FAKES, Bench
 
 from raypipe.api.data import documents_store, ingest_documents
@@ -282,3 +285,35 @@ def test_work_of_a_killed_index_does_not_bring_a_removed_file_back(tmp_path, fol
     pipe = indexed(tmp_path)
     assert pipe.store.count(pipe.texts_table) == 3
     assert "Vilma" not in " ".join(pipe.store.scan(pipe.texts_table)["text"].to_pylist())
+
+
+@pytest.mark.drill
+def test_a_folder_of_all_that_there_is_ends_in_time_with_a_reason_for_each_file(tmp_path):
+    docs = tmp_path / "docs"
+    docs.mkdir()
+    for n, made in enumerate(READABLE.values()):
+        (docs / f"readable{n:02}.pdf").write_bytes(made()[0])
+    whole = papers.reportlab_columns(1, 4)[0]
+    locked = papers.reportlab_columns(1, 4, encrypt=StandardEncryption("secret"))[0]
+    broken = {
+        "laughs": papers.laughs(), "flate": papers.flate_bomb(), "million": papers.million_pages(),
+        "locked": locked, "cut": whole[: len(whole) // 2], "scan": papers.reportlab_scan(False)[0],
+        "blank": papers.raw_pages([papers.stream(b"")]), "none": b"%PDF-1.7 and nothing else",
+    }  # fmt: skip
+    for name, data in broken.items():
+        (docs / f"{name}.pdf").write_bytes(data)
+    (docs / "all.docx").write_bytes(papers.every_construct()[0])
+    (docs / "loop").symlink_to(docs)
+    with (docs / "huge.pdf").open("wb") as file:
+        file.truncate(2 << 30)
+    started = time.monotonic()
+    done = read(tmp_path, docs)
+    assert time.monotonic() - started < 240, "two of the bombs take seconds of CPU each"
+    assert done.documents == len(READABLE) + 1
+    rows = Store.open(str(tmp_path / "store")).scan("faults").to_pylist()
+    reasons = {r["id"].rpartition("#")[0].removeprefix("docs/"): r["reason"] for r in rows}
+    assert reasons.keys() == {*(f"{name}.pdf" for name in broken), "loop", "huge.pdf"}
+    assert reasons["million.pdf"] == reasons["huge.pdf"] == "too_large"
+    assert {reasons["laughs.pdf"], reasons["flate.pdf"]} <= {"timeout", "memory"}
+    again = read(tmp_path, docs)
+    assert again.counts["bytes_read"] == 0 and again.counts["rows"] == 0

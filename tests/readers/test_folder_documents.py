@@ -8,6 +8,7 @@ import zipfile
 import mammoth
 import papers
 import pytest
+from papers import READABLE
 
 from raypipe.readers.documents import DOCUMENT_LIMITS, DocumentReader, fresh_bytes, walk
 from raypipe.readers.documents.page_text import dehyphenated, joined
@@ -44,22 +45,6 @@ def refused(call, *arguments):
     with pytest.raises(UnusableLine) as e:
         call(*arguments)
     return e.value.fault.reason
-
-
-READABLE = {
-    "reportlab, one column": lambda: papers.reportlab_columns(1, 1)[:2],
-    "reportlab, two columns": lambda: papers.reportlab_columns(2, 2, 24)[:2],
-    "reportlab, rotated": lambda: papers.reportlab_columns(1, 3, rotate=90)[:2],
-    "reportlab, columns row by row": lambda: papers.reportlab_rows(5),
-    "reportlab, tables": lambda: papers.reportlab_table(6),
-    "reportlab, scan with text": lambda: papers.reportlab_scan(True),
-    "fpdf2, one column": lambda: papers.fpdf_columns(1, 8),
-    "fpdf2, two columns": lambda: papers.fpdf_columns(2, 9),
-    "fpdf2, owner's password": lambda: papers.fpdf_columns(1, 9, "own"),
-    "typst, one column": lambda: papers.typst_pages(1, 11)[:2],
-    "typst, two columns": lambda: papers.typst_pages(2, 12)[:2],
-    "by hand": lambda: papers.by_hand(13),
-}
 
 
 @pytest.mark.parametrize("made", READABLE.values(), ids=READABLE)

@@ -129,7 +129,8 @@ def _served(source: str, options: AddOptions, environ: Mapping[str, str]) -> tup
     endpoint = options.endpoint or re.sub(r"[^A-Za-z0-9]+", "-", host)
     at = EndpointAddress(given.url, environ[options.key_env] if options.key_env else "")
     found = remote.describe(kind, given.model, at, options.dialect, options.key_env or "that --key-env names")
-    entry = {"kind": kind, "endpoint": endpoint, "model": given.model, **found}
+    loader = {"kind": kind, "loader": found.pop("loader")}
+    entry = {**loader, "endpoint": endpoint, "model": given.model, **found}
     line = {"url": given.url} | ({"key_env": options.key_env} if options.key_env else {})
     return Proposal(entry, None, None, None), {endpoint: line}
 

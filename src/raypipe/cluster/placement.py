@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from raypipe.cluster.file import Cluster, Engines, Pool
 from raypipe.core.errors import ClusterTooSmall
 from raypipe.core.protocols import Model
-from raypipe.models.entry import WEIGHTLESS
+from raypipe.models.entry import REMOTE, WEIGHTLESS
 from raypipe.models.memory import GIB, ModelSize, model_size
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.step_contract import embedder_of, table_of
@@ -91,7 +91,7 @@ def _pool(
     """`taken` and `share`: what engines have of the GPU that these actors are on, as Ray counts and of its
     memory."""
     weights = [(m, model_size(m)) for m in models]
-    absent = [m.name for m, w in weights if w is None and m.loader not in WEIGHTLESS]
+    absent = [m.name for m, w in weights if w is None and m.loader not in WEIGHTLESS | REMOTE]
     held = [MemoryUse(m.name, w.bytes / GIB) for m, w in weights if w is not None]
     device = "cpu"
     if pool.gpus:

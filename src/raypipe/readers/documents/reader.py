@@ -25,7 +25,7 @@ READER = "1"  # raised when the rules here, or of `page_text`, `plain` and `docx
 PAGES_AT_ONCE = 64  # asked of the child before the time is looked at
 GARBLED = 0.05  # share of characters without a meaning above which a page cannot be searched
 _MEANINGLESS = re.compile("[\ufffd\ue000-\uf8ff\0-\x08\x0e-\x1f]")
-_FILE_NAME = re.compile(r".*\.(?:docx?|pdf|tex|dvi|indd|pptx?|xlsx?|html?)|untitled.*", re.I)
+_FILE_NAME = re.compile(r".*\.(?:docx?|pdf|tex|dvi|indd|pptx?|xlsx?|html?)|untitled.*|\(anonymous\)", re.I)
 OPEN, PAGE, DOCX = b"O", b"P", b"D"  # of `child`, which is not imported here
 
 
