@@ -157,7 +157,8 @@ def test_the_wheel_with_the_extra_local_answers_and_evaluates_in_a_bare_environm
     [wheel] = tmp_path.glob("raypipe-*.whl")
     run(sys.executable, "-m", "venv", "bare")
     # Without the folder of CPU wheels the pinned build of torch is not to be had: then any that fits.
-    pinned = ["-c", str(ROOT / "requirements/local.txt")] if os.environ.get("PIP_FIND_LINKS") else []
+    pinned = ["-c", "pins.txt"] if os.environ.get("PIP_FIND_LINKS") else []
+    (tmp_path / "pins.txt").write_text("\n".join(f"{n}=={v}" for n, v in pins("local").items()))
     run("bare/bin/python", "-m", "pip", "install", "--quiet", f"{wheel}[local]", *pinned)
     has = {
         p["name"].lower() for p in json.loads(run("bare/bin/python", "-m", "pip", "list", "--format=json"))

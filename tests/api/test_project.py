@@ -46,7 +46,7 @@ def test_a_new_project_s_step_is_checked_and_locked_and_its_recipe_planned(proje
     assert "locked in" in ran(project, *check, "--lock", home=tmp_path)
     assert "lock: puts out what is locked" in ran(project, *check, home=tmp_path)
     data = ("--data", str(world), "--store", str(tmp_path / "store"), "--cluster", "mine")
-    said = ran(project, "-m", "raypipe", "eval", "mine", *data, "--dry-run", home=tmp_path)
+    said = ran(project, "-m", "raypipe", "plan", "mine", *data, home=tmp_path)
     assert "spelled" in said and "embed" in said
 
 

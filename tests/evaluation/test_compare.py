@@ -13,6 +13,7 @@ from raypipe.cli.main import main
 from raypipe.core.errors import DataError
 from raypipe.evaluation.compare import NOISE, ScoredRun, compare, scored_run
 from raypipe.evaluation.repeats import repeats
+from raypipe.metrics.crag import VALUES
 from raypipe.metrics.paired import holm
 
 VERDICTS = ["exact"] * 40 + ["missing"] * 40 + ["hallucination"] * 35
@@ -21,7 +22,15 @@ VERDICTS = ["exact"] * 40 + ["missing"] * 40 + ["hallucination"] * 35
 def run(name: str, verdicts: list[str], rule: str = "official", judge: str = "") -> ScoredRun:
     ids = [f"q{i:03d}" for i in range(len(verdicts))]
     labels = {id: {"domain": "movie" if i % 2 else "open"} for i, id in enumerate(ids)}
-    return ScoredRun(name, rule, judge, dict(zip(ids, verdicts, strict=True)), labels)
+    found = dict(zip(ids, verdicts, strict=True))
+    return ScoredRun(name, rule, judge, {q: values(v) for q, v in found.items()}, labels, verdicts=found)
+
+
+def values(verdict: str) -> dict[str, float]:
+    """What a verdict measures."""
+    if (value := VALUES.get(verdict)) is None:
+        return {}
+    return {"score": value, "accuracy": float(value > 0), "hallucination": float(value < 0)}
 
 
 def changed(most: int) -> list[str]:
@@ -80,7 +89,7 @@ def test_a_run_against_itself_is_the_same() -> None:
     [
         (run("b", VERDICTS, rule="accuracy"), "found rule official and accuracy"),
         (run("b", VERDICTS, judge="llama"), "found judge none and llama"),
-        (ScoredRun("b", "official", "", {"x": "exact"}, {"x": {}}), "found 0 common ids of 115 and 1"),
+        (ScoredRun("b", "official", "", {"x": {"score": 1.0}}, {"x": {}}), "found 0 common ids of 115 and 1"),
     ],
 )
 def test_runs_that_cannot_be_compared_are_refused(other: ScoredRun, message: str) -> None:

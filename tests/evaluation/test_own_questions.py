@@ -64,7 +64,7 @@ def test_natural_questions_from_parquet_csv_and_renamed_json_lines_give_one_repo
         format = format or looks_like([path])
         check([path], format)
         bench = Bench(folder, folder)
-        done = evaluate(bench.pipeline(), [path], format, None, "official", folder / "out")
+        done = evaluate(bench.pipeline(), [path], format, None, None, folder / "out")
         results = [(r["id"], r["query"], r["golds"], r["answer"]) for r in each(done.folder.results)]
         found.append((done.report.questions, done.report.distinct_pages, done.report.without_truth, results))
     assert found[0] == found[1] == found[2]

@@ -97,7 +97,8 @@ def test_other_programs_open_it(folder: RunFolder) -> None:
     frame = pandas.read_parquet(folder.results)
     assert frame["verdict"].tolist()[:3] == ["exact", "missing", "hallucination"]
     assert pq.read_schema(folder.results).metadata == {
-        b"run": b"r1", b"recipe": b"local", b"rule": b"official", b"judge": b"", b"steps": b"[]",
+        b"run": b"r1", b"recipe": b"local", b"rule": b"official", b"judge": b"", b"kind": b"",
+        b"steps": b"[]",
     }  # fmt: skip
 
 

@@ -88,6 +88,7 @@ def check_reuse(store, planned, done, made):
     assert "parse" in planned[2].shared
 
 
+@pytest.mark.slow
 def test_later_points_ask_only_what_differs(small):
     check_reuse(*small)
 
@@ -99,6 +100,7 @@ def test_four_points_on_200_questions_ask_only_what_differs(tmp_path):
     assert done.questions == 200 and done.unseen == 20
 
 
+@pytest.mark.slow
 def test_it_ends_in_one_table_against_the_first_and_the_best_is_scored_on_other_questions(small):
     _, planned, done, made = small
     assert (done.questions, done.unseen, len(done.points)) == (8, 4, 4)
@@ -119,6 +121,7 @@ def test_it_ends_in_one_table_against_the_first_and_the_best_is_scored_on_other_
     assert said.count("split.parent_chars=500, rerank.top=5") >= 2
 
 
+@pytest.mark.slow
 def test_the_plot_is_an_svg_with_a_line_for_each_point(small):
     tree = ElementTree.fromstring(plot(to_json(small[2])))
     assert len(tree.findall(".//{http://www.w3.org/2000/svg}circle")) == 4

@@ -16,6 +16,8 @@ from raypipe.core.errors import ConfError, ModelMissing
 from raypipe.models import folder, load
 from raypipe.models.catalog import Catalog
 
+pytestmark = pytest.mark.slow  # the library takes seconds to import
+
 Entries = Callable[..., Catalog]
 Tiny = Callable[[str, bool], Path]
 EMBEDDER = {"kind": "embedder", "loader": "sentence-transformers", "dim": 32, "max_tokens": 64, "path": "m"}

@@ -33,6 +33,7 @@ def calls(done):
     return sum(s.computed for s in done.report.steps if s.step not in ("parse", "tokenize", "split"))
 
 
+@pytest.mark.slow
 def test_a_cap_on_calls_is_exceeded_by_one_task_at_most_and_the_same_command_ends_the_work(bench):
     whole = run(bench("whole"), Caps())
     expected, largest = calls(whole), 150  # of one question, or of eight sources
@@ -53,6 +54,7 @@ def test_a_cap_on_calls_is_exceeded_by_one_task_at_most_and_the_same_command_end
     assert calls(fits) == expected
 
 
+@pytest.mark.slow
 def test_a_cap_on_hours_lets_each_command_do_a_task_so_it_comes_to_an_end(bench):
     made, stopped = bench("hours"), 0
     for _ in range(200):
@@ -65,6 +67,7 @@ def test_a_cap_on_hours_lets_each_command_do_a_task_so_it_comes_to_an_end(bench)
     assert 3 < stopped < 199
 
 
+@pytest.mark.slow
 def test_a_cap_on_money_counts_machines_by_the_clock(bench):
     with pytest.raises(CapReached, match=r"--max-usd 0.001 is reached after about .* US dollars"):
         run(bench("usd"), Caps(usd=0.001, prices=Prices(machines=36_000.0)))
@@ -90,6 +93,7 @@ def test_a_cap_of_nothing_is_refused(cap):
         Caps(**cap, prices=Prices(machines=1.0))
 
 
+@pytest.mark.slow
 def test_the_report_sets_the_estimate_against_what_was_spent(bench):
     prices = Prices(machines=2.0, actors=dict.fromkeys(STEPS, 1))
     first = run(bench("report"), Caps(prices=prices)).report

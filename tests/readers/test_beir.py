@@ -93,7 +93,7 @@ def test_a_blank_query_is_a_fault(tmp_path):
 
 
 def test_a_file_whose_name_does_not_say_what_it_is_is_refused(tmp_path):
-    with pytest.raises(DataError, match="starts with corpus or queries"):
+    with pytest.raises(DataError, match="starts with corpus, queries or qrels"):
         readers.open([write(tmp_path, "docs.jsonl.gz", DOCUMENT)], "beir", ReadCounts())
 
 

@@ -28,6 +28,8 @@ from raypipe.store import (
     write_part,
 )
 from raypipe.store.commit import append
+from raypipe.store.keep import compact
+from raypipe.store.leftovers import free_table
 from raypipe.store.parts import read_record
 
 pytestmark = pytest.mark.slow
@@ -296,3 +298,16 @@ def test_a_damaged_plan_is_none_and_the_work_is_planned_anew(store):
     assert begun(store, "work") is None
     again = begin(store, "work", ["a", "b"], 1)
     assert again.name != first.name and again.parts == first.parts
+
+
+def test_a_table_takes_rows_after_its_indexed_fragments_were_compacted(tmp_path):
+    store = Store.create(str(tmp_path / "s"))
+    rows = [arrow.source.table([Source(f"{n:032x}", "page", f"text {n}")]) for n in range(6)]
+    for some in rows[:3]:
+        put(store, "sources", some)
+    assert compact(store, "sources", most=1)
+    put(store, "sources", rows[3])
+    free_table(store, "sources")
+    for some in rows[4:]:
+        put(store, "sources", some)
+    assert store.count("sources") == 6

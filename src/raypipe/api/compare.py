@@ -62,6 +62,7 @@ def compare(
     labels: str | Path | None = None,
     store: Store | str | Path | None = None,
     session: Session | None = None,
+    measure: str | None = None,
 ) -> CompareResult:
     """Compares each run with the first: better, worse, same, or cannot tell.
 
@@ -70,9 +71,10 @@ def compare(
     lie; `group` a label whose values are groups of questions that count as one each. `rejudge` names a judge
     that is asked about the answers of all runs ("": the first run's), and then all are scored by `rule`
     (None: the first run's); `trim` a tokenizer that cuts answers first; `labels` a file of people's verdicts.
+    `measure` is what is compared; None: the first of the kind of the data.
 
-    Raises ConfError for fewer than two runs, and DataError for runs that were scored by other rules, judges
-    or trims, or that share no scored question.
+    Raises ConfError for fewer than two runs and an unknown measure, and DataError for runs of other kinds,
+    that were scored by other rules, judges or trims, or that share no scored question.
     """
     if len(runs) < 2:
         raise ConfError(f"compare: expected two runs or more, found {len(runs)}")
@@ -86,7 +88,7 @@ def compare(
     for run in runs:
         alike = scored[0].rule if scored and judge is not None and rule is None else rule
         scored.append(_scored(session, run, alike, options, store))
-    return CompareResult(comparing.compare(scored, margin, group))
+    return CompareResult(comparing.compare(scored, margin, group, measure))
 
 
 def _scored(

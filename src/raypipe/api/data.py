@@ -53,6 +53,7 @@ class IngestResult(Result):
             "store": self.store,
             "again": s.again,
             "questions": len(s.questions),
+            "kind": s.kind,
             **s.counts,
             "reasons": s.reasons,
             "replaced": [asdict(r) for r in s.replaced],
@@ -67,22 +68,27 @@ def ingest(
     session: Session | None = None,
     fields: Fields | None = None,
     globs: Sequence[str] = (),
+    kind: str | None = None,
 ) -> IngestResult:
     """Reads files into a store, each line once; the same bytes again change nothing.
 
     `paths` are files, folders of files, or URIs. `format` None: by their looks; files: folders of txt, md,
-    html, csv, pdf and docx, of which `globs` choose. `fields` names the fields of rows, where common names do
-    not find them: `{"query": "prompt"}`. The store is made where there is none. Raises ConfError for a named
-    field that is not there, DataError for a missing or damaged file, and where no line can be read; then the
-    store is unchanged.
+    html, csv, pdf and docx, of which `globs` choose. `kind` says which golds the data brings and how it is
+    scored: crag, qa, ranking or MODULE:NAME; None: the format's. `fields` names the fields of rows, where
+    common names do not find them: `{"query": "prompt"}`. The store is made where there is none. Raises
+    ConfError for no kind and for a named field that is not there, DataError for a missing or damaged file,
+    and where no line can be read; then the store is unchanged.
     """
     from raypipe import readers
     from raypipe.api.paths import documents_alone, format_for, inputs
+    from raypipe.metrics.kinds import open_kind
     from raypipe.pipeline import ingest as ingesting
     from raypipe.pipeline.ingest_folder import ingest_folder
     from raypipe.pipeline.ingest_log import merged
 
     session = session or Session()
+    if kind is not None:
+        open_kind(kind)
     files = inputs([paths] if isinstance(paths, str | Path) else paths, session.settings)
     found = (
         "files"
@@ -98,7 +104,7 @@ def ingest(
         if found == "files":
             reads = [ingest_folder(filled, folder, globs, progress) for folder in files]
         else:
-            reads = [ingesting.ingest(filled, files, found, progress)]
+            reads = [ingesting.ingest(filled, files, found, progress, kind=kind)]
     bad = [b for read in reads for b in ingesting.bad_lines(filled, read.fingerprint)]
     return IngestResult(filled.uri, merged(reads), filled.count("sources"), tuple(bad[: ingesting.BAD_SHOWN]))
 
@@ -128,7 +134,7 @@ def ingest_documents(
     """
     session = session or Session()
     return ingest(
-        [folder], documents_store(folder, session) if store is None else store, "files", session, None, globs
+        [folder], documents_store(folder, session) if store is None else store, "files", session, globs=globs
     )
 
 

@@ -76,6 +76,7 @@ Ingest = _from_fields(
         "store": str,  # URI
         "again": bool,  # true: the same bytes had been read before
         "questions": int,
+        "kind": str,  # of the data; "": read by a raypipe that had no kinds
         **{f.name: int for f in fields(ReadCounts)},
         "reasons": dict[str, int],  # why lines and pages were omitted -> how many
         "replaced": list[ReplacedRows],  # that took the place of others with their ids
@@ -186,6 +187,14 @@ RankingScoreOutput = _from_fields(
 
 
 @with_config(STRICT)
+class _LeadMeasure(TypedDict):
+    name: str
+    mean: float | None
+    scored: int
+    of: int
+
+
+@with_config(STRICT)
 class _ReleaseLine(TypedDict):
     id: str
     live: bool
@@ -195,6 +204,7 @@ class _ReleaseLine(TypedDict):
     score: float | None
     scored: int  # questions that the score rests on
     questions: int
+    measure: _LeadMeasure | None  # that the report begins with; null: released by a raypipe that had none
     gates: list[str]
     promoted: float  # seconds since the epoch
 

@@ -17,8 +17,11 @@ from raypipe.api.session import Session
 from raypipe.cluster.capacity import declared_nodes, fitting
 from raypipe.cluster.placement import asked_by, bottleneck, placement, refuse
 from raypipe.evaluation.expiry import expired_answers
+from raypipe.evaluation.golds import golds_of, require_golds
 from raypipe.evaluation.stored_questions import questions_of, require_questions
-from raypipe.metrics.crag import Rule
+from raypipe.metrics.crag import DEFAULT_RULE, Rule
+from raypipe.metrics.kinds import golds_of as gold_form
+from raypipe.metrics.kinds import open_kind
 from raypipe.readers.formats import Format
 from raypipe.recipes.recipe import Recipe
 from raypipe.runs.manifest import to_json
@@ -60,24 +63,27 @@ def plan(
     refresh: bool = False,
     check_run: bool = False,
     judge: str | None = None,
-    rule: Rule = "official",
+    rule: Rule | None = None,
     session: Session | None = None,
+    kind: str | None = None,
     fields: Fields | None = None,
 ) -> PlanResult:
     """Estimates the model calls, time and memory of an eval, with the reason for each. Runs nothing.
 
     `check_run` checks what the eval itself would refuse before its first row: it connects to the cluster, and
-    finds every model, with `judge` for this `rule`. `refresh` counts answers that rest on expired replies of
-    a graph as missing. `fields` are those of rows, as `ingest` takes them. Raises ClusterTooSmall, ConfError,
-    ModelMissing, and DataError also where there are no questions.
+    finds every model, with `judge` for this `rule`. `kind` is what the data would be scored as. `refresh`
+    counts answers that rest on expired replies of a graph as missing. `fields` are those of rows, as `ingest`
+    takes them. Raises ClusterTooSmall, ConfError, ModelMissing, and DataError also where there are no
+    questions, or none with a gold of the `kind`.
     """
     session = session or Session()
+    scoring = None if kind is None else open_kind(kind, rule, judge is not None)
     given = [data] if isinstance(data, str | Path) else data
     found, files = session.recipe(recipe, given), inputs(given, session.settings)
     opened = session.store_to_fill(store) if files else session.store(store)
     if check_run:
         with (
-            open_judge(session, judge, rule) as (_, kit),
+            open_judge(session, judge, rule or DEFAULT_RULE) as (_, kit),
             open_pipeline(session, opened, found, judge=kit) as connecting,
         ):
             connecting.connect()
@@ -88,6 +94,11 @@ def plan(
     else:
         questions, coming = list(questions_of(pipeline, None, limit)), NewSources()
     require_questions(questions, files, opened)
+    if scoring is not None:
+        form, ids = gold_form(scoring), {q.id for q in questions}
+        here = coming.golds if coming.golds is not None else golds_of(opened, sorted(ids), form).values()
+        where = ", ".join(map(str, files)) or opened.uri
+        require_golds([g for g in here if g.question in ids], len(ids), str(kind), form, where)
     old = expired_answers(pipeline, questions)
     fast = measured(session.settings, session.cluster_file())
     planned = planner.plan(pipeline, questions, coming, old=old if refresh else (), measured=fast)

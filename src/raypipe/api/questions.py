@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -19,6 +19,7 @@ from raypipe.core import arrow
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.protocols import Index
 from raypipe.core.records import Question, digest
+from raypipe.evaluation.ranked_documents import FINAL, ranked_documents
 from raypipe.evaluation.stored_questions import questions_of
 from raypipe.kg.language.time_words import moment
 from raypipe.memo.disk import StoreMemo, memo_versions
@@ -32,8 +33,6 @@ from raypipe.runs.release import Release, live
 from raypipe.serving.answerer import Answerer, NotReady
 from raypipe.serving.query import QueryRequest, QueryResult
 from raypipe.store import Store, StoreError
-
-FINAL = "final"  # the order that the recipe ends with
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,22 +270,3 @@ def scores_of(recipe: Recipe) -> list[str]:
     """What passages can be ranked by: the scores that steps of the recipe give, and `final`."""
     written = {w for s in recipe.question for w in s.step.writes() if w.startswith("hits.")}
     return [*sorted(w.removeprefix("hits.") for w in written), FINAL]
-
-
-def ranked_documents(question: Question, by: str, listed: dict[str, list[str]], top: int) -> dict[str, float]:
-    """Document -> score, the best `top`; a document's score is its best passage's.
-
-    `final` is the order that the recipe ended with, as falling numbers; any other name is that score.
-    """
-    best: dict[str, float] = {}
-    for source, score in _scores(question, by):
-        for id in listed.get(source, ()):
-            best[id] = max(score, best.get(id, score))
-    return dict(sorted(best.items(), key=lambda item: (-item[1], item[0]))[:top])
-
-
-def _scores(question: Question, by: str) -> Sequence[tuple[str, float]]:
-    source = {h.chunk: h.source for h in question.hits}
-    if by == FINAL:
-        return [(source[c], float(len(question.order) - i)) for i, c in enumerate(question.order)]
-    return [(h.source, h.scores[by]) for h in question.hits if by in h.scores]

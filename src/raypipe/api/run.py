@@ -25,7 +25,8 @@ from raypipe.evaluation import fault_budget
 from raypipe.evaluation.evaluate import Evaluation
 from raypipe.evaluation.stored_questions import questions_of, require_questions
 from raypipe.memo.mend import mend_memo
-from raypipe.metrics.crag import Rule, rule_id
+from raypipe.metrics.crag import DEFAULT_RULE, Rule, rule_id
+from raypipe.metrics.kinds import open_kind
 from raypipe.metrics.textfile import replaced
 from raypipe.pipeline.caps import Caps
 from raypipe.pipeline.counters import RunCounters
@@ -45,9 +46,10 @@ class EvalOptions(TypedDict, total=False):
     """How an eval runs; each field has the default of the command line."""
 
     format: Format | None  # of the data; None: by its looks
+    kind: str | None  # of the data: crag, qa, ranking or MODULE:NAME; None: as it was read, else the format's
     fields: Fields | None  # of rows: role -> field, or "query=question"; None: found by common names
     limit: int | None  # only the first questions; None: all
-    rule: Rule  # of scoring; default: official
+    rule: Rule | None  # of scoring, for kinds that have rules; None: official
     judge: str | None  # decides what the rule leaves open: a generator of the models file, or MODULE:NAME
     fresh: bool  # answer all questions, and ask language models again
     retry_faults: bool  # try failed rows again
@@ -164,17 +166,20 @@ def check_names(
     recipe: Recipe | str | Path,
     data: Sequence[str | Path] = (),
     judge: str | None = None,
-    rule: Rule = "official",
+    rule: Rule | None = None,
     session: Session | None = None,
+    kind: str | None = None,
 ) -> Recipe:
-    """The recipe of an eval, once all names are found that the eval was given: of recipe, cluster file, judge
-    and rule. Raises ConfError or ModelMissing; reads no data and starts nothing."""
+    """The recipe of an eval, once all names are found that the eval was given: of recipe, cluster file,
+    judge, rule and kind. Raises ConfError or ModelMissing; reads no data and starts nothing."""
     session = session or Session()
     found = session.recipe(recipe, data)
     session.cluster_file()
-    rule_id(rule)
+    rule_id(rule or DEFAULT_RULE)
+    if kind is not None:
+        open_kind(kind, rule, judge is not None)
     if judge is not None:
-        read_judge(session, judge, rule)
+        read_judge(session, judge, rule or DEFAULT_RULE)
     return found
 
 
@@ -244,9 +249,9 @@ def evaluate(
     runs; for a name that is not known, before any file is fetched or made.
     """
     began = time.perf_counter()
-    session, rule = options.get("session") or Session(), options.get("rule", "official")
+    session, rule, kind = options.get("session") or Session(), options.get("rule"), options.get("kind")
     given = [data] if isinstance(data, str | Path) else data
-    found = check_names(recipe, given, options.get("judge"), rule, session)
+    found = check_names(recipe, given, options.get("judge"), rule, session, kind)
     caps = Caps(
         options.get("max_calls"), options.get("max_usd"), options.get("max_hours"), prices_of(session, found)
     )
@@ -258,7 +263,7 @@ def evaluate(
     folder = run_folder(out, session.settings, filled.uri, found.name)
     require_writable(folder, "--out")
     with (
-        open_judge(session, options.get("judge"), rule) as (judge, kit),
+        open_judge(session, options.get("judge"), rule or DEFAULT_RULE) as (judge, kit),
         open_pipeline(session, filled, found, judge=kit) as pipeline,
     ):
         done = evaluating.evaluate(
@@ -278,6 +283,7 @@ def evaluate(
             options.get("began", began),
             options.get("only"),
             caps,
+            kind,
         )
     keep(session.settings, done.folder, done.manifest.finished)
     result = EvalResult(done, session.cluster_file().faults)

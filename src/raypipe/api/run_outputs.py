@@ -61,6 +61,27 @@ class SliceScore(Score):
 
 
 @with_config(STRICT)
+class _MeasureMean(TypedDict):
+    measure: str
+    mean: float | None  # null: no question is scored
+    interval: Interval | None
+    scored: int
+    of: int  # questions with a gold
+    low: float  # range of the measure
+    high: float
+
+
+@with_config(STRICT)
+class _MeasureSliceMean(TypedDict):
+    label: str
+    value: str
+    mean: float | None
+    interval: Interval | None
+    scored: int
+    of: int
+
+
+@with_config(STRICT)
 class Eval(Score):
     """`eval --json`, and report.json in a run's folder."""
 
@@ -88,6 +109,10 @@ class Eval(Score):
     judge: JudgeLine | None
     controls: dict[str, CragScore]
     slices: list[SliceScore]
+    kind: str  # of the data: crag, qa, ranking, or a path with the digits of its source
+    lead: str  # the measure that the report begins with
+    measures: list[_MeasureMean]
+    measure_slices: list[_MeasureSliceMean]  # of the leading measure
     answer_cut: AnswerCut | None
     prompt_injection: _Injection | None
     seconds: float

@@ -82,7 +82,7 @@ def sweep(
     margin: float = MARGIN,
     format: Format | None = None,
     judge: str | None = None,
-    rule: Rule = "official",
+    rule: Rule | None = None,
     dry_run: bool = False,
     on_plan: Callable[[Sequence[PlannedPoint]], None] = lambda plans: None,
     session: Session | None = None,

@@ -33,6 +33,11 @@ def add(commands: options.Commands) -> None:
         "--group", metavar="LABEL", help="a label whose values are groups of questions that count as one each"
     )
     made.add_argument(
+        "--measure",
+        metavar="NAME",
+        help="what is compared: score, f1, ndcg_cut_10, ... (default: the first of the kind of the data)",
+    )
+    made.add_argument(
         "--rejudge",
         metavar="MODEL",
         nargs="?",
@@ -58,6 +63,7 @@ def _compare(args: argparse.Namespace, settings: Settings) -> int:
         trim=args.trim,
         labels=args.labels,
         store=args.store,
+        measure=args.measure,
         session=options.session(args, settings),
     )
     if args.json:

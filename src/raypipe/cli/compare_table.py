@@ -22,7 +22,7 @@ def print_comparison(console: Console, c: RunComparison) -> None:
     console.print(Text(f"{c.after} against {c.before}", "bold"), soft_wrap=True)
     console.print(Text(verdict_line(c), "bold"), soft_wrap=True)
     metrics = grid("metric", "before", "after", "difference", "95 % interval", "p", "up", "down")
-    for name, d in (("score", c.score), *((r.metric, r.found) for r in c.rates)):
+    for name, d in ((c.measure, c.score), *((r.metric, r.found) for r in c.rates)):
         metrics.add_row(name, *(f"{v:.3f}" for v in (d.before, d.after)), *_numbers(d, d.p))
     console.print(metrics)
     if sum(c.people):
@@ -70,7 +70,7 @@ def print_repeats(console: Console, found: Repeats, folder: Path) -> None:
 def verdict_line(c: RunComparison) -> str:
     """What these questions say, in a sentence."""
     d = c.score
-    difference = f"score {d.difference:+.3f} over {d.n} questions, p {c.p:.3g}"
+    difference = f"{c.measure} {d.difference:+.3f} over {d.n} questions, p {c.p:.3g}"
     if c.verdict == "same":
         return f"same within {c.margin:g}: {difference}"
     if c.verdict != "cannot tell":

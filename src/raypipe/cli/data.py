@@ -27,6 +27,7 @@ def add(commands: options.Commands) -> None:
     )
     made.add_argument("paths", metavar="PATH", nargs="+", help="files, folders of files, or URIs of some")
     options.format_of(made, files=True)
+    options.kind_of(made)
     made.add_argument(
         "--glob",
         dest="globs",
@@ -122,7 +123,7 @@ def _ingest(args: argparse.Namespace, settings: Settings) -> int:
         raise ConfError("--dry-run shows the fields of rows: not with --format files")
     if args.dry_run:
         return _preview(args, session)
-    read = ingest(args.paths, args.store, args.format, session, args.fields, args.globs)
+    read = ingest(args.paths, args.store, args.format, session, args.fields, args.globs, args.kind)
     if args.json:
         options.print_json(read.to_json())
         return 0

@@ -177,8 +177,7 @@ def scoring(made: argparse.ArgumentParser) -> None:
     made.add_argument(
         "--rule",
         type=one_of("official", "accuracy"),
-        default="official",
-        help="of scoring: official, accuracy, or MODULE:NAME of a rule of your own (official)",
+        help="of scoring data of kind crag: official, accuracy, or MODULE:NAME of your own (official)",
     )
     made.add_argument(
         "--judge",
@@ -243,6 +242,15 @@ def format_of(made: argparse.ArgumentParser, files: bool = False) -> None:
         help="fields of rows that common names do not find: query=FIELD, answer=FIELD (or A+B, both), "
         "id=FIELD, documents=FIELD (texts, objects or paths to answer from), time, domain, question_type; of "
         "documents title, url, text, html, path. a.b is b inside a",
+    )
+
+
+def kind_of(made: argparse.ArgumentParser) -> None:
+    made.add_argument(
+        "--kind",
+        type=one_of("crag", "qa", "ranking"),
+        help="which golds the data brings, and how it is scored: crag (CRAG's rules), qa (answers: exact "
+        "match, F1), ranking (judged documents: nDCG, MAP), or MODULE:NAME (default: the format's)",
     )
 
 

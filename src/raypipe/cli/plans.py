@@ -22,6 +22,7 @@ def add(commands: options.Commands) -> None:
     options.store(made)
     made.add_argument("--data", metavar="PATH", nargs="+", default=[], help="files of the eval, or URIs")
     options.format_of(made)
+    options.kind_of(made)
     options.cluster(made)
     made.add_argument(
         "--limit", metavar="N", type=options.at_least(1), help="plan the first N questions only"
@@ -46,7 +47,7 @@ def _plan(args: argparse.Namespace, settings: Settings) -> int:
         calibrate(args.recipe, options.session(args, settings, not args.json))
     found = plan(
         args.recipe, args.data, args.store, args.format, args.limit, args.refresh,
-        session=options.session(args, settings), fields=args.fields,
+        session=options.session(args, settings), kind=args.kind, fields=args.fields,
     )  # fmt: skip
     return show(args, found)
 

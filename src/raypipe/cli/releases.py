@@ -89,10 +89,14 @@ def _print(args: argparse.Namespace, found: ReleaseResult) -> int:
 
 
 def _score(row: Mapping[str, Any]) -> str:
-    """The score of a release, and how many questions it rests on."""
-    if row["score"] is None:
-        return "not scored"
-    return f"{row['score']:+.3f} on {row['scored']} of {row['questions']}"
+    """The measures of a release, and how many questions each rests on."""
+    said = []
+    if row["score"] is not None:
+        said.append(f"{row['score']:+.3f} on {row['scored']} of {row['questions']}")
+    lead = row["measure"]
+    if lead is not None and lead["name"] != "score" and lead["mean"] is not None:
+        said.append(f"{lead['name']} {lead['mean']:.3f} on {lead['scored']} of {lead['of']}")
+    return ", ".join(said) or "not scored"
 
 
 def _share(text: str) -> float:
@@ -117,7 +121,7 @@ def _releases(args: argparse.Namespace, settings: Settings) -> int:
     from raypipe.report.console import grid
 
     shown = grid("release", "live", "recipe", "run", "score")
-    for r in found.rows():
+    for r in found.to_json()["releases"]:
         shown.add_row(Text(r["id"]), "live" if r["live"] else "", Text(r["recipe"]), r["run"], _score(r))
     options.console().print(shown)
     return 0

@@ -58,6 +58,7 @@ def _of_eval(made: argparse.ArgumentParser) -> None:
         "--data", metavar="PATH", nargs="+", default=[], help="files to ingest first, or URIs of some"
     )
     options.format_of(made)
+    options.kind_of(made)
     options.store(made)
     options.cluster(made)
     made.add_argument("--limit", metavar="N", type=options.at_least(1), help="run the first N questions only")
@@ -165,7 +166,7 @@ def _take_demo(args: argparse.Namespace, settings: Settings) -> None:
     from raypipe.api.run import check_names
 
     session = options.session(args, settings, not args.json)
-    check_names(args.recipe, (), args.judge, args.rule, session)
+    check_names(args.recipe, (), args.judge, args.rule, session, args.kind)
     store = settings.stores / "demo"
     print(
         f"no --data and no --store: the demo, {DEMO['questions']} invented questions with {DEMO['pages']} "
@@ -210,7 +211,7 @@ def _dry_run(args: argparse.Namespace, settings: Settings) -> int:
     session = options.session(args, settings)
     found = plan(
         args.recipe, args.data, args.store, args.format, args.limit, args.refresh, check_run=True,
-        judge=args.judge, rule=args.rule, session=session, fields=args.fields,
+        judge=args.judge, rule=args.rule, session=session, kind=args.kind, fields=args.fields,
     )  # fmt: skip
     return show(args, found)
 
@@ -219,6 +220,7 @@ def _options(args: argparse.Namespace, settings: Settings) -> EvalOptions:
     """The options of an eval. Faults are checked after the report is printed."""
     return {
         "format": args.format,
+        "kind": args.kind,
         "fields": args.fields,
         "limit": args.limit,
         "rule": args.rule,

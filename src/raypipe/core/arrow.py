@@ -108,6 +108,12 @@ GOLDS = pa.schema(
         pa.field("labels", pa.map_(pa.string(), pa.string()), nullable=False),
     ]
 )
+RELEVANCE = pa.schema(
+    [
+        pa.field("question", pa.string(), nullable=False),
+        pa.field("grades", pa.map_(pa.string(), pa.int32()), nullable=False),
+    ]
+)
 QUESTIONS = pa.schema(
     [
         pa.field("id", pa.string(), nullable=False),
@@ -213,6 +219,14 @@ def _gold_in(d: dict[str, Any]) -> Gold:
     return Gold(d["question"], tuple(d["answers"]), dict(d["labels"]))
 
 
+def _relevance_out(g: Gold) -> dict[str, Any]:
+    return {"question": g.question, "grades": _pairs(g.grades)}
+
+
+def _relevance_in(d: dict[str, Any]) -> Gold:
+    return Gold(d["question"], (), {}, dict(d["grades"]))
+
+
 @dataclass(frozen=True, slots=True)
 class Codec(Generic[R]):
     """How one record type becomes rows of one schema, and back."""
@@ -239,6 +253,8 @@ document = _flat(Document, DOCUMENTS)
 layout: Codec[Layout] = Codec(LAYOUTS, _layout_out, _layout_in)
 question: Codec[Question] = Codec(QUESTIONS, _question_out, _question_in)
 gold: Codec[Gold] = Codec(GOLDS, _gold_out, _gold_in)
+relevance: Codec[Gold] = Codec(RELEVANCE, _relevance_out, _relevance_in)
+"""The other half of a gold, in a table of its own that only a store with judged documents has."""
 
 
 def fault_column(faults: Sequence[Fault | None]) -> pa.Array:

@@ -21,7 +21,9 @@ ANSWERED, ABSTAINED, INVALID, SKIPPED, FAULT = "answered", "abstained", "invalid
 TRACE = "trace"
 """Of a reply that tells what a step did and how long it took: no evidence, and another in every run."""
 
-Outcome: TypeAlias = Literal["", "answered", "abstained", "false_premise", "fault"]
+Outcome: TypeAlias = Literal["", "answered", "abstained", "false_premise", "ranked", "fault"]
+RANKED: Outcome = "ranked"
+"""Of a question that a recipe without `decide` is done with: it has a ranking, and no answer is asked for."""
 
 IDK = "i don't know"
 """The abstention that CRAG's rules recognise: lower case, straight apostrophe."""
@@ -190,7 +192,7 @@ class Question:
     hits: tuple[Hit, ...] = ()  # candidate passages, each once
     order: tuple[str, ...] = ()  # chunk ids of the ranking, best first; a subset of the hits
     answer: str = ""  # set by decide; "" before
-    outcome: Outcome = ""  # set by decide; "" before
+    outcome: Outcome = ""  # set by decide, or at the end of a recipe that ranks; "" before
     origin: str = ""  # name of the reply that the answer came from
     faults: tuple[Fault, ...] = ()
     degraded: tuple[str, ...] = ()  # stages omitted because of time or a dead service
@@ -208,5 +210,6 @@ class Gold:
     """What the dataset says is right about a question. Only scoring, fitting and judging read it."""
 
     question: str  # question id
-    answers: tuple[str, ...]  # first the answer, then its alternatives
+    answers: tuple[str, ...]  # first the answer, then its alternatives; () where documents are judged alone
     labels: Mapping[str, str] = field(default_factory=dict)  # domain, question_type, static_or_dynamic, ...
+    grades: Mapping[str, int] = field(default_factory=dict)  # document id -> relevance, relevant from 1 on

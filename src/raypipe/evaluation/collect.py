@@ -13,19 +13,23 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import tee
 
-from raypipe.core import arrow
-from raypipe.core.records import ABSTAINED, Gold, Layout, Question, chunk_id
+from raypipe.core.records import ABSTAINED, FAULT, Gold, Layout, Question, chunk_id
+from raypipe.evaluation.golds import golds_of
 from raypipe.evaluation.prompts import PromptLookup
+from raypipe.evaluation.ranked_documents import FINAL, documents_of, ranked_documents
 from raypipe.evaluation.result_table import ResultTable, needed_texts, quotes_of, row
 from raypipe.memo.disk import StoreMemo, memo_versions
 from raypipe.metrics.crag import Prediction, pair
+from raypipe.metrics.kinds.contract import GoldForm
 from raypipe.metrics.prompt_injection import PromptInjection, followed
+from raypipe.metrics.ranking import ranked
 from raypipe.models.kit import LocalKit
 from raypipe.pipeline.answer_sources import AnswerSources
 from raypipe.pipeline.driver import Pipeline, batches
 from raypipe.pipeline.recipe_tables import searched
 from raypipe.report.page import HITS_SHOWN, SHOWN, ReportPassage, ShownQuestion
 from raypipe.report.report import answer_of, ranking, urls
+from raypipe.store import Store
 from raypipe.store.index import LanceIndex
 from raypipe.store.layouts import layouts_at, layouts_of
 
@@ -36,9 +40,9 @@ AT_ONCE = 100  # answers in memory: some 40 kB each with fifty citations and twe
 class Collected:
     """What stays of the answers when they have passed."""
 
-    rows: list[Prediction] = field(default_factory=list)  # those with a truth, in order
+    rows: list[Prediction] = field(default_factory=list)  # those with a gold of the kind, in order
     texts: dict[str, str] = field(default_factory=dict)  # question id -> question, of the same
-    without_truth: int = 0  # questions that the dataset has no answer to
+    without_truth: int = 0  # questions that the dataset has no such gold of
     shown: list[ShownQuestion] = field(default_factory=list)  # the first SHOWN questions
     faults: Counter[tuple[str, str, bool]] = field(default_factory=Counter)  # step, reason, transient
     citations: int = 0
@@ -53,12 +57,13 @@ class Collected:
 
 def collect(
     pipeline: Pipeline, questions: Iterable[Question], sources: AnswerSources, table: ResultTable,
-    injections: bool,
+    injections: bool, form: GoldForm = "answers",
 ) -> Collected:  # fmt: skip
     """Passes the answers of these questions, in order, into the table of results.
 
-    `sources`: what they are answered from. `injections`: whether to look for prompt injections that answers
-    follow. Raises KeyError for a passage without a text, which is a defect: no step makes one.
+    `sources`: what they are answered from. `form`: of the golds to score by. `injections`: whether to look
+    for prompt injections that answers follow. Raises KeyError for a passage without a text, which is a
+    defect: no step makes one.
     """
     found, index = Collected(), LanceIndex(searched(pipeline.store, pipeline.recipe))
     documents = layouts_at(pipeline.store)
@@ -73,9 +78,10 @@ def collect(
             batch = [answered for _, answered in pairs]
             for question, answered in pairs:
                 _count(question, answered, found)
-            golds, text = _golds(pipeline, batch), loop.run(_texts(index, batch))
+            golds = golds_of(store, [q.id for q in batch], form)
+            text = loop.run(_texts(index, batch))
             layouts = layouts_of(documents, {h.source for q in batch for h in q.hits})
-            _pair(batch, golds, found)
+            _pair(store, batch, golds, form, found)
             prompts = loop.run(lookup.of(batch))
             table.add([row(q, golds.get(q.id), text, prompts[q.id], layouts) for q in batch])
             found.shown += [_shown(q, text, layouts) for q in batch[: SHOWN - len(found.shown)]]
@@ -98,17 +104,31 @@ def _count(question: Question, answered: Question, found: Collected) -> None:
     found.sources.update(s for c in cited for s in c.sources())
 
 
-def _golds(pipeline: Pipeline, batch: Sequence[Question]) -> dict[str, Gold]:
-    stored = pipeline.store.rows("golds", "question", [q.id for q in batch])
-    return {g.question: g for g in arrow.gold.records(stored)}
-
-
-def _pair(batch: Sequence[Question], golds: Mapping[str, Gold], found: Collected) -> None:
-    rows, without = pair(batch, golds, {})
+def _pair(
+    store: Store, batch: Sequence[Question], golds: Mapping[str, Gold], form: GoldForm, found: Collected
+) -> None:
+    """Adds what is scored of these answers."""
+    if form == "answers":
+        rows, without = pair(batch, golds, {})
+    else:
+        judged = [q for q in batch if q.id in golds and golds[q.id].grades]
+        rows, without = _ranked(store, judged, golds), [q.id for q in batch if q not in judged]
     found.rows += rows
     found.without_truth += len(without)
     text = {q.id: q.text for q in batch}
     found.texts.update((r.question, text[r.question]) for r in rows)
+
+
+def _ranked(store: Store, batch: Sequence[Question], golds: Mapping[str, Gold]) -> list[Prediction]:
+    """Each question with its documents in the order of its ranking; a failed one has none."""
+    sources = {h.source for q in batch for h in q.hits}
+    listed = documents_of(store, sorted(sources))
+    rows = []
+    for q in batch:
+        gold, scores = golds[q.id], ranked_documents(q, FINAL, listed, len(sources))
+        documents = None if q.outcome in ("", FAULT) else tuple(ranked(scores))
+        rows.append(Prediction(q.id, answer_of(q), gold.answers, None, gold.labels, gold.grades, documents))
+    return rows
 
 
 async def _texts(index: LanceIndex, batch: Sequence[Question]) -> dict[str, str]:

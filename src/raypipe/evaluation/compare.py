@@ -5,43 +5,49 @@ Joins the questions by id. Reads the tables of finished runs, or files of predic
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyarrow.parquet as pq
 
 from raypipe.core import arrow
-from raypipe.core.errors import DataError
+from raypipe.core.config import did_you_mean
+from raypipe.core.errors import ConfError, DataError
 from raypipe.evaluation.judged_run import JudgedRun, judged_run, require_distinct, require_readable
 from raypipe.evaluation.labels import PersonLabels
 from raypipe.evaluation.result_table import each
 from raypipe.metrics import crag
+from raypipe.metrics.kinds import Measure, open_kind
+from raypipe.metrics.kinds.qa import answer_values
 from raypipe.metrics.paired import MARGIN, Conclusion, PairedDifference, conclude, holm, paired
 from raypipe.report.report import RunFolder
 from raypipe.runs.changes import causes
 from raypipe.runs.manifest import Manifest, answer_keys, read
 from raypipe.store import Store
 
-CRAG_VALUES: Mapping[str, float] = {"exact": 1.0, "correct": 1.0, "missing": 0.0, "hallucination": -1.0}
-"""Verdict -> what it adds to the score. A question that is not scored has no value."""
-_RATES: Mapping[str, Sequence[str]] = {"accuracy": ("exact", "correct"), "hallucination": ("hallucination",)}
+JUDGED = frozenset({"score", "accuracy", "hallucination"})
+"""Measures that rest on a rule and a judge: two runs are compared by them only where these are the same."""
 NOISE, UNKNOWN = "same inputs, another reply", "not known"
 """Causes that are no step: an engine's noise; a run without a manifest."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScoredRun:
-    """The verdicts of one run."""
+    """What was measured of one run."""
 
     name: str  # as it was given
     rule: str
     judge: str  # its model; "": none
-    verdicts: Mapping[str, str]  # question id -> verdict; questions without a gold are not here
+    values: Mapping[str, Mapping[str, float]]  # question id -> measure -> value; each question with a gold
     labels: Mapping[str, Mapping[str, str]]  # question id -> label -> value
     manifest: Manifest | None = None  # None: a file of predictions
     trim: str = ""  # how answers were cut before they were judged; "": not
     people: int = 0  # verdicts that people's labels changed
+    kind: str = "crag"  # of the data
+    verdicts: Mapping[str, str] = field(
+        default_factory=dict
+    )  # question id -> verdict, where a rule gave some
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +89,15 @@ class RunComparison:
     after: str
     rule: str
     judge: str
+    kind: str  # of the data
+    measure: str  # what `score` is the difference of
     trim: str  # how answers were cut; "": not
     people: tuple[int, int]  # verdicts that people's labels changed, before and after
     margin: float
     verdict: Conclusion
     p: float  # corrected for the number of runs compared (Holm)
     score: PairedDifference
-    rates: tuple[MetricDifference, ...]
+    rates: tuple[MetricDifference, ...]  # the other measures, over the questions that both score by them
     only_before: tuple[str, ...]  # ids of questions that the other run does not have
     only_after: tuple[str, ...]
     unscored: tuple[str, ...]  # in both, and not scored in one of them: left out
@@ -102,63 +110,83 @@ class _Pairs:
     """The questions that both runs score, in order of id."""
 
     ids: list[str]
-    before: list[str]  # verdicts
-    after: list[str]
+    before: list[float]  # values
+    after: list[float]
+    span: float  # how far apart two values can lie
     groups: list[str] | None = field(default=None)
 
     def of(self, chosen: Sequence[int]) -> _Pairs:
         some = None if self.groups is None else [self.groups[i] for i in chosen]
         return _Pairs(
             [self.ids[i] for i in chosen], [self.before[i] for i in chosen],
-            [self.after[i] for i in chosen], some,
+            [self.after[i] for i in chosen], self.span, some,
         )  # fmt: skip
 
-    def score(self) -> PairedDifference:
-        return self._differ(CRAG_VALUES.__getitem__, 2)
-
-    def rate(self, verdicts: Sequence[str]) -> PairedDifference:
-        return self._differ(lambda v: float(v in verdicts), 1)
-
-    def _differ(self, value: Callable[[str], float], span: float) -> PairedDifference:
-        a, b = ([value(v) for v in verdicts] for verdicts in (self.before, self.after))
-        return paired(a, b, span, self.groups)
+    def difference(self) -> PairedDifference:
+        return paired(self.before, self.after, self.span, self.groups)
 
 
 def scored_run(path: Path, rule: crag.Rule) -> ScoredRun:
-    """The verdicts of a run's folder, or of a file of predictions scored by `rule`. Raises DataError."""
+    """What was measured in a run's folder, or in a file of predictions scored by `rule`. Raises DataError."""
     if not path.is_dir():
         return _from_file(path, rule)
     folder = RunFolder(path)
+    values: dict[str, Mapping[str, float]] = {}
     verdicts: dict[str, str] = {}
     labels: dict[str, Mapping[str, str]] = {}
     for row in each(folder.results):
+        if (found := row.get("measures") or _of_verdict(row["verdict"])) is not None:
+            values[row["id"]], labels[row["id"]] = found, row["labels"]
         if row["verdict"] is not None:
-            verdicts[row["id"]], labels[row["id"]] = row["verdict"], row["labels"]
+            verdicts[row["id"]] = row["verdict"]
     about = {k.decode(): v.decode() for k, v in pq.read_schema(folder.results).metadata.items()}
-    return ScoredRun(str(path), about["rule"], about["judge"], verdicts, labels, read(path))
+    kind = about.get("kind", "crag")
+    return ScoredRun(
+        str(path), about["rule"], about["judge"], values, labels, read(path), kind=kind, verdicts=verdicts
+    )
+
+
+def _of_verdict(verdict: str | None) -> Mapping[str, float] | None:
+    """The measures of a verdict, of a run that kept nothing else; None: the question has no gold."""
+    if verdict is None:
+        return None
+    value = crag.VALUES.get(verdict)
+    if value is None:
+        return {}
+    return {"score": value, "accuracy": float(value > 0), "hallucination": float(value < 0)}
 
 
 def judged_again(run: JudgedRun, people: PersonLabels | None) -> ScoredRun:
-    """The verdicts of a run that was cut or judged again, with those of people in their place. Raises
-    DataError for a question that stands there twice."""
+    """A run that was cut or judged again, with people's verdicts in place of others. Raises DataError for a
+    question that stands there twice."""
     require_distinct(run)
     require_readable(run)
     marks, changed = run.marks(people)
     verdicts: dict[str, str] = {v.question: v.outcome for v in marks.verdicts}
+    values = {r.question: {**answer_values(r), **(_of_verdict(verdicts[r.question]) or {})} for r in run.rows}
     labels = {r.question: dict(r.labels) for r in run.rows}
-    return ScoredRun(run.name, marks.rule, run.judge, verdicts, labels, run.manifest, run.trim, changed)
+    return ScoredRun(
+        run.name, marks.rule, run.judge, values, labels, run.manifest, run.trim, changed, verdicts=verdicts
+    )
 
 
 def stored_run(store: Store, manifest: Manifest, name: str = "") -> ScoredRun:
-    """The verdicts of a finished run as its store keeps them, with the labels of the questions there. `name`:
-    as it was given. Raises DataError for a run of which it keeps none."""
-    found = {q: k.verdict for q, k in answer_keys(store, manifest.run).items() if k.verdict is not None}
+    """What was measured in a finished run as its store keeps it, with the labels of the questions there.
+    `name`: as it was given. Raises DataError for a run of which it keeps nothing."""
+    keys = answer_keys(store, manifest.run)
+    found = {
+        q: values for q, k in keys.items() if (values := k.measures or _of_verdict(k.verdict)) is not None
+    }
+    verdicts = {q: k.verdict for q, k in keys.items() if k.verdict is not None}
     name = name or f"run {manifest.run[:8]} of recipe {manifest.recipe['name']}"
     if not found:
         raise DataError(f"{store.uri}: {name} has no verdicts there. Run the eval again, or name its folder")
     golds = arrow.gold.records(store.rows("golds", "question", list(found)))
     labels = {**{q: {} for q in found}, **{g.question: g.labels for g in golds}}
-    return ScoredRun(name, manifest.rule, manifest.judge, found, labels, manifest)
+    kind = manifest.kind or "crag"
+    return ScoredRun(
+        name, manifest.rule, manifest.judge, found, labels, manifest, kind=kind, verdicts=verdicts
+    )
 
 
 def _from_file(path: Path, rule: crag.Rule) -> ScoredRun:
@@ -166,44 +194,59 @@ def _from_file(path: Path, rule: crag.Rule) -> ScoredRun:
 
 
 def compare(
-    runs: Sequence[ScoredRun], margin: float = MARGIN, group: str | None = None
+    runs: Sequence[ScoredRun], margin: float = MARGIN, group: str | None = None, measure: str | None = None
 ) -> tuple[RunComparison, ...]:
     """Each run against the first, `p` corrected for their number.
 
-    `group`: the label whose values are groups of questions that count as one each. Raises DataError for runs
-    of other rules or judges, and for runs without a common scored question.
+    `group`: the label whose values are groups of questions that count as one each. `measure`: what is
+    compared; None: the first of the kind of the data. Raises ConfError for a measure that the kind does not
+    have, and DataError for runs of other kinds, rules or judges, and for runs without a common scored
+    question.
     """
     first, *others = runs
     for other in others:
-        _require_same_rule(first, other)
-    joined = [_joined(first, other, group) for other in others]
-    scores = [pairs.score() for pairs, _ in joined]
+        _require_same(first, other, "kind", first.kind, other.kind)
+    known = {m.name: m for m in measures_of(first.kind)}
+    name = measure or next(iter(known))
+    if name not in known:
+        raise ConfError(f"measure {name!r}: kind {first.kind} has no such; {did_you_mean(name, known)}")
+    for other in others if name in JUDGED else ():
+        for what in ("rule", "judge", "trim"):
+            _require_same(first, other, what, *(getattr(r, what) or "none" for r in (first, other)))
+    joined = [_joined(first, other, known[name], group) for other in others]
+    scores = [pairs.difference() for pairs, _ in joined]
     corrected = holm([s.p for s in scores])
     return tuple(
-        _comparison(first, other, pairs, unscored, score, p, margin)
+        _comparison(first, other, known, name, pairs, unscored, score, p, margin)
         for other, (pairs, unscored), score, p in zip(others, joined, scores, corrected, strict=True)
     )
 
 
-def _require_same_rule(a: ScoredRun, b: ScoredRun) -> None:
-    for what in ("rule", "judge", "trim"):
-        one, two = (getattr(r, what) or "none" for r in (a, b))
-        if one != two:
-            raise DataError(
-                f"{a.name} and {b.name}: expected runs scored alike, found {what} {one} and {two}. Score "
-                f"them alike with `raypipe compare ... --rejudge MODEL` (a rule with --rule, a trim with "
-                f"--trim): what is cached is not asked again"
-            )
+def measures_of(kind: str) -> Sequence[Measure]:
+    """The measures of a kind as a report names it: of one from outside without the digits of its source."""
+    return open_kind(kind.partition("@")[0]).measures
 
 
-def _joined(a: ScoredRun, b: ScoredRun, group: str | None) -> tuple[_Pairs, tuple[str, ...]]:
-    common = sorted(a.verdicts.keys() & b.verdicts.keys())
-    scored = [q for q in common if "unscored" not in (a.verdicts[q], b.verdicts[q])]
+def _require_same(a: ScoredRun, b: ScoredRun, what: str, one: str, two: str) -> None:
+    if one != two:
+        raise DataError(
+            f"{a.name} and {b.name}: expected runs scored alike, found {what} {one} and {two}. Score "
+            f"them alike with `raypipe compare ... --rejudge MODEL` (a rule with --rule, a trim with "
+            f"--trim, a kind with `raypipe eval --kind`): what is cached is not asked again"
+        )
+
+
+def _joined(
+    a: ScoredRun, b: ScoredRun, measure: Measure, group: str | None
+) -> tuple[_Pairs, tuple[str, ...]]:
+    common = sorted(a.values.keys() & b.values.keys())
+    name = measure.name
+    scored = [q for q in common if name in a.values[q] and name in b.values[q]]
     if not scored:
-        ids = [next(iter(r.verdicts), "none") for r in (a, b)]
+        ids = [next(iter(r.values), "none") for r in (a, b)]
         raise DataError(
             f"{a.name} and {b.name}: expected questions that both score, found {len(common)} common ids of "
-            f"{len(a.verdicts)} and {len(b.verdicts)} (first ids: {ids[0]}, {ids[1]}). "
+            f"{len(a.values)} and {len(b.values)} (first ids: {ids[0]}, {ids[1]}). "
             "Compare runs of the same data"
         )
     groups = None
@@ -215,28 +258,56 @@ def _joined(a: ScoredRun, b: ScoredRun, group: str | None) -> tuple[_Pairs, tupl
                 f"{', '.join(a.labels[lacking[0]]) or 'none'}"
             )
         groups = [a.labels[q][group] for q in scored]
-    pairs = _Pairs(scored, [a.verdicts[q] for q in scored], [b.verdicts[q] for q in scored], groups)
+    before, after = ([r.values[q][name] for q in scored] for r in (a, b))
+    pairs = _Pairs(scored, before, after, measure.high - measure.low, groups)
     return pairs, tuple(q for q in common if q not in set(scored))
 
 
+def _rates(
+    a: ScoredRun, b: ScoredRun, known: Mapping[str, Measure], pairs: _Pairs, lead: str
+) -> tuple[MetricDifference, ...]:
+    """The other measures. Those that rest on a judge only where the runs have the same, and those with
+    fractions, whose p is drawn and takes seconds, only where the first measure has some, too."""
+    drawn = not _whole((*pairs.before, *pairs.after))
+    alike = (a.rule, a.judge, a.trim) == (b.rule, b.judge, b.trim)
+    found = []
+    for name, measure in known.items():
+        chosen = [i for i, q in enumerate(pairs.ids) if name in a.values[q] and name in b.values[q]]
+        if name == lead or not chosen or (name in JUDGED and not alike):
+            continue
+        some = pairs.of(chosen)
+        before, after = ([r.values[q][name] for q in some.ids] for r in (a, b))
+        if not drawn and not _whole((*before, *after)):
+            continue
+        some = _Pairs(some.ids, before, after, measure.high - measure.low, some.groups)
+        found.append(MetricDifference(name, some.difference()))
+    return tuple(found)
+
+
+def _whole(values: Sequence[float]) -> bool:
+    return all(v.is_integer() for v in map(float, values))
+
+
 def _comparison(
-    a: ScoredRun, b: ScoredRun, pairs: _Pairs, unscored: tuple[str, ...], score: PairedDifference, p: float,
-    margin: float,
+    a: ScoredRun, b: ScoredRun, known: Mapping[str, Measure], measure: str, pairs: _Pairs,
+    unscored: tuple[str, ...], score: PairedDifference, p: float, margin: float,
 ) -> RunComparison:  # fmt: skip
     return RunComparison(
         before=a.name,
         after=b.name,
         rule=a.rule,
         judge=a.judge,
+        kind=a.kind,
+        measure=measure,
         trim=a.trim,
         people=(a.people, b.people),
         margin=margin,
         verdict=conclude(score, margin, p),
         p=p,
         score=score,
-        rates=tuple(MetricDifference(name, pairs.rate(verdicts)) for name, verdicts in _RATES.items()),
-        only_before=tuple(sorted(a.verdicts.keys() - b.verdicts.keys())),
-        only_after=tuple(sorted(b.verdicts.keys() - a.verdicts.keys())),
+        rates=_rates(a, b, known, pairs, measure),
+        only_before=tuple(sorted(a.values.keys() - b.values.keys())),
+        only_after=tuple(sorted(b.values.keys() - a.values.keys())),
         unscored=unscored,
         slices=_slices(a, pairs, margin),
         causes=_causes(a, b, pairs),
@@ -248,7 +319,7 @@ def _slices(a: ScoredRun, pairs: _Pairs, margin: float) -> tuple[SliceDifference
     for i, id in enumerate(pairs.ids):
         for label, value in a.labels[id].items():
             members.setdefault((label, value), []).append(i)
-    found = [(key, pairs.of(chosen).score()) for key, chosen in sorted(members.items())]
+    found = [(key, pairs.of(chosen).difference()) for key, chosen in sorted(members.items())]
     corrected = holm([f.p for _, f in found])
     return tuple(
         SliceDifference(label, value, f, p, conclude(f, margin, p))
@@ -257,10 +328,10 @@ def _slices(a: ScoredRun, pairs: _Pairs, margin: float) -> tuple[SliceDifference
 
 
 def _causes(a: ScoredRun, b: ScoredRun, pairs: _Pairs) -> tuple[Cause, ...]:
-    """Where the answers came to differ. The shares of the difference sum to it: a question whose verdict
-    moved is in exactly one cause."""
+    """Where the answers came to differ. The shares of the difference sum to it: a question whose value moved
+    is in exactly one cause."""
     by_id, known = _parted(a, b), a.manifest and b.manifest and a.manifest.store == b.manifest.store
-    grouped: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    grouped: dict[tuple[str, str], list[tuple[float, float]]] = {}
     for id, before, after in zip(pairs.ids, pairs.before, pairs.after, strict=True):
         where = by_id.get(id)
         if where is None and before != after:
@@ -269,7 +340,7 @@ def _causes(a: ScoredRun, b: ScoredRun, pairs: _Pairs) -> tuple[Cause, ...]:
             grouped.setdefault(where, []).append((before, after))
     out = []
     for (step, changed), moved in grouped.items():
-        gains = [CRAG_VALUES[after] - CRAG_VALUES[before] for before, after in moved]
+        gains = [after - before for before, after in moved]
         up, down = sum(g > 0 for g in gains), sum(g < 0 for g in gains)
         out.append(Cause(step, changed, len(moved), up, down, sum(gains) / len(pairs.ids)))
     return tuple(sorted(out, key=lambda c: (-abs(c.difference), -c.moved, c.step)))

@@ -19,13 +19,15 @@ import pyarrow.compute as pc
 from raypipe.evaluation.collect import Collected, collect
 from raypipe.evaluation.expiry import expired_answers
 from raypipe.evaluation.fault_budget import UndoneRows, retry, undone_rows
+from raypipe.evaluation.golds import scoring_of
 from raypipe.evaluation.judge import Judge
 from raypipe.evaluation.result_table import ResultTable, write_predictions
 from raypipe.evaluation.stored_questions import StoredQuestions, questions_of, require_questions
 from raypipe.evaluation.write_manifest import write_manifest
 from raypipe.memo.disk import memo_versions, merge_memo
 from raypipe.memo.mend import mend_memo
-from raypipe.metrics.crag import Marks, Rule, mark
+from raypipe.metrics.crag import Marks, Rule
+from raypipe.metrics.kinds import RunScores, kind_id, marks_of, score
 from raypipe.pipeline.caps import NO_CAPS, Caps
 from raypipe.pipeline.counters import Counts, RunCounters
 from raypipe.pipeline.driver import Pipeline, batches
@@ -44,6 +46,7 @@ from raypipe.report.report import (
     JudgeLine,
     RunFolder,
     StepLine,
+    expected,
     write_report,
 )
 from raypipe.runs.manifest import Manifest, Origin
@@ -78,7 +81,7 @@ def evaluate(
     data: Sequence[Path],
     format: Format,
     limit: int | None,
-    rule: Rule,
+    rule: Rule | None,
     out: Path,
     judge: Judge | None = None,
     fresh: bool = False,
@@ -90,26 +93,31 @@ def evaluate(
     began: float | None = None,
     only: Sequence[str] | None = None,
     caps: Caps = NO_CAPS,
+    kind: str | None = None,
 ) -> Evaluation:
     """Runs what is missing, scores every question, and writes the report. Without `data`: all that is stored.
 
-    `judge` decides what the rule leaves open; `fresh` asks every language
+    `kind` of the data says what is measured; None: as it was read. `rule` of scoring, for a kind that has
+    rules; None: its own. `judge` decides what the rule leaves open; `fresh` asks every language
     model again; `again` tries failed rows again; `refresh` recomputes what rests on replies of a graph
     that no longer hold. `show` gets the plan before anything runs; `measured` are runs on other stores that
     say how fast this machine is. The manifest is written last. `began`: when the command did, in
     seconds of perf_counter; None: now. `only`: ids of stored questions, of which alone the run is; None: of
     all. `caps`: what it may spend, and at which prices.
 
-    Raises DataError if there are no questions, CapReached at a cap, and what ingest, index and answer raise.
+    Raises DataError if there are no questions, or none with a gold of the `kind` that is given, ConfError for
+    a rule or judge that the kind cannot use, CapReached at a cap, and what ingest, index and answer raise.
     """
     started, clock = time.time(), WallClock(began=began)
     pipeline = replace(pipeline, clock=clock, caps=caps)
     with driving(pipeline.store, f"eval {pipeline.recipe.name}"):
         # A cluster that is too small is refused before the hour that a large file may take to read.
         with clock.part("reading"):
-            read = ingest(pipeline.store, data, format, pipeline.progress, pipeline.start) if data else None
+            show_files, before = pipeline.progress, pipeline.start
+            read = ingest(pipeline.store, data, format, show_files, before, kind) if data else None
         questions = questions_of(pipeline, only or (read.questions if read else None), limit)
         require_questions(questions, data, pipeline.store)
+        scoring = scoring_of(pipeline, read, questions.ids, kind, rule, judge is not None)
         if again:
             retry(pipeline, questions)
         with clock.part("storing"):
@@ -128,17 +136,17 @@ def evaluate(
         folder = RunFolder(out)
         orders = any(m.kind == "generator" for s in pipeline.recipe.question for m in models_of(s.step))
         with clock.part("scoring"), ResultTable(folder.results) as results:
-            answers = collect(pipeline, questions, sources, results, orders)
+            answers = collect(pipeline, questions, sources, results, orders, scoring.golds)
             rows, verdict = answers.rows, None
             if judge is not None:
                 replies, verdict = judge.ask(pipeline.store, rows, answers.texts, fresh)
                 rows = [replace(r, judge_response=replies.get(r.question)) for r in rows]
-            marks = mark(rows, rule)
+            marks, scores = marks_of(scoring.kind, rows), score(scoring.kind, kind_id(scoring.name), rows)
             done.memo_damaged += damaged
-            report = _report(pipeline, len(questions), read, answers, marks, verdict, planned, done)
+            report = _report(pipeline, len(questions), read, answers, marks, scores, verdict, planned, done)
             results.finish(rows, report)
         write_predictions(folder)
-        write_report(folder, report, answers.shown, {r.question: r.truths for r in rows})
+        write_report(folder, report, answers.shown, {r.question: expected(r) for r in rows})
         for table in tables(pipeline.store):
             compact(pipeline.store, table)
         manifest = write_manifest(
@@ -180,7 +188,7 @@ def _planned(
 
 def _report(
     pipeline: Pipeline, questions: int, read: IngestSummary | None, answers: Collected, marks: Marks,
-    judge: JudgeLine | None, planned: Plan, done: RunCounters,
+    scores: RunScores, judge: JudgeLine | None, planned: Plan, done: RunCounters,
 ) -> EvalReport:  # fmt: skip
     corpus, faults = _corpus(pipeline, answers), _faults(pipeline, answers, read)
     seconds = pipeline.clock.total()
@@ -200,6 +208,7 @@ def _report(
         faults=faults,
         steps=_steps(pipeline, planned.planned(), done),
         marks=marks,
+        scores=scores,
         judge=judge,
         answer_cut=_answer_cut(pipeline),
         prompt_injection=answers.prompt_injection,

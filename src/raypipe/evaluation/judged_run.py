@@ -66,10 +66,10 @@ def judged_run(path: Path, rule: crag.Rule | None = None) -> JudgedRun:
     results = RunFolder(path).results
     rows = [r for r in each(results) if r["golds"]]
     about = {k.decode(): v.decode() for k, v in pq.read_schema(results).metadata.items()}
-    own = rule is None or crag.rule_id(rule) == about["rule"]
+    own = bool(about["rule"]) and (rule is None or crag.rule_id(rule) == about["rule"])
     return JudgedRun(
         str(path),
-        about["rule"].partition("@")[0] if own else rule or "",
+        about["rule"].partition("@")[0] if own else rule or crag.DEFAULT_RULE,
         about["judge"] if own else "",
         about.get("trim", ""),
         tuple(_prediction(r, own) for r in rows),

@@ -51,7 +51,7 @@ def check(gate: RelativeGate, run: ScoredRun, other: ScoredRun) -> RunComparison
 
 def _why(gate: RelativeGate, found: RunComparison) -> str:
     d = found.score
-    said = [f"score {d.difference:+.3f} over {d.n} questions, p {found.p:.3g}, {found.verdict}"]
+    said = [f"{found.measure} {d.difference:+.3f} over {d.n} questions, p {found.p:.3g}, {found.verdict}"]
     if found.verdict == "cannot tell" and gate.better and d.questions_needed and d.questions_needed > d.n:
         said.append(f"{d.questions_needed - d.n} more questions would show this difference")
     if d.interval is None:

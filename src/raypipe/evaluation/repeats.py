@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from raypipe.core.errors import DataError
-from raypipe.evaluation.compare import CRAG_VALUES, ScoredRun, compare
+from raypipe.evaluation.compare import ScoredRun, compare, measures_of
 from raypipe.metrics.paired import Conclusion
 
 
@@ -19,8 +19,8 @@ class RepeatedQuestion:
     """One question over all repeats that scored it."""
 
     question: str  # id
-    verdicts: tuple[str, ...]  # one a repeat, in order
-    mean: float | None  # of its values 1, 0, -1; None: never scored
+    verdicts: tuple[str, ...]  # one a repeat, in order; where no rule gives one: the value
+    mean: float | None  # of its values; None: never scored
     spread: float  # standard deviation of them, 0..1
 
 
@@ -40,13 +40,13 @@ class Repeats:
 def repeats(runs: Sequence[ScoredRun]) -> Repeats:
     """Mean and spread of some runs, and of each question in all of them. Raises DataError for runs that do
     not have the same questions."""
-    ids = sorted(runs[0].verdicts)
+    ids = sorted(runs[0].values)
     for run in runs[1:]:
-        if sorted(run.verdicts) != ids:
+        if sorted(run.values) != ids:
             raise DataError(
                 f"{run.name}: expected the questions of {runs[0].name}: a repeat has the same ones"
             )
-    found = tuple(_question(id, [r.verdicts[id] for r in runs]) for id in ids)
+    found = tuple(_question(id, runs) for id in ids)
     scores = [_score(r) for r in runs]
     known = [s for s in scores if s is not None]
     return Repeats(
@@ -60,12 +60,23 @@ def repeats(runs: Sequence[ScoredRun]) -> Repeats:
     )
 
 
-def _question(id: str, verdicts: Sequence[str]) -> RepeatedQuestion:
-    values = [CRAG_VALUES[v] for v in verdicts if v in CRAG_VALUES]
+def _question(id: str, runs: Sequence[ScoredRun]) -> RepeatedQuestion:
+    values = [v for r in runs if (v := r.values[id].get(_measure(r))) is not None]
     spread = statistics.pstdev(values) if values else 0.0
-    return RepeatedQuestion(id, tuple(verdicts), statistics.fmean(values) if values else None, spread)
+    said = tuple(r.verdicts.get(id) or _said(r.values[id].get(_measure(r))) for r in runs)
+    return RepeatedQuestion(id, said, statistics.fmean(values) if values else None, spread)
+
+
+def _said(value: float | None) -> str:
+    """A value where there is no verdict."""
+    return "unscored" if value is None else f"{value:.3f}"
 
 
 def _score(run: ScoredRun) -> float | None:
-    values = [CRAG_VALUES[v] for v in run.verdicts.values() if v in CRAG_VALUES]
+    values = [v[_measure(run)] for v in run.values.values() if _measure(run) in v]
     return statistics.fmean(values) if values else None
+
+
+def _measure(run: ScoredRun) -> str:
+    """What is repeated: the first measure of the kind of the data."""
+    return measures_of(run.kind)[0].name

@@ -89,6 +89,7 @@ SCHEMA = pa.schema(
             pa.list_(pa.struct([("step", pa.string()), ("reason", pa.string()), ("transient", pa.bool_())])),
         ),
         ("degraded", pa.list_(pa.string())),  # steps left out because of time or a dead service
+        ("measures", _SCORES),  # what the kind of the data measures -> value; null: no gold
     ]
 )
 
@@ -207,6 +208,7 @@ class ResultTable:
         judged = {r.question: r.judge_response for r in scored}
         judge = report.judge.model if report.judge else ""
         about = {"run": report.run, "recipe": report.recipe, "rule": report.marks.rule, "judge": judge}
+        about |= {"kind": report.scores.kind}
         about |= self.about
         about["steps"] = json.dumps([asdict(s) for s in report.steps])  # seconds, calls and tokens of each
         schema = SCHEMA.with_metadata(about)
@@ -222,6 +224,10 @@ class ResultTable:
                     "reason": [v.reason if v else None for v in found],
                     "judge_response": [judged.get(id) for id in table["id"].to_pylist()],
                 }
+                of = [report.scores.values.get(id) for id in table["id"].to_pylist()]
+                measured = [None if v is None else list(v.items()) for v in of]
+                at = SCHEMA.get_field_index("measures")
+                table = table.set_column(at, SCHEMA.field(at), pa.array(measured, _SCORES))
                 for name, values in columns.items():
                     at = SCHEMA.get_field_index(name)
                     table = table.set_column(at, SCHEMA.field(name), pa.array(values, pa.string()))

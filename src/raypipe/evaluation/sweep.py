@@ -19,7 +19,7 @@ import numpy as np
 
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.prices import Prices
-from raypipe.evaluation.compare import CRAG_VALUES, RunComparison, ScoredRun, compare, scored_run
+from raypipe.evaluation.compare import RunComparison, ScoredRun, compare, measures_of, scored_run
 from raypipe.evaluation.evaluate import Evaluation
 from raypipe.metrics.max_t import max_t
 from raypipe.metrics.paired import Conclusion, PairedDifference, conclude, paired
@@ -144,13 +144,14 @@ def sweep(
     """
     done = [run(p.recipe, ids, out / f"point-{n}") for n, p in enumerate(found, 1)]
     runs = [scored_run(d.folder.path, "official") for d in done]
-    values, common = _values(runs)
-    results = _results(found, done, values, margin, seed)
+    measure = measures_of(runs[0].kind)[0]
+    values, common = _values(runs, measure.name)
+    results = _results(found, done, values, margin, seed, measure.high - measure.low)
     best = min(range(len(found)), key=lambda i: (-results[i].score, results[i].calls_per_question or 0, i))
     again, score = None, None
     if unseen:
         last = run(found[best].recipe, unseen, out / "winner-unseen")
-        score = last.report.marks.score.score
+        score = last.report.scores.of(measure.name).mean
         if best:
             first = run(found[0].recipe, unseen, out / "first-unseen")
             pair = [scored_run(d.folder.path, "official") for d in (first, last)]
@@ -158,9 +159,9 @@ def sweep(
     return Sweep(len(ids), len(common), seed, tuple(results), found[best].name, len(unseen), again, score)
 
 
-def _values(runs: Sequence[ScoredRun]) -> tuple[list[np.ndarray], list[str]]:
-    """Of each run what each question adds to the score: (n,) float64, of the n that all runs score."""
-    scored = [{q for q, v in r.verdicts.items() if v != "unscored"} for r in runs]
+def _values(runs: Sequence[ScoredRun], measure: str) -> tuple[list[np.ndarray], list[str]]:
+    """Of each run the value of each question: (n,) float64, of the n that all runs score."""
+    scored = [{q for q, v in r.values.items() if measure in v} for r in runs]
     common = sorted(set.intersection(*scored))
     if not common:
         raise DataError(
@@ -168,17 +169,17 @@ def _values(runs: Sequence[ScoredRun]) -> tuple[list[np.ndarray], list[str]]:
             f"{', '.join(f'{r.name}: {len(s)}' for r, s in zip(runs, scored, strict=True))}. "
             "--judge MODEL scores what the rule leaves open"
         )
-    return [np.array([CRAG_VALUES[r.verdicts[q]] for q in common]) for r in runs], common
+    return [np.array([r.values[q][measure] for q in common]) for r in runs], common
 
 
 def _results(
     found: Sequence[Point], done: Sequence[Evaluation], values: Sequence[np.ndarray], margin: float,
-    seed: int,
+    seed: int, span: float,
 ) -> list[PointResult]:  # fmt: skip
     corrected = max_t([v - values[0] for v in values[1:]], seed)
     out = []
     for n, (point, evaluation, value) in enumerate(zip(found, done, values, strict=True)):
-        against = paired(values[0], value, 2) if n else None
+        against = paired(values[0], value, span) if n else None
         p = corrected[n - 1] if n else None
         verdict = conclude(against, margin, p) if against is not None else None
         out.append(

@@ -31,16 +31,16 @@ def write_manifest(
     epoch. `places`: pool -> who did parts -> rows.
     """
     manifest = _manifest(pipeline, report, planned, memo, started, origin, places)
-    verdicts = {v.question: v.outcome for v in report.marks.verdicts}
-    keys = _keys(pipeline.recipe.digest(), questions, sources, todo, verdicts)
+    keys = _keys(pipeline.recipe.digest(), questions, sources, todo, report)
     write(pipeline.store, manifest, keys, out)
     return manifest
 
 
 def _keys(
     recipe: str, questions: Iterable[Question], sources: AnswerSources, todo: set[str],
-    verdicts: Mapping[str, str],
+    report: EvalReport,
 ) -> list[AnswerKey]:  # fmt: skip
+    verdicts = {v.question: v.outcome for v in report.marks.verdicts}
     return [
         AnswerKey(
             q.id,
@@ -49,6 +49,7 @@ def _keys(
             q.id not in todo,
             sources.absent(q),
             verdicts.get(q.id),
+            report.scores.values.get(q.id),
         )
         for q in questions
     ]
@@ -90,4 +91,7 @@ def _manifest(
         rows_by_worker=places,
         rule=report.marks.rule,
         judge=report.judge.model if report.judge else "",
+        kind=report.scores.kind,
+        lead=report.scores.lead,
+        measures={m.measure: m for m in report.scores.measures},
     )

@@ -24,7 +24,7 @@ from typing import Literal, TypeAlias, get_args
 from raypipe.core import plugins
 from raypipe.core.errors import ConfError
 from raypipe.core.plugins import Plugin, is_path
-from raypipe.core.records import FAULT, IDK, INVALID_QUESTION, Gold, Question
+from raypipe.core.records import FAULT, IDK, INVALID_QUESTION, RANKED, Gold, Question
 from raypipe.metrics.intervals import Interval, rate_interval, score_interval
 from raypipe.text.replies import parse_response
 
@@ -32,6 +32,7 @@ Rule: TypeAlias = str
 """One of RULES, or the path of a rule of your own: `mypkg.metrics:verdict`, a function of a `Prediction` that
 returns a `VerdictOutcome`."""
 RULES: tuple[Rule, ...] = ("official", "accuracy")
+DEFAULT_RULE: Rule = "official"
 
 VerdictOutcome: TypeAlias = Literal["correct", "exact", "missing", "hallucination", "unscored"]
 """`exact` is a correct prediction that equals a truth; it is counted in `n_correct` as well."""
@@ -50,15 +51,23 @@ Reason: TypeAlias = Literal[
 ]
 
 
+VALUES: Mapping[str, float] = {"exact": 1.0, "correct": 1.0, "missing": 0.0, "hallucination": -1.0}
+"""Outcome of a verdict -> what it adds to the score. A question that is not scored has no value."""
+
+
 @dataclass(frozen=True, slots=True)
 class Prediction:
     """One prediction with all that a rule needs to score it."""
 
     question: str  # question id
     prediction: str | None  # None: the question could not be done
-    truths: tuple[str, ...]  # first the answer, then its alternatives; at least one
+    truths: tuple[str, ...]  # first the answer, then its alternatives; at least one, unless there are grades
     judge_response: str | None = None  # as the judge wrote it, may be ""; None: no judge was asked
     labels: Mapping[str, str] = field(default_factory=dict)  # domain, question_type, ...
+    grades: Mapping[str, int] = field(default_factory=dict)  # judged document -> relevance
+    ranked: tuple[str, ...] | None = (
+        None  # ids of documents, best first; None: it failed, or is not asked for
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,6 +293,11 @@ def marked(rows: Sequence[Prediction], verdicts: tuple[Verdict, ...], rule: Rule
     )
 
 
+def no_marks() -> Marks:
+    """The marks of a run that no rule scores."""
+    return Marks("", total([]), None, None, {}, (), ())
+
+
 def pair(
     questions: Iterable[Question], golds: Mapping[str, Gold], judged: Mapping[str, str]
 ) -> tuple[list[Prediction], list[str]]:
@@ -299,6 +313,6 @@ def pair(
         if gold is None or not gold.answers:
             without.append(q.id)
             continue
-        prediction = None if q.outcome in ("", FAULT) else q.answer
+        prediction = None if q.outcome in ("", FAULT, RANKED) else q.answer
         rows.append(Prediction(q.id, prediction, gold.answers, judged.get(q.id), gold.labels))
     return rows, without

@@ -23,8 +23,9 @@ from raypipe.core import arrow
 from raypipe.core.disk_map import DiskMap
 from raypipe.core.records import Document, Fault, Gold, Layout, Question, Source, digest
 from raypipe.pipeline.dead_letters import faults_table
-from raypipe.pipeline.ingest_log import Decision, IngestSummary, decide, driving, holders, noted
+from raypipe.pipeline.ingest_log import Decision, IngestSummary, decide, driving, holders, note_kind, noted
 from raypipe.readers import BadLine, Format, ReadCounts, Row
+from raypipe.readers.formats import OWN_KIND, kind_of
 from raypipe.report.progress import Progress, ProgressTask
 from raypipe.report.report import ReplacedRows
 from raypipe.store import Store, stage, write_part
@@ -44,9 +45,11 @@ def ingest(
     format: Format,
     progress: Progress,
     before: Callable[[], object] = lambda: None,
+    kind: str | None = None,
 ) -> IngestSummary:
     """Reads files into a store. The same bytes again change nothing and are not decoded. `before` is called
-    ahead of the first line that is read.
+    ahead of the first line that is read. `kind` of the data is noted with it; None: as noted, else the
+    format's.
 
     Rows take the place of older rows with their ids, and the summary says of which. Raises ConfError for an
     unknown format and DataError for a missing, truncated or mislabelled file, and where no line of the files
@@ -54,10 +57,10 @@ def ingest(
     """
     of = fingerprint(paths, format)
     if (known := noted(store, of)) is not None:
-        return known
+        return known if kind is None else note_kind(store, known, kind)
     with driving(store, f"ingest {paths[0]}"):
         if (known := noted(store, of)) is not None:  # a killed process had read them
-            return known
+            return known if kind is None else note_kind(store, known, kind)
         before()
         need(store, 0, "reading files")
         counts, staging = ReadCounts(), Staging(store, of)
@@ -66,7 +69,7 @@ def ingest(
                 staging.add(batch)
         readers.require_rows(paths, counts, staging.bad)
         names = tuple(file.name for file in readers.files_of(paths, format))
-        decision = staging.decision(counts, names)
+        decision = staging.decision(counts, names, kind=kind or kind_of(format))
         decide(store, decision)
     return decision.summary
 
@@ -165,6 +168,9 @@ class Staging:
         write_sizes(self._store, f"{self._run}-{name}", sources)
         replaced = self._stage("questions", name, arrow.question.table(batch.questions))
         replaced += self._stage("golds", name, arrow.gold.table(batch.golds))
+        if judged := [g for g in batch.golds if g.grades]:
+            self._store.ensure("relevance", arrow.RELEVANCE)
+            replaced += self._stage("relevance", name, arrow.relevance.table(judged))
         self._replaced |= dict.fromkeys(replaced)
         others = self._stage("documents", name, arrow.document.table(batch.documents))
         self._documents_replaced += len(others)
@@ -186,9 +192,10 @@ class Staging:
 
     def decision(
         self, counts: ReadCounts, files: tuple[str, ...], gone: Mapping[str, tuple[str, ...]] = {},
-        state: tuple[str, str] | None = None,
+        state: tuple[str, str] | None = None, kind: str = OWN_KIND,
     ) -> Decision:  # fmt: skip
-        """All that was read and what becomes of it. `gone` and `state` as `Decision` has them."""
+        """All that was read and what becomes of it. `gone` and `state` as `Decision` has them; `kind`: of the
+        data."""
         ids, documents = tuple(self._replaced), self._documents_replaced
         asked, had = holders(self._store, self._of, ids, documents > 0)
         replaced = []
@@ -199,7 +206,7 @@ class Staging:
             replaced.append(ReplacedRows("documents", documents, first, _flat(had)))
         summary = IngestSummary(
             self._of, tuple(self._questions), asdict(counts), dict(sorted(self._reasons.items())), False,
-            tuple(replaced), files, self._documents,
+            tuple(replaced), files, self._documents, kind,
         )  # fmt: skip
         parts = {table: tuple(names) for table, names in self._parts.items()}
         return Decision(self._run, parts, tuple({**asked, **had}), summary, gone, state)

@@ -9,7 +9,7 @@ import json
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from raypipe.pipeline.counters import forget_runs
@@ -28,9 +28,10 @@ TABLES = (
     "layouts",
     "questions",
     "golds",
+    "relevance",
     "faults",
 )  # in the order in which they are committed
-REPLACING = ("documents", "layouts", "questions", "golds")
+REPLACING = ("documents", "layouts", "questions", "golds", "relevance")
 MADE_OF_SOURCES = ("texts-", "passages-", "vectors-")  # tables with rows of sources
 
 
@@ -46,6 +47,7 @@ class IngestSummary:
     replaced: tuple[ReplacedRows, ...] = ()
     files: tuple[str, ...] = ()  # names
     documents: int = 0
+    kind: str = ""  # of the data; "": read by a raypipe that had no kinds
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,7 @@ def merged(reads: Sequence[IngestSummary]) -> IngestSummary:
         tuple(r for read in reads for r in read.replaced),
         tuple(name for read in reads for name in read.files),
         sum(read.documents for read in reads),
+        reads[0].kind,
     )
 
 
@@ -94,6 +97,32 @@ def noted(store: Store, fingerprint: str) -> IngestSummary | None:
     raw = None if _decisions(store) else store.files.read(f"{INGESTED}/{fingerprint}.json")
     tree = json.loads(raw or b"null")
     return None if tree is None else _summary(fingerprint, tree)
+
+
+def note_kind(store: Store, summary: IngestSummary, kind: str) -> IngestSummary:
+    """Writes down another kind of files that were read before."""
+    name = f"{INGESTED}/{summary.fingerprint}.json"
+    if (raw := store.files.read(name)) is not None and summary.kind != kind:
+        store.files.write(name, json.dumps({**json.loads(raw), "kind": kind}).encode())
+    return replace(summary, kind=kind)
+
+
+def kinds_of(store: Store, questions: Collection[str]) -> dict[str, tuple[str, ...]]:
+    """Kind -> names of the files with that kind, of the reads that had these questions. A read that is
+    outdated counts for questions that no later one had."""
+    found: dict[str, tuple[str, ...]] = {}
+    left = set(questions)
+    names = store.files.names(INGESTED)
+    for some in ([n for n in names if n.endswith(_OUTDATED) == old] for old in (False, True)):
+        had: set[str] = set()
+        for name in some if left else ():
+            raw = store.files.read(f"{INGESTED}/{name}")
+            note = None if raw is None else _summary(name.partition(".")[0], json.loads(raw))
+            if note is not None and not left.isdisjoint(note.questions):
+                found[note.kind] = (*found.get(note.kind, ()), *note.files)
+                had.update(note.questions)
+        left -= had
+    return found
 
 
 def holders(
@@ -190,5 +219,5 @@ def _summary(fingerprint: str, tree: Mapping[str, Any]) -> IngestSummary:
     rows = tuple(ReplacedRows(r["table"], r["rows"], tuple(r["ids"]), tuple(r["files"])) for r in given)
     return IngestSummary(
         fingerprint, tuple(tree["questions"]), tree["counts"], tree["reasons"], True, rows,
-        tuple(tree.get("files", ())), tree.get("documents", 0),
+        tuple(tree.get("files", ())), tree.get("documents", 0), tree.get("kind", ""),
     )  # fmt: skip

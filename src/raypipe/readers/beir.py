@@ -7,15 +7,17 @@ One record of corpus.jsonl and one of queries.jsonl (other fields are not read):
     {"_id": "1", "text": "0-dimensional biomaterials show inductive properties."}
 
 A document's source is its title, a newline and its text; documents of equal content share it. A question has
-no citations: it may search everything. Relevance judgements are read by the metrics.
+no citations: it may search everything. Relevance judgements (`qrels`) are its gold.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
-from raypipe.core.records import Document, Question, Source, source_id
+from raypipe.core.records import Document, Gold, Question, Source, source_id
 from raypipe.readers.lines import JsonLine
 from raypipe.readers.rows import DuplicateCheck, ReadCounts, Row, UnusableLine, field, filled
 
@@ -25,9 +27,19 @@ def documents(lines: Iterable[JsonLine], counts: ReadCounts) -> Iterator[Row]:
     return _rows(lines, counts, _document)
 
 
-def queries(lines: Iterable[JsonLine], counts: ReadCounts) -> Iterator[Row]:
-    """A row for each line of queries."""
-    return _rows(lines, counts, _question)
+def queries(
+    lines: Iterable[JsonLine],
+    counts: ReadCounts,
+    grades: Mapping[str, Mapping[str, int]] = MappingProxyType({}),
+) -> Iterator[Row]:
+    """A row for each line of queries. `grades`: query -> judged document -> relevance."""
+
+    def judged(where: str, value: Mapping[str, Any]) -> Row:
+        row = _question(where, value)
+        of = grades.get(_id(value))
+        return row if of is None else replace(row, gold=Gold(_id(value), (), {}, of))
+
+    return _rows(lines, counts, judged)
 
 
 def _rows(

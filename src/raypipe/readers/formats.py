@@ -5,14 +5,15 @@ Each format's module opens with one literal record. Memory holds the current lin
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from raypipe.core import plugins
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.plugins import is_path
-from raypipe.readers import beir, crag, files, lines, row_files, row_format
+from raypipe.core.records import Gold
+from raypipe.readers import beir, crag, files, lines, qrels, row_files, row_format
 from raypipe.readers.row_format import RowFormat
 from raypipe.readers.rows import (
     LIMITS,
@@ -27,6 +28,10 @@ Format: TypeAlias = str | RowFormat
 """One of FORMATS, or the path of a reader of your own: `mypkg.readers:rows`, a function of one file that
 yields a `Row` for each of its questions and documents. `RowFormat` is rows with named fields."""
 FORMATS: tuple[str, ...] = ("crag", "beir", "synth", row_format.NAME)
+
+_KINDS = {"crag": "crag", "synth": "crag", "beir": "ranking"}
+OWN_KIND = "qa"
+"""Kind of what other formats read, and of a reader from outside that has no attribute `kind`."""
 
 # The files read from a folder of each format; files named one by one are read under any name, except that
 # BEIR's are told apart by name.
@@ -50,10 +55,11 @@ def open(
         return row_format.open(paths, rows, counts, limits)
     if is_path(format):
         return _from_outside(paths, str(format), counts)
-    inputs = _find(paths, format, counts)
+    judged, others = _judgements(paths, format)
+    inputs = _find(others, format, counts, judged)
     if format != "beir":
         return crag.rows(lines.read(inputs, counts, limits), counts)
-    return _beir(inputs, counts, limits)
+    return _beir(inputs, judged, counts, limits)
 
 
 def size(paths: Iterable[str | Path], format: Format) -> int:
@@ -67,7 +73,8 @@ def files_of(paths: Iterable[str | Path], format: Format) -> list[Path]:
         return row_format.files_of(paths)
     if is_path(format):
         return _plain_files(paths)
-    return [part for found in _find(paths, format, None) for part in found.parts]
+    judged, others = _judgements(paths, format)
+    return [part for found in _find(others, format, None, judged) for part in found.parts] + judged
 
 
 def reader_id(format: Format) -> str:
@@ -75,6 +82,14 @@ def reader_id(format: Format) -> str:
     if isinstance(format, RowFormat):
         return format.id()
     return "/".join(_reader(format)[1]) if is_path(format) else format
+
+
+def kind_of(format: Format) -> str:
+    """The kind of data that a format reads: its golds and measures (`metrics.kinds`). A reader from outside
+    may say it, as an attribute `kind` of its function."""
+    if is_path(format):
+        return str(getattr(_reader(str(format))[0], "kind", OWN_KIND))
+    return _KINDS.get(format_name(format), OWN_KIND)
 
 
 def format_name(format: Format) -> str:
@@ -109,7 +124,10 @@ def looks_like(paths: Iterable[str | Path]) -> Format:
     if any(p.is_dir() and row_files.is_saved(p) for p in given):
         return row_format.NAME
     names = [f for p in given for f in (sorted(p.iterdir()) if p.is_dir() else [p]) if f.name[0] != "."]
-    kinds = {row_files.kind_of(f): f for f in reversed(names)}
+    others = [f for f in names if not qrels.is_qrels(f)]
+    if names and not others:
+        return "beir"
+    kinds = {row_files.kind_of(f): f for f in reversed(others)}
     if kinds.keys() & {"json", "csv", "parquet", "arrow"}:
         return row_format.NAME
     if "jsonl" not in kinds:
@@ -187,21 +205,41 @@ def _once(row: Row, ids: DuplicateCheck) -> Row | None:
     return row
 
 
-def _find(paths: Iterable[str | Path], format: Format, counts: ReadCounts | None) -> list[files.Input]:
+def _judgements(paths: Iterable[str | Path], format: Format) -> tuple[list[Path], list[Path]]:
+    """The files of relevance judgements that paths name, and all other paths. Only BEIR has such."""
+    judged: dict[Path, None] = {}
+    others = []
+    for path in map(Path, paths):
+        named = format == "beir" and path.is_file() and qrels.is_qrels(path)
+        if format == "beir":
+            judged |= dict.fromkeys([path] if named else qrels.of_folder(path) if path.is_dir() else ())
+        if not named:
+            others.append(path)
+    return list(judged), others
+
+
+def _find(
+    paths: Iterable[str | Path], format: Format, counts: ReadCounts | None, judged: Sequence[Path] = ()
+) -> list[files.Input]:
     if format not in FORMATS:
         raise ConfError(f"{format!r} is no format: expected one of {', '.join(FORMATS)}, or MODULE:NAME.")
     found = files.find(paths, lambda name: name.startswith(_WANTED[format]), counts)
-    if not found:
+    if not found and not judged:
         raise ConfError("No path was given: expected files or folders to read.")
     if format == "beir":
         for file in found:
             if not Path(file.name).name.startswith(_WANTED["beir"]):
-                raise DataError(f"{file.name}: expected a name that starts with corpus or queries.")
+                raise DataError(f"{file.name}: expected a name that starts with corpus, queries or qrels.")
     return found
 
 
-def _beir(inputs: list[files.Input], counts: ReadCounts, limits: ReaderLimits) -> Iterator[Row]:
+def _beir(
+    inputs: list[files.Input], judged: list[Path], counts: ReadCounts, limits: ReaderLimits
+) -> Iterator[Row]:
+    grades = qrels.read(judged, counts, limits)
     corpora = [i for i in inputs if Path(i.name).name.startswith("corpus")]
     questions = [i for i in inputs if i not in corpora]
     yield from beir.documents(lines.read(corpora, counts, limits), counts)
-    yield from beir.queries(lines.read(questions, counts, limits), counts)
+    yield from beir.queries(lines.read(questions, counts, limits), counts, grades)
+    if not questions:  # judgements of queries that the store has
+        yield from (Row(str(judged[0]), gold=Gold(q, (), {}, g)) for q, g in grades.items())

@@ -47,6 +47,7 @@ class ReadCounts:
     lines: int = 0  # in all files, blank ones too
     rows: int = 0  # handed out with a question or a document
     faults: int = 0  # lines that made neither
+    judgements: int = 0  # lines of relevance judgements; they are not among `lines`
     repeated_rows: int = 0  # same id and same content as an earlier row
     empty_documents: int = 0  # title and text blank
     dropped_rows: int = 0  # questions that a reviewer marked as drop
@@ -94,7 +95,7 @@ class BadLine:
 
 def require_rows(paths: Iterable[object], counts: ReadCounts, first: Iterable[BadLine]) -> None:
     """Raises DataError where nothing could be read of some files, with the first lines that are no rows."""
-    if counts.rows:
+    if counts.rows or counts.judgements:
         return
     files, lines = ", ".join(map(str, paths)), counts.lines - counts.blank_lines
     if not lines:

@@ -127,6 +127,7 @@ class QuestionExecutor:
     ) -> None:
         self.counts = {s.name: StageCounters() for s in recipe.question}
         self._on_stage, self._loading_s = on_stage, loading_s
+        self._ranks = not any(decides(s.step) for s in recipe.question)
         asking: Asking = SingleFlight()
         self._stages: list[tuple[Stage[Step], Ask]] = []
         for i, stage in enumerate(recipe.question):
@@ -158,6 +159,8 @@ class QuestionExecutor:
             took = time.perf_counter() - start
             self.counts[stage.name].spend(took, self._loading_s() - loaded)
             self._on_stage(stage.name, took)
+            if self._ranks and stage is self._stages[-1][0]:
+                rows = [replace(q, outcome="ranked" if goes_on(q) else "fault") for q in rows]
             yield stage.name, rows
 
 

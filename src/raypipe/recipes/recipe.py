@@ -364,8 +364,24 @@ def misfits(recipe: Recipe, where: Where) -> Iterator[ConfError]:
             yield from _refused(partial(_require_embedded, recipe, q, here))
         known |= q.step.writes()
     yield from _small_pools(recipe, where)
-    if not recipe.question or not decides(recipe.question[-1].step):
-        yield where.at("question").error("the last step must be decide: it says which reply is the answer")
+    yield from _refused(partial(_check_end, recipe, where.at("question")))
+
+
+def _check_end(recipe: Recipe, where: Where) -> None:
+    """A recipe ends with decide, or it ranks: then each of its steps ranks, or a later one reads what it
+    writes. Raises ConfError otherwise."""
+    deciding = [i for i, s in enumerate(recipe.question) if decides(s.step)]
+    if deciding[-1:] == [len(recipe.question) - 1] and deciding:
+        return
+    if deciding or not recipe.question:
+        raise where.error("the last step must be decide: it says which reply is the answer")
+    kept = {s.name for s in ranking_of(recipe).question}
+    for i, stage in enumerate(recipe.question):
+        if stage.name not in kept:
+            raise where.at(i).error(
+                f"{stage.name} does not help to rank, and no decide takes its reply: remove it, or end with "
+                "decide"
+            )
 
 
 def _refused(check: Callable[[], object]) -> Iterator[ConfError]:

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from raypipe.metrics.ranking import MAP_CUT_20_MIN, MEASURES
 from raypipe.report.money import cost_rows
-from raypipe.report.page import seconds, share, signed, told_apart
+from raypipe.report.page import measured, seconds, share, signed, told_apart
 from raypipe.report.report import ReplacedRows, RunFolder
 
 
@@ -26,7 +26,9 @@ def print_report(console: Console, report: Mapping[str, Any], folder: RunFolder)
     _normalized(console, report["normalized"])
     for rows in report["replaced"]:
         console.print(Text(ReplacedRows(**rows).sentence()), soft_wrap=True)
-    _scores(console, report)
+    _measures(console, report)
+    if report["rule"]:
+        _scores(console, report)
     if report["n_unscored"] and report["judge"] is None:
         console.print(
             Text("no judge ran: with --judge MODEL answers are reused, only the unscored are judged")
@@ -37,7 +39,7 @@ def print_report(console: Console, report: Mapping[str, Any], folder: RunFolder)
             soft_wrap=True,
         )
     if report["without_truth"]:
-        console.print(Text(f"{report['without_truth']} more questions have no truth in the dataset"))
+        console.print(Text(f"{report['without_truth']} more questions have no gold in the dataset"))
     steps = grid("step", "rows", "planned", "computed", "cached", "skipped", "faults", "seconds")
     for s in report["steps"]:
         planned = "not known" if s["planned"] is None else str(s["planned"])
@@ -163,6 +165,25 @@ def _normalized(console: Console, normalized: Mapping[str, int]) -> None:
     if normalized:
         listed = ", ".join(f"{what} {n}" for what, n in normalized.items())
         console.print(Text(f"normalized input: {listed}"))
+
+
+def _measures(console: Console, report: Mapping[str, Any]) -> None:
+    """What the kind of the data measures, the measure first that leads the report."""
+    if not report["measures"]:
+        return
+    table = grid(f"kind {report['kind']}", "mean", "95 % interval", "scored", "of")
+    for m in sorted(report["measures"], key=lambda m: m["measure"] != report["lead"]):
+        low, high = m["interval"] or (None, None)
+        within = "" if low is None else f"{measured(low)} to {measured(high)}"
+        first = "bold" if m["measure"] == report["lead"] else ""
+        counts = (str(m["scored"]), str(m["of"]))
+        table.add_row(m["measure"], measured(m["mean"]), within, *counts, style=first)
+    console.print(table)
+    if report["rule"]:
+        return
+    for s in told_apart(report["measure_slices"])[0]:
+        rest = f"{measured(s['mean'])} on {s['scored']} of {s['of']}"
+        console.print(Text(f"{s['label']}: {s['value']}: {report['lead']} {rest}"), soft_wrap=True)
 
 
 def _scores(console: Console, found: Mapping[str, Any]) -> None:

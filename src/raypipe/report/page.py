@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import resources
 from typing import Any
 
@@ -76,10 +76,14 @@ class QuestionResult:
     shown: ShownQuestion
     truths: tuple[str, ...]  # () where the dataset has none
     verdict: Verdict | None  # None where there is no truth
+    values: Mapping[str, float] = field(default_factory=dict)  # measure -> value
 
 
-def render(report: Mapping[str, Any], results: Sequence[QuestionResult]) -> str:
-    """The page of a report (`report.to_json`) and the questions to show."""
+def render(
+    report: Mapping[str, Any], results: Sequence[QuestionResult], blocks: Sequence[str] = ("verdicts",)
+) -> str:
+    """The page of a report (`report.to_json`) and the questions to show. `blocks`: what the kind of the data
+    shows, `measures` and `verdicts`."""
     from jinja2 import Environment, StrictUndefined  # 20 ms that `score` does without
 
     env = Environment(
@@ -90,10 +94,13 @@ def render(report: Mapping[str, Any], results: Sequence[QuestionResult]) -> str:
         keep_trailing_newline=True,
     )
     slices, omitted = told_apart(report["slices"])
-    env.filters.update(signed=signed, share=share, seconds=seconds, linkable=linkable)
+    env.filters.update(signed=signed, share=share, seconds=seconds, linkable=linkable, measured=measured)
     text = resources.files("raypipe.report").joinpath("page.html").read_text(encoding="utf-8")
     return env.from_string(text).render(
         r=report,
+        blocks=blocks,
+        lead=next((m for m in report["measures"] if m["measure"] == report["lead"]), None),
+        measure_slices=told_apart(report["measure_slices"])[0],
         slices=slices,
         omitted=omitted,
         results=results,
@@ -115,6 +122,11 @@ def told_apart(slices: Sequence[Mapping[str, Any]]) -> tuple[list[Mapping[str, A
 def signed(score: float | None) -> str:
     """A score in -1..1 for people."""
     return "not scored" if score is None else f"{score:+.3f}"
+
+
+def measured(value: float | None) -> str:
+    """The mean of a measure for people."""
+    return "not scored" if value is None else f"{value:.3f}"
 
 
 def share(value: float | None) -> str:

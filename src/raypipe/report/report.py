@@ -11,8 +11,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from raypipe.core.records import FAULT, Hit, Question
-from raypipe.metrics.crag import Marks, rate_intervals
+from raypipe.core.records import FAULT, RANKED, Hit, Question
+from raypipe.metrics.crag import Marks, Prediction, rate_intervals
+from raypipe.metrics.kinds import NOT_SCORED, RunScores
 from raypipe.metrics.prompt_injection import PromptInjection
 from raypipe.metrics.textfile import replaced
 from raypipe.report.page import SHOWN, QuestionResult, ShownQuestion, render
@@ -153,6 +154,7 @@ class EvalReport:
     answer_cut: AnswerCut | None = None  # None: answers are as long as they are
     prompt_injection: PromptInjection | None = None  # orders in pages; None: the recipe has no language model
     replaced: tuple[ReplacedRows, ...] = ()  # by the files of this run when they were read
+    scores: RunScores = NOT_SCORED  # what the kind of the data measures
     cost: CostReport | None = None  # None: a run of before there was one
 
 
@@ -225,6 +227,10 @@ def to_json(report: EvalReport) -> dict[str, Any]:
             {"label": s.label, "value": s.value, **asdict(s.score), "interval": s.interval}
             for s in marks.slices
         ],
+        "kind": report.scores.kind,
+        "lead": report.scores.lead,
+        "measures": [asdict(m) for m in report.scores.measures],
+        "measure_slices": [asdict(s) for s in report.scores.slices],
         "answer_cut": asdict(report.answer_cut) if report.answer_cut else None,
         "prompt_injection": {**asdict(report.prompt_injection), "rate": report.prompt_injection.rate}
         if report.prompt_injection
@@ -255,8 +261,14 @@ def urls(question: Question) -> dict[str, str]:
 
 
 def answer_of(question: Question) -> str | None:
-    """What was answered; None: the question failed, or was never answered."""
-    return None if question.outcome in ("", FAULT) else question.answer
+    """What was answered; None: the question failed, was never answered, or was only ranked."""
+    return None if question.outcome in ("", FAULT, RANKED) else question.answer
+
+
+def expected(row: Prediction) -> tuple[str, ...]:
+    """What is right about a question, for people: answers, or relevant documents with their grades."""
+    best = sorted(row.grades.items(), key=lambda d: (-d[1], d[0]))
+    return row.truths or tuple(f"{document} ({grade})" for document, grade in best if grade > 0)
 
 
 def write_report(
@@ -270,6 +282,9 @@ def write_report(
     with replaced(folder.report) as out:
         out.write(json.dumps(found, ensure_ascii=False, allow_nan=False, indent=1) + "\n")
     verdicts = {v.question: v for v in report.marks.verdicts}
-    results = [QuestionResult(s, tuple(truths.get(s.id, ())), verdicts.get(s.id)) for s in shown[:SHOWN]]
+    results = [
+        QuestionResult(s, tuple(truths.get(s.id, ())), verdicts.get(s.id), report.scores.values.get(s.id, {}))
+        for s in shown[:SHOWN]
+    ]
     with replaced(folder.page) as out:
-        out.write(render(found, results))
+        out.write(render(found, results, report.scores.blocks))

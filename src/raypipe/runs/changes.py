@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from raypipe.core import arrow
-from raypipe.core.records import TRACE, Question
+from raypipe.core.records import RANKED, TRACE, Question
 from raypipe.runs.field_diff import with_lines
 from raypipe.runs.manifest import (
     AnswerKey,
@@ -90,7 +90,7 @@ def changes(store: Store, before: Manifest, after: Manifest) -> Changes:
     same = len(common)
     for q, a, b, stage in _moved(store, old, new, after.stages):
         same -= 1
-        if (a.answer, a.outcome) != (b.answer, b.outcome):
+        if _said(a) != _said(b):
             name = stage if isinstance(stage, str) else stage.name
             because = None if name in NO_STEP else _because(name, after.stages, own)
             said = [GivenAnswer(x.answer, x.outcome, x.origin, _path(x, stage)) for x in (a, b)]
@@ -104,6 +104,12 @@ def changes(store: Store, before: Manifest, after: Manifest) -> Changes:
         before.run, after.run, len(common), len(new.keys() - old.keys()), len(old.keys() - new.keys()),
         same, otherwise, tuple(changed), tuple(own.values()),
     )  # fmt: skip
+
+
+def _said(question: Question) -> tuple[str, str, tuple[str, ...]]:
+    """What came out of a question: an answer, or of a recipe that ranks a ranking."""
+    ranking = question.order if question.outcome == RANKED else ()
+    return question.answer, question.outcome, ranking
 
 
 @dataclass(frozen=True, slots=True)

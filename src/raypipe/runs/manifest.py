@@ -22,6 +22,7 @@ from raypipe.core.errors import DataError
 from raypipe.core.protocols import Model
 from raypipe.core.records import digest
 from raypipe.memo.memo import replies_of
+from raypipe.metrics.kinds.contract import MeasureSummary
 from raypipe.metrics.textfile import replaced
 from raypipe.recipes.recipe import Recipe, Stage
 from raypipe.report.report import FaultCount, RunFolder, StepLine
@@ -112,6 +113,9 @@ class Manifest:
     )  # pool -> who did parts -> rows
     rule: str = ""  # of scoring
     judge: str = ""  # its model or rule; "": none
+    kind: str = ""  # of the data; "": written by a raypipe that had no kinds
+    lead: str = ""  # the measure that the report begins with
+    measures: Mapping[str, MeasureSummary] = field(default_factory=dict)  # by name
 
     def stage(self, name: str) -> StageRecord | None:
         return next((s for s in self.stages if s.name == name), None)
@@ -127,6 +131,7 @@ class AnswerKey:
     reused: bool  # stored before the run began
     absent: str = ""  # names what of its evidence was not there (AnswerSources.absent); "": nothing
     verdict: str | None = None  # as metrics.crag scores it; None: the dataset has no answer
+    measures: Mapping[str, float] | None = None  # as the kind of the data scores it; None: it has no gold
 
 
 def describe(recipe: Recipe) -> tuple[StageRecord, ...]:
@@ -246,7 +251,8 @@ def reason(old: Manifest | None, new: StageRecord, own: Mapping[str, Difference]
 def write(store: Store, manifest: Manifest, keys: Sequence[AnswerKey], folder: Path) -> None:
     """Keeps a run in the store and in its own folder, there last: a folder with a manifest is a whole one."""
     sink = pa.BufferOutputStream()
-    rows = pa.Table.from_pylist([dataclasses.asdict(k) for k in keys], schema=_KEYS)
+    plain = [dataclasses.asdict(k) | {"measures": k.measures and list(k.measures.items())} for k in keys]
+    rows = pa.Table.from_pylist(plain, schema=_KEYS)
     with pa.ipc.new_file(sink, rows.schema) as writer:
         writer.write_table(rows)
     store.files.write(f"{ANSWER_KEYS}/{manifest.run}.arrow", sink.getvalue().to_pybytes())
@@ -266,6 +272,7 @@ _KEYS = pa.schema(
         ("reused", pa.bool_()),
         ("absent", pa.string()),
         ("verdict", pa.string()),
+        ("measures", pa.map_(pa.string(), pa.float64())),
     ]
 )
 
@@ -322,7 +329,8 @@ def answer_keys(store: Store, run: str) -> dict[str, AnswerKey]:
     raw = store.files.read(f"{ANSWER_KEYS}/{run}.arrow")
     if raw is None:
         return {}
-    return {r["question"]: AnswerKey(**r) for r in pa.ipc.open_file(raw).read_all().to_pylist()}
+    stored = pa.ipc.open_file(raw).read_all().to_pylist(maps_as_pydicts="strict")
+    return {r["question"]: AnswerKey(**r) for r in stored}
 
 
 def _parsed(text: str, file: str) -> Manifest:

@@ -13,13 +13,14 @@ import operator
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from raypipe.core import config
 from raypipe.core.config import Where
 from raypipe.core.digests import model_identity
 from raypipe.core.errors import ConfError, RaypipeError
+from raypipe.metrics.kinds.contract import MeasureSummary
 from raypipe.pipeline.recipe_tables import passages_table, texts_table, vectors_table
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.serialize import description
@@ -60,6 +61,8 @@ class Release:
     score: Mapping[str, Any]
     gates: tuple[str, ...]  # that it passed
     promoted: float  # seconds since the epoch
+    lead: str = ""  # the measure that the run's report begins with
+    measures: Mapping[str, MeasureSummary] = field(default_factory=dict)  # by name
 
     def opened(self, store: Store) -> tuple[Recipe, IndexSpec]:
         """Returns its recipe, to be read and not run, and its tables at the versions that it searches.
@@ -101,7 +104,7 @@ class Gate:
 _COMPARE: Mapping[str, Callable[[float, float], bool]] = {
     ">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt, "==": operator.eq,
 }  # fmt: skip
-_GATE = re.compile(r"\s*([a-z_]+)\s*(>=|<=|==|>|<)\s*(-?[0-9]*\.?[0-9]+)\s*")
+_GATE = re.compile(r"\s*([a-z_][a-z0-9_]*)\s*(>=|<=|==|>|<)\s*(-?[0-9]*\.?[0-9]+)\s*")
 
 
 def gate(text: str) -> Gate:
@@ -119,27 +122,37 @@ def check(
 ) -> None:
     """Raises GateFailed for the first gate that a run does not pass, ConfError for an unknown metric.
 
-    A gate on a share is not passed where less than `min_scored` of the questions, 0..1, are scored, nor where
-    the 95 % interval of the share reaches over the bound. `unscored`: ids of the questions without a score.
+    A gate on a measure is not passed where less than `min_scored` of the questions, 0..1, are scored, nor
+    where its 95 % interval reaches over the bound. `unscored`: ids of the questions without a score.
     """
-    numbers = {**manifest.counts, **manifest.score}
+    means = {name: m.mean for name, m in manifest.measures.items()}
+    score = manifest.score if manifest.rule or not means else {}  # of a run that no rule scored it is empty
+    numbers = {**means, **manifest.counts, **score}
     for g in gates:
         if g.metric not in numbers:
-            raise ConfError(f"gate {g.text!r}: no such metric; {config.did_you_mean(g.metric, numbers)}")
+            kind = f", kind {manifest.kind}" if manifest.kind else ""
+            raise ConfError(
+                f"gate {g.text!r}: run {manifest.run}{kind} has no such metric; "
+                f"{config.did_you_mean(g.metric, numbers)}"
+            )
         found = numbers[g.metric]
         if found is None:
             raise GateFailed(f"gate {g.text}: run {manifest.run} has no {g.metric}: nothing was scored")
-        if g.metric in SHARES:
+        measured = g.metric in manifest.measures or g.metric in SHARES
+        if measured:
             _check_scored(g, manifest, min_scored, unscored)
         if not g.holds(float(found)):
             raise GateFailed(
                 f"gate {g.text}: run {manifest.run} has {g.metric} {found:g}. live stays as it is"
             )
-        if g.metric in SHARES:
+        if measured:
             _check_interval(g, manifest, unscored)
 
 
 def _check_interval(gate: Gate, manifest: Manifest, unscored: Sequence[str]) -> None:
+    if gate.metric not in SHARES:
+        _check_mean(gate, manifest.measures[gate.metric])
+        return
     interval = interval_of(gate.metric, manifest.score)
     end = end_of(gate.comparison, interval)
     if end is None or gate.holds(end):
@@ -156,6 +169,17 @@ def _check_interval(gate: Gate, manifest: Manifest, unscored: Sequence[str]) -> 
     )
 
 
+def _check_mean(gate: Gate, found: MeasureSummary) -> None:
+    """The same for the mean of a measure of the kind of the data."""
+    end = None if found.interval is None else end_of(gate.comparison, found.interval)
+    if found.interval is not None and end is not None and not gate.holds(end):
+        raise GateFailed(
+            f"gate {gate.text}: {found.measure} is {found.mean:g} over {found.scored} questions, 95 % "
+            f"interval {found.interval[0]:.3f} to {found.interval[1]:.3f}, and the bound has to hold for all "
+            "of it. live stays as it is"
+        )
+
+
 def _named(unscored: Sequence[str]) -> str:
     """Which questions are missing, for a message."""
     if not unscored:
@@ -168,15 +192,16 @@ NAMED = 10  # missing questions that a message names
 
 
 def _check_scored(gate: Gate, manifest: Manifest, min_scored: float, unscored: Sequence[str]) -> None:
-    scored, total = scored_of(manifest.score)
+    measure = manifest.measures.get(gate.metric)
+    scored, total = (measure.scored, measure.of) if measure else scored_of(manifest.score)
     if scored < min_scored * total:
         share = math.floor(100 * scored / total) / 100
+        how = " (`raypipe eval ... --judge MODEL`)" if gate.metric in SHARES else ""
         needed = math.ceil(min_scored * total) - scored
         raise GateFailed(
             f"gate {gate.text}: {scored} of {total} questions of run {manifest.run} are scored, expected at "
-            f"least {min_scored:.0%}: {needed} more{_named(unscored)}. Score the others "
-            f"(`raypipe eval ... --judge MODEL`), or allow it with --min-scored {share:g}. live stays as it "
-            "is"
+            f"least {min_scored:.0%}: {needed} more{_named(unscored)}. Score the others{how}, or allow it "
+            f"with --min-scored {share:g}. live stays as it is"
         )
 
 
@@ -211,6 +236,7 @@ def promote(
         release = Release(
             FORMAT, id, manifest.run, manifest.recipe["name"], manifest.digest, manifest.recipe,
             manifest.tables, manifest.score, (*(g.text for g in gates), *passed), time.time(),
+            manifest.lead, manifest.measures,
         )  # fmt: skip
         release.opened(store)
         for table, version in manifest.tables.items():
@@ -293,6 +319,7 @@ def _read(store: Store, name: str, raw: bytes, record: type[T]) -> T:
 def summary(release: Release, now: str) -> dict[str, Any]:
     """A release as `releases --json` lists it; `now` is the id of the live one."""
     scored, questions = scored_of(release.score)
+    lead = release.measures.get(release.lead)
     return {
         "id": release.id,
         "live": release.id == now,
@@ -302,6 +329,9 @@ def summary(release: Release, now: str) -> dict[str, Any]:
         "score": release.score["score"],
         "scored": scored,
         "questions": questions,
+        "measure": None
+        if lead is None
+        else {"name": lead.measure, "mean": lead.mean, "scored": lead.scored, "of": lead.of},
         "gates": list(release.gates),
         "promoted": release.promoted,
     }

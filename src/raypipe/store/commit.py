@@ -117,12 +117,25 @@ def _without(
     return removed, updated
 
 
+def read_transaction(dataset: lance.LanceDataset, version: int) -> lance.Transaction | None:
+    """The transaction that made a version; None where there is none to read.
+
+    Of a compaction that wrote an index anew pylance 14.0.2 cannot make a Python object, and raises TypeError.
+    No run's rows came in with one, so nothing is lost."""
+    try:
+        return dataset.read_transaction(version)
+    except TypeError as e:
+        if "RewrittenIndex" not in str(e):
+            raise
+        return None
+
+
 def _history(dataset: lance.LanceDataset) -> dict[str, list[int]]:
     """Run -> versions in which rows of it came in and were not withdrawn, oldest first. 0.15 ms a version."""
     came: dict[str, list[int]] = {}
     withdrawn = set()
     for version in sorted(v["version"] for v in dataset.versions()):
-        transaction = dataset.read_transaction(version)
+        transaction = read_transaction(dataset, version)
         properties = transaction.transaction_properties if transaction else {}
         if _RUN in properties:
             came.setdefault(properties[_RUN], []).append(version)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from datetime import timedelta
 
+from raypipe.store.commit import read_transaction
 from raypipe.store.database import Store
 from raypipe.store.layout import LEASES, PARTS, RUNS
 from raypipe.store.lease import STALE_S
@@ -50,11 +51,14 @@ def free_table(store: Store, table: str) -> None:
         dataset.cleanup_old_versions(_EVER, delete_unverified=True, error_if_tagged_old_versions=False)
     here = f"{table}.lance"
     deletions = store.files.names(f"{here}/_deletions")
+    transactions = store.files.names(f"{here}/_transactions")
     named = set[str]()
     for version in (v["version"] for v in dataset.versions()):
-        transaction = dataset.read_transaction(version)
+        transaction = read_transaction(dataset, version)
         if transaction is not None:
             named.add(f"{transaction.read_version}-{transaction.uuid}.txn")
+        else:  # a compaction's file: it was made over the version before
+            named |= {n for n in transactions if n.startswith(f"{version - 1}-")}
         if deletions:
             fragments = store.dataset(table, version).get_fragments()
             named |= {str(f.deletion_file()).rpartition("/")[2] for f in fragments}

@@ -5,6 +5,7 @@ Knows Arrow and the records' schemas. Knows neither Lance nor how rows get there
 | table | one row per | written by |
 |---|---|---|
 | `sources documents layouts questions golds` | what was ingested | the driver, `put.put` |
+| `relevance` | question with judged documents | the driver, `put.put` |
 | `faults` | failed row, run and step | parts |
 | `texts-D passages-D vectors-D` | source, chunk, chunk; D: digest of the stages up to there | parts |
 | `answers` | question, row key and recipe | parts |
@@ -87,6 +88,7 @@ KINDS: dict[str, Kind] = {
     "layouts": Kind(arrow.LAYOUTS, False, _ID, "id", ("id", "source")),
     "questions": Kind(arrow.QUESTIONS, False, _ID, "id", _ID),
     "golds": Kind(arrow.GOLDS, False, ("question",), "question", ("question",)),
+    "relevance": Kind(arrow.RELEVANCE, False, ("question",), "question", ("question",)),
     "faults": Kind(FAULTS, False, ("id", "step", "digest"), None, _ID),
     "answers": Kind(ANSWERS, False, ("key",), "key", ("key", "id")),
     "texts": Kind(_required(("source", pa.string())), True, ("source",), "source", ("source",)),
@@ -96,10 +98,10 @@ KINDS: dict[str, Kind] = {
     "scores": Kind(SCORES, False, ("key",), "key", ("key",)),
     "replies": Kind(REPLIES, False, ("key",), "key", ("key",)),
 }
-INGEST_TABLES = ("sources", "documents", "layouts", "questions", "golds")
+INGEST_TABLES = ("sources", "documents", "layouts", "questions", "golds", "relevance")
 BASE = (*INGEST_TABLES, "faults", "answers")
 """Tables without a digest in their name. Every store has them but for those in ON_DEMAND."""
-ON_DEMAND = ("layouts",)  # made by the first ingest of a folder
+ON_DEMAND = ("layouts", "relevance")  # made by the first ingest of a folder; of judged documents
 
 _NAME = re.compile(r"([a-z]+)(-[0-9a-f]{32})?")
 _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")

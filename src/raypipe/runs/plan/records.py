@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from raypipe.core.records import Source
+from raypipe.core.records import Gold, Source
 from raypipe.report.report import JSON_FORMAT, Estimate
 from raypipe.runs.plan.costs import Cost, ExpectedCalls
 
@@ -90,3 +90,4 @@ class NewSources:
     kinds: Mapping[str, str] = field(default_factory=dict)  # source id -> kind
     chars: Mapping[str, int] = field(default_factory=dict)  # source id -> characters
     some: Mapping[str, Source] = field(default_factory=dict)  # a few of them whole: `sample.Sampler`
+    golds: tuple[Gold, ...] | None = None  # of the files' questions; None: the store has them

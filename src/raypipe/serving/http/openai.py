@@ -18,6 +18,7 @@ from fastapi.responses import JSONResponse
 from fastapi.sse import KEEPALIVE_COMMENT, format_sse_event
 from pydantic import BaseModel, ConfigDict, Field
 
+from raypipe.core.records import RANKED
 from raypipe.serving.http.errors import RequestRefused
 from raypipe.serving.http.reply_types import AnswerResponse, CitedQuote
 from raypipe.serving.http.requests import QueryOptions
@@ -158,6 +159,8 @@ def usage(answer: AnswerResponse) -> dict[str, int]:
 
 def _content(answer: AnswerResponse) -> dict[str, Any]:
     """The answer, or a refusal if answering failed."""
+    if answer["outcome"] == RANKED:
+        return {"content": None, "refusal": "This recipe ranks and does not answer: POST /v1/retrieve."}
     if answer["answer"] is None:
         return {"content": None, "refusal": "Answering failed: see raypipe.outcome."}
     return {"content": answer["answer"], "refusal": None}

@@ -99,11 +99,15 @@ class AnswerResponse(TypedDict):
     id: Annotated[str, ID]
     query: Annotated[str, TEXT]
     answer: Annotated[
-        str | None, says("The answer; null where the outcome is fault, never empty.", "ada lovelace")
+        str | None,
+        says("The answer; null where it is fault or ranked, never empty.", "ada lovelace"),
     ]
     outcome: Annotated[
         str,
-        says("answered, abstained (i don't know), false_premise (invalid question) or fault.", "answered"),
+        says(
+            "answered, abstained (i don't know), false_premise (invalid question), ranked or fault.",
+            "answered",
+        ),
     ]
     degraded: Annotated[list[str], DEGRADED]
     confidence: Annotated[float | None, says("0 to 1, of the answer; null: no step states one.", 0.91)]
@@ -229,7 +233,7 @@ class ChatUsage(TypedDict):
 class ChatExtension(TypedDict):
     """Fields of /v1/answer's reply that the protocol has no place for."""
 
-    outcome: Annotated[str, says("answered, abstained, false_premise or fault.", "answered")]
+    outcome: Annotated[str, says("answered, abstained, false_premise, ranked or fault.", "answered")]
     degraded: Annotated[list[str], DEGRADED]
     confidence: Annotated[float | None, says("0 to 1, of the answer; null: no step states one.", 0.91)]
     citations: Annotated[list[CitedQuote], Field(description="The evidence, exact to the character.")]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import asdict
 
-from raypipe.core.records import FAULT, Hit
+from raypipe.core.records import FAULT, RANKED, Hit
 from raypipe.report.report import ranking
 from raypipe.serving.http.reply_types import (
     AnswerResponse,
@@ -34,7 +34,7 @@ def answer_response(result: QueryResult, include: Collection[str]) -> AnswerResp
     body: AnswerResponse = {
         "id": q.id,
         "query": q.text,
-        "answer": None if q.outcome == FAULT else q.answer,
+        "answer": None if q.outcome in (FAULT, RANKED) else q.answer,
         "outcome": q.outcome,
         "degraded": list(q.degraded),
         "confidence": reply.confidence if reply else None,

@@ -1,0 +1,109 @@
+"""The golds of stored questions, and the kind of data that they belong to. Knows the store and the kinds."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+from raypipe.core import arrow
+from raypipe.core.errors import ConfError, DataError
+from raypipe.core.records import Gold
+from raypipe.metrics.crag import Rule
+from raypipe.metrics.kinds import DataKind, open_kind
+from raypipe.metrics.kinds import golds_of as gold_form
+from raypipe.metrics.kinds.contract import GoldForm
+from raypipe.pipeline.driver import Pipeline
+from raypipe.pipeline.ingest_log import IngestSummary, kinds_of
+from raypipe.recipes.step_contract import decides
+from raypipe.store import Store
+
+EARLIER = "crag"  # kind of what was read before data had one: all was scored by CRAG's rules
+LOOKED_AT = 1000  # judged documents that are looked up before a run
+
+FROM: dict[GoldForm, str] = {
+    "answers": "answers. A line of CRAG's format has an `answer`; other files need a field of answers",
+    "grades": "judged documents. BEIR's format reads them from qrels/test.tsv, or a file named qrels.trec",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Scoring:
+    """How a run is scored."""
+
+    name: str  # of the kind
+    kind: DataKind
+    golds: GoldForm  # that the kind scores by
+
+
+def scoring_of(
+    pipeline: Pipeline, read: IngestSummary | None, questions: Sequence[str], kind: str | None,
+    rule: Rule | None, judged: bool,
+) -> Scoring:  # fmt: skip
+    """How these questions are scored: by the kind that is given, else by the one they were read as.
+
+    Raises ConfError for a rule or judge that the kind cannot use, and for a kind that is given and scores
+    answers of a recipe that gives none; DataError where no question has a gold of the kind that is given."""
+    store, recipe = pipeline.store, pipeline.recipe
+    name = kind or kind_of_data(store, read, questions)
+    opened = open_kind(name, rule, judged)
+    form = gold_form(opened)
+    answers = any(decides(s.step) for s in recipe.question)
+    if kind is not None and form == "answers" and not answers:
+        raise ConfError(
+            f"kind {name} scores answers, and recipe {recipe.name} ends without decide: it ranks. Name a "
+            "recipe that answers, or score it with --kind ranking"
+        )
+    if kind is not None or form == "grades":
+        golds = golds_of(store, questions, form).values()
+        if kind is not None:
+            require_golds(golds, len(questions), name, form, store.uri)
+        require_documents(store, golds)
+    return Scoring(name, opened, form)
+
+
+def golds_of(store: Store, questions: Sequence[str], form: GoldForm) -> dict[str, Gold]:
+    """Question id -> its gold, for those of the questions that have one; of the form `grades` with its judged
+    documents."""
+    stored = {g.question: g for g in arrow.gold.records(store.rows("golds", "question", questions))}
+    if form == "grades" and store.has("relevance"):
+        found = store.rows("relevance", "question", questions)
+        for g in arrow.relevance.records(found):
+            other = stored.get(g.question)
+            answers, labels = (other.answers, other.labels) if other else ((), {})
+            stored[g.question] = Gold(g.question, answers, labels, g.grades)
+    return stored
+
+
+def kind_of_data(store: Store, read: IngestSummary | None, questions: Collection[str]) -> str:
+    """The kind of some questions: that of the files just read, else that of the files that had them.
+
+    Raises DataError where they are of several kinds."""
+    if read is not None:
+        return read.kind or EARLIER
+    found = {kind or EARLIER: files for kind, files in kinds_of(store, questions).items()}
+    if len(found) > 1:
+        each = "; ".join(f"{kind} ({', '.join(files[:2])})" for kind, files in sorted(found.items()))
+        raise DataError(
+            f"{store.uri}: expected questions of one kind of data, found {each}. Name the files with --data, "
+            "or the kind to score by with --kind"
+        )
+    return next(iter(found), EARLIER)
+
+
+def require_golds(golds: Iterable[Gold], questions: int, kind: str, form: GoldForm, where: str) -> None:
+    """Raises DataError where none of the golds of some questions has this form. `where` they lie."""
+    if not any(g.answers if form == "answers" else g.grades for g in golds):
+        raise DataError(
+            f"{where}: kind {kind} scores by golds, and none of {questions} questions has one: expected "
+            f"{FROM[form]}"
+        )
+
+
+def require_documents(store: Store, golds: Iterable[Gold]) -> None:
+    """Raises DataError where no document that the golds judge is stored."""
+    judged = sorted({d for g in golds for d in g.grades})[:LOOKED_AT]
+    if judged and len(store.missing("documents", "id", judged)) == len(judged):
+        raise DataError(
+            f"{store.uri}: expected the documents that are judged, found none of {', '.join(judged[:3])} "
+            f"among {store.count('documents')} documents. Read the corpus that the judgements are of"
+        )

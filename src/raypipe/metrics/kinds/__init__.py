@@ -1,0 +1,27 @@
+"""Kinds of data sets by name: `crag`, `qa`, `ranking`, or the path of one from outside. One file each."""
+
+from raypipe.metrics.kinds.contract import (
+    NOT_SCORED,
+    DataKind,
+    Measure,
+    RunScores,
+    golds_of,
+    marks_of,
+    rule_of,
+    score,
+)
+from raypipe.metrics.kinds.named import KINDS, kind_id, open_kind
+
+__all__ = [
+    "KINDS",
+    "NOT_SCORED",
+    "DataKind",
+    "Measure",
+    "RunScores",
+    "golds_of",
+    "kind_id",
+    "marks_of",
+    "open_kind",
+    "rule_of",
+    "score",
+]

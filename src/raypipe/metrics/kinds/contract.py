@@ -1,0 +1,174 @@
+"""The contract of a data set's kind: what its golds are, what is measured with them, what a report shows.
+
+A kind has `measures` and `values`. All else is optional, and this module answers for the kinds that do not
+say it; nothing here, and nothing that calls it, asks which class a kind is. Knows predictions and numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol, TypeAlias
+
+from raypipe.metrics.crag import Marks, Prediction, Rule, no_marks
+from raypipe.metrics.intervals import Interval, mean_interval, score_interval
+
+GoldForm: TypeAlias = Literal["answers", "grades"]
+"""What a gold must have: answers, or judged documents."""
+
+LEADS_FROM = 0.95
+"""Share of the best-covered questions that a measure must score to lead a report."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """One number of each scored question."""
+
+    name: str  # in gates, files and tables: lower case, digits and _
+    about: str  # half a sentence for people
+    low: float = 0.0  # least value of a question
+    high: float = 1.0  # largest value
+
+
+class DataKind(Protocol):
+    """The kind of a data set."""
+
+    @property
+    def measures(self) -> tuple[Measure, ...]:
+        """What is measured. The first leads comparisons, and a report where it scores the questions."""
+        ...
+
+    def values(self, row: Prediction) -> Mapping[str, float]:
+        """Measure -> value of one question that has a gold. A measure that is left out is not scored."""
+        ...
+
+
+def golds_of(kind: DataKind) -> GoldForm:
+    """The attribute `golds`: what a gold must have to be scored by. By default answers."""
+    form: GoldForm = getattr(kind, "golds", "answers")
+    return form
+
+
+def rule_of(kind: DataKind) -> Rule | None:
+    """The attribute `rule`: the rule that leaves questions to a judge. By default there is none."""
+    return getattr(kind, "rule", None)
+
+
+def with_rule(kind: DataKind, rule: Rule) -> DataKind | None:
+    """What the method `with_rule` says: the kind, scoring by another rule. By default no kind can."""
+    make = getattr(kind, "with_rule", None)
+    return None if make is None else make(rule)
+
+
+def blocks_of(kind: DataKind) -> tuple[str, ...]:
+    """The attribute `blocks`: parts of a report, of report/blocks. By default the table of measures."""
+    return tuple(getattr(kind, "blocks", ("measures",)))
+
+
+def marks_of(kind: DataKind, rows: Sequence[Prediction]) -> Marks:
+    """What the method `marks` says: verdicts of a rule, and their score. By default no question has one."""
+    marks = getattr(kind, "marks", None)
+    return no_marks() if marks is None else marks(rows)
+
+
+@dataclass(frozen=True, slots=True)
+class MeasureSummary:
+    """One measure over a run."""
+
+    measure: str
+    mean: float | None  # over the scored questions; None: there is none
+    interval: Interval | None  # 95 % interval of the mean, for other questions of the same kind
+    scored: int  # questions behind the mean
+    of: int  # questions with a gold
+    low: float  # range of the measure
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class MeasureSlice:
+    """The leading measure of the questions that share one label."""
+
+    label: str
+    value: str
+    mean: float | None
+    interval: Interval | None
+    scored: int
+    of: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunScores:
+    """All measures of a run."""
+
+    kind: str  # its name; of one from outside its path and source
+    lead: str  # the measure that a report begins with
+    measures: tuple[MeasureSummary, ...] = ()  # in the order of the kind
+    slices: tuple[MeasureSlice, ...] = ()  # of the leading measure
+    values: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # question -> measure -> value
+    blocks: tuple[str, ...] = ()  # of the report
+
+    def of(self, measure: str) -> MeasureSummary:
+        """The summary of one measure. Raises KeyError for one that the kind does not have."""
+        return {m.measure: m for m in self.measures}[measure]
+
+
+NOT_SCORED = RunScores("", "", blocks=("verdicts",))
+
+
+def score(kind: DataKind, name: str, rows: Sequence[Prediction]) -> RunScores:
+    """The measures of the questions of a run that have a gold. `name`: of the kind, for reports."""
+    values = {r.question: dict(kind.values(r)) for r in rows}
+    summaries = tuple(_summary(m, [v[m.name] for v in values.values() if m.name in v], len(rows))
+                      for m in kind.measures)  # fmt: skip
+    lead = _lead(summaries)
+    measure = next(m for m in kind.measures if m.name == lead)
+    return RunScores(name, lead, summaries, _slices(measure, rows, values), values, blocks_of(kind))
+
+
+def _lead(summaries: Sequence[MeasureSummary]) -> str:
+    """The first measure that scores about as many questions as any."""
+    most = max(s.scored for s in summaries)
+    return next(s.measure for s in summaries if s.scored >= LEADS_FROM * most)
+
+
+def _summary(measure: Measure, values: Sequence[float], of: int) -> MeasureSummary:
+    mean, interval = _mean(measure, values)
+    return MeasureSummary(measure.name, mean, interval, len(values), of, measure.low, measure.high)
+
+
+def _mean(measure: Measure, values: Sequence[float]) -> tuple[float | None, Interval | None]:
+    if not values:
+        return None, None
+    if (measure.low, measure.high) == (-1, 1) and set(values) <= {-1, 0, 1}:  # as CRAG's own score has it
+        interval: Interval | None = score_interval(*(sum(v == x for v in values) for x in (1, 0, -1)))
+    else:
+        interval = mean_interval(values, (measure.low, measure.high))
+    return sum(values) / len(values), interval
+
+
+def _slices(
+    measure: Measure, rows: Sequence[Prediction], values: Mapping[str, Mapping[str, float]]
+) -> tuple[MeasureSlice, ...]:
+    groups: dict[str, dict[str, list[Prediction]]] = {}
+    for row in rows:
+        for label, value in row.labels.items():
+            groups.setdefault(label, {}).setdefault(value, []).append(row)
+    out = []
+    for label, by_value in groups.items():
+        for value, members in sorted(by_value.items(), key=lambda kv: (-len(kv[1]), kv[0])):
+            found = [values[r.question] for r in members]
+            scored = [v[measure.name] for v in found if measure.name in v]
+            out.append(MeasureSlice(label, value, *_mean(measure, scored), len(scored), len(members)))
+    return tuple(out)
+
+
+def missing_part(kind: Any) -> str | None:
+    """What an object lacks to be a kind; None for one that is."""
+    measures = getattr(kind, "measures", None)
+    if not isinstance(measures, tuple | list) or not measures:
+        return "measures, one Measure or more"
+    if strange := [m for m in measures if not isinstance(m, Measure)]:
+        return f"measures of class Measure, not {strange[0]!r:.60}"
+    if not callable(getattr(kind, "values", None)):
+        return "values, a function of a Prediction"
+    return None

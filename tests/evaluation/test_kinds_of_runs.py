@@ -1,0 +1,207 @@
+"""Runs over data of each kind: what is measured, kept and compared, and what is refused before any work."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from reruns import FAKES, Bench
+
+from raypipe.api.compare import compare
+from raypipe.api.outputs import schemas
+from raypipe.cli.main import main
+from raypipe.core.errors import ConfError, DataError
+from raypipe.evaluation.evaluate import Evaluation, evaluate
+from raypipe.evaluation.result_table import each
+from raypipe.metrics.ranking import read_qrels, score
+from raypipe.pipeline.ingest_log import kinds_of
+from raypipe.recipes.recipe import Recipe
+
+pytestmark = pytest.mark.slow
+
+RANKS = "\n".join(x for x in FAKES.splitlines() if "extract:" not in x and "decide:" not in x)
+OTHER = RANKS.replace("bm25: 1.0}", "bm25: 0.0}").replace("top: 10}", "top: 1}")
+BIRDS = ("heron", "swift", "raven", "crane", "finch", "robin")
+
+
+@pytest.fixture
+def beir(tmp_path: Path) -> Path:
+    """Six birds: a document on each, and one on each two; a query for each, with grades from 0 to 3."""
+    folder = tmp_path / "beir"
+    folder.mkdir()
+    pairs = [(a, b) for i, a in enumerate(BIRDS) for b in BIRDS[i + 1 :]]
+    texts = {a: f"The {a} lives at the lake. A {a} eats fish." for a in BIRDS}
+    texts |= {f"{a}-{b}": f"The {a} and the {b} were seen." for a, b in pairs}
+    corpus = [{"_id": id, "title": id, "text": text} for id, text in texts.items()]
+    queries = [{"_id": f"q-{a}", "text": f"where does the {a} live?"} for a in (*BIRDS, "eagle")]
+    for name, lines in (("corpus", corpus), ("queries", queries)):
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
+    judged = [(f"q-{a}", a, 3) for a in BIRDS] + [(f"q-{a}", f"{a}-{b}", 1) for a, b in pairs]
+    judged += [(f"q-{b}", f"{a}-{b}", 0) for a, b in pairs]
+    (folder / "qrels.trec").write_text("".join(f"{q} 0 {d} {g}\n" for q, d, g in judged))
+    return folder
+
+
+@pytest.fixture
+def run(tmp_path: Path, beir: Path) -> Callable[..., Evaluation]:
+    bench = Bench(tmp_path, beir)
+
+    def once(text: str = RANKS, out: str = "out", data: Any = None, **more: Any) -> Evaluation:
+        paths = [beir] if data is None else data
+        return evaluate(bench.pipeline(text), paths, "beir", None, None, tmp_path / out, **more)
+
+    return once
+
+
+def test_a_recipe_without_decide_ranks_judged_documents(run: Callable[..., Evaluation], beir: Path) -> None:
+    done = run()
+    found = json.loads(done.folder.report.read_text())
+    jsonschema.validate(found, dict(schemas())["eval"])
+    assert (found["kind"], found["lead"], found["without_truth"]) == ("ranking", "ndcg_cut_10", 1)
+    assert found["score"] is None and found["total"] == 0 and found["rule"] == ""
+    means = {m["measure"]: (m["mean"], m["scored"], m["of"]) for m in found["measures"]}
+    rows = {r["id"]: r for r in each(done.folder.results)}
+    assert all(r["outcome"] == "ranked" and r["answer"] is None and not r["replies"] for r in rows.values())
+    assert rows["q-eagle"]["measures"] is None and rows["q-heron"]["hits"]
+    names = {s["step"] for s in found["steps"]}
+    assert "extract" not in names and "decide" not in names and found["faults"] == 0
+    # The ranking that was stored, scored as trec_eval scores it.
+    qrels = read_qrels(beir / "qrels.trec")
+    title = {source: id for id, source in _documents(done)}
+    ranked = {
+        q: {title[h["chunk"].partition(":")[0]]: float(-i) for i, h in enumerate(r["hits"]) if h["ranked"]}
+        for q, r in rows.items()
+    }
+    expected = score({q: run for q, run in ranked.items() if q in qrels}, qrels)
+    for name, mean in expected.means.items():
+        assert means[name] == (pytest.approx(mean), 6, 6), name
+    assert means["recip_rank"][0] > 0.5
+    page = done.folder.page.read_text()
+    assert "ndcg_cut_10" in page and "heron (3)" in page and "What became of the questions" not in page
+
+
+def _documents(done: Evaluation) -> list[tuple[str, str]]:
+    from raypipe.store import Store
+
+    rows = Store.open(done.manifest.store).scan("documents", ["id", "source"]).to_pylist()
+    return [(r["id"], r["source"]) for r in rows]
+
+
+def test_gates_and_comparisons_take_what_the_kind_measures(
+    run: Callable[..., Evaluation], capsys: pytest.CaptureFixture[str]
+) -> None:
+    one, two = run(out="one"), run(OTHER, out="two")
+    first, second = str(one.folder.path), str(two.folder.path)
+    (found,) = compare(first, second).comparisons
+    assert (found.kind, found.measure, found.score.n) == ("ranking", "ndcg_cut_10", 6)
+    assert {r.metric for r in found.rates} >= {"map", "recall_5"}
+    assert sum(c.difference for c in found.causes) == pytest.approx(found.score.difference)
+    (by_map,) = compare(first, second, measure="map").comparisons
+    assert by_map.measure == "map"
+    with pytest.raises(ConfError, match="measure 'f1': kind ranking has no such"):
+        compare(first, second, measure="f1")
+    assert main(["promote", first, "--gate", "ndcg_cut_10>=.1", "--json"]) == 0
+    released = json.loads(capsys.readouterr().out)
+    assert released["measure"]["name"] == "ndcg_cut_10" and released["measure"]["scored"] == 6
+    assert released["score"] is None
+    assert main(["promote", first, "--gate", "f1>=.5"]) == 2
+    assert "kind ranking has no such metric" in capsys.readouterr().err
+    assert main(["promote", first, "--gate", "map>1"]) == 7
+    assert main(["promote", second, "--gate", "not-worse:2"]) == 0  # as the store keeps the live one
+    assert main(["promote", second, "--gate", "better", "--against", second]) == 7
+    assert "ndcg_cut_10 +0.000 over 6 questions" in capsys.readouterr().err
+    assert main(["releases", "--store", one.manifest.store]) == 0
+    assert "ndcg_cut_10" in capsys.readouterr().out
+
+
+def test_a_recipe_that_answers_is_scored_by_its_ranking_too(run: Callable[..., Evaluation]) -> None:
+    done = run(FAKES)
+    assert done.report.scores.kind == "ranking" and done.report.scores.of("map").scored == 6
+
+
+def test_the_kind_is_kept_with_the_data(run: Callable[..., Evaluation], beir: Path) -> None:
+    bare = [beir / "corpus.jsonl", beir / "queries.jsonl"]
+    done = run(data=bare)
+    assert done.report.scores.kind == "ranking" and done.report.without_truth == 7
+    assert done.report.scores.of("map").mean is None  # not scored is not 0
+    from raypipe.store import Store
+
+    store = Store.open(done.manifest.store)
+    assert kinds_of(store, ["q-heron"]) == {"ranking": ("corpus.jsonl", "queries.jsonl")}
+    with pytest.raises(DataError, match="kind ranking scores by golds, and none of 7 questions has one"):
+        run(data=bare, kind="ranking")
+    run(data=[beir / "qrels.trec", *bare])
+    assert run(data=[]).report.scores.of("map").scored == 6
+
+
+@pytest.mark.parametrize(
+    ("more", "error", "message"),
+    [
+        ({"kind": "qa"}, ConfError, "kind qa scores answers, and recipe fakes ends without decide"),
+        (
+            {"text": FAKES, "kind": "qa"},
+            DataError,
+            "kind qa scores by golds, and none of 7",
+        ),
+        ({"kind": "qaa"}, ConfError, "kind 'qaa': did you mean 'qa'"),
+        ({"judge": object()}, ConfError, "--judge: kind ranking leaves no question open"),
+    ],
+)
+def test_what_cannot_be_scored_is_refused_before_any_work(
+    run: Callable[..., Evaluation], more: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    plans: list[Any] = []
+    with pytest.raises(error, match=message):
+        run(show=plans.append, **more)
+    assert not plans
+
+
+def test_judgements_of_another_corpus_are_refused(run: Callable[..., Evaluation], beir: Path) -> None:
+    (beir / "qrels.trec").write_text("q-heron 0 elsewhere 1\n")
+    with pytest.raises(DataError, match="expected the documents that are judged, found none of elsewhere"):
+        run()
+
+
+def test_answers_of_crag_questions_are_all_measured(bench: Bench) -> None:
+    bench.run(out="crag")
+    found = json.loads((bench.folder / "crag/report.json").read_text())
+    assert found["kind"] == "crag" and found["rule"] == "official"
+    f1 = {m["measure"]: m for m in found["measures"]}["f1"]
+    assert f1["scored"] == f1["of"] == 6
+    pipe = replace(bench.pipeline())
+    done = evaluate(pipe, [bench.world], "crag", None, None, bench.folder / "qa", kind="qa")
+    assert done.report.scores.kind == "qa" and done.reused == 6 and done.report.marks.rule == ""
+    assert done.report.scores.of("f1").mean == pytest.approx(f1["mean"])
+    with pytest.raises(DataError, match="found kind crag and qa"):
+        compare(bench.folder / "crag", bench.folder / "qa")
+
+
+@pytest.mark.parametrize(
+    ("recipe", "message"),
+    [
+        (
+            FAKES.replace("  - decide: {prefer: [extract]}\n", ""),
+            "extract does not help to rank, and no dec",
+        ),
+        (
+            FAKES + "  - rerank: {model: overlap-reranker, top: 5}\n",
+            "the last step must be decide",
+        ),
+        (FAKES.partition("question:")[0] + "question: []\n", "the last step must be decide"),
+    ],
+)
+def test_a_recipe_that_neither_decides_nor_only_ranks_is_refused(
+    tmp_path: Path, recipe: str, message: str
+) -> None:
+    with pytest.raises(ConfError, match=message):
+        Bench(tmp_path, tmp_path).pipeline(recipe)
+
+
+def test_what_a_recipe_without_decide_is_made_of(tmp_path: Path) -> None:
+    recipe: Recipe = Bench(tmp_path, tmp_path).pipeline(RANKS).recipe
+    assert [s.name for s in recipe.question][-1] == "rerank"

@@ -1,0 +1,144 @@
+"""The kinds of data sets: what each measures, and the contract that one from outside keeps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from raypipe.core.errors import ConfError
+from raypipe.metrics.crag import Prediction, mark
+from raypipe.metrics.kinds import KINDS, kind_id, open_kind, score
+from raypipe.metrics.kinds.contract import Measure, marks_of, missing_part
+from raypipe.metrics.ranking import score as trec_score
+
+ANSWERED = Prediction("q1", "the city of Paris", ("Paris",), labels={"domain": "open"})
+EXACT = Prediction("q2", "ann", ("Ann", "Anna"), labels={"domain": "movie"})
+MISSING = Prediction("q3", "i don't know", ("Bob",), labels={"domain": "movie"})
+FAILED = Prediction("q4", None, ("Bob",), labels={"domain": "open"})
+ROWS = [ANSWERED, EXACT, MISSING, FAILED]
+
+
+def test_qa_scores_every_answer_and_a_failed_question_is_not_scored() -> None:
+    found = score(open_kind("qa"), "qa", ROWS)
+    assert found.values == {
+        "q1": {"f1": 0.5, "exact_match": 0.0, "contains": 1.0},
+        "q2": {"f1": 1.0, "exact_match": 1.0, "contains": 1.0},
+        "q3": {"f1": 0.0, "exact_match": 0.0, "contains": 0.0},
+        "q4": {},
+    }
+    f1 = found.of("f1")
+    assert found.lead == "f1" and (f1.mean, f1.scored, f1.of) == (0.5, 3, 4)
+    assert f1.interval is not None and f1.interval[0] < 0.5 < f1.interval[1]
+    assert [(s.value, s.mean, s.scored, s.of) for s in found.slices] == [
+        ("movie", 0.5, 2, 2),
+        ("open", 0.5, 1, 2),
+    ]
+    assert marks_of(open_kind("qa"), ROWS).rule == ""
+
+
+def test_crag_has_its_score_and_the_measures_of_answers_which_lead_where_it_leaves_much_open() -> None:
+    kind = open_kind("crag")
+    found = score(kind, "crag", ROWS)
+    assert found.lead == "f1" and found.of("f1").scored == 3  # the rule scores two of them
+    assert (found.of("score").mean, found.of("score").scored) == (0.5, 2)
+    assert "score" not in found.values["q1"] and found.values["q3"]["hallucination"] == 0.0
+    marks = marks_of(kind, ROWS)
+    assert marks == mark(ROWS, "official") and marks.interval == found.of("score").interval
+    judged = [ROWS[1], ROWS[2]]
+    assert score(kind, "crag", judged).lead == "score"
+
+
+def test_ranking_is_what_trec_eval_says_of_grades() -> None:
+    grades = {"a": 3, "b": 1, "c": 0, "d": 2}
+    row = Prediction("q", None, (), grades=grades, ranked=("c", "b", "a", "x"))
+    found = open_kind("ranking").values(row)
+    run = {"c": 4.0, "b": 3.0, "a": 2.0, "x": 1.0}
+    assert found == trec_score({"q": run}, {"q": grades}).per_query["q"]
+    assert found["recip_rank"] == 0.5 and found["recall_5"] == pytest.approx(2 / 3)
+    # gains 0, 1, 3 at ranks 1 to 3, over 3, 2, 1 in the best order
+    assert found["ndcg_cut_10"] == pytest.approx((1 / 1.584963 + 3 / 2) / (3 + 2 / 1.584963 + 1 / 2))
+    better = Prediction("q", None, (), grades=grades, ranked=("a", "d", "b"))
+    assert open_kind("ranking").values(better)["ndcg_cut_10"] == pytest.approx(1.0)
+
+
+def test_a_query_without_a_ranked_document_counts_0_and_a_failed_one_is_not_scored() -> None:
+    kind = open_kind("ranking")
+    nothing = Prediction("q", None, (), grades={"a": 1}, ranked=())
+    assert set(kind.values(nothing).values()) == {0.0}
+    assert kind.values(Prediction("q", None, (), grades={"a": 1})) == {}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_every_kind_keeps_the_contract(name: str) -> None:
+    kind = open_kind(name)
+    assert missing_part(kind) is None
+    names = [m.name for m in kind.measures]
+    assert len(set(names)) == len(names)
+    row = Prediction("q", "ann", ("ann",), grades={"d": 1}, ranked=("d",))
+    values = kind.values(row)
+    for m in kind.measures:
+        assert m.low <= values[m.name] <= m.high
+
+
+OWN = '''"""Answers that are numbers: right where they differ by less than a tenth."""
+
+from raypipe.metrics.kinds import Measure
+
+
+class Numbers:
+    measures = (Measure("close", "within a tenth of the truth"),)
+
+    def values(self, row):
+        return {"close": float(abs(float(row.prediction) - float(row.truths[0])) < 0.1)}
+
+
+class Empty:
+    measures = ()
+
+
+def verdict(row):
+    return "correct"
+'''
+
+
+@pytest.fixture
+def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    name = f"kinds_{tmp_path.name.replace('-', '_')}"
+    (tmp_path / f"{name}.py").write_text(OWN)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return name
+
+
+def test_a_kind_from_outside_is_measured_like_any_other(outside: str) -> None:
+    name = f"{outside}:Numbers"
+    found = score(open_kind(name), kind_id(name), [Prediction("q", "3.14", ("3.1",))])
+    assert found.of("close").mean == 1.0 and found.kind.startswith(f"{name}@")
+
+
+def test_a_rule_from_outside_is_the_rule_of_crag(outside: str) -> None:
+    kind = open_kind("crag", f"{outside}:verdict")
+    assert score(kind, "crag", [ANSWERED]).of("score").mean == 1.0
+
+
+@pytest.mark.parametrize(
+    ("name", "rule", "judged", "message"),
+    [
+        ("qaa", None, False, "kind 'qaa': did you mean 'qa'"),
+        ("qa", "official", False, "--rule official: kind qa scores by no rule"),
+        ("ranking", None, True, "--judge: kind ranking leaves no question open"),
+        ("crag", "oficial", False, "'oficial' is no rule"),
+        ("{}:Empty", None, False, "expected a kind of data with measures, one Measure or more"),
+        ("{}:verdict", None, False, "expected a kind of data with measures"),
+        ("{}:Nothing", None, False, "expected a kind of data"),
+    ],
+)
+def test_what_is_no_kind_or_cannot_be_used_with_it_is_refused(
+    outside: str, name: str, rule: str | None, judged: bool, message: str
+) -> None:
+    with pytest.raises(ConfError, match=message):
+        open_kind(name.format(outside), rule, judged)
+
+
+def test_a_measure_is_within_its_range() -> None:
+    assert missing_part(type("K", (), {"measures": [Measure("x", "")]})) is not None
