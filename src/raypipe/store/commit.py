@@ -120,8 +120,8 @@ def _without(
 def read_transaction(dataset: lance.LanceDataset, version: int) -> lance.Transaction | None:
     """The transaction that made a version; None where there is none to read.
 
-    Of a compaction that wrote an index anew pylance 14.0.2 cannot make a Python object, and raises TypeError.
-    No run's rows came in with one, so nothing is lost."""
+    Of a compaction that wrote an index again pylance 14.0.2 cannot make a Python object, and raises
+    TypeError. No run's rows came in with one, so nothing is lost."""
     try:
         return dataset.read_transaction(version)
     except TypeError as e:
