@@ -202,6 +202,14 @@ LOCAL_KG: Rows = {
     "decide.prefer": (("kg", "extract"), "docs/knowledge-graph.md"),
     "decide.lower": (True, "open"),
 }
+OWN: Rows = {
+    **LOCAL,
+    "generate:llm.model": ("optional-llm", "open: whichever is named"),
+    "generate:llm.passages": (10, "open"),
+    "generate:llm.context_chars": (8000, "open: ten passages of 700 characters, and their marks"),
+    "generate:llm.max_tokens": (512, "open"),
+    "decide.prefer": (("llm", "extract"), "open"),
+}
 
 
 def _bm25(stage: str) -> Rows:
@@ -299,4 +307,5 @@ PUBLISHED: Mapping[str, Rows] = {
     },
     "local": LOCAL,
     "local-kg": LOCAL_KG,
+    "rag": OWN,
 }
