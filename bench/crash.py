@@ -2,6 +2,7 @@
 
     python bench/crash.py                          # every point, two at a time: `make drill`
     python bench/crash.py --points 20 --seed 1     # as many, drawn by a seed
+    python bench/crash.py --part 1/4               # every fourth point: four such runs try all
     python bench/crash.py --at 117                 # one of them, with where the error was raised
 
 First a life (`life.py`: ingest, evals, promote, prune) runs undisturbed in a process of its own. After each
@@ -304,6 +305,8 @@ def drill(home: Path, given: argparse.Namespace) -> list[dict[str, Any]]:
     if given.how:
         hows = {n: pickle.loads((home / "points" / f"{n}").read_bytes()).how for n in chosen}
         chosen = [n for n in chosen if hows[n] in given.how]
+    first, of = given.part
+    chosen = chosen[first - 1 :: of]
     if given.points and given.points < len(chosen):
         chosen = random.Random(given.seed).sample(chosen, given.points)
     if given.at is not None:
@@ -337,12 +340,23 @@ def _check_pool(pool: Path) -> None:
         raise SystemExit(f"{len(spoilt)} shared files were written to: lay_out must copy them")
 
 
+def part(text: str) -> tuple[int, int]:
+    """A number and of how many: "1/4"."""
+    first, _, of = text.partition("/")
+    if not 1 <= int(first) <= int(of):
+        raise ValueError(text)
+    return int(first), int(of)
+
+
 def main() -> int:
     args = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     args.add_argument("--points", type=int, metavar="N", help="this many, drawn by the seed; default: all")
     args.add_argument("--seed", type=int, default=1)
     args.add_argument("--how", nargs="+", choices=HOWS, help="only points of these kinds")
     args.add_argument("--jobs", type=int, default=JOBS, metavar="N", help="processes that try points")
+    args.add_argument(
+        "--part", type=part, default=(1, 1), metavar="K/N", help="every N-th point, from the K-th"
+    )
     args.add_argument("--at", type=int, metavar="POINT", help="only this one")
     given = args.parse_args()
     start = time.perf_counter()
