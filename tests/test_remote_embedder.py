@@ -23,7 +23,7 @@ from raypipe.synth import write
 
 pytestmark = pytest.mark.slow
 
-SURE = FAKES.replace("fitted: local-extract}", "fitted: local-extract, threshold: 0.0}")
+SURE = FAKES.replace("threshold: 0.5", "threshold: 0.0")
 FAR_AWAY = "far: {kind: embedder, loader: embeddings, endpoint: e, model: org/m, dim: 48%s}\n"
 
 

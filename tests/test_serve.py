@@ -382,13 +382,13 @@ def test_a_fallback_whose_model_is_missing_is_reported_before_anything_starts(
     config, capsys, empty, tmp_path
 ):
     local = Path(__file__).parents[1] / "conf/recipes/local.yaml"
-    extract = "extract: {embedder: all-MiniLM-L6-v2"
+    maxsim = "maxsim: minilm-maxsim"
     text = local.read_text()
-    assert extract in text
+    assert maxsim in text
     file = tmp_path / "fallback.yaml"
-    file.write_text(text.replace(extract, "extract: {embedder: bge-base-en-v1.5"))
+    file.write_text(text.replace(maxsim, "maxsim: bge-reranker-v2-m3"))
     assert main(["serve", "local", "--store", empty, "--fallback", str(file)]) == 4
-    assert "bge-base-en-v1.5" in capsys.readouterr().err
+    assert "bge-reranker-v2-m3" in capsys.readouterr().err
 
 
 def test_the_fallback_is_the_extract_step_of_a_recipe_and_its_models_are_served_too(config):

@@ -54,9 +54,9 @@ def test_steps_that_do_not_fit_are_all_named(tmp_path):
   - rerank: {model: overlap-reranker, candidates: 5, top: 5}
 """
     said = [m for _, _, m in found(tmp_path, text)]
-    reads = [m.partition(",")[0] for m in said[:-1]]
+    reads = [m.partition(",")[0] for m in said]
     assert {"fuse reads hits.dense", "fuse reads hits.web"} <= set(reads) and len(reads) > 3
-    assert "the last step must be decide" in said[-1]
+    assert not any("decide" in m for m in said), "a recipe may end in a ranking"
 
 
 def test_a_combination_of_fields_that_is_refused_is_a_problem_at_its_step(tmp_path):

@@ -24,7 +24,7 @@ from raypipe.synth import write
 
 pytestmark = pytest.mark.slow
 
-SURE = FAKES.replace("fitted: local-extract}", "fitted: local-extract, threshold: 0.0}")
+SURE = FAKES.replace("threshold: 0.5", "threshold: 0.0")
 OTHER = SURE.replace("top: 10}", "top: 3}")
 ASKING = (
     FAKES[: FAKES.index("\n  - extract")]

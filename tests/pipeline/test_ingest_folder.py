@@ -245,9 +245,9 @@ def test_a_report_links_the_page_of_a_file(tmp_path, folder):
     read(tmp_path, folder)
     said = next(p for p in papers.paragraphs(41, 24) if p.startswith("Marker41x20"))
     queries = tmp_path / "queries.jsonl"
-    queries.write_text(json.dumps({"_id": "q1", "text": said[:100]}))
+    queries.write_text(json.dumps({"id": "q1", "query": said[:100], "answer": "Marker41x20"}))
     pipe = Bench(tmp_path, tmp_path).pipeline()
-    done = evaluate(pipe, [queries], "beir", None, "official", tmp_path / "out")
+    done = evaluate(pipe, [queries], "rows", None, None, tmp_path / "out")
     page = done.folder.page.read_text()
     links = re.findall(
         r'<a href="(reports/rivers%202024\.pdf#page=\d)"[^>]*>[^<]*</a>, (p\. \d|pp\. \d-\d)', page

@@ -51,7 +51,7 @@ def test_the_bound_of_extract_follows_from_its_own_fields_whatever_the_pages(ben
     pipe = bench.pipeline()
     steps = {s.step: s for s in plan(pipe, questions_of(pipe, None, None), fresh=True).steps}
     extract = next(s.step for s in pipe.recipe.question if s.name == "extract")
-    assert steps["extract"].max_calls == 6 * (2 * extract.passages * extract.sentences + 1)
+    assert steps["extract"].max_calls == 6 * (2 * extract.scored + 1)
 
 
 def test_what_one_store_measured_tells_the_first_plan_of_another_how_long_it_takes(world, tmp_path):

@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from raypipe.api.judges import open_judge
 from raypipe.api.session import Session
 from raypipe.core.config import did_you_mean
 from raypipe.core.errors import ConfError
 from raypipe.evaluation.judged_run import JudgedRun, judged_run, rejudged, require_distinct, trimmed
 from raypipe.evaluation.labels import PersonLabels
 from raypipe.metrics.crag import Rule
-from raypipe.models import load
-from raypipe.pipeline.ingest_log import driving
-from raypipe.store import Store
-from raypipe.text.pack import cut
+
+if TYPE_CHECKING:
+    from raypipe.store import Store
 
 TRIM_TOKENS = 75  # what CRAG's evaluator keeps of an answer
 TRIM_TOKENIZER = "llama-2-tokens"
@@ -43,6 +42,10 @@ def opened(session: Session, path: Path, rule: Rule | None, options: JudgingOpti
         found = trimmed(found, *trimmer(session, options.trim))
     if options.judge is None:
         return found
+
+    from raypipe.api.judges import open_judge
+    from raypipe.pipeline.ingest_log import driving
+
     require_distinct(found)
     with open_judge(session, options.judge, found.rule) as (judge, _):
         assert judge is not None
@@ -56,6 +59,9 @@ def _judging_store(session: Session, run: JudgedRun) -> Store:
     their own under $RAYPIPE_HOME."""
     if run.manifest is not None:
         return session.store(run.manifest.store)
+
+    from raypipe.store import Store
+
     return Store.create(str(session.settings.stores / "judged"))
 
 
@@ -65,6 +71,9 @@ def trimmer(session: Session, tokenizer: str) -> tuple[Callable[[str], str], str
     Raises ConfError for an unknown entry, ModelMissing where its files are not here: no other tokenizer takes
     its place.
     """
+    from raypipe.models import load
+    from raypipe.text.pack import cut
+
     catalog = session.catalog()
     if (entry := catalog.entries.get(tokenizer)) is None:
         raise ConfError(

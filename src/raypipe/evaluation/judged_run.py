@@ -9,20 +9,19 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
-
-import pyarrow.parquet as pq
+from typing import TYPE_CHECKING, Any
 
 from raypipe.core.errors import DataError
-from raypipe.evaluation.judge import Judge
 from raypipe.evaluation.labels import PersonLabels, outranked
-from raypipe.evaluation.result_table import each
 from raypipe.metrics import crag
 from raypipe.metrics.files import read_predictions
 from raypipe.metrics.textfile import replaced
 from raypipe.report.report import JudgeLine, RunFolder
-from raypipe.runs.manifest import Manifest, read
-from raypipe.store import Store
+
+if TYPE_CHECKING:  # a file of predictions is scored without a store
+    from raypipe.evaluation.judge import Judge
+    from raypipe.runs.manifest import Manifest
+    from raypipe.store import Store
 
 NEEDS_JUDGE = ("judge", "judge_unreadable")
 """Reasons of verdicts that a judge's reply decides."""
@@ -63,6 +62,11 @@ def judged_run(path: Path, rule: crag.Rule | None = None) -> JudgedRun:
         return JudgedRun(
             str(path), chosen, found.judge, found.trim, found.rows, found.texts, normalized=found.normalized
         )
+    import pyarrow.parquet as pq
+
+    from raypipe.evaluation.result_table import each
+    from raypipe.runs.manifest import read
+
     results = RunFolder(path).results
     rows = [r for r in each(results) if r["golds"]]
     about = {k.decode(): v.decode() for k, v in pq.read_schema(results).metadata.items()}
