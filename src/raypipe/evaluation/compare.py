@@ -328,7 +328,7 @@ def _slices(a: ScoredRun, pairs: _Pairs, margin: float) -> tuple[SliceDifference
 
 
 def _causes(a: ScoredRun, b: ScoredRun, pairs: _Pairs) -> tuple[Cause, ...]:
-    """Where the answers came to differ. The shares of the difference sum to it: a question whose value moved
+    """Where the answers differ. The shares of the difference sum to it: a question whose value moved
     is in exactly one cause."""
     by_id, known = _parted(a, b), a.manifest and b.manifest and a.manifest.store == b.manifest.store
     grouped: dict[tuple[str, str], list[tuple[float, float]]] = {}
