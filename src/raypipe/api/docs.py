@@ -28,7 +28,8 @@ def open_docs(
     """The store of a folder, with what changed in it read and indexed for the recipe.
 
     Files that are as they were are not read, texts that are indexed are not indexed again. Raises ConfError
-    for a folder that is not there and a recipe that reads no documents, DataError where no file of it can be read, ModelMissing.
+    for a folder that is not there and a recipe that reads no documents, DataError where no file of it can be
+    read, ModelMissing.
     """
     session = session or Session()
     if recipe == "live":
