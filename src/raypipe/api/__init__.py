@@ -12,6 +12,7 @@ EXPORTS = {  # exported name -> module that defines it
         "api.export": ("export_run",),
         "api.graphs": ("build_facts", "run_calls", "serve_graph"),
         "api.judge_check": ("check_judge", "pick_to_label"),
+        "api.kg_score": ("score_calls",),
         "api.look": ("faults", "why"),
         "api.machine": ("check_environment",),
         "api.made_questions": ("make_questions",),
