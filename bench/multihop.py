@@ -139,31 +139,32 @@ async def hops(row: Mapping[str, Any], pages: str, graph: Any, parse: Any) -> tu
     return tuple(found)
 
 
-async def cases_of(folder: Path) -> tuple[list[Case], Any, list[Any]]:
-    """Questions with evidence, and the corpus half over their pages."""
+async def cases_of(folder: Path) -> tuple[list[Case], Any, int]:
+    """Questions with evidence, the corpus half over their pages, and how many questions there were."""
     grammar = (ROOT / "conf/grammar/calls.lark").read_text(encoding="utf-8")
     graph, parse = open_folder(folder / "kg"), parser(grammar)
     lines = [json.loads(x) for f in sorted(folder.glob("*.jsonl")) for x in f.open(encoding="utf-8")]
     by_id = {x["interaction_id"]: x for x in lines if x["question_type"] in TYPES and x["kg_program"]}
-    rows = [r for r in readers.open([folder], "synth", readers.ReadCounts()) if r.question]
-    rows = [r for r in rows if r.question.id in by_id]
+    rows = list(readers.open([folder], "synth", readers.ReadCounts()))
+    questions = [r.question for r in rows if r.question is not None and r.question.id in by_id]
+    cited = {s for q in questions for s in q.sources() or ()}
     seen: set[str] = set()
-    sources = [s for r in rows for s in readers.unseen(r.sources, seen)]
+    sources = [s for r in rows for s in readers.unseen(r.sources, seen) if s.id in cited]
     recipe = load_recipe(RECIPE, None, CONF)
     corpus = await build(recipe, LocalKit(None, "transformers"), arrow.corpus_table(sources))
     texts = dict(zip(corpus.texts["source"].to_pylist(), corpus.texts["text"].to_pylist(), strict=True))
     cases = []
-    for r in rows:
-        pages = "\n".join(texts.get(s, "") for s in r.question.sources())
-        found = await hops(by_id[r.question.id], pages, graph, parse)
+    for q in questions:
+        pages = "\n".join(texts.get(s, "") for s in q.sources() or ())
+        found = await hops(by_id[q.id], pages, graph, parse)
         if found:
-            cases.append(Case(r.question, by_id[r.question.id]["question_type"], found))
-    return cases, corpus, rows
+            cases.append(Case(q, by_id[q.id]["question_type"], found))
+    return cases, corpus, len(questions)
 
 
 async def measured(folder: Path) -> dict[str, Any]:
     """Recall of evidence in what is shown, by way and by budget."""
-    cases, corpus, rows = await cases_of(folder)
+    cases, corpus, count = await cases_of(folder)
     recipe = load_recipe(RECIPE, None, CONF)
     vectors = {model_identity(m): corpus.vectors[m.name] for m in recipe.embedders()}
     kit = ScriptedKit(MemoryIndex(corpus.texts, corpus.passages, vectors), "transformers")
@@ -178,7 +179,7 @@ async def measured(folder: Path) -> dict[str, Any]:
         ways[name], counts[name] = await searched_again(recipe, kit, ranked)
     out: dict[str, Any] = {
         "questions": {t: sum(c.type == t for c in cases) for t in TYPES},
-        "without_evidence_on_pages": len(rows) - len(cases),
+        "without_evidence_on_pages": count - len(cases),
         "rounds": counts,
         "recall": {},
     }

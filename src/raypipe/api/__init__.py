@@ -1,7 +1,6 @@
 """The Python API: what `import raypipe` gives, each name from the module that is imported when it is used.
 
-A `Session` says what calls share: settings, models, cluster. Functions take a recipe and a store, and return
-results: `.to_json()` is what the command prints with --json, `.table()` an Arrow table."""
+Calls share a `Session` and return results: `.to_json()` is what --json prints, `.table()` an Arrow table."""
 
 EXPORTS = {  # exported name -> module that defines it
     name: f"raypipe.{module}"

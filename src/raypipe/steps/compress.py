@@ -161,7 +161,7 @@ class Compress:
 
         async def order(
             questions: Sequence[Question], queries: Sequence[str], found: Sequence[Sequence[Sentence]]
-        ) -> list[Choice]:
+        ) -> list[SentenceChoice]:
             rows = {text: i for i, text in enumerate(dict.fromkeys(s.text for c in found for s in c))}
             pairs = [(query, s.text) for query, c in zip(queries, found, strict=True) for s in c]
             some = list(dict.fromkeys(query for query, c in zip(queries, found, strict=True) if c))
@@ -171,11 +171,11 @@ class Compress:
             known, out, at = dict(zip(some, asked, strict=True)), [], 0
             for query, c in zip(queries, found, strict=True):
                 if not c:
-                    out.append(Choice(()))
+                    out.append(SentenceChoice(()))
                     continue
                 cosine = vectors[[rows[s.text] for s in c]] @ known[query]
                 best = choose(query, c, cosine, matches[at : at + len(c)], self.fitted)
-                out.append(Choice(best.order))
+                out.append(SentenceChoice(best.order))
                 at += len(c)
             return out
 
@@ -186,24 +186,24 @@ class Compress:
 
         async def order(
             questions: Sequence[Question], queries: Sequence[str], found: Sequence[Sequence[Sentence]]
-        ) -> list[Choice]:
+        ) -> list[SentenceChoice]:
             asked = [i for i, c in enumerate(found) if c]
             chats: list[Chat] = [renderer(self._values(questions[i], found[i], prompt)) for i in asked]
             said = await generate(chats, Sampling(max_tokens=self._most_reply())) if chats else []
-            out = [Choice(()) for _ in found]
+            out = [SentenceChoice(()) for _ in found]
             for i, reply in zip(asked, said, strict=True):
                 if isinstance(reply, Fault):
                     fault = replace(reply, step=f"compress:{self.into}")
-                    out[i] = Choice(_by_words(queries[i], found[i]), Reply("", FAULT, fault=fault))
+                    out[i] = SentenceChoice(_by_words(queries[i], found[i]), Reply("", FAULT, fault=fault))
                     continue
                 text = storable(reply.text)
                 try:
                     numbers = read_numbers(answer_of(text), len(found[i]))
-                    out[i] = Choice(tuple(n - 1 for n in numbers))
+                    out[i] = SentenceChoice(tuple(n - 1 for n in numbers))
                 except UnreadableReply as e:
                     detail = f"{e}; found {text[:SHOWN]!r}, {reply.generated_tokens} tokens"
                     fault = Fault(f"compress:{self.into}", "unreadable", detail, transient=False)
-                    out[i] = Choice(_by_words(queries[i], found[i]), Reply(text, FAULT, fault=fault))
+                    out[i] = SentenceChoice(_by_words(queries[i], found[i]), Reply(text, FAULT, fault=fault))
             return out
 
         return order
@@ -219,9 +219,13 @@ class Compress:
         return values
 
     def _cut(
-        self, question: Question, found: Sequence[Sentence], choice: Choice, pages: Mapping[str, SourceText],
+        self,
+        question: Question,
+        found: Sequence[Sentence],
+        choice: SentenceChoice,
+        pages: Mapping[str, SourceText],
         tokenize: Tokenize,
-    ) -> Question:  # fmt: skip
+    ) -> Question:
         """The question with the sentences that the budget holds as its ranking."""
         kept: list[int] = []
         pieces, used = list[Piece](), 0
@@ -245,7 +249,7 @@ class Compress:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class SentenceChoice:
     """Which candidates to take, in order."""
 
     order: tuple[int, ...]  # places
@@ -253,7 +257,7 @@ class Choice:
 
 
 Chooser: TypeAlias = Callable[
-    [Sequence[Question], Sequence[str], Sequence[Sequence[Sentence]]], Awaitable[list[Choice]]
+    [Sequence[Question], Sequence[str], Sequence[Sequence[Sentence]]], Awaitable[list[SentenceChoice]]
 ]
 """Questions, their queries and candidates -> a choice for each."""
 
