@@ -18,8 +18,8 @@ from raypipe.metrics.textfile import TextLine, filled, replaced
 
 PersonLabel: TypeAlias = Literal["right", "wrong", "unclear"]
 Picked: TypeAlias = Literal["random", "chosen"]
-"""How an answer was chosen for its label: drawn at random, or chosen since something was odd about it. Only those
-drawn at random say how often a judge errs."""
+"""How an answer was chosen for its label: drawn at random, or chosen since something was odd about it. Only
+those drawn at random say how often a judge errs."""
 
 AnswerOf: TypeAlias = tuple[str, str]
 """Question id, and the answer as it was given."""
