@@ -76,7 +76,7 @@ def collect(
         pipeline.recipe, LocalKit(index), lambda: StoreMemo(store.uri, memo_versions(store))
     )
     table.about["no_prompts"] = lookup.missing
-    losses = LossFinder(pipeline, index, LocalKit(index)) if form == "answers" else None
+    losses = LossFinder(pipeline, index, LocalKit(index)) if form != "grades" else None
     with asyncio.Runner() as loop:
         asked, questions = tee(questions)
         for pairs in batches(zip(asked, pipeline.answers(questions, sources), strict=True), AT_ONCE):

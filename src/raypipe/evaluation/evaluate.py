@@ -146,7 +146,7 @@ def evaluate(
             marks, scores = marks_of(scoring.kind, rows), score(scoring.kind, kind_id(scoring.name), rows)
             done.memo_damaged += damaged
             right = {r.question: right_of(scoring.kind, scores.values[r.question]) for r in rows}
-            lost = losses(right, answers.lost, answers.loss_notes) if scoring.golds == "answers" else None
+            lost = losses(right, answers.lost, answers.loss_notes) if scoring.golds != "grades" else None
             report = _report(
                 pipeline, len(questions), read, answers, marks, scores, verdict, planned, done, lost
             )

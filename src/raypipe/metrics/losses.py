@@ -62,7 +62,7 @@ ABOUT: Mapping[Loss, str] = {
 }
 """What is said of the gold answers that were lost there."""
 
-JUDGEMENTS = frozenset({"yes", "no", "true", "false", INVALID_QUESTION, "i dont know"})
+JUDGEMENTS = frozenset({"yes", "no", "true", "false", INVALID_QUESTION, "unanswerable"})
 """Golds, normalized, that no page says: they are drawn from what it says."""
 
 _TAG = re.compile(r"<[^>]*>")
