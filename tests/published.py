@@ -215,7 +215,7 @@ MULTIHOP: Rows = {
     **{k: v for k, v in OWN.items() if k != "generate:llm.passages"},
     "iterate:more.model": ("optional-llm", "open: whichever is named"),
     "iterate:more.rounds": (3, "open"),
-    "iterate:more.passages": (5, "open: 15 in the last round, as many as IRCoT keeps"),
+    "iterate:more.passages": (5, "open: 15 in the last round"),
     "iterate:more.context_tokens": (3000, "open: 15 passages of 700 characters"),
     "iterate:more.tokens": (12000, "open: three rounds of that, and some thoughts"),
     "iterate:more.max_tokens": (100, "open: a query of 300 characters"),

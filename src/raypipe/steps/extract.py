@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -104,6 +104,16 @@ class Extract:
             return out
 
         return ask
+
+    def shown(self, kit: Kit) -> Callable[[Sequence[Question]], Awaitable[list[str]]]:
+        """The sentences that are scored."""
+        index = kit.index()
+
+        async def show(questions: Sequence[Question]) -> list[str]:
+            pages = await source_texts(index, [c for q in questions for c in q.order[: self.passages]])
+            return ["\n".join(s.text for s in self._candidates(q, pages)) for q in questions]
+
+        return show
 
     def _candidates(self, question: Question, pages: dict[str, SourceText]) -> list[Sentence]:
         found = candidates(map(parse_chunk_id, question.order[: self.passages]), pages, self.sentences)

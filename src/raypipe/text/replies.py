@@ -181,8 +181,8 @@ def read_calls(text: str) -> ParsedReply:
 
 
 MOST_QUERY_CHARS = 300
-"""Of a query for another search. HotpotQA's longest question in the given data has 277; a model that writes
-more has not written a query."""
+"""Of a query for another search. The longest question of the given SQuAD, NQ and CRAG data has 197; a model
+that writes more has written no query."""
 
 _SEARCH = re.compile(r"^[\s>*#-]*search\s*:[ \t]*(.*)$", re.IGNORECASE | re.MULTILINE)
 _ENOUGH = re.compile(r"^[\s>*#-]*enough\b", re.IGNORECASE | re.MULTILINE)
