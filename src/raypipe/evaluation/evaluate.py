@@ -46,7 +46,6 @@ from raypipe.report.report import (
     JudgeLine,
     RunFolder,
     StepLine,
-    expected,
     write_report,
 )
 from raypipe.runs.manifest import Manifest, Origin
@@ -146,7 +145,7 @@ def evaluate(
             report = _report(pipeline, len(questions), read, answers, marks, scores, verdict, planned, done)
             results.finish(rows, report)
         write_predictions(folder)
-        write_report(folder, report, answers.shown, {r.question: expected(r) for r in rows})
+        write_report(folder, report)
         for table in tables(pipeline.store):
             compact(pipeline.store, table)
         manifest = write_manifest(
