@@ -126,7 +126,7 @@ def test_transitions_and_losses_are_counted_and_each_cell_is_a_filter() -> None:
     lost = matrix("lost", lines, "lost in A", "lost in B")
     assert lost is not None and sum(n for _, cells in lost.lines for n, _ in cells) == 3
     cells = {(a, b): cell for a, row in lost.lines for b, cell in zip(lost.columns, row, strict=True)}
-    assert cells["not lost", "rerank"] == (1, "f=lost+in+A%3Anot+lost&f=lost+in+B%3Arerank")
+    assert cells["right", "rerank"] == (1, "f=lost+in+A%3Aright&f=lost+in+B%3Arerank")
     known = facts(lines)
     assert known["ids"] == ["a", "b", "c"] and {f["name"] for f in known["facets"]} >= {"A", "B", "change"}
 

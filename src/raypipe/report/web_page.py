@@ -15,6 +15,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
+from raypipe.metrics.losses import steps_of
 from raypipe.report import plot
 from raypipe.report.wording import measured, seconds, share, signed
 
@@ -61,7 +62,7 @@ def page(
         keep_trailing_newline=True,
     )
     env.filters.update(signed=signed, share=share, seconds=seconds, measured=measured)
-    env.filters["script_json"] = script_json
+    env.filters.update(script_json=script_json, steps_of=steps_of)
     style, script = joined(tuple(styles)), joined(tuple(scripts))
     allowed = policy(style, script, own_host)
     text = env.get_template(template).render(**values, plot=plot, style=style, script=script, policy=allowed)

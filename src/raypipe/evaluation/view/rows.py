@@ -19,7 +19,6 @@ STATES = {
     "unscored": "not scored",
 }  # fmt: skip
 """Verdict -> what it says of an answer, in the words of transitions."""
-NOT_LOST = "not lost"
 LABELS: tuple[PersonLabel, ...] = ("right", "wrong", "unclear")
 
 
@@ -112,7 +111,10 @@ def _change(states: Sequence[str], gain: float | None) -> str:
 
 def _lost(row: Mapping[str, Any]) -> str:
     """Where the gold was lost; "": the run's table does not say it."""
-    return (row["lost"] or NOT_LOST) if "lost" in row else ""
+    if "lost" not in row or row["lost"]:
+        return row.get("lost") or ""
+    scored = STATES[row["verdict"]] != "not scored" if row["verdict"] else bool(row["measures"])
+    return "right" if scored else "not scored"
 
 
 def _disagree(verdict: str | None, measures: Mapping[str, float]) -> bool | None:

@@ -12,12 +12,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
 
 from raypipe.core.errors import DataError
 from raypipe.evaluation.labels import PersonLabels
 from raypipe.evaluation.view.details import BLOCK, Part, RunTable, block, packed, parts_of
 from raypipe.evaluation.view.rows import QuestionLine, facts, line_of
+from raypipe.metrics.losses import funnel
 from raypipe.metrics.textfile import replaced
 from raypipe.report import plot, web_page
 from raypipe.report.money import cost_rows
@@ -70,7 +70,7 @@ def run_page(
         ids = run.ids if shown.served else run.ids[:MOST_ROWS]
         lines = [line_of(run.row(id), report["lead"] or "score", shown.labels) for id in ids]
         values = page_values([run], lines, shown, [manifest.run[:8]])
-        values |= _head(report, manifest, earlier, shown, lines)
+        values |= _head(report, manifest, earlier, shown)
         values["facts"] |= {"pair": False, "lead": report["lead"], "span": 1}
         return web_page.page("run.html", STYLES, SCRIPTS, shown.served, values)
     finally:
@@ -149,9 +149,8 @@ def changed_lines(
 
 
 def _head(
-    report: Mapping[str, Any], manifest: Manifest, earlier: Manifest | None, shown: Shown,
-    lines: Sequence[QuestionLine],
-) -> dict[str, Any]:  # fmt: skip
+    report: Mapping[str, Any], manifest: Manifest, earlier: Manifest | None, shown: Shown
+) -> dict[str, Any]:
     slices, omitted = told_apart(report["slices"])
     cost = report.get("cost")
     changed = None
@@ -172,21 +171,12 @@ def _head(
         "dots": plot.dots(report, slices),
         "bars": plot.bars(report["steps"]),
         "changed": changed,
-        "funnel": _funnel(lines),
+        "funnel": funnel(report["losses"]) if report.get("losses") else [],
         "calibration": _calibration(report),
         "cost": cost_rows(cost) if cost else [],
         "lineage": _lineage(report, manifest),
         "recipe_text": recipe_text(manifest.recipe, "prompts" not in shown.without),
     }
-
-
-def _funnel(lines: Sequence[QuestionLine]) -> list[tuple[str, int, str]]:
-    """Where answers were lost: place, questions, and the address of the filter."""
-    counts: dict[str, int] = {}
-    for line in lines:
-        if "lost" in line.facets:
-            counts[line.facets["lost"]] = counts.get(line.facets["lost"], 0) + 1
-    return [(p, n, urlencode({"f": f"lost:{p}"})) for p, n in sorted(counts.items(), key=lambda c: -c[1])]
 
 
 def _calibration(report: Mapping[str, Any]) -> list[tuple[str, str]]:

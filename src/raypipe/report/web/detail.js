@@ -18,7 +18,7 @@ function detail(q, texts, run, mark) {
 function verdict(q) {
   const made = make("div"), said = [q.verdict || "no verdict"];
   if (q.reason) said.push("because: " + q.reason.replaceAll("_", " "));
-  if (q.lost) said.push("lost at: " + q.lost);
+  if (q.lost) said.push("lost at: " + q.lost + (q.lost_step ? ", step " + q.lost_step : ""));
   said.push("outcome " + q.outcome + (q.origin ? ", from " + q.origin : "") + (q.confidence === null ? "" : ", confidence " + percent(q.confidence)));
   made.append(make("p", said.join(" \u00b7 ")));
   const facts = [];
