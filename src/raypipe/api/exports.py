@@ -31,6 +31,7 @@ EXPORTS = {  # exported name -> module that defines it
         "api.swaps": ("swap_steps",),
         "api.sweep": ("sweep",),
         "api.validate": ("validate",),
+        "api.view": ("list_runs", "write_view"),
         "api.walk": ("walk",),
         "core.errors": ("RaypipeError",),
         "store": ("Store",),
