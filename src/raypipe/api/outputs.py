@@ -16,6 +16,7 @@ from typing import Any, Literal, NotRequired, get_type_hints
 from pydantic import TypeAdapter, with_config
 from typing_extensions import TypedDict
 
+from raypipe.api.kg_score import CallRate
 from raypipe.api.machine import Finding
 from raypipe.api.made_questions import QuestionsPlan
 from raypipe.api.model_files import ModelNeed
@@ -38,7 +39,10 @@ from raypipe.evaluation.fault_budget import RowCounts, UndoneRow
 from raypipe.evaluation.judge_check import JudgeCheck
 from raypipe.evaluation.repeats import Repeats
 from raypipe.evaluation.sweep import PlannedPoint, Sweep
+from raypipe.evaluation.view.details import Part
+from raypipe.evaluation.view.run_list import RunHeader
 from raypipe.metrics.crag import CragScore, Rule
+from raypipe.metrics.losses import Loss, Losses
 from raypipe.metrics.ranking import MAP_CUT_20_MIN, MEASURES
 from raypipe.readers import BadLine, ReadCounts
 from raypipe.recipes.check import Half, LawCheck, Lock
@@ -366,6 +370,25 @@ class GraphCalls(TypedDict):
 
 
 @with_config(STRICT)
+class _CallSlice(TypedDict):
+    label: str
+    value: str
+    measures: list[CallRate]
+
+
+@with_config(STRICT)
+class KgScore(TypedDict):
+    """`kg score --json`: how many written programs are the gold's."""
+
+    format: Literal[2]
+    questions: int  # golds
+    missing: int  # of these, without a prediction
+    extra: int  # predictions that no gold asks for
+    measures: list[CallRate]
+    slices: list[_CallSlice]  # by domain and question_type, where the golds have them
+
+
+@with_config(STRICT)
 class _Observed(TypedDict):
     pairs: int  # stored replies of one request in two periods
     changed: int  # of these, how many differ
@@ -392,6 +415,28 @@ class FactsTableOutput(TypedDict):
     facts: int
     lines: int  # of the CSV, without its header
     skipped: int  # lines that lack a required column
+
+
+@with_config(STRICT)
+class _LostQuestion(TypedDict):
+    id: str
+    query: str
+    lost: Loss
+    step: str | None  # name of the stage in the recipe; null: before any
+    golds: list[str]
+    answer: str
+    verdict: str | None  # null: no rule scores the data
+
+
+@with_config(STRICT)
+class LossesOutput(TypedDict):
+    """`losses --json`."""
+
+    format: Literal[2]
+    run: str
+    recipe: str
+    losses: Losses
+    questions: list[_LostQuestion]  # the misses, in the order of the run
 
 
 @with_config(STRICT)
@@ -425,6 +470,25 @@ class Export(TypedDict):
     shape: Shape
     lines: int
     failed: NotRequired[int]  # questions that failed, of which a submission says "i don't know"
+
+
+@with_config(STRICT)
+class RunHeaders(TypedDict):
+    """`view --json`: finished runs, the latest first."""
+
+    format: Literal[2]
+    runs: list[RunHeader]
+
+
+@with_config(STRICT)
+class WrittenView(TypedDict):
+    """`view --out FILE --json`."""
+
+    format: Literal[2]
+    file: str
+    bytes: int
+    runs: list[str]  # ids
+    without: list[Part]  # what it leaves out on purpose
 
 
 RepeatsOutput = _from_fields(
@@ -466,7 +530,9 @@ OUTPUTS: Mapping[str, Any] = {
     "sweep": SweepOutput,
     "why": Explanation,
     "faults": Faults,
+    "losses": LossesOutput,
     "compare": Comparisons,
+    "view": RunHeaders | WrittenView,
     "judge check": JudgeCheckOutput,
     "judge pick": ToLabel,
     "export": Export,
@@ -484,6 +550,7 @@ OUTPUTS: Mapping[str, Any] = {
     "validate": Validate,
     "models": ModelNeeds | StandinFolders | ModelAdded,
     "kg run": GraphCalls,
+    "kg score": KgScore,
     "kg refresh": GraphRefresh,
     "facts build": FactsTableOutput,
 }
