@@ -105,7 +105,7 @@ class Lease:
         self._leave()
 
     def _leave(self) -> None:
-        """Takes the own sign away, if it stands. One that cannot be taken away counts no more in this process."""
+        """Takes the own sign away. One that cannot be taken away counts no more in this process."""
         _LEFT.add(self._token)
         try:
             if self._name and self._mine():
