@@ -13,6 +13,7 @@ from pathlib import Path
 from raypipe.core.records import Question
 from raypipe.pipeline.answer_sources import AnswerSources
 from raypipe.pipeline.driver import Pipeline
+from raypipe.pipeline.recipe_tables import table_names
 from raypipe.recipes.serialize import to_plain
 from raypipe.report.report import EvalReport
 from raypipe.runs.manifest import FORMAT, AnswerKey, Manifest, Origin, describe, models_of, recent, write
@@ -60,8 +61,7 @@ def _manifest(
     origin: Origin, places: Mapping[str, Mapping[str, int]],
 ) -> Manifest:  # fmt: skip
     store, recipe = pipeline.store, pipeline.recipe
-    vectors = map(pipeline.vectors_table, recipe.embedders())
-    tables = (pipeline.texts_table, pipeline.passages_table, *vectors, "answers", "questions", "golds")
+    tables = (*table_names(store, recipe), "answers", "questions", "golds")
     tables += ("layouts",) if store.has("layouts") else ()
     before = recent(store, 1)
     names = ("questions", "citations", "distinct_pages", "empty_pages", "chunks", "without_truth")

@@ -28,7 +28,16 @@ from raypipe.pipeline.answer_sources import AnswerSources, answer_sources
 from raypipe.pipeline.caps import NO_CAPS, Caps
 from raypipe.pipeline.counters import RunCounters
 from raypipe.pipeline.ingest_log import driving
-from raypipe.pipeline.recipe_tables import lacking, passages_table, searched, texts_table, vectors_table
+from raypipe.pipeline.postings_task import PART_SOURCES, PostingsTask
+from raypipe.pipeline.recipe_tables import (
+    lacking,
+    passages_table,
+    postings_tables,
+    searched,
+    table_names,
+    texts_table,
+    vectors_table,
+)
 from raypipe.pipeline.tasks import (
     AnswersTask,
     HandedBack,
@@ -64,6 +73,7 @@ from raypipe.store import (
 )  # fmt: skip
 from raypipe.store.disk_space import need
 from raypipe.store.leftovers import abandon
+from raypipe.store.tables import LENGTHS, POSTINGS
 
 T = TypeVar("T")
 
@@ -141,6 +151,8 @@ class TableBuild:
     calls_models: bool = False  # True: the memo is merged before it, so that its workers read all of it
     again: tuple[str, ...] = ()  # ids of rows that are made again, though the table may have them
     fresh: bool = False  # True: and language models are asked again for them
+    first: tuple[tuple[str, pa.Schema], ...] = ()  # tables that the same tasks fill, committed before it
+    spread: bool = True  # False: tasks are as large as they may be, however few that makes
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +181,11 @@ class Pipeline:
             self.build(self.passages_build(wanted), done)
             for model in self.recipe.embedders():
                 self.build(self.vectors_build(model, wanted), done)
+            whole = questions is None or any(q.sources() is None for q in questions)
+            for analyzer, (postings, lengths) in postings_tables(self.recipe).items():
+                # Once they are there, they keep up: a search of the whole store reads them alone.
+                if whole or self.store.has(lengths):
+                    self.build(self.postings_build(analyzer, postings, lengths), done)
         return done
 
     def answer(
@@ -252,9 +269,8 @@ class Pipeline:
     def failed_sources(self, among: set[str] | None) -> list[dict[str, Any]]:
         """The rows of `faults` of sources (None: of all) that the corpus half could not do, the last one of
         each source; one that was done since is not among them."""
-        tables = [self.texts_table, self.passages_table, *map(self.vectors_table, self.recipe.embedders())]
         rows = []
-        for table in tables:
+        for table in table_names(self.store, self.recipe):
             last = {r["id"]: r for r in _final_last(self.store.rows("faults", "digest", [table]))}
             left = self.store.missing(table, "source", list(last))
             rows += [last[id] for id in left if among is None or id in among]
@@ -332,6 +348,21 @@ class Pipeline:
             missing_ids, work, calls_models=True,
         )  # fmt: skip
 
+    def postings_build(self, analyzer: str, postings: str, lengths: str) -> TableBuild:
+        """Words of the passages of all sources, inverted."""
+
+        def missing_ids() -> list[str]:
+            here = self.store.scan(self.passages_table, ["source"])["source"].unique().to_pylist()
+            return self.missing(lengths, here)
+
+        return TableBuild(
+            lengths, lengths, LENGTHS, "parse", "inverted", "sources", PART_SOURCES, missing_ids,
+            lambda run: PostingsTask(
+                self.worker, analyzer, lengths, postings, self.texts_table, self.passages_table, run.name
+            ),
+            first=((postings, POSTINGS),), spread=False,
+        )  # fmt: skip
+
     def answers_build(
         self, keys: Mapping[str, str], sources: AnswerSources, again: tuple[str, ...], fresh: bool
     ) -> TableBuild:
@@ -367,7 +398,8 @@ class Pipeline:
     def build(self, build: TableBuild, done: RunCounters) -> None:
         """Adds to a table what it lacks: first what killed runs left, then the rest."""
         with self.clock.part("storing"):
-            self.store.ensure(build.table, build.schema)
+            for table, schema in (*build.first, (build.table, build.schema)):
+                self.store.ensure(table, schema)
             if build.calls_models:
                 done.memo_damaged += merge_memo(self.store).damaged
             self._run_all(build, done)
@@ -408,7 +440,7 @@ class Pipeline:
         self._finish(run, work_id, build, done)
 
     def _per_task(self, ids: Sequence[str], build: TableBuild) -> int:
-        return self._pool(build.pool).per_task(len(ids), build.max_rows)
+        return self._pool(build.pool).per_task(len(ids), build.max_rows) if build.spread else build.max_rows
 
     def _finish(self, run: Run, work_id: str, build: TableBuild, done: RunCounters) -> bool:
         """Runs what is left of a run and commits it. False if others added some of its rows meanwhile: its
@@ -417,6 +449,8 @@ class Pipeline:
             self._run(run, build, done)
         try:
             commit(self.store, "faults", run.name, run.parts)
+            for table, _ in build.first:
+                commit(self.store, table, run.name, run.parts)
             lost = self._faults_of(run, "digest", transient=False) if run.replaces else []
             commit(self.store, build.table, run.name, run.parts, run.replaces, lost)
             whole = True
@@ -440,6 +474,10 @@ class Pipeline:
         """Runs the tasks of a run that no driver finished before."""
         need(self.store, 0, f"what is left of {build.table}")
         here = done_parts(self.store, build.table, run.name)
+        for table, _ in build.first:
+            if committed(self.store, table, run.name) is None:
+                whole = done_parts(self.store, table, run.name)
+                here = {part: facts for part, facts in here.items() if part in whole}
         if run.name not in done.tables:
             for facts in here.values():
                 done.add(run.name, stage_counts(facts), earlier=True)
@@ -448,8 +486,8 @@ class Pipeline:
             self.caps.check(done, self.clock.total())
             self.start()  # what it prints and how long it takes are not the progress's
         backoff = Backoff(ROUNDS_IN_VAIN + 1, self.worker.wait_s)
-        whole = sum(len(t.ids) for t in left)
-        with self.progress.task(build.done_verb, build.unit, whole) as shown:
+        rows = sum(len(t.ids) for t in left)
+        with self.progress.task(build.done_verb, build.unit, rows) as shown:
             try:
                 while left:
                     back = {b.name: b for b in self._round(run, build, done, left, shown)}

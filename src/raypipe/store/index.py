@@ -11,6 +11,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TypeVar
 
 import numpy as np
@@ -22,10 +23,12 @@ from raypipe.core.arrow import SPANS
 from raypipe.core.digests import model_identity
 from raypipe.core.errors import ConfError
 from raypipe.core.protocols import Model, PassageWords, VectorHit
-from raypipe.core.records import Block, Span, chunk_id, parse_chunk_id
-from raypipe.store import Store, StoreError
+from raypipe.core.records import Block, Span, parse_chunk_id
+from raypipe.store import Store
 from raypipe.store.database import quoted, rows
 from raypipe.store.errors import reaching
+from raypipe.store.passage_spans import passage_words, word_columns
+from raypipe.store.postings import LancePostings, PostingsTables
 from raypipe.store.text_columns import blocks_of, hidden_of, text_columns
 
 T = TypeVar("T")
@@ -49,15 +52,20 @@ class IndexSpec:
     texts: Pinned
     passages: Pinned
     vectors: tuple[tuple[str, Pinned], ...]  # model identity, searched copy
+    words: tuple[tuple[str, Pinned, Pinned], ...] = ()  # analyzer, its postings and lengths
 
     def pinned(self) -> tuple[Pinned, ...]:
         """Every table that is searched."""
-        return (self.texts, self.passages, *(table for _, table in self.vectors))
+        words = [table for _, *tables in self.words for table in tables]
+        return (self.texts, self.passages, *(table for _, table in self.vectors), *words)
 
 
-def index_spec(store: Store, texts: str, passages: str, vectors: Mapping[str, str]) -> IndexSpec:
-    """Pins tables as they are now; `vectors` is model identity -> table. Raises StoreError if a table or one
-    of its scalar indexes is missing."""
+def index_spec(
+    store: Store, texts: str, passages: str, vectors: Mapping[str, str],
+    words: Mapping[str, tuple[str, str]] = MappingProxyType({}),
+) -> IndexSpec:  # fmt: skip
+    """Pins tables as they are now; `vectors` is model identity -> table, `words` analyzer -> its tables of
+    postings and lengths. Raises StoreError if a table or one of its scalar indexes is missing."""
 
     def pin(table: str) -> Pinned:
         version = store.version(table)
@@ -65,7 +73,10 @@ def index_spec(store: Store, texts: str, passages: str, vectors: Mapping[str, st
         return Pinned(table, version)
 
     searched = tuple((identity, pin(table)) for identity, table in sorted(vectors.items()))
-    return IndexSpec(store.uri, pin(texts), pin(passages), searched)
+    # `lengths` first: it is committed last, and names the segments that are read.
+    inverted = [(name, pin(lengths), pin(postings)) for name, (postings, lengths) in sorted(words.items())]
+    looked_up = tuple((name, postings, lengths) for name, lengths, postings in inverted)
+    return IndexSpec(store.uri, pin(texts), pin(passages), searched, looked_up)
 
 
 class LanceIndex:
@@ -81,6 +92,7 @@ class LanceIndex:
 
         self._texts, self._passages = at(spec.texts), at(spec.passages)
         self._vectors = {identity: at(pinned) for identity, pinned in spec.vectors}
+        self._postings = {name: PostingsTables(at(p), at(q)) for name, p, q in spec.words}
         self._whole: dict[str, PassageWords] = {}  # analyzer -> words of the whole snapshot
         self._gathering = threading.Lock()
 
@@ -127,10 +139,14 @@ class LanceIndex:
         return dict(zip(found["source"].to_pylist(), found["text"].to_pylist(), strict=True))
 
     async def words(self, analyzer: str, scope: tuple[str, ...] | None) -> PassageWords:
-        columns = _word_columns(analyzer, self._texts.schema)
+        columns = word_columns(analyzer, self._texts.schema)
         if scope is not None:
             return await asyncio.to_thread(self._words, columns, scope)
         return await asyncio.to_thread(self._whole_words, analyzer, columns)
+
+    async def postings(self, analyzer: str, words: np.ndarray) -> LancePostings | None:
+        tables = self._postings.get(analyzer)
+        return None if tables is None else await tables.found(words)
 
     def _whole_words(self, analyzer: str, columns: list[str]) -> PassageWords:
         with self._gathering:
@@ -147,7 +163,7 @@ class LanceIndex:
         else:
             texts = rows(self._texts, "source", scope, columns)
             passages = rows(self._passages, "source", scope, SPANS)
-        return _words(texts, passages, scope)
+        return passage_words(texts, passages, scope)
 
 
 class MemoryIndex:
@@ -202,12 +218,15 @@ class MemoryIndex:
         return self._texts.select(columns).filter(inside)
 
     async def words(self, analyzer: str, scope: tuple[str, ...] | None) -> PassageWords:
-        texts, passages = self._texts.select(_word_columns(analyzer, self._texts.schema)), self._passages
+        texts, passages = self._texts.select(word_columns(analyzer, self._texts.schema)), self._passages
         if scope is not None:
             names = pa.array(scope, pa.string())
             texts = texts.filter(pc.is_in(texts["source"], value_set=names))
             passages = passages.filter(pc.is_in(passages["source"], value_set=names))
-        return _words(texts, passages, scope)
+        return passage_words(texts, passages, scope)
+
+    async def postings(self, analyzer: str, words: np.ndarray) -> None:
+        return None
 
 
 def _of_model(vectors: Mapping[str, T], model: Model) -> T:
@@ -273,42 +292,3 @@ def _passage_texts(chunks: Sequence[str], texts: Mapping[str, str]) -> list[str]
             raise KeyError(f"{chunk}: its source has {len(texts[source])} characters")
         out.append(texts[source][start:end])
     return out
-
-
-def _word_columns(analyzer: str, schema: pa.Schema) -> list[str]:
-    columns = ["source", f"words_{analyzer}", f"starts_{analyzer}"]
-    if not set(columns) <= set(schema.names):
-        raise ConfError(
-            f"no words of analyzer {analyzer!r} are here: add `tokenize: {{analyzer: {analyzer}}}` to the "
-            "corpus half and index again"
-        )
-    return columns
-
-
-def _words(texts: pa.Table, passages: pa.Table, scope: tuple[str, ...] | None) -> PassageWords:
-    """Words of each distinct passage, from tables that hold only what is in the scope."""
-    _, words, starts_at = texts.columns
-    names = texts["source"].combine_chunks()
-    order = pa.array(sorted(names.to_pylist()) if scope is None else list(dict.fromkeys(scope)), pa.string())
-    real = passages.filter(pc.greater(passages["end"], passages["start"]))
-    place = pc.index_in(real["source"], value_set=order)
-    rank = pc.index_in(real["source"], value_set=names)
-    if place.null_count or rank.null_count:
-        raise StoreError("a source has passages and no text: the tables of the index do not belong together")
-    spans = [real["parent_start"].to_numpy(), real["parent_end"].to_numpy()]
-    distinct = np.unique(np.stack([place.to_numpy(), *spans, rank.to_numpy()]).astype(np.int64), axis=1)
-    place, starts, ends, rank = distinct  # (passages,) int64 each, by source, then by span
-
-    lengths = pc.list_value_length(words).to_numpy()  # (sources,) words of each
-    flat = words.combine_chunks().flatten().to_numpy()
-    # A word's place in the corpus as one ascending number: row of its text, then its start.
-    at = np.repeat(np.arange(len(names)) << 32, lengths) + starts_at.combine_chunks().flatten().to_numpy()
-    first = np.searchsorted(at, (rank << 32) + starts)
-    offsets = np.concatenate([[0], np.cumsum(np.searchsorted(at, (rank << 32) + ends) - first)])
-    pick = np.arange(offsets[-1]) + np.repeat(first - offsets[:-1], np.diff(offsets))
-    sources = order.to_pylist()
-    ids = (
-        chunk_id(sources[s], (a, b))
-        for s, a, b in zip(place.tolist(), starts.tolist(), ends.tolist(), strict=True)
-    )
-    return PassageWords(tuple(ids), offsets.astype(np.int64), flat[pick].astype(np.uint64))
