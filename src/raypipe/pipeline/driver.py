@@ -55,6 +55,7 @@ from raypipe.pipeline.tasks import (
 from raypipe.pipeline.wall_clock import WallClock
 from raypipe.recipes.executor import CorpusExecutor
 from raypipe.recipes.recipe import Recipe
+from raypipe.recipes.step_contract import asked_models
 from raypipe.report.progress import Progress, ProgressTask
 from raypipe.store import (
     ANSWERS,
@@ -78,6 +79,8 @@ from raypipe.store.tables import LENGTHS, POSTINGS
 T = TypeVar("T")
 
 ANSWERS_AT_ONCE = 100  # read in one look: some 40 kB each with fifty citations and twenty hits
+
+SNAPSHOT_QUESTIONS = 128  # of a task; over 400,000 x 384 a question takes 1.9 ms at 256 and 3.3 at 50
 
 ROUNDS_IN_VAIN = 2  # of tasks that workers handed back, in none of which another worker could do one
 
@@ -205,7 +208,7 @@ class Pipeline:
         sources = self.answer_sources(chain(questions, self._begun(work_id, questions)))
         keys = self.keys(questions, sources)
         again = tuple(id for id in keys.values() if fresh or id in renew)
-        build = self.answers_build(keys, sources, again, fresh)
+        build = self.answers_build(keys, sources, again, fresh, self._per_answer_task(questions))
         with driving(self.store, f"answer {self.recipe.name}"):
             if fresh:
                 for id in (work_id, again_id(work_id)):
@@ -214,6 +217,14 @@ class Pipeline:
                 self.store.forget("faults", "digest", list(keys))
             self.build(build, done)
         return done
+
+    def _per_answer_task(self, questions: Iterable[Question]) -> int:
+        """How many questions make a task at most: more where all that they cost is a search of the whole
+        store, since a product of many costs little more than that of one."""
+        kinds = {m.kind for stage in self.recipe.question for m in asked_models(stage.step)}
+        if kinds <= {"embedder"} and any(q.sources() is None for q in questions):
+            return max(self.sizes.questions, SNAPSHOT_QUESTIONS)
+        return self.sizes.questions
 
     def renewing(self) -> Run | None:
         """What a command that answered questions again has left to do: it was killed, or met trouble."""
@@ -364,8 +375,9 @@ class Pipeline:
         )  # fmt: skip
 
     def answers_build(
-        self, keys: Mapping[str, str], sources: AnswerSources, again: tuple[str, ...], fresh: bool
-    ) -> TableBuild:
+        self, keys: Mapping[str, str], sources: AnswerSources, again: tuple[str, ...], fresh: bool,
+        per_task: int,
+    ) -> TableBuild:  # fmt: skip
         """Questions to answers, by the keys of their answers."""
 
         def work(run: Run) -> TableTask:
@@ -374,7 +386,7 @@ class Pipeline:
 
         return TableBuild(
             self.answers_work_id(sources.snapshot), "answers", ANSWERS, "answer", "answered", "questions",
-            self.sizes.questions, lambda: self.unanswered(keys), work, True, again, fresh,
+            per_task, lambda: self.unanswered(keys), work, True, again, fresh,
         )  # fmt: skip
 
     def missing(self, table: str, ids: list[str]) -> list[str]:
