@@ -12,7 +12,7 @@ EXPORTS = {  # exported name -> module that defines it
         "api.export": ("export_run",),
         "api.graphs": ("build_facts", "run_calls", "serve_graph"),
         "api.judge_check": ("check_judge", "pick_to_label"),
-        "api.look": ("faults", "why"),
+        "api.look": ("faults", "losses", "why"),
         "api.machine": ("check_environment",),
         "api.made_questions": ("make_questions",),
         "api.model_files": ("model_needs",),

@@ -39,6 +39,7 @@ from raypipe.evaluation.judge_check import JudgeCheck
 from raypipe.evaluation.repeats import Repeats
 from raypipe.evaluation.sweep import PlannedPoint, Sweep
 from raypipe.metrics.crag import CragScore, Rule
+from raypipe.metrics.losses import Loss, Losses
 from raypipe.metrics.ranking import MAP_CUT_20_MIN, MEASURES
 from raypipe.readers import BadLine, ReadCounts
 from raypipe.recipes.check import Half, LawCheck, Lock
@@ -408,6 +409,28 @@ class FactsTableOutput(TypedDict):
 
 
 @with_config(STRICT)
+class _LostQuestion(TypedDict):
+    id: str
+    query: str
+    lost: Loss
+    step: str | None  # name of the stage in the recipe; null: before any
+    golds: list[str]
+    answer: str
+    verdict: str | None  # null: no rule scores the data
+
+
+@with_config(STRICT)
+class LossesOutput(TypedDict):
+    """`losses --json`."""
+
+    format: Literal[2]
+    run: str
+    recipe: str
+    losses: Losses
+    questions: list[_LostQuestion]  # the misses, in the order of the run
+
+
+@with_config(STRICT)
 class Comparisons(TypedDict):
     """`compare --json`: each run against the first."""
 
@@ -479,6 +502,7 @@ OUTPUTS: Mapping[str, Any] = {
     "sweep": SweepOutput,
     "why": Explanation,
     "faults": Faults,
+    "losses": LossesOutput,
     "compare": Comparisons,
     "judge check": JudgeCheckOutput,
     "judge pick": ToLabel,

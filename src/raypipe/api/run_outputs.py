@@ -12,6 +12,7 @@ from typing_extensions import TypedDict
 
 from raypipe.cluster.placement import Bottleneck, MemoryUse
 from raypipe.metrics.crag import CragScore, Rule
+from raypipe.metrics.losses import Losses
 from raypipe.recipes.executor import StageCounters
 from raypipe.report.report import (
     AnswerCut,
@@ -120,6 +121,7 @@ class Eval(Score):
     resumed: int
     memo_damaged: int  # tables and files of the memo
     cost: CostReport | None  # estimate against actual
+    losses: Losses | None  # where the misses were lost; null: no answer is asked for
     steps: list[StepLine]
 
 

@@ -63,6 +63,9 @@ COMMANDS: Mapping[str, Command] = {
     "faults": Command(
         "look", "look", "List the rows of a finished eval that failed, why, and after how many attempts."
     ),
+    "losses": Command(
+        "look", "look", "Say for each wrong answer of a finished eval where its gold was lost."
+    ),
     "compare": Command(
         "look", "compare", "Compare scored runs over the same questions: better, worse, same, or cannot tell."
     ),

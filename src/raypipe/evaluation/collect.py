@@ -15,12 +15,14 @@ from itertools import tee
 
 from raypipe.core.records import ABSTAINED, FAULT, Gold, Layout, Question, chunk_id
 from raypipe.evaluation.golds import golds_of
+from raypipe.evaluation.losses import LossFinder
 from raypipe.evaluation.prompts import PromptLookup
 from raypipe.evaluation.ranked_documents import FINAL, documents_of, ranked_documents
 from raypipe.evaluation.result_table import ResultTable, needed_texts, quotes_of, row
 from raypipe.memo.disk import StoreMemo, memo_versions
 from raypipe.metrics.crag import Prediction, pair
 from raypipe.metrics.kinds.contract import GoldForm
+from raypipe.metrics.losses import LostAt
 from raypipe.metrics.prompt_injection import PromptInjection, followed
 from raypipe.metrics.ranking import ranked
 from raypipe.models.kit import LocalKit
@@ -50,6 +52,8 @@ class Collected:
     pages: set[str] = field(default_factory=set)  # ids of the cited pages
     sources: set[str] = field(default_factory=set)  # ids of all that is cited
     everything: bool = False  # True: some question may search everything in the store
+    lost: dict[str, LostAt] = field(default_factory=dict)  # question id -> where its gold was lost, if it was
+    loss_notes: tuple[str, ...] = ()  # what could not be told apart
     prompt_injection: PromptInjection | None = (
         None  # orders in pages that reached an answer; None: not looked for
     )
@@ -72,6 +76,7 @@ def collect(
         pipeline.recipe, LocalKit(index), lambda: StoreMemo(store.uri, memo_versions(store))
     )
     table.about["no_prompts"] = lookup.missing
+    losses = LossFinder(pipeline, index, LocalKit(index)) if form != "grades" else None
     with asyncio.Runner() as loop:
         asked, questions = tee(questions)
         for pairs in batches(zip(asked, pipeline.answers(questions, sources), strict=True), AT_ONCE):
@@ -83,11 +88,16 @@ def collect(
             layouts = layouts_of(documents, {h.source for q in batch for h in q.hits})
             _pair(store, batch, golds, form, found)
             prompts = loop.run(lookup.of(batch))
+            if losses is not None:
+                found.lost |= loop.run(losses.of(pairs, golds))
             table.add([row(q, golds.get(q.id), text, prompts[q.id], layouts) for q in batch])
             found.shown += [_shown(q, text, layouts) for q in batch[: SHOWN - len(found.shown)]]
             if injections:
                 before = found.prompt_injection or PromptInjection(0, 0)
                 found.prompt_injection = loop.run(_injected(index, batch, before))
+    if losses is not None:
+        found.lost |= losses.rest()
+        found.loss_notes = tuple(losses.notes)
     return found
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from raypipe.core.records import Hit, Layout, Quote, Span
 from raypipe.metrics.crag import Verdict
+from raypipe.metrics.losses import funnel, steps_of
 from raypipe.report import plot
 from raypipe.text.places import place
 
@@ -95,6 +96,7 @@ def render(
     )
     slices, omitted = told_apart(report["slices"])
     env.filters.update(signed=signed, share=share, seconds=seconds, linkable=linkable, measured=measured)
+    env.filters.update(steps_of=steps_of)
     text = resources.files("raypipe.report").joinpath("page.html").read_text(encoding="utf-8")
     return env.from_string(text).render(
         r=report,
@@ -105,6 +107,7 @@ def render(
         omitted=omitted,
         results=results,
         plot=plot,
+        funnel=funnel(report["losses"]) if report["losses"] else [],
         segments=plot.segments(report),
         dots=plot.dots(report, slices),
         bars=plot.bars(report["steps"]),

@@ -14,6 +14,7 @@ from typing import Any, Literal
 from raypipe.core.records import FAULT, RANKED, Hit, Question
 from raypipe.metrics.crag import Marks, Prediction, rate_intervals
 from raypipe.metrics.kinds import NOT_SCORED, RunScores
+from raypipe.metrics.losses import Losses
 from raypipe.metrics.prompt_injection import PromptInjection
 from raypipe.metrics.textfile import replaced
 from raypipe.report.page import SHOWN, QuestionResult, ShownQuestion, render
@@ -156,6 +157,7 @@ class EvalReport:
     replaced: tuple[ReplacedRows, ...] = ()  # by the files of this run when they were read
     scores: RunScores = NOT_SCORED  # what the kind of the data measures
     cost: CostReport | None = None  # None: a run of before there was one
+    losses: Losses | None = None  # where the misses were lost; None: no answer is asked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,6 +242,7 @@ def to_json(report: EvalReport) -> dict[str, Any]:
         "resumed": report.resumed,
         "memo_damaged": report.memo_damaged,
         "cost": asdict(report.cost) if report.cost else None,
+        "losses": asdict(report.losses) if report.losses else None,
         "steps": [asdict(s) for s in report.steps],
     }
 
