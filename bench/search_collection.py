@@ -18,12 +18,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
-from raypipe.core.protocols import Model
+from raypipe.core.protocols import Model, VectorHit
 from raypipe.core.records import Question, source_id
 from raypipe.models.kit import LocalKit
 from raypipe.pipeline.postings_task import PART_SOURCES, PostingsTask
@@ -131,7 +132,7 @@ def dense(store: Store, dim: int, batch: int) -> dict[str, float]:
     asked /= np.linalg.norm(asked, axis=1, keepdims=True)
     index = index_of(store)
 
-    def search(queries: np.ndarray) -> list[list[object]]:
+    def search(queries: np.ndarray) -> list[list[VectorHit]]:
         return asyncio.run(index.search(MODEL, queries, [None] * len(queries), 150))
 
     start = time.process_time()
@@ -155,9 +156,9 @@ def numpy_product(store: Store, dim: int, batch: int) -> dict[str, float]:
     return timed(product, batch)
 
 
-def timed(work: object, questions: int) -> dict[str, float]:
+def timed(work: Callable[[], dict[str, float] | None], questions: int) -> dict[str, float]:
     wall, cpu = time.perf_counter(), time.process_time()
-    found = work()  # type: ignore[operator]
+    found = work() or {}
     cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
     per = {"cpu_ms_per_question": round(1000 * cpu / questions, 2)}
     return {**found, "cpu_s": round(cpu, 2), "wall_s": round(wall, 2), **per}
@@ -200,10 +201,10 @@ def main() -> None:
               for f in x.metadata.files]  # fmt: skip
     if phase in ("add", "add_more"):
         first, count = (0, args.papers) if phase == "add" else (args.papers, more)
-        found = timed(lambda: add(store, first, count, phase, args.dim) or {}, count)
+        found = timed(lambda: add(store, first, count, phase, args.dim), count)
     elif phase in ("build", "build_more"):
         first, count = (0, args.papers) if phase == "build" else (args.papers, more)
-        found = timed(lambda: build(store, first, count, phase) or {}, count)
+        found = timed(lambda: build(store, first, count, phase), count)
         files = [f.path for x in store.dataset(WORDS).get_fragments() for f in x.metadata.files]
         found |= {"files": len(files), "old_files_kept": before == files[: len(before)]}
     elif phase.startswith("lexical"):

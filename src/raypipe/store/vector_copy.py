@@ -60,7 +60,8 @@ def vector_matrix(
     rows, dim = dataset.count_rows(), dataset.schema.field("vector").type.list_size
     size = rows * dim * 4
     if size <= in_memory:
-        return np.concatenate([np.zeros((0, dim), np.float32), *blocks(dataset)])
+        matrix: np.ndarray = np.concatenate([np.zeros((0, dim), np.float32), *blocks(dataset)])
+        return matrix
     where.mkdir(mode=0o700, parents=True, exist_ok=True)
     if where.stat().st_uid != os.getuid():
         log.warning("%s belongs to another user: vectors are read from the store for each batch", where)
