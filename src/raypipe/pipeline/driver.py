@@ -184,10 +184,9 @@ class Pipeline:
             self.build(self.passages_build(wanted), done)
             for model in self.recipe.embedders():
                 self.build(self.vectors_build(model, wanted), done)
-            whole = questions is None or any(q.sources() is None for q in questions)
             for analyzer, (postings, lengths) in postings_tables(self.recipe).items():
                 # Once they are there, they keep up: a search of the whole store reads them alone.
-                if whole or self.store.has(lengths):
+                if self.store.has(lengths) or _searches_all(questions):
                     self.build(self.postings_build(analyzer, postings, lengths), done)
         return done
 
@@ -222,7 +221,7 @@ class Pipeline:
         """How many questions make a task at most: more where all that they cost is a search of the whole
         store, since a product of many costs little more than that of one."""
         kinds = {m.kind for stage in self.recipe.question for m in asked_models(stage.step)}
-        if kinds <= {"embedder"} and any(q.sources() is None for q in questions):
+        if kinds <= {"embedder"} and _searches_all(questions):
             return max(self.sizes.questions, SNAPSHOT_QUESTIONS)
         return self.sizes.questions
 
@@ -549,6 +548,11 @@ class Pipeline:
             if left and (reached := self.caps.reached(done, self.clock.total())):
                 getattr(results, "close", nowhere)()  # a pool begins no more tasks
                 raise CapReached(reached)
+
+
+def _searches_all(questions: Iterable[Question] | None) -> bool:
+    """Whether one of the questions brings no sources of its own."""
+    return questions is None or any(q.sources() is None for q in questions)
 
 
 def _wait(backoff: Backoff, back: HandedBack) -> None:

@@ -100,6 +100,6 @@ def _write(dataset: LanceDataset, path: Path) -> None:
 
 def _sweep(where: Path, path: Path) -> None:
     """Removes copies that no process opened for a day. One that is mapped stays readable for its process."""
-    for old in where.glob("*.f32"):
+    for old in (*where.glob("*.f32"), *where.glob("*.half")):
         if old != path and old.stat().st_mtime < time.time() - UNUSED_S:
             old.unlink(missing_ok=True)
