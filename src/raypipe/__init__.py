@@ -57,6 +57,8 @@ if TYPE_CHECKING:  # the same names as EXPORTS, for type checkers and editors
     from raypipe.api.swaps import swap_steps as swap_steps
     from raypipe.api.sweep import sweep as sweep
     from raypipe.api.validate import validate as validate
+    from raypipe.api.view import list_runs as list_runs
+    from raypipe.api.view import write_view as write_view
     from raypipe.api.walk import walk as walk
     from raypipe.core.errors import RaypipeError as RaypipeError
     from raypipe.store import Store as Store

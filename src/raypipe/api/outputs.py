@@ -38,6 +38,8 @@ from raypipe.evaluation.fault_budget import RowCounts, UndoneRow
 from raypipe.evaluation.judge_check import JudgeCheck
 from raypipe.evaluation.repeats import Repeats
 from raypipe.evaluation.sweep import PlannedPoint, Sweep
+from raypipe.evaluation.view.details import Part
+from raypipe.evaluation.view.run_list import RunHeader
 from raypipe.metrics.crag import CragScore, Rule
 from raypipe.metrics.losses import Loss, Losses
 from raypipe.metrics.ranking import MAP_CUT_20_MIN, MEASURES
@@ -463,6 +465,25 @@ class Export(TypedDict):
     failed: NotRequired[int]  # questions that failed, of which a submission says "i don't know"
 
 
+@with_config(STRICT)
+class RunHeaders(TypedDict):
+    """`view --json`: finished runs, the latest first."""
+
+    format: Literal[2]
+    runs: list[RunHeader]
+
+
+@with_config(STRICT)
+class WrittenView(TypedDict):
+    """`view --out FILE --json`."""
+
+    format: Literal[2]
+    file: str
+    bytes: int
+    runs: list[str]  # ids
+    without: list[Part]  # what it leaves out on purpose
+
+
 RepeatsOutput = _from_fields(
     "RepeatsOutput", {"format": Literal[2], "folder": str, **get_type_hints(Repeats)}
 )
@@ -504,6 +525,7 @@ OUTPUTS: Mapping[str, Any] = {
     "faults": Faults,
     "losses": LossesOutput,
     "compare": Comparisons,
+    "view": RunHeaders | WrittenView,
     "judge check": JudgeCheckOutput,
     "judge pick": ToLabel,
     "export": Export,

@@ -114,6 +114,7 @@ class Eval(Score):
     lead: str  # the measure that the report begins with
     measures: list[_MeasureMean]
     measure_slices: list[_MeasureSliceMean]  # of the leading measure
+    blocks: list[str]  # parts of the report that the kind shows: measures, verdicts
     answer_cut: AnswerCut | None
     prompt_injection: _Injection | None
     seconds: float

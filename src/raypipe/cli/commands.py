@@ -69,6 +69,9 @@ COMMANDS: Mapping[str, Command] = {
     "compare": Command(
         "look", "compare", "Compare scored runs over the same questions: better, worse, same, or cannot tell."
     ),
+    "view": Command(
+        "look", "view", "Show runs in a browser: each question with its evidence; two runs side by side."
+    ),
     "judge": Command(
         "look", "judge", "Measure a judge by people's labels, and pick answers for people to label."
     ),

@@ -48,7 +48,6 @@ from raypipe.report.report import (
     JudgeLine,
     RunFolder,
     StepLine,
-    expected,
     write_report,
 )
 from raypipe.runs.manifest import Manifest, Origin
@@ -152,7 +151,7 @@ def evaluate(
             )
             results.finish(rows, report, misses(answers.lost, right))
         write_predictions(folder)
-        write_report(folder, report, answers.shown, {r.question: expected(r) for r in rows})
+        write_report(folder, report)
         for table in tables(pipeline.store):
             compact(pipeline.store, table)
         manifest = write_manifest(

@@ -37,6 +37,7 @@ SCHEMA = pa.schema(
         ("asked_at", pa.string()),
         ("labels", pa.map_(pa.string(), pa.string())),
         ("golds", pa.list_(pa.string())),  # none: the dataset has no answer
+        ("grades", pa.map_(pa.string(), pa.int32())),  # judged document -> grade; none: the dataset has none
         ("answer", pa.string()),  # null: the question failed
         ("outcome", pa.string()),
         ("origin", pa.string()),  # name of the reply that the answer came from
@@ -121,6 +122,7 @@ def row(
         "asked_at": question.asked_at,
         "labels": list(gold.labels.items()) if gold else [],
         "golds": list(gold.answers) if gold else [],
+        "grades": list(gold.grades.items()) if gold else [],
         "answer": answer_of(question),
         "outcome": question.outcome,
         "origin": question.origin,

@@ -12,8 +12,8 @@ from rich.text import Text
 from raypipe.metrics.losses import funnel, steps_of
 from raypipe.metrics.ranking import MAP_CUT_20_MIN, MEASURES
 from raypipe.report.money import cost_rows
-from raypipe.report.page import measured, seconds, share, signed, told_apart
 from raypipe.report.report import ReplacedRows, RunFolder
+from raypipe.report.wording import measured, seconds, share, signed, told_apart
 
 
 def print_report(console: Console, report: Mapping[str, Any], folder: RunFolder) -> None:
