@@ -24,7 +24,7 @@ from raypipe.synth.world.names import pick, word, words
 
 FILES = ("corpus.jsonl", "queries.jsonl", "qrels.trec")
 PER_TOPIC = 20  # papers about one topic
-DUPLICATES = 50  # one paper in so many repeats the one before it
+DUPLICATES = 50  # of these papers one repeats the one before it
 FIELDS = words("sediments membranes markets grammars alloys forests circuits vaccines glaciers archives")
 GOALS = words("stability accuracy cost yield latency diversity safety retention fairness drift")
 VERBS = words("improves predicts measures explains reduces compares maps tracks models bounds")
