@@ -27,6 +27,7 @@ from prose import (
     strings,
 )
 
+pytestmark = pytest.mark.slow  # a thousand files
 HERE = Path(__file__)
 ELSEWHERE = """
     ray.init dataclasses.asdict pa.Table Random.choice write_lance merge_insert save_pretrained

@@ -50,6 +50,7 @@ def renamed(folder, rows):
     return folder / "nq.jsonl", RowFormat(parse(FIELDS))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not NQ.is_file(), reason="RAYPIPE_DATA names no folder with openqa/")
 def test_natural_questions_from_parquet_csv_and_renamed_json_lines_give_one_report(tmp_path):
     with gzip.open(NQ, "rt", encoding="utf-8") as lines:

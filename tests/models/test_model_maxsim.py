@@ -18,6 +18,9 @@ CONF = Path(__file__).parents[2] / "conf" / "models.yaml"
 CLOSE = 1e-5
 
 
+pytestmark = pytest.mark.slow
+
+
 @pytest.fixture(scope="module")
 def maxsim() -> ModuleType:
     """The module, which imports torch and so is none of collection's."""
