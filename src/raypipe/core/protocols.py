@@ -174,7 +174,8 @@ class GraphReplies:
 
     calls: str  # with the program
     facts: str  # what it found
-    answer: str | None  # what a rule made of it; None: no rule
+    rule: str | None  # that names the rule; None: no rule
+    answer: str | None  # what the rule made of it; None: no rule
     trace: str | None  # a line of JSON for each line of the program; None: none is kept
 
 

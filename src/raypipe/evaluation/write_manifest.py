@@ -97,4 +97,5 @@ def _manifest(
         kind=report.scores.kind,
         lead=report.scores.lead,
         measures={m.measure: m for m in report.scores.measures},
+        oracle=report.oracle,
     )

@@ -221,9 +221,14 @@ def promote(
 
     `passed` are gates of another kind, which it has passed already.
 
-    Raises GateFailed, and StoreError if a table that the run searched is not there at its version; then live
-    is as it was.
+    Raises GateFailed, ConfError for an oracle run, and StoreError if a table that the run searched is not
+    there at its version; then live is as it was.
     """
+    if manifest.oracle:
+        raise ConfError(
+            f"run {manifest.run} is an oracle run: golds stood in the place of its {manifest.oracle}, so it "
+            "cannot answer live questions. Promote a run of the recipe itself"
+        )
     keys = answer_keys(store, manifest.run) if gates else {}
     check(manifest, gates, min_scored, sorted(q for q, k in keys.items() if k.verdict == "unscored"))
     with store.lease("release", f"promote {manifest.run}"):
