@@ -1,7 +1,7 @@
 """A data set through a recipe over a store: index the corpus, answer the questions; what is missing, no more.
 
 Works out which rows each table lacks, cuts them into tasks, hands these to a runner, and commits. The
-runner decides where tasks run: Ray Data pools (`cluster.pools`) or this process (`inline`). One driver
+runner decides where tasks run: workers on Ray (`cluster`) or this process (`inline`). One driver
 at a time; a killed driver's parts are kept and its run is resumed.
 """
 
