@@ -321,6 +321,15 @@ PUBLISHED: Mapping[str, Rows] = {
     "db3-task1-700-public": {**db3(700, 150, 10), **DB3_PUBLIC},
     "db3-task1-2000-public": {**db3(2000, 400, 5), **DB3_PUBLIC},
     "db3-task2": {**db3(2000, 400, 5), **DB3_GRAPH},
+    "db3-task2-similar": {
+        **db3(2000, 400, 5),
+        **DB3_GRAPH,
+        "examples.embedder": (
+            "bge-base-en-v1.5",
+            "2.9 similar-example retrieval: not built; here the retriever",
+        ),
+        "examples.top": (8, "open"),
+    },
     "db3-task3": {
         **db3(700, 150, 10),
         **DB3_GRAPH,
