@@ -210,7 +210,6 @@ OWN: Rows = {
     "generate:llm.max_tokens": (512, "open"),
     "decide.prefer": (("llm", "extract"), "open"),
 }
-STEPS_OF_HOPS = "docs/multihop.md"
 MULTIHOP: Rows = {
     **{k: v for k, v in OWN.items() if k != "generate:llm.passages"},
     "iterate:more.model": ("optional-llm", "open: whichever is named"),
@@ -227,11 +226,11 @@ MULTIHOP: Rows = {
     "fuse:merged.weights": ({"final": 1.0, "more-1": 1.0, "more-2": 1.0, "more-3": 1.0}, "open"),
     "fuse:merged.missing": ("zero", "open"),
     "fuse:merged.top": (20, "open"),
-    "compress.tokens": (1000, STEPS_OF_HOPS),
+    "compress.tokens": (1000, "open: half of what rag shows"),
     "compress.tokenizer": ("minilm-tokens", "open: here whichever model answers"),
     "compress.embedder": ("all-MiniLM-L6-v2", OURS),
     "compress.maxsim": ("minilm-maxsim", OURS),
-    "compress.query": ("{{ text }} {{ replies.more }}", STEPS_OF_HOPS),
+    "compress.query": ("{{ text }} {{ replies.more }}", "open: what was searched for counts, too"),
 }
 
 
