@@ -64,7 +64,8 @@ from raypipe.metrics.intervals import rate_interval
 from raypipe.metrics.paired import paired
 from raypipe.steps.extract import Extract
 from raypipe.text.candidates import SourceText, candidates
-from raypipe.text.evidence import Fitted, FittedOn
+from raypipe.text.evidence import Fitted
+from raypipe.text.fitted_on import FittedOn
 
 ROOT = Path(__file__).parents[1]
 FITTED = ROOT / "conf" / "fitted" / "local-extract.yaml"

@@ -10,6 +10,7 @@ EXPORTS = {  # exported name -> module that defines it
         "api.data": ("ingest", "parse_html"),
         "api.datasets": ("demo_data", "download_crag", "synthesize"),
         "api.export": ("export_run",),
+        "api.fit": ("fit_decide", "fit_fuse"),
         "api.graphs": ("build_facts", "run_calls", "serve_graph"),
         "api.judge_check": ("check_judge", "pick_to_label"),
         "api.look": ("faults", "why"),

@@ -18,6 +18,7 @@ from raypipe.report.report import (
     CostReport,
     Estimate,
     FaultCount,
+    FitLine,
     JudgeLine,
     ReplacedRows,
     StepLine,
@@ -120,6 +121,8 @@ class Eval(Score):
     resumed: int
     memo_damaged: int  # tables and files of the memo
     cost: CostReport | None  # estimate against actual
+    fits: list[FitLine]  # fitted numbers of the recipe, and how many scored questions the fit has seen
+    unseen: _MeasureMean | None  # the leading measure of the others; null: no fit has seen a question
     steps: list[StepLine]
 
 

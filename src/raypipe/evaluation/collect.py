@@ -27,6 +27,7 @@ from raypipe.models.kit import LocalKit
 from raypipe.pipeline.answer_sources import AnswerSources
 from raypipe.pipeline.driver import Pipeline, batches
 from raypipe.pipeline.recipe_tables import searched
+from raypipe.recipes.fits import fits_of, has_seen
 from raypipe.report.page import HITS_SHOWN, SHOWN, ReportPassage, ShownQuestion
 from raypipe.report.report import answer_of, ranking, urls
 from raypipe.store import Store
@@ -72,6 +73,7 @@ def collect(
         pipeline.recipe, LocalKit(index), lambda: StoreMemo(store.uri, memo_versions(store))
     )
     table.about["no_prompts"] = lookup.missing
+    fits = fits_of(pipeline.recipe).values()
     with asyncio.Runner() as loop:
         asked, questions = tee(questions)
         for pairs in batches(zip(asked, pipeline.answers(questions, sources), strict=True), AT_ONCE):
@@ -83,7 +85,9 @@ def collect(
             layouts = layouts_of(documents, {h.source for q in batch for h in q.hits})
             _pair(store, batch, golds, form, found)
             prompts = loop.run(lookup.of(batch))
-            table.add([row(q, golds.get(q.id), text, prompts[q.id], layouts) for q in batch])
+            table.add(
+                [row(q, golds.get(q.id), text, prompts[q.id], layouts, has_seen(fits, q.text)) for q in batch]
+            )
             found.shown += [_shown(q, text, layouts) for q in batch[: SHOWN - len(found.shown)]]
             if injections:
                 before = found.prompt_injection or PromptInjection(0, 0)

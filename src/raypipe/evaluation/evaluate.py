@@ -22,6 +22,7 @@ from raypipe.evaluation.fault_budget import UndoneRows, retry, undone_rows
 from raypipe.evaluation.golds import scoring_of
 from raypipe.evaluation.judge import Judge
 from raypipe.evaluation.result_table import ResultTable, write_predictions
+from raypipe.evaluation.seen import marked_by_fits
 from raypipe.evaluation.stored_questions import StoredQuestions, questions_of, require_questions
 from raypipe.evaluation.write_manifest import write_manifest
 from raypipe.memo.disk import memo_versions, merge_memo
@@ -144,6 +145,7 @@ def evaluate(
             marks, scores = marks_of(scoring.kind, rows), score(scoring.kind, kind_id(scoring.name), rows)
             done.memo_damaged += damaged
             report = _report(pipeline, len(questions), read, answers, marks, scores, verdict, planned, done)
+            report = marked_by_fits(report, pipeline.recipe, scoring.kind, answers.texts)
             results.finish(rows, report)
         write_predictions(folder)
         write_report(folder, report, answers.shown, {r.question: expected(r) for r in rows})

@@ -22,6 +22,7 @@ from raypipe.core.kg import FactsRef
 from raypipe.core.plugins import Plugin, is_path
 from raypipe.core.protocols import CorpusStep, GraphRef, Model, Step
 from raypipe.core.records import Question, SourceKind, digest
+from raypipe.recipes.fits import misfitted
 from raypipe.recipes.step_contract import decides, embedder_of, named_by, source_kinds, step_class, table_of
 from raypipe.steps.bm25 import Bm25
 from raypipe.steps.decide import Decide
@@ -364,6 +365,7 @@ def misfits(recipe: Recipe, where: Where) -> Iterator[ConfError]:
             yield from _refused(partial(_require_embedded, recipe, q, here))
         known |= q.step.writes()
     yield from _small_pools(recipe, where)
+    yield from misfitted(recipe, where.at("question"))
     yield from _refused(partial(_check_end, recipe, where.at("question")))
 
 

@@ -70,6 +70,12 @@ def decides(step: Step) -> bool:
     return "outcome" in step.writes()
 
 
+def given_by_fit(step: Step) -> frozenset[str]:
+    """The fields of a step that a fit gives, as its attribute given_by_fit says. By default it cannot be
+    fitted."""
+    return getattr(step, "given_by_fit", frozenset())
+
+
 def models_of(step: Step | CorpusStep) -> list[Model]:
     """The models that a step names, itself or by its graphs, each once."""
     return [v for v in named_by(step) if isinstance(v, Model)]

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from raypipe.metrics.ranking import MAP_CUT_20_MIN, MEASURES
 from raypipe.report.money import cost_rows
-from raypipe.report.page import measured, seconds, share, signed, told_apart
+from raypipe.report.page import fit_lines, measured, seconds, share, signed, told_apart
 from raypipe.report.report import ReplacedRows, RunFolder
 
 
@@ -29,6 +29,8 @@ def print_report(console: Console, report: Mapping[str, Any], folder: RunFolder)
     _measures(console, report)
     if report["rule"]:
         _scores(console, report)
+    for text in fit_lines(report):
+        console.print(Text(text), soft_wrap=True)
     if report["n_unscored"] and report["judge"] is None:
         console.print(
             Text("no judge ran: with --judge MODEL answers are reused, only the unscored are judged")

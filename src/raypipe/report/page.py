@@ -108,7 +108,28 @@ def render(
         segments=plot.segments(report),
         dots=plot.dots(report, slices),
         bars=plot.bars(report["steps"]),
+        seen=fit_lines(report),
     )
+
+
+def fit_lines(report: Mapping[str, Any]) -> list[str]:
+    """What scores rest on that a fit has seen, and what the other questions say."""
+    lines = [
+        f"seen: {f['seen']} of {f['of']} questions were among the {f['n']} that {f['step']} was fitted on "
+        f"({f['split']}): their scores are too good"
+        for f in report["fits"]
+        if f["seen"]
+    ]
+    if (rest := report["unseen"]) is not None:
+        within = (
+            f", 95 % {measured(rest['interval'][0])} to {measured(rest['interval'][1])}"
+            if rest["interval"]
+            else ""
+        )
+        lines.append(
+            f"not seen: {rest['measure']} {measured(rest['mean'])} on the other {rest['scored']}{within}"
+        )
+    return lines
 
 
 def told_apart(slices: Sequence[Mapping[str, Any]]) -> tuple[list[Mapping[str, Any]], dict[str, int]]:
