@@ -24,7 +24,7 @@ from raypipe.core.errors import RaypipeError
 from raypipe.report.fit import print_decide_fit
 from raypipe.text.asked import read
 
-PAGES, PAGE_CHARS = 10, 2000  # of a question
+PAGES, PAGE_CHARS = 5, 1500  # of a question
 
 
 def agrees(question: str, prediction: str, truths: Sequence[str]) -> bool:

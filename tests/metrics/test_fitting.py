@@ -61,7 +61,9 @@ def test_a_perfect_order_has_less_area_under_risk_than_any_other_and_ece_counts_
     right = np.array([1.0, 1.0, 0.0, 0.0])
     assert risk_area(np.array([0.9, 0.8, 0.2, 0.1]), right) == pytest.approx((0 + 0 + 1 / 3 + 1 / 2) / 4)
     assert risk_area(np.array([0.1, 0.2, 0.8, 0.9]), right) == pytest.approx((1 + 1 + 2 / 3 + 1 / 2) / 4)
-    assert ece(np.full(10, 0.7), np.array([1.0] * 7 + [0.0] * 3)) == pytest.approx(0.42)  # one answer a bin: mean of |0.7 - 1| and |0.7 - 0|
+    assert ece(np.full(10, 0.7), np.array([1.0] * 7 + [0.0] * 3)) == pytest.approx(
+        0.42
+    )  # one answer a bin: mean of |0.7 - 1| and |0.7 - 0|
 
 
 VALUES = st.lists(
