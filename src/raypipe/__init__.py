@@ -15,7 +15,9 @@ if TYPE_CHECKING:  # the same names as EXPORTS, for type checkers and editors
     from raypipe.api.data import parse_html as parse_html
     from raypipe.api.datasets import demo_data as demo_data
     from raypipe.api.datasets import download_crag as download_crag
+    from raypipe.api.datasets import download_qasper as download_qasper
     from raypipe.api.datasets import synthesize as synthesize
+    from raypipe.api.example_pools import build_examples as build_examples
     from raypipe.api.export import export_run as export_run
     from raypipe.api.fit import fit_decide as fit_decide
     from raypipe.api.fit import fit_fuse as fit_fuse
@@ -46,6 +48,7 @@ if TYPE_CHECKING:  # the same names as EXPORTS, for type checkers and editors
     from raypipe.api.run import reprocess as reprocess
     from raypipe.api.schemas import schema as schema
     from raypipe.api.scores import score_crag as score_crag
+    from raypipe.api.scores import score_qasper as score_qasper
     from raypipe.api.scores import score_ranking as score_ranking
     from raypipe.api.session import Session as Session
     from raypipe.api.session import load_recipe as load_recipe

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from raypipe.core.errors import ConfError
+from raypipe.core.records import AnnotatorAnswer
 from raypipe.metrics.crag import Prediction, mark
 from raypipe.metrics.kinds import KINDS, kind_id, open_kind, score
 from raypipe.metrics.kinds.contract import Measure, marks_of, missing_part
@@ -75,10 +76,12 @@ def test_every_kind_keeps_the_contract(name: str) -> None:
     assert missing_part(kind) is None
     names = [m.name for m in kind.measures]
     assert len(set(names)) == len(names)
-    row = Prediction("q", "ann", ("ann",), grades={"d": 1}, ranked=("d",))
+    said = (AnnotatorAnswer("ann", "extractive"),)
+    row = Prediction("q", "ann", ("ann",), grades={"d": 1}, ranked=("d",), annotators=said)
     values = kind.values(row)
+    assert kind.measures[0].name in values and values.keys() <= set(names)
     for m in kind.measures:
-        assert m.low <= values[m.name] <= m.high
+        assert m.name not in values or m.low <= values[m.name] <= m.high
 
 
 OWN = '''"""Answers that are numbers: right where they differ by less than a tenth."""

@@ -1,7 +1,9 @@
 """Downloads against a server on loopback that supports ranges, breaks off, lies, and is busy."""
 
 import hashlib
+import io
 import random
+import tarfile
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -9,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from raypipe.cli.main import main
 from raypipe.core.errors import ConfError, DataError
 from raypipe.readers import download
 from raypipe.readers.download import RemoteFile
@@ -259,3 +262,25 @@ def test_the_crag_archives_are_named_sized_and_digested():
 def test_an_unknown_task_is_a_clear_error(tmp_path):
     with pytest.raises(ConfError, match="no task 2 v4: expected one of task 1 v4"):
         download.crag("2", tmp_path, Told().progress)  # type: ignore[arg-type]
+
+
+def test_of_an_archive_only_the_named_files_are_unpacked(tmp_path: Path) -> None:
+    archive = tmp_path / "a.tgz"
+    with tarfile.open(archive, "w:gz") as made:
+        for name in ("data/train.json", "../outside.txt", "README.md"):
+            member = tarfile.TarInfo(name)
+            member.size = len(name)
+            made.addfile(member, io.BytesIO(name.encode()))
+    assert download.unpack([archive], ["train.json"], tmp_path) == [tmp_path / "train.json"]
+    assert (tmp_path / "train.json").read_text() == "data/train.json"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.tgz", "train.json"]
+    with pytest.raises(DataError, match=r"expected dev\.json in the archives"):
+        download.unpack([archive], ["dev.json"], tmp_path)
+
+
+def test_the_options_of_one_dataset_are_refused_with_the_other(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for command in (["qasper", "--task", "1"], ["crag"]):
+        assert main(["download", *command, str(tmp_path)]) == 2
+        assert "--task" in capsys.readouterr().err

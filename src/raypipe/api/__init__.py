@@ -1,14 +1,14 @@
 """The Python API: what `import raypipe` gives, each name from the module that is imported when it is used.
 
-A `Session` says what calls share: settings, models, cluster. Functions take a recipe and a store, and return
-results: `.to_json()` is what the command prints with --json, `.table()` an Arrow table."""
+A `Session` is what calls share. A result's `.to_json()` is what --json prints, `.table()` an Arrow table."""
 
 EXPORTS = {  # exported name -> module that defines it
     name: f"raypipe.{module}"
     for module, names in {
         "api.compare": ("compare",),
         "api.data": ("ingest", "parse_html"),
-        "api.datasets": ("demo_data", "download_crag", "synthesize"),
+        "api.datasets": ("demo_data", "download_crag", "download_qasper", "synthesize"),
+        "api.example_pools": ("build_examples",),
         "api.export": ("export_run",),
         "api.fit": ("fit_decide", "fit_fuse"),
         "api.graphs": ("build_facts", "run_calls", "serve_graph"),
@@ -26,7 +26,7 @@ EXPORTS = {  # exported name -> module that defines it
         "api.results": ("Result",),
         "api.run": ("answer", "evaluate", "index", "reprocess"),
         "api.schemas": ("schema",),
-        "api.scores": ("score_crag", "score_ranking"),
+        "api.scores": ("score_crag", "score_qasper", "score_ranking"),
         "api.session": ("Session", "load_recipe"),
         "api.settings": ("from_environment",),
         "api.steps": ("check_step",),

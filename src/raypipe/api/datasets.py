@@ -1,4 +1,4 @@
-"""Datasets to start from: an invented one, the demo's, and CRAG's official files."""
+"""Datasets to start from: an invented one, the demo's, and the official files of CRAG and QASPER."""
 
 from __future__ import annotations
 
@@ -97,6 +97,16 @@ def download_crag(
     session = session or Session()
     with Progress(sys.stderr, silent=not session.progress) as progress:
         return download.crag(task, Path(folder), _megabytes(progress), version)
+
+
+def download_qasper(folder: str | Path, session: Session | None = None) -> list[Path]:
+    """Downloads QASPER v0.3 (15 MB, CC BY 4.0), checked by digest, and unpacks it. Returns the files of
+    questions: train, dev, test. Raises DataError as `download_crag`."""
+    from raypipe.readers import download
+
+    session = session or Session()
+    with Progress(sys.stderr, silent=not session.progress) as progress:
+        return download.qasper(Path(folder), _megabytes(progress))
 
 
 def _megabytes(progress: Progress) -> Callable[[str, int, int], None]:

@@ -93,7 +93,7 @@ class IngestPreview(TypedDict):
     """`ingest --dry-run --json`: how files would be read."""
 
     format: Literal[2]
-    data_format: str  # crag, beir, synth, rows, or MODULE:NAME
+    data_format: str  # crag, beir, synth, qasper, rows, or MODULE:NAME
     files: list[FileFields]  # of rows: role -> fields
     question: FirstQuestion | None
     document: FirstDocument | None
@@ -186,6 +186,31 @@ RankingScoreOutput = _from_fields(
     },
 )
 """`score ranking --json`: the mean of each measure among others."""
+
+
+QasperScoreOutput = _from_fields(
+    "QasperScoreOutput",
+    {
+        "format": Literal[2],
+        "Answer F1": float,
+        "Answer F1 by type": dict[str, float],  # extractive, abstractive, boolean, none
+        "Evidence F1": float,
+        "Missing predictions": int,  # questions that count 0
+    },
+)
+"""`score qasper --json`: the fields of QASPER's evaluator."""
+
+
+@with_config(STRICT)
+class ExamplePoolOutput(TypedDict):
+    """`examples --json`."""
+
+    format: Literal[2]
+    out: str  # the pool
+    examples: int
+    unanswered: int  # questions without an answer, which are left out
+    explained: int  # examples with an explanation
+    unexplained: int  # examples without one, of which one was asked for
 
 
 @with_config(STRICT)
@@ -445,6 +470,7 @@ OUTPUTS: Mapping[str, Any] = {
     "synth": Synth,
     "ingest": Ingest | IngestPreview,
     "questions": Questions,
+    "examples": ExamplePoolOutput,
     "parse": ParseLine,
     "plan": PlanOutput,
     "index": StepCounts,
@@ -461,6 +487,7 @@ OUTPUTS: Mapping[str, Any] = {
     "judge pick": ToLabel,
     "export": Export,
     "score crag": CragScoreOutput,
+    "score qasper": QasperScoreOutput,
     "score ranking": RankingScoreOutput,
     "promote": LiveRelease,
     "rollback": LiveRelease,

@@ -16,6 +16,7 @@ from typing import Any, Literal, Union
 
 from raypipe.cluster.file import Cluster
 from raypipe.core.errors import ConfError
+from raypipe.core.examples import PoolRef
 from raypipe.core.kg import FactsRef
 from raypipe.core.llm import Grammar, JsonSchema
 from raypipe.core.protocols import GraphRef, Model
@@ -33,7 +34,13 @@ NAMES: tuple[Name, ...] = typing.get_args(Name)
 TEXT: Tree = {"type": "string"}
 FOREIGN = r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$"
 """The verb of a step from outside: MODULE:CLASS."""
-NAMED = {Model: "a model", Grammar: "a file under grammar/", GraphRef: "a graph", FactsRef: "public data"}
+NAMED = {
+    Model: "a model",
+    Grammar: "a file under grammar/",
+    GraphRef: "a graph",
+    FactsRef: "public data",
+    PoolRef: "examples",
+}
 """Types that a file gives by name alone -> what the name is of."""
 NAMED_OR_WRITTEN: Mapping[Any, str] = {
     Prompt: "prompts",

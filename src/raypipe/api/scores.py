@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from raypipe.api.results import Result
 from raypipe.api.session import Session
@@ -13,6 +13,9 @@ from raypipe.metrics.crag import Rule
 from raypipe.metrics.files import score_ranking_files, score_to_json
 from raypipe.metrics.ranking import MAP_CUT_20_MIN, MEASURES
 from raypipe.report.report import JSON_FORMAT
+
+if TYPE_CHECKING:
+    from raypipe.metrics.qasper import QasperScore
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,27 @@ class RankingScoreResult(Result):
         return {"format": JSON_FORMAT, **self.found}
 
 
+@dataclass(frozen=True, slots=True)
+class QasperScoreResult(Result):
+    """The means of QASPER's evaluator; a row for each."""
+
+    found: QasperScore
+
+    @property
+    def title(self) -> str:
+        return f"{self.found.questions} questions; {self.found.missing} have no prediction and count 0"
+
+    def rows(self) -> Iterator[Mapping[str, Any]]:
+        """A row for each mean."""
+        yield {"measure": "Answer F1", "mean": self.found.answer_f1}
+        for kind, mean in self.found.by_kind.items():
+            yield {"measure": f"  {kind}", "mean": mean}
+        yield {"measure": "Evidence F1", "mean": self.found.evidence_f1}
+
+    def to_json(self) -> dict[str, Any]:
+        return {"format": JSON_FORMAT, **self.found.to_json()}
+
+
 def score_crag(
     predictions: str | Path,
     rule: Rule | None = None,
@@ -81,6 +105,17 @@ def score_crag(
         judging.write_predictions(run, marks, Path(out))
     found = score_to_json(marks, run.normalized)
     return CragScoreResult({**found, **judging.score_to_json(run, people)})
+
+
+def score_qasper(
+    gold: str | Path, predictions: str | Path, text_evidence_only: bool = False
+) -> QasperScoreResult:
+    """Scores answers about papers as QASPER's evaluator does. `gold` is its JSON of papers; a line of
+    `predictions` holds `question_id, predicted_answer, predicted_evidence`. `text_evidence_only`: figures and
+    tables are taken out of the golds' evidence. Raises DataError."""
+    from raypipe.metrics.qasper_files import score_files
+
+    return QasperScoreResult(score_files(Path(gold), Path(predictions), text_evidence_only))
 
 
 def score_ranking(run: str | Path, qrels: str | Path, per_query: bool = False) -> RankingScoreResult:

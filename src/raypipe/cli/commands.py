@@ -29,12 +29,17 @@ COMMANDS: Mapping[str, Command] = {
     "synth": Command(
         "data", "data", "Write a CRAG-format dataset about an invented world, with its knowledge graph."
     ),
-    "download": Command("data", "data", "Download the official CRAG files: resumable, checked by digest."),
+    "download": Command(
+        "data", "data", "Download the official CRAG or QASPER files: resumable, checked by digest."
+    ),
     "ingest": Command(
         "data", "data", "Read files into a store, each line once; the same bytes again change nothing."
     ),
     "questions": Command(
         "data", "questions", "Make test questions from documents of your own, for a person to review."
+    ),
+    "examples": Command(
+        "data", "examples", "Write a pool of training questions that prompts show as examples."
     ),
     "parse": Command("data", "data", "Convert HTML files to text, as the pipeline does."),
     "plan": Command(

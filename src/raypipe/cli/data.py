@@ -86,12 +86,14 @@ def _add_download(commands: options.Commands) -> None:
         "raypipe download crag --task 1 /data/crag",
         _download,
     )
-    made.add_argument("what", choices=("crag",))
+    made.add_argument("what", choices=("crag", "qasper"))
     made.add_argument("folder", metavar="DIR", type=Path)
     made.add_argument(
-        "--task", choices=("1", "3"), required=True, help="1: 5 pages a question (0.7 GB); 3: 50 (7.7 GB)"
+        "--task",
+        choices=("1", "3"),
+        help="of crag, required: 1: 5 pages a question (0.7 GB); 3: 50 (7.7 GB)",
     )
-    made.add_argument("--version", choices=("v4", "v5"), default="v4", help="v5 adds popularity labels (v4)")
+    made.add_argument("--version", choices=("v4", "v5"), help="of crag: v5 adds popularity labels (v4)")
 
 
 def _synth(args: argparse.Namespace, settings: Settings) -> int:
@@ -107,10 +109,18 @@ def _synth(args: argparse.Namespace, settings: Settings) -> int:
 
 
 def _download(args: argparse.Namespace, settings: Settings) -> int:
-    from raypipe.api.datasets import download_crag
+    from raypipe.api.datasets import download_crag, download_qasper
 
     session = options.session(args, settings, progress=True)
-    for file in download_crag(args.folder, args.task, args.version, session):
+    if args.what == "qasper":
+        if args.task or args.version:
+            raise ConfError("--task and --version: expected with crag alone; qasper has one set of files")
+        files = download_qasper(args.folder, session)
+    elif args.task is None:
+        raise ConfError("--task: expected 1 or 3 with crag, found none")
+    else:
+        files = download_crag(args.folder, args.task, args.version or "v4", session)
+    for file in files:
         print(file)
     return 0
 

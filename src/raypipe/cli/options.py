@@ -123,8 +123,8 @@ def graph(made: argparse.ArgumentParser) -> None:
         metavar="[NAME=]WHERE",
         action="append",
         default=[],
-        help="where the recipe's knowledge graphs and public data lie: folders, files or addresses; with no "
-        "NAME all of them (default: as conf/graphs.yaml says, else the folder kg in the data)",
+        help="where the recipe's graphs, public data and examples lie: folders, files or addresses; "
+        "with no NAME all of them (default: as conf/graphs.yaml says, else the folder kg in the data)",
     )
 
 
@@ -231,9 +231,9 @@ def format_of(made: argparse.ArgumentParser, files: bool = False) -> None:
     documents = "files (a folder of txt, md, html, csv, pdf, docx), " if files else ""
     made.add_argument(
         "--format",
-        type=one_of("crag", "beir", "synth", "rows", *more),
-        help="of the data: crag, beir, synth, rows (questions or documents of your own: jsonl, json, csv, "
-        f"parquet, a folder of save_to_disk), {documents}or MODULE:NAME of a reader of your own "
+        type=one_of("crag", "beir", "synth", "qasper", "rows", *more),
+        help="of the data: crag, beir, synth, qasper, rows (questions or documents of your own: jsonl, json, "
+        f"csv, parquet, a folder of save_to_disk), {documents}or MODULE:NAME of a reader of your own "
         "(default: by its looks)",
     )
     made.add_argument(
@@ -248,9 +248,10 @@ def format_of(made: argparse.ArgumentParser, files: bool = False) -> None:
 def kind_of(made: argparse.ArgumentParser) -> None:
     made.add_argument(
         "--kind",
-        type=one_of("crag", "qa", "ranking"),
+        type=one_of("crag", "qa", "qasper", "ranking"),
         help="which golds the data brings, and how it is scored: crag (CRAG's rules), qa (answers: exact "
-        "match, F1), ranking (judged documents: nDCG, MAP), or MODULE:NAME (default: the format's)",
+        "match, F1), qasper (papers: F1 of answers and evidence), ranking (judged documents: nDCG, MAP), or "
+        "MODULE:NAME (default: the format's)",
     )
 
 

@@ -9,7 +9,7 @@ from raypipe.cli import options
 
 
 def add(commands: options.Commands) -> None:
-    """Declares `score crag` and `score ranking`."""
+    """Declares `score crag`, `score qasper` and `score ranking`."""
     kinds = options.parent(commands, "score", "kind")
     crag = options.command(
         kinds,
@@ -40,6 +40,26 @@ def add(commands: options.Commands) -> None:
     options.cluster(crag)
     crag.add_argument("--out", metavar="FILE", help="write the predictions as they were scored")
     options.as_json(crag)
+    qasper = options.command(
+        kinds,
+        "qasper",
+        "raypipe score qasper --gold qasper-test-v0.3.json --predictions predictions.jsonl",
+        _qasper,
+        "Score answers about papers and their evidence as QASPER's evaluator does.",
+    )
+    qasper.add_argument("--gold", metavar="F", required=True, help="QASPER's .json or .json.gz")
+    qasper.add_argument(
+        "--predictions",
+        metavar="F",
+        required=True,
+        help=".jsonl[.gz] of question_id, predicted_answer, predicted_evidence",
+    )
+    qasper.add_argument(
+        "--text-evidence-only",
+        action="store_true",
+        help="take figures and tables out of the golds' evidence",
+    )
+    options.as_json(qasper)
     ranking = options.command(
         kinds,
         "ranking",
@@ -65,6 +85,19 @@ def _crag(args: argparse.Namespace, settings: Settings) -> int:
     from raypipe.report.console import print_crag
 
     print_crag(options.console(), found)
+    return 0
+
+
+def _qasper(args: argparse.Namespace, settings: Settings) -> int:
+    from raypipe.api.scores import score_qasper
+
+    found = score_qasper(args.gold, args.predictions, args.text_evidence_only)
+    if args.json:
+        options.print_json(found.to_json())
+        return 0
+    from raypipe.report.console import print_means
+
+    print_means(options.console(), {row["measure"]: row["mean"] for row in found.rows()}, found.title)
     return 0
 
 

@@ -18,6 +18,7 @@ from typing import Any, Generic, TypeVar
 import pyarrow as pa
 
 from raypipe.core.records import (
+    AnnotatorAnswer,
     Citation,
     Document,
     Fault,
@@ -112,6 +113,19 @@ RELEVANCE = pa.schema(
     [
         pa.field("question", pa.string(), nullable=False),
         pa.field("grades", pa.map_(pa.string(), pa.int32()), nullable=False),
+    ]
+)
+ANNOTATOR = pa.struct(
+    [
+        pa.field("answer", pa.string(), nullable=False),
+        pa.field("kind", pa.string(), nullable=False),
+        pa.field("evidence", STRINGS, nullable=False),
+    ]
+)
+ANNOTATIONS = pa.schema(
+    [
+        pa.field("question", pa.string(), nullable=False),
+        pa.field("annotators", pa.list_(ANNOTATOR), nullable=False),
     ]
 )
 QUESTIONS = pa.schema(
@@ -227,6 +241,16 @@ def _relevance_in(d: dict[str, Any]) -> Gold:
     return Gold(d["question"], (), {}, dict(d["grades"]))
 
 
+def _annotated_out(g: Gold) -> dict[str, Any]:
+    said = [{"answer": a.answer, "kind": a.kind, "evidence": list(a.evidence)} for a in g.annotators]
+    return {"question": g.question, "annotators": said}
+
+
+def _annotated_in(d: dict[str, Any]) -> Gold:
+    said = tuple(AnnotatorAnswer(a["answer"], a["kind"], tuple(a["evidence"])) for a in d["annotators"])
+    return Gold(d["question"], (), annotators=said)
+
+
 @dataclass(frozen=True, slots=True)
 class Codec(Generic[R]):
     """How one record type becomes rows of one schema, and back."""
@@ -255,6 +279,8 @@ question: Codec[Question] = Codec(QUESTIONS, _question_out, _question_in)
 gold: Codec[Gold] = Codec(GOLDS, _gold_out, _gold_in)
 relevance: Codec[Gold] = Codec(RELEVANCE, _relevance_out, _relevance_in)
 """The other half of a gold, in a table of its own that only a store with judged documents has."""
+annotated: Codec[Gold] = Codec(ANNOTATIONS, _annotated_out, _annotated_in)
+"""What annotators say, in a table of its own that only a store with questions about papers has."""
 
 
 def fault_column(faults: Sequence[Fault | None]) -> pa.Array:

@@ -12,6 +12,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from raypipe.core.examples import PoolRef
 from raypipe.core.kg import FactsRef
 from raypipe.core.protocols import GraphRef, Model
 from raypipe.core.records import digest
@@ -63,6 +64,8 @@ def stable(value: object) -> str:
         return f"Graph({form}{meaning})"
     if isinstance(value, FactsRef):
         return f"Facts({stable(value.version)})"
+    if isinstance(value, PoolRef):
+        return f"Pool({stable(value.version)})"
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return _record(value)
     raise TypeError(

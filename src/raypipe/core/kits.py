@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Generic, TypeVar
 
+from raypipe.core.examples import ExampleRow, PoolRef
 from raypipe.core.kg import FactsRef, PublicFacts
 from raypipe.core.llm import Generator
 from raypipe.core.protocols import Embed, Graph, GraphRef, Index, Kit, Model, Score, Tokenize
@@ -37,3 +39,6 @@ class ForwardingKit(Generic[Wrapped]):
 
     def facts(self, ref: FactsRef) -> PublicFacts:
         return self._kit.facts(ref)
+
+    def pool(self, ref: PoolRef) -> Sequence[ExampleRow]:
+        return self._kit.pool(ref)

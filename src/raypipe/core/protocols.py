@@ -18,6 +18,7 @@ from typing import ClassVar, Literal, Protocol, TypeAlias
 import numpy as np
 import pyarrow as pa
 
+from raypipe.core.examples import ExampleRow, PoolRef
 from raypipe.core.kg import MOST_LINKED, MOST_NEAR, CallResult, FactsRef, Level, Mention, PublicFacts, Request
 from raypipe.core.llm import Generator
 from raypipe.core.records import Block, Fault, Question, Span, chunk_id
@@ -198,6 +199,7 @@ class Kit(Protocol):
     def index(self) -> Index: ...
     def graph(self, ref: GraphRef) -> Graph: ...
     def facts(self, ref: FactsRef) -> PublicFacts: ...
+    def pool(self, ref: PoolRef) -> Sequence[ExampleRow]: ...
 
 
 FIELDS = frozenset({"text", "body", "asked_at"})

@@ -205,6 +205,21 @@ class Question:
         return tuple(dict.fromkeys(s for c in self.citations for s in c.sources()))
 
 
+AnswerKind: TypeAlias = Literal["extractive", "abstractive", "boolean", "none"]
+"""How an annotator answered: with spans of the paper, in own words, yes or no, or that it has no answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class AnnotatorAnswer:
+    """What one annotator says of one question about a paper."""
+
+    answer: str  # spans joined by ", ", own words, "Yes", "No" or "Unanswerable"
+    kind: AnswerKind
+    evidence: tuple[
+        str, ...
+    ] = ()  # paragraphs that it rests on; a figure or table begins with FLOAT SELECTED
+
+
 @dataclass(frozen=True, slots=True)
 class Gold:
     """What the dataset says is right about a question. Only scoring, fitting and judging read it."""
@@ -213,3 +228,4 @@ class Gold:
     answers: tuple[str, ...]  # first the answer, then its alternatives; () where documents are judged alone
     labels: Mapping[str, str] = field(default_factory=dict)  # domain, question_type, static_or_dynamic, ...
     grades: Mapping[str, int] = field(default_factory=dict)  # document id -> relevance, relevant from 1 on
+    annotators: tuple[AnnotatorAnswer, ...] = ()  # of a paper's question, in the order of the file

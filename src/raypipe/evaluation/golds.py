@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from raypipe.core import arrow
 from raypipe.core.errors import ConfError, DataError
@@ -23,6 +23,7 @@ LOOKED_AT = 1000  # judged documents that are looked up before a run
 FROM: dict[GoldForm, str] = {
     "answers": "answers. A line of CRAG's format has an `answer`; other files need a field of answers",
     "grades": "judged documents. BEIR's format reads them from qrels/test.tsv, or a file named qrels.trec",
+    "annotators": "answers of annotators with their evidence. Format qasper reads them",
 }
 
 
@@ -48,7 +49,7 @@ def scoring_of(
     opened = open_kind(name, rule, judged)
     form = gold_form(opened)
     answers = any(decides(s.step) for s in recipe.question)
-    if kind is not None and form == "answers" and not answers:
+    if kind is not None and form != "grades" and not answers:
         raise ConfError(
             f"kind {name} scores answers, and recipe {recipe.name} ends without decide: it ranks. Name a "
             "recipe that answers, or score it with --kind ranking"
@@ -63,7 +64,7 @@ def scoring_of(
 
 def golds_of(store: Store, questions: Sequence[str], form: GoldForm) -> dict[str, Gold]:
     """Question id -> its gold, for those of the questions that have one; of the form `grades` with its judged
-    documents."""
+    documents, of the form `annotators` with what annotators say."""
     stored = {g.question: g for g in arrow.gold.records(store.rows("golds", "question", questions))}
     if form == "grades" and store.has("relevance"):
         found = store.rows("relevance", "question", questions)
@@ -71,6 +72,10 @@ def golds_of(store: Store, questions: Sequence[str], form: GoldForm) -> dict[str
             other = stored.get(g.question)
             answers, labels = (other.answers, other.labels) if other else ((), {})
             stored[g.question] = Gold(g.question, answers, labels, g.grades)
+    if form == "annotators" and store.has("annotations"):
+        for g in arrow.annotated.records(store.rows("annotations", "question", questions)):
+            if (other := stored.get(g.question)) is not None:
+                stored[g.question] = replace(other, annotators=g.annotators)
     return stored
 
 
@@ -92,7 +97,7 @@ def kind_of_data(store: Store, read: IngestSummary | None, questions: Collection
 
 def require_golds(golds: Iterable[Gold], questions: int, kind: str, form: GoldForm, where: str) -> None:
     """Raises DataError where none of the golds of some questions has this form. `where` they lie."""
-    if not any(g.answers if form == "answers" else g.grades for g in golds):
+    if not any(getattr(g, form) for g in golds):
         raise DataError(
             f"{where}: kind {kind} scores by golds, and none of {questions} questions has one: expected "
             f"{FROM[form]}"

@@ -24,7 +24,15 @@ from typing import Literal, TypeAlias, get_args
 from raypipe.core import plugins
 from raypipe.core.errors import ConfError
 from raypipe.core.plugins import Plugin, is_path
-from raypipe.core.records import FAULT, IDK, INVALID_QUESTION, RANKED, Gold, Question
+from raypipe.core.records import (
+    FAULT,
+    IDK,
+    INVALID_QUESTION,
+    RANKED,
+    AnnotatorAnswer,
+    Gold,
+    Question,
+)
 from raypipe.metrics.intervals import Interval, rate_interval, score_interval
 from raypipe.text.replies import parse_response
 
@@ -68,6 +76,8 @@ class Prediction:
     ranked: tuple[str, ...] | None = (
         None  # ids of documents, best first; None: it failed, or is not asked for
     )
+    annotators: tuple[AnnotatorAnswer, ...] = ()  # of a question about a paper
+    evidence: tuple[str, ...] = ()  # paragraphs of the paper that the answer rests on
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,5 +324,9 @@ def pair(
             without.append(q.id)
             continue
         prediction = None if q.outcome in ("", FAULT, RANKED) else q.answer
-        rows.append(Prediction(q.id, prediction, gold.answers, judged.get(q.id), gold.labels))
+        rows.append(
+            Prediction(
+                q.id, prediction, gold.answers, judged.get(q.id), gold.labels, annotators=gold.annotators
+            )
+        )
     return rows, without

@@ -20,6 +20,7 @@ import numpy as np
 
 from raypipe.core.digests import model_identity, stable
 from raypipe.core.errors import ConfError, Unavailable
+from raypipe.core.examples import ExampleRow, PoolRef
 from raypipe.core.kg import FactsRef, PublicFacts
 from raypipe.core.llm import STEP, Chat, Generated, Generator, Message, Sampling
 from raypipe.core.plugins import is_path
@@ -30,6 +31,7 @@ from raypipe.models.device_errors import computing, loading
 from raypipe.models.engine_routing import routed
 from raypipe.models.entry import REMOTE
 from raypipe.models.load import Backend, EndpointAddress, EngineLimits
+from raypipe.readers import example_pool
 
 T = TypeVar("T")
 
@@ -79,6 +81,7 @@ class LocalKit:
         self._tokenizers: dict[Model, Tokenize] = {}
         self._generators: dict[Model, Generator] = {}
         self._facts: dict[str, PublicFacts] = {}
+        self._pools: dict[str, Sequence[ExampleRow]] = {}
         self._graphs: dict[str, Graph] = {}
         self._own: dict[Model, _OwnEngine] = {}  # engines in this process
 
@@ -264,6 +267,15 @@ class LocalKit:
             with _reading(f"facts at {ref.where}"):
                 self._facts[key] = public_data.open_facts(ref)
         return self._facts[key]
+
+    def pool(self, ref: PoolRef) -> Sequence[ExampleRow]:
+        """Raises ConfError for a pool without a location or that is not what its version says, DataError for
+        a file that is none."""
+        key = stable(ref) + ref.where
+        if key not in self._pools:
+            with _reading(f"examples at {ref.where}"):
+                self._pools[key] = example_pool.open_pool(ref)
+        return self._pools[key]
 
     def _open_graph(self, ref: GraphRef) -> Graph:
         from raypipe.kg import client, graph_adapter

@@ -171,6 +171,9 @@ class Staging:
         if judged := [g for g in batch.golds if g.grades]:
             self._store.ensure("relevance", arrow.RELEVANCE)
             replaced += self._stage("relevance", name, arrow.relevance.table(judged))
+        if said := [g for g in batch.golds if g.annotators]:
+            self._store.ensure("annotations", arrow.ANNOTATIONS)
+            replaced += self._stage("annotations", name, arrow.annotated.table(said))
         self._replaced |= dict.fromkeys(replaced)
         others = self._stage("documents", name, arrow.document.table(batch.documents))
         self._documents_replaced += len(others)

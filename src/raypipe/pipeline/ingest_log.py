@@ -29,9 +29,10 @@ TABLES = (
     "questions",
     "golds",
     "relevance",
+    "annotations",
     "faults",
 )  # in the order in which they are committed
-REPLACING = ("documents", "layouts", "questions", "golds", "relevance")
+REPLACING = ("documents", "layouts", "questions", "golds", "relevance", "annotations")
 MADE_OF_SOURCES = ("texts-", "passages-", "vectors-")  # tables with rows of sources
 
 

@@ -1,8 +1,8 @@
 """Downloads official files over HTTP: resumable, checked against published sizes and digests.
 
-Knows addresses, sizes and sha256 of the CRAG archives, and nothing of what is in them. A file gets its name
-only when its digest is right; until then it is NAME.partial. Only the host it is asked for is contacted, and
-those that this host may redirect to.
+Knows addresses, sizes and sha256 of the archives of CRAG and QASPER, and which files are in the latter. A
+file gets its name only when its digest is right; until then it is NAME.partial. Only the host it is asked
+for is contacted, and those that this host may redirect to.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ import os
 import random
 import re
 import shutil
+import tarfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,6 +75,17 @@ CRAG: dict[tuple[str, str], tuple[RemoteFile, ...]] = {
 # fmt: on
 
 
+QASPER_BASE = "https://qasper-dataset.s3.us-west-2.amazonaws.com/"
+# Their publisher names no digests: these are of the files as they are served, as several projects pin them.
+# fmt: off
+QASPER: tuple[RemoteFile, ...] = (
+    RemoteFile("qasper-train-dev-v0.3.tgz", 10_835_856, "a28fdf966db827bcee3d873107d6b6669864fb7ca8fbf73a192f5e39191bdb5a"),  # noqa: E501
+    RemoteFile("qasper-test-and-evaluator-v0.3.tgz", 3_865_061, "72a52a41193e2838b8074f80ac074b94f956b84886c36a61c58a7df4171bdd72"),  # noqa: E501
+)
+# fmt: on
+QASPER_FILES = ("qasper-train-v0.3.json", "qasper-dev-v0.3.json", "qasper-test-v0.3.json")
+
+
 def crag(
     task: Literal["1", "3"], folder: Path, progress: Progress, version: Literal["v4", "v5"] = "v4"
 ) -> list[Path]:
@@ -83,6 +95,29 @@ def crag(
         known = ", ".join(f"task {t} {v}" for t, v in CRAG)
         raise ConfError(f"CRAG has no task {task} {version}: expected one of {known}.")
     return fetch(CRAG[task, version], folder, CRAG_BASE, progress, hosts=CRAG_HOSTS)
+
+
+def qasper(folder: Path, progress: Progress) -> list[Path]:
+    """QASPER's train, dev and test sets, unpacked in `folder`; the archives stay next to them."""
+    return unpack(fetch(QASPER, folder, QASPER_BASE, progress), QASPER_FILES, folder)
+
+
+def unpack(archives: Iterable[Path], names: Sequence[str], folder: Path) -> list[Path]:
+    """Writes the members with these names, wherever they stand in the archives, and nothing else of them.
+    Raises DataError where one is missing."""
+    found: dict[str, Path] = {}
+    for archive in archives:
+        with tarfile.open(archive) as opened:
+            for member in opened.getmembers():
+                name = Path(member.name).name
+                if name in names and member.isfile() and (content := opened.extractfile(member)):
+                    partial = folder / f"{name}.partial"
+                    with content, partial.open("wb") as out:
+                        shutil.copyfileobj(content, out)
+                    found[name] = partial.replace(folder / name)
+    if missing := [n for n in names if n not in found]:
+        raise DataError(f"{folder}: expected {', '.join(missing)} in the archives, found no such file")
+    return [found[n] for n in names]
 
 
 def fetch(

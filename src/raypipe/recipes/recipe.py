@@ -18,6 +18,7 @@ from raypipe.core import config
 from raypipe.core.config import Resolve, Where, did_you_mean
 from raypipe.core.digests import stable
 from raypipe.core.errors import ConfError
+from raypipe.core.examples import PoolRef
 from raypipe.core.kg import FactsRef
 from raypipe.core.plugins import Plugin, is_path
 from raypipe.core.protocols import CorpusStep, GraphRef, Model, Step
@@ -169,6 +170,10 @@ class Recipe:
     def public_data(self) -> tuple[FactsRef, ...]:
         """Every table of public data that a step names, each once."""
         return tuple(v for v in named_by(*self._steps()) if isinstance(v, FactsRef))
+
+    def pools(self) -> tuple[PoolRef, ...]:
+        """Every pool of examples that a step names, each once."""
+        return tuple(v for v in named_by(*self._steps()) if isinstance(v, PoolRef))
 
     def _steps(self) -> list[Step | CorpusStep]:
         return [s.step for s in (*self.corpus, *self.question)]

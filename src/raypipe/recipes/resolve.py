@@ -18,6 +18,7 @@ from typing import Any, Literal, TypeVar
 from raypipe.core import config
 from raypipe.core.config import Conf, Resolve, Where, did_you_mean
 from raypipe.core.errors import ConfError, DataError
+from raypipe.core.examples import PoolRef
 from raypipe.core.kg import FactsRef, Level
 from raypipe.core.llm import Grammar, JsonSchema
 from raypipe.core.protocols import GraphRef, Model
@@ -27,6 +28,7 @@ from raypipe.kg.link import LEVELS
 from raypipe.kg.public_data import facts_version
 from raypipe.models.catalog import Catalog
 from raypipe.models.constraint import bounds
+from raypipe.readers.example_pool import pool_ref
 from raypipe.steps.answer_probability import AnswerProbability
 from raypipe.steps.facts import FactsRule
 from raypipe.steps.fuse import FusionWeights
@@ -58,7 +60,8 @@ def resolvers(files: Conf, models: Catalog, graphs: Mapping[str, str] = MappingP
         JsonSchema: _schema(files),
         GraphRef: _graph(files, graphs, models),
         ExampleBank: _written(ExampleBank, "examples", lambda name: _find(files, "examples", name, ".yaml")),
-        FactsRef: _facts(files, graphs),
+        FactsRef: _file_of(files, graphs, "facts", _facts_ref),
+        PoolRef: _file_of(files, graphs, "examples", _pool),
     }
     found[ByLabel[FactsRule | None]] = _by_label(_shelf(found), needs_else=False)
     return found
@@ -131,8 +134,10 @@ def _grammar(files: Conf) -> Read[Grammar]:
 class GraphEntry:
     """One entry of graphs.yaml."""
 
-    kind: Literal["folder", "server", "facts"]
-    where: str = ""  # the folder, the address, or the file of facts; "": to be said when it is used
+    kind: Literal["folder", "server", "facts", "examples"]
+    where: str = (
+        ""  # the folder, the address, or the file of facts or examples; "": to be said when it is used
+    )
     version: str = ""  # of a server
     refresh: Mapping[str, str | int] = field(default_factory=dict)  # domain -> REFRESH, or seconds
     levels: Mapping[str, tuple[Level, ...]] = field(default_factory=dict)  # kind of name -> how it is linked
@@ -168,8 +173,8 @@ def _graph(files: Conf, graphs: Mapping[str, str], models: Catalog) -> Read[Grap
         if name not in tree:
             raise where.error(f"no graph {name!r}; {did_you_mean(name, tree)}")
         entry = config.build(GraphEntry, tree[name], where.at(name))
-        if entry.kind == "facts":
-            raise ConfError(f"{name!r} are facts: expected a graph, of kind folder or server")
+        if entry.kind in ("facts", "examples"):
+            raise ConfError(f"{name!r} are {entry.kind}: expected a graph, of kind folder or server")
         address = graphs.get("", "").startswith(("http://", "https://"))
         general = graphs.get("", "") if address == (entry.kind == "server") else ""
         place = graphs.get(name) or general or entry.where
@@ -198,7 +203,7 @@ def _graph_ref(name: str, entry: GraphEntry, place: str, grammar: str) -> GraphR
         version = entry.version or tables_version(Path(place))
     except DataError as e:
         raise ConfError(f"graph {name!r}: {e}") from e
-    assert entry.kind != "facts"
+    assert entry.kind in ("folder", "server")
     if entry.kind == "folder":  # workers may stand elsewhere
         place = str(Path(place).absolute())
     return GraphRef(name, entry.kind, place, version, grammar, entry.levels, MappingProxyType(refresh))
@@ -219,23 +224,35 @@ def _written(cls: type[T], kind: str, path_of: Callable[[str], Path]) -> Read[T]
     return read
 
 
-def _facts(files: Conf, graphs: Mapping[str, str]) -> Read[FactsRef]:
-    def find(name: str) -> FactsRef:
+def _file_of(
+    files: Conf, graphs: Mapping[str, str], kind: Literal["facts", "examples"], made: Callable[[str, str], T]
+) -> Read[T]:
+    """The name of an entry of graphs.yaml that is one file. `made`: of its name, and its place or ""."""
+
+    def find(name: str) -> T:
         path = files.file("graphs.yaml")
         tree, where = config.read_yaml(path), Where(str(path))
         entry = config.build(GraphEntry, tree.get(name, {}), where.at(name)) if name in tree else None
-        if entry is None or entry.kind != "facts":
-            known = [n for n, e in tree.items() if isinstance(e, dict) and e.get("kind") == "facts"]
-            raise where.error(f"no facts {name!r}; {did_you_mean(name, known)}")
-        place = graphs.get(name) or entry.where
+        if entry is None or entry.kind != kind:
+            known = [n for n, e in tree.items() if isinstance(e, dict) and e.get("kind") == kind]
+            raise where.error(f"no {kind} {name!r}; {did_you_mean(name, known)}")
         try:
-            if not place:
-                return FactsRef(name, "", "nowhere")
-            return FactsRef(name, str(Path(place).absolute()), facts_version(Path(place)))
+            return made(name, graphs.get(name) or entry.where)
         except DataError as e:
-            raise ConfError(f"facts {name!r}: {e}") from e
+            raise ConfError(f"{kind} {name!r}: {e}") from e
 
-    return lambda value, where: _named(value, where, "facts of graphs.yaml", find)
+    return lambda value, where: _named(value, where, f"{kind} of graphs.yaml", find)
+
+
+def _facts_ref(name: str, place: str) -> FactsRef:
+    path = Path(place)
+    return (
+        FactsRef(name, str(path.absolute()), facts_version(path)) if place else FactsRef(name, "", "nowhere")
+    )
+
+
+def _pool(name: str, place: str) -> PoolRef:
+    return pool_ref(name, Path(place)) if place else PoolRef(name, "", "nowhere", 0)
 
 
 def _grammar_text(files: Conf, name: str) -> str:

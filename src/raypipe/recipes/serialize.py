@@ -19,6 +19,7 @@ from typing import Any
 
 from raypipe.core.digests import NOT_IDENTITY
 from raypipe.core.errors import ConfError
+from raypipe.core.examples import PoolRef
 from raypipe.core.plugins import Plugin
 from raypipe.core.protocols import GraphRef, Kit, Model
 from raypipe.recipes.recipe import STEPS, Recipe, Stage
@@ -195,7 +196,7 @@ def leaves(tree: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, .
         yield path, _shown(tree)
         return
     skipped = {_CLASS}
-    if tree.get(_CLASS) in (Model.__name__, GraphRef.__name__):
+    if tree.get(_CLASS) in (Model.__name__, GraphRef.__name__, PoolRef.__name__):
         yield path, tree["name"]
         skipped |= {*NOT_IDENTITY, "where", "refresh"}
     for name, value in tree.items():

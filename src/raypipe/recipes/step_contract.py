@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeAlias
 
 from raypipe.core import plugins
 from raypipe.core.errors import ConfError
+from raypipe.core.examples import PoolRef
 from raypipe.core.kg import FactsRef
 from raypipe.core.plugins import Plugin
 from raypipe.core.protocols import CorpusStep, GraphRef, Model, Step
@@ -100,17 +101,20 @@ def embedder_of(step: Step | CorpusStep) -> Model:
     return found[0]
 
 
-def named_by(*steps: Step | CorpusStep) -> list[Model | GraphRef | FactsRef]:
-    """The models, graphs and public data in the fields of steps, each once, in the order they are met; an
-    absent model is none."""
-    found: list[Model | GraphRef | FactsRef] = []
+Named: TypeAlias = Model | GraphRef | FactsRef | PoolRef
+
+
+def named_by(*steps: Step | CorpusStep) -> list[Named]:
+    """The models, graphs, public data and pools of examples in the fields of steps, each once, in the order
+    they are met; an absent model is none."""
+    found: list[Named] = []
     for step in steps:
         _collect(step, found)
     return found
 
 
-def _collect(value: Any, found: list[Model | GraphRef | FactsRef]) -> None:
-    if isinstance(value, Model | GraphRef | FactsRef):
+def _collect(value: Any, found: list[Named]) -> None:
+    if isinstance(value, Model | GraphRef | FactsRef | PoolRef):
         if value not in found and not (isinstance(value, Model) and value.absent):
             found.append(value)
         if isinstance(value, GraphRef):

@@ -151,6 +151,15 @@ def print_ranking(console: Console, found: Mapping[str, Any]) -> None:
                 console.print(Text(f"{name:<22}\t{query}\t{_four(values[name])}"), soft_wrap=True)
 
 
+def print_means(console: Console, means: Mapping[str, float], title: str) -> None:
+    """Means by measure, and what they are of."""
+    table = grid("measure", "mean")
+    for name, mean in means.items():
+        table.add_row(name, _four(mean))
+    console.print(table)
+    console.print(Text(title))
+
+
 def _four(value: float | None) -> str:
     return "not scored" if value is None else f"{value:.4f}"
 

@@ -1,61 +1,162 @@
-"""Examples for a prompt: the questions of a bank that are nearest to this one, with their calls.
+"""Examples for a prompt: other questions with their calls or answers, the nearest ones or some by chance.
 
-Knows models through the kit, examples through `kg.language.example_bank`.
+Knows models and pools of training rows through the kit, and banks of calls through
+`kg.language.example_bank`.
 """
 
 from __future__ import annotations
 
+import random
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, Literal
 
-from raypipe.core.protocols import Ask, Bound, Kit, Model, Reach
-from raypipe.core.records import ANSWERED, Question, Reply
+from raypipe.core.examples import ExampleRow, PoolRef
+from raypipe.core.protocols import Ask, Bound, Kit, Model, Reach, Tokenize
+from raypipe.core.records import ANSWERED, SKIPPED_REPLY, Question, Reply, digest
 from raypipe.kg.language.example_bank import ExampleBank, masked, shown_example
-from raypipe.text.template import REPLY
+from raypipe.text.template import REPLY, renderer, uses
+
+SHOWN = "Question: {{ question }}\nAnswer: {{ answer }}"
+"""An example of a pool as a prompt shows it."""
+
+FIELDS = frozenset({"question", "answer", "explanation"})
+BETWEEN = "\n\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """One example that can be chosen."""
+
+    compared: str  # what the question is compared with
+    text: str  # as the prompt shows it
+    group: str  # of a group one example is shown at most
+    document: str  # that it asks about; "": none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Examples:
-    """Writes the `top` nearest examples by cosine into the reply `into`, the nearest last, since a model
-    follows best what it read last. Of a group of equal questions the nearest alone is shown."""
+    """Writes `top` examples into the reply `into`, from a bank of calls or from a pool of training rows.
 
-    bank: ExampleBank
-    embedder: Model
+    nearest: by cosine, the nearest last, since a model follows best what it read last. random: drawn by
+    `seed` and the question's text, in the order in which they were drawn.
+
+    Examples about a document that the question may search are never shown: they would tell the answer. Of
+    a bank's equal questions, and of a pool's equal questions about one document, one alone is. With
+    `tokens` the examples that were chosen last go until the others fit. Where none is left, the reply is
+    skipped.
+    """
+
+    bank: ExampleBank | None = None
+    pool: PoolRef | None = None
+    choose: Literal["nearest", "random"] = "nearest"
+    embedder: Model | None = None  # of `nearest`
+    seed: int = 0  # of `random`
     top: int = 8
+    tokens: int | None = None  # that the examples may take together; None: any
+    tokenizer: Model | None = None  # counts `tokens`
+    shown: str = SHOWN  # a row of a pool: question, answer, explanation
     into: str = "examples"
 
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
+        if (self.bank is None) == (self.pool is None):
+            raise ValueError("expected one of bank and pool")
         if self.top < 1:
             raise ValueError(f"top: expected at least 1, found {self.top}")
+        if (self.choose == "nearest") != (self.embedder is not None):
+            raise ValueError("embedder: expected with choose: nearest and only there")
+        if self.choose == "nearest" and self.seed:
+            raise ValueError("seed: expected with choose: random alone")
+        if (self.tokens is None) != (self.tokenizer is None):
+            raise ValueError("tokens and tokenizer: expected both or neither")
+        if self.tokens is not None and self.tokens < 1:
+            raise ValueError(f"tokens: expected at least 1, found {self.tokens}")
+        if strange := sorted(uses(self.shown) - FIELDS):
+            raise ValueError(f"shown: it uses {strange[0]!r}; expected {', '.join(sorted(FIELDS))}")
+        if self.bank is not None and self.shown != SHOWN:
+            raise ValueError("shown: expected with pool alone")
 
     def reads(self) -> frozenset[str]:
-        return frozenset({"text"})
+        return frozenset({"text", "citations"})
 
     def writes(self) -> frozenset[str]:
         return frozenset({REPLY + self.into})
 
     def bound(self, question: Question, reach: Reach) -> Bound:
-        examples = len(self.bank.flat)  # vectors of them and of the question
-        return Bound(examples + 1, reach, "never", likely=1, shared=examples)
+        if self.embedder is None:
+            return Bound(0, reach, "never")
+        examples = len(self.bank.flat) if self.bank is not None else self._pool().size
+        return Bound(examples + 1, reach, "never", likely=1, shared=examples)  # vectors
 
     def open(self, kit: Kit) -> Ask:
-        embed = kit.embedder(self.embedder)
-        examples = [masked(q) for _, q in self.bank.flat]
+        found = self._of_bank() if self.bank is not None else self._of_pool(kit.pool(self._pool()))
+        tokenize = None if self.tokenizer is None else kit.tokenizer(self.tokenizer)
+        embed = None if self.embedder is None else kit.embedder(self.embedder)
 
         async def ask(questions: list[Question]) -> list[Question]:
-            known = await embed(examples, "passage")  # (examples, dim) float32, unit rows
-            asked = await embed([q.text.lower() for q in questions], "passage")
-            scores = (asked @ known.T).tolist()
-            return [self._said(q, s) for q, s in zip(questions, scores, strict=True)]
+            if embed is None:
+                orders = [self._drawn(q, found) for q in questions]
+            else:
+                known = await embed([e.compared for e in found], "passage")  # (examples, dim) float32, unit
+                asked = await embed([q.text.lower() for q in questions], "passage")
+                scores = (asked @ known.T).tolist()
+                orders = [sorted(range(len(s)), key=lambda i, s=s: (-s[i], i)) for s in scores]  # type: ignore[misc]
+            return [self._said(q, found, o, tokenize) for q, o in zip(questions, orders, strict=True)]
 
         return ask
 
-    def _said(self, question: Question, scores: list[float]) -> Question:
-        best: dict[int, int] = {}  # group -> its nearest example, best first
-        for i in sorted(range(len(scores)), key=lambda i: (-scores[i], i)):
-            best.setdefault(id(self.bank.flat[i][0]), i)
-        chosen = list(best.values())[: self.top]
-        text = "\n\n".join(shown_example(*self.bank.flat[i]) for i in reversed(chosen))
-        return replace(question, replies={**question.replies, self.into: Reply(text, ANSWERED)})
+    def _pool(self) -> PoolRef:
+        assert self.pool is not None
+        return self.pool
+
+    def _of_bank(self) -> list[Shown]:
+        assert self.bank is not None
+        return [
+            Shown(masked(q), shown_example(group, q), f"{i}", "")
+            for i, group in enumerate(self.bank.examples)
+            for q in group.questions
+        ]
+
+    def _of_pool(self, rows: Sequence[ExampleRow]) -> list[Shown]:
+        show = renderer(self.shown)
+        names = uses(self.shown)
+        return [
+            Shown(
+                r.question.lower(),
+                show({name: getattr(r, name) for name in names}),
+                f"{r.document}\n{' '.join(r.question.lower().split())}",
+                r.document,
+            )
+            for r in rows
+        ]
+
+    def _drawn(self, question: Question, found: Sequence[Shown]) -> list[int]:
+        """All examples in an order that this seed and this question give."""
+        order = list(range(len(found)))
+        random.Random(int(digest("examples", str(self.seed), question.text), 16)).shuffle(order)
+        return order
+
+    def _said(
+        self, question: Question, found: Sequence[Shown], order: Sequence[int], tokenize: Tokenize | None
+    ) -> Question:
+        """`order`: all examples, those to be shown first."""
+        own = {c.url for c in question.citations or ()}
+        best: dict[str, str] = {}  # group -> its first example
+        for e in (found[i] for i in order):
+            if len(best) == self.top:
+                break
+            if not e.document or e.document not in own:
+                best.setdefault(e.group, e.text)
+        chosen = self._fitting(list(best.values()), tokenize)
+        text = BETWEEN.join(chosen if self.choose == "random" else reversed(chosen))
+        said = Reply(text, ANSWERED) if chosen else SKIPPED_REPLY
+        return replace(question, replies={**question.replies, self.into: said})
+
+    def _fitting(self, chosen: list[str], tokenize: Tokenize | None) -> list[str]:
+        """As many of the first as fit into the budget together."""
+        if tokenize is not None and self.tokens is not None:
+            while chosen and len(tokenize(BETWEEN.join(chosen))) > self.tokens:
+                chosen = chosen[:-1]
+        return chosen

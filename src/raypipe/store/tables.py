@@ -89,6 +89,7 @@ KINDS: dict[str, Kind] = {
     "questions": Kind(arrow.QUESTIONS, False, _ID, "id", _ID),
     "golds": Kind(arrow.GOLDS, False, ("question",), "question", ("question",)),
     "relevance": Kind(arrow.RELEVANCE, False, ("question",), "question", ("question",)),
+    "annotations": Kind(arrow.ANNOTATIONS, False, ("question",), "question", ("question",)),
     "faults": Kind(FAULTS, False, ("id", "step", "digest"), None, _ID),
     "answers": Kind(ANSWERS, False, ("key",), "key", ("key", "id")),
     "texts": Kind(_required(("source", pa.string())), True, ("source",), "source", ("source",)),
@@ -98,10 +99,11 @@ KINDS: dict[str, Kind] = {
     "scores": Kind(SCORES, False, ("key",), "key", ("key",)),
     "replies": Kind(REPLIES, False, ("key",), "key", ("key",)),
 }
-INGEST_TABLES = ("sources", "documents", "layouts", "questions", "golds", "relevance")
+INGEST_TABLES = ("sources", "documents", "layouts", "questions", "golds", "relevance", "annotations")
 BASE = (*INGEST_TABLES, "faults", "answers")
 """Tables without a digest in their name. Every store has them but for those in ON_DEMAND."""
-ON_DEMAND = ("layouts", "relevance")  # made by the first ingest of a folder; of judged documents
+ON_DEMAND = ("layouts", "relevance", "annotations")
+"""Made by the first ingest of a folder or of papers; of judged documents; of annotators' answers."""
 
 _NAME = re.compile(r"([a-z]+)(-[0-9a-f]{32})?")
 _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")

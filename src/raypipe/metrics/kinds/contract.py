@@ -13,8 +13,8 @@ from typing import Any, Literal, Protocol, TypeAlias
 from raypipe.metrics.crag import Marks, Prediction, Rule, no_marks
 from raypipe.metrics.intervals import Interval, mean_interval, score_interval
 
-GoldForm: TypeAlias = Literal["answers", "grades"]
-"""What a gold must have: answers, or judged documents."""
+GoldForm: TypeAlias = Literal["answers", "grades", "annotators"]
+"""What a gold must have: answers, judged documents, or answers of annotators with their evidence."""
 
 LEADS_FROM = 0.95
 """Share of the best-covered questions that a measure must score to lead a report."""

@@ -12,9 +12,15 @@ from raypipe.metrics.crag import Rule
 from raypipe.metrics.kinds.contract import DataKind, missing_part, rule_of, with_rule
 from raypipe.metrics.kinds.crag import Crag
 from raypipe.metrics.kinds.qa import Qa
+from raypipe.metrics.kinds.qasper import Qasper
 from raypipe.metrics.kinds.ranking import Ranking
 
-KINDS: Mapping[str, Callable[[], DataKind]] = {"crag": Crag, "qa": Qa, "ranking": Ranking}
+KINDS: Mapping[str, Callable[[], DataKind]] = {
+    "crag": Crag,
+    "qa": Qa,
+    "qasper": Qasper,
+    "ranking": Ranking,
+}
 
 
 def open_kind(name: str, rule: Rule | None = None, judged: bool = False) -> DataKind:

@@ -1,0 +1,129 @@
+"""Pools of examples for prompts: training questions with their answers, and why these are right."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+from raypipe import readers
+from raypipe.api.paths import Fields, format_for, inputs, require_writable
+from raypipe.api.results import Result, outside_loop
+from raypipe.api.session import Session, endpoint_addresses
+from raypipe.core.errors import DataError
+from raypipe.core.examples import ExampleRow
+from raypipe.core.llm import Generated, Sampling
+from raypipe.core.records import ANSWERED, Gold, Question
+from raypipe.models.kit import LocalKit
+from raypipe.readers.example_pool import write_pool
+from raypipe.readers.formats import Format
+from raypipe.recipes.resolve import prompt_file
+from raypipe.report.report import JSON_FORMAT
+from raypipe.text.replies import UnreadableReply, read_plain
+from raypipe.text.sanitize import escape_markup
+from raypipe.text.thoughts import answer_of
+
+PROMPT: Final = "qasper/explain"
+EXPLANATION_TOKENS: Final = 100
+"""Of one explanation, in the model's tokens: a sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExamplePoolResult(Result):
+    """Counts of a pool of examples; a row for each."""
+
+    SCHEMA: ClassVar[Mapping[str, str]] = {"what": "string", "count": "int64"}
+    out: Path
+    examples: int  # questions with an answer
+    unanswered: int  # questions without one, which are left out
+    explained: int  # examples with an explanation
+    unexplained: int  # examples without one, of which one was asked for
+
+    @property
+    def title(self) -> str:
+        said = f", {self.explained} with an explanation" if self.explained or self.unexplained else ""
+        return f"{self.out}: {self.examples} examples{said}; {self.unanswered} questions have no answer"
+
+    def rows(self) -> Iterator[Mapping[str, Any]]:
+        """What was counted."""
+        for what in ("examples", "unanswered", "explained", "unexplained"):
+            yield {"what": what, "count": getattr(self, what)}
+
+    def to_json(self) -> dict[str, Any]:
+        counts = {row["what"]: row["count"] for row in self.rows()}
+        return {"format": JSON_FORMAT, "out": str(self.out), **counts}
+
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    question: Question
+    gold: Gold
+
+
+@outside_loop
+def build_examples(
+    data: str | Path | Sequence[str | Path],
+    out: str | Path,
+    explain: str | None = None,
+    format: Format | None = None,
+    session: Session | None = None,
+    fields: Fields | None = None,
+) -> ExamplePoolResult:
+    """Writes a pool of examples from any data with answers: the question, its first answer, its document.
+
+    `explain` is a generator of the models file that says in a sentence why each answer is right, from the
+    evidence where the data has it. A recipe's step `examples` takes the pool. Raises ConfError, DataError
+    where no question has an answer.
+    """
+    session = session or Session()
+    require_writable(Path(out).absolute().parent, "--out")
+    paths = inputs([data] if isinstance(data, str | Path) else data, session.settings)
+    rows = list(readers.open(paths, format_for(format, paths, fields), readers.ReadCounts()))
+    pairs = [_Pair(r.question, r.gold) for r in rows if r.question and r.gold and r.gold.answers]
+    asked = sum(r.question is not None for r in rows)
+    if not pairs:
+        raise DataError(f"{', '.join(map(str, paths))}: none of {asked} questions has an answer to show")
+    found = [_example(p) for p in pairs]
+    if explain is not None:
+        said = asyncio.run(_explained(session, explain, pairs))
+        found = [replace(e, explanation=text) for e, text in zip(found, said, strict=True)]
+    write_pool(Path(out), found)
+    explained = sum(bool(e.explanation) for e in found)
+    lacking = len(found) - explained if explain is not None else 0
+    return ExamplePoolResult(Path(out), len(found), asked - len(pairs), explained, lacking)
+
+
+def _example(pair: _Pair) -> ExampleRow:
+    cited = pair.question.citations or ()
+    return ExampleRow(pair.question.text, pair.gold.answers[0], cited[0].url if cited else "")
+
+
+async def _explained(session: Session, name: str, pairs: Sequence[_Pair]) -> list[str]:
+    """An explanation of each pair; "" where the model gave none."""
+    model = session.catalog().model(name)
+    endpoints = endpoint_addresses(session.cluster_file(), [model], session.settings.keys)
+    render = prompt_file(session.settings.conf, PROMPT).renderer()
+    kit = LocalKit(None, engines=None, endpoints=endpoints)
+    chats = [render({n: escape_markup(text) for n, text in _shown(p).items()}) for p in pairs]
+    sampling = Sampling(max_tokens=EXPLANATION_TOKENS + model.thought_tokens)
+    try:
+        said = await kit.generator(model)(chats, sampling)
+    finally:
+        await kit.close()
+    return [_read(s.text) if isinstance(s, Generated) else "" for s in said]
+
+
+def _shown(pair: _Pair) -> dict[str, str]:
+    first = pair.gold.annotators[0] if pair.gold.annotators else None
+    evidence = "\n".join(first.evidence) if first else ""
+    return {"text": pair.question.text, "answer": pair.gold.answers[0], "evidence": evidence}
+
+
+def _read(text: str) -> str:
+    try:
+        found = read_plain(answer_of(text))
+    except UnreadableReply:
+        return ""
+    return " ".join(found.text.split()) if found.label == ANSWERED else ""

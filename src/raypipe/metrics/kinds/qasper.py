@@ -1,0 +1,52 @@
+"""`qasper`: questions about papers. Answer F1, also by kind of answer, and F1 of evidence by paragraphs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from raypipe.core.papers import UNANSWERABLE, paragraph
+from raypipe.core.records import AnnotatorAnswer
+from raypipe.metrics import qasper
+from raypipe.metrics.crag import Prediction
+from raypipe.metrics.kinds.contract import GoldForm, Measure
+from raypipe.text.replies import abstains
+
+
+@dataclass(frozen=True, slots=True)
+class Qasper:
+    """Questions that annotators answered from a paper. An abstention stands for "Unanswerable" and has no
+    evidence. Paragraphs are compared with white space folded, figures and tables by their captions."""
+
+    golds: ClassVar[GoldForm] = "annotators"
+    measures: ClassVar[tuple[Measure, ...]] = (
+        Measure("answer_f1", "words that the answer shares with the best annotator (QASPER)"),
+        Measure("evidence_f1", "paragraphs that the evidence shares with the best annotator"),
+        Measure("text_evidence_f1", "the same without figures and tables"),
+        *(
+            Measure(f"answer_f1_{kind}", f"answer F1 where the best annotator's answer is {kind}")
+            for kind in qasper.KINDS
+        ),
+    )
+
+    def values(self, row: Prediction) -> Mapping[str, float]:
+        if row.prediction is None:
+            return {}
+        answer, evidence = row.prediction, row.evidence
+        if abstains(answer):
+            answer, evidence = UNANSWERABLE, ()
+        f1, kind = qasper.answer_f1(answer, row.annotators)
+        folded = [_folded(a) for a in row.annotators]
+        text = [_folded(a) for a in qasper.without_floats(row.annotators)]
+        return {
+            "answer_f1": f1,
+            "evidence_f1": qasper.evidence_f1(evidence, folded),
+            "text_evidence_f1": qasper.evidence_f1(evidence, text),
+            f"answer_f1_{kind}": f1,
+        }
+
+
+def _folded(said: AnnotatorAnswer) -> AnnotatorAnswer:
+    """Evidence as the parsed paper has it."""
+    return AnnotatorAnswer(said.answer, said.kind, tuple(paragraph(e) for e in said.evidence))

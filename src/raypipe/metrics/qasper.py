@@ -1,0 +1,111 @@
+"""QASPER's measures of answers and of their evidence, equal to its published evaluator.
+
+Answer F1 is SQuAD's token F1 against the best annotator, and the question counts under that annotator's kind
+of answer. Evidence F1 compares paragraphs as whole strings. Pure functions; files are in `qasper_files`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, get_args
+
+from raypipe.core.errors import DataError
+from raypipe.core.papers import FLOAT
+from raypipe.core.records import AnnotatorAnswer, AnswerKind
+from raypipe.metrics import squad
+
+KINDS: Final[tuple[AnswerKind, ...]] = get_args(AnswerKind)
+
+
+def answer_f1(answer: str, annotators: Sequence[AnnotatorAnswer]) -> tuple[float, AnswerKind]:
+    """The F1 against the best annotator, and that one's kind of answer; of equals the first.
+
+    >>> said = (AnnotatorAnswer("Yes", "boolean"), AnnotatorAnswer("it does", "abstractive"))
+    >>> answer_f1("Yes, because x", said)
+    (0.5, 'boolean')
+    """
+    found = [(squad.token_f1(answer, [a.answer]), a.kind) for a in annotators]
+    return max(found, key=lambda pair: pair[0])
+
+
+def evidence_f1(predicted: Sequence[str], annotators: Sequence[AnnotatorAnswer]) -> float:
+    """The best F1 of the predicted paragraphs against an annotator's.
+
+    >>> evidence_f1(["a", "b"], [AnnotatorAnswer("", "none", ("b", "c", "d"))])
+    0.4
+    """
+    return max(_paragraph_f1(predicted, a.evidence) for a in annotators)
+
+
+def _paragraph_f1(predicted: Sequence[str], truth: Sequence[str]) -> float:
+    if not predicted and not truth:
+        return 1.0
+    common = len(set(predicted) & set(truth))
+    if not common:
+        return 0.0
+    precision, recall = common / len(predicted), common / len(truth)  # repeated ones count
+    return 2 * precision * recall / (precision + recall)
+
+
+def without_floats(annotators: Iterable[AnnotatorAnswer]) -> tuple[AnnotatorAnswer, ...]:
+    """The annotators without figures and tables in their evidence."""
+    return tuple(
+        AnnotatorAnswer(a.answer, a.kind, tuple(e for e in a.evidence if FLOAT not in e)) for a in annotators
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class QasperScore:
+    """The means of the published evaluator. A question without a prediction counts 0, and in no kind."""
+
+    answer_f1: float
+    by_kind: Mapping[str, float]  # kind -> answer F1 of the questions whose best annotator is of it; none: 0
+    evidence_f1: float
+    missing: int  # questions without a prediction
+    questions: int
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields as the evaluator prints them."""
+        return {
+            "Answer F1": self.answer_f1,
+            "Answer F1 by type": dict(self.by_kind),
+            "Evidence F1": self.evidence_f1,
+            "Missing predictions": self.missing,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class PaperPrediction:
+    """One line of a file of predictions."""
+
+    answer: str
+    evidence: tuple[str, ...]
+
+
+def score(
+    golds: Mapping[str, Sequence[AnnotatorAnswer]], predictions: Mapping[str, PaperPrediction]
+) -> QasperScore:
+    """Question id -> annotators, question id -> prediction. Raises DataError without a gold."""
+    if not golds:
+        raise DataError("Expected questions with answers to score by, found none.")
+    answers: list[float] = []
+    evidence: list[float] = []
+    by_kind: dict[str, list[float]] = {kind: [] for kind in KINDS}
+    for question, annotators in golds.items():
+        found = predictions.get(question)
+        if found is None:
+            answers.append(0.0)
+            evidence.append(0.0)
+            continue
+        value, kind = answer_f1(found.answer, annotators)
+        answers.append(value)
+        by_kind[kind].append(value)
+        evidence.append(evidence_f1(found.evidence, annotators))
+    missing = sum(question not in predictions for question in golds)
+    means = {kind: _mean(values) for kind, values in by_kind.items()}
+    return QasperScore(_mean(answers), means, _mean(evidence), missing, len(golds))
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else 0.0

@@ -1,0 +1,84 @@
+"""A pool of examples: JSON lines of training questions with their answers.
+
+    {"question": "Which corpus do they use?", "answer": "SQuAD", "document": "1909.00694",
+     "explanation": "Section 4 names it."}
+
+`document` and `explanation` may be missing. `raypipe examples` writes such a file from any data with answers.
+Its identity is the digest of its bytes, which are read once: what is shown is what was checked.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from raypipe.core.errors import ConfError, DataError
+from raypipe.core.examples import ExampleRow, PoolRef
+
+_MAKE = "`raypipe examples` makes such a file"
+
+
+def pool_ref(name: str, path: Path) -> PoolRef:
+    """The file as a recipe holds it. Raises DataError for one that is no pool."""
+    rows, version = _read(path)
+    return PoolRef(name, str(path.absolute()), version, len(rows))
+
+
+def open_pool(ref: PoolRef) -> tuple[ExampleRow, ...]:
+    """An entry's rows. Raises ConfError for an entry without a location, or for a file that is not what its
+    version says; DataError for one that is no pool."""
+    if not ref.where:
+        raise ConfError(
+            f"examples {ref.name!r}: expected their location, as --graph {ref.name}=FILE; {_MAKE}"
+        )
+    rows, version = _read(Path(ref.where))
+    if version != ref.version:
+        raise ConfError(
+            f"examples {ref.name!r}: {ref.where} was edited: expected {ref.version}, found {version}. "
+            "Put the file back, or run eval again"
+        )
+    return rows
+
+
+def write_pool(path: Path, rows: Iterable[ExampleRow]) -> None:
+    """Writes a pool; packed by gzip where the name ends in .gz."""
+    lines = "".join(json.dumps({k: v for k, v in asdict(r).items() if v}, ensure_ascii=False) + "\n"
+                    for r in rows)  # fmt: skip
+    content = lines.encode("utf-8")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(gzip.compress(content, mtime=0) if path.suffix == ".gz" else content)
+
+
+def _read(path: Path) -> tuple[tuple[ExampleRow, ...], str]:
+    """A file's rows and its digest."""
+    try:
+        content = path.read_bytes()
+        text = (gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content).decode("utf-8")
+    except (OSError, EOFError, UnicodeDecodeError) as e:
+        raise DataError(f"{path}: cannot be read as a pool of examples: {e}. {_MAKE}") from e
+    lines = [(n, line) for n, line in enumerate(text.splitlines(), 1) if line.strip()]
+    if not lines:
+        raise DataError(f"{path}: expected examples, one a line, found none. {_MAKE}")
+    rows = tuple(_row(f"{path}:{n}", line) for n, line in lines)
+    return rows, f"examples:{hashlib.blake2b(content, digest_size=16).hexdigest()}"
+
+
+def _row(where: str, line: str) -> ExampleRow:
+    try:
+        value: Any = json.loads(line)
+    except (ValueError, RecursionError) as e:
+        raise DataError(f"{where}: expected a JSON object, found none: {e}. {_MAKE}") from e
+    if not isinstance(value, dict):
+        raise DataError(f"{where}: expected a JSON object, found {type(value).__name__}. {_MAKE}")
+    found = {}
+    for name in ("question", "answer", "document", "explanation"):
+        text = value.get(name, "")
+        if not isinstance(text, str) or (name in ("question", "answer") and not text.strip()):
+            raise DataError(f"{where}: {name}: expected text, found {text!r:.60}. {_MAKE}")
+        found[name] = text
+    return ExampleRow(**found)

@@ -1,0 +1,250 @@
+"""QASPER's JSON to papers, questions and what annotators say.
+
+A file is one object, paper id -> paper; v0.1 to v0.3 have this form (fields that are not read left out):
+
+    {"1909.00694": {"title": "...", "abstract": "...",
+      "full_text": [{"section_name": "Method ::: Loss", "paragraphs": ["We minimise ...", "Here ..."]}],
+      "figures_and_tables": [{"caption": "Table 1: Sizes."}],
+      "qas": [{"question": "Which loss?", "question_id": "753990d0...", "answers": [{"answer":
+        {"unanswerable": false, "extractive_spans": ["hinge"], "yes_no": null, "free_form_answer": "",
+         "evidence": ["We minimise ..."]}}]}]}}
+
+A paper is a document: title, abstract, headings of sections (`#`), paragraphs and captions, each alone
+between blank lines, so that each is one block of the parsed text. Its layout names the sections. A question
+cites its paper alone. Annotators' answers are read in the evaluator's order: unanswerable, spans, own words,
+yes or no.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from raypipe.core.errors import DataError
+from raypipe.core.papers import UNANSWERABLE
+from raypipe.core.records import (
+    AnnotatorAnswer,
+    Citation,
+    Document,
+    Gold,
+    Layout,
+    Mark,
+    Question,
+    Source,
+    source_id,
+)
+from raypipe.readers import files, lines, row_files
+from raypipe.readers.rows import LIMITS, DuplicateCheck, ReadCounts, ReaderLimits, Row, UnusableLine, field
+
+ARXIV = "https://arxiv.org/abs/"
+CAPTIONS = "Figures and tables"
+"""Name of the section with the captions."""
+
+
+def is_qasper(file: Path) -> bool:
+    """Whether a JSON file begins as one of papers does."""
+    if row_files.kind_of(file) != "json":
+        return False
+    try:
+        head = next(_stream(file, ReadCounts(), LIMITS), b"")
+    except DataError:
+        return False  # its reader says what is wrong
+    return head.lstrip().startswith(b"{") and b'"full_text"' in head and b'"abstract"' in head
+
+
+def files_of(paths: Iterable[str | Path]) -> list[Path]:
+    """The JSON files that paths name, in order."""
+    found: dict[Path, None] = {}
+    for path in map(Path, paths):
+        if not path.exists():
+            raise DataError(f"{path}: no such file or folder. Check the path, or get the data first.")
+        inside = sorted(path.iterdir()) if path.is_dir() else [path]
+        json = [p for p in inside if p.name[0] != "." and row_files.kind_of(p) == "json"]
+        if not json:
+            raise DataError(f"{path}: expected QASPER's .json or .json.gz, found none")
+        found |= dict.fromkeys(json)
+    return list(found)
+
+
+def rows(paths: Iterable[str | Path], counts: ReadCounts, limits: ReaderLimits = LIMITS) -> Iterator[Row]:
+    """A row for each paper, then one for each of its questions."""
+    documents, questions = DuplicateCheck(), DuplicateCheck()
+    for path in files_of(paths):
+        for id, (where, paper) in _papers(path, counts, limits):
+            counts.lines += 1
+            try:
+                row, asked = _paper(where, id, paper), _listed(paper, "qas")
+            except UnusableLine as e:
+                counts.faults += 1
+                yield Row(where, faults=(e.fault,))
+                continue
+            cited: Source | None = row.sources[0] if row.sources else None
+            if row.document is None:
+                counts.empty_documents += 1
+            else:
+                yield from _counted(row, documents, counts)
+            for n, qa in enumerate(asked):
+                counts.lines += 1
+                yield from _asked(f"{where}.qas[{n}]", qa, ARXIV + id, cited, questions, counts)
+
+
+def papers(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Where it stands, and the paper. Raises DataError for a file that is none of papers."""
+    for _, found in _papers(path, ReadCounts(), LIMITS):
+        yield found
+
+
+def annotators(question: Mapping[str, Any]) -> tuple[AnnotatorAnswer, ...]:
+    """What annotators say of a question, in order. Raises UnusableLine for an answer of no kind."""
+    return tuple(
+        _annotator(field(a, "answer", dict, f"answers[{n}]."), f"answers[{n}].answer.")
+        for n, a in enumerate(_listed(question, "answers"))
+    )
+
+
+def _annotator(answer: Mapping[str, Any], where: str) -> AnnotatorAnswer:
+    evidence = tuple(_texts(answer, "evidence", where))
+    spans, said = _texts(answer, "extractive_spans", where), answer.get("free_form_answer") or ""
+    if answer.get("unanswerable"):
+        return AnnotatorAnswer(UNANSWERABLE, "none", evidence)
+    if spans:
+        return AnnotatorAnswer(", ".join(spans), "extractive", evidence)
+    if isinstance(said, str) and said:
+        return AnnotatorAnswer(said, "abstractive", evidence)
+    if isinstance(answer.get("yes_no"), bool):
+        return AnnotatorAnswer("Yes" if answer["yes_no"] else "No", "boolean", evidence)
+    raise UnusableLine(
+        "missing_field",
+        f"{where}: expected unanswerable, extractive_spans, free_form_answer or yes_no, found none of them",
+    )
+
+
+def _papers(
+    path: Path, counts: ReadCounts, limits: ReaderLimits
+) -> Iterator[tuple[str, tuple[str, Mapping[str, Any]]]]:
+    raw, size = [], 0
+    for piece in _stream(path, counts, limits):
+        raw.append(piece)
+        size += len(piece)
+        if size > row_files.JSON_BYTES:
+            raise DataError(f"{path}: expected at most {row_files.JSON_BYTES:,} bytes of JSON")
+    try:
+        tree = lines.without_nul(lines.parse(b"".join(raw)))
+    except UnusableLine as e:
+        raise DataError(f"{path}: expected JSON: {e.fault.detail}") from e
+    if not isinstance(tree, dict) or not all(isinstance(paper, dict) for paper in tree.values()):
+        raise DataError(f"{path}: expected an object, paper id -> paper, as QASPER's files are")
+    for id, paper in tree.items():
+        yield id, (f"{path}:{id}", paper)
+
+
+def _stream(path: Path, counts: ReadCounts, limits: ReaderLimits) -> Iterator[bytes]:
+    [file] = row_files.find([path])
+    return files.stream(files.Input(file.name, (path,), False, file.packing), counts, limits)
+
+
+def _counted(row: Row, seen: DuplicateCheck, counts: ReadCounts) -> Iterator[Row]:
+    """The row, unless it came before; the fault of one whose id came with other content."""
+    said = row.question or row.document
+    assert said is not None
+    try:
+        if seen.repeats(said.id, (said, row.gold), row.where):
+            counts.repeated_rows += 1
+            return
+    except UnusableLine as e:
+        counts.faults += 1
+        yield Row(row.where, faults=(e.fault,))
+        return
+    counts.rows += 1
+    yield row
+
+
+def _asked(
+    where: str, qa: Any, url: str, cited: Source | None, seen: DuplicateCheck, counts: ReadCounts
+) -> Iterator[Row]:
+    try:
+        if not isinstance(qa, dict):
+            raise UnusableLine("not_object", f"expected a question, found {qa!r:.60}")
+        id, text = (_filled(qa, name) for name in ("question_id", "question"))
+        said = annotators(qa)
+    except UnusableLine as e:
+        counts.faults += 1
+        yield Row(where, faults=(e.fault,))
+        return
+    citations = () if cited is None else (Citation(id, 0, url, "", cited.id, None, None),)
+    counts.questions_without_pages += cited is None
+    answers = tuple(dict.fromkeys(a.answer for a in said))
+    gold = Gold(id, answers, {"answer_type": said[0].kind}, annotators=said) if said else None
+    yield from _counted(Row(where, Question(id, text, citations=citations), gold), seen, counts)
+
+
+def _paper(where: str, id: str, paper: Mapping[str, Any]) -> Row:
+    """The document of a paper; a row without one where nothing of it is text."""
+    title, pieces = _folded(paper.get("title")), [_folded(paper.get("abstract"))]
+    sections: list[tuple[int, str]] = []  # piece that it begins with, name
+    for n, section in enumerate(_listed(paper, "full_text")):
+        if not isinstance(section, dict):
+            raise UnusableLine("not_object", f"full_text[{n}]: expected a section, found {section!r:.60}")
+        name = _folded(section.get("section_name"))
+        sections.append((len(pieces), name))
+        pieces += [
+            f"# {name}" if name else "",
+            *map(_folded, _texts(section, "paragraphs", f"full_text[{n}].")),
+        ]
+    captions = [
+        _folded(f.get("caption")) for f in _listed(paper, "figures_and_tables") if isinstance(f, dict)
+    ]
+    if any(captions):
+        sections.append((len(pieces), CAPTIONS))
+        pieces += [f"# {CAPTIONS}", *captions]
+    pieces = [title, *pieces]
+    content = "\n\n".join(p for p in pieces if p)
+    if not content:
+        return Row(where)
+    source = Source(source_id("document", content), "document", content)
+    marks = _marks(pieces, [(at + 1, name) for at, name in sections])
+    layout = Layout(id, source.id, ARXIV + id, title, (), marks)
+    return Row(where, document=Document(id, title, source.id), layout=layout, sources=(source,))
+
+
+def _marks(pieces: list[str], sections: list[tuple[int, str]]) -> tuple[Mark, ...]:
+    """Where the sections stand in the parsed text: the pieces with a space between them."""
+    starts, at = [], 0
+    for piece in pieces:
+        starts.append(at)
+        at += len(piece) + 1 if piece else 0
+    ends = [*(starts[piece] for piece, _ in sections[1:]), at - 1]
+    return tuple(
+        Mark(starts[piece], max(starts[piece], end), name)
+        for (piece, name), end in zip(sections, ends, strict=False)  # no section: one end too many
+        if name
+    )
+
+
+def _folded(value: Any) -> str:
+    """Text on one line; "" for what is none: some papers lack a caption, or a section its name."""
+    return " ".join(value.split()) if isinstance(value, str) else ""
+
+
+def _listed(value: Mapping[str, Any], name: str) -> list[Any]:
+    found = value.get(name)
+    if found is None:
+        return []
+    if not isinstance(found, list):
+        raise UnusableLine("wrong_type", f"{name}: expected a list, found {found!r:.60}")
+    return found
+
+
+def _texts(value: Mapping[str, Any], name: str, where: str) -> list[str]:
+    found = _listed(value, name)
+    if strange := [x for x in found if not isinstance(x, str)]:
+        raise UnusableLine("wrong_type", f"{where}{name}: expected texts, found {strange[0]!r:.60}")
+    return found
+
+
+def _filled(value: Mapping[str, Any], name: str) -> str:
+    text: str = field(value, name, str)
+    if not text.strip():
+        raise UnusableLine("missing_field", f"{name}: expected text, found none in it")
+    return text
