@@ -51,14 +51,13 @@ def test_features_by_name_are_those_of_all_features():
     every = features_of(ROW, "kg", ("kg", "web"))
     for name, value in every.items():
         assert features_of(ROW, "kg", ("kg", "web"), [name]) == {name: value}
-    assert features_of(ROW, "kg", ("kg", "web"), ["label.domain=music", "asked.when"]) == {
-        "label.domain=music": 0.0,
-        "asked.when": 0.0,
-    }
-    assert features_of(ROW, "kg", ("kg", "web"), ["best.rerank", "logprob"]) == {}  # it lacks them
+    lacking = ["best.rerank", "logprob", "label.domain=music", "asked.when"]
+    assert features_of(ROW, "kg", ("kg", "web"), lacking) == {}
 
 
-def test_a_feature_that_a_row_lacks_counts_as_its_mean():
+def test_a_number_that_a_row_lacks_counts_as_its_mean_and_a_class_as_0():
+    other = AnswerProbability(0.5, 1.0, {"asked.when": 2.0}, {"asked.when": 0.5}, ON)
+    assert other.of(ROW, "kg", ("kg",)) == pytest.approx(0.5)
     one = AnswerProbability(0.5, 1.0, {"logprob": 2.0}, {"logprob": -4.0}, ON)
     assert one.of(ROW, "kg", ("kg",)) == pytest.approx(1 / (1 + math.exp(-1)))
     assert one.of(ROW, "web", ("web",)) == pytest.approx(1 / (1 + math.exp(-3)))

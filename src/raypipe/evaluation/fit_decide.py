@@ -25,7 +25,7 @@ from raypipe.metrics.kinds import Measure, open_kind
 from raypipe.metrics.kinds.contract import rule_of
 from raypipe.metrics.paired import Conclusion, PairedDifference, conclude, paired
 from raypipe.recipes.step_contract import decides, given_by_fit
-from raypipe.steps.answer_probability import AnswerProbability, features_of
+from raypipe.steps.answer_probability import AnswerProbability, absent, features_of
 from raypipe.steps.decide import Decide
 from raypipe.text.by_label import ByLabel
 from raypipe.text.fitted_on import part_of
@@ -203,14 +203,12 @@ def _short(x: float) -> float:
 
 
 def _matrix(answered: Sequence[DecidedAnswer]) -> tuple[list[str], Floats]:
-    """The features that differ between some answers, and (answers, features) of them. A class that a row does
-    not have is 0; a number that it lacks is the mean of the others."""
+    """The features that differ between some answers, and (answers, features) of them."""
     every = [a.features or {} for a in answered]
     names, columns = [], []
     for name in sorted({n for f in every for n in f}):
         has = np.array([f.get(name, np.nan) for f in every])
-        absent = 0.0 if name.startswith(("label.", "asked.", "from.")) else float(np.nanmean(has))
-        column = np.where(np.isnan(has), absent, has)
+        column = np.where(np.isnan(has), absent(name, float(np.nanmean(has))), has)
         if column.std() > 0:
             names.append(name)
             columns.append(column)

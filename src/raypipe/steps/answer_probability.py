@@ -40,7 +40,7 @@ class AnswerProbability:
     threshold: float  # 0..1
     bias: float  # log odds of an answer whose features are all as they are on average
     weights: Mapping[str, float]  # feature -> log odds for each unit above its mean
-    means: Mapping[str, float]  # feature -> mean where it was fitted; a feature that a row lacks counts as it
+    means: Mapping[str, float]  # feature -> mean where it was fitted
     fitted_on: FittedOn
 
     def __post_init__(self) -> None:
@@ -56,9 +56,8 @@ class AnswerProbability:
 
     def probability(self, features: Mapping[str, float]) -> float:
         """0..1"""
-        found = (
-            (w, features.get(name, self.means[name]) - self.means[name]) for name, w in self.weights.items()
-        )
+        lacking = {n: absent(n, mean) for n, mean in self.means.items()}
+        found = ((w, features.get(n, lacking[n]) - self.means[n]) for n, w in self.weights.items())
         z = self.bias + math.fsum(w * x for w, x in found)
         return 1 / (1 + math.exp(-z)) if z >= 0 else math.exp(z) / (1 + math.exp(z))
 
@@ -84,6 +83,12 @@ _PLAIN = frozenset(
     {"confidence", "stated", "logprob", "logprob_word", "agrees", "alone", "words", "denies", "share"}
 )
 _NAMED = frozenset({"best", "margin", "label", "from", "asked"})
+
+
+def absent(name: str, mean: float) -> float:
+    """The value of a feature that a row does not have: a class that it is not of is 0, a number that it lacks
+    is the mean of the others."""
+    return 0.0 if name.startswith(("label.", "asked.", "from.")) else mean
 
 
 def unknown(name: str) -> bool:
@@ -132,7 +137,7 @@ def features_of(
         found["share"] = _shared(question.text, reply.text)
     if names is None:
         return found
-    return {n: found.get(n, 0.0) for n in names if n in found or n.startswith(("label.", "asked.", "from."))}
+    return {n: found[n] for n in names if n in found}
 
 
 def _stated(reply: Reply) -> dict[str, float]:
