@@ -178,7 +178,7 @@ def write(fitted: Fitted, path: Path) -> None:
         "sentence": {"bias": fitted.sentence.bias, "weights": dict(fitted.sentence.weights)},
         "span": {"bias": fitted.span.bias, "weights": dict(fitted.span.weights)},
         "compared": fitted.compared,
-        "fitted_on": {"data": on.data, "split": on.split, "metric": on.metric},
+        "fitted_on": {"data": on.data, "split": on.split, "metric": on.metric, "n": on.n, "seen": on.seen},
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     head = (

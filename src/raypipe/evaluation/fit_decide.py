@@ -125,8 +125,8 @@ def fit_decide(
         raise DataError(
             f"{folder}: no question has a value of {by.name}. A judge may have to decide: --judge MODEL"
         )
-    ours = {r["id"] for r in rows if run.fitted_half(r)}
-    fitted_rows = [r for r in rows if r["id"] in ours and r["id"] in {a.id for a in answers}]
+    scored, ours = {a.id for a in answers}, {r["id"] for r in rows if run.fitted_half(r)}
+    fitted_rows = [r for r in rows if r["id"] in ours & scored]
     on = run.fitted_on(
         stage, fitted_rows, f"log loss of: the answer is right; threshold for the mean {by.name}"
     )

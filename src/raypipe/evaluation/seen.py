@@ -20,8 +20,8 @@ def marked_by_fits(
     fits = fits_of(recipe)
     lines = tuple(
         FitLine(
-            step, on.data, on.split, on.metric, on.recipe, on.n,
-            sum(on.has_seen(t) for t in texts.values()), len(texts),
+            step, on.data, on.split, on.metric, on.recipe, on.n or None,
+            sum(on.has_seen(t) for t in texts.values()) if on.seen else None, len(texts),
         )
         for step, on in fits.items()
     )  # fmt: skip

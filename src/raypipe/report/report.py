@@ -138,8 +138,8 @@ class FitLine:
     split: str
     metric: str  # what was fitted
     recipe: str  # that it was fitted to; "": any
-    n: int  # questions that it was fitted on
-    seen: int  # scored questions of this run that were among them
+    n: int | None  # questions that it was fitted on; None: not kept
+    seen: int | None  # scored questions of this run that were among them; None: not known
     of: int  # scored questions of this run
 
 

@@ -28,9 +28,9 @@ STANDARD = frozenset(
 )  # fmt: skip
 """Labels of replies that are no class."""
 ASKED = ("plural", "timely", "today", "yes_no", "choice")
-"""What rules read from the question beside its kind: fields of `text.asked.AskedQuestion`."""
+"""What rules read from the question next to its kind: fields of `text.asked.AskedQuestion`."""
 EDGE = 1e-4  # a stated confidence of 0 or 1 counts as this far from it: log odds end at 9.2
-_DENIES = re.compile(r"\b(?:no|not|never|none|nobody|nothing|neither|without)\b|n't\b", re.IGNORECASE)
+_DENIES = re.compile(r"\b(?:no(?:t|ne|thing|body)?|never|neither|without)\b|n't\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +158,7 @@ def _agreement(question: Question, origin: str, prefer: Sequence[str]) -> dict[s
         and r.label == records.ANSWERED and not abstains(r.text)
     ]  # fmt: skip
     own = question.replies[origin].text
-    agrees = max((min(_shared(own, o), _shared(o, own)) for o in others), default=0.0)
+    agrees = max((max(_shared(own, o), _shared(o, own)) for o in others), default=0.0)
     return {"agrees": agrees, "alone": float(not others)}
 
 

@@ -60,5 +60,5 @@ def half_of(key: str) -> int:
 
 
 def part_of(key: str, parts: int, salt: str) -> int:
-    """One of 0..parts - 1 for a key; another salt deals them anew."""
+    """One of 0..parts - 1 for a key; another salt deals them otherwise."""
     return int(digest(salt, key)[:8], 16) % parts
