@@ -12,7 +12,7 @@ from rich.text import Text
 
 from raypipe.report import plot
 from raypipe.report.console import grid
-from raypipe.report.page import measured, share, signed, told_apart
+from raypipe.report.wording import measured, share, signed, told_apart
 
 DECIDE = ("answers are given by", "threshold", "score", "95 % interval", "answered", "right",
           "fitted is better by", "95 % interval", "p", "verdict")  # fmt: skip

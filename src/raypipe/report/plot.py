@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-WIDTH = 720  # of every plot
+WIDTH = 720  # of every plot that has lines
 ROW = 22  # height of one line
 LEFT = 230  # where bars and axes begin; labels stand before it
 RIGHT = 620  # where they end; numbers stand behind it
