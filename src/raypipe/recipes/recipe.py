@@ -26,6 +26,7 @@ from raypipe.core.records import Question, SourceKind, digest
 from raypipe.recipes.fits import misfitted
 from raypipe.recipes.step_contract import decides, embedder_of, named_by, source_kinds, step_class, table_of
 from raypipe.steps.bm25 import Bm25
+from raypipe.steps.compress import Compress
 from raypipe.steps.decide import Decide
 from raypipe.steps.demote import Demote
 from raypipe.steps.dense import Dense
@@ -36,6 +37,7 @@ from raypipe.steps.facts import Facts
 from raypipe.steps.function_calls import FunctionCalls
 from raypipe.steps.fuse import Fuse
 from raypipe.steps.generate import Generate
+from raypipe.steps.iterate import Iterate
 from raypipe.steps.kg_query import KgQuery
 from raypipe.steps.match_calls import MatchCalls
 from raypipe.steps.parse import Parse
@@ -64,6 +66,8 @@ QUESTION_STEPS: Mapping[str, type[Step]] = MappingProxyType(
         "demote": Demote,
         "facts": Facts,
         "examples": Examples,
+        "iterate": Iterate,
+        "compress": Compress,
     }
 )
 STEPS: Mapping[str, type[Any]] = MappingProxyType({**CORPUS_STEPS, **QUESTION_STEPS})
