@@ -13,6 +13,7 @@ from typing_extensions import TypedDict
 from raypipe.cluster.placement import Bottleneck, MemoryUse
 from raypipe.metrics.crag import CragScore, Rule
 from raypipe.metrics.losses import Losses
+from raypipe.metrics.routing import Routing
 from raypipe.recipes.executor import StageCounters
 from raypipe.report.report import (
     AnswerCut,
@@ -125,6 +126,8 @@ class Eval(Score):
     cost: CostReport | None  # estimate against actual
     fits: list[FitLine]  # fitted numbers of the recipe, and how many scored questions the fit has seen
     unseen: _MeasureMean | None  # the leading measure of the others; null: no fit has seen a question
+    oracle: Literal["passages", "answer"] | None  # golds stood in the place of a stage; null: none did
+    routing: Routing | None  # routers and calls against golds; null: not looked at
     losses: Losses | None  # where the misses were lost; null: no answer is asked for
     steps: list[StepLine]
 

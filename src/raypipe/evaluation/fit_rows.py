@@ -74,6 +74,10 @@ def open_run(folder: Path, split: int, group: str | None) -> FitRun:
     if not 0 <= split < HALVES:
         raise ConfError(f"--split {split}: expected 0 or 1, the half of the questions to fit on")
     manifest = read(folder)
+    if manifest.oracle:
+        raise ConfError(
+            f"{folder}: expected answers of the recipe alone, found golds in the place of a stage"
+        )
     return FitRun(folder, manifest, from_plain(manifest.recipe), split, group)
 
 

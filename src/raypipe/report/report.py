@@ -17,6 +17,7 @@ from raypipe.metrics.kinds import NOT_SCORED, RunScores
 from raypipe.metrics.kinds.contract import MeasureSummary
 from raypipe.metrics.losses import Losses
 from raypipe.metrics.prompt_injection import PromptInjection
+from raypipe.metrics.routing import Routing
 from raypipe.metrics.textfile import replaced
 
 JSON_FORMAT = 2  # of what commands print for programs: api.outputs
@@ -174,6 +175,8 @@ class EvalReport:
     cost: CostReport | None = None  # None: a run of before there was one
     fits: tuple[FitLine, ...] = ()  # fitted numbers of the recipe
     unseen: MeasureSummary | None = None  # the leading measure without what a fit has seen; None: it saw none
+    oracle: str = ""  # passages or answer: golds stood in the place of a stage; "": none did
+    routing: Routing | None = None  # routers and calls against golds; None: not looked at
     losses: Losses | None = None  # where the misses were lost; None: no answer is asked for
 
 
@@ -262,6 +265,8 @@ def to_json(report: EvalReport) -> dict[str, Any]:
         "cost": asdict(report.cost) if report.cost else None,
         "fits": [asdict(f) for f in report.fits],
         "unseen": asdict(report.unseen) if report.unseen else None,
+        "oracle": report.oracle or None,
+        "routing": asdict(report.routing) if report.routing else None,
         "losses": asdict(report.losses) if report.losses else None,
         "steps": [asdict(s) for s in report.steps],
     }
