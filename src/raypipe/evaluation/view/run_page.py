@@ -85,7 +85,11 @@ def read_report(folder: RunFolder) -> dict[str, Any]:
         raise DataError(
             f"{folder.path}: expected the --out folder of a finished eval with its report.json ({e})"
         ) from e
-    return found
+    return {**_ADDED, **found}
+
+
+_ADDED = {"cost": None, "losses": None, "calibration": None, "blocks": ["measures", "verdicts"]}
+"""Keys that reports of earlier versions lack, and what stands for them."""
 
 
 def open_run(path: Path) -> tuple[RunFolder, Manifest]:
@@ -152,7 +156,7 @@ def _head(
     report: Mapping[str, Any], manifest: Manifest, earlier: Manifest | None, shown: Shown
 ) -> dict[str, Any]:
     slices, omitted = told_apart(report["slices"])
-    cost = report.get("cost")
+    cost = report["cost"]
     changed = None
     if earlier is not None:
         when = time.strftime("%Y-%m-%d %H:%M", time.gmtime(earlier.finished))
@@ -162,7 +166,7 @@ def _head(
         "title": f"{report['recipe']} - run {report['run']}",
         "pair": False,
         "r": report,
-        "blocks_shown": report.get("blocks", ["measures", "verdicts"]),
+        "blocks_shown": report["blocks"],
         "lead": next((m for m in report["measures"] if m["measure"] == report["lead"]), None),
         "measure_slices": told_apart(report["measure_slices"])[0],
         "slices": slices,
@@ -171,7 +175,7 @@ def _head(
         "dots": plot.dots(report, slices),
         "bars": plot.bars(report["steps"]),
         "changed": changed,
-        "funnel": funnel(report["losses"]) if report.get("losses") else [],
+        "funnel": funnel(report["losses"]) if report["losses"] else [],
         "calibration": _calibration(report),
         "cost": cost_rows(cost) if cost else [],
         "lineage": _lineage(report, manifest),
@@ -181,7 +185,7 @@ def _head(
 
 def _calibration(report: Mapping[str, Any]) -> list[tuple[str, str]]:
     """The numbers of a fitted abstention, where the report has them."""
-    found = report.get("calibration") or {}
+    found = report["calibration"] or {}
     return [(name, f"{v:.3f}" if isinstance(v, float) else str(v)) for name, v in found.items()
             if isinstance(v, int | float | str)]  # fmt: skip
 

@@ -94,11 +94,8 @@ class Viewer:
 
     def _run(self, run: str) -> ViewReply:
         folder, manifest = self._folder(run)
-        try:
-            earlier = compared_with(Store.open(manifest.store), manifest)
-        except RaypipeError:  # the store is elsewhere: its earlier runs are not known here
-            earlier = None
-        return _page(*run_page(folder, manifest, earlier, Shown(served=True, labels=self._said(folder))))
+        shown = Shown(served=True, labels=self._said(folder))
+        return _page(*run_page(folder, manifest, known_before(manifest), shown))
 
     def _table(self, folder: RunFolder) -> RunTable:
         if folder.results not in self._tables:
@@ -137,6 +134,14 @@ class Viewer:
     def _said(self, folder: RunFolder) -> PersonLabels:
         file = self._file(folder)
         return read_labels(file) if file.exists() else PersonLabels(str(file), {}, {})
+
+
+def known_before(manifest: Manifest) -> Manifest | None:
+    """The run that a run is held against; None: there is none, or the store that knows it is not here."""
+    try:
+        return compared_with(Store.open(manifest.store), manifest)
+    except RaypipeError:
+        return None
 
 
 def refused(error: RaypipeError) -> ViewReply:
