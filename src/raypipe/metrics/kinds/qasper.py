@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from raypipe.core.papers import UNANSWERABLE, paragraph
 from raypipe.core.records import AnnotatorAnswer
-from raypipe.metrics import qasper
+from raypipe.metrics import qasper, squad
 from raypipe.metrics.crag import Prediction
 from raypipe.metrics.kinds.contract import GoldForm, Measure
 from raypipe.text.replies import abstains
@@ -34,7 +34,7 @@ class Qasper:
         if row.prediction is None:
             return {}
         answer, evidence = row.prediction, row.evidence
-        if abstains(answer):
+        if abstains(answer) or squad.exact_match(answer, (UNANSWERABLE,)):
             answer, evidence = UNANSWERABLE, ()
         f1, kind = qasper.answer_f1(answer, row.annotators)
         folded = [_folded(a) for a in row.annotators]
