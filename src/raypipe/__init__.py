@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # the same names as EXPORTS, for type checkers and editors
     from raypipe.api.judge_check import check_judge as check_judge
     from raypipe.api.judge_check import pick_to_label as pick_to_label
     from raypipe.api.look import faults as faults
+    from raypipe.api.look import losses as losses
     from raypipe.api.look import why as why
     from raypipe.api.machine import check_environment as check_environment
     from raypipe.api.made_questions import make_questions as make_questions
@@ -55,6 +56,8 @@ if TYPE_CHECKING:  # the same names as EXPORTS, for type checkers and editors
     from raypipe.api.swaps import swap_steps as swap_steps
     from raypipe.api.sweep import sweep as sweep
     from raypipe.api.validate import validate as validate
+    from raypipe.api.view import list_runs as list_runs
+    from raypipe.api.view import write_view as write_view
     from raypipe.api.walk import walk as walk
     from raypipe.core.errors import RaypipeError as RaypipeError
     from raypipe.store import Store as Store

@@ -4,33 +4,27 @@ from __future__ import annotations
 
 import io
 import json
-import re
 from dataclasses import replace
-from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import pytest
 from rich.console import Console
 
-from raypipe.core.records import Citation, Gold, Hit, Question, Quote, chunk_id, source_id
+from raypipe.core.records import Citation, Gold, Hit, Question, chunk_id, source_id
 from raypipe.metrics.crag import Prediction, mark, pair
 from raypipe.report.console import print_crag, print_ranking, print_report
-from raypipe.report.page import MOST, SHOWN, ReportPassage, ShownQuestion, linkable, told_apart
-from raypipe.report.plot import CLASSES, WIDTH, bars, dots, segments
+from raypipe.report.plot import CLASSES, WIDTH, dots, segments
 from raypipe.report.report import (
     EvalReport,
     FaultCount,
     RunFolder,
     StepLine,
-    answer_of,
-    ranking,
     to_json,
-    urls,
     write_report,
 )
+from raypipe.report.wording import told_apart
 
 SCRIPT = "<script>alert('x')</script>"
 PAGE, OTHER = source_id("page", "<p>one</p>"), source_id("page", "<p>two</p>")
@@ -89,20 +83,10 @@ def made(questions: list[Question]) -> tuple[EvalReport, list[Prediction]]:
     return report, rows
 
 
-def shown(q: Question) -> ShownQuestion:
-    """A question as it is on the page, its best passage with a quote in it."""
-    url, best = urls(q), ranking(q)[0]
-    quote = Quote(best.source, (4, 6))
-    passage = ReportPassage.of(best, url.get(best.source), f"a<b {SCRIPT}", [quote])
-    return ShownQuestion(q.id, q.text, answer_of(q), q.origin, len(q.hits), (passage,), (SCRIPT,))
-
-
-def written_to(
-    folder: Path, report: EvalReport, questions: list[Question], rows: list[Prediction]
-) -> RunFolder:
+def written_to(folder: Path, report: EvalReport) -> RunFolder:
     """All files of a report."""
     outputs = RunFolder(folder)
-    write_report(outputs, report, [shown(q) for q in questions], {r.question: r.truths for r in rows})
+    write_report(outputs, report)
     return outputs
 
 
@@ -115,22 +99,10 @@ QUESTIONS = [
 ]
 
 
-class Tags(HTMLParser):
-    """Every tag and attribute that a browser would see."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: list[tuple[str, dict[str, str | None]]] = []
-        self.open: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.seen.append((tag, dict(attrs)))
-
-
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[EvalReport, RunFolder]:
-    report, rows = made(QUESTIONS)
-    return report, written_to(tmp_path_factory.mktemp("out") / "deep", report, QUESTIONS, rows)
+    report, _ = made(QUESTIONS)
+    return report, written_to(tmp_path_factory.mktemp("out") / "deep", report)
 
 
 def test_the_json_report_holds_what_programs_may_rely_on(written: tuple[EvalReport, RunFolder]) -> None:
@@ -156,46 +128,6 @@ def test_the_json_report_holds_what_programs_may_rely_on(written: tuple[EvalRepo
     assert found["bounds"] == [pytest.approx(-0.4), pytest.approx(0.4)]
 
 
-def test_the_page_asks_nothing_of_the_network_and_runs_nothing(written: tuple[EvalReport, RunFolder]) -> None:
-    page = written[1].page.read_text()
-    tags = Tags()
-    tags.feed(page)
-    names = {t for t, _ in tags.seen}
-    assert not names & {"script", "link", "img", "iframe", "object", "embed", "form", "base"}
-    assert "url(" not in page and "@import" not in page
-    for tag, attributes in tags.seen:
-        assert not any(a.startswith("on") or a == "src" for a in attributes), (tag, attributes)
-        if "href" in attributes:
-            assert tag == "a" and linkable(attributes["href"])
-    assert ("meta", "default-src 'none'; style-src 'unsafe-inline'") in [
-        (t, a.get("content")) for t, a in tags.seen
-    ]
-
-
-def test_what_came_from_data_is_escaped_on_the_page(written: tuple[EvalReport, RunFolder]) -> None:
-    page = written[1].page.read_text()
-    assert SCRIPT not in page
-    assert page.count("&lt;script&gt;") >= 5 + 5 + 4  # questions, truths; name, slice, step, fault
-    assert 'href="javascript' not in page and "javascript:alert(1)" in page
-
-
-def test_a_passage_on_the_page_has_its_text_with_the_cited_quote_marked(
-    written: tuple[EvalReport, RunFolder],
-) -> None:
-    page = written[1].page.read_text()
-    assert "<blockquote>a<mark>&lt;b</mark> &lt;script&gt;" in page
-    hit = Hit("s:0-4", "s", (0, 4))
-    elsewhere = [Quote("t", (0, 2)), Quote("s", (3, 6))]
-    assert ReportPassage.of(hit, None, "abcd", elsewhere) == ReportPassage(None, (0, 4), {}, "abcd", "", "")
-
-
-def test_the_plots_on_the_page_are_well_formed(written: tuple[EvalReport, RunFolder]) -> None:
-    plots = re.findall(r"<svg.*?</svg>", written[1].page.read_text(), re.DOTALL)
-    assert len(plots) == 3
-    for plot in plots:
-        ElementTree.fromstring(plot)
-
-
 def test_the_stacked_bar_fills_its_width_and_counts_every_question() -> None:
     parts = segments(to_json(made(QUESTIONS)[0]))
     assert [p.name for p in parts] == [c for c in CLASSES if c != "judged"]
@@ -209,44 +141,6 @@ def test_slices_stand_one_below_the_other_with_the_interval_round_the_dot() -> N
     assert [d.label for d in found] == ["all questions", "domain: open", "domain: movie"]
     assert all(a.y < b.y for a, b in pairwise(found))
     assert all(d.x is not None and d.low <= d.x <= d.high for d in found if d.text != "not scored")
-
-
-def test_labels_of_one_value_and_of_very_many_are_left_to_the_json(tmp_path: Path) -> None:
-    questions = [question(i, "ann", "answered") for i in range(MOST + 1)]
-    report, rows = made(questions)
-    rows = [replace(r, labels={"one": "x", "two": f"v{i % 2}", "many": str(i)}) for i, r in enumerate(rows)]
-    report = replace(report, marks=mark(rows, "official"))
-    page = written_to(tmp_path, report, questions, rows).page.read_text()
-    assert "two: v0" in page and "many: " not in page and "one: " not in page
-    assert "<code>many</code> has 13 values" in page and "<code>one</code> has 1 value and" in page
-    assert {s["label"] for s in to_json(report)["slices"]} == {"one", "two", "many"}
-
-
-def test_the_page_says_how_many_are_scored_and_how_to_get_a_judge(
-    written: tuple[EvalReport, RunFolder],
-) -> None:
-    page = written[1].page.read_text()
-    assert "score of the 3 of 5 scored" in page
-    assert "No judge ran. Repeat the eval with <code>--judge MODEL</code>" in page
-    assert page.count("needs a judge: --judge MODEL") == 1
-
-
-@pytest.mark.parametrize("questions", [[], [question(1, "bob", "answered")]])
-def test_a_report_without_a_score_says_so_and_shows_no_zero(
-    tmp_path: Path, questions: list[Question]
-) -> None:
-    report, rows = made(questions)
-    page = written_to(tmp_path, report, questions, rows).page.read_text()
-    assert "<b>not scored</b>" in page
-    assert to_json(report)["score"] is None
-    assert not bars([])
-
-
-def test_the_page_shows_a_part_of_a_big_run_and_says_so(tmp_path: Path) -> None:
-    questions = [question(i, "ann", "answered") for i in range(SHOWN + 5)]
-    report, rows = made(questions)
-    outputs = written_to(tmp_path, report, questions, rows)
-    assert f"The first {SHOWN} of {SHOWN + 5}" in outputs.page.read_text()
 
 
 def console() -> tuple[Console, io.StringIO]:
@@ -268,15 +162,13 @@ def test_the_console_table_fits_a_log_and_names_the_files(written: tuple[EvalRep
     assert "1 correct (1 exactly), 1 missing, 1 hallucinated, 2 unscored" in text
 
 
-def test_what_an_earlier_attempt_did_is_said_on_the_console_and_on_the_page(tmp_path: Path) -> None:
-    report, rows = made(QUESTIONS)
+def test_what_an_earlier_attempt_did_is_said_on_the_console(tmp_path: Path) -> None:
+    report, _ = made(QUESTIONS)
     steps = (replace(report.steps[0], resumed=2), report.steps[1])
     report = replace(report, resumed=3, steps=steps)
     screen, out = console()
-    print_report(screen, to_json(report), written_to(tmp_path, report, QUESTIONS, rows))
+    print_report(screen, to_json(report), written_to(tmp_path, report))
     assert "finished 3 tasks; they computed: parse 2" in " ".join(out.getvalue().split())
-    page = " ".join((tmp_path / "report.html").read_text().split())
-    assert "finished 3 tasks. They computed parse 2." in page
 
 
 def test_scores_of_files_are_printed_with_what_was_left_out() -> None:

@@ -1,5 +1,4 @@
 """The Python API: what `import raypipe` gives, each name from the module that is imported when it is used.
-
 A `Session` is what calls share. A result's `.to_json()` is what --json prints, `.table()` an Arrow table."""
 
 EXPORTS = {  # exported name -> module that defines it
@@ -12,7 +11,7 @@ EXPORTS = {  # exported name -> module that defines it
         "api.export": ("export_run",),
         "api.graphs": ("build_facts", "run_calls", "serve_graph"),
         "api.judge_check": ("check_judge", "pick_to_label"),
-        "api.look": ("faults", "why"),
+        "api.look": ("faults", "losses", "why"),
         "api.machine": ("check_environment",),
         "api.made_questions": ("make_questions",),
         "api.model_files": ("model_needs",),
@@ -32,6 +31,7 @@ EXPORTS = {  # exported name -> module that defines it
         "api.swaps": ("swap_steps",),
         "api.sweep": ("sweep",),
         "api.validate": ("validate",),
+        "api.view": ("list_runs", "write_view"),
         "api.walk": ("walk",),
         "core.errors": ("RaypipeError",),
         "store": ("Store",),

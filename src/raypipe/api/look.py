@@ -1,22 +1,26 @@
-"""Looks at finished runs: why a row is as it is, and which rows failed."""
+"""Looks at finished runs: why a row is as it is, which rows failed, and where wrong answers were lost."""
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 from raypipe.api.results import Result, outside_loop
 from raypipe.api.session import Session
+from raypipe.core.errors import DataError
 from raypipe.evaluation.fault_budget import UndoneRows, undone_rows, unread_rows
+from raypipe.evaluation.result_table import read_table
 from raypipe.evaluation.stored_questions import questions_of
+from raypipe.metrics.losses import Loss, Losses, of_report
 from raypipe.pipeline.driver import Pipeline, TaskSizes, inline
 from raypipe.pipeline.tasks import WorkerConfig
 from raypipe.recipes.serialize import description
 from raypipe.report.progress import Progress
-from raypipe.report.report import JSON_FORMAT
+from raypipe.report.report import JSON_FORMAT, RunFolder
 from raypipe.runs import explain
 from raypipe.runs.manifest import answer_keys, read, to_json
 from raypipe.store import Store
@@ -67,6 +71,39 @@ class FaultsResult(Result):
         return {"format": JSON_FORMAT, "run": self.run, "rows": counts, "faults": self.rows()}
 
 
+@dataclass(frozen=True, slots=True)
+class LossesResult(Result):
+    """The misses of a run by the place where each was lost; a row for each miss."""
+
+    SCHEMA: ClassVar[Mapping[str, str]] = {
+        "id": "string", "query": "string", "lost": "string", "step": "string", "answer": "string",
+        "verdict": "string",
+    }  # fmt: skip
+    run: str
+    recipe: str  # its name
+    losses: Losses
+    questions: tuple[Mapping[str, Any], ...]  # the misses, in the order of the run
+
+    @property
+    def title(self) -> str:
+        scored = self.losses.right + self.losses.misses
+        return f"{self.recipe}, run {self.run}: {self.losses.misses} of {scored} scored questions are lost"
+
+    def at(self, place: Loss) -> LossesResult:
+        """The same with the questions alone that were lost at one place."""
+        return replace(self, questions=tuple(q for q in self.questions if q["lost"] == place))
+
+    def rows(self) -> Sequence[Mapping[str, Any]]:
+        """A row for each miss."""
+        return self.questions
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "format": JSON_FORMAT, "run": self.run, "recipe": self.recipe, "losses": asdict(self.losses),
+            "questions": [dict(q) for q in self.questions],
+        }  # fmt: skip
+
+
 @outside_loop
 def why(run: str | Path, row: str) -> WhyResult:
     """Explains one row of a finished run: evidence, prompts, replies, its key, what each step asked and why.
@@ -100,3 +137,24 @@ def faults(
     pipeline = Pipeline(store, description(manifest.recipe), place, TaskSizes(1, 1), inline, silent)
     questions = questions_of(pipeline, sorted(answer_keys(store, manifest.run)), None)
     return FaultsResult(manifest.run, undone_rows(pipeline, questions, {}))
+
+
+@outside_loop
+def losses(run: str | Path) -> LossesResult:
+    """Says for each wrong answer of a finished run where its gold was lost.
+
+    `run` is the folder of an eval. Raises DataError where there is no finished run, for one of before its
+    table had the places, and for one that asks for no answers.
+    """
+    folder = RunFolder(Path(run))
+    if not folder.report.is_file():
+        raise DataError(f"{run}: expected the folder of a finished eval, found no {folder.report.name} in it")
+    report = json.loads(folder.report.read_text(encoding="utf-8"))
+    if "losses" not in report:
+        raise DataError(f"{run}: written before runs said where answers are lost. Run `raypipe eval` again")
+    if report["losses"] is None:
+        raise DataError(f"{run}: kind {report['kind']} asks for documents, and no answer can be lost")
+    columns = ["id", "query", "lost", "lost_step", "golds", "answer", "verdict"]
+    found = [r for r in read_table(folder.results, columns).to_pylist() if r["lost"] is not None]
+    questions = tuple({("step" if n == "lost_step" else n): v for n, v in r.items()} for r in found)
+    return LossesResult(report["run"], report["recipe"], of_report(report["losses"]), questions)

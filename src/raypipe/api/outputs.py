@@ -38,7 +38,10 @@ from raypipe.evaluation.fault_budget import RowCounts, UndoneRow
 from raypipe.evaluation.judge_check import JudgeCheck
 from raypipe.evaluation.repeats import Repeats
 from raypipe.evaluation.sweep import PlannedPoint, Sweep
+from raypipe.evaluation.view.details import Part
+from raypipe.evaluation.view.run_list import RunHeader
 from raypipe.metrics.crag import CragScore, Rule
+from raypipe.metrics.losses import Loss, Losses
 from raypipe.metrics.ranking import MAP_CUT_20_MIN, MEASURES
 from raypipe.readers import BadLine, ReadCounts
 from raypipe.recipes.check import Half, LawCheck, Lock
@@ -396,6 +399,28 @@ class FactsTableOutput(TypedDict):
 
 
 @with_config(STRICT)
+class _LostQuestion(TypedDict):
+    id: str
+    query: str
+    lost: Loss
+    step: str | None  # name of the stage in the recipe; null: before any
+    golds: list[str]
+    answer: str
+    verdict: str | None  # null: no rule scores the data
+
+
+@with_config(STRICT)
+class LossesOutput(TypedDict):
+    """`losses --json`."""
+
+    format: Literal[2]
+    run: str
+    recipe: str
+    losses: Losses
+    questions: list[_LostQuestion]  # the misses, in the order of the run
+
+
+@with_config(STRICT)
 class Comparisons(TypedDict):
     """`compare --json`: each run against the first."""
 
@@ -426,6 +451,25 @@ class Export(TypedDict):
     shape: Shape
     lines: int
     failed: NotRequired[int]  # questions that failed, of which a submission says "i don't know"
+
+
+@with_config(STRICT)
+class RunHeaders(TypedDict):
+    """`view --json`: finished runs, the latest first."""
+
+    format: Literal[2]
+    runs: list[RunHeader]
+
+
+@with_config(STRICT)
+class WrittenView(TypedDict):
+    """`view --out FILE --json`."""
+
+    format: Literal[2]
+    file: str
+    bytes: int
+    runs: list[str]  # ids
+    without: list[Part]  # what it leaves out on purpose
 
 
 RepeatsOutput = _from_fields(
@@ -467,7 +511,9 @@ OUTPUTS: Mapping[str, Any] = {
     "sweep": SweepOutput,
     "why": Explanation,
     "faults": Faults,
+    "losses": LossesOutput,
     "compare": Comparisons,
+    "view": RunHeaders | WrittenView,
     "judge check": JudgeCheckOutput,
     "judge pick": ToLabel,
     "export": Export,

@@ -12,6 +12,7 @@ from typing_extensions import TypedDict
 
 from raypipe.cluster.placement import Bottleneck, MemoryUse
 from raypipe.metrics.crag import CragScore, Rule
+from raypipe.metrics.losses import Losses
 from raypipe.recipes.executor import StageCounters
 from raypipe.report.report import (
     AnswerCut,
@@ -113,6 +114,7 @@ class Eval(Score):
     lead: str  # the measure that the report begins with
     measures: list[_MeasureMean]
     measure_slices: list[_MeasureSliceMean]  # of the leading measure
+    blocks: list[str]  # parts of the report that the kind shows: measures, verdicts
     answer_cut: AnswerCut | None
     prompt_injection: _Injection | None
     seconds: float
@@ -120,6 +122,7 @@ class Eval(Score):
     resumed: int
     memo_damaged: int  # tables and files of the memo
     cost: CostReport | None  # estimate against actual
+    losses: Losses | None  # where the misses were lost; null: no answer is asked for
     steps: list[StepLine]
 
 

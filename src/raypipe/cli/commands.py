@@ -63,8 +63,14 @@ COMMANDS: Mapping[str, Command] = {
     "faults": Command(
         "look", "look", "List the rows of a finished eval that failed, why, and after how many attempts."
     ),
+    "losses": Command(
+        "look", "look", "Say for each wrong answer of a finished eval where its gold was lost."
+    ),
     "compare": Command(
         "look", "compare", "Compare scored runs over the same questions: better, worse, same, or cannot tell."
+    ),
+    "view": Command(
+        "look", "view", "Show runs in a browser: each question with its evidence; two runs side by side."
     ),
     "judge": Command(
         "look", "judge", "Measure a judge by people's labels, and pick answers for people to label."

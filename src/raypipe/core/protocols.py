@@ -168,6 +168,16 @@ class GraphRef:
         return kinds * MOST_NEAR + MOST_LINKED if kinds else 0
 
 
+@dataclass(frozen=True, slots=True)
+class GraphReplies:
+    """The names of the replies around a program that is run over a graph."""
+
+    calls: str  # with the program
+    facts: str  # what it found
+    answer: str | None  # what a rule made of it; None: no rule
+    trace: str | None  # a line of JSON for each line of the program; None: none is kept
+
+
 class Graph(Protocol):
     """A knowledge graph, opened. Any number of programs may run at once."""
 

@@ -13,23 +13,24 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import tee
 
-from raypipe.core.records import ABSTAINED, FAULT, Gold, Layout, Question, chunk_id
+from raypipe.core.records import FAULT, Gold, Question
 from raypipe.evaluation.evidence_paragraphs import evidence_paragraphs
 from raypipe.evaluation.golds import golds_of
+from raypipe.evaluation.losses import LossFinder
 from raypipe.evaluation.prompts import PromptLookup
 from raypipe.evaluation.ranked_documents import FINAL, documents_of, ranked_documents
-from raypipe.evaluation.result_table import ResultTable, needed_texts, quotes_of, row
+from raypipe.evaluation.result_table import ResultTable, needed_texts, row
 from raypipe.memo.disk import StoreMemo, memo_versions
 from raypipe.metrics.crag import Prediction, pair
 from raypipe.metrics.kinds.contract import GoldForm
+from raypipe.metrics.losses import LostAt
 from raypipe.metrics.prompt_injection import PromptInjection, followed
 from raypipe.metrics.ranking import ranked
 from raypipe.models.kit import LocalKit
 from raypipe.pipeline.answer_sources import AnswerSources
 from raypipe.pipeline.driver import Pipeline, batches
 from raypipe.pipeline.recipe_tables import searched
-from raypipe.report.page import HITS_SHOWN, SHOWN, ReportPassage, ShownQuestion
-from raypipe.report.report import answer_of, ranking, urls
+from raypipe.report.report import answer_of
 from raypipe.store import Store
 from raypipe.store.index import LanceIndex
 from raypipe.store.layouts import layouts_at, layouts_of
@@ -44,13 +45,14 @@ class Collected:
     rows: list[Prediction] = field(default_factory=list)  # those with a gold of the kind, in order
     texts: dict[str, str] = field(default_factory=dict)  # question id -> question, of the same
     without_truth: int = 0  # questions that the dataset has no such gold of
-    shown: list[ShownQuestion] = field(default_factory=list)  # the first SHOWN questions
     faults: Counter[tuple[str, str, bool]] = field(default_factory=Counter)  # step, reason, transient
     citations: int = 0
     empty_pages: int = 0  # citations without a page
     pages: set[str] = field(default_factory=set)  # ids of the cited pages
     sources: set[str] = field(default_factory=set)  # ids of all that is cited
     everything: bool = False  # True: some question may search everything in the store
+    lost: dict[str, LostAt] = field(default_factory=dict)  # question id -> where its gold was lost, if it was
+    loss_notes: tuple[str, ...] = ()  # what could not be told apart
     prompt_injection: PromptInjection | None = (
         None  # orders in pages that reached an answer; None: not looked for
     )
@@ -73,6 +75,7 @@ def collect(
         pipeline.recipe, LocalKit(index), lambda: StoreMemo(store.uri, memo_versions(store))
     )
     table.about["no_prompts"] = lookup.missing
+    losses = LossFinder(pipeline, index, LocalKit(index)) if form != "grades" else None
     with asyncio.Runner() as loop:
         asked, questions = tee(questions)
         for pairs in batches(zip(asked, pipeline.answers(questions, sources), strict=True), AT_ONCE):
@@ -85,11 +88,15 @@ def collect(
             paragraphs = loop.run(evidence_paragraphs(index, batch)) if form == "annotators" else {}
             _pair(store, batch, golds, form, found, paragraphs)
             prompts = loop.run(lookup.of(batch))
+            if losses is not None:
+                found.lost |= loop.run(losses.of(pairs, golds))
             table.add([row(q, golds.get(q.id), text, prompts[q.id], layouts) for q in batch])
-            found.shown += [_shown(q, text, layouts) for q in batch[: SHOWN - len(found.shown)]]
             if injections:
                 before = found.prompt_injection or PromptInjection(0, 0)
                 found.prompt_injection = loop.run(_injected(index, batch, before))
+    if losses is not None:
+        found.lost |= losses.rest()
+        found.loss_notes = tuple(losses.notes)
     return found
 
 
@@ -136,22 +143,9 @@ def _ranked(store: Store, batch: Sequence[Question], golds: Mapping[str, Gold]) 
 
 
 async def _texts(index: LanceIndex, batch: Sequence[Question]) -> dict[str, str]:
-    """Passage id -> text, of all passages that are kept or shown with these answers."""
+    """Passage id -> text, of all passages that are kept with these answers."""
     distinct = list(dict.fromkeys(c for q in batch for c in needed_texts(q)))
     return dict(zip(distinct, await index.texts(distinct), strict=True))
-
-
-def _shown(q: Question, text: Mapping[str, str], layouts: Mapping[str, Layout]) -> ShownQuestion:
-    """What the page shows of a question, with what the passages say and the quotes that are cited."""
-    url, quotes = urls(q), quotes_of(q)
-    best = ranking(q)[:HITS_SHOWN]
-    passages = tuple(
-        ReportPassage.of(h, url.get(h.source), text[h.chunk], quotes, layouts.get(h.source)) for h in best
-    )
-    marked = {p.quote for p in passages}
-    said = tuple(t for c in quotes if (t := text[chunk_id(c.source, c.span)]) not in marked)
-    abstained = q.outcome == ABSTAINED
-    return ShownQuestion(q.id, q.text, answer_of(q), q.origin, len(q.hits), passages, said, abstained)
 
 
 async def _injected(index: LanceIndex, batch: Sequence[Question], before: PromptInjection) -> PromptInjection:

@@ -21,13 +21,15 @@ from raypipe.evaluation.expiry import expired_answers
 from raypipe.evaluation.fault_budget import UndoneRows, retry, undone_rows
 from raypipe.evaluation.golds import scoring_of
 from raypipe.evaluation.judge import Judge
+from raypipe.evaluation.losses import misses
 from raypipe.evaluation.result_table import ResultTable, write_predictions
 from raypipe.evaluation.stored_questions import StoredQuestions, questions_of, require_questions
 from raypipe.evaluation.write_manifest import write_manifest
 from raypipe.memo.disk import memo_versions, merge_memo
 from raypipe.memo.mend import mend_memo
 from raypipe.metrics.crag import Marks, Rule
-from raypipe.metrics.kinds import RunScores, kind_id, marks_of, score
+from raypipe.metrics.kinds import RunScores, kind_id, marks_of, right_of, score
+from raypipe.metrics.losses import Losses, losses
 from raypipe.pipeline.caps import NO_CAPS, Caps
 from raypipe.pipeline.counters import Counts, RunCounters
 from raypipe.pipeline.driver import Pipeline, batches
@@ -46,7 +48,6 @@ from raypipe.report.report import (
     JudgeLine,
     RunFolder,
     StepLine,
-    expected,
     write_report,
 )
 from raypipe.runs.manifest import Manifest, Origin
@@ -143,10 +144,14 @@ def evaluate(
                 rows = [replace(r, judge_response=replies.get(r.question)) for r in rows]
             marks, scores = marks_of(scoring.kind, rows), score(scoring.kind, kind_id(scoring.name), rows)
             done.memo_damaged += damaged
-            report = _report(pipeline, len(questions), read, answers, marks, scores, verdict, planned, done)
-            results.finish(rows, report)
+            right = {r.question: right_of(scoring.kind, scores.values[r.question]) for r in rows}
+            lost = losses(right, answers.lost, answers.loss_notes) if scoring.golds != "grades" else None
+            report = _report(
+                pipeline, len(questions), read, answers, marks, scores, verdict, planned, done, lost
+            )
+            results.finish(rows, report, misses(answers.lost, right))
         write_predictions(folder)
-        write_report(folder, report, answers.shown, {r.question: expected(r) for r in rows})
+        write_report(folder, report)
         for table in tables(pipeline.store):
             compact(pipeline.store, table)
         manifest = write_manifest(
@@ -163,8 +168,8 @@ def evaluate(
             out,
         )
         done.clear()
-        lost = undone_rows(pipeline, questions, read.counts if read else {})
-        return Evaluation(report, folder, len(questions) - len(todo), manifest, lost)
+        undone = undone_rows(pipeline, questions, read.counts if read else {})
+        return Evaluation(report, folder, len(questions) - len(todo), manifest, undone)
 
 
 def _planned(
@@ -188,7 +193,7 @@ def _planned(
 
 def _report(
     pipeline: Pipeline, questions: int, read: IngestSummary | None, answers: Collected, marks: Marks,
-    scores: RunScores, judge: JudgeLine | None, planned: Plan, done: RunCounters,
+    scores: RunScores, judge: JudgeLine | None, planned: Plan, done: RunCounters, lost: Losses | None,
 ) -> EvalReport:  # fmt: skip
     corpus, faults = _corpus(pipeline, answers), _faults(pipeline, answers, read)
     seconds = pipeline.clock.total()
@@ -212,6 +217,7 @@ def _report(
         judge=judge,
         answer_cut=_answer_cut(pipeline),
         prompt_injection=answers.prompt_injection,
+        losses=lost,
         **corpus,
     )
 

@@ -18,8 +18,8 @@ from raypipe.metrics.textfile import TextLine, filled, replaced
 
 PersonLabel: TypeAlias = Literal["right", "wrong", "unclear"]
 Picked: TypeAlias = Literal["random", "chosen"]
-"""How an answer was chosen for its label: drawn at random, or chosen since something was odd about it. Only those
-drawn at random say how often a judge errs."""
+"""How an answer was chosen for its label: drawn at random, or chosen since something was odd about it. Only
+those drawn at random say how often a judge errs."""
 
 AnswerOf: TypeAlias = tuple[str, str]
 """Question id, and the answer as it was given."""
@@ -39,7 +39,12 @@ class PersonLabels:
 
     file: str
     by_answer: Mapping[AnswerOf, LabelledAnswer]
-    unlabelled: int  # lines whose label is null
+    open: Mapping[AnswerOf, Picked]  # answers whose label is still to be given: how they were chosen
+
+    @property
+    def unlabelled(self) -> int:
+        """Answers whose label is still to be given."""
+        return len(self.open)
 
     def of(self, row: Prediction) -> LabelledAnswer | None:
         """The label of this prediction; None: it has none."""
@@ -49,19 +54,21 @@ class PersonLabels:
 def read_labels(path: Path) -> PersonLabels:
     """Reads labels. A later line of the same answer takes the place of an earlier one. Raises DataError."""
     found: dict[AnswerOf, LabelledAnswer] = {}
-    unlabelled = 0
+    open_: dict[AnswerOf, Picked] = {}
     for line in filled(path):
         record = _record(line)
         id, answer, label = record["id"], record["prediction"], record["label"]
-        if label is None:
-            unlabelled += 1
-            continue
-        if label not in get_args(PersonLabel):
+        if label is not None and label not in get_args(PersonLabel):
             raise line.error(f"a label of {', '.join(get_args(PersonLabel))}, or null", label)
         if (picked := record.get("picked", "chosen")) not in get_args(Picked):
             raise line.error("picked: random, or chosen", picked)
-        found[id, answer.strip()] = LabelledAnswer(label, picked)
-    return PersonLabels(str(path), found, unlabelled)
+        key = id, answer.strip()
+        if label is not None:
+            found[key] = LabelledAnswer(label, picked)
+            open_.pop(key, None)
+        elif key not in found:
+            open_[key] = picked
+    return PersonLabels(str(path), found, open_)
 
 
 def _record(line: TextLine) -> dict[str, Any]:
@@ -106,3 +113,19 @@ def write_to_label(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
     with replaced(path) as out:
         for line in lines:
             out.write(json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def add_label(path: Path, id: str, answer: str, label: PersonLabel) -> None:
+    """Adds what a person says of an answer to a file of labels, which it makes where there is none. An answer
+    that the file has keeps how it was picked; others are chosen. Raises DataError for a file of other lines.
+    """
+    key = id, answer.strip()
+    there = read_labels(path) if path.exists() else PersonLabels(str(path), {}, {})
+    before = there.by_answer.get(key)
+    picked = before.picked if before else there.open.get(key, "chosen")
+    line = {"id": id, "prediction": answer, "label": label, "picked": picked}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a+b") as out:
+        ended = not out.tell() or path.read_bytes()[-1:] == b"\n"
+        out.write(b"" if ended else b"\n")
+        out.write((json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n").encode())

@@ -21,6 +21,7 @@ from raypipe.core.errors import DataError
 from raypipe.core.records import Gold, Hit, Layout, Question, Quote, chunk_id
 from raypipe.evaluation.prompts import RenderedPrompt
 from raypipe.metrics.crag import Prediction
+from raypipe.metrics.losses import LostAt
 from raypipe.metrics.textfile import replaced
 from raypipe.report.report import EvalReport, RunFolder, answer_of, ranking, urls
 from raypipe.text.places import place
@@ -36,6 +37,7 @@ SCHEMA = pa.schema(
         ("asked_at", pa.string()),
         ("labels", pa.map_(pa.string(), pa.string())),
         ("golds", pa.list_(pa.string())),  # none: the dataset has no answer
+        ("grades", pa.map_(pa.string(), pa.int32())),  # judged document -> grade; none: the dataset has none
         ("answer", pa.string()),  # null: the question failed
         ("outcome", pa.string()),
         ("origin", pa.string()),  # name of the reply that the answer came from
@@ -90,6 +92,8 @@ SCHEMA = pa.schema(
         ),
         ("degraded", pa.list_(pa.string())),  # steps left out because of time or a dead service
         ("measures", _SCORES),  # what the kind of the data measures -> value; null: no gold
+        ("lost", pa.string()),  # metrics.losses.Loss; null: right, not scored, or no answer is asked for
+        ("lost_step", pa.string()),  # the stage there; null: nothing is lost, or before any stage
     ]
 )
 
@@ -118,6 +122,7 @@ def row(
         "asked_at": question.asked_at,
         "labels": list(gold.labels.items()) if gold else [],
         "golds": list(gold.answers) if gold else [],
+        "grades": list(gold.grades.items()) if gold else [],
         "answer": answer_of(question),
         "outcome": question.outcome,
         "origin": question.origin,
@@ -201,8 +206,12 @@ class ResultTable:
         """A batch of rows, in order."""
         self._writer.write_table(pa.Table.from_pylist([dict(r) for r in rows], SCHEMA))
 
-    def finish(self, scored: Sequence[Prediction], report: EvalReport) -> None:
-        """Puts in the verdicts of what was scored, and the file in its place."""
+    def finish(
+        self, scored: Sequence[Prediction], report: EvalReport,
+        lost: Mapping[str, LostAt] = MappingProxyType({}),
+    ) -> None:  # fmt: skip
+        """Puts in the verdicts of what was scored, and the file in its place. `lost`: question id -> where
+        the gold of each miss was lost."""
         self._writer.close()
         verdicts = {v.question: v for v in report.marks.verdicts}
         judged = {r.question: r.judge_response for r in scored}
@@ -223,6 +232,10 @@ class ResultTable:
                     "verdict": [v.outcome if v else None for v in found],
                     "reason": [v.reason if v else None for v in found],
                     "judge_response": [judged.get(id) for id in table["id"].to_pylist()],
+                    "lost": [lost[id].loss if id in lost else None for id in table["id"].to_pylist()],
+                    "lost_step": [
+                        lost[id].step or None if id in lost else None for id in table["id"].to_pylist()
+                    ],
                 }
                 of = [report.scores.values.get(id) for id in table["id"].to_pylist()]
                 measured = [None if v is None else list(v.items()) for v in of]

@@ -1,4 +1,4 @@
-"""What a finished run writes down of itself: its manifest, and the key of each of its answers.
+"""What a finished run writes down of itself: its page, its manifest, and the key of each of its answers.
 
 Knows pipelines, plans, reports and manifests; computes nothing of them.
 """
@@ -11,10 +11,12 @@ from dataclasses import asdict
 from pathlib import Path
 
 from raypipe.core.records import Question
+from raypipe.evaluation.view.run_page import write_page
 from raypipe.pipeline.answer_sources import AnswerSources
 from raypipe.pipeline.driver import Pipeline
 from raypipe.recipes.serialize import to_plain
-from raypipe.report.report import EvalReport
+from raypipe.report.report import EvalReport, RunFolder
+from raypipe.runs.changes import earlier_run
 from raypipe.runs.manifest import FORMAT, AnswerKey, Manifest, Origin, describe, models_of, recent, write
 from raypipe.runs.plan.records import Plan
 
@@ -24,7 +26,7 @@ def write_manifest(
     report: EvalReport, planned: Plan, memo: Mapping[str, int], started: float, origin: Origin,
     places: Mapping[str, Mapping[str, int]], out: Path,
 ) -> Manifest:  # fmt: skip
-    """Writes the manifest of a run into the store and into its folder `out`, there last of all.
+    """Writes the page of a run, and its manifest into the store and into its folder `out`, there last.
 
     `sources`: what the questions were answered from. `todo`: ids of those without an answer when the run
     began to answer. `memo`: the memo tables and their versions before the run. `started`: seconds since the
@@ -32,6 +34,7 @@ def write_manifest(
     """
     manifest = _manifest(pipeline, report, planned, memo, started, origin, places)
     keys = _keys(pipeline.recipe.digest(), questions, sources, todo, report)
+    write_page(RunFolder(out), manifest, earlier_run(pipeline.store, {k.question for k in keys}))
     write(pipeline.store, manifest, keys, out)
     return manifest
 

@@ -7,7 +7,7 @@ knows contracts alone: nothing here, and nothing that calls it, asks which class
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 from raypipe.core import plugins
@@ -15,8 +15,8 @@ from raypipe.core.errors import ConfError
 from raypipe.core.examples import PoolRef
 from raypipe.core.kg import FactsRef
 from raypipe.core.plugins import Plugin
-from raypipe.core.protocols import CorpusStep, GraphRef, Model, Step
-from raypipe.core.records import SourceKind
+from raypipe.core.protocols import CorpusStep, GraphRef, GraphReplies, Kit, Model, Step
+from raypipe.core.records import Question, SourceKind
 
 Table: TypeAlias = Literal["texts", "passages", "vectors"]
 """What the corpus half fills, one after the other."""
@@ -75,6 +75,38 @@ def table_with(writes: frozenset[str] | tuple[str, ...], reads: frozenset[str] =
 def decides(step: Step) -> bool:
     """Whether the step says which reply is the answer."""
     return "outcome" in step.writes()
+
+
+Shown: TypeAlias = Callable[[Sequence[Question]], Awaitable[list[str]]]
+"""Questions with their ranking -> what of its passages a step reads for its reply, as one text each."""
+
+
+def shows_passages(step: Step) -> bool:
+    """Whether the step writes a reply from the passages of the ranking."""
+    reads, writes = step.reads(), step.writes()
+    replies = any(w.startswith("replies.") for w in writes)
+    return replies and {"order", "index.text"} <= reads and "order" not in writes
+
+
+def shown_of(step: Step, kit: Kit) -> Shown:
+    """What the method `shown` of a step gives, opened with a kit. By default a step reads all passages of
+    the ranking."""
+    opened: Callable[[Kit], Shown] | None = getattr(step, "shown", None)
+    if opened is not None:
+        return opened(kit)
+    index = kit.index()
+
+    async def everything(questions: Sequence[Question]) -> list[str]:
+        return ["\n".join(await index.texts(q.order)) for q in questions]
+
+    return everything
+
+
+def graph_replies(step: Step) -> GraphReplies | None:
+    """The names under which a step that runs a program over a graph reads and writes, as its method
+    `graph_replies` says. By default it runs none."""
+    names: Callable[[], GraphReplies] | None = getattr(step, "graph_replies", None)
+    return None if names is None else names()
 
 
 def models_of(step: Step | CorpusStep) -> list[Model]:

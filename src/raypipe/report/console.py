@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from raypipe.metrics.losses import funnel, steps_of
 from raypipe.metrics.ranking import MAP_CUT_20_MIN, MEASURES
 from raypipe.report.money import cost_rows
-from raypipe.report.page import measured, seconds, share, signed, told_apart
 from raypipe.report.report import ReplacedRows, RunFolder
+from raypipe.report.wording import measured, seconds, share, signed, told_apart
 
 
 def print_report(console: Console, report: Mapping[str, Any], folder: RunFolder) -> None:
@@ -40,6 +41,8 @@ def print_report(console: Console, report: Mapping[str, Any], folder: RunFolder)
         )
     if report["without_truth"]:
         console.print(Text(f"{report['without_truth']} more questions have no gold in the dataset"))
+    if report["losses"]:
+        print_losses(console, report["losses"])
     steps = grid("step", "rows", "planned", "computed", "cached", "skipped", "faults", "seconds")
     for s in report["steps"]:
         planned = "not known" if s["planned"] is None else str(s["planned"])
@@ -70,6 +73,28 @@ def print_report(console: Console, report: Mapping[str, Any], folder: RunFolder)
         console.print(faults)
     for path in (folder.report, folder.predictions, folder.page):
         console.print(Text(str(path)), soft_wrap=True)
+
+
+def print_losses(console: Console, found: Mapping[str, Any]) -> None:
+    """Where the misses of a run were lost (`metrics.losses.Losses`)."""
+    scored = found["right"] + found["misses"]
+    if not found["misses"]:
+        return
+    table = grid(f"lost at ({found['misses']} of {scored})", "questions", "left", "step", "the gold is")
+    for place, left in funnel(found):
+        steps = Text(steps_of(place))
+        table.add_row(place["loss"], str(place["questions"]), str(left), steps, place["about"])
+    console.print(table)
+    for note in found["notes"]:
+        console.print(Text(note), soft_wrap=True)
+
+
+def print_lost(console: Console, questions: Sequence[Mapping[str, Any]]) -> None:
+    """Questions whose gold was lost, a line each and a line for what was expected and said."""
+    for q in questions:
+        at = f"{q['lost']} ({q['step']})" if q["step"] else q["lost"]
+        console.print(Text(f"{q['id']}: {q['query']} [{at}]"), soft_wrap=True)
+        console.print(Text(f"  expected {' | '.join(q['golds'])}; said {q['answer']}"), soft_wrap=True)
 
 
 def print_undone_rows(console: Console, found: Mapping[str, Any]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from raypipe.report.page import seconds
+from raypipe.report.wording import seconds
 
 UNKNOWN = "not known"
 

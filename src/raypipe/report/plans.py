@@ -10,7 +10,7 @@ from rich.text import Text
 
 from raypipe.report.console import grid
 from raypipe.report.money import cost_line
-from raypipe.report.page import seconds
+from raypipe.report.wording import seconds
 
 
 def print_plan(console: Console, plan: Mapping[str, Any]) -> None:

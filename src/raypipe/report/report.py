@@ -6,17 +6,17 @@ Knows records and marks; not how a run is made, and not how a page or a table lo
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from raypipe.core.records import FAULT, RANKED, Hit, Question
-from raypipe.metrics.crag import Marks, Prediction, rate_intervals
+from raypipe.metrics.crag import Marks, rate_intervals
 from raypipe.metrics.kinds import NOT_SCORED, RunScores
+from raypipe.metrics.losses import Losses
 from raypipe.metrics.prompt_injection import PromptInjection
 from raypipe.metrics.textfile import replaced
-from raypipe.report.page import SHOWN, QuestionResult, ShownQuestion, render
 
 JSON_FORMAT = 2  # of what commands print for programs: api.outputs
 
@@ -156,6 +156,7 @@ class EvalReport:
     replaced: tuple[ReplacedRows, ...] = ()  # by the files of this run when they were read
     scores: RunScores = NOT_SCORED  # what the kind of the data measures
     cost: CostReport | None = None  # None: a run of before there was one
+    losses: Losses | None = None  # where the misses were lost; None: no answer is asked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,6 +232,7 @@ def to_json(report: EvalReport) -> dict[str, Any]:
         "lead": report.scores.lead,
         "measures": [asdict(m) for m in report.scores.measures],
         "measure_slices": [asdict(s) for s in report.scores.slices],
+        "blocks": list(report.scores.blocks),
         "answer_cut": asdict(report.answer_cut) if report.answer_cut else None,
         "prompt_injection": {**asdict(report.prompt_injection), "rate": report.prompt_injection.rate}
         if report.prompt_injection
@@ -240,6 +242,7 @@ def to_json(report: EvalReport) -> dict[str, Any]:
         "resumed": report.resumed,
         "memo_damaged": report.memo_damaged,
         "cost": asdict(report.cost) if report.cost else None,
+        "losses": asdict(report.losses) if report.losses else None,
         "steps": [asdict(s) for s in report.steps],
     }
 
@@ -265,26 +268,7 @@ def answer_of(question: Question) -> str | None:
     return None if question.outcome in ("", FAULT, RANKED) else question.answer
 
 
-def expected(row: Prediction) -> tuple[str, ...]:
-    """What is right about a question, for people: answers, or relevant documents with their grades."""
-    best = sorted(row.grades.items(), key=lambda d: (-d[1], d[0]))
-    return row.truths or tuple(f"{document} ({grade})" for document, grade in best if grade > 0)
-
-
-def write_report(
-    folder: RunFolder, report: EvalReport, shown: Sequence[ShownQuestion], truths: Mapping[str, Sequence[str]]
-) -> None:
-    """Writes report.json and report.html, each as a whole; predictions.jsonl is written while answers pass.
-
-    `shown` are the first questions of the run, `truths` the right answers by question id.
-    """
-    found = to_json(report)
+def write_report(folder: RunFolder, report: EvalReport) -> None:
+    """Writes report.json as a whole."""
     with replaced(folder.report) as out:
-        out.write(json.dumps(found, ensure_ascii=False, allow_nan=False, indent=1) + "\n")
-    verdicts = {v.question: v for v in report.marks.verdicts}
-    results = [
-        QuestionResult(s, tuple(truths.get(s.id, ())), verdicts.get(s.id), report.scores.values.get(s.id, {}))
-        for s in shown[:SHOWN]
-    ]
-    with replaced(folder.page) as out:
-        out.write(render(found, results, report.scores.blocks))
+        out.write(json.dumps(to_json(report), ensure_ascii=False, allow_nan=False, indent=1) + "\n")

@@ -6,7 +6,7 @@ score of each ranker, replies, the order, the answer. Knows manifests and stored
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,13 +71,18 @@ class Changes:
 
 def compared_with(store: Store, run: Manifest) -> Manifest | None:
     """The last run that finished before this one and answered some of the same questions."""
-    mine = answer_keys(store, run.run).keys()
     runs = recent(store, LOOKED_BACK)
     at = next((i for i, other in enumerate(runs) if other.run == run.run), -1)
-    for other in runs[at + 1 :]:
-        if not mine.isdisjoint(answer_keys(store, other.run)):
-            return other
-    return None
+    return _of_same_questions(store, runs[at + 1 :], answer_keys(store, run.run))
+
+
+def earlier_run(store: Store, questions: Container[str]) -> Manifest | None:
+    """The last finished run of a store that answered some of these questions, by id."""
+    return _of_same_questions(store, recent(store, LOOKED_BACK), questions)
+
+
+def _of_same_questions(store: Store, runs: Iterable[Manifest], questions: Container[str]) -> Manifest | None:
+    return next((r for r in runs if any(q in questions for q in answer_keys(store, r.run))), None)
 
 
 def changes(store: Store, before: Manifest, after: Manifest) -> Changes:

@@ -25,8 +25,52 @@ def with_lines(found: Mapping[str, Difference], before: Manifest, after: Manifes
     return {name: replace(d, lines=_lines(d, before, after)) for name, d in found.items()}
 
 
+def recipe_lines(
+    before: Mapping[str, Any], after: Mapping[str, Any], prompts: bool = True
+) -> tuple[str, ...]:
+    """All that differs between two recipes as `recipes.serialize.to_plain` has them, field by field; a
+    prompt's changed lines only with `prompts`."""
+    old, new = _stages(before), _stages(after)
+    found: list[str] = []
+    for name in dict.fromkeys([*old, *new]):
+        if name not in old or name not in new:
+            found.append(f"{name}: {'added' if name in new else 'removed'}")
+            continue
+        changed = _value_lines((name,), old[name], new[name])
+        hidden = f"{name}.prompt"
+        found += changed if prompts else [x for x in changed if x.startswith(name) and hidden not in x]
+    return tuple(found)
+
+
+def recipe_text(recipe: Mapping[str, Any], prompts: bool = True) -> str:
+    """A recipe as `recipes.serialize.to_plain` has it, for people: a line for each value."""
+    return "\n".join(
+        f"{'.'.join((name, *path))}: {value}"
+        for name, values in _stages(recipe).items()
+        for path, value in values.items()
+        if prompts or path[:1] != ("prompt",)
+    )
+
+
+def _stages(recipe: Mapping[str, Any]) -> dict[str, dict[tuple[str, ...], str]]:
+    """The leaves of each stage, its gate among them."""
+    out = {}
+    for stage in (*recipe["corpus"], *recipe["question"]):
+        gate = {"when": stage["when"]} if stage["when"] else {}
+        out[stage["name"]] = dict(leaves({**stage["step"], **gate}))
+    return out
+
+
 def _lines(d: Difference, before: Manifest, after: Manifest) -> tuple[str, ...]:
     old, new = (_values(run.recipe, d) for run in (before, after))
+    found = _value_lines((d.stage, d.field), old, new)
+    more = len(found) - MOST_LINES
+    return tuple([*found[:MOST_LINES], f"... and {more} more lines"] if more > 0 else found)
+
+
+def _value_lines(
+    where: tuple[str, ...], old: Mapping[tuple[str, ...], str], new: Mapping[tuple[str, ...], str]
+) -> list[str]:
     found: list[str] = []
     said: tuple[str, ...] | None = None  # path of a model whose name differs: that says it all
     for path in dict.fromkeys([*old, *new]):
@@ -35,9 +79,8 @@ def _lines(d: Difference, before: Manifest, after: Manifest) -> tuple[str, ...]:
             continue
         if path in _names(old) | _names(new):
             said = path
-        found += _difference(".".join((d.stage, d.field, *path)), a, b)
-    more = len(found) - MOST_LINES
-    return tuple([*found[:MOST_LINES], f"... and {more} more lines"] if more > 0 else found)
+        found += _difference(".".join((*where, *path)), a, b)
+    return found
 
 
 def _names(values: Mapping[tuple[str, ...], str]) -> set[tuple[str, ...]]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -110,6 +110,16 @@ class Extract:
             return out
 
         return ask
+
+    def shown(self, kit: Kit) -> Callable[[Sequence[Question]], Awaitable[list[str]]]:
+        """The sentences that are scored."""
+        index = kit.index()
+
+        async def show(questions: Sequence[Question]) -> list[str]:
+            pages = await self._pages(index, questions)
+            return ["\n".join(s.text for s in self._candidates(q, pages)) for q in questions]
+
+        return show
 
     async def _pages(self, index: Index, questions: Sequence[Question]) -> dict[str, SourceText]:
         """The texts of all sources that the passages come from."""

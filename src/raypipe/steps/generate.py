@@ -3,7 +3,7 @@ the kit, prompts and reply formats through `text`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
@@ -176,6 +176,19 @@ class Generate:
             return [self._answered(q, s, c) for q, s, c in zip(questions, said, contexts, strict=True)]
 
         return ask
+
+    def shown(self, kit: Kit) -> Callable[[Sequence[Question]], Awaitable[list[str]]]:
+        """The context of each prompt, with the replies that it repeats."""
+        index, tokenize = kit.index(), self._counter(kit)
+        told = sorted(v.removeprefix(REPLY) for v in self._variables() if v.startswith(REPLY))
+
+        async def show(questions: Sequence[Question]) -> list[str]:
+            passages = await self._passages(questions, index)
+            contexts = [self._context(q, p, tokenize).text for q, p in zip(questions, passages, strict=True)]
+            replies = ["\n".join(q.replies[name].text for name in told) for q in questions]
+            return [f"{c}\n{r}" for c, r in zip(contexts, replies, strict=True)]
+
+        return show
 
     async def _skip(self, questions: list[Question]) -> list[Question]:
         return [replace(q, replies={**q.replies, self.into: SKIPPED_REPLY}) for q in questions]

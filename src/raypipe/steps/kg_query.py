@@ -15,7 +15,7 @@ from typing import ClassVar, get_args
 
 from raypipe.core.errors import DataError
 from raypipe.core.kg import MOST_REQUESTS, CallResult, Level
-from raypipe.core.protocols import Ask, Bound, Graph, GraphRef, Kit, Reach
+from raypipe.core.protocols import Ask, Bound, Graph, GraphRef, GraphReplies, Kit, Reach
 from raypipe.core.records import ABSTAINED, ANSWERED, FAULT, IDK, SKIPPED_REPLY, TRACE, Fault, Question, Reply
 from raypipe.kg.language.answer_rules import RULES, apply_rule
 from raypipe.kg.language.time_words import moment
@@ -75,6 +75,9 @@ class KgQuery:
     def writes(self) -> frozenset[str]:
         names = (self.into, self.answer, self.trace)
         return frozenset(REPLY + n for n in names if n is not None) | {"degraded"}
+
+    def graph_replies(self) -> GraphReplies:
+        return GraphReplies(self.calls, self.into, self.answer, self.trace)
 
     def bound(self, question: Question, reach: Reach) -> Bound:
         requests = 0 if self.graph.kind == "folder" else MOST_REQUESTS

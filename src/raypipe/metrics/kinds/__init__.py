@@ -7,6 +7,7 @@ from raypipe.metrics.kinds.contract import (
     RunScores,
     golds_of,
     marks_of,
+    right_of,
     rule_of,
     score,
 )
@@ -22,6 +23,7 @@ __all__ = [
     "kind_id",
     "marks_of",
     "open_kind",
+    "right_of",
     "rule_of",
     "score",
 ]

@@ -60,6 +60,17 @@ def with_rule(kind: DataKind, rule: Rule) -> DataKind | None:
     return None if make is None else make(rule)
 
 
+def right_of(kind: DataKind, values: Mapping[str, float]) -> bool | None:
+    """What the method `right` says of the values of one question: whether its answer is right, None: that is
+    not scored. By default an answer is right where the first measure is as large as it can be."""
+    right = getattr(kind, "right", None)
+    if right is not None:
+        said: bool | None = right(values)
+        return said
+    first = kind.measures[0]
+    return None if first.name not in values else values[first.name] >= first.high
+
+
 def blocks_of(kind: DataKind) -> tuple[str, ...]:
     """The attribute `blocks`: parts of a report, of report/blocks. By default the table of measures."""
     return tuple(getattr(kind, "blocks", ("measures",)))

@@ -32,6 +32,10 @@ class Crag:
         verdict = {"accuracy": float(value > 0), "hallucination": float(value < 0)}
         return {"score": value, **answer_values(row), **verdict}
 
+    def right(self, values: Mapping[str, float]) -> bool | None:
+        """As the verdict says; None without one."""
+        return values["accuracy"] > 0 if "accuracy" in values else None
+
     def with_rule(self, rule: Rule) -> Crag:
         rule_id(rule)  # raises ConfError for no rule
         return Crag(rule)

@@ -34,5 +34,9 @@ class Qa:
 
     measures: ClassVar[tuple[Measure, ...]] = MEASURES
 
+    def right(self, values: Mapping[str, float]) -> bool | None:
+        """Whether a truth stands in the answer; None of a question that failed."""
+        return values["contains"] > 0 if "contains" in values else None
+
     def values(self, row: Prediction) -> Mapping[str, float]:
         return answer_values(row)

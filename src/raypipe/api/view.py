@@ -1,0 +1,153 @@
+"""Looks at finished runs in a browser: as one file, or served on this machine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, ClassVar, get_args
+
+from raypipe.api.paths import inputs, require_writable
+from raypipe.api.results import Result
+from raypipe.api.session import Session
+from raypipe.core.config import did_you_mean
+from raypipe.core.errors import ConfError, RaypipeError
+from raypipe.evaluation.view.details import Part
+from raypipe.evaluation.view.pair_page import open_pair, pair_page
+from raypipe.evaluation.view.run_list import RunHeader, RunList
+from raypipe.evaluation.view.run_page import Shown, open_run, run_page
+from raypipe.evaluation.view.server import ViewServer
+from raypipe.evaluation.view.viewer import Viewer
+from raypipe.metrics.textfile import replaced
+from raypipe.report.report import JSON_FORMAT
+from raypipe.runs.changes import compared_with
+from raypipe.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class RunsResult(Result):
+    """Finished runs, the latest first; a row for each."""
+
+    SCHEMA: ClassVar[Mapping[str, str]] = {
+        "run": "string", "recipe": "string", "finished": "float64", "questions": "int64", "kind": "string",
+        "measure": "string", "mean": "float64", "store": "string", "folder": "string",
+    }  # fmt: skip
+    runs: tuple[RunHeader, ...]
+
+    def rows(self) -> Iterator[Mapping[str, Any]]:
+        """A row for each run; `folder` is null where only its store knows it."""
+        yield from map(asdict, self.runs)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"format": JSON_FORMAT, "runs": list(self.rows())}
+
+
+@dataclass(frozen=True, slots=True)
+class ViewFile(Result):
+    """A page that was written; one row."""
+
+    file: str
+    bytes: int
+    runs: tuple[str, ...]  # ids
+    without: tuple[Part, ...]  # what it leaves out on purpose
+
+    def rows(self) -> Iterator[Mapping[str, Any]]:
+        """One row: the file."""
+        yield self.to_json()
+
+    def to_json(self) -> dict[str, Any]:
+        return {"format": JSON_FORMAT, **asdict(self)}
+
+
+def list_runs(
+    dirs: Sequence[str | Path] = (), store: Store | str | Path | None = None, session: Session | None = None
+) -> RunsResult:
+    """Lists finished runs from their headers: those in `dirs`, folders of runs or folders that hold such. Of
+    no folder: those under $RAYPIPE_HOME, and those that `store` knows."""
+    return RunsResult(tuple(_runs(dirs, store, session or Session()).headers()))
+
+
+def _runs(dirs: Sequence[str | Path], store: Store | str | Path | None, session: Session) -> RunList:
+    if dirs:
+        places = inputs(dirs, session.settings)
+        for place in places:
+            if not place.is_dir():
+                raise ConfError(f"view: {place} is no folder. Name the --out folder of a finished eval")
+        return RunList(places, session.store(store) if store is not None else None)
+    try:
+        known = session.store(store)
+    except RaypipeError:
+        if store is not None:
+            raise
+        known = None  # nothing was made here yet: the list is empty and says so
+    return RunList([session.settings.home / "runs"], known)
+
+
+def write_view(
+    runs: Sequence[str | Path],
+    out: str | Path,
+    without: Sequence[str] = (),
+    session: Session | None = None,
+) -> ViewFile:
+    """Writes the page of a run, or of two that are compared, as one file that needs nothing else.
+
+    `without` leaves out `prompts`, `pages` (texts of pages), or both, for a file to share. Raises ConfError
+    for more than two runs and for unknown parts, DataError for a folder of no finished run.
+    """
+    session = session or Session()
+    parts = _parts(without)
+    if len(runs) not in (1, 2):
+        raise ConfError(f"view --out: expected one run or two, found {len(runs)}")
+    require_writable(Path(out).absolute().parent, "--out")
+    found = [open_run(p) for p in inputs(runs, session.settings)]
+    shown = Shown(without=parts)
+    if len(found) == 1:
+        [(folder, manifest)] = found
+        earlier = (
+            compared_with(Store.open(manifest.store), manifest) if Path(manifest.store).exists() else None
+        )
+        page, _ = run_page(folder, manifest, earlier, shown)
+    else:
+        pair = open_pair((found[0][0], found[1][0]), (found[0][1], found[1][1]))
+        try:
+            page, _ = pair_page(pair, shown)
+        finally:
+            pair.close()
+    with replaced(Path(out)) as text:
+        text.write(page)
+    return ViewFile(str(out), os.path.getsize(out), tuple(m.run for _, m in found), parts)
+
+
+def _parts(without: Sequence[str]) -> tuple[Part, ...]:
+    known: tuple[Part, ...] = get_args(Part)
+    for name in without:
+        if name not in known:
+            raise ConfError(f"--without {name}: a page has no such part; {did_you_mean(name, known)}")
+    return tuple(p for p in known if p in without)
+
+
+def serve_view(
+    dirs: Sequence[str | Path],
+    store: Store | str | Path | None,
+    labels: str | Path | None,
+    port: int,
+    say: Callable[[str], None],
+    session: Session,
+) -> None:
+    """Serves runs to a browser on this machine until the process is interrupted. `labels`: the file that
+    people's marks are written to; None: labels.jsonl in each run's folder. Raises ConfError for a port that
+    is taken."""
+    runs = _runs(dirs, store, session)
+    viewer = Viewer(runs, None if labels is None else Path(labels))
+    try:
+        server = ViewServer(viewer, port)
+    except OSError as e:
+        raise ConfError(f"--port {port}: cannot listen there: {e}. Choose another port") from e
+    with server:
+        here = list(runs.found())
+        say(f"{len(runs.headers())} runs; {server.address}/ shows them; Ctrl-C ends it")
+        if len(dirs) in (1, 2) and len(here) == len(dirs):
+            ids = [open_run(p)[1].run for p in inputs(dirs, session.settings)]
+            say(f"{server.address}/{'run' if len(ids) == 1 else 'pair'}/{'/'.join(ids)}/")
+        server.serve_forever()

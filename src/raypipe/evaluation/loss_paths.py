@@ -1,0 +1,259 @@
+"""The ways by which a gold answer can reach a reader through a recipe, and where on them it was lost.
+
+What a stage does is read from what it declares: what it reads and writes, its gate, and the optional parts of
+its contract (`recipes.step_contract`). Pure functions on answered questions; reads no store.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from raypipe.core.protocols import GraphReplies, Step
+from raypipe.core.records import ABSTAINED, ANSWERED, FAULT, INVALID, SKIPPED, Question, Reply
+from raypipe.metrics.losses import GoldText, Loss, LostAt
+from raypipe.recipes.recipe import Recipe, Stage
+from raypipe.recipes.step_contract import decides, graph_replies, shows_passages
+from raypipe.steps.ranking import best_first
+
+REPLY, HITS = "replies.", "hits."
+KG_ANSWERABLE = "kg_answerable"  # label of invented worlds: "false" where no graph knows the answer
+
+
+@dataclass(frozen=True, slots=True)
+class SourcesHolding:
+    """Which of the sources that a question may search hold its gold."""
+
+    content: bool = False  # some source as it came
+    texts: frozenset[str] = frozenset()  # ids of those whose parsed text does
+    passages: frozenset[str] = frozenset()  # of these, those with a passage that holds all of it
+
+
+@dataclass(frozen=True, slots=True)
+class GoldEvidence:
+    """What is known of one question's gold on its way."""
+
+    asked: Question
+    answered: Question
+    gold: GoldText
+    labels: Mapping[str, str] = field(default_factory=dict)  # of the gold
+    passages: frozenset[str] = frozenset()  # chunk ids of the hits that hold it
+    shown: Mapping[str, bool] = field(default_factory=dict)  # stage that read passages -> they held it there
+    sources: SourcesHolding | None = None  # None: not looked through, a hit holds it
+
+
+class RecipePaths:
+    """The stages of a recipe by what they do for an answer."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        stages = recipe.question
+        self.showing = tuple(s for s in stages if shows_passages(s.step))
+        self.ranking = tuple(s for s in stages if "order" in s.step.writes())
+        self.recalling = tuple(s for s in stages if "hits" in s.step.writes() and s not in self.ranking)
+        self.narrowing = tuple(s for s in stages if "citations" in s.step.writes())
+        self.parsing = next((s.name for s in recipe.corpus if "text" in s.step.writes()), "")
+        self.splitting = next((s.name for s in recipe.corpus if "parent_start" in s.step.writes()), "")
+        self._deciding = next((s for s in stages if decides(s.step)), None)
+        self._writers = {w: s for s in stages for w in s.step.writes()}
+        self._stages = stages
+        self._graph = next(((s, g) for s in stages if (g := graph_replies(s.step)) is not None), None)
+        self.from_graph = self._following()
+        read = self._deciding.step.reads() if self._deciding else frozenset()
+        self._decided = {r.removeprefix(REPLY) for r in read if r.startswith(REPLY)}
+
+    def _following(self) -> frozenset[str]:
+        """Names of the replies that are made of what the graph says, and of no passage."""
+        if self._graph is None:
+            return frozenset()
+        stage, names = self._graph
+        found = {REPLY + n for n in (names.facts, names.answer) if n is not None}
+        for s in self._stages[self._stages.index(stage) + 1 :]:
+            if s.step.reads() & found and not shows_passages(s.step) and not decides(s.step):
+                found |= {w for w in s.step.writes() if w.startswith(REPLY)}
+        return frozenset(w.removeprefix(REPLY) for w in found)
+
+    def needs_sources(self, e: GoldEvidence) -> bool:
+        """Whether the place depends on what its sources hold: nothing that comes later does."""
+        later = e.passages or any(e.shown.values()) or e.gold.said(e.answered.answer)
+        return not later and bool(self.showing) and e.answered.origin not in self.from_graph
+
+    def place(self, e: GoldEvidence) -> LostAt:
+        """Where the gold was lost, should the answer not be right."""
+        replies, decision = e.answered.replies, self._deciding.name if self._deciding else ""
+        if e.gold.said(e.answered.answer):
+            return LostAt(Loss.VERDICT)
+        for name in sorted(self.from_graph & self._decided):
+            reply = replies.get(name)
+            if reply and reply.label in (ANSWERED, INVALID) and e.gold.said(reply.text):
+                return LostAt(Loss.DECISION, decision)
+        graph = self._on_graph(e)
+        if graph is not None and (e.answered.origin in self.from_graph or not self.showing):
+            return graph
+        pages = self._on_pages(e)
+        if graph is None or e.labels.get(KG_ANSWERABLE, "").lower() == "false":
+            return pages
+        nearer = graph.loss is Loss.RULE and self._told(e) and pages.loss not in (Loss.ANSWER, Loss.ROUTING)
+        return graph if pages.loss is Loss.PAGES or nearer else pages
+
+    # ------------------------------------------------------------ the graph
+
+    def _on_graph(self, e: GoldEvidence) -> LostAt | None:
+        """Where the graph's path lost it; None: the recipe asks no graph."""
+        if self._graph is None:
+            return None
+        stage, names = self._graph
+        replies, writer = e.answered.replies, self._writer(REPLY + names.calls)
+        calls, facts = replies.get(names.calls), replies.get(names.facts)
+        if calls is None or calls.label == SKIPPED:
+            return LostAt(Loss.ROUTING, writer)
+        if (wrong := self._misrouted(e)) is not None:
+            return LostAt(Loss.ROUTING, wrong)
+        if calls.label == ABSTAINED:
+            return LostAt(Loss.ROUTING, writer)
+        if calls.label == FAULT:
+            return LostAt(Loss.PROGRAM, writer)
+        if facts is None or facts.label == SKIPPED:
+            return LostAt(Loss.ROUTING, stage.name)
+        lost = _run(_lines(replies, names), facts, self._abstained(replies, names), e.gold.denies)
+        return LostAt(lost, stage.name if lost is not Loss.RULE else self._concluding(replies, stage, names))
+
+    def _misrouted(self, e: GoldEvidence) -> str | None:
+        """The stage that gave a question another label than its gold has, where the graph's path is chosen by
+        that label; None: none did."""
+        assert self._graph is not None
+        stage, names = self._graph
+        routed = stage.step.reads() | stage.gate_reads()
+        if (writer := self._writers.get(REPLY + names.calls)) is not None:
+            routed |= writer.step.reads() | writer.gate_reads()
+        for name in sorted(r.removeprefix(REPLY) for r in routed if r.startswith(REPLY)):
+            reply = e.answered.replies.get(name)
+            if name in e.labels and reply and reply.label not in (e.labels[name], SKIPPED, FAULT):
+                return self._writer(REPLY + name)
+        return None
+
+    def _abstained(self, replies: Mapping[str, Reply], names: GraphReplies) -> bool:
+        return names.answer is not None and replies.get(names.answer, _NONE).label == ABSTAINED
+
+    def _concluding(self, replies: Mapping[str, Reply], stage: Stage[Step], names: GraphReplies) -> str:
+        """The last stage that made a reply of what the graph gave."""
+        made = self.from_graph - {names.facts, names.answer or names.facts}
+        later = [s.name for s in self._stages for w in s.step.writes() if w.removeprefix(REPLY) in made
+                 and replies.get(w.removeprefix(REPLY), _NONE).label != SKIPPED]  # fmt: skip
+        return later[-1] if later else stage.name
+
+    def _told(self, e: GoldEvidence) -> bool:
+        """Whether what the graph found says it."""
+        assert self._graph is not None
+        _, names = self._graph
+        facts = e.answered.replies.get(names.facts, _NONE)
+        values = [str(v) for x in _lines(e.answered.replies, names) for v in x["values"]]
+        return facts.label == ANSWERED and e.gold.held("\n".join([facts.text, *values]))
+
+    # ------------------------------------------------------------ the pages
+
+    def _on_pages(self, e: GoldEvidence) -> LostAt:
+        """Where the pages' path lost it; of a recipe that shows none, the replies' path."""
+        active = [s for s in self.showing if self.replied(s, e.answered)]
+        for stage in (*active, *self._telling(e.answered)):
+            if e.shown.get(stage.name, False) or self._repeats(stage, e):
+                return LostAt(Loss.ANSWER, stage.name)
+        if not self.showing:
+            origin = self._writer(REPLY + e.answered.origin) or self._writer("outcome")
+            return LostAt(Loss.ANSWER, origin)
+        if e.passages & set(e.answered.order):
+            stage = active[-1] if active else self.showing[-1]
+            return LostAt(Loss.BUDGET if active else Loss.ROUTING, stage.name)
+        return self._not_ranked(e) if e.passages else self._not_found(e)
+
+    def _telling(self, answered: Question) -> list[Stage[Step]]:
+        """The stages that replied from other replies, where no graph is behind them."""
+        names = self._decided - self.from_graph
+        found = [self._writers[REPLY + n] for n in sorted(names) if REPLY + n in self._writers]
+        return [s for s in found if s not in self.showing and self.replied(s, answered)]
+
+    def _repeats(self, stage: Stage[Step], e: GoldEvidence) -> bool:
+        """Whether a reply that a stage of `_telling` reads has the gold's words."""
+        read = [r.removeprefix(REPLY) for r in stage.step.reads() if r.startswith(REPLY)]
+        return stage not in self.showing and any(
+            e.gold.said(e.answered.replies[r].text) for r in read if r in e.answered.replies
+        )
+
+    def _not_ranked(self, e: GoldEvidence) -> LostAt:
+        """A hit holds it, and the last ranking does not: the stage from which on no ranking did."""
+        outs = self._rankings(e.answered)
+        if not outs:
+            return LostAt(Loss.ROUTING, self.ranking[0].name if self.ranking else "")
+        first = len(outs) - 1
+        while first > 0 and not e.passages & outs[first - 1][1]:
+            first -= 1
+        stage = outs[first][0]
+        if "order" in stage.step.reads():
+            return LostAt(Loss.RERANK, stage.name)
+        wanted = {r.removeprefix(HITS) for r in stage.step.reads() if r.startswith(HITS)}
+        if any(h.chunk in e.passages and wanted & h.scores.keys() for h in e.answered.hits):
+            return LostAt(Loss.FUSION, stage.name)
+        made = [s for s in self.recalling if {w.removeprefix(HITS) for w in s.step.writes()} & wanted]
+        return LostAt(Loss.RECALL, made[-1].name if made else stage.name)
+
+    def _rankings(self, q: Question) -> list[tuple[Stage[Step], frozenset[str]]]:
+        """The passages that each stage left in the ranking, as the scores say: a stage that ranks leaves the
+        best `top` by the score that it writes. The last is the ranking itself."""
+        outs: list[tuple[Stage[Step], frozenset[str]]] = []
+        for stage in self.ranking:
+            own = [w.removeprefix(HITS) for w in stage.step.writes() if w.startswith(HITS)]
+            scores = {h.chunk: h.scores[own[0]] for h in q.hits if own and own[0] in h.scores}
+            if scores:
+                top = getattr(stage.step, "top", None)
+                outs.append((stage, frozenset(best_first(scores, top))))
+        return [*outs[:-1], (outs[-1][0], frozenset(q.order))] if outs else []
+
+    def _not_found(self, e: GoldEvidence) -> LostAt:
+        """No hit holds it."""
+        there = e.sources or SourcesHolding()
+        if not there.passages:
+            if there.texts:
+                return LostAt(Loss.SPLITTING, self.splitting)
+            return LostAt(Loss.PARSING, self.parsing) if there.content else LostAt(Loss.PAGES)
+        kept = e.answered.sources()
+        if kept is not None and not there.passages & set(kept):
+            return LostAt(Loss.SHORTLIST, self.narrowing[-1].name if self.narrowing else "")
+        ran = [s for s in self.recalling if s.admits(e.answered)]
+        if ran:
+            return LostAt(Loss.RECALL, ran[-1].name)
+        return LostAt(Loss.ROUTING, self.recalling[0].name if self.recalling else "")
+
+    def _writer(self, field_name: str) -> str:
+        stage = self._writers.get(field_name)
+        return stage.name if stage else ""
+
+    def replied(self, stage: Stage[Step], answered: Question) -> bool:
+        """Whether a stage made a reply, be it a fault."""
+        names = [w.removeprefix(REPLY) for w in stage.step.writes() if w.startswith(REPLY)]
+        return any(answered.replies.get(n, _NONE).label != SKIPPED for n in names)
+
+
+_NONE = Reply("", SKIPPED)
+
+
+def _lines(replies: Mapping[str, Reply], names: GraphReplies) -> list[dict[str, Any]]:
+    """The lines of a program's trace; none where none is kept."""
+    trace = replies.get(names.trace, _NONE).text if names.trace is not None else ""
+    return [json.loads(line) for line in trace.splitlines() if line.strip()]
+
+
+def _run(lines: Sequence[Mapping[str, Any]], facts: Reply, abstained: bool, denies: bool) -> Loss:
+    """Where a program that was run lost the answer. `abstained`: its rule drew no conclusion; `denies`: the
+    gold is that the premise is false, for which no rows are evidence."""
+    for line in lines:
+        if line["fault"] is not None:
+            return Loss.PROGRAM
+        if line["unknown"] and not denies:
+            return Loss.LINKING
+    if facts.label == FAULT:
+        return Loss.PROGRAM
+    empty = [not line["rows"] for line in lines] or [facts.label != ANSWERED]
+    if not denies and (all(empty) or (abstained and any(empty))):
+        return Loss.ROWS
+    return Loss.RULE

@@ -1,0 +1,171 @@
+"""Looks for the golds of answered questions in what the run was made of, to find where each was lost.
+
+Reads passages, parsed texts and sources of the store, for the questions whose gold is not in what comes
+later: an answer that has it is not looked through any further. Runs no model and changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from raypipe.core.errors import ConfError, ModelMissing
+from raypipe.core.protocols import Index, Kit, Step
+from raypipe.core.records import FAULT, RANKED, Gold, Question
+from raypipe.evaluation.loss_paths import GoldEvidence, RecipePaths, SourcesHolding
+from raypipe.metrics.losses import GoldText, LostAt, read_through
+from raypipe.metrics.squad import normalized
+from raypipe.pipeline.driver import Pipeline, batches
+from raypipe.recipes.recipe import Stage
+from raypipe.recipes.step_contract import Shown, shown_of
+
+AT_ONCE = 10  # questions whose passages are in memory: some 400 kB each with 200 hits of 2,000 characters
+PAGES_AT_ONCE = 8  # sources whose content is: some 300 kB each
+
+
+@dataclass(slots=True)
+class _Search:
+    """A question that may search everything, and whose gold no hit holds: looked for at the end."""
+
+    evidence: GoldEvidence
+    found: SourcesHolding = field(default_factory=SourcesHolding)
+
+
+class LossFinder:
+    """Finds the places of the questions of a run, a batch at a time, and of the rest at the end.
+
+    `notes` say what could not be told apart, for people.
+    """
+
+    def __init__(self, pipeline: Pipeline, index: Index, kit: Kit) -> None:
+        self.notes: list[str] = []
+        self._pipeline, self._index = pipeline, index
+        self._paths = RecipePaths(pipeline.recipe)
+        self._shown: list[tuple[Stage[Step], Shown]] = []
+        for stage in self._paths.showing:
+            try:
+                self._shown.append((stage, shown_of(stage.step, kit)))
+            except (ConfError, ModelMissing) as e:
+                self.notes.append(f"{stage.name}: its context is not known, so none is lost at answer: {e}")
+        self._waiting: dict[str, _Search] = {}
+
+    async def of(
+        self, pairs: Sequence[tuple[Question, Question]], golds: Mapping[str, Gold]
+    ) -> dict[str, LostAt]:
+        """Question id -> where its gold was lost, should its answer not be right. `pairs`: as it was asked,
+        and answered. None of questions without a gold answer, that failed, or that `rest` has."""
+        rows = [
+            GoldEvidence(asked, answered, GoldText(golds[asked.id].answers), golds[asked.id].labels)
+            for asked, answered in pairs
+            if asked.id in golds and golds[asked.id].answers and answered.outcome not in ("", FAULT, RANKED)
+        ]
+        found: dict[str, LostAt] = {}
+        for some in batches(rows, AT_ONCE):
+            near = [e for e in some if not e.gold.said(e.answered.answer)]
+            seen = {e.asked.id: e for e in await self._evidence(near)}
+            for e in (seen.get(e.asked.id, e) for e in some):
+                if e.asked.citations is None and self._paths.needs_sources(e):
+                    self._waiting[e.asked.id] = _Search(e)
+                else:
+                    found[e.asked.id] = self._paths.place(e)
+        return found
+
+    def rest(self) -> dict[str, LostAt]:
+        """The same of the questions that may search everything: one pass over the store for all of them."""
+        if self._waiting:
+            self._search_texts()
+            self._search_contents()
+        waiting, self._waiting = self._waiting, {}
+        return {id: self._paths.place(replace(s.evidence, sources=s.found)) for id, s in waiting.items()}
+
+    async def _evidence(self, rows: Sequence[GoldEvidence]) -> list[GoldEvidence]:
+        """With what passages, contexts and sources say."""
+        chunks = list(dict.fromkeys(h.chunk for e in rows for h in e.answered.hits))
+        texts = dict(zip(chunks, await self._index.texts(chunks), strict=True))
+        out = []
+        for e in rows:
+            held = frozenset(h.chunk for h in e.answered.hits if e.gold.held(texts[h.chunk]))
+            out.append(replace(e, passages=held))
+        for stage, shown in self._shown:
+            at = [i for i, e in enumerate(out) if e.answered.order and self._paths.replied(stage, e.answered)]
+            said = await shown([out[i].answered for i in at]) if at else []
+            for i, text in zip(at, said, strict=True):
+                e = out[i]
+                out[i] = replace(e, shown={**e.shown, stage.name: e.gold.held(text)})
+        return [await self._with_sources(e) for e in out]
+
+    async def _with_sources(self, e: GoldEvidence) -> GoldEvidence:
+        """With what its sources hold, where no hit holds the gold and it has sources of its own."""
+        cited = e.asked.sources()
+        if cited is None or not self._paths.needs_sources(e):
+            return e
+        texts = dict(zip(cited, await self._index.source_texts(cited), strict=True))
+        held = {s: text for s, text in texts.items() if text is not None and e.gold.held(text)}
+        if held:
+            whole = self._whole(held, e.gold)
+            return replace(e, sources=SourcesHolding(True, frozenset(held), whole))
+        return replace(e, sources=SourcesHolding(self._in_content(cited, e.gold)))
+
+    def _whole(self, texts: Mapping[str, str], gold: GoldText) -> frozenset[str]:
+        """The sources with a passage that holds all of the gold."""
+        columns = ["source", "parent_start", "parent_end"]
+        found = self._pipeline.store.rows(self._pipeline.passages_table, "source", list(texts), columns)
+        spans = {(r["source"], r["parent_start"], r["parent_end"]) for r in found.to_pylist()}
+        return frozenset(s for s, start, end in spans if gold.held(texts[s][start:end]))
+
+    def _in_content(self, sources: Sequence[str], gold: GoldText) -> bool:
+        for some in batches(sources, PAGES_AT_ONCE):
+            rows = self._pipeline.store.rows("sources", "id", some, ["content"])
+            if any(gold.in_source(content) for content in rows["content"].to_pylist()):
+                return True
+        return False
+
+    def _search_texts(self) -> None:
+        """One pass over all texts."""
+        searches = list(self._waiting.values())
+        near = _by_first_word(searches)
+        for batch in self._pipeline.store.batches(self._pipeline.texts_table, ["source", "text"]):
+            for row in batch.to_pylist():
+                for search in _likely(row["text"] or "", near):
+                    self._look(search, row["source"], row["text"] or "")
+
+    def _look(self, search: _Search, source: str, text: str) -> None:
+        """Notes a text that holds the gold, while none is known of which a passage does."""
+        if search.found.passages or not search.evidence.gold.held(text):
+            return
+        whole = self._whole({source: text}, search.evidence.gold)
+        texts = search.found.texts | {source}
+        search.found = SourcesHolding(True, texts, search.found.passages | whole)
+
+    def _search_contents(self) -> None:
+        """One pass over all sources, for the golds that no text holds."""
+        near = _by_first_word([s for s in self._waiting.values() if not s.found.texts])
+        if not near:
+            return
+        for batch in self._pipeline.store.batches("sources", ["content"], PAGES_AT_ONCE):
+            for text in (t for content in batch["content"].to_pylist() for t in read_through(content)):
+                for search in _likely(text, near):
+                    if not search.found.content and search.evidence.gold.held(text):
+                        search.found = SourcesHolding(True)
+
+
+def _by_first_word(searches: Sequence[_Search]) -> dict[str, list[_Search]]:
+    """First word of a truth -> the questions that look for it; "": those that any text may answer."""
+    near: dict[str, list[_Search]] = {}
+    for search in searches:
+        gold = search.evidence.gold
+        for truth in gold.truths:
+            words = normalized(truth).split()
+            near.setdefault("" if gold.judgement or not words else words[0], []).append(search)
+    return near
+
+
+def _likely(text: str, near: Mapping[str, list[_Search]]) -> Iterator[_Search]:
+    """The questions of which a text has the first word."""
+    for word in {*normalized(text).split(), ""} & near.keys():
+        yield from near[word]
+
+
+def misses(found: Mapping[str, LostAt], right: Mapping[str, bool | None]) -> dict[str, LostAt]:
+    """The places of the questions alone whose answer is wrong, as the table of results has them."""
+    return {id: at for id, at in found.items() if right.get(id) is False}

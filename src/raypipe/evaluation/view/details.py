@@ -1,0 +1,110 @@
+"""Questions with all that is known of them, in blocks: what the page opens on click.
+
+A block is a few rows of results.parquet of each run, with each passage's text once. Knows the table and what
+may be left out of it; not how a block travels.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import zlib
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import pyarrow.parquet as pq
+
+from raypipe.core.records import parse_chunk_id
+from raypipe.evaluation.result_table import read_table
+
+BLOCK = 16  # questions read at once: some 60 kB packed, opened in 30 to 90 ms
+TOP = 10  # passages of the ranking whose texts are shown though the answer does not rest on them
+GROUPS = 3  # row groups kept in memory, of a hundred questions each
+
+Part = Literal["prompts", "pages"]
+"""What a page can do without: prompts of language models; texts of pages."""
+
+
+class RunTable:
+    """The results of a finished run, its rows by id. Reads a row group at a time."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises DataError for a file that is no table of results."""
+        read_table(path, ["id"])
+        self._file = pq.ParquetFile(path)
+        self._place: dict[str, tuple[int, int]] = {}
+        for group in range(self._file.num_row_groups):
+            ids = self._file.read_row_group(group, ["id"])["id"].to_pylist()
+            self._place |= {id: (group, i) for i, id in enumerate(ids)}
+        self._groups: OrderedDict[int, list[dict[str, Any]]] = OrderedDict()
+        metadata = self._file.schema_arrow.metadata or {}
+        self.about = {k.decode(): v.decode() for k, v in metadata.items()}
+
+    @property
+    def ids(self) -> list[str]:
+        """Ids of the questions, in the order of the run."""
+        return list(self._place)
+
+    def __contains__(self, id: str) -> bool:
+        return id in self._place
+
+    def row(self, id: str) -> dict[str, Any]:
+        """One row. Raises KeyError for an id that the run does not have."""
+        group, at = self._place[id]
+        if group not in self._groups:
+            self._groups[group] = self._file.read_row_group(group).to_pylist(maps_as_pydicts="strict")
+            if len(self._groups) > GROUPS:
+                self._groups.popitem(last=False)
+        return self._groups[group][at]
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def block(
+    runs: Sequence[RunTable], ids: Sequence[str], without: Sequence[Part] = (), only_used: bool = False
+) -> dict[str, Any]:
+    """Some questions of each run, and the texts of their passages by id. `only_used`: no text of a passage
+    that the answer does not rest on."""
+    texts: dict[str, str] = {}
+    rows = [[_trimmed(run.row(id), texts, without, only_used) for run in runs] for id in ids]
+    return {"rows": rows, "texts": texts}
+
+
+def _trimmed(
+    row: Mapping[str, Any], texts: dict[str, str], without: Sequence[Part], only_used: bool
+) -> dict[str, Any]:
+    golds = [re.compile(rf"(?<!\w){re.escape(g)}(?!\w)", re.IGNORECASE) for g in row["golds"] if g.strip()]
+    hits = []
+    for i, hit in enumerate(row["hits"]):
+        text = None if "pages" in without else hit["text"]
+        if text is not None and (
+            hit["ranked"]
+            or _is_cited(hit, row["quotes"])
+            or any(g.search(text) for g in golds)
+            or (i < TOP and not only_used)
+        ):
+            texts[hit["chunk"]] = text
+        hits.append({**hit, "text": None})
+    quotes = [{**q, "text": None if "pages" in without else q["text"]} for q in row["quotes"]]
+    replies = [{**r, "prompt": None} for r in row["replies"]] if "prompts" in without else row["replies"]
+    return {**row, "hits": hits, "quotes": quotes, "replies": replies}
+
+
+def _is_cited(hit: Mapping[str, Any], quotes: Sequence[Mapping[str, Any]]) -> bool:
+    source = parse_chunk_id(hit["chunk"])[0]
+    return any(q["source"] == source and q["start"] < hit["end"] and hit["start"] < q["end"] for q in quotes)
+
+
+def packed(found: Mapping[str, Any]) -> str:
+    """A block as a file holds it: base64 of zlib of JSON. No character of it is markup."""
+    text = json.dumps(found, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+    return base64.b64encode(zlib.compress(text, 6)).decode()
+
+
+def parts_of(ids: Sequence[str]) -> Iterator[Sequence[str]]:
+    """The ids of each block."""
+    return (ids[i : i + BLOCK] for i in range(0, len(ids), BLOCK))

@@ -1,0 +1,124 @@
+"""The page of two runs over the same questions: what changed, the difference, each question.
+
+Joins by id. The verdict is that of `evaluation.compare`; nothing is scored here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from raypipe.core.errors import DataError, RaypipeError
+from raypipe.evaluation.compare import RunComparison, compare, scored_run
+from raypipe.evaluation.view.details import RunTable
+from raypipe.evaluation.view.rows import QuestionLine, matrix, paired_line
+from raypipe.evaluation.view.run_page import (
+    MOST_ROWS,
+    SCRIPTS,
+    STYLES,
+    Shown,
+    changed_lines,
+    page_values,
+    read_report,
+)
+from raypipe.metrics.paired import PairedDifference, paired
+from raypipe.report import web_page
+from raypipe.report.report import RunFolder
+from raypipe.report.wording import told_apart
+from raypipe.runs.manifest import Manifest
+
+
+@dataclass(frozen=True, slots=True)
+class OpenPair:
+    """Two runs, joined."""
+
+    folders: tuple[RunFolder, RunFolder]
+    manifests: tuple[Manifest, Manifest]
+    tables: tuple[RunTable, RunTable]
+    lines: tuple[QuestionLine, ...]  # of the questions in both, in the order of the first
+    measure: str  # what their values are
+    span: float  # how far apart two values of it can lie
+
+    def difference(self, rows: Sequence[int]) -> PairedDifference:
+        """The difference over some of the lines, by number; those without a value are left out. Raises
+        DataError where none has one."""
+        chosen = [self.lines[i].numbers for i in rows if 0 <= i < len(self.lines)]
+        scored = [n for n in chosen if "value" in n]
+        if not scored:
+            raise DataError("expected questions that both runs score, found none")
+        return paired([n["before"] for n in scored], [n["after"] for n in scored], self.span)
+
+    def close(self) -> None:
+        for table in self.tables:
+            table.close()
+
+
+def open_pair(folders: tuple[RunFolder, RunFolder], manifests: tuple[Manifest, Manifest]) -> OpenPair:
+    """Joins two runs. Raises DataError for folders without a table and for runs without a common question."""
+    report = read_report(folders[0])
+    lead = report["lead"] or "score"
+    spans = {m["measure"]: m["high"] - m["low"] for m in report["measures"]}
+    a, b = (RunTable(f.results) for f in folders)
+    common = [id for id in a.ids if id in b]
+    if not common:
+        first = [next(iter(t.ids), "none") for t in (a, b)]
+        raise DataError(
+            f"{folders[0].path} and {folders[1].path}: expected questions that both have, found none (first "
+            f"ids: {first[0]}, {first[1]}). View runs of the same data"
+        )
+    lines = tuple(paired_line(a.row(id), b.row(id), lead) for id in common)
+    return OpenPair(folders, manifests, (a, b), lines, lead, spans.get(lead, 2.0))
+
+
+def pair_page(pair: OpenPair, shown: Shown) -> tuple[str, str]:
+    """The page and its content security policy."""
+    lines = pair.lines if shown.served else pair.lines[:MOST_ROWS]
+    names, runs = [m.recipe["name"] for m in pair.manifests], [m.run[:8] for m in pair.manifests]
+    values = page_values(pair.tables, lines, shown, runs)
+    values["facts"] |= {"pair": True, "lead": pair.measure, "span": pair.span}
+    found, refused = _compared(pair)
+    before, after = pair.manifests
+    matrices = [
+        matrix("What became of each question", lines, "A", "B"),
+        matrix("Where each question was lost", lines, "lost in A", "lost in B"),
+    ]
+    values |= {
+        "title": f"{names[0]} {runs[0]} and {names[1]} {runs[1]}",
+        "pair": True,
+        "questions": len(pair.lines),
+        "names": names,
+        "runs": runs,
+        "changed": changed_lines(before.recipe, after.recipe, "Recipe of B against A", shown.without),
+        "c": found,
+        "refused": refused,
+        "slices": told_apart([_slice(s) for s in found.slices])[0] if found else [],
+        "unmatched": _unmatched(pair, found),
+        "matrices": [m for m in matrices if m is not None],
+    }
+    return web_page.page("run.html", STYLES, SCRIPTS, shown.served, values)
+
+
+def _compared(pair: OpenPair) -> tuple[RunComparison | None, str]:
+    """The comparison, or why there is none: runs of other kinds or judges, a store that is not here."""
+    try:
+        scored = [
+            replace(scored_run(folder.path, "official"), name=f"run {m.run[:8]}")
+            for folder, m in zip(pair.folders, pair.manifests, strict=True)
+        ]
+        return compare(scored, measure=pair.measure)[0], ""
+    except RaypipeError as e:
+        return None, str(e)
+
+
+def _slice(found: Any) -> dict[str, Any]:
+    return {name: getattr(found, name) for name in ("label", "value", "found", "p", "verdict")}
+
+
+def _unmatched(pair: OpenPair, found: RunComparison | None) -> list[tuple[str, Sequence[str]]]:
+    a, b = pair.tables
+    return [
+        ("are only in A", [i for i in a.ids if i not in b]),
+        ("are only in B", [i for i in b.ids if i not in a]),
+        ("are in both and not scored in one", found.unscored if found else ()),
+    ]

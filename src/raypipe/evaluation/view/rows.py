@@ -1,0 +1,194 @@
+"""What the page says of each question in its line, and by what it can be searched, filtered and sorted.
+
+Pure functions over rows of results.parquet; knows no file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlencode
+
+from raypipe.core.records import parse_chunk_id
+from raypipe.evaluation.labels import PersonLabel, PersonLabels
+
+SOURCE_CHARS = 16  # of a source's id, in the list of what answers rest on: 64 bits tell a run's sources apart
+STATES = {
+    "exact": "right", "correct": "right", "missing": "missing", "hallucination": "wrong",
+    "unscored": "not scored",
+}  # fmt: skip
+"""Verdict -> what it says of an answer, in the words of transitions."""
+LABELS: tuple[PersonLabel, ...] = ("right", "wrong", "unclear")
+
+
+@dataclass(frozen=True, slots=True)
+class QuestionLine:
+    """One question of a run, or of two that are compared."""
+
+    id: str
+    question: str
+    answers: tuple[str | None, ...]  # of each run; None: it failed
+    expected: str
+    verdicts: tuple[str, ...]  # of each run that has one
+    scored: str  # verdict and reason, or the measures, for people
+    direction: float | None = None  # of two runs: the second's value less the first's; None: one, or equal
+    facets: Mapping[str, str] = field(default_factory=dict)  # name -> value, to filter by
+    numbers: Mapping[str, float] = field(default_factory=dict)  # name -> value, to sort by
+    sources: tuple[str, ...] = ()  # ids, shortened, of the sources that the answer rests on
+
+    @property
+    def link(self) -> str:
+        """The address of the question within its page, without the #."""
+        return urlencode({"q": self.id})
+
+
+def line_of(row: Mapping[str, Any], lead: str, labels: PersonLabels | None) -> QuestionLine:
+    """One question of one run. `lead`: the measure that its value is; `labels`: what people said, where the
+    page takes labels; None: it takes none."""
+    verdict, measures = row["verdict"], row["measures"] or {}
+    said = [] if verdict is None else [verdict, *([row["reason"].replace("_", " ")] if row["reason"] else [])]
+    said += [] if verdict is not None else [f"{k} {v:.2f}" for k, v in list(measures.items())[:3]]
+    facets = {"verdict": verdict or ("" if measures else "no gold"), "outcome": row["outcome"]}
+    facets |= {"from": row["origin"], "lost": _lost(row), **row["labels"]}
+    if (disagree := _disagree(verdict, measures)) is not None:
+        facets["measures"] = "disagree" if disagree else "agree"
+    if row["faults"]:
+        facets["fault"] = row["faults"][0]["step"]
+    if labels is not None:
+        facets["person"] = _person(row, labels)
+    numbers = {"value": measures.get(lead), "confidence": row["confidence"]}
+    return QuestionLine(
+        row["id"],
+        row["query"],
+        (row["answer"],),
+        expected(row),
+        () if verdict is None else (verdict,),
+        ": ".join(said) if said else "not scored",
+        facets={k: v for k, v in facets.items() if v},
+        numbers={k: v for k, v in numbers.items() if v is not None},
+        sources=sources_of(row),
+    )
+
+
+def paired_line(a: Mapping[str, Any], b: Mapping[str, Any], measure: str) -> QuestionLine:
+    """One question of two runs; values are those of `measure`."""
+    one, two = ((r["measures"] or {}).get(measure) for r in (a, b))
+    gain = None if one is None or two is None else two - one
+    states = [STATES.get(r["verdict"] or "", "") for r in (a, b)]
+    facets = {"A": states[0], "B": states[1], "change": _change(states, gain)}
+    facets |= {"answer": "the same" if a["answer"] == b["answer"] else "another"}
+    facets |= {"lost in A": _lost(a), "lost in B": _lost(b), **a["labels"]}
+    said = f"{states[0]} to {states[1]}" if all(states) and states[0] != states[1] else states[0]
+    if not any(states):
+        said = "not scored" if gain is None else f"{measure} {one:.2f} to {two:.2f}"
+    numbers = {"before": one, "after": two, "value": gain}
+    return QuestionLine(
+        a["id"],
+        a["query"],
+        (a["answer"], b["answer"]),
+        expected(a),
+        tuple(r["verdict"] for r in (a, b) if r["verdict"]),
+        said,
+        gain or None,
+        {k: v for k, v in facets.items() if v},
+        {k: v for k, v in numbers.items() if v is not None},
+        tuple(dict.fromkeys((*sources_of(a), *sources_of(b)))),
+    )
+
+
+def expected(row: Mapping[str, Any]) -> str:
+    """What is right: answers, or relevant documents with their grades, the best first."""
+    best = sorted((row.get("grades") or {}).items(), key=lambda d: (-d[1], d[0]))
+    return " / ".join(row["golds"] or [f"{document} ({grade})" for document, grade in best if grade > 0])
+
+
+def _change(states: Sequence[str], gain: float | None) -> str:
+    if all(states):
+        return f"{states[0]} to {states[1]}" if states[0] != states[1] else f"both {states[0]}"
+    return "" if gain is None else "higher" if gain > 0 else "lower" if gain < 0 else "equal"
+
+
+def _lost(row: Mapping[str, Any]) -> str:
+    """Where the gold was lost; "": the run's table does not say it."""
+    if "lost" not in row or row["lost"]:
+        return row.get("lost") or ""
+    scored = STATES[row["verdict"]] != "not scored" if row["verdict"] else bool(row["measures"])
+    return "right" if scored else "not scored"
+
+
+def _disagree(verdict: str | None, measures: Mapping[str, float]) -> bool | None:
+    """Whether the verdict and the truth's words in the answer say the opposite; None: one says nothing."""
+    state = STATES.get(verdict or "")
+    if state not in ("right", "wrong") or "contains" not in measures:
+        return None
+    return (state == "right") != bool(measures["contains"])
+
+
+def _person(row: Mapping[str, Any], labels: PersonLabels) -> str:
+    key = row["id"], (row["answer"] or "").strip()
+    if (found := labels.by_answer.get(key)) is not None:
+        return found.label
+    return "to be labelled" if key in labels.open else ""
+
+
+def sources_of(row: Mapping[str, Any]) -> tuple[str, ...]:
+    """What an answer rests on: sources of its final ranking and of its quotes."""
+    found = [parse_chunk_id(h["chunk"])[0] for h in row["hits"] if h["ranked"]]
+    found += [q["source"] for q in row["quotes"]]
+    return tuple(dict.fromkeys(s[:SOURCE_CHARS] for s in found))
+
+
+def facts(lines: Sequence[QuestionLine], **more: Any) -> dict[str, Any]:
+    """The lines in columns, as the page's script reads them; values of facets and sources are numbered."""
+    names = list(dict.fromkeys(name for line in lines for name in line.facets))
+    if any("person" in line.facets for line in lines) or more.get("labelled"):
+        names = [*(n for n in names if n != "person"), "person"]
+    numbers = dict.fromkeys(name for line in lines for name in line.numbers)
+    sources = {s: i for i, s in enumerate(dict.fromkeys(s for line in lines for s in line.sources))}
+    facets = [_facet(name, lines) for name in names]
+    return {
+        **more,
+        "ids": [line.id for line in lines],
+        "facets": [f for f in facets if f["name"] == "person" or 1 < len(f["values"]) <= MOST_VALUES],
+        "numbers": [{"name": n, "of": [line.numbers.get(n) for line in lines]} for n in numbers],
+        "sources": {"names": list(sources), "of": [[sources[s] for s in line.sources] for line in lines]},
+    }
+
+
+MOST_VALUES = 40  # of a facet: more is what search is for
+
+
+def _facet(name: str, lines: Sequence[QuestionLine]) -> dict[str, Any]:
+    found = {line.facets[name] for line in lines if name in line.facets}
+    values = {v: i for i, v in enumerate(LABELS if name == "person" else sorted(found))}
+    for value in sorted(found):
+        values.setdefault(value, len(values))
+    of = [values.get(line.facets.get(name, ""), -1) for line in lines]
+    return {"name": name, "values": list(values), "of": of}
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """Questions by what became of them in two runs."""
+
+    title: str
+    columns: list[str]
+    lines: list[tuple[str, list[tuple[int, str]]]]  # row, for each column: n, address of its filter
+
+
+def matrix(title: str, lines: Iterable[QuestionLine], before: str, after: str) -> Matrix | None:
+    """Questions counted by two facets; None where they have none."""
+    counts: dict[tuple[str, str], int] = {}
+    for line in lines:
+        if before in line.facets and after in line.facets:
+            key = line.facets[before], line.facets[after]
+            counts[key] = counts.get(key, 0) + 1
+    if not counts:
+        return None
+    names = sorted({name for key in counts for name in key})
+
+    def cell(a: str, b: str) -> tuple[int, str]:
+        return counts.get((a, b), 0), urlencode([("f", f"{before}:{a}"), ("f", f"{after}:{b}")])
+
+    return Matrix(title, names, [(a, [cell(a, b) for b in names]) for a in names])

@@ -1,0 +1,93 @@
+"""Finished runs, from their headers: those in folders, and those that a store knows.
+
+A header is a run's manifest; one that was read is kept as long as its file is the same. Reads no results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from raypipe.core.errors import RaypipeError
+from raypipe.report.report import RunFolder
+from raypipe.runs.manifest import Manifest, read, recent
+from raypipe.store import Store
+
+DEPTH = 4  # of folders that are looked into: $RAYPIPE_HOME/runs/STORE/RECIPE/TIME, and repeats in them
+MOST = 500  # of a store's runs, the latest first
+
+
+@dataclass(frozen=True, slots=True)
+class RunHeader:
+    """One finished run."""
+
+    run: str  # its id
+    recipe: str  # its name
+    finished: float  # seconds since the epoch
+    questions: int
+    kind: str  # of the data
+    measure: str  # that its report begins with
+    mean: float | None  # of this measure; None: nothing was scored
+    store: str  # URI
+    folder: str | None  # None: no folder here has it, only its store
+
+
+class RunList:
+    """The runs in some folders, and of a store."""
+
+    def __init__(self, places: Sequence[Path], store: Store | None) -> None:
+        """`places`: folders of runs, or folders that hold such; `store`: its runs are listed, too."""
+        self._places, self._store = tuple(places), store
+        self._read: dict[Path, tuple[tuple[int, int], Manifest]] = {}
+
+    def found(self) -> dict[str, tuple[RunFolder, Manifest]]:
+        """Run id -> its folder and manifest, of those in the folders, the latest first. A folder whose
+        manifest cannot be read, such as one of another raypipe, is left out."""
+        runs: dict[str, tuple[RunFolder, Manifest]] = {}
+        for place in self._places:
+            for path in _manifests(place):
+                try:
+                    manifest = self._manifest(path)
+                except RaypipeError:
+                    continue
+                runs.setdefault(manifest.run, (RunFolder(path.parent), manifest))
+        return dict(sorted(runs.items(), key=lambda r: -r[1][1].finished))
+
+    def headers(self) -> list[RunHeader]:
+        """All runs, the latest first."""
+        here = self.found()
+        listed = [header(m, str(f.path)) for f, m in here.values()]
+        if self._store is not None:
+            listed += [header(m, None) for m in recent(self._store, MOST) if m.run not in here]
+        return sorted(listed, key=lambda h: -h.finished)
+
+    def _manifest(self, path: Path) -> Manifest:
+        stat = path.stat()
+        sign = stat.st_mtime_ns, stat.st_size
+        if self._read.get(path, (None,))[0] != sign:
+            self._read[path] = sign, read(path.parent)
+        return self._read[path][1]
+
+
+def _manifests(place: Path) -> list[Path]:
+    """The manifests in a folder and below it."""
+    name = RunFolder(place).manifest.name
+    return sorted(p for depth in range(DEPTH) for p in place.glob("*/" * depth + name))
+
+
+def header(m: Manifest, folder: str | None) -> RunHeader:
+    """What the list says of a run."""
+    lead = m.measures.get(m.lead)
+    mean = lead.mean if lead else m.score.get("score")
+    return RunHeader(
+        m.run,
+        m.recipe["name"],
+        m.finished,
+        m.questions,
+        m.kind or "crag",
+        m.lead or "score",
+        mean,
+        m.store,
+        folder,
+    )

@@ -1,0 +1,205 @@
+"""The page of one run, from the files of its folder: results.parquet, report.json, and its manifest.
+
+As one file every detail is in it, as far as it stays small; served, details are fetched. One template, one
+script.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from raypipe.core.errors import DataError
+from raypipe.evaluation.labels import PersonLabels
+from raypipe.evaluation.view.details import BLOCK, Part, RunTable, block, packed, parts_of
+from raypipe.evaluation.view.rows import QuestionLine, facts, line_of
+from raypipe.metrics.losses import funnel
+from raypipe.metrics.textfile import replaced
+from raypipe.report import plot, web_page
+from raypipe.report.money import cost_rows
+from raypipe.report.report import RunFolder
+from raypipe.report.wording import told_apart
+from raypipe.runs.field_diff import recipe_lines, recipe_text
+from raypipe.runs.manifest import Manifest, read
+
+MOST_BYTES = 26_000_000  # of the details in a file: with its rows it stays under what is said, 30 MB
+MOST_ROWS = 10_000  # in one file: 4 MB of text; sorted in .6 s
+STYLES = ("base.css", "run.css")
+SCRIPTS = ("dom.js", "evidence.js", "detail.js", "paired.js", "run.js")
+
+_LESS: tuple[tuple[str, tuple[Part, ...], bool], ...] = (
+    ("", (), False),
+    ("texts of passages that the answer does not rest on", (), True),
+    ("prompts, and texts of passages that the answer does not rest on", ("prompts",), True),
+    ("prompts and texts of pages", ("prompts", "pages"), True),
+)
+"""What a file leaves out to stay under MOST_BYTES, step by step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """How a page is shown."""
+
+    served: bool = False  # details are fetched from the server that the page came from
+    without: tuple[Part, ...] = ()  # left out on purpose
+    labels: PersonLabels | None = None  # what people said; None: the page takes no labels
+    most_bytes: int = MOST_BYTES  # of the details in a file
+
+
+IN_ONE_FILE = Shown()
+
+
+def write_page(folder: RunFolder, manifest: Manifest, earlier: Manifest | None) -> None:
+    """Writes report.html of a run whose table and report are there. `earlier`: the run that it is held
+    against; None: there is none."""
+    page, _ = run_page(folder, manifest, earlier, IN_ONE_FILE)
+    with replaced(folder.page) as out:
+        out.write(page)
+
+
+def run_page(
+    folder: RunFolder, manifest: Manifest, earlier: Manifest | None, shown: Shown
+) -> tuple[str, str]:
+    """The page and its content security policy. Raises DataError for a folder without table or report."""
+    report, run = read_report(folder), RunTable(folder.results)
+    try:
+        ids = run.ids if shown.served else run.ids[:MOST_ROWS]
+        lines = [line_of(run.row(id), report["lead"] or "score", shown.labels) for id in ids]
+        values = page_values([run], lines, shown, [manifest.run[:8]])
+        values |= _head(report, manifest, earlier, shown)
+        values["facts"] |= {"pair": False, "lead": report["lead"], "span": 1}
+        return web_page.page("run.html", STYLES, SCRIPTS, shown.served, values)
+    finally:
+        run.close()
+
+
+def read_report(folder: RunFolder) -> dict[str, Any]:
+    """report.json of a run. Raises DataError."""
+    try:
+        found: dict[str, Any] = json.loads(folder.report.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as e:
+        raise DataError(
+            f"{folder.path}: expected the --out folder of a finished eval with its report.json ({e})"
+        ) from e
+    return found
+
+
+def open_run(path: Path) -> tuple[RunFolder, Manifest]:
+    """A run's folder and its manifest. Raises DataError for a folder of no finished run."""
+    return RunFolder(path), read(path)
+
+
+def page_values(
+    runs: Sequence[RunTable], lines: Sequence[QuestionLine], shown: Shown, names: Sequence[str]
+) -> dict[str, Any]:
+    """What the part of the page about questions shows, of one run or two."""
+    ids = [line.id for line in lines]
+    blocks, fit = ([], "") if shown.served else _blocks(runs, ids, shown)
+    labelled = shown.labels is not None
+    columns = ["question", "answer", "expected", "scored"]
+    return {
+        "served": shown.served,
+        "rows": lines,
+        "questions": len(runs[0].ids),
+        "columns": columns if len(runs) == 1 else ["question", "A", "B", "expected", "scored"],
+        "blocks": blocks,
+        "facts": facts(
+            lines, run="-".join(names), runs=names, block=BLOCK, served=shown.served, labelled=labelled
+        ),
+        "discloses": _discloses(shown, fit),
+    }
+
+
+def _blocks(runs: Sequence[RunTable], ids: Sequence[str], shown: Shown) -> tuple[list[str], str]:
+    """All blocks packed, and what was left out of them so that they fit; none where nothing fits."""
+    for said, less, only_used in _LESS:
+        made, size = [], 0
+        for some in parts_of(ids):
+            made.append(packed(block(runs, some, (*shown.without, *less), only_used)))
+            if (size := size + len(made[-1])) > shown.most_bytes:
+                break
+        else:
+            return made, said
+    return [], "all details of questions"
+
+
+def _discloses(shown: Shown, fit: str) -> str:
+    """What someone who gets the page can read in it."""
+    held = ["questions", "answers", "what was expected", "replies of models"]
+    held += [] if "pages" in shown.without else ["texts of pages"]
+    held += [] if "prompts" in shown.without else ["prompts"]
+    said = f"This page holds {', '.join(held)}, and addresses of pages."
+    if shown.without:
+        said += f" Left out on purpose: {', '.join(shown.without)}."
+    if fit:
+        said += f" To stay under 30 MB it leaves out {fit}."
+        said += " raypipe view RUN shows all."
+    return said
+
+
+def changed_lines(
+    before: Mapping[str, Any], after: Mapping[str, Any], against: str, without: Sequence[Part]
+) -> dict[str, Any]:
+    """What differs between two recipes, for the page."""
+    return {"against": against, "lines": recipe_lines(before, after, "prompts" not in without)}
+
+
+def _head(
+    report: Mapping[str, Any], manifest: Manifest, earlier: Manifest | None, shown: Shown
+) -> dict[str, Any]:
+    slices, omitted = told_apart(report["slices"])
+    cost = report.get("cost")
+    changed = None
+    if earlier is not None:
+        when = time.strftime("%Y-%m-%d %H:%M", time.gmtime(earlier.finished))
+        said = f"Against run {earlier.run[:8]} of recipe {earlier.recipe['name']}, finished {when} UTC"
+        changed = changed_lines(earlier.recipe, manifest.recipe, said, shown.without)
+    return {
+        "title": f"{report['recipe']} - run {report['run']}",
+        "pair": False,
+        "r": report,
+        "blocks_shown": report.get("blocks", ["measures", "verdicts"]),
+        "lead": next((m for m in report["measures"] if m["measure"] == report["lead"]), None),
+        "measure_slices": told_apart(report["measure_slices"])[0],
+        "slices": slices,
+        "omitted": omitted,
+        "segments": plot.segments(report),
+        "dots": plot.dots(report, slices),
+        "bars": plot.bars(report["steps"]),
+        "changed": changed,
+        "funnel": funnel(report["losses"]) if report.get("losses") else [],
+        "calibration": _calibration(report),
+        "cost": cost_rows(cost) if cost else [],
+        "lineage": _lineage(report, manifest),
+        "recipe_text": recipe_text(manifest.recipe, "prompts" not in shown.without),
+    }
+
+
+def _calibration(report: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The numbers of a fitted abstention, where the report has them."""
+    found = report.get("calibration") or {}
+    return [(name, f"{v:.3f}" if isinstance(v, float) else str(v)) for name, v in found.items()
+            if isinstance(v, int | float | str)]  # fmt: skip
+
+
+def _lineage(report: Mapping[str, Any], manifest: Manifest) -> list[tuple[str, str]]:
+    origin, stamp = manifest.origin, time.gmtime(manifest.finished)
+    packages = ", ".join(f"{name} {version}" for name, version in origin.packages.items())
+    models = ", ".join(f"{m.name} ({m.weights[:19]})" for m in manifest.models)
+    found = [
+        ("finished", time.strftime("%Y-%m-%d %H:%M:%S UTC", stamp)),
+        ("recipe", f"{manifest.recipe['name']} {' '.join(manifest.recipe.get('sets', ()))}".strip()),
+        ("recipe digest", manifest.digest),
+        ("data", f"{manifest.questions} questions, kind {manifest.kind or 'crag'}"),
+        ("what was searched", f"snapshot {manifest.snapshot}"),
+        ("scored by", f"{report['rule']}{f', judge {manifest.judge}' if manifest.judge else ''}"),
+        ("models", models),
+        ("code", origin.commit),
+        ("packages", packages),
+        ("device", f"{manifest.backend} on {manifest.device} {origin.chip}".strip()),
+    ]
+    return [(name, said) for name, said in found if said]

@@ -1,0 +1,154 @@
+"""What `raypipe view` answers to the browser: the list of runs, the page of one or two, details, labels.
+
+Knows paths and bodies, no socket. Not for several threads at once.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from raypipe.core.errors import DataError, RaypipeError
+from raypipe.evaluation.labels import PersonLabels, add_label, read_labels
+from raypipe.evaluation.view.details import BLOCK, RunTable, block
+from raypipe.evaluation.view.pair_page import OpenPair, open_pair, pair_page
+from raypipe.evaluation.view.rows import LABELS
+from raypipe.evaluation.view.run_list import RunList
+from raypipe.evaluation.view.run_page import STYLES, Shown, run_page
+from raypipe.report import web_page
+from raypipe.report.report import RunFolder
+from raypipe.runs.changes import compared_with
+from raypipe.runs.manifest import Manifest
+from raypipe.store import Store
+
+OPEN = 4  # tables kept open: two pairs
+
+
+@dataclass(frozen=True, slots=True)
+class ViewReply:
+    """What goes back to the browser."""
+
+    status: int
+    kind: str  # its media type
+    body: bytes
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+class Viewer:
+    """Runs, and what is open of them."""
+
+    def __init__(self, runs: RunList, labels: Path | None) -> None:
+        """`labels`: the file that people's marks are written to; None: labels.jsonl in the run's folder."""
+        self._runs, self._labels = runs, labels
+        self._tables: OrderedDict[Path, RunTable] = OrderedDict()
+        self._pairs: OrderedDict[tuple[str, str], OpenPair] = OrderedDict()
+
+    def get(self, address: str) -> ViewReply:
+        """The reply to a GET."""
+        url = urlsplit(address)
+        match url.path.strip("/").split("/"):
+            case [""]:
+                return self._list()
+            case ["pair"]:
+                asked = parse_qs(url.query)
+                there = f"/pair/{asked.get('a', [''])[0]}/{asked.get('b', [''])[0]}/"
+                return ViewReply(303, "text/plain", b"", {"location": there})
+            case ["run", run]:
+                return self._run(run)
+            case ["run", run, "block", n]:
+                return self._block([self._table(self._folder(run)[0])], n)
+            case ["pair", a, b]:
+                return _page(*pair_page(self._pair(a, b), Shown(served=True)))
+            case ["pair", a, b, "block", n]:
+                pair = self._pair(a, b)
+                return self._block(list(pair.tables), n, [line.id for line in pair.lines])
+        raise DataError(f"{url.path}: there is no such page")
+
+    def post(self, address: str, body: Any) -> ViewReply:
+        """The reply to a POST with this JSON."""
+        match urlsplit(address).path.strip("/").split("/"), body:
+            case ["pair", a, b, "paired"], {"rows": [*rows]} if all(type(r) is int for r in rows):
+                return _json(asdict(self._pair(a, b).difference(rows)))
+            case ["run", run, "label"], {"id": str(id), "label": str(label)} if label in LABELS:
+                return self._label(run, id, label)
+        raise DataError(f"{address}: expected rows, or an id and a label of {', '.join(LABELS)}")
+
+    def _list(self) -> ViewReply:
+        listed = [
+            asdict(h) | {"when": time.strftime("%Y-%m-%d %H:%M", time.gmtime(h.finished))}
+            for h in self._runs.headers()
+        ]
+        return _page(*web_page.page("runs.html", STYLES, (), True, {"runs": listed}))
+
+    def _folder(self, run: str) -> tuple[RunFolder, Manifest]:
+        found = self._runs.found()
+        if run not in found:
+            raise DataError(f"run {run}: no folder here has it. Name its folder: raypipe view DIR")
+        return found[run]
+
+    def _run(self, run: str) -> ViewReply:
+        folder, manifest = self._folder(run)
+        try:
+            earlier = compared_with(Store.open(manifest.store), manifest)
+        except RaypipeError:  # the store is elsewhere: its earlier runs are not known here
+            earlier = None
+        return _page(*run_page(folder, manifest, earlier, Shown(served=True, labels=self._said(folder))))
+
+    def _table(self, folder: RunFolder) -> RunTable:
+        if folder.results not in self._tables:
+            self._tables[folder.results] = RunTable(folder.results)
+            if len(self._tables) > OPEN:
+                self._tables.popitem(last=False)[1].close()
+        return self._tables[folder.results]
+
+    def _pair(self, a: str, b: str) -> OpenPair:
+        if (a, b) not in self._pairs:
+            one, two = self._folder(a), self._folder(b)
+            self._pairs[a, b] = open_pair((one[0], two[0]), (one[1], two[1]))
+            if len(self._pairs) > OPEN // 2:
+                self._pairs.popitem(last=False)[1].close()
+        return self._pairs[a, b]
+
+    def _block(self, tables: list[RunTable], n: str, ids: list[str] | None = None) -> ViewReply:
+        ids = tables[0].ids if ids is None else ids
+        some = ids[int(n) * BLOCK :][:BLOCK] if n.isdecimal() else []
+        if not some:
+            raise DataError(f"block {n}: there is no such block")
+        return _json(block(tables, some))
+
+    def _label(self, run: str, id: str, label: Any) -> ViewReply:
+        folder, _ = self._folder(run)
+        table = self._table(folder)
+        if id not in table or (answer := table.row(id)["answer"]) is None:
+            raise DataError(f"{id}: expected a question of run {run} that was answered")
+        file = self._file(folder)
+        add_label(file, id, answer, label)
+        return _json({"file": file.name})
+
+    def _file(self, folder: RunFolder) -> Path:
+        return self._labels or folder.path / "labels.jsonl"
+
+    def _said(self, folder: RunFolder) -> PersonLabels:
+        file = self._file(folder)
+        return read_labels(file) if file.exists() else PersonLabels(str(file), {}, {})
+
+
+def refused(error: RaypipeError) -> ViewReply:
+    """What the browser gets for what cannot be shown."""
+    return _json({"detail": str(error)}, 404)
+
+
+def _page(text: str, policy: str) -> ViewReply:
+    headers = {"content-security-policy": policy + "; frame-ancestors 'none'", "cache-control": "no-store"}
+    return ViewReply(200, "text/html; charset=utf-8", text.encode(), headers)
+
+
+def _json(value: Any, status: int = 200) -> ViewReply:
+    text = json.dumps(value, ensure_ascii=False).encode("utf-8", "replace")
+    return ViewReply(status, "application/json", text)

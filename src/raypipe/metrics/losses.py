@@ -1,0 +1,204 @@
+"""Where answers are lost: the places, how a gold is found in a text, and the counts of a run.
+
+A place is the first one at which a gold answer that is on its way to the reader was no longer there. Pure
+functions on text and numbers; `evaluation.losses` finds the place of a question.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from raypipe.core.config import did_you_mean
+from raypipe.core.errors import ConfError
+from raypipe.core.records import INVALID_QUESTION
+from raypipe.metrics.squad import contains, normalized
+
+
+class Loss(StrEnum):
+    """A place where the gold answer of a question can be lost, in the order of the way: the closed set of
+    values of the column `lost` of results.parquet."""
+
+    PAGES = "pages"
+    PARSING = "parsing"
+    SPLITTING = "splitting"
+    SHORTLIST = "shortlist"
+    RECALL = "recall"
+    FUSION = "fusion"
+    RERANK = "rerank"
+    BUDGET = "budget"
+    ANSWER = "answer"
+    ROUTING = "routing"
+    PROGRAM = "program"
+    LINKING = "linking"
+    ROWS = "rows"
+    RULE = "rule"
+    DECISION = "decision"
+    VERDICT = "verdict"
+
+
+ABOUT: Mapping[Loss, str] = {
+    Loss.PAGES: "on no page that the question may search",
+    Loss.PARSING: "in a page's HTML, not in its text",
+    Loss.SPLITTING: "in the text, whole in no passage",
+    Loss.SHORTLIST: "on a page that was not kept",
+    Loss.RECALL: "in a passage, not found",
+    Loss.FUSION: "found, not among the best of the fusion",
+    Loss.RERANK: "not among the best of the reranker",
+    Loss.BUDGET: "ranked, not in the context",
+    Loss.ANSWER: "in the context, not in the answer",
+    Loss.ROUTING: "kept from the steps that could have answered",
+    Loss.PROGRAM: "the graph's program could not be read or run",
+    Loss.LINKING: "a name that the graph does not know",
+    Loss.ROWS: "the graph gave no rows",
+    Loss.RULE: "rows came, another conclusion was drawn",
+    Loss.DECISION: "the graph's right answer was overruled",
+    Loss.VERDICT: "in the answer, scored as wrong",
+}
+"""What is said of the gold answers that were lost there."""
+
+JUDGEMENTS = frozenset({"yes", "no", "true", "false", INVALID_QUESTION, "unanswerable"})
+"""Golds, normalized, that no page says: they are drawn from what it says."""
+
+_TAG = re.compile(r"<[^>]*>")
+_MARKUP = re.compile(r"[<>=\"'/&;]")
+_RUN = re.compile(r"\w+")
+
+
+@dataclass(frozen=True, slots=True)
+class GoldText:
+    """The gold answers of a question, to be looked for in texts.
+
+    A text holds a gold if the words of one of its truths stand in it, one after the other, as SQuAD
+    normalizes both (`squad.contains`). A judgement (yes, no, invalid question) stands nowhere: it is drawn
+    from what is shown, so any text that says something holds it.
+    """
+
+    truths: tuple[str, ...]
+
+    @property
+    def judgement(self) -> bool:
+        """Whether it is nothing that a page says."""
+        return all(normalized(t) in JUDGEMENTS for t in self.truths)
+
+    @property
+    def denies(self) -> bool:
+        """Whether it says that the premise of the question is false."""
+        return any(t.strip().lower() == INVALID_QUESTION for t in self.truths)
+
+    def held(self, text: str) -> bool:
+        """Whether a text says it.
+
+        >>> GoldText(("31 minutes",)).held("It flies for <b>31</b> minutes"), GoldText(("yes",)).held("A b.")
+        (False, True)
+        """
+        return bool(text.strip()) if self.judgement else self.said(text)
+
+    def said(self, answer: str) -> bool:
+        """Whether an answer has its words."""
+        return bool(contains(answer, self.truths))
+
+    def in_source(self, content: str) -> bool:
+        """Whether a source says it anywhere: between its tags, or in markup, scripts and attributes. Words
+        that a source does not have as they are written in the gold are not looked for any further.
+
+        >>> GoldText(("31 minutes",)).in_source("<p>It flies for <b>31</b> minutes</p>")
+        True
+        """
+        if self.judgement:
+            return bool(content.strip())
+        low = html.unescape(content).lower()
+        likely = GoldText(tuple(t for t in self.truths if all(w in low for w in _RUN.findall(t.lower()))))
+        return bool(likely.truths) and any(map(likely.said, read_through(content)))
+
+
+def read_through(content: str) -> tuple[str, str]:
+    """A source as it came, read in two ways: what stands between its tags, and all words of its markup.
+
+    >>> read_through('<p title="A">B</p>')
+    (' b ', ' p title  a  b  p ')
+    """
+    low = html.unescape(content).lower()
+    return _TAG.sub(" ", low), _MARKUP.sub(" ", low)
+
+
+@dataclass(frozen=True, slots=True)
+class LostAt:
+    """Where the gold answer of one question was lost."""
+
+    loss: Loss
+    step: str = ""  # name of the stage in the recipe; "": before any
+
+
+@dataclass(frozen=True, slots=True)
+class LossCount:
+    """The questions whose gold was lost at one place."""
+
+    loss: Loss
+    about: str  # half a sentence for people
+    questions: int
+    steps: Mapping[str, int]  # name of the stage -> of these questions; none where no stage is named
+
+
+@dataclass(frozen=True, slots=True)
+class Losses:
+    """Where the misses of a run were lost. The counts add up to the misses."""
+
+    right: int  # scored questions whose answer is right
+    misses: int  # scored questions whose answer is not right
+    unscored: int  # questions with a gold that have no verdict: they failed, or no judge ran
+    places: tuple[LossCount, ...]  # all of `Loss`, in its order
+    notes: tuple[str, ...] = ()  # what could not be told apart, for people
+
+
+def losses(
+    right: Mapping[str, bool | None], found: Mapping[str, LostAt], notes: Iterable[str] = ()
+) -> Losses:
+    """The funnel of a run. `right`: question -> whether its answer is right, None: not scored; `found`: where
+    the gold of each question that may be a miss was lost. Raises KeyError for a miss that has no place, which
+    is a defect."""
+    missed = [found[q] for q, fine in right.items() if fine is False]
+    counts = Counter(x.loss for x in missed)
+    steps = {loss: Counter(x.step for x in missed if x.loss == loss and x.step) for loss in Loss}
+    places = tuple(LossCount(x, ABOUT[x], counts[x], dict(steps[x].most_common())) for x in Loss)
+    fine = list(right.values())
+    return Losses(fine.count(True), len(missed), fine.count(None), places, tuple(notes))
+
+
+def place(name: str) -> Loss:
+    """The place of this name. Raises ConfError for none."""
+    if name not in (known := [x.value for x in Loss]):
+        raise ConfError(f"{name!r} is no place where answers are lost; {did_you_mean(name, known)}")
+    return Loss(name)
+
+
+def of_report(tree: Mapping[str, Any]) -> Losses:
+    """The funnel in a report's JSON."""
+    places = (LossCount(Loss(p["loss"]), p["about"], p["questions"], p["steps"]) for p in tree["places"])
+    return Losses(tree["right"], tree["misses"], tree["unscored"], tuple(places), tuple(tree["notes"]))
+
+
+def funnel(found: Mapping[str, Any]) -> list[tuple[Mapping[str, Any], int]]:
+    """The places of a report's losses (`asdict` of `Losses`) where something was lost, each with the scored
+    questions that were left behind it, in the order of the way."""
+    left, lines = found["right"] + found["misses"], []
+    for place in found["places"]:
+        if place["questions"]:
+            left -= place["questions"]
+            lines.append((place, left))
+    return lines
+
+
+def steps_of(place: Mapping[str, Any]) -> str:
+    """The stages of a place, for people.
+
+    >>> steps_of({"steps": {"fuse": 2, "fuse:final": 1}}), steps_of({"steps": {"dense": 1}})
+    ('fuse 2, fuse:final 1', 'dense')
+    """
+    steps = place["steps"]
+    return next(iter(steps)) if len(steps) == 1 else ", ".join(f"{s} {n}" for s, n in steps.items())

@@ -1,0 +1,110 @@
+/* One question opened: why it was scored so, its passages in each ranker's order, prompts, replies, the trace
+   of a graph. `q` is a row of results.parquet, with the texts of its block put back. */
+
+const percent = x => x === null || x === undefined ? "" : x.toFixed(2);
+
+function detail(q, texts, run, mark) {
+  const made = make("div");
+  made.append(verdict(q));
+  if (mark) made.append(people(q, mark));
+  made.append(evidence(q, texts));
+  if (q.replies.length) made.append(make("h3", "Replies"), ...q.replies.map(reply));
+  if (q.faults.length) made.append(make("h3", "Faults"), table(["step", "reason", "tried again"], q.faults.map(f => [f.step, f.reason, f.transient ? "yes" : "no"])));
+  if (q.degraded.length) made.append(make("p", "Left out, for time or a dead service: " + q.degraded.join(", ")));
+  made.append(make("p", "raypipe why RUN " + q.id + "  explains this row; RUN is the folder of run " + run, "soft"));
+  return made;
+}
+
+function verdict(q) {
+  const made = make("div"), said = [q.verdict || "no verdict"];
+  if (q.reason) said.push("because: " + q.reason.replaceAll("_", " "));
+  if (q.lost) said.push("lost at: " + q.lost + (q.lost_step ? ", step " + q.lost_step : ""));
+  said.push("outcome " + q.outcome + (q.origin ? ", from " + q.origin : "") + (q.confidence === null ? "" : ", confidence " + percent(q.confidence)));
+  made.append(make("p", said.join(" \u00b7 ")));
+  const facts = [];
+  if (q.golds.length) facts.push("expected: " + q.golds.join(" / "));
+  if (q.asked_at) facts.push("asked at " + q.asked_at);
+  for (const [name, value] of Object.entries(q.labels)) facts.push(name + " " + value);
+  for (const [name, value] of Object.entries(q.measures || {})) facts.push(name + " " + value.toFixed(3));
+  made.append(make("p", facts.join(" \u00b7 "), "soft"));
+  if (q.judge_response) made.append(fold("What the judge replied", make("pre", q.judge_response)));
+  return made;
+}
+
+/* The buttons by which a person marks an answer; a person's mark outranks a judge. */
+function people(q, mark) {
+  const made = make("p", undefined, "tools"), says = make("span", "", "soft");
+  made.append("A person says:");
+  for (const label of ["right", "wrong", "unclear"]) {
+    const button = make("button", label);
+    button.disabled = q.answer === null;
+    button.addEventListener("click", async () => { says.textContent = await mark(q, label); });
+    made.append(button);
+  }
+  made.append(says);
+  return made;
+}
+
+function evidence(q, texts) {
+  const made = make("div");
+  if (!q.hits.length && !q.quotes.length) return made;
+  const hits = q.hits.map((h, i) => ({ ...h, rank: i, text: h.text ?? texts[h.chunk] ?? null }));
+  const rankers = [...new Set(hits.flatMap(h => Object.keys(h.scores)))];
+  const order = document.createElement("select"), list = make("div"), prompted = q.replies.some(r => r.prompt);
+  for (const name of ["final order", ...rankers.map(r => "order of " + r), "by page"]) order.append(make("option", name));
+  order.setAttribute("aria-label", "Order of the passages");
+  const places = {};
+  for (const r of rankers) [...hits].filter(h => r in h.scores).sort((a, b) => b.scores[r] - a.scores[r]).forEach((h, i) => { (places[h.chunk] ||= {})[r] = i + 1; });
+  const sort = () => {
+    const ranker = rankers[order.selectedIndex - 1], page = order.value === "by page";
+    let chosen = ranker ? hits.filter(h => ranker in h.scores).sort((a, b) => b.scores[ranker] - a.scores[ranker]) : [...hits];
+    if (page) chosen.sort((a, b) => (a.url || "").localeCompare(b.url || "") || sourceOf(a.chunk).localeCompare(sourceOf(b.chunk)) || a.start - b.start);
+    list.replaceChildren(...chosen.map(h => one(h, q, places[h.chunk] || {}, prompted)));
+  };
+  order.addEventListener("change", sort);
+  const tools = box("p", order, make("span", hits.filter(h => h.ranked).length + " of " + hits.length + " passages stand in the final ranking", "soft"));
+  tools.className = "tools";
+  made.append(make("h3", "Passages"), tools, list);
+  sort();
+  const alone = q.quotes.filter(c => c.text && !hits.some(h => h.text !== null && overlaps(h, c)));
+  if (alone.length) made.append(make("h3", "Cited from elsewhere"), ...alone.map(c => quoted({ quote: c.text, span: [c.start, c.end], scores: {}, url: c.source })));
+  return made;
+}
+
+function one(h, q, places, prompted) {
+  const tags = ["#" + (h.rank + 1), h.ranked ? "ranked" : "not ranked"];
+  for (const [ranker, place] of Object.entries(places)) tags.push(ranker + " " + place);
+  const quotes = q.quotes.filter(c => overlaps(h, c));
+  if (quotes.length) tags.push(prompted ? "shown to the model" : "cited");
+  if (h.text !== null && goldRanges(h.text, q.golds).length) tags.push("has the gold");
+  const made = passage(h, q.quotes, q.golds, tags), others = make("a", "answers that rest on this source", "soft");
+  others.href = "#" + new URLSearchParams({ src: sourceOf(h.chunk) });
+  if (h.ranked || quotes.length) made.lastChild.append(" \u00b7 ", others);
+  return made;
+}
+
+function reply(r) {
+  const said = [r.label];
+  if (r.confidence !== null) said.push("confidence " + percent(r.confidence));
+  if (r.logprob !== null) said.push("log-probability " + percent(r.logprob));
+  if (r.prompt_tokens !== null) said.push(r.prompt_tokens + " tokens in, " + r.generated_tokens + " out");
+  if (r.finish === "length") said.push("cut at its length");
+  const made = make("div");
+  made.append(box("p", make("b", r.step + " "), make("span", said.join(" \u00b7 "), "soft")));
+  made.append(r.label === "trace" ? trace(r.text) : make("blockquote", r.text));
+  if (r.prompt) made.append(fold("Prompt", ...r.prompt.map(m => box("div", make("p", m.role, "soft"), make("pre", m.content)))));
+  return made;
+}
+
+/* What a graph was asked: a line of JSON for each call. */
+function trace(text) {
+  const calls = [];
+  for (const line of text.split("\n").filter(Boolean)) {
+    let said;
+    try { said = JSON.parse(line); } catch { return make("pre", text); }
+    calls.push(Object.entries(said).map(([name, value]) => [name, typeof value === "string" ? value : JSON.stringify(value)]));
+  }
+  const made = make("div");
+  made.append(make("p", "Graph: " + calls.length + " calls", "soft"), ...calls.map(c => table(["", ""], c)));
+  return made;
+}

@@ -1,0 +1,47 @@
+"use strict";
+/* Elements of a page. What comes from data is set as text: nothing here, and nothing that calls it, makes
+   markup of a text, and the page's policy forbids it. */
+
+const at = id => document.getElementById(id);
+
+function make(tag, text, kind) {
+  const element = document.createElement(tag);
+  if (text !== undefined && text !== null) element.textContent = text;
+  if (kind) element.className = kind;
+  return element;
+}
+
+function box(tag, ...parts) {
+  const element = document.createElement(tag);
+  element.append(...parts.filter(p => p !== null && p !== undefined));
+  return element;
+}
+
+/* Only the web's own addresses become links. */
+function link(url) {
+  if (!url) return make("span", "no address");
+  if (!/^https?:\/\//i.test(url)) return make("span", url);
+  const a = make("a", url);
+  a.href = url;
+  a.rel = "noopener noreferrer nofollow";
+  a.target = "_blank";
+  return a;
+}
+
+function fold(title, ...parts) {
+  const details = box("details", make("summary", title));
+  details.append(...parts);
+  return details;
+}
+
+function table(heads, lines) {
+  const head = box("tr", ...heads.map(h => { const th = make("th", h); th.scope = "col"; return th; }));
+  const body = lines.map(line => box("tr", ...line.map((cell, i) => {
+    const td = make(i ? "td" : "th", cell);
+    if (!i) td.scope = "row";
+    return td;
+  })));
+  const made = box("table", box("thead", head), box("tbody", ...body));
+  made.className = "text";
+  return box("div", made);
+}

@@ -1,0 +1,219 @@
+/* The page of a run, or of two: search, filter, sort, open. The whole state stands in the address. */
+
+const facts = JSON.parse(at("facts").textContent);
+const list = at("rows"), rows = [...list.children], number = new Map(facts.ids.map((id, i) => [id, i]));
+const facet = new Map(facts.facets.map(f => [f.name, f])), value = new Map(facts.numbers.map(n => [n.name, n.of]));
+let state = read(), shown = rows.map((_, i) => i), words = null, sorted = "", tried = new Set();
+
+function read() {
+  const h = new URLSearchParams(location.hash.slice(1));
+  return { q: h.get("q") || "", t: h.get("t") || "", s: h.get("s") || "", src: h.get("src") || "", f: h.getAll("f"), r: h.get("r") || "" };
+}
+
+/* Changes the state; typing replaces the address, all else can be gone back from. */
+function go(change, typed) {
+  Object.assign(state, change, { r: facts.run });
+  const h = new URLSearchParams();
+  for (const [name, said] of Object.entries(state)) for (const one of [said].flat()) if (one) h.append(name, one);
+  history[typed ? "replaceState" : "pushState"](null, "", "#" + h);
+  apply();
+}
+
+function matches() {
+  const filters = new Map();
+  for (const f of state.f) {
+    const cut = f.indexOf(":"), name = f.slice(0, cut), found = facet.get(name);
+    const code = found ? found.values.indexOf(f.slice(cut + 1)) : -1; // -1 in a row: it has no value
+    if (!filters.has(name)) filters.set(name, { of: found ? found.of : [], codes: new Set() });
+    filters.get(name).codes.add(code < 0 ? NaN : code);
+  }
+  const source = state.src ? facts.sources.names.findIndex(n => n === state.src || state.src.startsWith(n)) : null;
+  const search = state.t.toLowerCase().split(/\s+/).filter(Boolean);
+  if (search.length && !words) words = rows.map(r => r.textContent.toLowerCase());
+  return i => search.every(w => words[i].includes(w))
+    && [...filters.values()].every(f => f.codes.has(f.of[i]))
+    && (source === null || facts.sources.of[i].includes(source));
+}
+
+function apply() {
+  const ok = matches();
+  shown = [];
+  rows.forEach((row, i) => { const yes = ok(i); if (row.hidden === yes) row.hidden = !yes; if (yes) shown.push(i); });
+  if (sorted !== state.s) order();
+  const key = value.get(state.s.replace(/^-/, ""));
+  if (key) shown.sort(by(key));
+  for (const select of document.querySelectorAll("#facets select")) {
+    const set = state.f.find(f => f.startsWith(select.name + ":"));
+    select.value = set === undefined ? "" : set.slice(select.name.length + 1);
+  }
+  if (at("search").value !== state.t) at("search").value = state.t;
+  at("sort").value = state.s;
+  at("source").hidden = !state.src;
+  at("source").textContent = "source " + state.src.slice(0, 12) + " \u00d7";
+  at("other").hidden = !state.r || state.r === facts.run;
+  count();
+  open(number.get(state.q));
+}
+
+function by(key) {
+  const sign = state.s.startsWith("-") ? -1 : 1;
+  return (a, b) => (key[a] === null) - (key[b] === null) || sign * (key[a] - key[b]) || a - b;
+}
+
+function order() {
+  sorted = state.s;
+  const key = value.get(sorted.replace(/^-/, "")), all = rows.map((_, i) => i);
+  list.replaceChildren(...(key ? all.sort(by(key)) : all).map(i => rows[i]));
+}
+
+/* How many are shown, and their mean or difference. */
+async function count() {
+  const filtered = shown.length < rows.length, said = shown.length + " of " + rows.length + " questions";
+  at("count").textContent = said;
+  if (!filtered || !shown.length || !facts.lead) return;
+  tried.add(state.f.join() + state.t + state.src);
+  const looked = " \u00b7 picked after looking; " + tried.size + " filters tried";
+  const scored = shown.filter(i => value.get("value")[i] !== null), now = shown;
+  if (!scored.length) return;
+  if (!facts.pair) {
+    const mean = scored.reduce((sum, i) => sum + value.get("value")[i], 0) / scored.length;
+    at("count").textContent = said + ": " + facts.lead + " " + mean.toFixed(3) + " of " + scored.length + " scored" + looked;
+    return;
+  }
+  const found = await differenceOf(scored);
+  if (now !== shown) return;
+  const ends = found.interval ? " [" + found.interval.map(signed).join(", ") + "]" : "";
+  at("count").textContent = said + ": " + arrow(found.difference) + " " + facts.lead + " " + signed(found.difference) + ends
+    + ", p " + found.p.toPrecision(2) + ", " + found.up + " up, " + found.down + " down" + looked;
+}
+
+const signed = x => (x > 0 ? "+" : "") + x.toFixed(3);
+const arrow = x => x > 0 ? "\u2191" : x < 0 ? "\u2193" : "=";
+
+async function differenceOf(scored) {
+  if (!facts.served) return paired(...["before", "after"].map(n => scored.map(i => value.get(n)[i])), facts.span);
+  const reply = await fetch("paired", { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify({ rows: scored }) });
+  return reply.json();
+}
+
+/* Some questions with all that is known of them: a block of the file, or of the server. */
+const blocks = new Map();
+function block(n) {
+  if (!blocks.has(n)) blocks.set(n, facts.served ? fetch("block/" + n).then(r => r.json()) : unpacked(at("b" + n).textContent));
+  return blocks.get(n);
+}
+
+async function unpacked(text) {
+  const bytes = Uint8Array.from(atob(text.trim()), c => c.charCodeAt(0));
+  return JSON.parse(await new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"))).text());
+}
+
+const whole = document.readyState === "loading" ? new Promise(done => document.addEventListener("DOMContentLoaded", done)) : null;
+let opened = null;
+async function open(i) {
+  if (opened === (i ?? null)) return;
+  if (opened !== null) { rows[opened].classList.remove("open"); rows[opened].querySelector(".detail")?.remove(); }
+  opened = i ?? null;
+  if (opened === null) return;
+  const row = rows[i], place = make("div", "Opening\u2026", "detail");
+  row.hidden = false;
+  row.classList.add("open");
+  row.append(place);
+  row.scrollIntoView({ block: "nearest" });
+  const n = Math.floor(i / facts.block);
+  await whole; // the blocks stand at the end of the file
+  if (!facts.served && !at("b" + n)) { place.textContent = "Left out of this file to keep it small. raypipe view RUN shows it."; return; }
+  const said = await block(n), q = said.rows[i % facts.block];
+  if (opened !== i) return;
+  const sides = q.map((one, side) => detail(one, said.texts, facts.runs[side], facts.served && !facts.pair ? mark : null));
+  if (sides.length > 1) { place.className = "detail sides"; sides.forEach((s, side) => s.prepend(make("h3", "AB"[side] + ": " + (q[side].answer ?? "failed")))); }
+  place.replaceChildren(...sides);
+}
+
+async function mark(q, label) {
+  const reply = await fetch("label", { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify({ id: q.id, label }) });
+  const said = await reply.json();
+  const found = facet.get("person"), i = number.get(q.id);
+  if (reply.ok && found) { found.of[i] = found.values.indexOf(label); choices(); }
+  return reply.ok ? "written to " + said.file : said.detail;
+}
+
+/* Menus, made of what is there. */
+function choices() {
+  at("facets").replaceChildren(...facts.facets.map(f => {
+    const select = make("select"), sizes = f.values.map((_, code) => f.of.filter(x => x === code).length);
+    select.name = f.name;
+    select.setAttribute("aria-label", f.name);
+    const all = make("option", f.name + ": all");
+    all.value = "";
+    select.append(all, ...f.values.map((v, code) => { const o = make("option", f.name + ": " + v + " (" + sizes[code] + ")"); o.value = v; return o; }));
+    const set = state.f.find(x => x.startsWith(f.name + ":"));
+    select.value = set === undefined ? "" : set.slice(f.name.length + 1);
+    select.addEventListener("change", () => go({ f: [...state.f.filter(x => !x.startsWith(f.name + ":")), ...(select.value ? [f.name + ":" + select.value] : [])] }));
+    return select;
+  }));
+}
+
+function sorts() {
+  const first = make("option", "order of the run");
+  first.value = "";
+  at("sort").append(first, ...facts.numbers.flatMap(n => ["-", ""].map(sign => {
+    const o = make("option", n.name + (sign ? ", largest first" : ", smallest first"));
+    o.value = sign + n.name;
+    return o;
+  })));
+}
+
+/* The filtered rows as a file. A cell that a table program would compute begins with an apostrophe. */
+function csv() {
+  const cell = x => { const t = /^[=+\-@\t]/.test(x) && isNaN(x) ? "'" + x : String(x); return /[",\n\r]/.test(t) ? '"' + t.replaceAll('"', '""') + '"' : t; };
+  const heads = [...rows[0]?.querySelectorAll("[data-c]") || []].map(e => e.dataset.c);
+  const lines = [["id", ...heads, ...facts.facets.map(f => f.name), ...facts.numbers.map(n => n.name)]];
+  for (const i of shown) lines.push([facts.ids[i], ...[...rows[i].querySelectorAll("[data-c]")].map(e => e.textContent.trim()),
+    ...facts.facets.map(f => f.values[f.of[i]] ?? ""), ...facts.numbers.map(n => n.of[i] ?? "")]);
+  const a = make("a");
+  a.href = URL.createObjectURL(new Blob([lines.map(l => l.map(cell).join(",")).join("\r\n") + "\r\n"], { type: "text/csv" }));
+  a.download = "questions-" + facts.run + ".csv";
+  a.click();
+  URL.revokeObjectURL(a.href);
+}
+
+function step(by) {
+  const visible = sorted ? [...list.children].filter(r => !r.hidden) : shown.map(i => rows[i]);
+  const now = visible.indexOf(document.activeElement.closest(".row"));
+  visible[Math.min(Math.max(now + by, 0), visible.length - 1)]?.querySelector("a.q").focus();
+}
+
+const KEYS = {
+  "/": () => at("search").focus(), "j": () => step(1), "k": () => step(-1), "?": () => at("help").showModal(),
+  "Escape": () => {
+    const row = rows[opened];
+    if (state.q) { go({ q: "" }); row.querySelector("a.q").focus(); } else if (state.t) go({ t: "" }, true);
+  },
+};
+document.addEventListener("keydown", e => {
+  const typing = /INPUT|SELECT|TEXTAREA/.test(e.target.tagName);
+  if (e.ctrlKey || e.metaKey || e.altKey || at("help").open || (typing && e.key !== "Escape") || !(e.key in KEYS)) return;
+  e.preventDefault();
+  if (typing) e.target.blur();
+  KEYS[e.key]();
+});
+list.addEventListener("click", e => {
+  const q = e.target.closest("a.q"), line = e.target.closest(".line");
+  if (!q && !line || e.ctrlKey || e.metaKey || String(getSelection())) return;
+  e.preventDefault();
+  const id = facts.ids[rows.indexOf(e.target.closest(".row"))];
+  go({ q: state.q === id ? "" : id });
+});
+at("search").addEventListener("input", e => go({ t: e.target.value }, true));
+at("sort").addEventListener("change", e => go({ s: e.target.value }));
+at("source").addEventListener("click", () => go({ src: "" }));
+at("clear").addEventListener("click", () => go({ t: "", f: [], src: "", q: "" }));
+at("csv").addEventListener("click", csv);
+at("keys").addEventListener("click", () => at("help").showModal());
+at("close").addEventListener("click", () => at("help").close());
+addEventListener("popstate", () => { state = read(); apply(); });
+choices();
+sorts();
+at("bar").hidden = false;
+apply();

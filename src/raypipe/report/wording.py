@@ -1,0 +1,45 @@
+"""Numbers for people, and which slices they are shown. Pure functions."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+MOST = 12  # values of a label shown to people: CRAG's own have at most 8; all of them are in report.json
+
+
+def told_apart(slices: Sequence[Mapping[str, Any]]) -> tuple[list[Mapping[str, Any]], dict[str, int]]:
+    """The slices to show, and label -> its values for each omitted label. A label with one value says what
+    all questions together say, one with very many drowns the others."""
+    sizes = Counter(s["label"] for s in slices)
+    shown = {label for label, values in sizes.items() if 1 < values <= MOST}
+    return [s for s in slices if s["label"] in shown], {k: n for k, n in sizes.items() if k not in shown}
+
+
+def signed(score: float | None) -> str:
+    """A score in -1..1 for people."""
+    return "not scored" if score is None else f"{score:+.3f}"
+
+
+def measured(value: float | None) -> str:
+    """The mean of a measure for people."""
+    return "not scored" if value is None else f"{value:.3f}"
+
+
+def share(value: float | None) -> str:
+    """A share in 0..1 for people."""
+    return "not scored" if value is None else f"{100 * value:.1f} %"
+
+
+def seconds(value: float) -> str:
+    """A duration for people.
+
+    >>> seconds(7.25), seconds(75), seconds(3725)
+    ('7.2 s', '1:15 min', '1:02:05 h')
+    """
+    if value < 60:
+        return f"{value:.1f} s"
+    minutes, rest = divmod(round(value), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02} h" if hours else f"{minutes}:{rest:02} min"

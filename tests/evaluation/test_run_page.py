@@ -1,0 +1,142 @@
+"""The page of a run as a text: escaped, closed to the network, whole without script, small, honest."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import zlib
+from dataclasses import replace
+from html.parser import HTMLParser
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from hostile_run import hostile_run
+
+from raypipe.evaluation.result_table import each
+from raypipe.evaluation.view.run_page import IN_ONE_FILE, MOST_BYTES, Shown, run_page
+from raypipe.report.report import RunFolder
+from raypipe.report.web_page import script_json
+from raypipe.runs.field_diff import recipe_lines
+from raypipe.runs.manifest import read
+
+
+class Tags(HTMLParser):
+    """Every tag and attribute that a browser would see, and the text outside of scripts."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.seen: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self._open = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.append((tag, dict(attrs)))
+        self._open = tag
+
+    def handle_endtag(self, tag: str) -> None:
+        self._open = ""
+
+    def handle_data(self, data: str) -> None:
+        self.text += data if self._open not in ("script", "style") else ""
+
+
+@pytest.fixture(scope="module")
+def folder(ran: Any) -> RunFolder:
+    return RunFolder(ran.folder / "out")
+
+
+@pytest.fixture(scope="module")
+def page(folder: RunFolder) -> str:
+    return folder.page.read_text(encoding="utf-8")
+
+
+def details(page: str) -> list[Any]:
+    """The rows of all blocks, as the page's script reads them."""
+    packed = re.findall(r'<script type="text/plain" id="b\d+">(.*?)</script>', page)
+    return [json.loads(zlib.decompress(base64.b64decode(p))) for p in packed]
+
+
+def test_every_question_with_its_answer_stands_in_the_file_as_text(folder: RunFolder, page: str) -> None:
+    tags = Tags(page)
+    for row in each(folder.results):
+        assert row["query"] in tags.text and (row["answer"] or "failed") in tags.text
+    assert sum(1 for t, a in tags.seen if t == "li" and a.get("class") == "row") == len(
+        list(each(folder.results))
+    )
+    assert "This page holds questions, answers" in tags.text
+    for plot in re.findall(r"<svg.*?</svg>", page, re.DOTALL):
+        ElementTree.fromstring(plot)
+
+
+def test_the_blocks_have_all_that_the_table_knows_and_each_text_once(folder: RunFolder, page: str) -> None:
+    blocks = details(page)
+    rows = [q for b in blocks for [q] in b["rows"]]
+    assert [q["id"] for q in rows] == [r["id"] for r in each(folder.results)]
+    for block in blocks:
+        shown = {h["chunk"] for [q] in block["rows"] for h in q["hits"] if h["ranked"]}
+        assert shown <= block["texts"].keys() and all(
+            h["text"] is None for [q] in block["rows"] for h in q["hits"]
+        )
+
+
+def test_the_file_asks_nobody_and_its_policy_runs_its_own_script_alone(page: str) -> None:
+    tags = Tags(page)
+    assert not {t for t, _ in tags.seen} & {"img", "iframe", "object", "embed", "form", "base"}
+    assert "url(" not in page and "@import" not in page and "innerHTML" not in page
+    for tag, attributes in tags.seen:
+        assert not any(a.startswith("on") or a in ("src", "style") for a in attributes), (tag, attributes)
+        if "href" in attributes:
+            assert (attributes["href"] or "").startswith(("#", "data:,")), attributes
+    [policy] = [a["content"] for t, a in tags.seen if a.get("http-equiv") == "Content-Security-Policy"]
+    assert policy is not None and "unsafe" not in policy and "connect-src" not in policy
+    assert "default-src 'none'; script-src 'sha256-" in policy
+    assert "require-trusted-types-for 'script'; trusted-types 'none'" in policy
+
+
+def test_no_text_of_the_data_is_markup_in_any_field(ran: Any, tmp_path: Any) -> None:
+    run, manifest = hostile_run(ran.folder / "out", tmp_path / "hostile")
+    page, _ = run_page(run, manifest, manifest, IN_ONE_FILE)
+    page.encode()  # no half character is left
+    tags = Tags(page)
+    own = Tags((ran.folder / "out/report.html").read_text())
+    kinds = {t for t, _ in own.seen} | {"pre", "span"}
+    assert {t for t, _ in tags.seen} - kinds <= {"b"}, "only tags of the template"
+    assert "onerror" not in {k for _, a in tags.seen for k in a} and 'href="javascript' not in page
+    assert page.count("<script") == page.count("</script>") == 2 + len(details(page))
+    assert "</script" not in script_json({"a": "</script>"})
+
+
+def test_what_differs_from_the_run_before_comes_first_field_by_field(folder: RunFolder) -> None:
+    manifest = read(folder.path)
+    before = json.loads(folder.manifest.read_text())["recipe"]
+    rerank = next(s for s in before["question"] if s["name"] == "rerank")
+    rerank["step"]["top"] = 77
+    page, _ = run_page(folder, manifest, replace(manifest, recipe=before), IN_ONE_FILE)
+    assert page.index("rerank.top was 77") < page.index("Questions</h2>")
+    assert recipe_lines(before, manifest.recipe) == recipe_lines(before, manifest.recipe, prompts=False)
+    assert not recipe_lines(manifest.recipe, manifest.recipe)
+    before["question"].remove(rerank)
+    assert recipe_lines(manifest.recipe, before) == ("rerank: removed",)
+
+
+def test_a_file_to_share_has_no_page_text_and_no_prompt_and_says_so(folder: RunFolder) -> None:
+    page, _ = run_page(folder, read(folder.path), None, Shown(without=("prompts", "pages")))
+    assert "Left out on purpose: prompts, pages" in page
+    for block in details(page):
+        assert not block["texts"]
+        assert all(r["prompt"] is None for [q] in block["rows"] for r in q["replies"])
+        assert all(c["text"] is None for [q] in block["rows"] for c in q["quotes"])
+    assert "Left out on purpose" not in run_page(folder, read(folder.path), None, IN_ONE_FILE)[0]
+
+
+def test_a_file_that_would_grow_too_big_leaves_out_details_and_says_which(folder: RunFolder) -> None:
+    whole = run_page(folder, read(folder.path), None, IN_ONE_FILE)[0]
+    most = sum(len(p) for p in re.findall(r'id="b\d+">(.*?)</script>', whole))
+    small, _ = run_page(folder, read(folder.path), None, Shown(most_bytes=most - 1))
+    assert "To stay under 30 MB it leaves out" in small and len(small) < len(whole)
+    none, _ = run_page(folder, read(folder.path), None, Shown(most_bytes=1))
+    assert "all details of questions" in none and not details(none)
+    assert Shown().most_bytes == MOST_BYTES < 30_000_000

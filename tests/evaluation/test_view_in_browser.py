@@ -1,0 +1,140 @@
+"""The page of a run in a real browser: as a file from disk it asks nobody, and hostile data run nothing."""
+
+import csv
+import json
+import os
+from pathlib import Path
+
+import pytest
+from hostile_run import hostile_run
+
+from raypipe.evaluation.result_table import each
+from raypipe.evaluation.view.run_page import IN_ONE_FILE, run_page
+
+SHOTS = os.environ.get("RAYPIPE_SCREENSHOTS")  # a folder that gets pictures for the documentation
+
+
+def opened(browser, url, allowed=()):
+    """A page that notes what it asked for and complained about."""
+    page = browser.new_page(viewport={"width": 1100, "height": 820})
+    page.asked, page.wrong = [], []
+    page.on("request", lambda r: page.asked.append(r.url))
+    page.on("pageerror", lambda e: page.wrong.append(str(e)))
+    page.on("console", lambda m: page.wrong.append(m.text) if m.type in ("error", "warning") else None)
+    page.goto(url)
+    return page
+
+
+def shot(page, name):
+    if SHOTS:
+        page.screenshot(path=str(Path(SHOTS) / f"{name}.png"))
+
+
+def visible(page):
+    return page.locator(".row:visible")
+
+
+@pytest.fixture(scope="module")
+def rows(ran):
+    return list(each(ran.folder / "out/results.parquet"))
+
+
+@pytest.fixture(scope="module")
+def file(ran):
+    return (ran.folder / "out/report.html").as_uri()
+
+
+@pytest.fixture
+def page(browser, file):
+    page = opened(browser, file)
+    yield page
+    own = [
+        url for url in page.asked if not url.startswith(("data:", "blob:")) and url.partition("#")[0] != file
+    ]
+    assert (own, page.wrong) == ([], [])
+    page.close()
+
+
+def test_search_filter_and_order_stand_in_the_address_and_come_back_from_it(page, rows, file):
+    assert visible(page).count() == len(rows)
+    page.keyboard.press("/")
+    page.keyboard.type(rows[0]["query"])
+    assert visible(page).count() == 1 and "t=" in page.url
+    page.keyboard.press("Escape")
+    domains = [r["labels"]["domain"] for r in rows]
+    page.locator("#facets select[name=domain]").select_option(domains[0])
+    assert visible(page).count() == domains.count(domains[0])
+    assert "picked after looking" in page.locator("#count").inner_text()
+    values = {r["query"]: r["measures"]["f1"] for r in rows if "f1" in (r["measures"] or {})}
+    page.locator("#clear").click()
+    page.locator("#sort").select_option("-value")
+    order = [q for q in page.locator(".row a.q").all_inner_texts() if q in values]
+    assert [values[q] for q in order] == sorted(values.values(), reverse=True)
+    state = page.url
+    page.goto("about:blank")
+    page.goto(state)
+    assert page.locator("#sort").input_value() == "-value"
+    page.asked.clear()
+
+
+def test_a_link_to_a_question_opens_it_with_its_evidence_marked(page, browser, rows, file):
+    chosen = next(r for r in rows if r["quotes"] and r["outcome"] == "answered")
+    page.locator(".row a.q", has_text=chosen["query"]).click()
+    detail = page.locator(".detail")
+    detail.locator(".passage").first.wait_for()
+    quote = chosen["quotes"][0]["text"]
+    assert quote in detail.locator("mark").all_text_contents() or quote in detail.inner_text()
+    ranked = [h for h in chosen["hits"] if h["ranked"]]
+    assert f"{len(ranked)} of {len(chosen['hits'])} passages" in detail.inner_text()
+    ranker = next(iter(chosen["hits"][0]["scores"]))
+    detail.locator("select").select_option(f"order of {ranker}")
+    assert f"{ranker} 1" in detail.locator(".passage").first.inner_text()
+    detail.get_by_text("answers that rest on this source").first.click()
+    assert 0 < visible(page).count() <= len(rows) and "src=" in page.url
+    link = page.evaluate("location.href")
+    other = opened(browser, file + "#q=" + chosen["id"])
+    other.locator(".detail .passage").first.wait_for()
+    shot(other, "view-question")
+    assert link and other.wrong == []
+    other.close()
+
+
+def test_keys_go_through_the_questions_and_the_page_is_as_wide_as_a_phone(page, rows):
+    page.keyboard.press("j")
+    page.keyboard.press("j")
+    page.keyboard.press("k")
+    assert page.evaluate("document.activeElement.textContent") == rows[0]["query"]
+    page.keyboard.press("Enter")
+    page.locator(".detail .passage").first.wait_for()
+    page.keyboard.press("Escape")
+    assert page.locator(".detail").count() == 0
+    page.keyboard.press("?")
+    assert page.locator("#help").is_visible()
+    page.keyboard.press("Escape")
+    page.set_viewport_size({"width": 390, "height": 800})
+    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+
+
+def test_the_filtered_rows_are_a_file_of_their_own(page, rows):
+    page.locator("#search").fill(rows[1]["query"])
+    with page.expect_download() as download:
+        page.locator("#csv").click()
+    [line] = csv.DictReader(Path(download.value.path()).read_text().splitlines())
+    assert (line["id"], line["question"]) == (rows[1]["id"], rows[1]["query"])
+
+
+def test_hostile_data_run_nothing_and_become_no_element(browser, ran, tmp_path):
+    run, manifest = hostile_run(ran.folder / "out", tmp_path / "hostile")
+    run.page.write_text(run_page(run, manifest, manifest, IN_ONE_FILE)[0])
+    page = opened(browser, run.page.as_uri())
+    for i in range(3):
+        page.locator(".row a.q").nth(i).click()
+        page.locator(".detail .passage").first.wait_for()
+        for fold in page.locator(".detail summary").all():
+            fold.click()
+    assert "onerror" in page.locator(".detail").inner_text()
+    assert page.locator("main img, .line b, blockquote b").count() == 0
+    assert page.evaluate("window.owned") is None and page.locator("a[href^=javascript]").count() == 0
+    assert json.loads(page.evaluate("JSON.stringify(document.scripts.length)")) >= 3
+    assert page.wrong == []
+    page.close()

@@ -1,0 +1,162 @@
+"""What `raypipe view` answers, without a socket: list, pages, blocks, marks, and refusals."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import shutil
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raypipe.api.view import list_runs, write_view
+from raypipe.core.errors import ConfError, DataError
+from raypipe.evaluation.labels import read_labels
+from raypipe.evaluation.result_table import each
+from raypipe.evaluation.view.rows import facts, matrix, paired_line
+from raypipe.evaluation.view.run_list import RunList
+from raypipe.evaluation.view.server import ViewServer
+from raypipe.evaluation.view.viewer import Viewer
+from raypipe.runs.manifest import read
+from raypipe.store import Store
+
+
+@pytest.fixture(scope="module")
+def folders(ran: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two runs: one that was made, and its copy under another id, with one answer that became right."""
+    home = tmp_path_factory.mktemp("viewed")
+    shutil.copytree(ran.folder / "out", home / "one")
+    shutil.copytree(ran.folder / "out", home / "deep/two")
+    manifest = json.loads((home / "deep/two/manifest.json").read_text())
+    (home / "deep/two/manifest.json").write_text(json.dumps({**manifest, "run": "f" * 32}))
+    return home
+
+
+@pytest.fixture
+def viewer(folders: Path) -> Viewer:
+    return Viewer(RunList([folders], None), None)
+
+
+@pytest.fixture
+def run(folders: Path) -> str:
+    return read(folders / "one").run
+
+
+def body(reply: Any) -> Any:
+    return json.loads(reply.body)
+
+
+def test_runs_are_found_in_folders_and_named_where_only_the_store_knows_them(
+    folders: Path, ran: Any, tmp_path: Path
+) -> None:
+    found = list_runs([folders]).runs
+    assert {Path(h.folder or "").name for h in found} == {"one", "two"}
+    assert found[0].questions == 6 and found[0].mean is not None
+    store = Store.open(str(ran.folder / "store"))
+    [known] = RunList([tmp_path], store).headers()
+    assert known.folder is None and known.run == read(ran.folder / "out").run
+    with pytest.raises(ConfError, match="is no folder"):
+        list_runs([tmp_path / "none"])
+
+
+def test_the_list_leads_to_each_run_and_its_blocks(viewer: Viewer, run: str, folders: Path) -> None:
+    page = viewer.get("/").body.decode()
+    assert f'href="/run/{run}/"' in page and "Compare A with B" in page
+    served = viewer.get(f"/run/{run}/")
+    assert b'id="b0"' not in served.body and "connect-src 'self'" in served.headers["content-security-policy"]
+    block = body(viewer.get(f"/run/{run}/block/0"))
+    assert [q["id"] for [q] in block["rows"]] == [r["id"] for r in each(folders / "one/results.parquet")]
+    for wrong in ("/run/none/", f"/run/{run}/block/9", f"/run/{run}/block/x", "/etc/passwd"):
+        with pytest.raises(DataError):
+            viewer.get(wrong)
+
+
+def test_two_runs_are_joined_and_the_filtered_difference_is_that_of_compare(viewer: Viewer, run: str) -> None:
+    there = viewer.get(f"/pair?a={run}&b={'f' * 32}").headers["location"]
+    page = viewer.get(there).body.decode()
+    assert "The recipes are equal" in page and "What became of each question" in page
+    found = body(viewer.post(there + "paired", {"rows": [0, 1, 2]}))
+    assert (found["n"], found["difference"], found["p"]) == (3, 0, 1)
+    block = body(viewer.get(there + "block/0"))
+    assert all(a["id"] == b["id"] for a, b in block["rows"])
+    with pytest.raises(DataError, match="expected rows"):
+        viewer.post(there + "paired", {"rows": ["a"]})
+
+
+def test_a_mark_is_a_line_of_labels_and_keeps_how_the_answer_was_picked(
+    viewer: Viewer, run: str, folders: Path
+) -> None:
+    rows = [r for r in each(folders / "one/results.parquet") if r["answer"] is not None]
+    file = folders / "one/labels.jsonl"
+    picked = {"id": rows[0]["id"], "prediction": rows[0]["answer"], "label": None, "picked": "random"}
+    file.write_text(json.dumps(picked))  # its last line has no end
+    for row, label in zip(rows, ("right", "wrong"), strict=False):
+        assert body(viewer.post(f"/run/{run}/label", {"id": row["id"], "label": label})) == {
+            "file": file.name
+        }
+    found = read_labels(file)
+    said = [found.by_answer[r["id"], r["answer"].strip()] for r in rows[:2]]
+    assert [(s.label, s.picked) for s in said] == [("right", "random"), ("wrong", "chosen")]
+    assert found.unlabelled == 0 and '"person"' in viewer.get(f"/run/{run}/").body.decode()
+    with pytest.raises(DataError):
+        viewer.post(f"/run/{run}/label", {"id": "none", "label": "right"})
+    with pytest.raises(DataError):
+        viewer.post(f"/run/{run}/label", {"id": rows[0]["id"], "label": "maybe"})
+    file.unlink()
+
+
+def test_transitions_and_losses_are_counted_and_each_cell_is_a_filter() -> None:
+    def row(id: str, verdict: str, score: float, lost: str | None) -> dict[str, Any]:
+        return {
+            "id": id, "query": "q", "labels": {}, "golds": ["x"], "answer": id, "outcome": "answered",
+            "origin": "", "verdict": verdict, "reason": "", "measures": {"score": score}, "hits": [],
+            "quotes": [], "lost": lost,
+        }  # fmt: skip
+
+    pairs = [
+        (row("a", "exact", 1, None), row("a", "hallucination", -1, "rerank")),
+        (row("b", "missing", 0, "recall"), row("b", "correct", 1, None)),
+        (row("c", "exact", 1, None), row("c", "exact", 1, None)),
+    ]
+    lines = [paired_line(a, b, "score") for a, b in pairs]
+    assert [x.facets["change"] for x in lines] == ["right to wrong", "missing to right", "both right"]
+    assert [x.direction for x in lines] == [-2, 1, None]
+    lost = matrix("lost", lines, "lost in A", "lost in B")
+    assert lost is not None and sum(n for _, cells in lost.lines for n, _ in cells) == 3
+    cells = {(a, b): cell for a, row in lost.lines for b, cell in zip(lost.columns, row, strict=True)}
+    assert cells["right", "rerank"] == (1, "f=lost+in+A%3Aright&f=lost+in+B%3Arerank")
+    known = facts(lines)
+    assert known["ids"] == ["a", "b", "c"] and {f["name"] for f in known["facets"]} >= {"A", "B", "change"}
+
+
+def test_a_file_of_two_runs_names_no_folder(folders: Path, tmp_path: Path) -> None:
+    made = write_view([folders / "one", folders / "deep/two"], tmp_path / "both.html", ["pages"])
+    text = (tmp_path / "both.html").read_text()
+    assert made.bytes == (tmp_path / "both.html").stat().st_size and str(folders) not in text
+    assert "Left out on purpose: pages" in text
+    with pytest.raises(ConfError, match="has no such part"):
+        write_view([folders / "one"], tmp_path / "x.html", ["answers"])
+    with pytest.raises(ConfError, match="one run or two"):
+        write_view([], tmp_path / "x.html")
+
+
+def test_another_name_and_another_page_are_refused(viewer: Viewer) -> None:
+    with ViewServer(viewer, 0) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        port = server.server_address[1]
+
+        def status(method: str, path: str, headers: dict[str, str], body: str = "") -> int:
+            client = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+            client.request(method, path, body, headers)
+            return client.getresponse().status
+
+        own = {"host": f"127.0.0.1:{port}"}
+        assert status("GET", "/", own) == 200 and status("GET", "/", {"host": "evil.example"}) == 404
+        sent = {**own, "content-type": "text/plain"}
+        assert status("POST", "/run/x/label", sent, "{}") == 404
+        assert status("POST", "/run/x/label", {**own, "origin": "https://evil.example"}, "{}") == 404
+        server.shutdown()
+        thread.join()
