@@ -24,10 +24,10 @@ class Qasper:
         Measure("answer_f1", "words that the answer shares with the best annotator (QASPER)"),
         Measure("evidence_f1", "paragraphs that the evidence shares with the best annotator"),
         Measure("text_evidence_f1", "the same without figures and tables"),
-        *(
-            Measure(f"answer_f1_{kind}", f"answer F1 where the best annotator's answer is {kind}")
-            for kind in qasper.KINDS
-        ),
+        Measure("answer_f1_extractive", "answer F1 where the best annotator quotes the paper"),
+        Measure("answer_f1_abstractive", "where the best annotator answers in own words"),
+        Measure("answer_f1_boolean", "where the best annotator says yes or no"),
+        Measure("answer_f1_none", "where the best annotator says that there is no answer"),
     )
 
     def values(self, row: Prediction) -> Mapping[str, float]:
