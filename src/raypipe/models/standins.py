@@ -123,7 +123,9 @@ def _save(model: Any, folder: Path) -> None:
     model.config.architectures = [type(model).__name__]
     model.config.dtype = model.dtype
     model.config.save_pretrained(folder)
-    save_file(model.state_dict(), folder / "model.safetensors", metadata={"format": "pt"})
+    first: dict[int, str] = {}  # place of a weight -> its first name: T5 has its embeddings twice
+    own = {n: w for n, w in model.state_dict().items() if first.setdefault(w.data_ptr(), n) == n}
+    save_file(own, folder / "model.safetensors", metadata={"format": "pt"})
 
 
 def _save_chat_tokenizer(folder: Path, texts: Iterable[str]) -> int:
