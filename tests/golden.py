@@ -25,8 +25,18 @@ from raypipe.models.kit import LocalKit
 from raypipe.recipes.executor import fine
 from raypipe.recipes.laws import Trial, run
 from raypipe.recipes.recipe import CORPUS_STEPS, QUESTION_STEPS, STEPS
-from raypipe.recipes.samples import HASH, OVERLAP, SCRIPTED, file_digest, output_digest, questions, sources
+from raypipe.recipes.samples import (
+    HASH,
+    OVERLAP,
+    SCRIPTED,
+    WHITESPACE,
+    file_digest,
+    output_digest,
+    questions,
+    sources,
+)
 from raypipe.steps.bm25 import Bm25
+from raypipe.steps.compress import Compress
 from raypipe.steps.decide import Decide
 from raypipe.steps.demote import Demote
 from raypipe.steps.dense import Dense
@@ -37,6 +47,7 @@ from raypipe.steps.facts import Facts, FactsRule
 from raypipe.steps.function_calls import FunctionCalls
 from raypipe.steps.fuse import Fuse
 from raypipe.steps.generate import Generate
+from raypipe.steps.iterate import Iterate
 from raypipe.steps.kg_query import KgQuery
 from raypipe.steps.match_calls import MatchCalls
 from raypipe.steps.parse import Parse
@@ -67,6 +78,7 @@ BANK = ExampleBank(
 )  # fmt: skip
 
 PROMPT_READS = ("context", "asked_at", "text", "words")
+NEXT_READS = ("context", "text", "queries")
 ABSTAINED_READS = ("context", "replies.extract", "text")
 
 # The fields of each step; one that is not here is checked with its defaults.
@@ -134,6 +146,28 @@ QUESTION: Mapping[str, Any] = {
         into="web",
     ),
     "decide": Decide(prefer=("extract",)),
+    "iterate": Iterate(
+        model=SCRIPTED,
+        # The fake repeats the line that is most like the last one: a query, then the same again.
+        prompt=Prompt("{{ context }}\nSearch: {{ text }} film\n{{ queries }}\n{{ text }}", "", NEXT_READS),
+        rounds=3,
+        tokens=400,
+        context_tokens=60,
+        max_tokens=20,
+        embedder=HASH,
+        words="stems",
+        top=5,
+        passages=2,
+        tokenizer=WHITESPACE,
+    ),
+    "compress": Compress(
+        tokens=30,
+        tokenizer=WHITESPACE,
+        scored=8,
+        embedder=HASH,
+        maxsim=OVERLAP,
+        query="{{ text }} {{ replies.iterate }}",
+    ),
 }
 
 

@@ -210,6 +210,29 @@ OWN: Rows = {
     "generate:llm.max_tokens": (512, "open"),
     "decide.prefer": (("llm", "extract"), "open"),
 }
+STEPS_OF_HOPS = "docs/multihop.md"
+MULTIHOP: Rows = {
+    **{k: v for k, v in OWN.items() if k != "generate:llm.passages"},
+    "iterate:more.model": ("optional-llm", "open: whichever is named"),
+    "iterate:more.rounds": (3, "open"),
+    "iterate:more.passages": (5, "open: 15 in the last round"),
+    "iterate:more.context_tokens": (3000, "open: 15 passages of 700 characters"),
+    "iterate:more.tokens": (12000, "open: three rounds of that, and some thoughts"),
+    "iterate:more.max_tokens": (100, "open: a query of 300 characters"),
+    "iterate:more.tokenizer": ("minilm-tokens", "open: here whichever model answers"),
+    "iterate:more.embedder": ("all-MiniLM-L6-v2", OURS),
+    "iterate:more.words": ("stems", OURS),
+    "iterate:more.top": (10, "open"),
+    "fuse:merged.method": ("rrf", "open: scores of other queries are on other scales"),
+    "fuse:merged.weights": ({"final": 1.0, "more-1": 1.0, "more-2": 1.0, "more-3": 1.0}, "open"),
+    "fuse:merged.missing": ("zero", "open"),
+    "fuse:merged.top": (20, "open"),
+    "compress.tokens": (1000, STEPS_OF_HOPS),
+    "compress.tokenizer": ("minilm-tokens", "open: here whichever model answers"),
+    "compress.embedder": ("all-MiniLM-L6-v2", OURS),
+    "compress.maxsim": ("minilm-maxsim", OURS),
+    "compress.query": ("{{ text }} {{ replies.more }}", STEPS_OF_HOPS),
+}
 
 
 def _bm25(stage: str) -> Rows:
@@ -373,4 +396,5 @@ PUBLISHED: Mapping[str, Rows] = {
     "local": LOCAL,
     "local-kg": LOCAL_KG,
     "rag": OWN,
+    "rag-multihop": MULTIHOP,
 }

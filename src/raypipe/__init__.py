@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # the same names as EXPORTS, for type checkers and editors
     from raypipe.api.graphs import serve_graph as serve_graph
     from raypipe.api.judge_check import check_judge as check_judge
     from raypipe.api.judge_check import pick_to_label as pick_to_label
+    from raypipe.api.kg_score import score_calls as score_calls
     from raypipe.api.look import faults as faults
     from raypipe.api.look import losses as losses
     from raypipe.api.look import why as why

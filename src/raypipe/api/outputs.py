@@ -16,6 +16,7 @@ from typing import Any, Literal, NotRequired, get_type_hints
 from pydantic import TypeAdapter, with_config
 from typing_extensions import TypedDict
 
+from raypipe.api.kg_score import CallRate
 from raypipe.api.machine import Finding
 from raypipe.api.made_questions import QuestionsPlan
 from raypipe.api.model_files import ModelNeed
@@ -370,6 +371,25 @@ class GraphCalls(TypedDict):
 
 
 @with_config(STRICT)
+class _CallSlice(TypedDict):
+    label: str
+    value: str
+    measures: list[CallRate]
+
+
+@with_config(STRICT)
+class KgScore(TypedDict):
+    """`kg score --json`: how many written programs are the gold's."""
+
+    format: Literal[2]
+    questions: int  # golds
+    missing: int  # of these, without a prediction
+    extra: int  # predictions that no gold asks for
+    measures: list[CallRate]
+    slices: list[_CallSlice]  # by domain and question_type, where the golds have them
+
+
+@with_config(STRICT)
 class _Observed(TypedDict):
     pairs: int  # stored replies of one request in two periods
     changed: int  # of these, how many differ
@@ -531,6 +551,7 @@ OUTPUTS: Mapping[str, Any] = {
     "validate": Validate,
     "models": ModelNeeds | StandinFolders | ModelAdded,
     "kg run": GraphCalls,
+    "kg score": KgScore,
     "kg refresh": GraphRefresh,
     "facts build": FactsTableOutput,
 }

@@ -1,5 +1,5 @@
 """The command `kg`: run calls over a graph, serve a folder of tables, draft and import examples of calls,
-propose refresh periods."""
+score written calls, propose refresh periods."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SHOWN_ROWS = 10  # on a terminal; --json has them all
 
 
 def add(commands: options.Commands) -> None:
-    """Declares `kg run`, `kg serve`, `kg examples` and `kg refresh`."""
+    """Declares `kg run`, `kg serve`, `kg examples`, `kg score` and `kg refresh`."""
     kinds = options.parent(commands, "kg", "kind")
     made = options.command(
         kinds,
@@ -53,6 +53,7 @@ def add(commands: options.Commands) -> None:
         help="on this machine only (8000); 0: a free one",
     )
     _add_examples(kinds)
+    _add_score(kinds)
     made = options.command(
         kinds,
         "refresh",
@@ -100,6 +101,34 @@ def _add_examples(kinds: options.Commands) -> None:
     made.add_argument("drafts", metavar="FILE")
     made.add_argument("--domain", choices=DOMAINS, required=True)
     made.add_argument("--into", metavar="FILE", required=True, help="a bank; made where there is none")
+
+
+def _add_score(kinds: options.Commands) -> None:
+    made = options.command(
+        kinds,
+        "score",
+        "raypipe kg score --gold synth --predictions drafts.jsonl --graph synth/kg",
+        _score,
+        "Score written calls against gold programs: to the letter, and by what both give over a graph.",
+    )
+    made.add_argument(
+        "--gold",
+        metavar="PATH",
+        required=True,
+        help="JSON lines of query, query_time, calls (or kg_program) and rule, or a folder of them",
+    )
+    made.add_argument(
+        "--predictions",
+        metavar="PATH",
+        required=True,
+        help="JSON lines of calls and id or query, such as drafts, or the folder of a run",
+    )
+    made.add_argument(
+        "--graph", metavar="URL|DIR", required=True, help="the mock API's address, or a folder of tables"
+    )
+    made.add_argument("--reply", default="calls", help="of a run: the reply that has the calls (calls)")
+    made.add_argument("--out", metavar="FILE", type=Path, help="write a JSON line for each question")
+    options.as_json(made)
 
 
 def _run(args: argparse.Namespace, settings: Settings) -> int:
@@ -176,6 +205,33 @@ def _import(args: argparse.Namespace, settings: Settings) -> int:
 
     count = import_examples(args.drafts, args.domain, args.into, options.session(args, settings))
     print(f"{args.into}: {count} examples added")
+    return 0
+
+
+def _score(args: argparse.Namespace, settings: Settings) -> int:
+    import json
+
+    from raypipe.api.kg_score import score_calls
+
+    session = options.session(args, settings)
+    found = score_calls(args.gold, args.predictions, args.graph, args.reply, session)
+    if args.out is not None:
+        rows = (json.dumps(dict(r), ensure_ascii=False) + "\n" for r in found.rows())
+        args.out.write_text("".join(rows), encoding="utf-8")
+    if args.json:
+        options.print_json(found.to_json())
+        return 0
+    from raypipe.report.console import grid
+
+    shown = grid("questions", "count", *(r.measure for r in found.rates()))
+    tree = found.to_json()
+    all_of = {"label": "", "value": "all", "measures": tree["measures"]}
+    for part in (all_of, *tree["slices"]):
+        of = max(m["of"] for m in part["measures"])
+        cells = ["-" if m["rate"] is None else f"{m['rate']:.3f}" for m in part["measures"]]
+        shown.add_row(f"{part['label']} {part['value']}".strip(), str(of), *cells)
+    options.console().print(shown)
+    print(f"{tree['missing']} questions without a prediction, {tree['extra']} predictions without a gold")
     return 0
 
 

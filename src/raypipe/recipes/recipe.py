@@ -33,6 +33,7 @@ from raypipe.recipes.step_contract import (
     table_of,
 )
 from raypipe.steps.bm25 import Bm25
+from raypipe.steps.compress import Compress
 from raypipe.steps.decide import Decide
 from raypipe.steps.demote import Demote
 from raypipe.steps.dense import Dense
@@ -43,6 +44,7 @@ from raypipe.steps.facts import Facts
 from raypipe.steps.function_calls import FunctionCalls
 from raypipe.steps.fuse import Fuse
 from raypipe.steps.generate import Generate
+from raypipe.steps.iterate import Iterate
 from raypipe.steps.kg_query import KgQuery
 from raypipe.steps.match_calls import MatchCalls
 from raypipe.steps.parse import Parse
@@ -71,6 +73,8 @@ QUESTION_STEPS: Mapping[str, type[Step]] = MappingProxyType(
         "demote": Demote,
         "facts": Facts,
         "examples": Examples,
+        "iterate": Iterate,
+        "compress": Compress,
     }
 )
 STEPS: Mapping[str, type[Any]] = MappingProxyType({**CORPUS_STEPS, **QUESTION_STEPS})

@@ -13,8 +13,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from raypipe.core.protocols import Ask, Bound, Index, Kit, Model, Reach
+from raypipe.core.protocols import Ask, Bound, Kit, Model, Reach
 from raypipe.core.records import ABSTAINED, ANSWERED, IDK, Question, Quote, Reply, Span, parse_chunk_id
+from raypipe.steps.source_texts import source_texts
 from raypipe.text import compare, evidence
 from raypipe.text.asked import AskedQuestion, read
 from raypipe.text.candidates import Sentence, SourceText, candidates
@@ -68,15 +69,8 @@ class Extract:
                 raise ValueError(f"{name}: expected at least 1, found {getattr(self, name)}")
         if not 0 <= self.threshold <= 1:
             raise ValueError(f"threshold: expected a probability from 0 to 1, found {self.threshold}")
-        # an embedder without files computes from words alone: a stand-in for tests, under the real one's name
-        known = self.fitted is None or not self.embedder.path or not self.fitted.embedder
-        if self.fitted and not known and self.fitted.embedder != self.embedder.weights:
-            raise ValueError(
-                f"fitted: expected numbers fitted with {self.embedder.name} ({self.embedder.weights}), found "
-                f"some that were fitted with {self.fitted.embedder}: fit them again "
-                f"(python bench/extract.py --fit --embedder {self.embedder.name}), or leave fitted out, and "
-                "every question is abstained"
-            )
+        if self.fitted is not None:
+            require_fitted_with(self.fitted, self.embedder)
 
     def reads(self) -> frozenset[str]:
         return frozenset({"text", "asked_at", "order", "index.text", "index.hidden", "index.blocks"})
@@ -94,7 +88,7 @@ class Extract:
         embed, score, index = kit.embedder(self.embedder), kit.reranker(self.maxsim), kit.index()
 
         async def ask(questions: list[Question]) -> list[Question]:
-            pages = await self._pages(index, questions)
+            pages = await source_texts(index, [c for q in questions for c in q.order[: self.passages]])
             found = [self._candidates(q, pages) for q in questions]
             rows = {text: i for i, text in enumerate(dict.fromkeys(s.text for c in found for s in c))}
             pairs = [(q.text, s.text) for q, c in zip(questions, found, strict=True) for s in c]
@@ -116,21 +110,10 @@ class Extract:
         index = kit.index()
 
         async def show(questions: Sequence[Question]) -> list[str]:
-            pages = await self._pages(index, questions)
+            pages = await source_texts(index, [c for q in questions for c in q.order[: self.passages]])
             return ["\n".join(s.text for s in self._candidates(q, pages)) for q in questions]
 
         return show
-
-    async def _pages(self, index: Index, questions: Sequence[Question]) -> dict[str, SourceText]:
-        """The texts of all sources that the passages come from."""
-        sources = list(
-            dict.fromkeys(parse_chunk_id(c)[0] for q in questions for c in q.order[: self.passages])
-        )
-        texts, blocks, hidden = await asyncio.gather(
-            index.source_texts(sources), index.blocks(sources), index.hidden(sources)
-        )
-        rows = zip(sources, texts, blocks, hidden, strict=True)
-        return {source: SourceText(text or "", b, h) for source, text, b, h in rows}
 
     def _candidates(self, question: Question, pages: dict[str, SourceText]) -> list[Sentence]:
         found = candidates(map(parse_chunk_id, question.order[: self.passages]), pages, self.sentences)
@@ -148,6 +131,18 @@ class Extract:
         if said.text is None or said.probability is None or said.probability < self.threshold:
             return Reply(IDK, ABSTAINED, confidence=said.probability, quotes=quotes)
         return Reply(said.text, ANSWERED, confidence=said.probability, quotes=quotes)
+
+
+def require_fitted_with(fitted: Fitted, embedder: Model) -> None:
+    """Raises ValueError for numbers that were fitted with another embedder."""
+    # an embedder without files computes from words alone: a stand-in for tests, under the real one's name
+    if embedder.path and fitted.embedder and fitted.embedder != embedder.weights:
+        raise ValueError(
+            f"fitted: expected numbers fitted with {embedder.name} ({embedder.weights}), found "
+            f"some that were fitted with {fitted.embedder}: fit them again "
+            f"(python bench/extract.py --fit --embedder {embedder.name}), or leave fitted out, and "
+            "every question is abstained"
+        )
 
 
 @dataclass(frozen=True, slots=True)

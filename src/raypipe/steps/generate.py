@@ -18,9 +18,9 @@ from raypipe.core.records import (
     Question,
     Reply,
     Span,
-    parse_chunk_id,
 )
 from raypipe.steps.lora_adapters import ask_by_adapter, require_adapters
+from raypipe.steps.prompt_passages import PromptPassage, prompt_passages
 from raypipe.text import replies
 from raypipe.text.by_label import ByLabel
 from raypipe.text.cite import cite
@@ -28,23 +28,12 @@ from raypipe.text.html import storable
 from raypipe.text.pack import Layout, characters, pack
 from raypipe.text.prompt import Prompt
 from raypipe.text.replies import Level, ParsedReply, UnreadableReply
-from raypipe.text.sanitize import escape_markup, prompted_spans, visible
+from raypipe.text.sanitize import escape_markup, prompted_spans
 from raypipe.text.sentences import require_splitter
 from raypipe.text.template import REPLY
 from raypipe.text.thoughts import answer_of
 
 SHOWN = 200  # characters of an unreadable reply that its fault repeats
-
-
-@dataclass(frozen=True, slots=True)
-class PromptPassage:
-    """A passage as its page has it, and as a prompt shows it."""
-
-    source: str  # source id
-    span: Span  # in the source's parsed text
-    text: str  # of that span
-    hidden: tuple[Span, ...]  # of the source
-    prompted: str  # visible, harmless, in lower case where that is asked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,17 +211,7 @@ class Generate:
 
     async def _passages(self, questions: Sequence[Question], index: Index) -> list[list[PromptPassage]]:
         """Every passage of each question's order."""
-        chunks = list(dict.fromkeys(c for q in questions for c in q.order))
-        places = {c: parse_chunk_id(c) for c in chunks}
-        sources = list(dict.fromkeys(source for source, _ in places.values()))
-        hidden = dict(zip(sources, await index.hidden(sources), strict=True))
-        found = {}
-        for chunk, text in zip(chunks, await index.texts(chunks), strict=True):
-            source, span = places[chunk]
-            fit = escape_markup(visible(text, span, hidden[source]))
-            found[chunk] = PromptPassage(
-                source, span, text, hidden[source], fit.lower() if self.lower else fit
-            )
+        found = await prompt_passages(index, [c for q in questions for c in q.order], self.lower)
         return [[found[c] for c in q.order] for q in questions]
 
     def _values(self, question: Question, context: str) -> dict[str, str]:

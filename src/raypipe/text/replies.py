@@ -210,6 +210,49 @@ def read_calls(text: str) -> ParsedReply:
     return ParsedReply(said, ANSWERED)
 
 
+MOST_QUERY_CHARS = 300
+"""Of a query for another search. The longest question of the given SQuAD, NQ and CRAG data has 197; a model
+that writes more has written no query."""
+
+_SEARCH = re.compile(r"^[\s>*#-]*search\s*:[ \t]*(.*)$", re.IGNORECASE | re.MULTILINE)
+_ENOUGH = re.compile(r"^[\s>*#-]*enough\b", re.IGNORECASE | re.MULTILINE)
+_NUMBER = re.compile(r"\d+")
+
+
+def read_next_query(text: str) -> str | None:
+    """Reads "Enough", or "Search: " and a query on one line; whichever comes first. None: enough.
+
+    >>> read_next_query("The film is named. Its maker is not.\\nSearch: director of Velora")
+    'director of Velora'
+    >>> read_next_query("ENOUGH.") is None
+    True
+    """
+    search, enough = _SEARCH.search(text), _ENOUGH.search(text)
+    if enough is not None and (search is None or enough.start() < search.start()):
+        return None
+    query = "" if search is None else search[1].strip().strip("\"'").strip()
+    if not query:
+        raise UnreadableReply('expected "Enough", or "Search: " and a query')
+    if len(query) > MOST_QUERY_CHARS:
+        raise UnreadableReply(
+            f"expected a query of at most {MOST_QUERY_CHARS} characters, found {len(query)}"
+        )
+    return query
+
+
+def read_numbers(text: str, most: int) -> tuple[int, ...]:
+    """Reads numbers from 1 to `most` of a list that was shown, in the reply's order, each once; a number that
+    was not shown is ignored. () where the reply is "none".
+
+    >>> read_numbers("[3], then 1 and 3; 99", 5)
+    (3, 1)
+    """
+    found = dict.fromkeys(n for m in _NUMBER.findall(text) if len(m) < 10 and 1 <= (n := int(m)) <= most)
+    if not found and not text.strip().lower().startswith("none"):
+        raise UnreadableReply(f"expected numbers from 1 to {most}, or none")
+    return tuple(found)
+
+
 def json_object(text: str) -> dict[str, Any]:
     """The JSON object in a reply: all of it, or from its first brace to its last."""
     found = _OBJECT.search(text)

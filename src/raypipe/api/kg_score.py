@@ -1,0 +1,248 @@
+"""Accuracy of written calls: programs of any system against gold programs, to the letter and by result.
+
+Golds are JSON lines, such as those of `raypipe synth`; predictions are JSON lines or the folder of a run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from raypipe.api.results import Result, outside_loop
+from raypipe.api.session import Session
+from raypipe.core.errors import ConfError, DataError
+from raypipe.kg.call_accuracy import CallMatch, RunProgram, match_of
+from raypipe.kg.client import connect
+from raypipe.kg.execute import run
+from raypipe.kg.fetch.backend import ServerBackend
+from raypipe.kg.graph import GraphBackend, open_folder
+from raypipe.kg.language.answer_rules import RULES
+from raypipe.kg.language.parser import Parse, parser
+from raypipe.kg.language.program import Program
+from raypipe.kg.language.time_words import moment
+from raypipe.metrics.intervals import Interval, rate_interval
+from raypipe.metrics.textfile import TextLine, lines
+from raypipe.report.report import JSON_FORMAT, RunFolder
+
+MEASURES = ("parsed", "exact", "result", "answer")
+SLICES = ("domain", "question_type")
+_NAMES: Mapping[str, tuple[str, ...]] = {
+    "id": ("id", "interaction_id"),
+    "query": ("query", "question"),
+    "calls": ("calls", "kg_program"),
+    "rule": ("rule", "kg_rule"),
+    "asked_at": ("asked_at", "query_time"),
+    "domain": ("domain",),
+    "question_type": ("question_type",),
+}
+"""What a line says -> its fields, the first that is there."""
+
+
+@dataclass(frozen=True, slots=True)
+class GoldCalls:
+    """A question with the program that answers it."""
+
+    id: str
+    query: str
+    asked_at: str
+    calls: str  # "": no call fits
+    rule: str  # of answer_rules.RULES; "": none is given
+    labels: Mapping[str, str]  # domain, question_type
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredCalls:
+    """A gold with what was written for it."""
+
+    gold: GoldCalls
+    written: str | None  # None: nothing; it counts as wrong
+    match: CallMatch
+    why: str  # the first line that failed, and names that the graph does not know; "": neither
+
+
+@dataclass(frozen=True, slots=True)
+class CallRate:
+    """How many of some questions have a measure."""
+
+    measure: str  # of MEASURES
+    right: int
+    of: int  # questions that it can be said of
+    rate: float | None  # None: of none
+    interval: Interval | None  # of the rate, 95 %
+
+
+@dataclass(frozen=True, slots=True)
+class KgScoreResult(Result):
+    """Accuracy of written calls; a row for each question."""
+
+    SCHEMA: ClassVar[Mapping[str, str]] = {
+        "id": "string", "query": "string", "gold": "string", "calls": "string", "parsed": "bool",
+        "exact": "bool", "result": "bool", "answer": "bool", "why": "string",
+    }  # fmt: skip
+    scored: tuple[ScoredCalls, ...]
+    extra: int  # predictions that no gold asks for
+
+    @property
+    def title(self) -> str:
+        return f"calls of {len(self.scored)} questions"
+
+    def rows(self) -> Iterator[Mapping[str, Any]]:
+        """A row for each gold: both programs, what is the same, and why not."""
+        for s in self.scored:
+            gold = {"id": s.gold.id, "query": s.gold.query, "gold": s.gold.calls or "None"}
+            yield {**gold, "calls": s.written, **asdict(s.match), "why": s.why}
+
+    def rates(self, label: str = "", value: str = "") -> list[CallRate]:
+        """Each measure over all questions, or those with this value of a label."""
+        some = [s.match for s in self.scored if not label or s.gold.labels.get(label) == value]
+        return [_rate(m, [v for s in some if (v := getattr(s, m)) is not None]) for m in MEASURES]
+
+    def to_json(self) -> dict[str, Any]:
+        values = {n: sorted({v for s in self.scored if (v := s.gold.labels.get(n))}) for n in SLICES}
+        return {
+            "format": JSON_FORMAT,
+            "questions": len(self.scored),
+            "missing": sum(s.written is None for s in self.scored),
+            "extra": self.extra,
+            "measures": [asdict(r) for r in self.rates()],
+            "slices": [
+                {"label": n, "value": v, "measures": [asdict(r) for r in self.rates(n, v)]}
+                for n, found in values.items()
+                for v in found
+            ],
+        }
+
+
+def _rate(measure: str, values: Sequence[bool]) -> CallRate:
+    right, n = sum(values), len(values)
+    if not n:
+        return CallRate(measure, 0, 0, None, None)
+    return CallRate(measure, right, n, right / n, rate_interval(right, n))
+
+
+@outside_loop
+def score_calls(
+    gold: str | Path,
+    predictions: str | Path,
+    graph: str | Path,
+    reply: str = "calls",
+    session: Session | None = None,
+) -> KgScoreResult:
+    """Compares written calls with gold programs, to the letter and by what both give over a graph.
+
+    `gold`: JSON lines, or a folder of them, of `query`, `query_time`, `calls` (or `kg_program`), and where
+    there are any `id`, `rule` (or `kg_rule`), `domain` and `question_type`: `raypipe synth` writes such a
+    folder. No calls, or "None": no call fits. `predictions`: JSON lines of `calls` and `id` or `query`, or
+    the folder of a run, whose reply `reply` has the calls. `graph`: the mock API's address, or a folder of
+    tables. A gold without a prediction is wrong in every measure. Raises ConfError, DataError.
+    """
+    conf = (session or Session()).settings.conf
+    parse = parser(conf.find("grammar", "calls", ".lark").read_text(encoding="utf-8"))
+    golds = _golds(Path(gold))
+    written = _written(Path(predictions), reply)
+    keys = {g.id: g.id if g.id in written else g.query for g in golds}
+    scored = asyncio.run(_scored(golds, {i: written.get(k) for i, k in keys.items()}, str(graph), parse))
+    return KgScoreResult(scored, len(written.keys() - set(keys.values())))
+
+
+async def _scored(
+    golds: Sequence[GoldCalls], written: Mapping[str, str | None], graph: str, parse: Parse
+) -> tuple[ScoredCalls, ...]:
+    async with AsyncExitStack() as stack:
+        opened: GraphBackend
+        if "://" not in graph:
+            opened = open_folder(Path(graph))
+        elif graph.startswith(("http://", "https://")):
+            opened = ServerBackend(await stack.enter_async_context(connect(graph)))
+        else:
+            raise ConfError(f"--graph {graph}: expected http://HOST:PORT or a folder of tables")
+        return tuple([await _one(g, written[g.id], opened, parse) for g in golds])
+
+
+async def _one(gold: GoldCalls, written: str | None, graph: GraphBackend, parse: Parse) -> ScoredCalls:
+    now, domain = moment(gold.asked_at), gold.labels.get("domain", "")
+
+    async def ran(text: str) -> RunProgram:
+        program = parse(text)
+        return RunProgram(program, await run(program, graph, now, domain))
+
+    right = await ran(gold.calls or "None")
+    if written is None:
+        nothing = RunProgram(Program(()), ())
+        return ScoredCalls(gold, None, match_of(right, nothing, gold.rule, now.day), "nothing was written")
+    said = await ran(written)
+    why = [r.fault.detail for r in said.results if r.fault is not None][:1]
+    why += [f"not in the graph: {name}" for r in said.results for name in r.unknown]
+    return ScoredCalls(gold, written, match_of(right, said, gold.rule, now.day), "; ".join(why))
+
+
+def _golds(path: Path) -> list[GoldCalls]:
+    files = sorted(path.glob("*.jsonl*")) if path.is_dir() else [path]
+    found: dict[str, GoldCalls] = {}
+    for line in (x for file in files for x in lines(file) if x.text.strip()):
+        tree = _object(line)
+        if "calls" not in tree or not tree.get("query") or not tree.get("asked_at"):
+            raise line.error("query, query_time and calls (or kg_program) of a gold", sorted(tree))
+        rule = tree.get("rule", "")
+        if rule and rule not in RULES:
+            raise line.error(f"a rule of {', '.join(RULES)}", rule)
+        labels = {n: tree[n] for n in SLICES if tree.get(n)}
+        name = tree.get("id") or tree["query"]
+        if name in found:
+            raise line.error("each question once", name)
+        found[name] = GoldCalls(name, tree["query"], tree["asked_at"], tree["calls"], rule, labels)
+    if not found:
+        raise DataError(f"{path}: expected JSON lines of golds, found none")
+    return list(found.values())
+
+
+def _written(path: Path, reply: str) -> dict[str, str]:
+    """By id, or by the question where a line has no id: the calls."""
+    if path.is_dir():
+        return _of_run(path, reply)
+    found: dict[str, str] = {}
+    for line in (x for x in lines(path) if x.text.strip()):
+        tree = _object(line)
+        name = tree.get("id") or tree.get("query")
+        if not name or "calls" not in tree:
+            raise line.error("calls, and id or query", sorted(tree))
+        if name in found:
+            raise line.error("each question once", name)
+        found[name] = tree["calls"]
+    return found
+
+
+def _of_run(folder: Path, reply: str) -> dict[str, str]:
+    import pyarrow.parquet as pq
+
+    file = RunFolder(folder).results
+    if not file.is_file():
+        raise DataError(f"{folder}: expected a file of JSON lines, or the folder of a run with {file.name}")
+    rows = pq.read_table(file, columns=["id", "replies"]).to_pylist()
+    names = {r["step"] for row in rows for r in row["replies"]}
+    if rows and reply not in names:
+        raise ConfError(f"--reply {reply}: the run has the replies {', '.join(sorted(names)) or 'none'}")
+    return {row["id"]: r["text"] for row in rows for r in row["replies"] if r["step"] == reply and r["text"]}
+
+
+def _object(line: TextLine) -> dict[str, str]:
+    """What a line says by the names of `_NAMES`, as texts."""
+    try:
+        tree = json.loads(line.text)
+    except (ValueError, RecursionError) as e:
+        raise line.error(f"a JSON object ({e})", line.text) from e
+    if not isinstance(tree, dict):
+        raise line.error("a JSON object", tree)
+    out: dict[str, str] = {}
+    for name, fields in _NAMES.items():
+        given = next((tree[f] for f in fields if tree.get(f) is not None), None)
+        if given is not None and not isinstance(given, str):
+            raise line.error(f"text as {name!r}", given)
+        if given is not None:
+            out[name] = given.strip()
+    return out

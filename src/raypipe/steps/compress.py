@@ -1,0 +1,273 @@
+"""Compression: the passages of a ranking cut to the sentences that matter, within a budget of tokens.
+
+What stays are spans of the sources, so whatever is quoted from them stands there to the character. Knows
+models through the kit; sentences and their ranking are those of `extract`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, TypeAlias
+
+from raypipe.core.llm import Chat, Sampling
+from raypipe.core.protocols import FIELDS, Ask, Bound, Kit, Model, Reach, Tokenize
+from raypipe.core.records import (
+    ANSWERED,
+    FAULT,
+    SKIPPED_REPLY,
+    Fault,
+    Hit,
+    Question,
+    Reply,
+    parse_chunk_id,
+)
+from raypipe.steps.extract import choose, require_fitted_with
+from raypipe.steps.ranking import add_hits
+from raypipe.steps.source_texts import source_texts
+from raypipe.text import evidence
+from raypipe.text.candidates import MAX_CHARS, Sentence, SourceText, candidates
+from raypipe.text.evidence import Fitted
+from raypipe.text.html import storable
+from raypipe.text.pack import pack
+from raypipe.text.pieces import Piece, joined
+from raypipe.text.prompt import Prompt
+from raypipe.text.replies import UnreadableReply, read_numbers
+from raypipe.text.sanitize import escape_markup
+from raypipe.text.sentences import require_splitter
+from raypipe.text.template import PLAIN, REPLY, query_reads, query_renderer
+from raypipe.text.thoughts import answer_of
+
+SENTENCES = "sentences"
+"""What a prompt of this step may use on top of fields and replies: the candidates, numbered from 1."""
+
+SHOWN = 200  # characters of an unreadable reply that its fault repeats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compress:
+    """Makes the sentences that matter the new `order`: as many of the best as `tokens` tokens hold.
+
+    Candidates are the sentences of the first `passages` passages (`text.candidates`); of these the `scored`
+    that share most words with the query. Either the ranker of `extract` orders them, by `embedder`, `maxsim`
+    and `fitted`; or the generator `model` names those that an answer needs, by number, the most important
+    first. They are taken in that order as long as the whole fits; one that does not fit is passed over. Then
+    those next to one another in their source are joined, and what came of the better passage stands first.
+
+    Each is a hit whose span is a part of its source, with the score `into` (bigger is better); the hits that
+    were there stay. The budget is that of a prompt with layout docs, as `tokenizer` counts it, and is never
+    exceeded: `order` is empty where not even one sentence fits. The reply `into` counts what stayed.
+
+    Where the generator's reply cannot be read or does not come, the reply `into` is that fault, and the
+    sentences with most of the query's words stay. Where the model is absent the question stays as it is.
+    """
+
+    tokens: int  # of what stays
+    tokenizer: Model  # counts them: a tokenizer, or a generator's own
+    passages: int = 20  # of order, whose sentences are candidates
+    sentences: int = 40  # of each passage at most, as `extract` reads them
+    scored: int = 60  # of all of them
+    embedder: Model | None = None
+    maxsim: Model | None = None  # a reranker; made for loader maxsim
+    fitted: Fitted | None = None  # of `extract`; None: its weights for any embedder
+    model: Model | None = None  # a generator that chooses; None: the ranker does
+    prompt: Prompt | None = None  # of the generator
+    max_tokens: int = 100  # of its reply; numbers of 20 sentences take some 60
+    query: str = PLAIN
+    into: str = "compress"
+
+    version: ClassVar[int] = 1
+
+    def __post_init__(self) -> None:
+        query_reads(self.query)
+        for name in ("tokens", "passages", "sentences", "scored"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}: expected at least 1, found {getattr(self, name)}")
+        if (self.model is None) == (self.embedder is None):
+            raise ValueError("expected embedder and maxsim, or model and prompt, found both or neither")
+        if (self.embedder is None) != (self.maxsim is None) or (self.model is None) != (self.prompt is None):
+            raise ValueError("expected embedder with maxsim, and model with prompt, found one alone")
+        if self.fitted is not None:
+            if self.embedder is None:
+                raise ValueError("fitted: expected with embedder alone, found model")
+            require_fitted_with(self.fitted, self.embedder)
+        for name in () if self.prompt is None else self.prompt.variables:
+            if name not in FIELDS | {SENTENCES} and not name.startswith(REPLY):
+                raise ValueError(
+                    f"prompt: it uses {name!r}; expected sentences, a field of a question or replies.NAME"
+                )
+
+    def reads(self) -> frozenset[str]:
+        variables = frozenset(() if self.prompt is None else self.prompt.variables) - {SENTENCES}
+        return (
+            query_reads(self.query)
+            | variables
+            | {"hits", "order", "index.text", "index.hidden", "index.blocks"}
+        )
+
+    def writes(self) -> frozenset[str]:
+        return frozenset({"hits", f"hits.{self.into}", "order", REPLY + self.into})
+
+    def bound(self, question: Question, reach: Reach) -> Bound:
+        if self.model is not None and self.model.absent:
+            return Bound(0, reach, "never")
+        passages = min(reach.order, self.passages)
+        each = min(self.sentences, reach.passage_chars, reach.passage_sentences)
+        most = min(passages * each, self.scored)
+        # Passages that overlap, and the sentences that their ends cut, may become one.
+        chars = passages * (reach.passage_chars + 2 * MAX_CHARS)
+        behind = replace(reach, hits=reach.hits + most, order=most, passage_chars=chars)
+        if self.model is None:
+            return Bound(2 * most + 1, behind, "never")  # vector and MaxSim of each, the query's vector
+        tokens = self.model.max_model_len
+        return Bound(min(most, 1), behind, "asking", tokens=tokens, reply_tokens=self._most_reply())
+
+    def open(self, kit: Kit) -> Ask:
+        if self.model is not None and self.model.absent:
+            return self._skip
+        require_splitter()
+        index, tokenize = kit.index(), kit.tokenizer(self.tokenizer)
+        render, order = query_renderer(self.query), self._chooser(kit)
+
+        async def ask(questions: list[Question]) -> list[Question]:
+            pages = await source_texts(index, [c for q in questions for c in q.order[: self.passages]])
+            queries = [render(q) for q in questions]
+            found = [self._candidates(q, query, pages) for q, query in zip(questions, queries, strict=True)]
+            ranked = await order(questions, queries, found)
+            return [
+                self._cut(q, some, by, pages, tokenize)
+                for q, some, by in zip(questions, found, ranked, strict=True)
+            ]
+
+        return ask
+
+    async def _skip(self, questions: list[Question]) -> list[Question]:
+        return [replace(q, replies={**q.replies, self.into: SKIPPED_REPLY}) for q in questions]
+
+    def _candidates(self, question: Question, query: str, pages: Mapping[str, SourceText]) -> list[Sentence]:
+        found = candidates(map(parse_chunk_id, question.order[: self.passages]), pages, self.sentences)
+        return evidence.likely(query, found, self.scored)
+
+    def _chooser(self, kit: Kit) -> Chooser:
+        if self.embedder is not None and self.maxsim is not None:
+            return self._by_ranker(kit, self.embedder, self.maxsim)
+        assert self.model is not None and self.prompt is not None
+        return self._by_generator(kit, self.model, self.prompt)
+
+    def _by_ranker(self, kit: Kit, embedder: Model, maxsim: Model) -> Chooser:
+        embed, score = kit.embedder(embedder), kit.reranker(maxsim)
+
+        async def order(
+            questions: Sequence[Question], queries: Sequence[str], found: Sequence[Sequence[Sentence]]
+        ) -> list[SentenceChoice]:
+            rows = {text: i for i, text in enumerate(dict.fromkeys(s.text for c in found for s in c))}
+            pairs = [(query, s.text) for query, c in zip(queries, found, strict=True) for s in c]
+            some = list(dict.fromkeys(query for query, c in zip(queries, found, strict=True) if c))
+            vectors, asked, matches = await asyncio.gather(
+                embed(list(rows), "passage"), embed(some, "query"), score(pairs)
+            )
+            known, out, at = dict(zip(some, asked, strict=True)), [], 0
+            for query, c in zip(queries, found, strict=True):
+                if not c:
+                    out.append(SentenceChoice(()))
+                    continue
+                cosine = vectors[[rows[s.text] for s in c]] @ known[query]
+                best = choose(query, c, cosine, matches[at : at + len(c)], self.fitted)
+                out.append(SentenceChoice(best.order))
+                at += len(c)
+            return out
+
+        return order
+
+    def _by_generator(self, kit: Kit, model: Model, prompt: Prompt) -> Chooser:
+        generate, renderer = kit.generator(model), prompt.renderer()
+
+        async def order(
+            questions: Sequence[Question], queries: Sequence[str], found: Sequence[Sequence[Sentence]]
+        ) -> list[SentenceChoice]:
+            asked = [i for i, c in enumerate(found) if c]
+            chats: list[Chat] = [renderer(self._values(questions[i], found[i], prompt)) for i in asked]
+            said = await generate(chats, Sampling(max_tokens=self._most_reply())) if chats else []
+            out = [SentenceChoice(()) for _ in found]
+            for i, reply in zip(asked, said, strict=True):
+                if isinstance(reply, Fault):
+                    fault = replace(reply, step=f"compress:{self.into}")
+                    out[i] = SentenceChoice(_by_words(queries[i], found[i]), Reply("", FAULT, fault=fault))
+                    continue
+                text = storable(reply.text)
+                try:
+                    numbers = read_numbers(answer_of(text), len(found[i]))
+                    out[i] = SentenceChoice(tuple(n - 1 for n in numbers))
+                except UnreadableReply as e:
+                    detail = f"{e}; found {text[:SHOWN]!r}, {reply.generated_tokens} tokens"
+                    fault = Fault(f"compress:{self.into}", "unreadable", detail, transient=False)
+                    out[i] = SentenceChoice(_by_words(queries[i], found[i]), Reply(text, FAULT, fault=fault))
+            return out
+
+        return order
+
+    def _values(self, question: Question, found: Sequence[Sentence], prompt: Prompt) -> dict[str, str]:
+        """What the prompt may use."""
+        lines = (f"[{n}] {' '.join(s.text.split())}" for n, s in enumerate(found, 1))
+        values = {SENTENCES: escape_markup("\n".join(lines))}
+        for name in frozenset(prompt.variables) - {SENTENCES}:
+            reply = name.startswith(REPLY)
+            text = question.replies[name.removeprefix(REPLY)].text if reply else getattr(question, name)
+            values[name] = escape_markup(text)
+        return values
+
+    def _cut(
+        self,
+        question: Question,
+        found: Sequence[Sentence],
+        choice: SentenceChoice,
+        pages: Mapping[str, SourceText],
+        tokenize: Tokenize,
+    ) -> Question:
+        """The question with the sentences that the budget holds as its ranking."""
+        kept: list[int] = []
+        pieces, used = list[Piece](), 0
+        for i in choice.order:
+            more = joined([(found[k], float(-n)) for n, k in enumerate([*kept, i])], pages)
+            if (count := _counted(more, tokenize)) <= self.tokens:
+                kept, pieces, used = [*kept, i], more, count
+        hits = [Hit(p.chunk, p.source, p.span, {self.into: p.score}) for p in pieces]
+        counts = {"sentences": len(kept), "of": len(found), "tokens": used}
+        reply = choice.fault or Reply(json.dumps(counts), ANSWERED)
+        transient = (f,) if (f := reply.fault) is not None and f.transient else ()
+        return replace(
+            add_hits(question, hits),
+            order=tuple(p.chunk for p in pieces),
+            replies={**question.replies, self.into: reply},
+            faults=(*question.faults, *transient),
+        )
+
+    def _most_reply(self) -> int:
+        return self.max_tokens + (0 if self.model is None else self.model.thought_tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class SentenceChoice:
+    """Which candidates to take, in order."""
+
+    order: tuple[int, ...]  # places
+    fault: Reply | None = None  # of the generator, whose order this is not
+
+
+Chooser: TypeAlias = Callable[
+    [Sequence[Question], Sequence[str], Sequence[Sequence[Sentence]]], Awaitable[list[SentenceChoice]]
+]
+"""Questions, their queries and candidates -> a choice for each."""
+
+
+def _counted(pieces: Sequence[Piece], tokenize: Tokenize) -> int:
+    return len(tokenize(pack([escape_markup(p.text) for p in pieces], "docs", None, tokenize).text))
+
+
+def _by_words(query: str, found: Sequence[Sentence]) -> tuple[int, ...]:
+    """Places of the sentences, those first that share most words with the query."""
+    words = evidence.words_of(query, found)
+    shares = (words.overlap + words.around).tolist()
+    return tuple(sorted(range(len(found)), key=lambda i: (-shares[i], i)))

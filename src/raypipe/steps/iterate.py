@@ -1,0 +1,284 @@
+"""Search again: a language model says whether the evidence answers, and if not, what to look for.
+
+One step with a bound, since a model decides how many hops there are. Its shape is that of Self-Ask, whose
+model asks a follow-up question or says that none is needed (Press et al. 2023, arXiv 2210.03350), and of
+IRCoT, which searches with what the model wrote last and shows all that was found so far (Trivedi et al. 2023,
+arXiv 2212.10509). Unlike both, the model writes no answer here: a later step does, from the same evidence.
+
+Knows models through the kit; searches as the steps `dense`, `bm25` and `fuse` do.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Literal, TypeAlias
+
+from raypipe.core.llm import Chat, Generated, Generator, Sampling
+from raypipe.core.protocols import FIELDS, Ask, Bound, Index, Kit, Model, Reach, Step, Tokenize
+from raypipe.core.records import (
+    ANSWERED,
+    FAULT,
+    SKIPPED_REPLY,
+    Fault,
+    Hit,
+    Question,
+    Reply,
+    parse_chunk_id,
+)
+from raypipe.steps.bm25 import Bm25
+from raypipe.steps.dense import Dense
+from raypipe.steps.fuse import Fuse
+from raypipe.steps.prompt_passages import prompt_passages
+from raypipe.steps.ranking import add_hits, grown
+from raypipe.text.html import storable
+from raypipe.text.pack import pack
+from raypipe.text.prompt import Prompt
+from raypipe.text.replies import UnreadableReply, read_next_query
+from raypipe.text.sanitize import escape_markup
+from raypipe.text.template import REPLY
+from raypipe.text.thoughts import answer_of
+
+OWN = frozenset({"context", "queries"})
+"""What a prompt of this step may use on top of fields and replies: evidence, and earlier queries."""
+
+Search: TypeAlias = Callable[[Sequence[tuple[Question, str]]], Awaitable[list[dict[str, float]]]]
+
+SHOWN = 200  # characters of an unreadable reply that its fault repeats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Iterate:
+    """Asks `model` at most `rounds` times, and after each time searches with the query that it wrote.
+
+    A round shows the first `passages` passages of `order`, and as many that each search so far found best and
+    none before it did, packed to `context_tokens`. The reply is "Enough", or "Search: " and a query
+    (`text.replies.read_next_query`). A search is BM25 (`words`), vectors (`embedder`), or both, fused by
+    reciprocal ranks; its `top` passages get the score INTO-1, INTO-2, ... of their round, so that the hits of
+    each round stay apart. It makes candidates: `order` stays as it was, and `fuse` ranks them.
+
+    The rounds of a question end where the model says "Enough" (label `enough`), after the last round
+    (`rounds`), where the next round could need more than is left of `tokens` (`tokens`), where a query was
+    asked before (`repeated`), and where a reply cannot be read or does not come (`fault`). That is the label
+    of the reply `stop`, whose text counts rounds, searches and tokens. The reply `into` has the queries, a
+    line each; it is skipped where there are none, and so are both where the model is absent.
+
+    `tokens` are those of messages and replies of all rounds, as `tokenizer` counts them; the marks of a
+    chat template come on top.
+    """
+
+    model: Model
+    prompt: Prompt
+    rounds: int  # calls of the model at most, and searches
+    tokens: int  # of all rounds of a question together
+    context_tokens: int  # of the evidence in one round
+    max_tokens: int  # of a reply, in the model's own tokens; a model that thinks has its own on top
+    embedder: Model | None = None
+    words: str | None = None  # analyzer that the corpus half's `tokenize` kept; lucene's BM25
+    top: int = 10  # passages of one search
+    passages: int = 5  # that a round shows of `order`, and of each search
+    tokenizer: Model | None = None  # None: the model's own
+    into: str = "iterate"
+    stop: str = "stop"
+
+    version: ClassVar[int] = 1
+
+    def __post_init__(self) -> None:
+        if self.model.kind != "generator":
+            raise ValueError(f"model: expected a generator, found {self.model.name!r}, a {self.model.kind}")
+        for name in ("rounds", "tokens", "context_tokens", "top", "passages"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}: expected at least 1, found {getattr(self, name)}")
+        if self.embedder is None and self.words is None:
+            raise ValueError("expected words, embedder or both to search with, found neither")
+        if self.into == self.stop:
+            raise ValueError("into and stop: expected two names, found one")
+        for name in self.prompt.variables:
+            if name not in FIELDS | OWN and not name.startswith(REPLY):
+                raise ValueError(
+                    f"prompt: it uses {name!r}; expected {', '.join(sorted(FIELDS | OWN))} or replies.NAME"
+                )
+        if "context" not in self.prompt.variables:
+            raise ValueError("prompt: expected one that uses context, found none")
+        least = self.context_tokens + self._most_reply()
+        if self.tokens < least:
+            raise ValueError(
+                f"tokens: expected at least {least}, context_tokens and a reply, found {self.tokens}"
+            )
+        if self.model.max_model_len < least:
+            raise ValueError(
+                f"context_tokens: {self.model.name!r} has room for {self.model.max_model_len} tokens, and a "
+                f"round may need {least}"
+            )
+
+    def reads(self) -> frozenset[str]:
+        searched = {"index.vector"} if self.embedder else set()
+        if self.words is not None:
+            searched.add(f"index.words_{self.words}")
+        variables = frozenset(self.prompt.variables) - OWN
+        return variables | searched | {"text", "citations", "order", "index.text", "index.hidden"}
+
+    def writes(self) -> frozenset[str]:
+        scores = {f"hits.{self._score(n)}" for n in range(1, self.rounds + 1)}
+        return frozenset({"hits", REPLY + self.into, REPLY + self.stop, *scores})
+
+    def bound(self, question: Question, reach: Reach) -> Bound:
+        if self.model.absent:
+            return Bound(0, reach, "never")
+        calls = self.rounds * (1 if self.embedder is None else 2)  # a reply, and the vector of its query
+        most = self.model.max_model_len
+        return Bound(
+            calls,
+            grown(reach, self.rounds * self.top),
+            "asking",
+            tokens=most,
+            reply_tokens=self._most_reply(),
+        )
+
+    def open(self, kit: Kit) -> Ask:
+        if self.model.absent:
+            return self._skip
+        search, index = self._searcher(kit), kit.index()
+        generate, render = kit.generator(self.model), self.prompt.renderer()
+        tokenize = kit.tokenizer(self.tokenizer or self.model)
+
+        async def ask(questions: list[Question]) -> list[Question]:
+            rows = [_Row(q, list(q.order[: self.passages])) for q in questions]
+            for number in range(1, self.rounds + 1):
+                going = [r for r in rows if not r.label]
+                contexts = await self._contexts(index, going, tokenize)
+                chats = [render(self._values(r, c)) for r, c in zip(going, contexts, strict=True)]
+                asked = [r for r, chat in zip(going, chats, strict=True) if self._affords(r, chat, tokenize)]
+                await self._round(generate, asked, [r.chat for r in asked])
+                searching = [r for r in asked if not r.label]
+                found = await search([(r.question, r.queries[-1]) for r in searching])
+                for row, scores in zip(searching, found, strict=True):
+                    row.take(scores, self._score(number), self.passages)
+            return [self._said(r) for r in rows]
+
+        return ask
+
+    async def _skip(self, questions: list[Question]) -> list[Question]:
+        skipped = {self.into: SKIPPED_REPLY, self.stop: SKIPPED_REPLY}
+        return [replace(q, replies={**q.replies, **skipped}) for q in questions]
+
+    def _searcher(self, kit: Kit) -> Search:
+        """Searches with a query in place of each question: chunk id -> score, the `top` best."""
+        makers: list[Step] = []
+        if self.embedder is not None:
+            makers.append(Dense(model=self.embedder, top=self.top))
+        if self.words is not None:
+            makers.append(Bm25(words=self.words, top=self.top))
+        weights = {name: 1.0 for name, given in (("dense", self.embedder), ("bm25", self.words)) if given}
+        method: Literal["rrf", "weighted"] = "rrf" if len(weights) > 1 else "weighted"  # one: its own score
+        fuse = Fuse(weights=weights, method=method, missing="zero", top=self.top, into="found")
+        opened = [step.open(kit) for step in (*makers, fuse)]
+
+        async def search(asked: Sequence[tuple[Question, str]]) -> list[dict[str, float]]:
+            rows = [Question(q.id, query, citations=q.citations) for q, query in asked]
+            for ask in opened:
+                rows = await ask(rows) if rows else []
+            scores = [{h.chunk: h.scores["found"] for h in q.hits} for q in rows]
+            return [{c: some[c] for c in q.order} for q, some in zip(rows, scores, strict=True)]
+
+        return search
+
+    async def _contexts(self, index: Index, rows: Sequence[_Row], tokenize: Tokenize) -> list[str]:
+        found = await prompt_passages(index, [c for r in rows for c in r.shown])
+        passages = ([found[c].prompted for c in r.shown] for r in rows)
+        return [pack(some, "docs", self.context_tokens, tokenize).text for some in passages]
+
+    def _values(self, row: _Row, context: str) -> dict[str, str]:
+        """What the prompt may use."""
+        values = {"context": context, "queries": escape_markup("\n".join(row.queries))}
+        for name in frozenset(self.prompt.variables) - OWN:
+            reply = name.startswith(REPLY)
+            text = (
+                row.question.replies[name.removeprefix(REPLY)].text if reply else getattr(row.question, name)
+            )
+            values[name] = escape_markup(text)
+        return values
+
+    def _affords(self, row: _Row, chat: Chat, tokenize: Tokenize) -> bool:
+        """Whether what is left of `tokens` holds the chat and the longest reply; ends the row where not."""
+        needed = sum(len(tokenize(m.content)) for m in chat)
+        if row.tokens + needed + self._most_reply() > self.tokens:
+            row.label = "tokens"
+            return False
+        row.chat, row.tokens = chat, row.tokens + needed
+        return True
+
+    async def _round(self, generate: Generator, rows: Sequence[_Row], chats: Sequence[Chat]) -> None:
+        """Asks about each row, and reads what is said."""
+        sampling = Sampling(max_tokens=self._most_reply())
+        said = await generate(chats, sampling) if chats else []
+        for row, reply in zip(rows, said, strict=True):
+            row.rounds += 1
+            if isinstance(reply, Fault):
+                row.label, row.fault = FAULT, replace(reply, step=f"iterate:{self.into}")
+                continue
+            row.tokens += reply.generated_tokens
+            row.read(reply, f"iterate:{self.into}")
+
+    def _said(self, row: _Row) -> Question:
+        question = row.question
+        counts = {"rounds": row.rounds, "searches": row.searches, "tokens": row.tokens}
+        text = row.unread or ("" if row.label == FAULT else json.dumps(counts))
+        stop = Reply(text, row.label or "rounds", fault=row.fault)
+        queries = Reply("\n".join(row.queries), ANSWERED) if row.queries else SKIPPED_REPLY
+        transient = (row.fault,) if row.fault is not None and row.fault.transient else ()
+        return replace(
+            question,
+            replies={**question.replies, self.into: queries, self.stop: stop},
+            faults=(*question.faults, *transient),
+        )
+
+    def _score(self, number: int) -> str:
+        return f"{self.into}-{number}"
+
+    def _most_reply(self) -> int:
+        return self.max_tokens + self.model.thought_tokens
+
+
+@dataclass(slots=True)
+class _Row:
+    """A question on its way through the rounds."""
+
+    question: Question
+    shown: list[str]  # chunk ids, in the order in which the prompt has them
+    queries: list[str] = field(default_factory=list)
+    rounds: int = 0  # calls of the model
+    searches: int = 0
+    tokens: int = 0  # of messages and replies so far
+    label: str = ""  # why its rounds ended; "": they go on
+    chat: Chat = ()  # of the round
+    unread: str = ""  # a reply that could not be read
+    fault: Fault | None = None
+
+    def read(self, reply: Generated, step: str) -> None:
+        """Takes the next query of a reply, or ends the rounds."""
+        text = storable(reply.text)
+        try:
+            query = read_next_query(answer_of(text))
+        except UnreadableReply as e:
+            detail = f"{e}; found {text[:SHOWN]!r}, {reply.generated_tokens} tokens, finish {reply.finish}"
+            self.label, self.unread = FAULT, text
+            self.fault = Fault(step, "unreadable", detail, transient=False)
+            return
+        before = {_folded(q) for q in (self.question.text, *self.queries)}
+        if query is None or _folded(query) in before:
+            self.label = "enough" if query is None else "repeated"
+        else:
+            self.queries.append(query)
+
+    def take(self, found: Mapping[str, float], score: str, passages: int) -> None:
+        """Adds what a search found, best first: chunk id -> its score."""
+        self.searches += 1
+        hits = [Hit(c, *parse_chunk_id(c), {score: value}) for c, value in found.items()]
+        self.question = add_hits(self.question, hits)
+        self.shown += [c for c in found if c not in self.shown][:passages]
+
+
+def _folded(query: str) -> str:
+    return " ".join(query.lower().split()).rstrip("?.")
