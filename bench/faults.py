@@ -35,6 +35,7 @@ from typing import Any, cast
 import pyarrow as pa
 
 from raypipe.core.errors import RaypipeError
+from raypipe.models.kit import LocalKit
 from raypipe.pipeline.tasks import HandedBack, RunTask, TableTask, Task, TaskResult, Verb, WorkerConfig
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -201,13 +202,13 @@ class Disturbed:
     diary: str
     poison: str
 
-    async def open(self) -> RunTask:
+    async def open(self, kit: LocalKit | None = None) -> RunTask:
         ticket = next(i for i in itertools.count() if _taken(Path(f"{self.diary}.{i}")))
         injector = Injector(
             self.chance, random.Random(f"{self.seed}/{ticket}"), Path(self.diary), self.poison
         )
         install(injector)  # for the rest of the process
-        return cast(RunTask, await replace(cast(Any, self.task), worker=self.worker).open())
+        return cast(RunTask, await replace(cast(Any, self.task), worker=self.worker).open(kit))
 
 
 def _taken(path: Path) -> bool:

@@ -44,6 +44,7 @@ from life import COMMANDS, Life, contents, differences, write_world
 from write_events import watched
 
 import raypipe
+from raypipe.models.kit import LocalKit
 from raypipe.pipeline.tasks import HandedBack, RunTask, TableTask, Task, TaskResult, Verb, WorkerConfig
 
 OURS = str(Path(raypipe.__file__).parent)
@@ -79,8 +80,8 @@ class Armed:
     kill: Kill | None  # of a worker, after an event
     worker: WorkerConfig
 
-    async def open(self) -> RunTask:
-        do = await replace(cast(Any, self.task), worker=self.worker).open()
+    async def open(self, kit: LocalKit | None = None) -> RunTask:
+        do = await replace(cast(Any, self.task), worker=self.worker).open(kit)
         seen = Counter[str]()
         table = getattr(self.task, "table", "answers")
 

@@ -1,5 +1,6 @@
 """A store on which recipes are run one after the other, each held to its plan."""
 
+import copy
 import io
 import json
 from dataclasses import dataclass, field, replace
@@ -7,6 +8,7 @@ from pathlib import Path
 
 from raypipe.api.session import load_recipe
 from raypipe.core.config import Conf
+from raypipe.core.kits import ForwardingKit
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.pipeline.driver import Pipeline, TaskSizes, inline
 from raypipe.pipeline.tasks import WorkerConfig
@@ -26,6 +28,18 @@ other-reranker: {kind: reranker, loader: overlap, dtype: bfloat16}
 
 
 SIZES = TaskSizes(50, 4)
+
+
+class WorkerKit(ForwardingKit):
+    """What a test puts around a worker's kit: it overrides what it watches or breaks."""
+
+    def with_index(self, index):
+        other = copy.copy(self)
+        other._kit = self._kit.with_index(index)
+        return other
+
+    def loading_s(self):
+        return self._kit.loading_s()
 
 
 @dataclass

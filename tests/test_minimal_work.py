@@ -10,10 +10,9 @@ from collections import Counter
 from dataclasses import dataclass, fields, replace
 
 import pytest
-from reruns import SIZES, Bench, TaskSizes
+from reruns import SIZES, Bench, TaskSizes, WorkerKit
 
 from raypipe.core import arrow
-from raypipe.core.kits import ForwardingKit
 from raypipe.pipeline.driver import inline
 from raypipe.pipeline.tasks import WorkerConfig, Workers
 from raypipe.steps.rerank import Rerank
@@ -63,7 +62,7 @@ RANKING = ("dense", "rerank")
 STEPS = (*CORPUS, "generate:kind", "generate:closed", *RANKING, "generate:web")
 
 
-class Counting(ForwardingKit):
+class Counting(WorkerKit):
     """A kit that writes down every request that reaches a model."""
 
     def __init__(self, kit, calls):
@@ -90,9 +89,6 @@ class Counting(ForwardingKit):
             return await self._kit.generator(model)(chats, sampling, adapter)
 
         return generate
-
-    def loading_s(self):
-        return self._kit.loading_s()
 
 
 @dataclass(frozen=True)

@@ -67,11 +67,11 @@ def stored(recipe, world, uri, runner, progress):
 
 
 @pytest.fixture
-def on_ray(local_ray, pools):
-    """Runs parts in a pool of two actors."""
+def on_ray(run_tasks, pools):
+    """Runs parts on two actors."""
 
     def run(verb, fill, parts):
-        return pools.run_tasks(fill, parts, pools.Pool(actors=2, cpus=1))
+        return run_tasks(fill, parts, pools.Pool(actors=2, cpus=1))
 
     return run
 

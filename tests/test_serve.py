@@ -178,14 +178,14 @@ def test_requests_over_the_limit_get_429_and_the_others_are_answered_in_time(run
 @pytest.mark.ray
 def test_promote_and_roll_back_under_load_lose_nothing_and_mix_nothing(running):
     first, second = running.runs
-    came = running.under_load(150, 8, lambda: promote(running.store, second, []))
+    came = running.under_load(60, 8, lambda: promote(running.store, second, []))
     assert {c.status for c in came} == {200}
     seen = {(c.body["versions"]["release"], c.body["versions"]["recipe"]) for c in came}
     assert {recipe for _, recipe in seen} == {first.digest, second.digest} and len(seen) == 2
     model = {first.digest: "hash-embedder", second.digest: "other-embedder"}
     for c in came:
         assert model[c.body["versions"]["recipe"]] in c.body["versions"]["models"]
-    came = running.under_load(150, 8, lambda: rollback(running.store))
+    came = running.under_load(60, 8, lambda: rollback(running.store))
     assert {c.status for c in came} == {200}
     until(lambda: {c.body["versions"]["recipe"] for c in running.fire(8, 4)} == {first.digest}, 60)
 

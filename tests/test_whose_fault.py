@@ -10,11 +10,10 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
-from reruns import FAKES, Bench
+from reruns import FAKES, Bench, WorkerKit
 
 from raypipe.cluster.budget import Budget
 from raypipe.core.errors import FaultBudgetExceeded, OutOfMemory, Unavailable, WorkerBroken
-from raypipe.core.kits import ForwardingKit
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.fault_budget import check, undone_rows
 from raypipe.evaluation.stored_questions import questions_of
@@ -40,13 +39,10 @@ class Plan:
     sent: list = field(default_factory=list)  # pairs of each call
 
 
-class PlannedKit(ForwardingKit):
+class PlannedKit(WorkerKit):
     def __init__(self, kit, plan):
         super().__init__(kit)
         self.plan = plan
-
-    def loading_s(self):
-        return self._kit.loading_s()
 
     def reranker(self, model):
         real = self._kit.reranker(model)

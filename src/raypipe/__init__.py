@@ -17,6 +17,7 @@ if TYPE_CHECKING:  # the same names as EXPORTS, for type checkers and editors
     from raypipe.api.datasets import download_crag as download_crag
     from raypipe.api.datasets import download_qasper as download_qasper
     from raypipe.api.datasets import synthesize as synthesize
+    from raypipe.api.datasets import synthesize_papers as synthesize_papers
     from raypipe.api.example_pools import build_examples as build_examples
     from raypipe.api.export import export_run as export_run
     from raypipe.api.graphs import build_facts as build_facts

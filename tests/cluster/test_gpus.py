@@ -56,7 +56,7 @@ class Noting:
     diary: str
     worker: WorkerConfig = field(default=WorkerConfig("", "transformers", "cpu", 1))
 
-    async def open(self):
+    async def open(self, kit=None):
         note(self.diary, {"open": os.environ["CUDA_VISIBLE_DEVICES"]})
         late = time.monotonic() + 60
         while sum("open" in n for n in notes(self.diary)) < GPUS:

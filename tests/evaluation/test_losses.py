@@ -108,12 +108,16 @@ def _line(id: str, pages: tuple[str, ...]) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def planted(folder: Path) -> Bench:
+    """A store in which a loss is planted at each place."""
+    (folder / "data.jsonl").write_text("\n".join(json.dumps(_line(i, p)) for i, p in PAGES.items()))
+    return Bench(folder, folder / "data.jsonl")
+
+
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
-    folder = tmp_path_factory.mktemp("planted")
-    (folder / "data.jsonl").write_text("\n".join(json.dumps(_line(i, p)) for i, p in PAGES.items()))
-    made = Bench(folder, folder / "data.jsonl")
-    made.first = evaluate(made.pipeline(RECIPE), [made.world], "crag", None, None, folder / "qa", kind="qa")
+    made = planted(tmp_path_factory.mktemp("planted"))
+    evaluate(made.pipeline(RECIPE), [made.world], "crag", None, None, made.folder / "qa", kind="qa")
     return made
 
 

@@ -42,6 +42,9 @@ class OneText:
     async def words(self, analyzer: str, scope: tuple[str, ...] | None) -> PassageWords:
         return PassageWords((), np.zeros(1, np.int64), np.zeros(0, np.uint64))
 
+    async def postings(self, analyzer: str, words: np.ndarray) -> None:
+        return None
+
 
 def tiny_models(entries: Entries, tiny: Tiny) -> Catalog:
     body, head = str(tiny("bert", False)), str(tiny("xlmr", True))

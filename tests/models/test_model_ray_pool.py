@@ -23,6 +23,7 @@ def ray_here(local_ray: None) -> Any:
 
 
 @pytest.mark.ray
+@pytest.mark.drill
 def test_flagembedding_in_an_actor_pool_gives_what_one_process_gives(
     ray_here: Any, entries: Callable[..., Catalog], tiny: Callable[[str, bool], Path], texts: list[str]
 ) -> None:

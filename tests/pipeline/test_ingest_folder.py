@@ -16,8 +16,8 @@ from papers import READABLE
 from reportlab.lib.pdfencrypt import StandardEncryption
 from reruns import FAKES, Bench
 
-from raypipe.api.data import documents_store, ingest_documents
-from raypipe.api.questions import require_documents_read
+from raypipe.api.data import documents_store, ingest, ingest_documents
+from raypipe.api.docs import require_documents_read
 from raypipe.api.session import Session
 from raypipe.cli.main import main
 from raypipe.core import arrow
@@ -317,3 +317,10 @@ def test_a_folder_of_all_that_there_is_ends_in_time_with_a_reason_for_each_file(
     assert {reasons["laughs.pdf"], reasons["flate.pdf"]} <= {"timeout", "memory"}
     again = read(tmp_path, docs)
     assert again.counts["bytes_read"] == 0 and again.counts["rows"] == 0
+
+
+def test_a_folder_of_documents_takes_no_kind_of_golds(tmp_path):
+    (tmp_path / "a.txt").write_text("The bridge opened in 1932.")
+    with pytest.raises(ConfError, match="a folder of documents brings no golds"):
+        ingest(tmp_path, tmp_path / "store", "files", kind="qa")
+    assert not (tmp_path / "store").exists()

@@ -67,6 +67,9 @@ class Shelf:
         flat = np.concatenate([np.zeros(0, np.uint64), *hashes])
         return PassageWords(tuple(chunk_id(s, p) for s, p in passages), offsets, flat)
 
+    async def postings(self, analyzer: str, words: np.ndarray) -> None:
+        return None
+
 
 def question(text: str, *sources: str, name: str = "q", **fields) -> Question:
     """A question that cites each source as a page of its own; the whole shelf where none is given."""

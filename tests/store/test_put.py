@@ -18,8 +18,9 @@ from raypipe.core import arrow
 from raypipe.core.errors import DataError
 from raypipe.core.records import Citation, Fault, Gold, Hit, Question, Quote, Reply, Source, source_id
 from raypipe.store import Put, Store, StoreError, claims, lease, put
+from raypipe.store.errors import StoreUnavailable
 from raypipe.store.files import Files
-from raypipe.store.lease import STALE_S
+from raypipe.store.lease import STALE_S, Lease
 
 
 def question(name, pages):
@@ -178,6 +179,26 @@ class Overtaken(Files):
         if name.startswith("_lease/") and self.meanwhile:
             self.meanwhile.pop()()
         return content
+
+
+class Refusing(Files):
+    """Files that cannot be listed, but for the calls that are let through."""
+
+    let_through = 1
+
+    def names(self, folder):
+        self.let_through -= 1
+        if self.let_through < 0:
+            raise StoreUnavailable(f"{folder} cannot be reached now")
+        return super().names(folder)
+
+
+def test_who_is_stopped_by_the_store_while_taking_a_lease_leaves_none(store):
+    with pytest.raises(StoreUnavailable), Lease(Refusing(store.uri), "driver", "one"):
+        pass
+    assert store.files.names("_lease") == []
+    with store.lease("driver", "two"):
+        pass
 
 
 @pytest.mark.parametrize("left_and_taken_again", [False, True])

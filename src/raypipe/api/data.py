@@ -97,6 +97,8 @@ def ingest(
     )
     if globs and found != "files":
         raise ConfError("--glob chooses among the files of a folder: expected --format files")
+    if kind is not None and found == "files":
+        raise ConfError(f"--kind {kind}: a folder of documents brings no golds; expected a file of questions")
     if found != "files":
         readers.check(files, found)
     filled = session.store_to_fill(store)

@@ -16,7 +16,7 @@ from raypipe.report.report import JSON_FORMAT
 
 if TYPE_CHECKING:
     from raypipe.report.progress import ProgressTask
-    from raypipe.synth import SynthSummary
+    from raypipe.synth import CollectionSummary, SynthSummary
 
 DEMO = {"questions": 20, "pages": 50, "seed": 1, "page_chars": 2000}
 
@@ -43,6 +43,28 @@ class SynthResult(Result):
         return {"format": JSON_FORMAT, **asdict(self.summary), "folder": str(self.summary.folder)}
 
 
+@dataclass(frozen=True, slots=True)
+class SynthCollectionResult(Result):
+    """Counts of an invented collection; a row for each."""
+
+    SCHEMA: ClassVar[Mapping[str, str]] = {"what": "string", "count": "int64"}
+    summary: CollectionSummary
+
+    @property
+    def title(self) -> str:
+        s = self.summary
+        counts = f"{s.papers} papers, {s.questions} questions, {s.golds} judged papers"
+        return f"{s.folder}: {counts}, {s.bytes / 1e6:,.1f} MB, in {s.seconds:.1f} s"
+
+    def rows(self) -> Iterator[Mapping[str, Any]]:
+        """What was written."""
+        for what in ("papers", "questions", "golds", "bytes"):
+            yield {"what": what, "count": getattr(self.summary, what)}
+
+    def to_json(self) -> dict[str, Any]:
+        return {"format": JSON_FORMAT, **asdict(self.summary), "folder": str(self.summary.folder)}
+
+
 def synthesize(
     folder: str | Path,
     questions: int,
@@ -59,6 +81,26 @@ def synthesize(
     """
     require_writable(Path(folder), "DIR")
     return SynthResult(_written(Path(folder), questions, pages, seed, page_chars, session or Session()))
+
+
+def synthesize_papers(
+    folder: str | Path, papers: int, questions: int, seed: int = 1, session: Session | None = None
+) -> SynthCollectionResult:
+    """Writes an invented collection of papers with questions and graded golds to a folder, as BEIR's files.
+
+    Memory does not grow with `papers`. Another `seed` is another collection. Raises ConfError for a folder
+    that cannot be written, and for more than one question for twenty papers.
+    """
+    from raypipe.synth import write_collection
+
+    require_writable(Path(folder), "DIR")
+    session = session or Session()
+    with Progress(sys.stderr, silent=not session.progress) as progress:
+        task = progress.task("wrote", "papers", papers)
+        made = write_collection(
+            Path(folder), papers, questions, seed, lambda done: task.advance(done - task.done)
+        )
+    return SynthCollectionResult(made)
 
 
 def demo_data(session: Session | None = None) -> Path:

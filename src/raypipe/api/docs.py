@@ -28,7 +28,8 @@ def open_docs(
     """The store of a folder, with what changed in it read and indexed for the recipe.
 
     Files that are as they were are not read, texts that are indexed are not indexed again. Raises ConfError
-    for a folder that is not there, DataError where no file of it can be read, ModelMissing.
+    for a folder that is not there and a recipe that reads no documents, DataError where no file of it can be
+    read, ModelMissing.
     """
     session = session or Session()
     if recipe == "live":
@@ -42,6 +43,7 @@ def open_docs(
         for bad in read.bad:
             print(f"not read: {bad}", file=sys.stderr)
     opened = Store.open(read.store)
+    require_documents_read(found, opened)
     with in_process(session, opened, found) as pipeline:
         if _new_chars(pipeline) <= HERE_CHARS:
             pipeline.index(None)
@@ -49,6 +51,19 @@ def open_docs(
     with open_pipeline(session, opened, found, answers=False) as pipeline:
         pipeline.index(None)
     return opened
+
+
+def require_documents_read(recipe: Recipe, store: Store) -> None:
+    """Raises ConfError where a store has files of a folder, and a recipe that reads no documents."""
+    kinds = recipe.source_kinds()
+    if "document" in kinds or not store.has("layouts"):
+        return
+    if count := store.count("sources", "kind = 'document'"):
+        raise ConfError(
+            f"recipe {recipe.name} parses sources of kind {', '.join(kinds)}, and {count} of {store.uri} are "
+            "of kind document, such as PDF files: take another recipe, such as local, or add document to "
+            "`kinds` of its `parse`"
+        )
 
 
 def _new_chars(pipeline: Pipeline) -> int:

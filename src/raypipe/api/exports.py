@@ -5,7 +5,7 @@ EXPORTS = {  # exported name -> module that defines it
     for module, names in {
         "api.compare": ("compare",),
         "api.data": ("ingest", "parse_html"),
-        "api.datasets": ("demo_data", "download_crag", "download_qasper", "synthesize"),
+        "api.datasets": ("demo_data", "download_crag", "download_qasper", "synthesize", "synthesize_papers"),
         "api.example_pools": ("build_examples",),
         "api.export": ("export_run",),
         "api.graphs": ("build_facts", "run_calls", "serve_graph"),

@@ -73,6 +73,19 @@ class Synth(TypedDict):
     seconds: float
 
 
+@with_config(STRICT)
+class SynthCollection(TypedDict):
+    """`synth --papers N --json`."""
+
+    format: Literal[2]
+    folder: str
+    papers: int
+    questions: int
+    golds: int  # judged papers of all questions
+    bytes: int
+    seconds: float
+
+
 Ingest = _from_fields(
     "Ingest",
     {
@@ -518,7 +531,7 @@ class Validate(TypedDict):
 
 
 OUTPUTS: Mapping[str, Any] = {
-    "synth": Synth,
+    "synth": Synth | SynthCollection,
     "ingest": Ingest | IngestPreview,
     "questions": Questions,
     "examples": ExamplePoolOutput,

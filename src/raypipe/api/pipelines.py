@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import TYPE_CHECKING
@@ -45,6 +45,7 @@ from raypipe.store import Store
 if TYPE_CHECKING:
     from raypipe.api.judges import JudgeKit
     from raypipe.cluster.pools import EngineGroup
+    from raypipe.cluster.warm_pool import WarmPool
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,7 @@ class Placed:
     runner: Runner
     workers: Callable[[Verb], Workers] = alone
     connect: Callable[[], object] = nowhere
+    close: Callable[[], object] = nowhere  # ends what the runner keeps running between tables
 
 
 @contextmanager
@@ -70,7 +72,9 @@ def open_pipeline(
     if answers:
         require_graphs(recipe)
     where = _on_cluster(session, store.uri, recipe, answers, judge)
-    with Progress(sys.stderr, silent=not session.progress) as progress:
+    with ExitStack() as stack:
+        progress = stack.enter_context(Progress(sys.stderr, silent=not session.progress))
+        stack.callback(where.close)
         yield Pipeline(
             store, recipe, where.place, where.sizes, where.runner, progress, where.workers, where.connect
         )
@@ -140,6 +144,12 @@ def _on_cluster(
         file = fitting(written, wanted, reachable(written, connection.nodes()))
         return file, pools.EngineGroup.of(file, models)
 
+    warm: list[WarmPool] = []  # at most one
+
+    def close() -> None:
+        while warm:
+            warm.pop().close()
+
     if "ray" in sys.modules and sys.modules["ray"].is_initialized():
         connected()
     elif ray == "local":  # the most that a Ray started here can have
@@ -149,10 +159,16 @@ def _on_cluster(
         if not tasks:
             return iter(())
         from raypipe.cluster import pools
+        from raypipe.cluster.warm_pool import WarmPool
 
         file, group = connected()
         if group is None or verb != "answer":
-            return pools.run_tasks(work, tasks, file.pools[verb], file.limits)
+            if (pool := file.one_pool) is None:
+                return pools.run_tasks(work, tasks, file.pools[verb], file.limits)
+            if not warm:
+                warm.append(WarmPool(pool, file.limits))
+            return warm[0].run(work, tasks)
+        close()  # the engines and their workers take its room
         work = with_worker(work, engines=group.names)
         if judge is None or not judge.share(group):
             return pools.run_with_engines(group, work, tasks, file.limits)
@@ -164,6 +180,7 @@ def _on_cluster(
         runner=runner,
         workers=lambda verb: workers(connected()[0], verb, bool(wanted)),
         connect=connected,
+        close=close,
     )
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from raypipe import readers
-from raypipe.api.docs import open_docs
+from raypipe.api.docs import open_docs, require_documents_read
 from raypipe.api.pipelines import open_pipeline
 from raypipe.api.probes import require_unchanged
 from raypipe.api.results import Result, outside_loop
@@ -143,26 +143,18 @@ def ask(
     kit = local_kit(session, found, on_text=on_text)
     opened = None
     if pages is None:
-        opened = session.store(store) if docs is None else open_docs(found, docs, store, session)
+        opened = _opened(found, store, session) if docs is None else open_docs(found, docs, store, session)
     require_unchanged(opened, found.models(), kit.endpoints)
     if opened is None:
         return AskResult(asyncio.run(_answer(kit, Answerer(found, kit, "", release=release), request)))
-    require_documents_read(found, opened)
     memo = StoreMemo(opened.uri, memo_versions(opened))
     return AskResult(asyncio.run(_answer(kit, Answerer(found, kit, opened.uri, memo, release), request)))
 
 
-def require_documents_read(recipe: Recipe, store: Store) -> None:
-    """Raises ConfError where a store has files of a folder, and a recipe that reads no documents."""
-    kinds = recipe.source_kinds()
-    if "document" in kinds or not store.has("layouts"):
-        return
-    if count := store.count("sources", "kind = 'document'"):
-        raise ConfError(
-            f"recipe {recipe.name} parses sources of kind {', '.join(kinds)}, and {count} of {store.uri} are "
-            "of kind document, such as PDF files: take another recipe, such as local, or add document to "
-            "`kinds` of its `parse`"
-        )
+def _opened(recipe: Recipe, store: Store | str | Path | None, session: Session) -> Store:
+    opened = session.store(store)
+    require_documents_read(recipe, opened)
+    return opened
 
 
 def live_release(store: Store) -> Release:

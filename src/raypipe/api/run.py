@@ -23,6 +23,7 @@ from raypipe.core.errors import DataError
 from raypipe.evaluation import evaluate as evaluating
 from raypipe.evaluation import fault_budget
 from raypipe.evaluation.evaluate import Evaluation
+from raypipe.evaluation.oracle import Oracle
 from raypipe.evaluation.stored_questions import questions_of, require_questions
 from raypipe.memo.mend import mend_memo
 from raypipe.metrics.crag import DEFAULT_RULE, Rule, rule_id
@@ -59,6 +60,7 @@ class EvalOptions(TypedDict, total=False):
     max_calls: int | None  # to models and graphs: no task begins beyond it; None: any
     max_usd: float | None  # of what has a price
     max_hours: float | None  # of wall time
+    oracle: Oracle | None  # passages or answer: golds are put in the place of that stage; None: none are
     only: Sequence[str] | None  # ids of stored questions, of which alone the run is; None: all
     session: Session
     began: float  # when the command did, of the clock perf_counter; default: now
@@ -284,6 +286,7 @@ def evaluate(
             options.get("only"),
             caps,
             kind,
+            options.get("oracle"),
         )
     keep(session.settings, done.folder, done.manifest.finished)
     result = EvalResult(done, session.cluster_file().faults)

@@ -13,6 +13,7 @@ from typing_extensions import TypedDict
 from raypipe.cluster.placement import Bottleneck, MemoryUse
 from raypipe.metrics.crag import CragScore, Rule
 from raypipe.metrics.losses import Losses
+from raypipe.metrics.routing import Routing
 from raypipe.recipes.executor import StageCounters
 from raypipe.report.report import (
     AnswerCut,
@@ -122,6 +123,8 @@ class Eval(Score):
     resumed: int
     memo_damaged: int  # tables and files of the memo
     cost: CostReport | None  # estimate against actual
+    oracle: Literal["passages", "answer"] | None  # golds stood in the place of a stage; null: none did
+    routing: Routing | None  # routers and calls against golds; null: not looked at
     losses: Losses | None  # where the misses were lost; null: no answer is asked for
     steps: list[StepLine]
 

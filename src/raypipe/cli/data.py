@@ -66,8 +66,13 @@ def _add_synth(commands: options.Commands) -> None:
     )
     made.add_argument("folder", metavar="DIR", type=Path)
     made.add_argument("--questions", metavar="N", type=options.at_least(1), required=True)
+    made.add_argument("--pages", metavar="P", type=options.at_least(1), help="search results each (50)")
     made.add_argument(
-        "--pages", metavar="P", type=options.at_least(1), default=50, help="search results each (50)"
+        "--papers",
+        metavar="N",
+        type=options.at_least(1),
+        help="write a collection of papers for all questions in place of pages for each: corpus.jsonl, "
+        "queries.jsonl and qrels.trec; at most a question for 20 papers",
     )
     made.add_argument("--seed", metavar="S", type=int, default=1, help="other worlds for other seeds (1)")
     made.add_argument(
@@ -97,10 +102,17 @@ def _add_download(commands: options.Commands) -> None:
 
 
 def _synth(args: argparse.Namespace, settings: Settings) -> int:
-    from raypipe.api.datasets import synthesize
+    from raypipe.api.datasets import SynthCollectionResult, SynthResult, synthesize, synthesize_papers
 
     session = options.session(args, settings, not args.json)
-    made = synthesize(args.folder, args.questions, args.pages, args.seed, args.page_chars, session)
+    made: SynthResult | SynthCollectionResult
+    if args.papers is None:
+        pages = 50 if args.pages is None else args.pages
+        made = synthesize(args.folder, args.questions, pages, args.seed, args.page_chars, session)
+    elif args.pages is not None or args.page_chars is not None:
+        raise ConfError("--papers: expected without --pages and --page-chars, which are of questions' pages")
+    else:
+        made = synthesize_papers(args.folder, args.papers, args.questions, args.seed, session)
     if args.json:
         options.print_json(made.to_json())
     else:

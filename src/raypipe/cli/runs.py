@@ -41,6 +41,11 @@ def add(commands: options.Commands) -> None:
         default=1,
         help="run it K times, from the second on with language models asked again: mean and spread",
     )
+    made.add_argument(
+        "--oracle",
+        choices=("passages", "answer"),
+        help="put golds in the place of the ranking, or of the answering step: what could a better one gain?",
+    )
     _of_eval(made)
     made = options.command(
         commands,
@@ -123,7 +128,9 @@ def _eval(args: argparse.Namespace, settings: Settings) -> int:
     if args.repeats > 1:
         return _repeat(args, settings)
     start = time.perf_counter()
-    done = evaluate(args.recipe, args.data, args.store, args.out, **_options(args, settings))
+    given = _options(args, settings)
+    given["oracle"] = args.oracle
+    done = evaluate(args.recipe, args.data, args.store, args.out, **given)
     if args.json:
         options.print_json(done.to_json())
     else:
@@ -149,7 +156,7 @@ def _repeat(args: argparse.Namespace, settings: Settings) -> int:
     from raypipe.api.repeats import evaluate_repeatedly
 
     given = _options(args, settings)
-    given["check"] = True
+    given["check"], given["oracle"] = True, args.oracle
     done = evaluate_repeatedly(args.recipe, args.repeats, args.data, args.store, args.out, **given)
     if args.json:
         options.print_json(done.to_json())

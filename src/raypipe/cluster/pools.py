@@ -2,7 +2,7 @@
 
 What a task computes and stores is in `pipeline.tasks`, what an engine is in `models.engine_actors`, what fits
 is checked by `capacity.py` before anything starts. One pool runs at a time, so a pool may take the whole
-cluster and none waits for another.
+cluster and none waits for another. Where all pools are equal and hold no GPU, `warm_pool.py` keeps one.
 """
 
 from __future__ import annotations
@@ -11,36 +11,28 @@ import base64
 import functools
 import os
 import pickle
-import time
 import traceback
 import uuid
 import warnings
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import ray
 import ray.data
 from ray.data import ActorPoolStrategy, DataContext
-from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
 from ray.util.annotations import RayDeprecationWarning
 
-from raypipe.cluster.alarm import Alarm
 from raypipe.cluster.capacity import Node, declared_nodes, preflight_engines, startable
 from raypipe.cluster.file import LIMITS, Cluster, Engines, Pool, Timeouts
+from raypipe.cluster.worker import TRIES, Worker, row_by_row
 from raypipe.core.digests import model_identity
-from raypipe.core.errors import RaypipeError
 from raypipe.core.protocols import Model
-from raypipe.core.records import Fault
 from raypipe.models import engine_actors as engines
 from raypipe.models import load
 from raypipe.models.engine import Engine
-from raypipe.pipeline.dead_letters import FailedRow
-from raypipe.pipeline.tasks import HandedBack, RunTask, TableTask, Task, TaskResult, with_worker
-from raypipe.recipes.executor import StageCounters
-
-TRIES = 2  # of a task whose actor dies: Ray's own default is without end. A row alone has one more
+from raypipe.pipeline.tasks import HandedBack, TableTask, Task, TaskResult, with_worker
 
 
 def resources_of(some: Engines, model: Model) -> engines.Resources:
@@ -98,46 +90,23 @@ class EngineGroup:
         return functools.partial(Engine, setup, exit_when_dead=True)
 
 
-class WorkerDied(RaypipeError):
-    """A worker died of a task although each of its rows alone is fine: of the machine, or of their sum."""
-
-
-class _Worker:
-    """One actor: opens its work once, then runs task after task under a limit."""
+class _DataWorker:
+    """A worker as Ray Data wants it."""
 
     def __init__(self, work: TableTask, limits: Timeouts) -> None:
-        self._work, self._limits = work, limits
-        self._alarm = Alarm()
-        self._do: RunTask | None = None
+        self._worker = Worker(limits, work)
         self._broken = False  # True: nothing more is computed in this process
-        context = ray.get_runtime_context()
-        gpus = ",".join(context.get_accelerator_ids().get("GPU", []))
-        node = f"node {context.get_node_id()[:8]}"  # several may stand on one host
-        self._name = f"{node} gpu {gpus}" if gpus else f"{node} process {os.getpid()}"
 
     async def __call__(self, batch: dict[str, Any]) -> AsyncIterator[dict[str, list[str]]]:
         for packed in batch["task"]:
             if self._broken:
                 os._exit(1)  # Ray starts another in its place, and sends it this task again
             try:
-                yield {"result": [_packed(await self.do(_unpacked(packed)))]}
+                done = await self._worker.do(_unpacked(packed))
+                self._broken = isinstance(done, HandedBack) and done.then == "replace"
+                yield {"result": [_packed(done)]}
             except Exception as e:  # as a value: an exception would count as one more dead worker
                 yield {"result": [_packed(e)]}
-
-    async def do(self, task: Task) -> TaskResult | HandedBack:
-        await self.open()
-        assert self._do is not None
-        with self._alarm.limit(self._limits.task_timeout_s(len(task.ids))):
-            result = await self._do(task)
-        if isinstance(result, HandedBack):
-            self._broken = result.then == "replace"
-            return result
-        return replace(result, worker_name=self._name)
-
-    async def open(self) -> None:
-        """Ready to work: from here on the time of rows counts. The first row that needs a model loads it."""
-        if self._do is None:
-            self._do = await self._work.open()
 
 
 def _packed(what: Task | TaskResult | HandedBack | Exception) -> str:
@@ -197,13 +166,13 @@ def run_tasks(
         if left.pop(done.name, None) is not None:  # Ray may hand on a task twice whose worker died after it
             yield done
     for task in left.values():
-        yield _row_by_row(work, task, pool, limits)
+        yield row_by_row(work, task, pool, limits)
 
 
 def _pooled(work: TableTask, rows: list[dict[str, str]], pool: Pool, limits: Timeouts) -> ray.data.Dataset:
     """The tasks through a pool of actors, lazily: one row for each that is done."""
     return ray.data.from_items(rows, override_num_blocks=len(rows)).map_batches(
-        _Worker,
+        _DataWorker,
         fn_constructor_args=(work, limits),
         batch_size=1,
         compute=ActorPoolStrategy(size=min(pool.size, len(rows))),
@@ -212,62 +181,3 @@ def _pooled(work: TableTask, rows: list[dict[str, str]], pool: Pool, limits: Tim
         # Restarts without end: a pool whose actors may not restart any more never ends.
         ray_remote_args_fn=lambda: {"max_restarts": -1, "max_task_retries": TRIES - 1},
     )
-
-
-def _row_by_row(work: TableTask, task: Task, pool: Pool, limits: Timeouts) -> TaskResult | HandedBack:
-    """A task of which workers died: each row alone, then all that can be done. Raises what a worker raises,
-    and WorkerDied."""
-    worker = ray.remote(_Worker).options(num_cpus=pool.cpus, num_gpus=pool.gpus or None, max_restarts=0)
-    lost: dict[str, FailedRow] = {}
-    asked: dict[str, StageCounters] = {}
-    actor = worker.remote(work, limits)
-    try:
-        for id in task.ids:
-            try:
-                ray.get(actor.open.remote())
-            except RayActorError:  # it died between two rows: of something else
-                actor = worker.remote(work, limits)
-                ray.get(actor.open.remote())
-            tried = _tried(actor, Task(task.name, (id,), trial=True), limits)
-            if isinstance(tried, Fault):
-                lost[id] = FailedRow(tried, TRIES + 1)
-                ray.kill(actor)
-                actor = worker.remote(work, limits)
-                continue
-            for name, count in tried.counts.items():
-                asked.setdefault(name, StageCounters()).calls.add(count.calls)
-            if isinstance(tried, HandedBack):
-                return replace(tried, counts=asked)
-        done: TaskResult | HandedBack = ray.get(actor.do.remote(replace(task, failed=lost)))
-        for name, count in done.counts.items():  # what the trials computed is cached now, and was computed
-            count.calls.add(asked.get(name, StageCounters()).calls)
-        return done
-    except RayTaskError as e:
-        raise e.cause if isinstance(e.cause, Exception) else e from e
-    except RayActorError as e:
-        raise WorkerDied(
-            f"task {task.name}: its worker died {TRIES + 1} times, and not of one of its {len(task.ids)} "
-            f"rows alone ({len(lost)} are lost). Make sources_per_task or questions_per_task smaller, or "
-            f"give a worker more memory. Ray says: {e}"
-        ) from e
-    finally:
-        ray.kill(actor)
-
-
-def _tried(actor: Any, task: Task, limits: Timeouts) -> TaskResult | HandedBack | Fault:
-    """The result of one row alone, or why it failed: its worker died of it, or it takes too long."""
-    start = time.monotonic()
-    late = Fault(
-        "worker", "timeout", f"expected at most {limits.row_timeout_s:g} s, it took more", transient=False
-    )
-    try:
-        done: TaskResult | HandedBack = ray.get(actor.do.remote(task), timeout=limits.task_timeout_s(1))
-    except GetTimeoutError:
-        return late
-    except RayActorError:
-        if time.monotonic() - start >= limits.task_timeout_s(1):  # its own alarm was faster
-            return late
-        return Fault(
-            "worker", "crash", "expected a result, found its worker dead, three times", transient=False
-        )
-    return done

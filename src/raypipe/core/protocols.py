@@ -11,7 +11,7 @@ Nothing here knows Ray, LanceDB or a model library.
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, Protocol, TypeAlias
 
@@ -109,6 +109,54 @@ class PassageWords:
     hashes: np.ndarray  # (words,) uint64: text.words.word_hash of each word, in text order
 
 
+@dataclass(frozen=True, slots=True)
+class Occurrences:
+    """Where the words of a look-up occur in one segment of a snapshot, as flat arrays. The passages of a
+    segment are numbered from 0."""
+
+    lengths: np.ndarray  # (passages,) int32: words of each; -1 for one that is not in the snapshot any more
+    rows: np.ndarray  # (passages,) int64: the number of each in the whole snapshot; -1 as above
+    starts: np.ndarray  # (words + 1,) int64: word i is in passages[starts[i]:starts[i + 1]]
+    passages: np.ndarray  # (pairs,) int64, ascending for each word, none twice
+    counts: np.ndarray  # (pairs,) int64: how often the word is in that passage
+
+
+class Postings(Protocol):
+    """Where some words occur in all passages of a snapshot, read segment by segment."""
+
+    @property
+    def passages(self) -> int:
+        """Passages of the snapshot."""
+        ...
+
+    @property
+    def mean_length(self) -> float:
+        """Mean number of words of a passage."""
+        ...
+
+    @property
+    def found(self) -> np.ndarray:
+        """(words,) int64: in how many passages each word of the look-up is."""
+        ...
+
+    def segments(self) -> AsyncIterator[Occurrences]:
+        """What each segment has of these words; a segment without any of them is left out."""
+        ...
+
+    async def frequencies(self) -> np.ndarray:
+        """(distinct words of the snapshot,) int64: in how many passages each is, in no order."""
+        ...
+
+    async def chunks(self, rows: np.ndarray) -> list[str]:
+        """The passage ids of these numbers ((n,) int64), in order."""
+        ...
+
+    async def rows_of(self, chunks: Collection[str]) -> np.ndarray:
+        """(n,) int64: the numbers of these passages, ascending; those that the snapshot has not are left
+        out."""
+        ...
+
+
 class Index(Protocol):
     """What can be searched: the store's tables, or a request's own pages in memory. A scope is a tuple of
     source ids; None is everything. A source in a scope that the index does not hold is no error: an empty or
@@ -143,6 +191,11 @@ class Index(Protocol):
         """The words that the corpus step `tokenize` kept, for every passage in the scope."""
         ...
 
+    async def postings(self, analyzer: str, words: np.ndarray) -> Postings | None:
+        """Looks up words ((words,) uint64, ascending and distinct) in the whole snapshot. None where this
+        index keeps no postings of the analyzer: `words` then gives equal scores, from more memory."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class GraphRef:
@@ -174,7 +227,8 @@ class GraphReplies:
 
     calls: str  # with the program
     facts: str  # what it found
-    answer: str | None  # what a rule made of it; None: no rule
+    rule: str | None  # that names the rule; None: no rule
+    answer: str | None  # what the rule made of it; None: no rule
     trace: str | None  # a line of JSON for each line of the program; None: none is kept
 
 

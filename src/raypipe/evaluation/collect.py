@@ -20,12 +20,14 @@ from raypipe.evaluation.losses import LossFinder
 from raypipe.evaluation.prompts import PromptLookup
 from raypipe.evaluation.ranked_documents import FINAL, documents_of, ranked_documents
 from raypipe.evaluation.result_table import ResultTable, needed_texts, row
+from raypipe.evaluation.routing import RoutingCheck
 from raypipe.memo.disk import StoreMemo, memo_versions
 from raypipe.metrics.crag import Prediction, pair
 from raypipe.metrics.kinds.contract import GoldForm
 from raypipe.metrics.losses import LostAt
 from raypipe.metrics.prompt_injection import PromptInjection, followed
 from raypipe.metrics.ranking import ranked
+from raypipe.metrics.routing import Routing
 from raypipe.models.kit import LocalKit
 from raypipe.pipeline.answer_sources import AnswerSources
 from raypipe.pipeline.driver import Pipeline, batches
@@ -52,6 +54,7 @@ class Collected:
     sources: set[str] = field(default_factory=set)  # ids of all that is cited
     everything: bool = False  # True: some question may search everything in the store
     lost: dict[str, LostAt] = field(default_factory=dict)  # question id -> where its gold was lost, if it was
+    routing: Routing | None = None  # routers and calls against golds; None: not looked at yet
     loss_notes: tuple[str, ...] = ()  # what could not be told apart
     prompt_injection: PromptInjection | None = (
         None  # orders in pages that reached an answer; None: not looked for
@@ -75,6 +78,7 @@ def collect(
         pipeline.recipe, LocalKit(index), lambda: StoreMemo(store.uri, memo_versions(store))
     )
     table.about["no_prompts"] = lookup.missing
+    routing = RoutingCheck(pipeline.recipe)
     losses = LossFinder(pipeline, index, LocalKit(index)) if form != "grades" else None
     with asyncio.Runner() as loop:
         asked, questions = tee(questions)
@@ -88,12 +92,16 @@ def collect(
             paragraphs = loop.run(evidence_paragraphs(index, batch)) if form == "annotators" else {}
             _pair(store, batch, golds, form, found, paragraphs)
             prompts = loop.run(lookup.of(batch))
+            for q in batch:
+                if q.id in golds:
+                    routing.add(q, golds[q.id])
             if losses is not None:
                 found.lost |= loop.run(losses.of(pairs, golds))
             table.add([row(q, golds.get(q.id), text, prompts[q.id], layouts) for q in batch])
             if injections:
                 before = found.prompt_injection or PromptInjection(0, 0)
                 found.prompt_injection = loop.run(_injected(index, batch, before))
+    found.routing = routing.found()
     if losses is not None:
         found.lost |= losses.rest()
         found.loss_notes = tuple(losses.notes)

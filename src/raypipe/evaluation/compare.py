@@ -21,6 +21,7 @@ from raypipe.metrics import crag
 from raypipe.metrics.kinds import Measure, open_kind
 from raypipe.metrics.kinds.qa import answer_values
 from raypipe.metrics.paired import MARGIN, Conclusion, PairedDifference, conclude, holm, paired
+from raypipe.metrics.routing import shared
 from raypipe.report.report import RunFolder
 from raypipe.runs.changes import causes
 from raypipe.runs.manifest import Manifest, answer_keys, read
@@ -182,7 +183,7 @@ def stored_run(store: Store, manifest: Manifest, name: str = "") -> ScoredRun:
     if not found:
         raise DataError(f"{store.uri}: {name} has no verdicts there. Run the eval again, or name its folder")
     golds = arrow.gold.records(store.rows("golds", "question", list(found)))
-    labels = {**{q: {} for q in found}, **{g.question: g.labels for g in golds}}
+    labels = {**{q: {} for q in found}, **{g.question: shared(g.labels) for g in golds}}
     kind = manifest.kind or "crag"
     return ScoredRun(
         name, manifest.rule, manifest.judge, found, labels, manifest, kind=kind, verdicts=verdicts

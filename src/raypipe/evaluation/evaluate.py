@@ -19,9 +19,10 @@ import pyarrow.compute as pc
 from raypipe.evaluation.collect import Collected, collect
 from raypipe.evaluation.expiry import expired_answers
 from raypipe.evaluation.fault_budget import UndoneRows, retry, undone_rows
-from raypipe.evaluation.golds import scoring_of
+from raypipe.evaluation.golds import Scoring, golds_of, scoring_of
 from raypipe.evaluation.judge import Judge
 from raypipe.evaluation.losses import misses
+from raypipe.evaluation.oracle import Oracle, with_oracle
 from raypipe.evaluation.result_table import ResultTable, write_predictions
 from raypipe.evaluation.stored_questions import StoredQuestions, questions_of, require_questions
 from raypipe.evaluation.write_manifest import write_manifest
@@ -95,6 +96,7 @@ def evaluate(
     only: Sequence[str] | None = None,
     caps: Caps = NO_CAPS,
     kind: str | None = None,
+    oracle: Oracle | None = None,
 ) -> Evaluation:
     """Runs what is missing, scores every question, and writes the report. Without `data`: all that is stored.
 
@@ -104,7 +106,7 @@ def evaluate(
     that no longer hold. `show` gets the plan before anything runs; `measured` are runs on other stores that
     say how fast this machine is. The manifest is written last. `began`: when the command did, in
     seconds of perf_counter; None: now. `only`: ids of stored questions, of which alone the run is; None: of
-    all. `caps`: what it may spend, and at which prices.
+    all. `caps`: what it may spend, and at which prices. `oracle`: the stage in whose place golds are put.
 
     Raises DataError if there are no questions, or none with a gold of the `kind` that is given, ConfError for
     a rule or judge that the kind cannot use, CapReached at a cap, and what ingest, index and answer raise.
@@ -119,6 +121,8 @@ def evaluate(
         questions = questions_of(pipeline, only or (read.questions if read else None), limit)
         require_questions(questions, data, pipeline.store)
         scoring = scoring_of(pipeline, read, questions.ids, kind, rule, judge is not None)
+        if oracle is not None:
+            pipeline = _with_oracle(pipeline, oracle, questions, scoring, show, measured)
         if again:
             retry(pipeline, questions)
         with clock.part("storing"):
@@ -147,7 +151,17 @@ def evaluate(
             right = {r.question: right_of(scoring.kind, scores.values[r.question]) for r in rows}
             lost = losses(right, answers.lost, answers.loss_notes) if scoring.golds != "grades" else None
             report = _report(
-                pipeline, len(questions), read, answers, marks, scores, verdict, planned, done, lost
+                pipeline,
+                len(questions),
+                read,
+                answers,
+                marks,
+                scores,
+                verdict,
+                planned,
+                done,
+                lost,
+                oracle,
             )
             results.finish(rows, report, misses(answers.lost, right))
         write_predictions(folder)
@@ -172,6 +186,19 @@ def evaluate(
         return Evaluation(report, folder, len(questions) - len(todo), manifest, undone)
 
 
+def _with_oracle(
+    pipeline: Pipeline, oracle: Oracle, questions: StoredQuestions, scoring: Scoring,
+    show: Callable[[Plan], None], measured: Sequence[Manifest],
+) -> Pipeline:  # fmt: skip
+    """The pipeline with golds in the place of a stage. Those of passages are looked for in the tables, which
+    are made before: the plan of that is shown first."""
+    golds = golds_of(pipeline.store, questions.ids, scoring.golds)
+    if oracle == "passages":
+        _planned(pipeline, questions, False, (), show, measured)
+        pipeline.index(questions)
+    return replace(pipeline, recipe=with_oracle(pipeline, oracle, questions, golds))
+
+
 def _planned(
     pipeline: Pipeline, questions: StoredQuestions, fresh: bool, old: Collection[str],
     show: Callable[[Plan], None], measured: Sequence[Manifest],
@@ -194,6 +221,7 @@ def _planned(
 def _report(
     pipeline: Pipeline, questions: int, read: IngestSummary | None, answers: Collected, marks: Marks,
     scores: RunScores, judge: JudgeLine | None, planned: Plan, done: RunCounters, lost: Losses | None,
+    oracle: Oracle | None,
 ) -> EvalReport:  # fmt: skip
     corpus, faults = _corpus(pipeline, answers), _faults(pipeline, answers, read)
     seconds = pipeline.clock.total()
@@ -218,6 +246,8 @@ def _report(
         answer_cut=_answer_cut(pipeline),
         prompt_injection=answers.prompt_injection,
         losses=lost,
+        routing=answers.routing,
+        oracle=oracle or "",
         **corpus,
     )
 

@@ -18,6 +18,7 @@ from raypipe.core.errors import FaultBudgetExceeded
 from raypipe.core.records import Question
 from raypipe.pipeline.driver import Pipeline
 from raypipe.pipeline.ingest_log import driving
+from raypipe.pipeline.recipe_tables import table_names
 from raypipe.runs.old_faults import READS
 from raypipe.store import Store
 from raypipe.store.database import quoted
@@ -142,5 +143,4 @@ def retry(pipeline: Pipeline, questions: Iterable[Question]) -> int:
 
 
 def _tables(pipeline: Pipeline) -> list[str]:
-    vectors = map(pipeline.vectors_table, pipeline.recipe.embedders())
-    return [pipeline.texts_table, pipeline.passages_table, *vectors]
+    return table_names(pipeline.store, pipeline.recipe)

@@ -22,6 +22,7 @@ from raypipe.core.records import Gold, Hit, Layout, Question, Quote, chunk_id
 from raypipe.evaluation.prompts import RenderedPrompt
 from raypipe.metrics.crag import Prediction
 from raypipe.metrics.losses import LostAt
+from raypipe.metrics.routing import shared
 from raypipe.metrics.textfile import replaced
 from raypipe.report.report import EvalReport, RunFolder, answer_of, ranking, urls
 from raypipe.text.places import place
@@ -120,7 +121,7 @@ def row(
         "id": question.id,
         "query": question.text,
         "asked_at": question.asked_at,
-        "labels": list(gold.labels.items()) if gold else [],
+        "labels": list(shared(gold.labels).items()) if gold else [],
         "golds": list(gold.answers) if gold else [],
         "grades": list(gold.grades.items()) if gold else [],
         "answer": answer_of(question),

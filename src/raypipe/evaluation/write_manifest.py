@@ -14,6 +14,7 @@ from raypipe.core.records import Question
 from raypipe.evaluation.view.run_page import write_page
 from raypipe.pipeline.answer_sources import AnswerSources
 from raypipe.pipeline.driver import Pipeline
+from raypipe.pipeline.recipe_tables import table_names
 from raypipe.recipes.serialize import to_plain
 from raypipe.report.report import EvalReport, RunFolder
 from raypipe.runs.changes import earlier_run
@@ -63,8 +64,7 @@ def _manifest(
     origin: Origin, places: Mapping[str, Mapping[str, int]],
 ) -> Manifest:  # fmt: skip
     store, recipe = pipeline.store, pipeline.recipe
-    vectors = map(pipeline.vectors_table, recipe.embedders())
-    tables = (pipeline.texts_table, pipeline.passages_table, *vectors, "answers", "questions", "golds")
+    tables = (*table_names(store, recipe), "answers", "questions", "golds")
     tables += ("layouts",) if store.has("layouts") else ()
     before = recent(store, 1)
     names = ("questions", "citations", "distinct_pages", "empty_pages", "chunks", "without_truth")
@@ -97,4 +97,5 @@ def _manifest(
         kind=report.scores.kind,
         lead=report.scores.lead,
         measures={m.measure: m for m in report.scores.measures},
+        oracle=report.oracle,
     )

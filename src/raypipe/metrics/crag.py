@@ -34,6 +34,7 @@ from raypipe.core.records import (
     Question,
 )
 from raypipe.metrics.intervals import Interval, rate_interval, score_interval
+from raypipe.metrics.routing import shared
 from raypipe.text.replies import parse_response
 
 Rule: TypeAlias = str
@@ -326,7 +327,12 @@ def pair(
         prediction = None if q.outcome in ("", FAULT, RANKED) else q.answer
         rows.append(
             Prediction(
-                q.id, prediction, gold.answers, judged.get(q.id), gold.labels, annotators=gold.annotators
+                q.id,
+                prediction,
+                gold.answers,
+                judged.get(q.id),
+                shared(gold.labels),
+                annotators=gold.annotators,
             )
         )
     return rows, without

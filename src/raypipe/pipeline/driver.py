@@ -1,7 +1,7 @@
 """A data set through a recipe over a store: index the corpus, answer the questions; what is missing, no more.
 
 Works out which rows each table lacks, cuts them into tasks, hands these to a runner, and commits. The
-runner decides where tasks run: Ray Data pools (`cluster.pools`) or this process (`inline`). One driver
+runner decides where tasks run: workers on Ray (`cluster`) or this process (`inline`). One driver
 at a time; a killed driver's parts are kept and its run is resumed.
 """
 
@@ -28,7 +28,16 @@ from raypipe.pipeline.answer_sources import AnswerSources, answer_sources
 from raypipe.pipeline.caps import NO_CAPS, Caps
 from raypipe.pipeline.counters import RunCounters
 from raypipe.pipeline.ingest_log import driving
-from raypipe.pipeline.recipe_tables import lacking, passages_table, searched, texts_table, vectors_table
+from raypipe.pipeline.postings_task import PART_SOURCES, PostingsTask
+from raypipe.pipeline.recipe_tables import (
+    lacking,
+    passages_table,
+    postings_tables,
+    searched,
+    table_names,
+    texts_table,
+    vectors_table,
+)
 from raypipe.pipeline.tasks import (
     AnswersTask,
     HandedBack,
@@ -46,6 +55,7 @@ from raypipe.pipeline.tasks import (
 from raypipe.pipeline.wall_clock import WallClock
 from raypipe.recipes.executor import CorpusExecutor
 from raypipe.recipes.recipe import Recipe
+from raypipe.recipes.step_contract import asked_models
 from raypipe.report.progress import Progress, ProgressTask
 from raypipe.store import (
     ANSWERS,
@@ -64,10 +74,13 @@ from raypipe.store import (
 )  # fmt: skip
 from raypipe.store.disk_space import need
 from raypipe.store.leftovers import abandon
+from raypipe.store.tables import LENGTHS, POSTINGS
 
 T = TypeVar("T")
 
 ANSWERS_AT_ONCE = 100  # read in one look: some 40 kB each with fifty citations and twenty hits
+
+SNAPSHOT_QUESTIONS = 128  # of a task; over 400,000 x 384 a question takes 1.9 ms at 256 and 3.3 at 50
 
 ROUNDS_IN_VAIN = 2  # of tasks that workers handed back, in none of which another worker could do one
 
@@ -141,6 +154,8 @@ class TableBuild:
     calls_models: bool = False  # True: the memo is merged before it, so that its workers read all of it
     again: tuple[str, ...] = ()  # ids of rows that are made again, though the table may have them
     fresh: bool = False  # True: and language models are asked again for them
+    first: tuple[tuple[str, pa.Schema], ...] = ()  # tables that the same tasks fill, committed before it
+    spread: bool = True  # False: tasks are as large as they may be, however few that makes
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +184,10 @@ class Pipeline:
             self.build(self.passages_build(wanted), done)
             for model in self.recipe.embedders():
                 self.build(self.vectors_build(model, wanted), done)
+            for analyzer, (postings, lengths) in postings_tables(self.recipe).items():
+                # Once they are there, they keep up: a search of the whole store reads them alone.
+                if self.store.has(lengths) or _searches_all(questions):
+                    self.build(self.postings_build(analyzer, postings, lengths), done)
         return done
 
     def answer(
@@ -188,7 +207,7 @@ class Pipeline:
         sources = self.answer_sources(chain(questions, self._begun(work_id, questions)))
         keys = self.keys(questions, sources)
         again = tuple(id for id in keys.values() if fresh or id in renew)
-        build = self.answers_build(keys, sources, again, fresh)
+        build = self.answers_build(keys, sources, again, fresh, self._per_answer_task(questions))
         with driving(self.store, f"answer {self.recipe.name}"):
             if fresh:
                 for id in (work_id, again_id(work_id)):
@@ -197,6 +216,14 @@ class Pipeline:
                 self.store.forget("faults", "digest", list(keys))
             self.build(build, done)
         return done
+
+    def _per_answer_task(self, questions: Iterable[Question]) -> int:
+        """How many questions make a task at most: more where all that they cost is a search of the whole
+        store, since a product of many costs little more than that of one."""
+        kinds = {m.kind for stage in self.recipe.question for m in asked_models(stage.step)}
+        if kinds <= {"embedder"} and _searches_all(questions):
+            return max(self.sizes.questions, SNAPSHOT_QUESTIONS)
+        return self.sizes.questions
 
     def renewing(self) -> Run | None:
         """What a command that answered questions again has left to do: it was killed, or met trouble."""
@@ -253,9 +280,8 @@ class Pipeline:
     def failed_sources(self, among: set[str] | None) -> list[dict[str, Any]]:
         """The rows of `faults` of sources (None: of all) that the corpus half could not do, the last one of
         each source; one that was done since is not among them."""
-        tables = [self.texts_table, self.passages_table, *map(self.vectors_table, self.recipe.embedders())]
         rows = []
-        for table in tables:
+        for table in table_names(self.store, self.recipe):
             last = {r["id"]: r for r in _final_last(self.store.rows("faults", "digest", [table]))}
             left = self.store.missing(table, "source", list(last))
             rows += [last[id] for id in left if among is None or id in among]
@@ -333,9 +359,25 @@ class Pipeline:
             missing_ids, work, calls_models=True,
         )  # fmt: skip
 
+    def postings_build(self, analyzer: str, postings: str, lengths: str) -> TableBuild:
+        """Words of the passages of all sources, inverted."""
+
+        def missing_ids() -> list[str]:
+            here = self.store.scan(self.passages_table, ["source"])["source"].unique().to_pylist()
+            return self.missing(lengths, here)
+
+        return TableBuild(
+            lengths, lengths, LENGTHS, "parse", "inverted", "sources", PART_SOURCES, missing_ids,
+            lambda run: PostingsTask(
+                self.worker, analyzer, lengths, postings, self.texts_table, self.passages_table, run.name
+            ),
+            first=((postings, POSTINGS),), spread=False,
+        )  # fmt: skip
+
     def answers_build(
-        self, keys: Mapping[str, str], sources: AnswerSources, again: tuple[str, ...], fresh: bool
-    ) -> TableBuild:
+        self, keys: Mapping[str, str], sources: AnswerSources, again: tuple[str, ...], fresh: bool,
+        per_task: int,
+    ) -> TableBuild:  # fmt: skip
         """Questions to answers, by the keys of their answers."""
 
         def work(run: Run) -> TableTask:
@@ -344,7 +386,7 @@ class Pipeline:
 
         return TableBuild(
             self.answers_work_id(sources.snapshot), "answers", ANSWERS, "answer", "answered", "questions",
-            self.sizes.questions, lambda: self.unanswered(keys), work, True, again, fresh,
+            per_task, lambda: self.unanswered(keys), work, True, again, fresh,
         )  # fmt: skip
 
     def missing(self, table: str, ids: list[str]) -> list[str]:
@@ -368,7 +410,8 @@ class Pipeline:
     def build(self, build: TableBuild, done: RunCounters) -> None:
         """Adds to a table what it lacks: first what killed runs left, then the rest."""
         with self.clock.part("storing"):
-            self.store.ensure(build.table, build.schema)
+            for table, schema in (*build.first, (build.table, build.schema)):
+                self.store.ensure(table, schema)
             if build.calls_models:
                 done.memo_damaged += merge_memo(self.store).damaged
             self._run_all(build, done)
@@ -409,7 +452,7 @@ class Pipeline:
         self._finish(run, work_id, build, done)
 
     def _per_task(self, ids: Sequence[str], build: TableBuild) -> int:
-        return self._pool(build.pool).per_task(len(ids), build.max_rows)
+        return self._pool(build.pool).per_task(len(ids), build.max_rows) if build.spread else build.max_rows
 
     def _finish(self, run: Run, work_id: str, build: TableBuild, done: RunCounters) -> bool:
         """Runs what is left of a run and commits it. False if others added some of its rows meanwhile: its
@@ -418,6 +461,8 @@ class Pipeline:
             self._run(run, build, done)
         try:
             commit(self.store, "faults", run.name, run.parts)
+            for table, _ in build.first:
+                commit(self.store, table, run.name, run.parts)
             lost = self._faults_of(run, "digest", transient=False) if run.replaces else []
             commit(self.store, build.table, run.name, run.parts, run.replaces, lost)
             whole = True
@@ -441,6 +486,10 @@ class Pipeline:
         """Runs the tasks of a run that no driver finished before."""
         need(self.store, 0, f"what is left of {build.table}")
         here = done_parts(self.store, build.table, run.name)
+        for table, _ in build.first:
+            if committed(self.store, table, run.name) is None:
+                whole = done_parts(self.store, table, run.name)
+                here = {part: facts for part, facts in here.items() if part in whole}
         if run.name not in done.tables:
             for facts in here.values():
                 done.add(run.name, stage_counts(facts), earlier=True)
@@ -449,8 +498,8 @@ class Pipeline:
             self.caps.check(done, self.clock.total())
             self.start()  # what it prints and how long it takes are not the progress's
         backoff = Backoff(ROUNDS_IN_VAIN + 1, self.worker.wait_s)
-        whole = sum(len(t.ids) for t in left)
-        with self.progress.task(build.done_verb, build.unit, whole) as shown:
+        rows = sum(len(t.ids) for t in left)
+        with self.progress.task(build.done_verb, build.unit, rows) as shown:
             try:
                 while left:
                     back = {b.name: b for b in self._round(run, build, done, left, shown)}
@@ -500,6 +549,11 @@ class Pipeline:
             if left and (reached := self.caps.reached(done, self.clock.total())):
                 getattr(results, "close", nowhere)()  # a pool begins no more tasks
                 raise CapReached(reached)
+
+
+def _searches_all(questions: Iterable[Question] | None) -> bool:
+    """Whether one of the questions brings no sources of its own."""
+    return questions is None or any(q.sources() is None for q in questions)
 
 
 def _wait(backoff: Backoff, back: HandedBack) -> None:

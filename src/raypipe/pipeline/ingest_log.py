@@ -33,7 +33,7 @@ TABLES = (
     "faults",
 )  # in the order in which they are committed
 REPLACING = ("documents", "layouts", "questions", "golds", "relevance", "annotations")
-MADE_OF_SOURCES = ("texts-", "passages-", "vectors-")  # tables with rows of sources
+MADE_OF_SOURCES = ("texts-", "passages-", "vectors-", "lengths-")  # tables with rows of sources
 
 
 @dataclass(frozen=True, slots=True)

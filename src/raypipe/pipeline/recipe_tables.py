@@ -9,10 +9,13 @@ from collections.abc import Mapping, Sequence
 
 from raypipe.core.digests import model_identity
 from raypipe.core.protocols import Model
+from raypipe.core.records import digest
 from raypipe.recipes.recipe import Recipe
 from raypipe.store import Store
 from raypipe.store.coverage import lacking as lacking_tables
-from raypipe.store.index import IndexSpec, index_spec
+from raypipe.store.index import IndexSpec, Pinned, index_spec
+
+INDEX_WORDS = "index.words_"  # what a step reads that searches by words, then the analyzer
 
 
 def texts_table(recipe: Recipe) -> str:
@@ -30,10 +33,40 @@ def vectors_table(recipe: Recipe, model: Model) -> str:
     return f"vectors-{recipe.vectors_digest(model)}"
 
 
+def postings_tables(recipe: Recipe) -> dict[str, tuple[str, str]]:
+    """Analyzer -> its tables of postings and of lengths, for each that a question step searches with."""
+    known = [w for stage in recipe.question for w in stage.step.reads() if w.startswith(INDEX_WORDS)]
+    names = sorted({w.removeprefix(INDEX_WORDS) for w in known})
+    digests = {name: digest("postings", recipe.passages_digest(), name) for name in names}
+    return {name: (f"postings-{d}", f"lengths-{d}") for name, d in digests.items()}
+
+
 def searched(store: Store, recipe: Recipe) -> IndexSpec:
     """What a process opens to search: the recipe's tables at their present versions."""
     vectors = {model_identity(m): vectors_table(recipe, m) for m in recipe.embedders()}
-    return index_spec(store, texts_table(recipe), passages_table(recipe), vectors)
+    words = {name: t for name, t in postings_tables(recipe).items() if all(map(store.has, t))}
+    return index_spec(store, texts_table(recipe), passages_table(recipe), vectors, words)
+
+
+def searched_at(uri: str, recipe: Recipe, tables: Mapping[str, int]) -> IndexSpec:
+    """The same, of tables at the versions of a run or release. Raises KeyError for one that it has not;
+    postings are there where a question searched the whole store."""
+
+    def at(table: str) -> Pinned:
+        return Pinned(table, tables[table])
+
+    vectors = tuple(sorted((model_identity(m), at(vectors_table(recipe, m))) for m in recipe.embedders()))
+    words = [(name, p, q) for name, (p, q) in postings_tables(recipe).items() if p in tables and q in tables]
+    inverted = tuple((name, at(p), at(q)) for name, p, q in words)
+    return IndexSpec(uri, at(texts_table(recipe)), at(passages_table(recipe)), vectors, inverted)
+
+
+def table_names(store: Store, recipe: Recipe) -> list[str]:
+    """The tables of its corpus half that the store has."""
+    named = [texts_table(recipe), passages_table(recipe)]
+    named += [vectors_table(recipe, m) for m in recipe.embedders()]
+    named += [t for tables in postings_tables(recipe).values() for t in tables]
+    return [t for t in named if store.has(t)]
 
 
 def table_labels(recipe: Recipe) -> dict[str, str]:

@@ -134,7 +134,9 @@ class TableTask(Protocol):
     @property
     def worker(self) -> WorkerConfig: ...
 
-    async def open(self) -> RunTask: ...
+    async def open(self, kit: LocalKit | None = None) -> RunTask:
+        """`kit`: that of the process, made by the worker's configuration; None: the work has its own."""
+        ...
 
 
 def with_worker(work: TableTask, **changes: Any) -> TableTask:
@@ -185,14 +187,14 @@ class RecipeTask(ABC):
     run: str
 
     @abstractmethod
-    def opened(self, store: Store) -> Opened: ...
+    def opened(self, store: Store, kit: LocalKit) -> Opened: ...
 
-    async def open(self) -> RunTask:
+    async def open(self, kit: LocalKit | None = None) -> RunTask:
         """Raises Unavailable where the store stays so for all tries, and StoreError."""
 
         async def opened() -> tuple[Store, Opened]:
             store = Store.open(self.worker.store)
-            return store, self.opened(store)
+            return store, self.opened(store, kit or self.worker.kit(None))
 
         store, work = await until_available(opened, self._backoff())
         passed = 0  # rows that this process did
@@ -272,8 +274,7 @@ def _without_faults(rows: pa.Table) -> pa.Table:
 class TextsTask(RecipeTask):
     """Sources through the stages before the split."""
 
-    def opened(self, store: Store) -> Opened:
-        kit = self.worker.kit(None)
+    def opened(self, store: Store, kit: LocalKit) -> Opened:
         corpus = CorpusExecutor(self.recipe, kit, loading_s=kit.loading_s)
 
         async def compute(ids: tuple[str, ...]) -> tuple[pa.Table, FailedRows]:
@@ -290,8 +291,7 @@ class PassagesTask(RecipeTask):
 
     texts: str  # table they are read from
 
-    def opened(self, store: Store) -> Opened:
-        kit = self.worker.kit(None)
+    def opened(self, store: Store, kit: LocalKit) -> Opened:
         corpus = CorpusExecutor(self.recipe, kit, loading_s=kit.loading_s)
 
         async def compute(ids: tuple[str, ...]) -> tuple[pa.Table, FailedRows]:
@@ -313,9 +313,8 @@ class VectorsTask(RecipeTask):
     model: Model
     memo: Mapping[str, int]  # memo table -> pinned version
 
-    def opened(self, store: Store) -> Opened:
+    def opened(self, store: Store, kit: LocalKit) -> Opened:
         memo = StoreMemo(self.worker.store, self.memo)
-        kit = self.worker.kit(None)
         corpus = CorpusExecutor(self.recipe, kit, memo, kit.loading_s)
 
         async def compute(ids: tuple[str, ...]) -> tuple[pa.Table, FailedRows]:
@@ -346,9 +345,9 @@ class AnswersTask(RecipeTask):
     memo: Mapping[str, int]  # memo table -> pinned version
     fresh: bool = False  # True: language models are asked again, whatever the memo has of them
 
-    def opened(self, store: Store) -> Opened:
+    def opened(self, store: Store, kit: LocalKit) -> Opened:
         memo = StoreMemo(self.worker.store, self.memo, self.fresh)
-        kit = self.worker.kit(LanceIndex(self.index))
+        kit = kit.with_index(LanceIndex(self.index))
         ask = QuestionExecutor(self.recipe, kit, memo, loading_s=kit.loading_s)
         recipe = self.recipe.digest()
 

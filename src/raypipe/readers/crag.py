@@ -39,6 +39,8 @@ LABELS = (
     "premise_false",
     "answer_on_pages",
     "template",
+    "kg_program",
+    "kg_rule",
 )
 PAGE_TEXTS = ("page_name", "page_url", "page_snippet", "page_last_modified")  # null is read as ""
 

@@ -16,6 +16,7 @@ from raypipe.metrics.crag import Marks, rate_intervals
 from raypipe.metrics.kinds import NOT_SCORED, RunScores
 from raypipe.metrics.losses import Losses
 from raypipe.metrics.prompt_injection import PromptInjection
+from raypipe.metrics.routing import Routing
 from raypipe.metrics.textfile import replaced
 
 JSON_FORMAT = 2  # of what commands print for programs: api.outputs
@@ -156,6 +157,8 @@ class EvalReport:
     replaced: tuple[ReplacedRows, ...] = ()  # by the files of this run when they were read
     scores: RunScores = NOT_SCORED  # what the kind of the data measures
     cost: CostReport | None = None  # None: a run of before there was one
+    oracle: str = ""  # passages or answer: golds stood in the place of a stage; "": none did
+    routing: Routing | None = None  # routers and calls against golds; None: not looked at
     losses: Losses | None = None  # where the misses were lost; None: no answer is asked for
 
 
@@ -242,6 +245,8 @@ def to_json(report: EvalReport) -> dict[str, Any]:
         "resumed": report.resumed,
         "memo_damaged": report.memo_damaged,
         "cost": asdict(report.cost) if report.cost else None,
+        "oracle": report.oracle or None,
+        "routing": asdict(report.routing) if report.routing else None,
         "losses": asdict(report.losses) if report.losses else None,
         "steps": [asdict(s) for s in report.steps],
     }

@@ -14,7 +14,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raypipe.core import arrow
-from raypipe.core.digests import model_identity
 from raypipe.core.errors import DataError
 from raypipe.core.protocols import Kit, Step
 from raypipe.core.records import Question
@@ -22,7 +21,7 @@ from raypipe.memo.disk import StoreMemo, memo_versions
 from raypipe.memo.lookup import CacheOnlyKit, ChatRecorder, NotCached, RecordingMemo, lookup
 from raypipe.memo.memo import CallCounts, cached
 from raypipe.models.kit import LocalKit
-from raypipe.pipeline.recipe_tables import lacking, passages_table, texts_table, vectors_table
+from raypipe.pipeline.recipe_tables import lacking, searched_at
 from raypipe.recipes.executor import QuestionExecutor, StageError
 from raypipe.recipes.recipe import Recipe, Stage, row_key
 from raypipe.recipes.serialize import description
@@ -32,7 +31,7 @@ from raypipe.runs.evidence import AnswerQuote, ModelChat, StepReply, evidence, m
 from raypipe.runs.field_diff import with_lines
 from raypipe.runs.manifest import AnswerKey, Difference, Manifest, answer_keys, differences, find, reason
 from raypipe.store import Store, StoreError
-from raypipe.store.index import IndexSpec, LanceIndex, Pinned
+from raypipe.store.index import LanceIndex
 
 LISTED = 10  # ids in a message
 
@@ -259,9 +258,4 @@ def _requests(
 
 def _index(store: Store, manifest: Manifest, recipe: Recipe) -> LanceIndex:
     """The tables as the run searched them."""
-
-    def at(table: str) -> Pinned:
-        return Pinned(table, manifest.tables[table])
-
-    vectors = tuple(sorted((model_identity(m), at(vectors_table(recipe, m))) for m in recipe.embedders()))
-    return LanceIndex(IndexSpec(store.uri, at(texts_table(recipe)), at(passages_table(recipe)), vectors))
+    return LanceIndex(searched_at(store.uri, recipe, manifest.tables))

@@ -36,7 +36,7 @@ from raypipe.store.sizes import merge_sizes
 KINDS = (
     "work", "run", "release", "tag", "table", "answers", "replies", "faults", "sources", "parts",
 )  # fmt: skip
-SOURCE_TABLES = ("texts-", "passages-", "vectors-")
+SOURCE_TABLES = ("texts-", "passages-", "vectors-", "lengths-")
 MEMO_TABLES = ("embeddings-", "scores-", "replies-")
 
 

@@ -18,16 +18,15 @@ from typing import Any, TypeVar
 
 from raypipe.core import config
 from raypipe.core.config import Where
-from raypipe.core.digests import model_identity
 from raypipe.core.errors import ConfError, RaypipeError
 from raypipe.metrics.kinds.contract import MeasureSummary
-from raypipe.pipeline.recipe_tables import passages_table, texts_table, vectors_table
+from raypipe.pipeline.recipe_tables import searched_at
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.serialize import description
 from raypipe.runs.gate_bounds import SHARES, end_of, interval_of, questions_needed
 from raypipe.runs.manifest import Manifest, answer_keys, to_json
 from raypipe.store import Store, StoreError
-from raypipe.store.index import IndexSpec, Pinned
+from raypipe.store.index import IndexSpec
 from raypipe.store.keep import tag
 from raypipe.store.layout import LIVE, RELEASES
 from raypipe.store.tables import check_run
@@ -70,13 +69,7 @@ class Release:
         Raises ConfError for a recipe that this raypipe would compute otherwise.
         """
         recipe = description(self.recipe)
-
-        def at(table: str) -> Pinned:
-            return Pinned(table, self.tables[table])
-
-        searched = [(model_identity(m), at(vectors_table(recipe, m))) for m in recipe.embedders()]
-        texts, passages = at(texts_table(recipe)), at(passages_table(recipe))
-        return recipe, IndexSpec(store.uri, texts, passages, tuple(sorted(searched)))
+        return recipe, searched_at(store.uri, recipe, self.tables)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,9 +214,14 @@ def promote(
 
     `passed` are gates of another kind, which it has passed already.
 
-    Raises GateFailed, and StoreError if a table that the run searched is not there at its version; then live
-    is as it was.
+    Raises GateFailed, ConfError for an oracle run, and StoreError if a table that the run searched is not
+    there at its version; then live is as it was.
     """
+    if manifest.oracle:
+        raise ConfError(
+            f"run {manifest.run} is an oracle run: golds stood in the place of its {manifest.oracle}, so it "
+            "cannot answer live questions. Promote a run of the recipe itself"
+        )
     keys = answer_keys(store, manifest.run) if gates else {}
     check(manifest, gates, min_scored, sorted(q for q, k in keys.items() if k.verdict == "unscored"))
     with store.lease("release", f"promote {manifest.run}"):

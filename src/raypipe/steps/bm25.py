@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal, TypeAlias
 
 import numpy as np
 
-from raypipe.core.protocols import Ask, Bound, Kit, Reach
+from raypipe.core.protocols import Ask, Bound, Index, Kit, Postings, Reach
 from raypipe.core.records import Citation, Hit, Question, parse_chunk_id
 from raypipe.steps.ranking import Scope, add_hits, best_first, grown, pool_of, scope_of
 from raypipe.text import bm25
@@ -68,17 +68,59 @@ class Bm25:
         index = kit.index()
 
         async def ask(questions: list[Question]) -> list[Question]:
-            scopes = [scope_of(q, self.scope) for q in questions]
+            queries = [analyse(render(q), self.words)[0] for q in questions]
+            scoped = [scope_of(q, self.scope) for q in questions]
+            whole = [i for i, scope in enumerate(scoped) if scope is None]
+            found = await self._in_snapshot(index, [questions[i] for i in whole], [queries[i] for i in whole])
+            hits = dict(zip(whole, found, strict=False))  # none where the index keeps no postings
+            scopes = {i: scope for i, scope in enumerate(scoped) if i not in hits}
             pools: dict[Sources, tuple[tuple[str, ...], bm25.Bm25Corpus]] = {}
-            for scope in dict.fromkeys(scopes):  # each fetched, and its statistics made, once per batch
+            for scope in dict.fromkeys(scopes.values()):  # each fetched, and counted, once per batch
                 words = await index.words(self.words, scope)
                 pools[scope] = words.chunks, bm25.Bm25Corpus(words.offsets, words.hashes)
-            return [
-                add_hits(q, self._best(render(q), *pools[scope], self._narrowed(q)))
-                for q, scope in zip(questions, scopes, strict=True)
-            ]
+            for i, scope in scopes.items():
+                hits[i] = self._best(queries[i], *pools[scope], self._narrowed(questions[i]))
+            return [add_hits(q, hits[i]) for i, q in enumerate(questions)]
 
         return ask
+
+    async def _in_snapshot(
+        self, index: Index, questions: list[Question], queries: list[np.ndarray]
+    ) -> list[list[Hit]]:
+        """The hits of questions without sources of their own, from the postings of the whole snapshot; []
+        where the index keeps none. Memory holds one segment at a time."""
+        words = np.unique(np.concatenate([np.zeros(0, np.uint64), *queries]))
+        tables = await index.postings(self.words, words) if questions else None
+        if tables is None:
+            return []
+        if self.kinds and "page" not in self.kinds:
+            return [[] for _ in questions]  # what is no part of a citation is a page
+        k1, b = self._k1_b()
+        asked = [bm25.query_words(q, words) for q in queries]
+        best = [bm25.Best(self.top) for _ in questions]
+        among = [await tables.rows_of(pool_of(q, self.among)) if self.among else None for q in questions]
+        idf = await self._idf(tables)
+        async for segment in tables.segments():
+            scores = bm25.SegmentScores(segment, idf, tables.mean_length, k1, b)
+            for query, found, rows in zip(asked, best, among, strict=True):
+                passages, values = scores.of(query, found.bound if rows is None else -np.inf)
+                if rows is not None:
+                    known = np.isin(segment.rows[passages], rows)
+                    passages, values = passages[known], values[known]
+                found.add(segment.rows[passages], values)
+        chunks = iter(await tables.chunks(np.concatenate([np.zeros(0, np.int64), *(f.rows for f in best)])))
+        return [self._hits({next(chunks): s for s in found.scores.tolist()}) for found in best]
+
+    async def _idf(self, tables: Postings) -> np.ndarray:
+        if self.variant == "lucene":
+            return bm25.lucene_idf(tables.passages, tables.found)
+        common = bool((2 * tables.found > tables.passages).any())
+        every = await tables.frequencies() if common else None
+        return bm25.okapi_idf(tables.passages, tables.found, every)
+
+    def _k1_b(self) -> tuple[float, float]:
+        k1, b = bm25.DEFAULTS[self.variant]
+        return (k1 if self.k1 is None else self.k1), (b if self.b is None else self.b)
 
     def _narrowed(self, question: Question) -> Callable[[str], bool]:
         """Whether a chunk id may be found."""
@@ -96,19 +138,18 @@ class Bm25:
         return may
 
     def _best(
-        self, query: str, chunks: tuple[str, ...], pool: bm25.Bm25Corpus, may: Callable[[str], bool]
+        self, query: np.ndarray, chunks: tuple[str, ...], pool: bm25.Bm25Corpus, may: Callable[[str], bool]
     ) -> list[Hit]:
-        hashes, _ = analyse(query, self.words)
-        k1, b = bm25.DEFAULTS[self.variant]
-        k1, b = (k1 if self.k1 is None else self.k1), (b if self.b is None else self.b)
-        passages, scores = bm25.scores(pool, hashes, self.variant, k1, b)
+        passages, scores = bm25.scores(pool, query, self.variant, *self._k1_b())
         if self.kinds or self.among:
             found = np.array([may(chunks[i]) for i in passages], bool)
             passages, scores = passages[found], scores[found]
         if len(scores) > self.top:  # only what can be among the best is sorted by its id
             kept = scores >= np.partition(scores, -self.top)[-self.top]
             passages, scores = passages[kept], scores[kept]
-        by_chunk = {chunks[i]: float(s) for i, s in zip(passages, scores, strict=True)}
+        return self._hits({chunks[i]: float(s) for i, s in zip(passages, scores, strict=True)})
+
+    def _hits(self, by_chunk: Mapping[str, float]) -> list[Hit]:
         return [Hit(c, *parse_chunk_id(c), {self.into: by_chunk[c]}) for c in best_first(by_chunk, self.top)]
 
 

@@ -77,7 +77,7 @@ class KgQuery:
         return frozenset(REPLY + n for n in names if n is not None) | {"degraded"}
 
     def graph_replies(self) -> GraphReplies:
-        return GraphReplies(self.calls, self.into, self.answer, self.trace)
+        return GraphReplies(self.calls, self.into, self.rule, self.answer, self.trace)
 
     def bound(self, question: Question, reach: Reach) -> Bound:
         requests = 0 if self.graph.kind == "folder" else MOST_REQUESTS

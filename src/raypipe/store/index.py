@@ -11,6 +11,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TypeVar
 
 import numpy as np
@@ -21,15 +22,21 @@ from lance import LanceDataset
 from raypipe.core.arrow import SPANS
 from raypipe.core.digests import model_identity
 from raypipe.core.errors import ConfError
+from raypipe.core.gathering import Gathering
 from raypipe.core.protocols import Model, PassageWords, VectorHit
-from raypipe.core.records import Block, Span, chunk_id, parse_chunk_id
-from raypipe.store import Store, StoreError
+from raypipe.core.records import Block, Span, parse_chunk_id
+from raypipe.store import Store
 from raypipe.store.database import quoted, rows
 from raypipe.store.errors import reaching
+from raypipe.store.passage_spans import passage_words, word_columns
+from raypipe.store.postings import LancePostings, PostingsTables
+from raypipe.store.products import SnapshotVectors, product_error
 from raypipe.store.text_columns import blocks_of, hidden_of, text_columns
+from raypipe.store.vector_copy import folder as vector_copies
 
 T = TypeVar("T")
 
+SCANNED = 16  # queries of one scan: 737 MB at most over 400,000 x 384, all of them in the scope
 SLACK = 16  # candidates beyond `top`: nearly always enough to be sure that no other can belong to the best
 
 
@@ -49,15 +56,20 @@ class IndexSpec:
     texts: Pinned
     passages: Pinned
     vectors: tuple[tuple[str, Pinned], ...]  # model identity, searched copy
+    words: tuple[tuple[str, Pinned, Pinned], ...] = ()  # analyzer, its postings and lengths
 
     def pinned(self) -> tuple[Pinned, ...]:
         """Every table that is searched."""
-        return (self.texts, self.passages, *(table for _, table in self.vectors))
+        words = [table for _, *tables in self.words for table in tables]
+        return (self.texts, self.passages, *(table for _, table in self.vectors), *words)
 
 
-def index_spec(store: Store, texts: str, passages: str, vectors: Mapping[str, str]) -> IndexSpec:
-    """Pins tables as they are now; `vectors` is model identity -> table. Raises StoreError if a table or one
-    of its scalar indexes is missing."""
+def index_spec(
+    store: Store, texts: str, passages: str, vectors: Mapping[str, str],
+    words: Mapping[str, tuple[str, str]] = MappingProxyType({}),
+) -> IndexSpec:  # fmt: skip
+    """Pins tables as they are now; `vectors` is model identity -> table, `words` analyzer -> its tables of
+    postings and lengths. Raises StoreError if a table or one of its scalar indexes is missing."""
 
     def pin(table: str) -> Pinned:
         version = store.version(table)
@@ -65,7 +77,10 @@ def index_spec(store: Store, texts: str, passages: str, vectors: Mapping[str, st
         return Pinned(table, version)
 
     searched = tuple((identity, pin(table)) for identity, table in sorted(vectors.items()))
-    return IndexSpec(store.uri, pin(texts), pin(passages), searched)
+    # `lengths` first: it is committed last, and names the segments that are read.
+    inverted = [(name, pin(lengths), pin(postings)) for name, (postings, lengths) in sorted(words.items())]
+    looked_up = tuple((name, postings, lengths) for name, lengths, postings in inverted)
+    return IndexSpec(store.uri, pin(texts), pin(passages), searched, looked_up)
 
 
 class LanceIndex:
@@ -81,6 +96,9 @@ class LanceIndex:
 
         self._texts, self._passages = at(spec.texts), at(spec.passages)
         self._vectors = {identity: at(pinned) for identity, pinned in spec.vectors}
+        copies = vector_copies()
+        self._products = {m: Gathering(SnapshotVectors(d, copies).best) for m, d in self._vectors.items()}
+        self._postings = {name: PostingsTables(at(p), at(q)) for name, p, q in spec.words}
         self._whole: dict[str, PassageWords] = {}  # analyzer -> words of the whole snapshot
         self._gathering = threading.Lock()
 
@@ -90,22 +108,24 @@ class LanceIndex:
         dataset = _of_model(self._vectors, model)
         queries = _checked(vectors, scopes, dataset.schema.field("vector").type.list_size, top)
 
-        def best(query: np.ndarray, scope: tuple[str, ...] | None) -> list[VectorHit]:
-            where = None if scope is None else f"source IN ({quoted(dict.fromkeys(scope))})"
+        if not queries:
+            return []
+        product = self._products[model_identity(model)]
+        groups: dict[tuple[str, ...] | None, list[int]] = {}
+        for i, (_, scope) in enumerate(queries):
+            groups.setdefault(scope, []).append(i)
 
-            def nearest(count: int) -> tuple[pa.Table, float]:
-                near = {"column": "vector", "q": query, "k": count, "metric": "dot", "use_index": False}
-                columns = [*SPANS, "vector", "_distance"]
-                with reaching(dataset.uri):
-                    table = dataset.to_table(columns=columns, filter=where, nearest=near, prefilter=True)
-                if table.num_rows < count:
-                    return table, -np.inf
-                return table, 1.0 - float(pc.max(table["_distance"]).as_py())
-
-            return [] if scope == () else _best(query, top, nearest)
+        async def within(scope: tuple[str, ...] | None, places: list[int]) -> list[list[VectorHit]]:
+            asked = np.stack([queries[i][0] for i in places])
+            if scope is None:
+                return await product((asked, top))
+            return await asyncio.to_thread(_scanned, dataset, asked, scope, top)
 
         # 7 ms for 5,000 chunks of 1e5, and Lance lets go of the interpreter meanwhile.
-        return list(await asyncio.gather(*(asyncio.to_thread(best, *row) for row in queries)))
+        found = await asyncio.gather(*(within(scope, places) for scope, places in groups.items()))
+        hits = {i: h for places, some in zip(groups.values(), found, strict=True)
+                for i, h in zip(places, some, strict=True)}  # fmt: skip
+        return [hits[i] for i in range(len(queries))]
 
     async def texts(self, chunks: Sequence[str]) -> list[str]:
         return _passage_texts(chunks, await self._source_texts([parse_chunk_id(c)[0] for c in chunks]))
@@ -127,10 +147,14 @@ class LanceIndex:
         return dict(zip(found["source"].to_pylist(), found["text"].to_pylist(), strict=True))
 
     async def words(self, analyzer: str, scope: tuple[str, ...] | None) -> PassageWords:
-        columns = _word_columns(analyzer, self._texts.schema)
+        columns = word_columns(analyzer, self._texts.schema)
         if scope is not None:
             return await asyncio.to_thread(self._words, columns, scope)
         return await asyncio.to_thread(self._whole_words, analyzer, columns)
+
+    async def postings(self, analyzer: str, words: np.ndarray) -> LancePostings | None:
+        tables = self._postings.get(analyzer)
+        return None if tables is None else await tables.found(words)
 
     def _whole_words(self, analyzer: str, columns: list[str]) -> PassageWords:
         with self._gathering:
@@ -147,7 +171,7 @@ class LanceIndex:
         else:
             texts = rows(self._texts, "source", scope, columns)
             passages = rows(self._passages, "source", scope, SPANS)
-        return _words(texts, passages, scope)
+        return passage_words(texts, passages, scope)
 
 
 class MemoryIndex:
@@ -202,12 +226,54 @@ class MemoryIndex:
         return self._texts.select(columns).filter(inside)
 
     async def words(self, analyzer: str, scope: tuple[str, ...] | None) -> PassageWords:
-        texts, passages = self._texts.select(_word_columns(analyzer, self._texts.schema)), self._passages
+        texts, passages = self._texts.select(word_columns(analyzer, self._texts.schema)), self._passages
         if scope is not None:
             names = pa.array(scope, pa.string())
             texts = texts.filter(pc.is_in(texts["source"], value_set=names))
             passages = passages.filter(pc.is_in(passages["source"], value_set=names))
-        return _words(texts, passages, scope)
+        return passage_words(texts, passages, scope)
+
+    async def postings(self, analyzer: str, words: np.ndarray) -> None:
+        return None
+
+
+def _scanned(
+    dataset: LanceDataset, queries: np.ndarray, scope: tuple[str, ...], top: int
+) -> list[list[VectorHit]]:
+    """The best of each query within one scope: the queries share a scan, SCANNED of them at a time."""
+    where = f"source IN ({quoted(dict.fromkeys(scope))})"
+
+    def nearest(some: np.ndarray, count: int) -> list[tuple[pa.Table, float]]:
+        near = {"column": "vector", "q": some, "k": count, "metric": "dot", "use_index": False}
+        with reaching(dataset.uri):
+            table = dataset.to_table(
+                columns=[*SPANS, "vector", "_distance"], filter=where, nearest=near, prefilter=True
+            )
+        return [_with_rest(t, count) for t in _by_query(table, len(some))]
+
+    def best(query: np.ndarray, first: tuple[pa.Table, float]) -> list[VectorHit]:
+        return _best(query, top, lambda n: first if n == top + SLACK else nearest(query[None], n)[0])
+
+    out: list[list[VectorHit]] = []
+    for at in range(0, len(queries) if scope else 0, SCANNED):
+        some = queries[at : at + SCANNED]
+        out += [best(*pair) for pair in zip(some, nearest(some, top + SLACK), strict=True)]
+    return out if scope else [[] for _ in queries]
+
+
+def _by_query(table: pa.Table, count: int) -> list[pa.Table]:
+    """The rows of each query of a scan; Lance numbers them where there is more than one."""
+    if "query_index" not in table.schema.names:
+        return [table]
+    number = table["query_index"]
+    return [table.filter(pc.equal(number, i)).drop(["query_index"]) for i in range(count)]
+
+
+def _with_rest(table: pa.Table, count: int) -> tuple[pa.Table, float]:
+    """The rows, and a score that no other row exceeds."""
+    if table.num_rows < count:
+        return table, -np.inf
+    return table, 1.0 - float(pc.max(table["_distance"]).as_py())
 
 
 def _of_model(vectors: Mapping[str, T], model: Model) -> T:
@@ -248,7 +314,7 @@ def _best(query: np.ndarray, top: int, nearest: Callable[[int], tuple[pa.Table, 
     scores may err by a rounding per dimension, so candidates are added until the others are out of reach:
     equal texts under many sources, snippets for one, would else be cut in the table's order.
     """
-    error = 2.0**-22 + len(query) * 2.0**-24  # of a float32 inner product of unit vectors, worst case
+    error = product_error(len(query))
     count = top + SLACK
     while True:
         table, others = nearest(count)
@@ -273,42 +339,3 @@ def _passage_texts(chunks: Sequence[str], texts: Mapping[str, str]) -> list[str]
             raise KeyError(f"{chunk}: its source has {len(texts[source])} characters")
         out.append(texts[source][start:end])
     return out
-
-
-def _word_columns(analyzer: str, schema: pa.Schema) -> list[str]:
-    columns = ["source", f"words_{analyzer}", f"starts_{analyzer}"]
-    if not set(columns) <= set(schema.names):
-        raise ConfError(
-            f"no words of analyzer {analyzer!r} are here: add `tokenize: {{analyzer: {analyzer}}}` to the "
-            "corpus half and index again"
-        )
-    return columns
-
-
-def _words(texts: pa.Table, passages: pa.Table, scope: tuple[str, ...] | None) -> PassageWords:
-    """Words of each distinct passage, from tables that hold only what is in the scope."""
-    _, words, starts_at = texts.columns
-    names = texts["source"].combine_chunks()
-    order = pa.array(sorted(names.to_pylist()) if scope is None else list(dict.fromkeys(scope)), pa.string())
-    real = passages.filter(pc.greater(passages["end"], passages["start"]))
-    place = pc.index_in(real["source"], value_set=order)
-    rank = pc.index_in(real["source"], value_set=names)
-    if place.null_count or rank.null_count:
-        raise StoreError("a source has passages and no text: the tables of the index do not belong together")
-    spans = [real["parent_start"].to_numpy(), real["parent_end"].to_numpy()]
-    distinct = np.unique(np.stack([place.to_numpy(), *spans, rank.to_numpy()]).astype(np.int64), axis=1)
-    place, starts, ends, rank = distinct  # (passages,) int64 each, by source, then by span
-
-    lengths = pc.list_value_length(words).to_numpy()  # (sources,) words of each
-    flat = words.combine_chunks().flatten().to_numpy()
-    # A word's place in the corpus as one ascending number: row of its text, then its start.
-    at = np.repeat(np.arange(len(names)) << 32, lengths) + starts_at.combine_chunks().flatten().to_numpy()
-    first = np.searchsorted(at, (rank << 32) + starts)
-    offsets = np.concatenate([[0], np.cumsum(np.searchsorted(at, (rank << 32) + ends) - first)])
-    pick = np.arange(offsets[-1]) + np.repeat(first - offsets[:-1], np.diff(offsets))
-    sources = order.to_pylist()
-    ids = (
-        chunk_id(sources[s], (a, b))
-        for s, a, b in zip(place.tolist(), starts.tolist(), ends.tolist(), strict=True)
-    )
-    return PassageWords(tuple(ids), offsets.astype(np.int64), flat[pick].astype(np.uint64))

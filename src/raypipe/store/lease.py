@@ -60,13 +60,17 @@ class Lease:
     def __init__(self, files: Files, name: str, owner: str) -> None:
         self._files, self._lease, self._owner = files, check_run(name), owner
         self._token = uuid.uuid4().hex
-        self._name = ""  # of the sign, once it is up
+        self._name = ""  # of the sign, once it may be up
         self._left = threading.Event()
         self._beating = threading.Thread(target=self._beat, name=f"lease {name}", daemon=True)
 
     def __enter__(self) -> Lease:
-        while not self._take():
-            continue
+        try:
+            while not self._take():
+                continue
+        except BaseException:  # a sign may stand by now, and this process lives on
+            self._leave()
+            raise
         self._beating.start()
         return self
 
@@ -81,16 +85,16 @@ class Lease:
                     f"sign of life {time.time() - sign.beat:.0f} s ago). Wait for it to end, or end it"
                 )
         mine = max(found, default=0) + 1
-        if not claim(self._files, self._place(mine), self._sign()):
+        self._name = self._place(mine)
+        if not claim(self._files, self._name, self._sign()):
             return False
         # A process that read the signs long ago may have found a number free that was taken and left since.
         others = {n: sign for n, sign in self._signs().items() if n != mine}
         if any(n > mine or (sign is not None and _alive(sign)) for n, sign in others.items()):
-            unclaim(self._files, self._place(mine))
+            unclaim(self._files, self._name)
             return False
         for n in others:
             unclaim(self._files, self._place(n))
-        self._name = self._place(mine)
         return True
 
     def __exit__(
@@ -98,11 +102,15 @@ class Lease:
     ) -> None:
         self._left.set()
         self._beating.join()
+        self._leave()
+
+    def _leave(self) -> None:
+        """Takes the own sign away. One that cannot be taken away counts no more in this process."""
         _LEFT.add(self._token)
         try:
-            if self._mine():
+            if self._name and self._mine():
                 unclaim(self._files, self._name)
-        except StoreUnavailable as e:  # the sign stays, and counts no more than that of a dead process
+        except StoreUnavailable as e:
             log.warning("the lease of %s could not be taken away: %s", self._owner, e)
 
     def _place(self, number: int) -> str:

@@ -8,6 +8,7 @@ Knows Arrow and the records' schemas. Knows neither Lance nor how rows get there
 | `relevance` | question with judged documents | the driver, `put.put` |
 | `faults` | failed row, run and step | parts |
 | `texts-D passages-D vectors-D` | source, chunk, chunk; D: digest of the stages up to there | parts |
+| `postings-D lengths-D` | word of a segment, passage; D: the split and an analyzer | parts |
 | `answers` | question, row key and recipe | parts |
 | `embeddings-M scores-M replies-M` | cached request; M: identity of the model | `merge_memo` |
 """
@@ -39,6 +40,22 @@ FAULTS = _required(
     ("attempts", pa.int32()),  # of the run that could not do it
     ("digest", pa.string()),  # whose fault: a table of sources, the key of an answer, the files of a line
     ("run", pa.string()),
+)
+LENGTHS = _required(
+    ("source", pa.string()),
+    ("parent_start", pa.int32()),
+    ("parent_end", pa.int32()),
+    ("segment", pa.int64()),
+    ("passage", pa.int32()),  # its number in the segment; -1 in the row of a source without passages
+    ("words", pa.int32()),
+)
+POSTINGS = _required(
+    ("word", pa.int64()),  # the bits of its hash (`text.words.word_hash`)
+    ("segment", pa.int64()),
+    ("size", pa.int32()),  # passages of the segment
+    ("found", pa.int32()),  # passages that hold the word
+    ("passages", pa.list_(pa.int32())),  # their numbers, ascending
+    ("counts", pa.list_(pa.int32())),  # how often each holds it
 )
 ANSWERS = pa.schema(
     [
@@ -95,6 +112,8 @@ KINDS: dict[str, Kind] = {
     "texts": Kind(_required(("source", pa.string())), True, ("source",), "source", ("source",)),
     "passages": Kind(PASSAGES, False, tuple(PASSAGES.names), "source", ("source",)),
     "vectors": Kind(PASSAGES, True, tuple(PASSAGES.names), "source", ("source",)),
+    "postings": Kind(POSTINGS, False, ("word", "segment"), None, ("word",)),
+    "lengths": Kind(LENGTHS, False, ("source", "parent_start", "parent_end"), "source", ("source",)),
     "embeddings": Kind(_required(("key", pa.string())), True, ("key",), "key", ("key",)),
     "scores": Kind(SCORES, False, ("key",), "key", ("key",)),
     "replies": Kind(REPLIES, False, ("key",), "key", ("key",)),

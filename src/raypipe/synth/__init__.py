@@ -1,10 +1,12 @@
-"""`raypipe synth`: a CRAG-format dataset about an invented world, with its knowledge graph.
+"""`raypipe synth`: a CRAG-format dataset about an invented world, with its knowledge graph; or a
+collection of invented papers.
 
 It serves the demo, the tests and the load tests. Nothing in it is real; a seed decides all of it.
 """
 
 from raypipe.synth.ask.core import RULES
 from raypipe.synth.ask.phrasings import PHRASINGS
+from raypipe.synth.collection import CollectionSummary, write_collection
 from raypipe.synth.write import SynthSummary, write
 
-__all__ = ["PHRASINGS", "RULES", "SynthSummary", "write"]
+__all__ = ["PHRASINGS", "RULES", "CollectionSummary", "SynthSummary", "write", "write_collection"]

@@ -8,12 +8,15 @@ numbers (a test holds them to 1e-9), and 5,000 passages take a few milliseconds 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 from rank_bm25 import BM25Okapi
+
+from raypipe.core.protocols import Occurrences
 
 Variant: TypeAlias = Literal["lucene", "okapi"]
 
@@ -89,15 +92,24 @@ def scores(
     if not len(term):
         return np.empty(0, np.int64), np.empty(0, np.float64)
     found = np.bincount(term, minlength=len(terms))  # (terms,) passages that hold it
-    idf = _okapi_idf(pool, terms, found) if variant == "okapi" else _lucene_idf(pool, found)
-    norm = k1 * (1 - b + b * pool.lengths[passage] / pool.mean_length)
-    weight = idf[term] * repeats[term] * count * (k1 + 1) / (count + norm)
+    idf = _okapi_idf(pool, terms, found) if variant == "okapi" else lucene_idf(pool.size, found)
+    weight = weights(idf[term], repeats[term], count, pool.lengths[passage], pool.mean_length, k1, b)
     passages, place = np.unique(passage, return_inverse=True)
     return passages, np.bincount(place, weights=weight)
 
 
-def _lucene_idf(pool: Bm25Corpus, found: np.ndarray) -> np.ndarray:
-    return np.log1p((pool.size - found + 0.5) / (found + 0.5))
+def weights(
+    idf: np.ndarray | float, repeats: np.ndarray | int, count: np.ndarray, lengths: np.ndarray,
+    mean_length: float, k1: float, b: float,
+) -> np.ndarray:  # fmt: skip
+    """(pairs,) float64: what a word adds to the score of a passage that holds it `count` times."""
+    norm = k1 * (1 - b + b * lengths / mean_length)
+    return idf * repeats * count * (k1 + 1) / (count + norm)
+
+
+def lucene_idf(size: int, found: np.ndarray) -> np.ndarray:
+    """(terms,) float64, above 0. `found` (terms,): in how many of `size` passages each word is."""
+    return np.log1p((size - found + 0.5) / (found + 0.5))
 
 
 def _okapi_idf(pool: Bm25Corpus, terms: np.ndarray, found: np.ndarray) -> np.ndarray:
@@ -107,3 +119,87 @@ def _okapi_idf(pool: Bm25Corpus, terms: np.ndarray, found: np.ndarray) -> np.nda
     seen = {int(t): int(n) for t, n in zip(terms, found, strict=True) if n}
     okapi = CountedOkapi(pool.size, pool.frequencies if common else seen)
     return np.array([okapi.idf.get(int(t), 0.0) for t in terms])
+
+
+def okapi_idf(size: int, found: np.ndarray, frequencies: np.ndarray | None) -> np.ndarray:
+    """(terms,) float64, 0 for a word that no passage holds. `frequencies`: document frequency of each word of
+    the vocabulary, which makes the floor of words in more than half of the passages; None where none is."""
+    idf = np.log(size - found + 0.5) - np.log(found + 0.5)
+    if frequencies is not None:
+        every = np.log(size - frequencies + 0.5) - np.log(frequencies + 0.5)
+        idf[idf < 0] = _OKAPI.epsilon * float(every.mean())
+    return np.where(found > 0, idf, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class QueryWords:
+    """The words of one query, by their numbers in the look-up of a batch."""
+
+    terms: tuple[int, ...]  # ascending
+    repeats: tuple[int, ...]  # how often each is in the query
+
+
+def query_words(query: np.ndarray, words: np.ndarray) -> QueryWords:
+    """`query` (words,) uint64; `words` (terms,) uint64 ascending and distinct, with all of its words."""
+    terms, repeats = np.unique(query, return_counts=True)
+    return QueryWords(tuple(np.searchsorted(words, terms).tolist()), tuple(repeats.tolist()))
+
+
+class SegmentScores:
+    """Scores of one segment of a snapshot; equal, to the bit, to `scores` over all passages at once.
+
+    Statistics are those of the whole snapshot, and a passage's sum runs over the words in the same order.
+    What a word adds is computed once for all queries of a batch.
+    """
+
+    def __init__(
+        self, segment: Occurrences, idf: np.ndarray, mean_length: float, k1: float, b: float
+    ) -> None:
+        self.segment, self._idf, self._mean, self._k1, self._b = segment, idf, mean_length, k1, b
+        self._adds: dict[tuple[int, int], tuple[np.ndarray, np.ndarray]] = {}
+        self._sum = np.zeros(len(segment.lengths))  # (passages,) float64, zeros between two queries
+        self._held = np.zeros(len(segment.lengths), bool)
+
+    def of(self, query: QueryWords, bound: float) -> tuple[np.ndarray, np.ndarray]:
+        """The passages that hold a word of the query and score `bound` or more: their numbers in the segment
+        and scores, (hits,) int64 and (hits,) float64."""
+        for term, repeats in zip(query.terms, query.repeats, strict=True):
+            passages, adds = self._added(term, repeats)
+            self._sum[passages] += adds
+        if bound > 0 or all(self._idf[t] > 0 for t in query.terms):
+            found = np.flatnonzero((self._sum > 0) & (self._sum >= bound))
+        else:  # an Okapi score may be zero or below
+            for term in query.terms:
+                self._held[self._added(term, 1)[0]] = True
+            found = np.flatnonzero(self._held & (self._sum >= bound))
+            self._held[:] = False
+        scores = self._sum[found]
+        self._sum[:] = 0.0
+        return found, scores
+
+    def _added(self, term: int, repeats: int) -> tuple[np.ndarray, np.ndarray]:
+        if (term, repeats) not in self._adds:
+            s = self.segment
+            at = slice(int(s.starts[term]), int(s.starts[term + 1]))
+            passages, count = s.passages[at], s.counts[at]
+            adds = weights(
+                self._idf[term], repeats, count, s.lengths[passages], self._mean, self._k1, self._b
+            )
+            self._adds[term, repeats] = passages, adds
+        return self._adds[term, repeats]
+
+
+class Best:
+    """The `top` best rows of one query so far, and all that tie with the last of them."""
+
+    def __init__(self, top: int) -> None:
+        self.top = top
+        self.rows, self.scores = np.empty(0, np.int64), np.empty(0)
+        self.bound = -np.inf  # a row with a lower score is none of them
+
+    def add(self, rows: np.ndarray, scores: np.ndarray) -> None:
+        self.rows, self.scores = np.concatenate([self.rows, rows]), np.concatenate([self.scores, scores])
+        if len(self.scores) >= self.top:
+            self.bound = float(np.partition(self.scores, -self.top)[-self.top])
+            kept = self.scores >= self.bound
+            self.rows, self.scores = self.rows[kept], self.scores[kept]

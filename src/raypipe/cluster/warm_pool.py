@@ -1,0 +1,85 @@
+"""One pool of workers for a whole run: processes start once and load each model once.
+
+For machines where the pools of all verbs are equal and hold no GPU. A pool of Ray Data lives as long as one
+dataset: parse, split, embed and answer would start four generations of processes, each with its imports and
+models (measured on two cores with fakes: 15 of 25 CPU seconds of an eval). Elsewhere `pools.py` runs tasks.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import ray
+from ray.exceptions import RayActorError, RayTaskError
+
+from raypipe.cluster.file import Pool, Timeouts
+from raypipe.cluster.worker import TRIES, Worker, cause_of, row_by_row
+from raypipe.pipeline.tasks import HandedBack, TableTask, Task, TaskResult, with_worker
+
+
+class WarmPool:
+    """Workers that stay from table to table. They start with the first task and end with `close`."""
+
+    def __init__(self, pool: Pool, limits: Timeouts) -> None:
+        self._pool, self._limits = pool, limits
+        self._workers: list[Any] = []  # handles of actors
+        self._names = itertools.count()
+
+    def run(self, work: TableTask, tasks: Sequence[Task]) -> Iterator[TaskResult | HandedBack]:
+        """Does every task and yields the results, in any order; a worker has one task at a time.
+
+        A worker that hands a task back since it is broken is replaced. A task whose worker dies is tried
+        again, TRIES times in all, then row by row, as by `pools.run_tasks`. Raises what a worker raises;
+        tasks that were done before stay done. A generator that is closed begins no more tasks.
+        """
+        work = with_worker(work, threads=max(1, int(self._pool.cpus)))
+        name, sent = str(next(self._names)), [ray.put(work)]
+        left, lost = deque(tasks), list[Task]()
+        running: dict[Any, tuple[Any, Task]] = {}  # reference to a result -> worker, task
+        self._start(min(self._pool.size, len(tasks)))
+        idle = self._workers[: len(tasks)]
+        try:
+            while left or running:
+                while left and idle:
+                    worker, task = idle.pop(), left.popleft()
+                    running[worker.take.remote(name, sent, task)] = worker, task
+                for done in ray.wait(list(running))[0]:
+                    worker, task = running.pop(done)
+                    try:
+                        result: TaskResult | HandedBack = ray.get(done)
+                    except RayTaskError as e:
+                        raise cause_of(e) from e
+                    except RayActorError:  # it died of this task TRIES times; Ray starts it once more
+                        lost.append(task)
+                    else:
+                        if isinstance(result, HandedBack) and result.then == "replace":
+                            ray.kill(worker, no_restart=False)
+                        yield result
+                    idle.append(worker)
+            for task in lost:
+                self._end(idle.pop())  # its room is wanted
+                yield row_by_row(work, task, self._pool, self._limits)
+                self._start(len(self._workers) + 1)
+                idle.append(self._workers[-1])
+        finally:
+            for worker, _ in running.values():
+                self._end(worker)
+
+    def close(self) -> None:
+        """Ends all workers."""
+        while self._workers:
+            self._end(self._workers[-1])
+
+    def _start(self, count: int) -> None:
+        """Starts as many as are missing."""
+        # Restarts without end, as in a pool of Ray Data: how often a task is tried bounds them.
+        options = {"num_cpus": self._pool.cpus, "max_restarts": -1, "max_task_retries": TRIES - 1}
+        while len(self._workers) < count:
+            self._workers.append(ray.remote(Worker).options(**options).remote(self._limits))
+
+    def _end(self, worker: Any) -> None:
+        self._workers.remove(worker)
+        ray.kill(worker)

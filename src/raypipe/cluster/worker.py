@@ -1,0 +1,140 @@
+"""The process that does tasks, and how a row is found that takes its process with it.
+
+A worker opens the work on a table once, then does task after task of it under a limit of time. Which worker
+gets which task is the matter of `pools.py` (Ray Data) and `warm_pool.py` (one pool for a whole run).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import replace
+from typing import Any
+
+import ray
+from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
+
+from raypipe.cluster.alarm import Alarm
+from raypipe.cluster.file import Pool, Timeouts
+from raypipe.core.errors import RaypipeError
+from raypipe.core.records import Fault
+from raypipe.models.kit import LocalKit
+from raypipe.pipeline.dead_letters import FailedRow
+from raypipe.pipeline.tasks import HandedBack, RunTask, TableTask, Task, TaskResult, WorkerConfig
+from raypipe.recipes.executor import StageCounters
+
+TRIES = 2  # of a task whose worker dies: Ray's own default is without end. A row alone has one more
+
+
+class WorkerDied(RaypipeError):
+    """A worker died of a task although each of its rows alone is fine: of the machine, or of their sum."""
+
+
+class Worker:
+    """One process: opens its work once, then does task after task under a limit.
+
+    `take` may change the work; the models that the process has loaded stay.
+    """
+
+    def __init__(self, limits: Timeouts, work: TableTask | None = None) -> None:
+        self._limits, self._work = limits, work
+        self._alarm = Alarm()
+        self._name_of_work = ""
+        self._do: RunTask | None = None
+        self._kit: tuple[WorkerConfig, LocalKit] | None = None
+        context = ray.get_runtime_context()
+        gpus = ",".join(context.get_accelerator_ids().get("GPU", []))
+        node = f"node {context.get_node_id()[:8]}"  # several may stand on one host
+        self._name = f"{node} gpu {gpus}" if gpus else f"{node} process {os.getpid()}"
+
+    async def take(self, name: str, work: list[Any], task: Task) -> TaskResult | HandedBack:
+        """A task of the work that bears this name. `work` holds the reference to it, which is fetched if it
+        is another than the last."""
+        if name != self._name_of_work:
+            self._work, self._do = await work[0], None
+            self._name_of_work = name
+        return await self.do(task)
+
+    async def do(self, task: Task) -> TaskResult | HandedBack:
+        await self.open()
+        assert self._do is not None
+        with self._alarm.limit(self._limits.task_timeout_s(len(task.ids))):
+            result = await self._do(task)
+        return result if isinstance(result, HandedBack) else replace(result, worker_name=self._name)
+
+    async def open(self) -> None:
+        """Ready to work: from here on the time of rows counts. The first row that needs a model loads it."""
+        if self._do is None:
+            assert self._work is not None
+            self._do = await self._work.open(await self._kit_for(self._work.worker))
+
+    async def _kit_for(self, config: WorkerConfig) -> LocalKit:
+        if self._kit is None or self._kit[0] != config:
+            if self._kit is not None:
+                await self._kit[1].close()
+            self._kit = (config, config.kit(None))
+        return self._kit[1]
+
+
+def row_by_row(work: TableTask, task: Task, pool: Pool, limits: Timeouts) -> TaskResult | HandedBack:
+    """A task of which workers died: each row alone, then all that can be done. Raises what a worker raises,
+    and WorkerDied."""
+    worker = ray.remote(Worker).options(num_cpus=pool.cpus, num_gpus=pool.gpus or None, max_restarts=0)
+    lost: dict[str, FailedRow] = {}
+    asked: dict[str, StageCounters] = {}
+    actor = worker.remote(limits, work)
+    try:
+        for id in task.ids:
+            try:
+                ray.get(actor.open.remote())
+            except RayActorError:  # it died between two rows: of something else
+                actor = worker.remote(limits, work)
+                ray.get(actor.open.remote())
+            tried = _tried(actor, Task(task.name, (id,), trial=True), limits)
+            if isinstance(tried, Fault):
+                lost[id] = FailedRow(tried, TRIES + 1)
+                ray.kill(actor)
+                actor = worker.remote(limits, work)
+                continue
+            for name, count in tried.counts.items():
+                asked.setdefault(name, StageCounters()).calls.add(count.calls)
+            if isinstance(tried, HandedBack):
+                return replace(tried, counts=asked)
+        done: TaskResult | HandedBack = ray.get(actor.do.remote(replace(task, failed=lost)))
+        for name, count in done.counts.items():  # what the trials computed is cached now, and was computed
+            count.calls.add(asked.get(name, StageCounters()).calls)
+        return done
+    except RayTaskError as e:
+        raise cause_of(e) from e
+    except RayActorError as e:
+        raise WorkerDied(
+            f"task {task.name}: its worker died {TRIES + 1} times, and not of one of its {len(task.ids)} "
+            f"rows alone ({len(lost)} are lost). Make sources_per_task or questions_per_task smaller, or "
+            f"give a worker more memory. Ray says: {e}"
+        ) from e
+    finally:
+        ray.kill(actor)
+
+
+def cause_of(error: RayTaskError) -> Exception:
+    """What a worker raised; Ray's own error where that could not be sent."""
+    return error.cause if isinstance(error.cause, Exception) else error
+
+
+def _tried(actor: Any, task: Task, limits: Timeouts) -> TaskResult | HandedBack | Fault:
+    """The result of one row alone, or why it failed: its worker died of it, or it takes too long."""
+    start = time.monotonic()
+    late = Fault(
+        "worker", "timeout", f"expected at most {limits.row_timeout_s:g} s, it took more", transient=False
+    )
+    try:
+        done: TaskResult | HandedBack = ray.get(actor.do.remote(task), timeout=limits.task_timeout_s(1))
+    except GetTimeoutError:
+        return late
+    except RayActorError:
+        if time.monotonic() - start >= limits.task_timeout_s(1):  # its own alarm was faster
+            return late
+        return Fault(
+            "worker", "crash", "expected a result, found its worker dead, three times", transient=False
+        )
+    return done

@@ -1,0 +1,199 @@
+"""Oracle runs: golds in the place of one stage's output, to bound what a better stage could gain.
+
+`passages` puts the passages that hold a gold in the place of the ranking: what is left is lost behind it.
+`answer` puts the gold in the place of each reply that is made from passages, where these hold it, and "i
+don't know" elsewhere: what is left is lost before. The golds are fields of stages that the evaluation puts
+into the recipe, so they are in its digest; no other step sees any. Such a run is marked, and is no release.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal, TypeAlias, get_args
+
+from raypipe.core.errors import ConfError
+from raypipe.core.protocols import Ask, Bound, Index, Kit, Reach, Step
+from raypipe.core.records import (
+    ABSTAINED,
+    ANSWERED,
+    IDK,
+    Gold,
+    Hit,
+    Question,
+    Reply,
+    chunk_id,
+    parse_chunk_id,
+)
+from raypipe.metrics.losses import GoldText
+from raypipe.pipeline.driver import Pipeline
+from raypipe.pipeline.recipe_tables import searched
+from raypipe.recipes.recipe import Recipe, Stage
+from raypipe.recipes.step_contract import shown_of, shows_passages, step_class
+from raypipe.steps.ranking import grown
+from raypipe.store.index import LanceIndex
+
+Oracle: TypeAlias = Literal["passages", "answer"]
+ORACLES: tuple[Oracle, ...] = get_args(Oracle)
+MOST = 20  # gold passages of one question, where the step that they replace has no `top`: as in `local`
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OraclePassages:
+    """Writes the passages that hold a question's gold as its ranking; one without any keeps its own."""
+
+    order: Mapping[str, tuple[str, ...]]  # question id -> chunk ids
+
+    version: ClassVar[int] = 1
+
+    def reads(self) -> frozenset[str]:
+        return frozenset({"hits", "order"})
+
+    def writes(self) -> frozenset[str]:
+        return frozenset({"hits", "order"})
+
+    def bound(self, question: Question, reach: Reach) -> Bound:
+        put = len(self.order.get(question.id, ()))
+        return Bound(0, replace(grown(reach, put), order=max(reach.order, put)), "never")
+
+    def open(self, kit: Kit) -> Ask:
+        async def ask(questions: list[Question]) -> list[Question]:
+            return [self._put(q) for q in questions]
+
+        return ask
+
+    def _put(self, question: Question) -> Question:
+        if not (order := self.order.get(question.id, ())):
+            return question
+        known = {h.chunk for h in question.hits}
+        more = tuple(Hit(c, *parse_chunk_id(c)) for c in order if c not in known)
+        return replace(question, hits=(*question.hits, *more), order=order)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OracleAnswer:
+    """Replies with the gold where the passages that `step` reads hold it, else "i don't know". Its model is
+    not asked."""
+
+    step: Step  # whose reply it makes
+    golds: Mapping[str, tuple[str, ...]]  # question id -> truths
+
+    version: ClassVar[int] = 1
+
+    def reads(self) -> frozenset[str]:
+        return self.step.reads()
+
+    def writes(self) -> frozenset[str]:
+        return self.step.writes()
+
+    def bound(self, question: Question, reach: Reach) -> Bound:
+        return Bound(0, reach, "never")
+
+    def shown(self, kit: Kit) -> Callable[[Sequence[Question]], Awaitable[list[str]]]:
+        """What the step would have read."""
+        return shown_of(self.step, kit)
+
+    def open(self, kit: Kit) -> Ask:
+        show = self.shown(kit)
+        names = [w.removeprefix("replies.") for w in self.writes()]
+
+        async def ask(questions: list[Question]) -> list[Question]:
+            texts = await show(questions)
+            said = [self._reply(q, text) for q, text in zip(questions, texts, strict=True)]
+            return [
+                replace(q, replies={**q.replies, **dict.fromkeys(names, reply)})
+                for q, reply in zip(questions, said, strict=True)
+            ]
+
+        return ask
+
+    def _reply(self, question: Question, text: str) -> Reply:
+        truths = self.golds.get(question.id, ())
+        held = bool(truths) and GoldText(truths).held(text)
+        return Reply(truths[0], ANSWERED) if held else Reply(IDK, ABSTAINED)
+
+
+def with_oracle(
+    pipeline: Pipeline, oracle: Oracle, questions: Iterable[Question], golds: Mapping[str, Gold]
+) -> Recipe:
+    """The pipeline's recipe with an oracle. For `passages` its corpus half must be done. Raises ConfError for
+    a recipe that has no such stage."""
+    recipe, truths = pipeline.recipe, {q: g.answers for q, g in golds.items() if g.answers}
+    if oracle == "answer":
+        stages = _answering(recipe, truths)
+    else:
+        stages = _ranking(recipe, lambda most: _gold_passages(pipeline, questions, truths, most))
+    label = f"{recipe.name}+oracle-{oracle}"
+    return replace(recipe, name=label, file=f"{recipe.file}+oracle-{oracle}", question=stages)
+
+
+def _answering(recipe: Recipe, truths: Mapping[str, tuple[str, ...]]) -> tuple[Stage[Step], ...]:
+    found = [s for s in recipe.question if shows_passages(s.step) and not _absent(s.step)]
+    if not found:
+        raise ConfError(f"--oracle answer: recipe {recipe.name} has no step that answers from passages")
+    return tuple(
+        _stage(s.name, OracleAnswer(step=s.step, golds=truths), s) if s in found else s
+        for s in recipe.question
+    )
+
+
+def _ranking(
+    recipe: Recipe, passages: Callable[[int], Mapping[str, tuple[str, ...]]]
+) -> tuple[Stage[Step], ...]:
+    ranking = [i for i, s in enumerate(recipe.question) if "order" in s.step.writes()]
+    if not ranking:
+        raise ConfError(f"--oracle passages: recipe {recipe.name} has no step that ranks passages")
+    last = recipe.question[ranking[-1]]
+    order = passages(getattr(last.step, "top", None) or MOST)
+    put = _stage("oracle", OraclePassages(order=order), last)
+    return (*recipe.question[: ranking[-1] + 1], put, *recipe.question[ranking[-1] + 1 :])
+
+
+def _stage(name: str, step: Any, of: Stage[Step]) -> Stage[Step]:
+    """A stage with the gate of another. Its class is named by path, as a step from outside."""
+    _, plugin = step_class(f"{__name__}:{type(step).__name__}")
+    return Stage(name, step, of.when, plugin)
+
+
+def _absent(step: Step) -> bool:
+    """Whether the step replies nothing, since its model is absent."""
+    return bool(getattr(getattr(step, "model", None), "absent", False))
+
+
+def _gold_passages(
+    pipeline: Pipeline, questions: Iterable[Question], truths: Mapping[str, tuple[str, ...]], most: int
+) -> dict[str, tuple[str, ...]]:
+    """Question id -> passages that hold its gold, in the order of its sources. None of a gold that no page
+    says as such."""
+    index = LanceIndex(searched(pipeline.store, pipeline.recipe))
+    found = {}
+    with asyncio.Runner() as loop:
+        for q in questions:
+            gold = GoldText(truths.get(q.id, ()))
+            if gold.truths and not gold.judgement:
+                chunks = loop.run(_holding(pipeline, index, q.sources(), gold))
+                found[q.id] = tuple(dict.fromkeys(chunks))[:most]
+    return {id: chunks for id, chunks in found.items() if chunks}
+
+
+async def _holding(
+    pipeline: Pipeline, index: Index, sources: Sequence[str] | None, gold: GoldText
+) -> list[str]:
+    if sources is None:
+        rows = pipeline.store.batches(pipeline.texts_table, ["source", "text"])
+        texts = {
+            r["source"]: r["text"] for batch in rows for r in batch.to_pylist() if gold.held(r["text"] or "")
+        }
+    else:
+        read = zip(sources, await index.source_texts(sources), strict=True)
+        texts = {s: text for s, text in read if text is not None and gold.held(text)}
+    columns = ["source", "start", "parent_start", "parent_end"]
+    spans = pipeline.store.rows(pipeline.passages_table, "source", list(texts), columns).to_pylist()
+    place = {s: i for i, s in enumerate(texts)}
+    spans.sort(key=lambda r: (place[r["source"]], r["parent_start"], r["start"]))
+    return [
+        chunk_id(r["source"], (r["parent_start"], r["parent_end"]))
+        for r in spans
+        if gold.held(texts[r["source"]][r["parent_start"] : r["parent_end"]])
+    ]

@@ -1,0 +1,248 @@
+"""The words of a snapshot's passages, inverted: BM25 over a whole collection without reading its texts.
+
+Two tables for each analyzer of a split. `postings` has a row for each word of each segment: in which passages
+of the segment it is, and how often. `lengths` has a row for each passage: its segment, its number there, its
+words. A segment is never changed: new sources bring new ones. A source that is taken out loses its rows of
+`lengths`, and what the segments say of its passages is then left out. Numbers of passages, their mean length
+and document frequencies are sums over segments, so scores do not depend on how a snapshot was cut.
+
+`lengths` is committed last, and only segments that it names are read. Neither k1, b nor the variant of the
+idf is stored: one pair of tables serves every recipe with this analyzer and split.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Collection
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from lance import LanceDataset
+
+from raypipe.core.protocols import Occurrences
+from raypipe.core.records import chunk_id, parse_chunk_id
+from raypipe.store.database import LOOKUP_KEYS, rows
+from raypipe.store.errors import reaching
+
+SCAN_ROWS = 1 << 18  # of `lengths` at a time: 20 bytes each in memory
+
+
+@dataclass(frozen=True, slots=True)
+class _Segment:
+    """The passages of a segment that are in the snapshot."""
+
+    lengths: np.ndarray  # (passages,) int32: words of each, -1 for one that was taken out
+    rows: np.ndarray  # (passages,) int64: its row of `lengths`, -1 for one that was taken out
+    left: int  # passages that were not taken out
+
+    def has(self, passages: np.ndarray) -> np.ndarray:
+        """(n,) bool: which of these passages are left. The last ones may lie beyond the arrays."""
+        inside = passages < len(self.lengths)
+        left: np.ndarray = inside & (self.lengths[np.where(inside, passages, 0)] >= 0)
+        return left
+
+
+class PostingsTables:
+    """The two tables of one analyzer at pinned versions. Memory holds 12 bytes a passage."""
+
+    def __init__(self, postings: LanceDataset, lengths: LanceDataset) -> None:
+        self._postings, self._lengths = postings, lengths
+        self._opening = threading.Lock()
+        self._segments: dict[int, _Segment] | None = None
+        self._frequencies: np.ndarray | None = None
+
+    async def found(self, words: np.ndarray) -> LancePostings:
+        """Looks up words ((n,) uint64, ascending and distinct)."""
+        return await asyncio.to_thread(self._found, words)
+
+    def _found(self, words: np.ndarray) -> LancePostings:
+        segments = self.segments()
+        rows = self._look_up(words)
+        known = pa.array(segments.keys(), pa.int64())
+        rows = rows.filter(pc.is_in(rows["segment"], value_set=known))
+        order = np.argsort(words.view(np.int64))
+        term = order[np.searchsorted(words.view(np.int64)[order], rows["word"].to_numpy())]
+        segment = rows["segment"].to_numpy()
+        row, held = rows["row"].to_numpy(), rows["found"].to_numpy().astype(np.int64)
+        broken = rows["size"].to_numpy() > np.array([segments[s].left for s in segment.tolist()], np.int64)
+        if broken.any():
+            held = held.copy()
+            held[broken] = self._recounted(row[broken], segment[broken])
+        found = np.bincount(term, weights=held, minlength=len(words)).astype(np.int64)
+        return LancePostings(self, len(words), found, term, segment, row)
+
+    def _recounted(self, rows: np.ndarray, segment: np.ndarray) -> np.ndarray:
+        """(n,) int64: in how many passages that are left each word is. Rows of `postings`, and the segment of
+        each."""
+        lists, order = self.take(rows, ["passages"])["passages"].combine_chunks(), self.segments()
+        flat, ends = lists.flatten().to_numpy(), np.cumsum(pc.list_value_length(lists).to_numpy())
+        starts = np.concatenate([[0], ends[:-1]])
+        spans = zip(segment.tolist(), starts.tolist(), ends.tolist(), strict=True)
+        return np.array([order[s].has(flat[a:b]).sum() for s, a, b in spans], np.int64)
+
+    def segments(self) -> dict[int, _Segment]:
+        """By id; read at the first call."""
+        with self._opening:
+            if self._segments is None:
+                self._segments = self._read_segments()
+            return self._segments
+
+    def _read_segments(self) -> dict[int, _Segment]:
+        at, parts = 0, [[np.zeros(0, np.int64)] for _ in range(4)]
+        columns = ["segment", "passage", "words"]
+        with reaching(self._lengths.uri):
+            for batch in self._lengths.to_batches(columns=columns, batch_size=SCAN_ROWS):
+                segment, passage, words = (batch[c].to_numpy() for c in columns)
+                real = np.flatnonzero(passage >= 0)
+                here = (segment, passage, words, np.arange(at, at + len(segment)))
+                for part, values in zip(parts, here, strict=True):
+                    part.append(values[real])
+                at += len(segment)
+        segment, passage, words, rows = (np.concatenate(p) for p in parts)
+        order = np.argsort(segment, kind="stable")
+        ids, first = np.unique(segment[order], return_index=True)
+        found = {}
+        for id, some in zip(ids.tolist(), np.split(order, first[1:]), strict=True) if len(ids) else ():
+            size = int(passage[some].max()) + 1
+            lengths, numbers = np.full(size, -1, np.int32), np.full(size, -1, np.int64)
+            lengths[passage[some]], numbers[passage[some]] = words[some], rows[some]
+            found[id] = _Segment(lengths, numbers, len(some))
+        return found
+
+    @cached_property
+    def size(self) -> tuple[int, int]:
+        """Passages of the snapshot, and the sum of their words."""
+        segments = self.segments().values()
+        words = sum(int(s.lengths[s.lengths >= 0].sum(dtype=np.int64)) for s in segments)
+        return sum(s.left for s in segments), words
+
+    def _look_up(self, words: np.ndarray) -> pa.Table:
+        """The rows of `postings` of some words, without their lists, and the number of each row."""
+        names = words.view(np.int64).tolist()
+        columns, found = ["word", "segment", "size", "found"], []
+        with reaching(self._postings.uri):
+            for at in range(0, max(len(names), 1), LOOKUP_KEYS):
+                some = ", ".join(map(str, names[at : at + LOOKUP_KEYS]))
+                where = f"word IN ({some})" if some else "false"
+                found.append(self._postings.to_table(columns=columns, filter=where, with_row_address=True))
+            table = pa.concat_tables(found)
+            address = table["_rowaddr"].to_numpy().astype(np.int64)
+            row = self._first_row(address >> 32) + (address & 0xFFFFFFFF)
+        return table.drop(["_rowaddr"]).append_column("row", pa.array(row))
+
+    def _first_row(self, ids: np.ndarray) -> np.ndarray:
+        """(n,) int64: the number of the first row of each of these fragments. A fragment of `postings` never
+        loses single rows."""
+        fragments = self._postings.get_fragments()
+        counts = np.array([f.count_rows() for f in fragments], np.int64)
+        names = np.array([f.fragment_id for f in fragments], np.int64)
+        order = np.argsort(names)
+        starts = (np.cumsum(counts) - counts)[order]
+        return starts[np.searchsorted(names[order], ids)] if len(ids) else np.zeros(0, np.int64)
+
+    def take(self, rows: np.ndarray, columns: list[str]) -> pa.Table:
+        """Rows of `postings` by number."""
+        with reaching(self._postings.uri):
+            return self._postings.take(pa.array(rows), columns=columns)
+
+    def spans(self, rows: np.ndarray) -> pa.Table:
+        """Source and span of passages, by their rows of `lengths`."""
+        with reaching(self._lengths.uri):
+            return self._lengths.take(pa.array(rows), columns=["source", "parent_start", "parent_end"])
+
+    def rows_of(self, chunks: Collection[str]) -> np.ndarray:
+        """(n,) int64: the rows of `lengths` of these passages, ascending; of those that are there."""
+        spans = {parse_chunk_id(c) for c in chunks}
+        columns = ["source", "parent_start", "parent_end", "segment", "passage"]
+        found, segments = rows(self._lengths, "source", [s for s, _ in spans], columns), self.segments()
+        here = [
+            segments[r["segment"]].rows[r["passage"]]
+            for r in found.to_pylist()
+            if r["passage"] >= 0 and (r["source"], (r["parent_start"], r["parent_end"])) in spans
+        ]
+        return np.sort(np.array(here, np.int64))
+
+    def frequencies(self) -> np.ndarray:
+        """(distinct words,) int64: how many passages hold each word that any passage holds."""
+        segments = self.segments()
+        with self._opening:
+            if self._frequencies is None:
+                self._frequencies = self._read_frequencies(segments)
+            return self._frequencies
+
+    def _read_frequencies(self, segments: dict[int, _Segment]) -> np.ndarray:
+        names, left = np.array(sorted(segments), np.int64), {id: s.left for id, s in segments.items()}
+        words, held, broken = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], set()
+        with reaching(self._postings.uri):
+            for batch in self._postings.to_batches(columns=["word", "segment", "size", "found"]):
+                segment = batch["segment"].to_numpy()
+                ids, first = np.unique(segment, return_index=True)
+                sizes = batch["size"].to_numpy()[first].tolist()
+                broken |= {id for id, n in zip(ids.tolist(), sizes, strict=True) if left.get(id, n) < n}
+                kept = np.isin(segment, names) & ~np.isin(segment, list(broken))
+                words.append(batch["word"].to_numpy()[kept])
+                held.append(batch["found"].to_numpy()[kept])
+            for id in sorted(broken):
+                table = self._postings.to_table(columns=["word", "passages"], filter=f"segment = {id}")
+                word, passages = _flat(table["word"], table["passages"])
+                there, counts = np.unique(word[segments[id].has(passages)], return_counts=True)
+                words.append(there)
+                held.append(counts)
+        _, place = np.unique(np.concatenate(words), return_inverse=True)
+        return np.bincount(place, weights=np.concatenate(held)).astype(np.int64)
+
+
+def _flat(values: pa.ChunkedArray, lists: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
+    """Each value as often as its list is long, and the lists, one after the other."""
+    lists = lists.combine_chunks()
+    return np.repeat(values.to_numpy(), pc.list_value_length(lists).to_numpy()), lists.flatten().to_numpy()
+
+
+class LancePostings:
+    """Where some words occur in a snapshot (`protocols.Postings`)."""
+
+    def __init__(
+        self, tables: PostingsTables, words: int, found: np.ndarray,
+        term: np.ndarray, segment: np.ndarray, row: np.ndarray,
+    ) -> None:  # fmt: skip
+        """`term`, `segment` and `row`: a row of `postings` each, its word by number and its number."""
+        self._tables, self._words, self.found = tables, words, found
+        self._term, self._segment, self._row = term, segment, row
+        self.passages, total = tables.size
+        self.mean_length = total / self.passages if self.passages else 0.0
+
+    async def segments(self) -> AsyncIterator[Occurrences]:
+        for id in np.unique(self._segment).tolist():
+            yield await asyncio.to_thread(self._occurrences, id)
+
+    def _occurrences(self, id: int) -> Occurrences:
+        here = np.flatnonzero(self._segment == id)
+        here = here[np.argsort(self._term[here])]
+        lists = self._tables.take(self._row[here], ["passages", "counts"])
+        segment = self._tables.segments()[id]
+        term, passages = _flat(pa.chunked_array([pa.array(self._term[here])]), lists["passages"])
+        passages, counts = passages.astype(np.int64), lists["counts"].combine_chunks().flatten().to_numpy()
+        left = segment.has(passages)
+        if not left.all():
+            term, passages, counts = term[left], passages[left], counts[left]
+        starts = np.searchsorted(term, np.arange(self._words + 1))
+        return Occurrences(segment.lengths, segment.rows, starts, passages, counts)
+
+    async def frequencies(self) -> np.ndarray:
+        return await asyncio.to_thread(self._tables.frequencies)
+
+    async def chunks(self, rows: np.ndarray) -> list[str]:
+        distinct, place = np.unique(rows, return_inverse=True)
+        if not len(distinct):
+            return []
+        spans = await asyncio.to_thread(self._tables.spans, distinct)
+        sources, starts, ends = (c.to_pylist() for c in spans.columns)
+        ids = [chunk_id(s, (a, b)) for s, a, b in zip(sources, starts, ends, strict=True)]
+        return [ids[i] for i in place.tolist()]
+
+    async def rows_of(self, chunks: Collection[str]) -> np.ndarray:
+        return await asyncio.to_thread(self._tables.rows_of, chunks)

@@ -1,0 +1,115 @@
+"""Oracle runs and routers: golds in the place of one stage, and replies held against labels and programs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import golden
+import pytest
+from reruns import Bench
+from test_losses import PAGES, RECIPE, planted
+
+from raypipe.core.errors import ConfError
+from raypipe.core.records import ABSTAINED, ANSWERED, Gold, Question, Reply
+from raypipe.evaluation.evaluate import evaluate
+from raypipe.evaluation.result_table import each
+from raypipe.evaluation.routing import RoutingCheck
+from raypipe.recipes.recipe import Recipe, Stage
+from raypipe.report.report import RunFolder
+from raypipe.runs import release
+from raypipe.runs.manifest import read
+from raypipe.steps.decide import Decide
+from raypipe.steps.kg_query import KgQuery
+from raypipe.store import Store
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
+    made = planted(tmp_path_factory.mktemp("oracles"))
+    for name in ("passages", "answer"):
+        evaluate(
+            made.pipeline(RECIPE), [made.world], "crag", None, None, made.folder / name, kind="qa",
+            oracle=name,
+        )  # fmt: skip
+    return made
+
+
+def _lost(bench: Bench, run: str) -> dict[str, str | None]:
+    return {r["id"]: r["lost"] for r in each(RunFolder(bench.folder / run).results)}
+
+
+@pytest.mark.slow
+def test_with_gold_passages_nothing_is_lost_between_the_passages_and_the_context(bench: Bench) -> None:
+    found = _lost(bench, "passages")
+    between = {"shortlist", "recall", "fusion", "rerank", "budget"}
+    assert {found[id] for id in ("pages", "parsing", "splitting")} == {"pages", "parsing", "splitting"}
+    assert not between & set(found.values())
+
+
+@pytest.mark.slow
+def test_with_gold_answers_only_what_does_not_reach_the_context_is_lost(bench: Bench) -> None:
+    found = _lost(bench, "answer")
+    assert found == {id: None if id in ("right", "answer") else id for id in PAGES}
+    answers = {r["id"]: r["answer"] for r in each(RunFolder(bench.folder / "answer").results)}
+    assert answers["answer"] == "Tessa Blume" and answers["recall"] == "i don't know"
+
+
+@pytest.mark.slow
+def test_an_oracle_run_is_marked_and_cannot_be_promoted(bench: Bench) -> None:
+    manifests = [read(bench.folder / name) for name in ("passages", "answer")]
+    assert [m.oracle for m in manifests] == ["passages", "answer"]
+    assert len({m.digest for m in manifests} | {bench.pipeline(RECIPE).recipe.digest()}) == 3
+    report = json.loads((bench.folder / "answer" / "report.json").read_text())
+    assert report["oracle"] == "answer" and "Oracle run" in (bench.folder / "answer/report.html").read_text()
+    with pytest.raises(ConfError, match="oracle run"):
+        release.promote(Store.open(manifests[0].store), manifests[0], ())
+
+
+@pytest.mark.slow
+def test_a_recipe_without_such_a_stage_has_no_oracle(bench: Bench, tmp_path: Path) -> None:
+    bare = RECIPE[: RECIPE.index("question:")] + (
+        'question:\n  - generate: {model: scripted, prompt: {system: "s", user: "{{ text }}", '
+        "variables: [text]}, into: llm, max_tokens: 9}\n  - decide: {prefer: [llm]}\n"
+    )
+    for oracle in ("passages", "answer"):
+        with pytest.raises(ConfError, match="has no step that"):
+            evaluate(bench.pipeline(bare), (), "crag", None, None, tmp_path, kind="qa", oracle=oracle)
+
+
+GRAPH = Recipe(
+    "graph", "", (),
+    (
+        Stage("kg_query:facts", KgQuery(graph=golden.GRAPH, calls="calls", rule="rule", answer="kg")),
+        Stage("decide", Decide(prefer=("kg",))),
+    ),
+)  # fmt: skip
+
+
+def test_routers_and_calls_are_held_against_labels_and_programs() -> None:
+    check = RoutingCheck(GRAPH)
+    program = 'get_movie("velora")["length"]'
+    for domain, calls, answer in (
+        ("movie", Reply('get_movie( "Velora" ) ["length"]', ANSWERED), "102"),
+        ("sports", Reply('get_movie("velora")["year"]', ANSWERED), "1994"),
+        ("movie", Reply("None", ABSTAINED), "102"),
+    ):
+        replies = {
+            "domain": Reply(domain, domain), "calls": calls, "rule": Reply("value", "value"),
+            "kg": Reply(answer, ANSWERED if calls.label == ANSWERED else ABSTAINED),
+        }  # fmt: skip
+        labels = {"domain": "movie", "kg_program": program, "kg_rule": "value"}
+        check.add(Question("q", "?", replies=replies), Gold("q", ("102",), labels))
+    found = check.found()
+    [router] = found.routers
+    assert (router.reply, router.questions, router.right) == ("domain", 3, 2)
+    assert router.confusion == {"movie": {"movie": 2, "sports": 1}}
+    assert found.calls is not None
+    assert (found.calls.questions, found.calls.given, found.calls.same) == (3, 2, 1)
+    assert (found.calls.same_rule, found.calls.right) == (1, 1)
+
+
+def test_where_no_gold_has_labels_or_programs_nothing_is_said() -> None:
+    check = RoutingCheck(GRAPH)
+    check.add(Question("q", "?", replies={"calls": Reply("None", ABSTAINED)}), Gold("q", ("a",), {}))
+    assert check.found().routers == () and check.found().calls is None

@@ -1,0 +1,159 @@
+"""Postings of a collection: built once, added to, resumed after a kill, kept for releases."""
+
+import asyncio
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pyarrow.compute as pc
+import pytest
+from collection_bench import RANKS, Bench, papers, queries, write_beir
+
+from raypipe.core import arrow
+from raypipe.core.records import Citation
+from raypipe.evaluation.evaluate import evaluate
+from raypipe.models.kit import LocalKit
+from raypipe.pipeline.ingest import ingest
+from raypipe.pipeline.recipe_tables import postings_tables, searched
+from raypipe.recipes.executor import QuestionExecutor
+from raypipe.runs.manifest import read
+from raypipe.runs.prune import prune
+from raypipe.runs.release import live, promote, rollback
+from raypipe.store.index import LanceIndex
+
+pytestmark = pytest.mark.slow
+
+
+def run(bench, beir, out):
+    return evaluate(bench.pipeline(RANKS), [beir], "beir", None, None, bench.folder / out)
+
+
+def tables(pipe):
+    [(postings, lengths)] = postings_tables(pipe.recipe).values()
+    return postings, lengths
+
+
+def ranked(pipe, spec):
+    questions = arrow.question.records(pipe.store.scan("questions").sort_by("id"))
+    kit = LocalKit(LanceIndex(spec), "transformers")
+    done = asyncio.run(QuestionExecutor(pipe.recipe, kit)(questions))
+    return [(q.id, [(h.chunk, h.scores) for h in q.hits]) for q in done]
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory):
+    """A store in which a collection of ninety papers was ranked, and promoted."""
+    folder = tmp_path_factory.mktemp("collection")
+    bench = Bench(folder, folder)
+    run(bench, write_beir(folder / "beir", papers(1, 90), queries(6)), "one")
+    promote(bench.pipeline(RANKS).store, read(folder / "one"), [])
+    return bench
+
+
+@pytest.fixture
+def bench(first, tmp_path):
+    shutil.copytree(first.folder, tmp_path, dirs_exist_ok=True)
+    return Bench(tmp_path, tmp_path)
+
+
+def test_a_second_run_builds_nothing_and_more_papers_leave_old_segments(bench):
+    pipe = bench.pipeline(RANKS)
+    versions = [pipe.store.version(t) for t in tables(pipe)]
+    run(bench, bench.folder / "beir", "two")
+    assert [pipe.store.version(t) for t in tables(pipe)] == versions
+    before = pipe.store.scan(tables(pipe)[0])
+    old = pipe.store.dataset(tables(pipe)[0]).get_fragments()[0].metadata.files[0].path
+    run(bench, write_beir(bench.folder / "more", papers(2, 3), queries(6)), "three")
+    after = pipe.store.scan(tables(pipe)[0])
+    assert after.slice(0, before.num_rows) == before and after.num_rows > before.num_rows
+    assert pipe.store.dataset(tables(pipe)[0]).get_fragments()[0].metadata.files[0].path == old
+    spec = live(pipe.store).opened(pipe.store)[1]
+    assert [name for name, *_ in spec.words] == ["stems"]
+
+
+def test_papers_that_came_in_two_runs_are_ranked_as_those_of_one(bench, tmp_path_factory):
+    run(bench, write_beir(bench.folder / "more", papers(2, 20), queries(6)), "two")
+    folder = tmp_path_factory.mktemp("fresh")
+    fresh = Bench(folder, folder)
+    run(fresh, write_beir(folder / "beir", [*papers(1, 90), *papers(2, 20)], queries(6)), "one")
+    grown, whole = (b.pipeline(RANKS) for b in (bench, fresh))
+    assert ranked(grown, searched(grown.store, grown.recipe)) == ranked(
+        whole, searched(whole.store, whole.recipe)
+    )
+    # And as without postings: the words of the whole snapshot.
+    spec = searched(grown.store, grown.recipe)
+    found = zip(ranked(grown, spec), ranked(grown, replace(spec, words=())), strict=True)
+    for (_, one), (_, other) in found:
+        assert [c for c, _ in one] == [c for c, _ in other]
+
+
+def test_questions_with_pages_of_their_own_build_no_postings(first, tmp_path):
+    pipe = Bench(tmp_path, tmp_path).pipeline(RANKS)
+    ingest(pipe.store, [first.folder / "beir"], "beir", pipe.progress)
+    [question, *_] = arrow.question.records(pipe.store.scan("questions"))
+    source = pipe.store.scan("sources", ["id"])["id"][0].as_py()
+    cited = Citation(question.id, 0, "https://a.example", "", source, None, None)
+    pipe.index([replace(question, citations=(cited,))])
+    assert not any(map(pipe.store.has, tables(pipe)))
+    pipe.index(None)
+    assert all(map(pipe.store.has, tables(pipe)))
+
+
+def test_prune_and_rollback_keep_what_a_release_searches(bench):
+    pipe = bench.pipeline(RANKS)
+    release = live(pipe.store)
+    before = ranked(pipe, release.opened(pipe.store)[1])
+    run(bench, write_beir(bench.folder / "more", papers(2, 20), queries(6)), "two")
+    promote(pipe.store, read(bench.folder / "two"), [])
+    prune(pipe.store, dry_run=False, kept=timedelta(0))
+    assert ranked(pipe, live(pipe.store).opened(pipe.store)[1]) != before
+    rollback(pipe.store)
+    assert live(pipe.store).id == release.id
+    assert ranked(pipe, live(pipe.store).opened(pipe.store)[1]) == before
+
+
+def test_a_paper_that_is_taken_out_is_not_found_and_does_not_count(bench):
+    pipe = bench.pipeline(RANKS)
+    gone = pipe.store.scan("sources", ["id"])["id"].to_pylist()[:30]
+    for table in (pipe.texts_table, pipe.passages_table, tables(pipe)[1], "sources"):
+        pipe.store.forget(table, "id" if table == "sources" else "source", gone)
+    [model] = pipe.recipe.embedders()
+    pipe.store.forget(pipe.vectors_table(model), "source", gone)
+    spec = searched(pipe.store, pipe.recipe)
+    one, other = ranked(pipe, spec), ranked(pipe, replace(spec, words=()))
+    for (_, a), (_, b) in zip(one, other, strict=True):
+        assert [c for c, _ in a] == [c for c, _ in b]
+        assert not {c.partition(":")[0] for c, _ in a} & set(gone)
+
+
+POINTS = [
+    "call:write_part:2", "return:write_part:2", "return:write_part:3", "call:commit:2", "return:commit:2",
+    "call:append:2", "return:append:2", "return:append:3", "call:drop_records:3", "call:end:1",
+]  # fmt: skip
+
+
+@pytest.mark.drill
+@pytest.mark.parametrize("at", POINTS)
+def test_a_build_that_is_killed_is_resumed_and_leaves_equal_tables(first, tmp_path, at):
+    pipe = Bench(tmp_path, tmp_path).pipeline(RANKS)
+    ingest(pipe.store, [first.folder / "beir"], "beir", pipe.progress)
+    script = Path(__file__).parent / "killed_build.py"
+    killed = subprocess.run([sys.executable, str(script), str(tmp_path), at], capture_output=True, text=True)
+    assert killed.returncode == -9, killed.stderr
+    pipe.index(None)
+    expected, bench = first.pipeline(RANKS), first
+    for table in tables(pipe):
+        columns = [c for c in pipe.store.dataset(table).schema.names if c != "segment"]
+        found, known = (
+            b.store.scan(table, columns).sort_by([(columns[0], "ascending"), (columns[1], "ascending")])
+            for b in (pipe, expected)
+        )
+        assert found.num_rows == known.num_rows
+        assert pc.equal(found[columns[0]], known[columns[0]])
+    ingest(pipe.store, [bench.folder / "beir"], "beir", pipe.progress)
+    assert ranked(pipe, searched(pipe.store, pipe.recipe)) == ranked(
+        expected, searched(expected.store, expected.recipe)
+    )

@@ -1,0 +1,132 @@
+"""One product for many questions gives each the rows that brute force gives it, wherever the vectors lie."""
+
+import asyncio
+import functools
+import os
+import threading
+
+import numpy as np
+import pytest
+from test_index import DIM, MODEL, VECTORS, by_force, fill, make_corpus, unit
+
+from raypipe.core.gathering import Gathering
+from raypipe.store import Store, vectors_schema
+from raypipe.store.index import LanceIndex, index_spec
+from raypipe.store.products import SnapshotVectors, near
+from raypipe.store.vector_copy import vector_matrix
+
+
+@pytest.fixture(scope="module")
+def corpus():
+    return make_corpus(3, pages=25)
+
+
+@pytest.fixture(scope="module")
+def store(corpus, tmp_path_factory):
+    made = Store.create(str(tmp_path_factory.mktemp("products") / "store"))
+    made.ensure(VECTORS, vectors_schema(DIM))
+    fill(made, VECTORS, "run", corpus[2].cast(vectors_schema(DIM)))
+    return made
+
+
+def queries(corpus, count):
+    shared = np.stack(corpus[2]["vector"].to_pylist()[:5])  # vectors that many chunks have
+    return unit(np.concatenate([shared, np.random.default_rng(0).standard_normal((count, DIM))]))
+
+
+def found(dataset, folder, asked, top, **how):
+    opened = functools.partial(vector_matrix, **how)
+    [hits] = SnapshotVectors(dataset, folder, opened).best([(asked, top)])
+    return [[(-h.score, h.source, h.span, h.passage) for h in some] for some in hits]
+
+
+@pytest.mark.parametrize("top", [1, 7, 5000])
+def test_memory_a_mapped_copy_and_a_full_disk_give_what_brute_force_gives(store, corpus, tmp_path, top):
+    dataset, asked = store.dataset(VECTORS), queries(corpus, 9)
+    expected = [by_force(corpus[2], q, None, top) for q in asked]
+    assert found(dataset, tmp_path, asked, top) == expected
+    assert not list(tmp_path.iterdir())
+    assert found(dataset, tmp_path, asked, top, in_memory=0, free=lambda where: 0) == expected
+    assert not list(tmp_path.glob("*.f32"))
+    for _ in range(2):
+        assert found(dataset, tmp_path, asked, top, in_memory=0) == expected
+        [copy] = tmp_path.glob("*.f32")
+        assert copy.stat().st_size == dataset.count_rows() * DIM * 4
+
+
+def test_blocks_of_any_size_give_the_rows_of_a_full_sort_with_all_ties():
+    rng = np.random.default_rng(5)
+    matrix = unit(rng.standard_normal((700, 8)))
+    matrix[rng.integers(0, 700, 300)] = matrix[0]
+    asked = unit(np.concatenate([matrix[:1], rng.standard_normal((20, 8))]))
+    exact = asked.astype(np.float64) @ matrix.astype(np.float64).T
+    for size, top in [(1, 3), (64, 1), (64, 100), (700, 10), (64, 900)]:
+        some = near((matrix[at : at + size] for at in range(0, 700, size)), asked, top)
+        for rows, scores in zip(some, exact, strict=True):
+            cut = np.sort(scores)[-top] if top <= 700 else -np.inf
+            assert set(np.flatnonzero(scores >= cut)) <= set(rows.tolist())
+            assert (scores[rows] >= cut - 1e-5).all()
+
+
+def test_a_copy_is_of_one_version_and_one_that_is_cut_is_made_again(store, corpus, tmp_path):
+    other = Store.create(str(tmp_path / "store"))
+    other.ensure(VECTORS, vectors_schema(DIM))
+    fill(other, VECTORS, "one", corpus[2].cast(vectors_schema(DIM)))
+    folder = tmp_path / "copies"
+    before = np.array(vector_matrix(other.dataset(VECTORS), folder, 0))
+    [copy] = folder.glob("*.f32")
+    copy.write_bytes(copy.read_bytes()[:-4])
+    assert (vector_matrix(other.dataset(VECTORS), folder, 0) == before).all()
+    os.utime(copy, (0, 0))
+    gone = corpus[2]["source"][0].as_py()
+    other.forget(VECTORS, "source", [gone])
+    after = vector_matrix(other.dataset(VECTORS), folder, 0)
+    assert len(after) < len(before) and len(list(folder.glob("*.f32"))) == 1, "the old one was not used"
+    named = found(other.dataset(VECTORS), folder, queries(corpus, 3), 10, in_memory=0)
+    assert gone not in {h[1] for some in named for h in some}
+    # The same table and version in a store that was made again has other data files.
+    again = Store.create(str(tmp_path / "again"))
+    again.ensure(VECTORS, vectors_schema(DIM))
+    fill(again, VECTORS, "one", corpus[2].slice(0, 20).cast(vectors_schema(DIM)))
+    assert len(vector_matrix(again.dataset(VECTORS), folder, 0)) == 20
+
+
+def test_questions_that_share_a_scope_are_answered_as_each_alone(corpus, tmp_path):
+    from test_index import PARTS, TEXTS, fill_all, model_identity
+
+    store = Store.create(str(tmp_path / "store"))
+    fill_all(store, corpus)
+    index = LanceIndex(index_spec(store, TEXTS, PARTS, {model_identity(MODEL): VECTORS}))
+    names = corpus[0]["source"].to_pylist()
+    asked = queries(corpus, 40)
+    scopes = [(tuple(names[:9]), None, tuple(names[5:6]), ())[i % 4] for i in range(len(asked))]
+    hits = asyncio.run(index.search(MODEL, asked, scopes, 6))
+    for query, scope, some in zip(asked, scopes, hits, strict=True):
+        expected = by_force(corpus[2], query, scope, 6)
+        assert [(-h.score, h.source, h.span, h.passage) for h in some] == expected
+
+
+def test_calls_that_wait_are_computed_together_and_fail_together():
+    sizes, first = [], threading.Event()
+
+    def compute(items):
+        first.wait(10)
+        sizes.append(len(items))
+        if 7 in items:
+            raise ValueError("seven")
+        return [i * 2 for i in items]
+
+    async def many():
+        double = Gathering(compute)
+        alone = asyncio.create_task(double(1))
+        await asyncio.sleep(0.01)
+        rest = [asyncio.create_task(double(i)) for i in range(2, 6)]
+        await asyncio.sleep(0.01)
+        rest[0].cancel()
+        first.set()
+        assert await alone == 2 and await asyncio.gather(*rest[1:]) == [6, 8, 10]
+        wrong = await asyncio.gather(double(7), double(8), return_exceptions=True)
+        assert all(isinstance(w, ValueError) for w in wrong)
+        return await double(9)
+
+    assert asyncio.run(many()) == 18 and sizes[:2] == [1, 4]
