@@ -17,7 +17,7 @@ import pytest
 from hostile_run import hostile_run
 
 from raypipe.evaluation.result_table import each
-from raypipe.evaluation.view.run_page import IN_ONE_FILE, MOST_BYTES, Shown, run_page
+from raypipe.evaluation.view.run_page import IN_ONE_FILE, MOST_BYTES, ShownParts, run_page
 from raypipe.report.report import RunFolder
 from raypipe.report.web_page import script_json
 from raypipe.runs.field_diff import recipe_lines
@@ -134,7 +134,7 @@ def test_a_report_of_an_earlier_version_is_shown_too(folder: RunFolder, tmp_path
 
 
 def test_a_file_to_share_has_no_page_text_and_no_prompt_and_says_so(folder: RunFolder) -> None:
-    page, _ = run_page(folder, read(folder.path), None, Shown(without=("prompts", "pages")))
+    page, _ = run_page(folder, read(folder.path), None, ShownParts(without=("prompts", "pages")))
     assert "Left out on purpose: prompts, pages" in page
     for block in details(page):
         assert not block["texts"]
@@ -146,8 +146,8 @@ def test_a_file_to_share_has_no_page_text_and_no_prompt_and_says_so(folder: RunF
 def test_a_file_that_would_grow_too_big_leaves_out_details_and_says_which(folder: RunFolder) -> None:
     whole = run_page(folder, read(folder.path), None, IN_ONE_FILE)[0]
     most = sum(len(p) for p in re.findall(r'id="b\d+">(.*?)</script>', whole))
-    small, _ = run_page(folder, read(folder.path), None, Shown(most_bytes=most - 1))
+    small, _ = run_page(folder, read(folder.path), None, ShownParts(most_bytes=most - 1))
     assert "To stay under 30 MB it leaves out" in small and len(small) < len(whole)
-    none, _ = run_page(folder, read(folder.path), None, Shown(most_bytes=1))
+    none, _ = run_page(folder, read(folder.path), None, ShownParts(most_bytes=1))
     assert "all details of questions" in none and not details(none)
-    assert Shown().most_bytes == MOST_BYTES < 30_000_000
+    assert ShownParts().most_bytes == MOST_BYTES < 30_000_000

@@ -357,6 +357,7 @@ class StandinFolders(TypedDict):
     adapters: dict[str, str]  # name -> folder
     embedder: str
     reranker: str
+    instructor: str  # an embedder of the T5 shape
 
 
 @with_config(STRICT)

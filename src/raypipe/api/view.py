@@ -16,7 +16,7 @@ from raypipe.core.errors import ConfError, RaypipeError
 from raypipe.evaluation.view.details import Part
 from raypipe.evaluation.view.pair_page import open_pair, pair_page
 from raypipe.evaluation.view.run_list import RunHeader, RunList
-from raypipe.evaluation.view.run_page import Shown, open_run, run_page
+from raypipe.evaluation.view.run_page import ShownParts, open_run, run_page
 from raypipe.evaluation.view.server import ViewServer
 from raypipe.evaluation.view.viewer import Viewer, known_before
 from raypipe.metrics.textfile import replaced
@@ -100,7 +100,7 @@ def write_view(
         raise ConfError(f"view --out: expected one run or two, found {len(runs)}")
     require_writable(Path(out).absolute().parent, "--out")
     found = [open_run(p) for p in inputs(runs, session.settings)]
-    shown = Shown(without=parts)
+    shown = ShownParts(without=parts)
     if len(found) == 1:
         [(folder, manifest)] = found
         page, _ = run_page(folder, manifest, known_before(manifest), shown)

@@ -54,6 +54,12 @@ def source_kinds(step: CorpusStep) -> tuple[SourceKind, ...] | None:
     return tuple(kinds) if kinds is not None and "content" in step.reads() else None
 
 
+def searches_all(step: Step) -> bool:
+    """Whether the step searches the whole store whatever a question cites, as its field `scope` says. By
+    default it does not."""
+    return getattr(step, "scope", "own") == "all"
+
+
 def table_of(step: CorpusStep) -> Table:
     """The table that a corpus step fills, by the columns that it declares."""
     return table_with(step.writes(), step.reads())

@@ -41,7 +41,7 @@ _LESS: tuple[tuple[str, tuple[Part, ...], bool], ...] = (
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class ShownParts:
     """How a page is shown."""
 
     served: bool = False  # details are fetched from the server that the page came from
@@ -50,7 +50,7 @@ class Shown:
     most_bytes: int = MOST_BYTES  # of the details in a file
 
 
-IN_ONE_FILE = Shown()
+IN_ONE_FILE = ShownParts()
 
 
 def write_page(folder: RunFolder, manifest: Manifest, earlier: Manifest | None) -> None:
@@ -62,7 +62,7 @@ def write_page(folder: RunFolder, manifest: Manifest, earlier: Manifest | None) 
 
 
 def run_page(
-    folder: RunFolder, manifest: Manifest, earlier: Manifest | None, shown: Shown
+    folder: RunFolder, manifest: Manifest, earlier: Manifest | None, shown: ShownParts
 ) -> tuple[str, str]:
     """The page and its content security policy. Raises DataError for a folder without table or report."""
     report, run = read_report(folder), RunTable(folder.results)
@@ -98,7 +98,7 @@ def open_run(path: Path) -> tuple[RunFolder, Manifest]:
 
 
 def page_values(
-    runs: Sequence[RunTable], lines: Sequence[QuestionLine], shown: Shown, names: Sequence[str]
+    runs: Sequence[RunTable], lines: Sequence[QuestionLine], shown: ShownParts, names: Sequence[str]
 ) -> dict[str, Any]:
     """What the part of the page about questions shows, of one run or two."""
     ids = [line.id for line in lines]
@@ -118,7 +118,7 @@ def page_values(
     }
 
 
-def _blocks(runs: Sequence[RunTable], ids: Sequence[str], shown: Shown) -> tuple[list[str], str]:
+def _blocks(runs: Sequence[RunTable], ids: Sequence[str], shown: ShownParts) -> tuple[list[str], str]:
     """All blocks packed, and what was left out of them so that they fit; none where nothing fits."""
     for said, less, only_used in _LESS:
         made, size = [], 0
@@ -131,7 +131,7 @@ def _blocks(runs: Sequence[RunTable], ids: Sequence[str], shown: Shown) -> tuple
     return [], "all details of questions"
 
 
-def _discloses(shown: Shown, fit: str) -> str:
+def _discloses(shown: ShownParts, fit: str) -> str:
     """What someone who gets the page can read in it."""
     held = ["questions", "answers", "what was expected", "replies of models"]
     held += [] if "pages" in shown.without else ["texts of pages"]
@@ -153,7 +153,7 @@ def changed_lines(
 
 
 def _head(
-    report: Mapping[str, Any], manifest: Manifest, earlier: Manifest | None, shown: Shown
+    report: Mapping[str, Any], manifest: Manifest, earlier: Manifest | None, shown: ShownParts
 ) -> dict[str, Any]:
     slices, omitted = told_apart(report["slices"])
     cost = report["cost"]
