@@ -64,7 +64,8 @@ from raypipe.metrics.intervals import rate_interval
 from raypipe.metrics.paired import paired
 from raypipe.steps.extract import Extract
 from raypipe.text.candidates import SourceText, candidates
-from raypipe.text.evidence import Fitted, FittedOn
+from raypipe.text.evidence import Fitted
+from raypipe.text.fitted_on import FittedOn, seen_rows
 
 ROOT = Path(__file__).parents[1]
 FITTED = ROOT / "conf" / "fitted" / "local-extract.yaml"
@@ -174,15 +175,18 @@ def _squad(data: Path) -> list[QuestionSet]:
 
 async def refit(data: Path, step: Extract, memo: Path, console: Console) -> None:
     made = synth("synth", FIT_QUESTIONS, SYNTH["pages"], FIT_SEED, SYNTH["page_chars"])
-    rows = []
+    rows, asked = [], list[str]()
     for some in (made, _squad(data)[0], _nq(data)[0]):
         kit = kit_of({"pages": {}}, memo)
         rows += await extract_fit.scored(some.cases, some.pages, step, kit, WEIGHTS[some.name])
+        asked += [c.text for c in some.cases]
         console.print(f"{some.name}: {len(some.cases)} questions")
     on = FittedOn(
         data=f"{digests(data)}, synth seed {FIT_SEED} {FIT_QUESTIONS} questions",
         split=f"{MOST} of NQ's even rows, {MOST} of SQuAD's even articles, all of synth",
         metric="softmax over sentences that hold an answer; log loss of: the best, or its span, does",
+        n=len(asked),
+        seen=seen_rows(asked),
     )
     extract_fit.write(extract_fit.fit(rows, step, on), FITTED)
     console.print(f"wrote conf/fitted/{FITTED.name}")

@@ -24,7 +24,8 @@ from raypipe.core.records import parse_chunk_id
 from raypipe.steps.extract import COMPARED, BestSentence, Extract, choose, shown
 from raypipe.text import compare, evidence
 from raypipe.text.candidates import Sentence, SourceText, candidates
-from raypipe.text.evidence import Fitted, FittedOn, Logistic
+from raypipe.text.evidence import Fitted, Logistic
+from raypipe.text.fitted_on import FittedOn
 
 AT_ONCE = 20  # questions per call of a model
 FITTED_ON_BEST = (
@@ -177,7 +178,7 @@ def write(fitted: Fitted, path: Path) -> None:
         "sentence": {"bias": fitted.sentence.bias, "weights": dict(fitted.sentence.weights)},
         "span": {"bias": fitted.span.bias, "weights": dict(fitted.span.weights)},
         "compared": fitted.compared,
-        "fitted_on": {"data": on.data, "split": on.split, "metric": on.metric},
+        "fitted_on": {"data": on.data, "split": on.split, "metric": on.metric, "n": on.n, "seen": on.seen},
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     head = (

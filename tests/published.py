@@ -216,7 +216,6 @@ OWN: Rows = {
     "generate:llm.max_tokens": (512, "open"),
     "decide.prefer": (("llm", "extract"), "open"),
 }
-STEPS_OF_HOPS = "docs/multihop.md"
 MULTIHOP: Rows = {
     **{k: v for k, v in OWN.items() if k != "generate:llm.passages"},
     "iterate:more.model": ("optional-llm", "open: whichever is named"),
@@ -233,11 +232,11 @@ MULTIHOP: Rows = {
     "fuse:merged.weights": ({"final": 1.0, "more-1": 1.0, "more-2": 1.0, "more-3": 1.0}, "open"),
     "fuse:merged.missing": ("zero", "open"),
     "fuse:merged.top": (20, "open"),
-    "compress.tokens": (1000, STEPS_OF_HOPS),
+    "compress.tokens": (1000, "open: half of what rag shows"),
     "compress.tokenizer": ("minilm-tokens", "open: here whichever model answers"),
     "compress.embedder": ("all-MiniLM-L6-v2", OURS),
     "compress.maxsim": ("minilm-maxsim", OURS),
-    "compress.query": ("{{ text }} {{ replies.more }}", STEPS_OF_HOPS),
+    "compress.query": ("{{ text }} {{ replies.more }}", "open: what was searched for counts, too"),
 }
 
 
@@ -314,6 +313,59 @@ WEKNOW: Rows = {
     "decide.lower": (True, "CRAG's answers are lower case"),
     **TRIM,
 }
+COT_EXAMPLE = (
+    "Question: {{ question }}\n{% if explanation %}\nReasoning: {{ explanation }}\n{% endif %}\n"
+    "Answer: {{ answer }}"
+)
+QASPER_LLM: Rows = {
+    "parse.kinds": (("name",), "5.1 variant 1: no document is read"),
+    "split.child_chars": (1000, "open: nothing is searched"),
+    "generate:llm.model": ("llama-3-8b", "departure: 5.1 LLM is ChatGPT 3.5 turbo, which --llm can name"),
+    "generate:llm.max_tokens": (256, "open: below the total of 5.1"),
+    "decide.prefer": (("llm",), "5.1 the LLM gives the final answer"),
+}
+
+
+def shots(pool: str, tokens: int) -> Rows:
+    """The examples of the QASPER pipeline."""
+    return {
+        "examples.pool": (pool, "5.1 the training data"),
+        "examples.choose": ("random", "5.1 k random examples"),
+        "examples.top": (6, "5.1 6 few-shot"),
+        "examples.seed": (0, "open"),
+        "examples.tokens": (tokens, "open: their part of 4,000, 5.1"),
+        "examples.tokenizer": ("llama-3-8b", "5.1 LLM tokens"),
+    }
+
+
+QASPER_DOCUMENTS: Rows = {
+    **QASPER_LLM,
+    "parse.kinds": (("document",), "5.1 documents"),
+    "split.child_chars": (1000, "5.1 1000 for QASPER"),
+    "split.child_overlap": (200, "5.1 overlap 200"),
+    "embed.model": ("instructor-xl", "5.1 instructor-xl embeddings"),
+    "generate:query.model": ("llama-3-8b", "departure: 5.1 LLM is ChatGPT 3.5 turbo"),
+    "generate:query.reply": ("rewrite", "5.1 a concise query; 6, row 35: falls back to the question"),
+    "generate:query.max_tokens": (64, "open: a query is no longer than its question"),
+    "dense.model": ("instructor-xl", "5.1 embed"),
+    "dense.top": (6, "5.1 top-k = 6 documents"),
+    "dense.scope": ("own", "5.1 scope not stated: the paper, with a switch"),
+    "dense.query": ("{{ replies.query or text }}", "5.1 the rewritten query is embedded"),
+    "fuse.weights": ({"dense": 1.0}, "5.1 dense alone"),
+    "fuse.missing": ("fault", "5.1 dense alone: none is missing"),
+    "fuse.top": (6, "5.1 top-k = 6 documents"),
+    "generate:llm.passages": (6, "5.1 6 documents"),
+    "generate:llm.context_tokens": (2000, "open: their part of 4,000, 5.1"),
+}
+PAPERS: Rows = {
+    **LOCAL,
+    "parse.html": ("lxml", OURS),
+    "parse.kinds": (("document", "page"), "open"),
+    "split.child_chars": (1000, "5.1 1000 for QASPER"),
+    "split.child_overlap": (200, "5.1 overlap 200"),
+    "dense.scope": ("own", "5.1 scope not stated: the paper, with a switch"),
+    "bm25.scope": ("own", "as dense"),
+}
 PUBLISHED: Mapping[str, Rows] = {
     "weknow": WEKNOW,
     "weknow-750": {**WEKNOW, "split.tokens": (750, "3.2 chunk unit: best offline")},
@@ -327,6 +379,15 @@ PUBLISHED: Mapping[str, Rows] = {
     "db3-task1-700-public": {**db3(700, 150, 10), **DB3_PUBLIC},
     "db3-task1-2000-public": {**db3(2000, 400, 5), **DB3_PUBLIC},
     "db3-task2": {**db3(2000, 400, 5), **DB3_GRAPH},
+    "db3-task2-similar": {
+        **db3(2000, 400, 5),
+        **DB3_GRAPH,
+        "examples.embedder": (
+            "bge-base-en-v1.5",
+            "2.9 similar-example retrieval: not built; here the retriever",
+        ),
+        "examples.top": (8, "open"),
+    },
     "db3-task3": {
         **db3(700, 150, 10),
         **DB3_GRAPH,
@@ -334,6 +395,18 @@ PUBLISHED: Mapping[str, Rows] = {
         "shortlist.lower": (True, "2.2 snippet stage: page_snippet lower-cased"),
         "shortlist.query": ("{{ text | lower }}", "2.2 snippet stage"),
     },
+    "qasper-llm": QASPER_LLM,
+    "qasper-fewshot": {**QASPER_LLM, **shots("qasper-train", 1500)},
+    "qasper-documents": QASPER_DOCUMENTS,
+    "qasper-documents-fewshot": {**QASPER_DOCUMENTS, **shots("qasper-train", 1500)},
+    "qasper-documents-fewshot-cot": {
+        **QASPER_DOCUMENTS,
+        **shots("qasper-train-explained", 1300),
+        "examples.shown": (COT_EXAMPLE, "5.4 explanations for the few-shot examples, stored"),
+        "generate:llm.after": ("Answer:", "5.4 chain of thought: the answer stands behind it"),
+        "generate:llm.max_tokens": (400, "open: a sentence before the answer"),
+    },
+    "papers-local": PAPERS,
     "local": LOCAL,
     "local-kg": LOCAL_KG,
     "collection-local": COLLECTION,

@@ -39,6 +39,7 @@ ELSEWHERE = """
     math.inf sqlite3.Error asyncio.run html.parser ray.io example.org spec.networkPolicy
     stage.field domain.name run.name run.parts hits.NAME pools.answer
     mine.yaml mypkg/steps.py mypkg/steps.lock shout.yaml mypkg/readers.py mypkg/metrics.py
+    best.S margin.S label.R from.R asked.K extract.threshold decide.fitted
     mypkg/kinds.py mypkg/judges.py mypkg/loaders.py
 """
 TICKED = re.compile(r"(?<!`)`([^`]+)`(?!`)")

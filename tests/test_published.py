@@ -12,6 +12,7 @@ from raypipe.api.session import load_recipe
 from raypipe.core import config
 from raypipe.core.config import Conf
 from raypipe.core.errors import ConfError
+from raypipe.core.examples import PoolRef
 from raypipe.core.kg import FactsRef
 from raypipe.core.protocols import Model
 from raypipe.steps.facts import FactsRule
@@ -39,7 +40,7 @@ def stages(name):
 
 def said(value):
     """A value as the table writes it."""
-    if isinstance(value, Model | FactsRef):
+    if isinstance(value, Model | FactsRef | PoolRef):
         return value.name
     if isinstance(value, FactsRule):
         fields = {f.name: (getattr(value, f.name), f.default) for f in dataclasses.fields(value)}

@@ -139,7 +139,8 @@ def test_what_commands_print_about_this_machine_validates(printed, tmp_path):
 
 
 def test_results_that_take_a_model_to_make_validate(tmp_path):
-    made = Standins(tmp_path / "chat", (("a", tmp_path / "a"),), tmp_path / "embedder", tmp_path / "reranker")
+    names = ("embedder", "reranker", "instructor")
+    made = Standins(tmp_path / "chat", (("a", tmp_path / "a"),), *(tmp_path / n for n in names))
     checked("models", StandinsResult(made).to_json())
     seen = {"movie": ChangeRate(9, 3, 3600)}
     now, proposed = {"movie": "static"}, {"movie": 3600}

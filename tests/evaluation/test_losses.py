@@ -151,7 +151,7 @@ def test_an_answer_with_the_gold_that_a_judge_calls_wrong_is_lost_at_the_verdict
 
 @pytest.mark.slow
 def test_a_parser_that_loses_pages_is_the_largest_loss(tmp_path: Path) -> None:
-    write(tmp_path / "world", 24, pages=6, seed=9, page_chars=1500)
+    write(tmp_path / "world", 14, pages=4, seed=9, page_chars=1500)
     bench = Bench(tmp_path, tmp_path / "world")
     sure = FAKES.replace("threshold: 0.5", "threshold: 0.0")
     broken = sure.replace("kinds: [page, snippet, document]", "kinds: [name]")

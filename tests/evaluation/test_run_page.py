@@ -5,9 +5,11 @@ from __future__ import annotations
 import base64
 import json
 import re
+import shutil
 import zlib
 from dataclasses import replace
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
@@ -15,7 +17,7 @@ import pytest
 from hostile_run import hostile_run
 
 from raypipe.evaluation.result_table import each
-from raypipe.evaluation.view.run_page import IN_ONE_FILE, MOST_BYTES, Shown, run_page
+from raypipe.evaluation.view.run_page import IN_ONE_FILE, MOST_BYTES, ShownParts, run_page
 from raypipe.report.report import RunFolder
 from raypipe.report.web_page import script_json
 from raypipe.runs.field_diff import recipe_lines
@@ -122,8 +124,17 @@ def test_what_differs_from_the_run_before_comes_first_field_by_field(folder: Run
     assert recipe_lines(manifest.recipe, before) == ("rerank: removed",)
 
 
+def test_a_report_of_an_earlier_version_is_shown_too(folder: RunFolder, tmp_path: Path) -> None:
+    earlier = RunFolder(shutil.copytree(folder.path, tmp_path / "earlier"))
+    report = json.loads(earlier.report.read_text())
+    for key in ("cost", "losses", "blocks"):
+        del report[key]
+    earlier.report.write_text(json.dumps(report))
+    assert "Questions</h2>" in run_page(earlier, read(folder.path), None, IN_ONE_FILE)[0]
+
+
 def test_a_file_to_share_has_no_page_text_and_no_prompt_and_says_so(folder: RunFolder) -> None:
-    page, _ = run_page(folder, read(folder.path), None, Shown(without=("prompts", "pages")))
+    page, _ = run_page(folder, read(folder.path), None, ShownParts(without=("prompts", "pages")))
     assert "Left out on purpose: prompts, pages" in page
     for block in details(page):
         assert not block["texts"]
@@ -135,8 +146,8 @@ def test_a_file_to_share_has_no_page_text_and_no_prompt_and_says_so(folder: RunF
 def test_a_file_that_would_grow_too_big_leaves_out_details_and_says_which(folder: RunFolder) -> None:
     whole = run_page(folder, read(folder.path), None, IN_ONE_FILE)[0]
     most = sum(len(p) for p in re.findall(r'id="b\d+">(.*?)</script>', whole))
-    small, _ = run_page(folder, read(folder.path), None, Shown(most_bytes=most - 1))
+    small, _ = run_page(folder, read(folder.path), None, ShownParts(most_bytes=most - 1))
     assert "To stay under 30 MB it leaves out" in small and len(small) < len(whole)
-    none, _ = run_page(folder, read(folder.path), None, Shown(most_bytes=1))
+    none, _ = run_page(folder, read(folder.path), None, ShownParts(most_bytes=1))
     assert "all details of questions" in none and not details(none)
-    assert Shown().most_bytes == MOST_BYTES < 30_000_000
+    assert ShownParts().most_bytes == MOST_BYTES < 30_000_000

@@ -191,3 +191,52 @@ def test_a_classifier_is_no_reranker(entries: Entries, tiny: Tiny, tmp_path):
     BertForSequenceClassification(config).save_pretrained(tmp_path / "m")
     with pytest.raises(ConfError, match="one output, this one has 3"):
         load.open_reranker(entries(m=RERANKER).model("m"), "transformers", "cpu")
+
+
+def tiny_t5(folder: Path) -> Path:
+    """A T5 encoder in a folder of sentence-transformers, as the stand-ins have it."""
+    from raypipe.models import standins
+
+    standins._t5(folder, [*TEXTS, QUERY], seed=3)
+    return folder
+
+
+TEXTS = ["who keeps the lighthouse of the cape", "rye bread keeps longer than wheat bread"]
+QUERY = "represent the question: "
+
+
+def test_an_instruction_counts_in_attention_and_not_in_the_mean(entries: Entries, tmp_path):
+    import torch
+    from transformers import AutoTokenizer, T5EncoderModel
+
+    source = tiny_t5(tmp_path / "m")
+    of = {"kind": "embedder", "loader": "instructor", "dim": 64, "max_tokens": 64, "path": "m"}
+    told = load.open_embedder(
+        entries(m={**of, "query_instruction": QUERY}).model("m"), "flagembedding", "cpu"
+    )
+    found, plain = told.embed(TEXTS, "query"), told.embed(TEXTS, "passage")
+    tokenizer, net = AutoTokenizer.from_pretrained(source), T5EncoderModel.from_pretrained(source).eval()
+    head = len(tokenizer(QUERY)["input_ids"]) - 1  # without the mark at the end
+    for n, text in enumerate(TEXTS):
+        with torch.inference_mode():
+            hidden = net(**tokenizer(QUERY + text, return_tensors="pt")).last_hidden_state[0]
+        mean = hidden[head:].mean(0).numpy()
+        assert np.allclose(found[n], mean / np.linalg.norm(mean), atol=1e-4)
+    assert np.abs(found - plain).max() > 1e-3
+    included = load.open_embedder(
+        entries(m={**of, "loader": "sentence-transformers", "query_instruction": QUERY}).model("m"),
+        "flagembedding",
+        "cpu",
+    )
+    assert np.abs(found - included.embed(TEXTS, "query")).max() > 1e-3
+
+
+def test_a_t5_has_no_greatest_length_and_says_which_loader_takes_it(entries: Entries, tmp_path):
+    tiny_t5(tmp_path / "m")
+    of = {"kind": "embedder", "dim": 64, "max_tokens": 512, "path": "m"}
+    long = " ".join(TEXTS * 40)
+    model = load.open_embedder(entries(m={**of, "loader": "instructor"}).model("m"), "flagembedding", "cpu")
+    assert model.embed([long], "passage").shape == (1, 64)
+    flag = entries(m={**of, "loader": "flagembedding", "pooling": "mean"}).model("m")
+    with pytest.raises(ConfError, match="Use loader sentence-transformers, or instructor"):
+        load.open_embedder(flag, "transformers", "cpu")

@@ -63,6 +63,7 @@ def compare(
     store: Store | str | Path | None = None,
     session: Session | None = None,
     measure: str | None = None,
+    unseen: bool = False,
 ) -> CompareResult:
     """Compares each run with the first: better, worse, same, or cannot tell.
 
@@ -71,7 +72,8 @@ def compare(
     lie; `group` a label whose values are groups of questions that count as one each. `rejudge` names a judge
     that is asked about the answers of all runs ("": the first run's), and then all are scored by `rule`
     (None: the first run's); `trim` a tokenizer that cuts answers first; `labels` a file of people's verdicts.
-    `measure` is what is compared; None: the first of the kind of the data.
+    `measure` is what is compared; None: the first of the kind of the data. `unseen` leaves out the questions
+    that a fit of one of the recipes has seen.
 
     Raises ConfError for fewer than two runs and an unknown measure, and DataError for runs of other kinds,
     that were scored by other rules, judges or trims, or that share no scored question.
@@ -88,7 +90,8 @@ def compare(
     for run in runs:
         alike = scored[0].rule if scored and judge is not None and rule is None else rule
         scored.append(_scored(session, run, alike, options, store))
-    return CompareResult(comparing.compare(scored, margin, group, measure))
+    chosen = comparing.unseen_alone(scored) if unseen else scored
+    return CompareResult(comparing.compare(chosen, margin, group, measure))
 
 
 def _scored(

@@ -107,12 +107,13 @@ class StandinsResult(Result):
     made: Standins
 
     def rows(self) -> Iterator[Mapping[str, Any]]:
-        """The chat model, its adapters, the embedder and the reranker."""
+        """The chat model, its adapters, the embedders and the reranker."""
         yield {"name": "chat", "folder": str(self.made.chat)}
         for name, path in self.made.adapters:
             yield {"name": name, "folder": str(path)}
         yield {"name": "embedder", "folder": str(self.made.embedder)}
         yield {"name": "reranker", "folder": str(self.made.reranker)}
+        yield {"name": "instructor", "folder": str(self.made.instructor)}
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -121,11 +122,12 @@ class StandinsResult(Result):
             "adapters": {name: str(path) for name, path in self.made.adapters},
             "embedder": str(self.made.embedder),
             "reranker": str(self.made.reranker),
+            "instructor": str(self.made.instructor),
         }
 
 
 def build_standins(target: Path) -> StandinsResult:
-    """Builds tiny stand-ins for a chat model with adapters, an embedder and a reranker."""
+    """Builds tiny stand-ins for a chat model with adapters, two embedders and a reranker."""
     from raypipe.models import standins
 
     prose, draw = Prose(random.Random(0)), random.Random(1)

@@ -36,6 +36,8 @@ from raypipe.core.records import Fault
 from raypipe.evaluation.compare import RunComparison
 from raypipe.evaluation.export import Shape
 from raypipe.evaluation.fault_budget import RowCounts, UndoneRow
+from raypipe.evaluation.fit_decide import DecideFitReport
+from raypipe.evaluation.fit_fuse import FuseFitReport
 from raypipe.evaluation.judge_check import JudgeCheck
 from raypipe.evaluation.repeats import Repeats
 from raypipe.evaluation.sweep import PlannedPoint, Sweep
@@ -247,6 +249,7 @@ class _ReleaseLine(TypedDict):
     scored: int  # questions that the score rests on
     questions: int
     measure: _LeadMeasure | None  # that the report begins with; null: released by a raypipe that had none
+    seen: int  # scored questions that a fit of the recipe has seen
     gates: list[str]
     promoted: float  # seconds since the epoch
 
@@ -354,6 +357,7 @@ class StandinFolders(TypedDict):
     adapters: dict[str, str]  # name -> folder
     embedder: str
     reranker: str
+    instructor: str  # an embedder of the T5 shape
 
 
 @with_config(STRICT)
@@ -510,6 +514,17 @@ RepeatsOutput = _from_fields(
 """`eval --repeats K --json`: the fields of `evaluation.repeats.Repeats`."""
 
 
+DecideFitOutput = _from_fields(
+    "DecideFitOutput", {"format": Literal[2], "file": str, **get_type_hints(DecideFitReport)}
+)
+"""`fit decide --json`: the fields of `evaluation.fit_decide.DecideFitReport`."""
+
+FuseFitOutput = _from_fields(
+    "FuseFitOutput", {"format": Literal[2], "file": str, **get_type_hints(FuseFitReport)}
+)
+"""`fit fuse --json`: the fields of `evaluation.fit_fuse.FuseFitReport`."""
+
+
 @with_config(STRICT)
 class SweepOutput(TypedDict):
     """`sweep --json`, and sweep.json in its folder."""
@@ -541,6 +556,8 @@ OUTPUTS: Mapping[str, Any] = {
     "eval": Eval | RepeatsOutput,
     "reprocess": Reprocess,
     "sweep": SweepOutput,
+    "fit decide": DecideFitOutput,
+    "fit fuse": FuseFitOutput,
     "why": Explanation,
     "faults": Faults,
     "losses": LossesOutput,

@@ -20,6 +20,7 @@ from raypipe.report.report import (
     CostReport,
     Estimate,
     FaultCount,
+    FitLine,
     JudgeLine,
     ReplacedRows,
     StepLine,
@@ -123,6 +124,8 @@ class Eval(Score):
     resumed: int
     memo_damaged: int  # tables and files of the memo
     cost: CostReport | None  # estimate against actual
+    fits: list[FitLine]  # fitted numbers of the recipe, and how many scored questions the fit has seen
+    unseen: _MeasureMean | None  # the leading measure of the others; null: no fit has seen a question
     oracle: Literal["passages", "answer"] | None  # golds stood in the place of a stage; null: none did
     routing: Routing | None  # routers and calls against golds; null: not looked at
     losses: Losses | None  # where the misses were lost; null: no answer is asked for

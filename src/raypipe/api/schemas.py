@@ -23,9 +23,8 @@ from raypipe.core.protocols import GraphRef, Model
 from raypipe.kg.language.example_bank import ExampleBank
 from raypipe.models.entry import ModelEntry
 from raypipe.recipes.recipe import CORPUS_STEPS, QUESTION_STEPS
-from raypipe.recipes.resolve import GraphEntry
+from raypipe.recipes.resolve import FITTED, GraphEntry
 from raypipe.text.by_label import ByLabel
-from raypipe.text.evidence import Fitted
 from raypipe.text.prompt import Prompt
 
 Tree = dict[str, Any]
@@ -43,7 +42,11 @@ NAMED = {
     PoolRef: "examples",
 }
 """Types that a file gives by name alone -> what the name is of."""
-NAMED_OR_WRITTEN = {Prompt: "prompts", Fitted: "fitted", ExampleBank: "examples"}
+NAMED_OR_WRITTEN: Mapping[Any, str] = {
+    Prompt: "prompts",
+    **dict.fromkeys(FITTED, "fitted"),
+    ExampleBank: "examples",
+}
 """Types that a file gives by name or in place -> the folder of their files."""
 SCALARS: Mapping[Any, str] = {str: "string", int: "integer", float: "number", bool: "boolean"}
 

@@ -21,6 +21,8 @@ from raypipe.recipes.problems import problems as recipe_problems
 from raypipe.recipes.recipe import read_tree
 from raypipe.recipes.resolve import GraphEntry, resolvers
 from raypipe.report.report import JSON_FORMAT
+from raypipe.steps.answer_probability import AnswerProbability
+from raypipe.steps.fuse import FusionWeights
 from raypipe.text.evidence import Fitted
 from raypipe.text.prompt import Prompt
 
@@ -120,7 +122,7 @@ def kind_of(tree: Mapping[str, Any]) -> FileKind | None:
         return "cluster"
     if tree.keys() & {"system", "user"}:
         return "prompt"
-    if {"bias", "weights"} <= tree.keys():
+    if "fitted_on" in tree:
         return "fitted"
     entries = [e for e in tree.values() if isinstance(e, dict)]
     if any("loader" in e for e in entries):
@@ -150,13 +152,21 @@ def _record(cls: type[Any]) -> Callable[[Mapping[str, Any], Path, Session], list
     return lambda tree, path, session: config.problems(cls, tree, Where(str(path)))
 
 
+def _fitted(tree: Mapping[str, Any], path: Path, session: Session) -> list[RaypipeError]:
+    """Of `decide` they have a threshold, of `fuse` weights alone; all others are of `extract`."""
+    cls: type[Any] = AnswerProbability if "threshold" in tree else Fitted
+    return config.problems(
+        FusionWeights if tree.keys() == {"weights", "fitted_on"} else cls, tree, Where(str(path))
+    )
+
+
 _FINDERS: Mapping[FileKind, Callable[[Mapping[str, Any], Path, Session], list[RaypipeError]]] = {
     "recipe": _in_recipe,
     "models": _entries(ModelEntry),
     "cluster": _record(Cluster),
     "graphs": _entries(GraphEntry),
     "prompt": _record(Prompt),
-    "fitted": _record(Fitted),
+    "fitted": _fitted,
 }
 
 

@@ -16,12 +16,11 @@ from raypipe.core.errors import ConfError, RaypipeError
 from raypipe.evaluation.view.details import Part
 from raypipe.evaluation.view.pair_page import open_pair, pair_page
 from raypipe.evaluation.view.run_list import RunHeader, RunList
-from raypipe.evaluation.view.run_page import Shown, open_run, run_page
+from raypipe.evaluation.view.run_page import ShownParts, open_run, run_page
 from raypipe.evaluation.view.server import ViewServer
-from raypipe.evaluation.view.viewer import Viewer
+from raypipe.evaluation.view.viewer import Viewer, known_before
 from raypipe.metrics.textfile import replaced
 from raypipe.report.report import JSON_FORMAT
-from raypipe.runs.changes import compared_with
 from raypipe.store import Store
 
 
@@ -101,13 +100,10 @@ def write_view(
         raise ConfError(f"view --out: expected one run or two, found {len(runs)}")
     require_writable(Path(out).absolute().parent, "--out")
     found = [open_run(p) for p in inputs(runs, session.settings)]
-    shown = Shown(without=parts)
+    shown = ShownParts(without=parts)
     if len(found) == 1:
         [(folder, manifest)] = found
-        earlier = (
-            compared_with(Store.open(manifest.store), manifest) if Path(manifest.store).exists() else None
-        )
-        page, _ = run_page(folder, manifest, earlier, shown)
+        page, _ = run_page(folder, manifest, known_before(manifest), shown)
     else:
         pair = open_pair((found[0][0], found[1][0]), (found[0][1], found[1][1]))
         try:

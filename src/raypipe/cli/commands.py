@@ -54,6 +54,9 @@ COMMANDS: Mapping[str, Command] = {
     "sweep": Command(
         "run", "sweep", "Evaluate a recipe at several values of its fields, and compare them in one table."
     ),
+    "fit": Command(
+        "run", "fit", "Fit numbers of a recipe to one half of a run, and report on the other half."
+    ),
     "rank": Command("run", "rank", "Rank documents for queries and write a TREC run."),
     "why": Command(
         "look",

@@ -44,6 +44,11 @@ def add(commands: options.Commands) -> None:
         const="",
         help="have one judge decide about all runs; without MODEL the first run's",
     )
+    made.add_argument(
+        "--unseen",
+        action="store_true",
+        help="leave out the questions that a fit of one of the recipes has seen",
+    )
     options.judged(made)
     options.models(made)
     options.cluster(made)
@@ -64,6 +69,7 @@ def _compare(args: argparse.Namespace, settings: Settings) -> int:
         labels=args.labels,
         store=args.store,
         measure=args.measure,
+        unseen=args.unseen,
         session=options.session(args, settings),
     )
     if args.json:

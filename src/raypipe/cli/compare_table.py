@@ -29,6 +29,12 @@ def print_comparison(console: Console, c: RunComparison) -> None:
         console.print(
             f"people's labels changed {c.people[0]} and {c.people[1]} verdicts: people outrank judges"
         )
+    for name, n in zip((c.before, c.after), c.seen, strict=True):
+        if n:
+            said = (
+                f"seen: a fit of {name} has seen {n} of the {c.score.n} questions, so its score is too good"
+            )
+            console.print(Text(f"{said}; --unseen leaves them out"), soft_wrap=True)
     for text in _left_out(c):
         console.print(Text(text), soft_wrap=True)
     if c.causes:

@@ -79,12 +79,15 @@ def _rollback(args: argparse.Namespace, settings: Settings) -> int:
 
 
 def _print(args: argparse.Namespace, found: ReleaseResult) -> int:
+    from raypipe.runs.release import seen_by_a_fit
+
     if args.json:
         options.print_json(found.to_json())
     else:
         made = found.release
         score = _score(found.to_json())
-        print(f"live in {found.store}: {made.id}, recipe {made.name}, run {made.run}, {score}")
+        seen = seen_by_a_fit(made.seen)
+        print(f"live in {found.store}: {made.id}, recipe {made.name}, run {made.run}, {score}{seen}")
     return 0
 
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import tee
 
 from raypipe.core.records import FAULT, Gold, Question
+from raypipe.evaluation.evidence_paragraphs import evidence_paragraphs
 from raypipe.evaluation.golds import golds_of
 from raypipe.evaluation.losses import LossFinder
 from raypipe.evaluation.prompts import PromptLookup
@@ -31,6 +32,7 @@ from raypipe.models.kit import LocalKit
 from raypipe.pipeline.answer_sources import AnswerSources
 from raypipe.pipeline.driver import Pipeline, batches
 from raypipe.pipeline.recipe_tables import searched
+from raypipe.recipes.fits import fits_of, has_seen
 from raypipe.report.report import answer_of
 from raypipe.store import Store
 from raypipe.store.index import LanceIndex
@@ -77,6 +79,7 @@ def collect(
         pipeline.recipe, LocalKit(index), lambda: StoreMemo(store.uri, memo_versions(store))
     )
     table.about["no_prompts"] = lookup.missing
+    fits = fits_of(pipeline.recipe).values()
     routing = RoutingCheck(pipeline.recipe)
     losses = LossFinder(pipeline, index, LocalKit(index)) if form != "grades" else None
     with asyncio.Runner() as loop:
@@ -88,14 +91,17 @@ def collect(
             golds = golds_of(store, [q.id for q in batch], form)
             text = loop.run(_texts(index, batch))
             layouts = layouts_of(documents, {h.source for q in batch for h in q.hits})
-            _pair(store, batch, golds, form, found)
+            paragraphs = loop.run(evidence_paragraphs(index, batch)) if form == "annotators" else {}
+            _pair(store, batch, golds, form, found, paragraphs)
             prompts = loop.run(lookup.of(batch))
             for q in batch:
                 if q.id in golds:
                     routing.add(q, golds[q.id])
             if losses is not None:
                 found.lost |= loop.run(losses.of(pairs, golds))
-            table.add([row(q, golds.get(q.id), text, prompts[q.id], layouts) for q in batch])
+            table.add(
+                [row(q, golds.get(q.id), text, prompts[q.id], layouts, has_seen(fits, q.text)) for q in batch]
+            )
             if injections:
                 before = found.prompt_injection or PromptInjection(0, 0)
                 found.prompt_injection = loop.run(_injected(index, batch, before))
@@ -120,11 +126,13 @@ def _count(question: Question, answered: Question, found: Collected) -> None:
 
 
 def _pair(
-    store: Store, batch: Sequence[Question], golds: Mapping[str, Gold], form: GoldForm, found: Collected
-) -> None:
+    store: Store, batch: Sequence[Question], golds: Mapping[str, Gold], form: GoldForm, found: Collected,
+    paragraphs: Mapping[str, tuple[str, ...]],
+) -> None:  # fmt: skip
     """Adds what is scored of these answers."""
-    if form == "answers":
+    if form != "grades":
         rows, without = pair(batch, golds, {})
+        rows = [replace(r, evidence=paragraphs.get(r.question, ())) for r in rows]
     else:
         judged = [q for q in batch if q.id in golds and golds[q.id].grades]
         rows, without = _ranked(store, judged, golds), [q.id for q in batch if q not in judged]

@@ -6,7 +6,7 @@ Joins the questions by id. Reads the tables of finished runs, or files of predic
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -22,6 +22,8 @@ from raypipe.metrics.kinds import Measure, open_kind
 from raypipe.metrics.kinds.qa import answer_values
 from raypipe.metrics.paired import MARGIN, Conclusion, PairedDifference, conclude, holm, paired
 from raypipe.metrics.routing import shared
+from raypipe.recipes.fits import fits_of, has_seen
+from raypipe.recipes.serialize import description
 from raypipe.report.report import RunFolder
 from raypipe.runs.changes import causes
 from raypipe.runs.manifest import Manifest, answer_keys, read
@@ -49,6 +51,7 @@ class ScoredRun:
     verdicts: Mapping[str, str] = field(
         default_factory=dict
     )  # question id -> verdict, where a rule gave some
+    seen: frozenset[str] = frozenset()  # ids of questions that a fit of its recipe has seen
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +97,7 @@ class RunComparison:
     measure: str  # what `score` is the difference of
     trim: str  # how answers were cut; "": not
     people: tuple[int, int]  # verdicts that people's labels changed, before and after
+    seen: tuple[int, int]  # questions of `score` that a fit of the recipe has seen, before and after
     margin: float
     verdict: Conclusion
     p: float  # corrected for the number of runs compared (Holm)
@@ -135,7 +139,10 @@ def scored_run(path: Path, rule: crag.Rule) -> ScoredRun:
     values: dict[str, Mapping[str, float]] = {}
     verdicts: dict[str, str] = {}
     labels: dict[str, Mapping[str, str]] = {}
+    seen: set[str] = set()
     for row in each(folder.results):
+        if row.get("seen"):
+            seen.add(row["id"])
         if (found := row.get("measures") or _of_verdict(row["verdict"])) is not None:
             values[row["id"]], labels[row["id"]] = found, row["labels"]
         if row["verdict"] is not None:
@@ -143,8 +150,9 @@ def scored_run(path: Path, rule: crag.Rule) -> ScoredRun:
     about = {k.decode(): v.decode() for k, v in pq.read_schema(folder.results).metadata.items()}
     kind = about.get("kind", "crag")
     return ScoredRun(
-        str(path), about["rule"], about["judge"], values, labels, read(path), kind=kind, verdicts=verdicts
-    )
+        str(path), about["rule"], about["judge"], values, labels, read(path), kind=kind, verdicts=verdicts,
+        seen=frozenset(seen),
+    )  # fmt: skip
 
 
 def _of_verdict(verdict: str | None) -> Mapping[str, float] | None:
@@ -186,12 +194,33 @@ def stored_run(store: Store, manifest: Manifest, name: str = "") -> ScoredRun:
     labels = {**{q: {} for q in found}, **{g.question: shared(g.labels) for g in golds}}
     kind = manifest.kind or "crag"
     return ScoredRun(
-        name, manifest.rule, manifest.judge, found, labels, manifest, kind=kind, verdicts=verdicts
-    )
+        name, manifest.rule, manifest.judge, found, labels, manifest, kind=kind, verdicts=verdicts,
+        seen=_seen(store, manifest, list(found)),
+    )  # fmt: skip
+
+
+def _seen(store: Store, manifest: Manifest, questions: Sequence[str]) -> frozenset[str]:
+    """Those of some stored questions that a fit of the run's recipe has seen."""
+    fits = fits_of(description(manifest.recipe)).values()
+    if not fits:
+        return frozenset()
+    texts = store.rows("questions", "id", questions, ["id", "text"]).to_pylist()
+    return frozenset(r["id"] for r in texts if has_seen(fits, r["text"]))
 
 
 def _from_file(path: Path, rule: crag.Rule) -> ScoredRun:
     return judged_again(judged_run(path, rule), None)
+
+
+def unseen_alone(runs: Sequence[ScoredRun]) -> list[ScoredRun]:
+    """The runs without the questions that a fit of any of them has seen. Raises DataError where none is
+    left."""
+    seen = frozenset[str]().union(*(r.seen for r in runs))
+    rest = [replace(r, values={q: v for q, v in r.values.items() if q not in seen}) for r in runs]
+    for before, after in zip(runs, rest, strict=True):
+        if before.values and not after.values:
+            raise DataError(f"{before.name}: a fit has seen all of its {len(before.values)} scored questions")
+    return rest
 
 
 def compare(
@@ -302,6 +331,7 @@ def _comparison(
         measure=measure,
         trim=a.trim,
         people=(a.people, b.people),
+        seen=(len(a.seen & set(pairs.ids)), len(b.seen & set(pairs.ids))),
         margin=margin,
         verdict=conclude(score, margin, p),
         p=p,

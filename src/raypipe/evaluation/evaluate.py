@@ -24,6 +24,7 @@ from raypipe.evaluation.judge import Judge
 from raypipe.evaluation.losses import misses
 from raypipe.evaluation.oracle import Oracle, with_oracle
 from raypipe.evaluation.result_table import ResultTable, write_predictions
+from raypipe.evaluation.seen import marked_by_fits
 from raypipe.evaluation.stored_questions import StoredQuestions, questions_of, require_questions
 from raypipe.evaluation.write_manifest import write_manifest
 from raypipe.memo.disk import memo_versions, merge_memo
@@ -163,6 +164,7 @@ def evaluate(
                 lost,
                 oracle,
             )
+            report = marked_by_fits(report, pipeline.recipe, scoring.kind, answers.texts)
             results.finish(rows, report, misses(answers.lost, right))
         write_predictions(folder)
         write_report(folder, report)

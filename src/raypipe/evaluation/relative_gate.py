@@ -59,6 +59,9 @@ def _why(gate: RelativeGate, found: RunComparison) -> str:
     if not gate.better and d.interval_90 is not None:
         said.append(f"it may be {-d.interval_90[0]:.3f} worse, {gate.margin:g} is allowed")
         said.append(_more(d, gate.margin))
+    for name, n in ((found.after, found.seen[1]), (found.before, found.seen[0])):
+        if n:
+            said.append(f"a fit of {name} has seen {n} of them")
     missing = (
         (found.only_before, "are not in this run"), (found.only_after, f"are not in {found.before}"),
         (found.unscored, "are not scored in both"),

@@ -93,6 +93,7 @@ SCHEMA = pa.schema(
         ),
         ("degraded", pa.list_(pa.string())),  # steps left out because of time or a dead service
         ("measures", _SCORES),  # what the kind of the data measures -> value; null: no gold
+        ("seen", pa.bool_()),  # a fit of the recipe has seen the question: its scores are too good
         ("lost", pa.string()),  # metrics.losses.Loss; null: right, not scored, or no answer is asked for
         ("lost_step", pa.string()),  # the stage there; null: nothing is lost, or before any stage
     ]
@@ -113,9 +114,11 @@ def row(
     text: Mapping[str, str],
     prompts: Mapping[str, RenderedPrompt] = MappingProxyType({}),
     layouts: Mapping[str, Layout] = MappingProxyType({}),
+    seen: bool = False,
 ) -> dict[str, Any]:
     """One question, without its verdict. `text` has what `needed_texts` names, `prompts` those of replies by
-    the replies' names; `layouts` are of the sources of its hits that are documents of folders."""
+    the replies' names; `layouts` are of the sources of its hits that are documents of folders; `seen`: by a
+    fit of the recipe."""
     said = question.replies.get(question.origin)
     return {
         "id": question.id,
@@ -145,6 +148,7 @@ def row(
             {"step": f.step, "reason": f.reason, "transient": f.transient} for f in question.faults
         ],
         "degraded": list(question.degraded),
+        "seen": seen,
     }  # fmt: skip
 
 

@@ -97,5 +97,6 @@ def _manifest(
         kind=report.scores.kind,
         lead=report.scores.lead,
         measures={m.measure: m for m in report.scores.measures},
+        seen=report.fits[0].of - report.unseen.of if report.unseen else 0,
         oracle=report.oracle,
     )

@@ -54,6 +54,12 @@ def check(model: Model, net: Any, tokenizer: Any) -> None:
 
     Weights are missing, which a library would fill with random numbers; the entry says another dim or more
     tokens than the model has; or a reranker has not exactly one output."""
+    places = getattr(net.config, "max_position_embeddings", None)
+    if places is None:
+        raise ConfError(
+            f"model {model.name!r}: a {net.config.model_type} says no number of positions, as a T5 does "
+            f"not, and loader {model.loader!r} needs it. Use loader sentence-transformers, or instructor"
+        )
     # A file may have the encoder's names with or without its prefix, and the norms' older names.
     prefix = f"{net.base_model_prefix}."
     older = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
@@ -74,7 +80,7 @@ def check(model: Model, net: Any, tokenizer: Any) -> None:
         )
     # XLM-R and its kin count positions from the padding id on, so the first of them are never used.
     first = tokenizer.pad_token_id + 1 if "roberta" in net.config.model_type else 0
-    limit = net.config.max_position_embeddings - first
+    limit = places - first
     if model.max_tokens > limit:
         raise ConfError(
             f"model {model.name!r}: max_tokens is {model.max_tokens}, but the model has room for {limit}"

@@ -18,6 +18,7 @@ KIND: Mapping[str, ModelKind] = {
     "flagembedding-reranker": "reranker",  # FlagEmbedding's FlagReranker, sigmoid of one logit
     "maxsim": "reranker",  # maxsim.py: over an embedder's token vectors
     "sentence-transformers": "embedder",  # that library's models, as their folders say: sentence_models.py
+    "instructor": "embedder",  # the same, with the instruction left out of the mean of the token vectors
     "cross-encoder": "reranker",  # its cross-encoders
     "embeddings": "embedder",  # behind an address: remote_vectors.py, as the next one
     "rerank": "reranker",

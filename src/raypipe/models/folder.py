@@ -37,7 +37,7 @@ SENTENCE = (  # of sentence-transformers' models; and these two in the folder of
     "sentence_bert_config.json",
 )
 MODULE = ("config.json", "model.safetensors")
-SENTENCE_LOADERS = frozenset({"sentence-transformers", "cross-encoder"})
+SENTENCE_LOADERS = frozenset({"sentence-transformers", "instructor", "cross-encoder"})
 READ = (WEIGHTS, "model.safetensors.index.json", "config.json", *TOKENIZER)
 # generation_config.json: vLLM takes from it which tokens end a reply.
 GENERATOR = (*READ, "chat_template.jinja", "tokenizer.model", "generation_config.json")

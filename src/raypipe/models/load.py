@@ -35,7 +35,7 @@ Backend: TypeAlias = Literal["flagembedding", "transformers"]
 """flagembedding: its own classes. transformers: sorted by length, in batches of a token budget."""
 
 
-OWN_LIBRARY = frozenset({"maxsim", "sentence-transformers", "cross-encoder"})
+OWN_LIBRARY = frozenset({"maxsim", "sentence-transformers", "instructor", "cross-encoder"})
 """Loaders that are the same with either backend."""
 
 
@@ -105,7 +105,7 @@ def open_embedder(model: Model, backend: Backend, device: str) -> Embedder:
         return cast(Embedder, from_outside(model, device, "embed"))
     _computable(model, backend, device)
     _no_bars()
-    if model.loader == "sentence-transformers":
+    if model.loader in ("sentence-transformers", "instructor"):
         from raypipe.models.sentence_models import SentenceEmbedder
 
         return SentenceEmbedder(model, device)

@@ -1,4 +1,4 @@
-"""The loaders `sentence-transformers` and `cross-encoder`: that library's own models, one device each.
+"""The loaders `sentence-transformers`, `instructor` and `cross-encoder`: that library's models, one device.
 
 Pooling, prompts, length, further layers and activation are read from the model's folder by the library
 itself. It sees a folder of links to the files that may be read, so pickles and remote code cannot be reached.
@@ -52,6 +52,8 @@ class SentenceEmbedder:
                 f"model {model.name!r}: max_tokens is {model.max_tokens}, but the model has room for {own}"
             )
         self._net.max_seq_length = model.max_tokens
+        if model.loader == "instructor":  # the library does it by the hub's names alone, not for a folder
+            self._net.set_pooling_include_prompt(False)
         self._model, self._batch = model, _rows(device)
         self.truncated = 0
 

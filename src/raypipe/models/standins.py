@@ -1,7 +1,8 @@
 """Builds stand-ins: tiny models with random weights, so that any recipe runs on real engines, offline.
 
-`build` writes a chat model of the Llama shape with two LoRA adapters, and an embedder and a cross-encoder of
-the BERT shape. They know nothing, and what they say depends on every token they read: weights are drawn wide,
+`build` writes a chat model of the Llama shape with two LoRA adapters, an embedder and a cross-encoder of the
+BERT shape, and an embedder of the T5 shape. They know nothing, and what they say depends on every token they
+read: weights are drawn wide,
 so that 200 prompts get 200 replies. (A briefly trained model says the same thing to everything, and equality
 tests on it prove nothing.) The same texts and seed give the same files, byte for byte.
 """
@@ -52,6 +53,7 @@ class Standins:
     adapters: tuple[tuple[str, Path], ...]  # name, folder; LoRA for `chat`
     embedder: Path  # BERT shape, float32, BERT_HIDDEN numbers a vector
     reranker: Path  # BERT shape, float32, one logit
+    instructor: Path  # encoder of the T5 shape, float32, BERT_HIDDEN numbers a vector
 
 
 def build(folder: Path, texts: Sequence[str], seed: int = 0) -> Standins:
@@ -60,12 +62,15 @@ def build(folder: Path, texts: Sequence[str], seed: int = 0) -> Standins:
     if not any(text.strip() for text in texts):
         raise DataError(f"stand-ins in {folder}: expected texts to train tokenizers on, found none")
     adapters = tuple((name, folder / f"chat-{name}") for name in ADAPTERS)
-    made = Standins(folder / "chat", adapters, folder / "embedder", folder / "reranker")
+    made = Standins(
+        folder / "chat", adapters, folder / "embedder", folder / "reranker", folder / "instructor"
+    )
     _chat(made.chat, texts, seed)
     for i, (_, path) in enumerate(adapters):
         _adapter(path, seed + 1 + i)
     _bert(made.embedder, texts, seed, head=False)
     _bert(made.reranker, texts, seed, head=True)
+    _t5(made.instructor, texts, seed)
     return made
 
 
@@ -118,7 +123,9 @@ def _save(model: Any, folder: Path) -> None:
     model.config.architectures = [type(model).__name__]
     model.config.dtype = model.dtype
     model.config.save_pretrained(folder)
-    save_file(model.state_dict(), folder / "model.safetensors", metadata={"format": "pt"})
+    first: dict[int, str] = {}  # place of a weight -> its first name: T5 has its embeddings twice
+    own = {n: w for n, w in model.state_dict().items() if first.setdefault(w.data_ptr(), n) == n}
+    save_file(own, folder / "model.safetensors", metadata={"format": "pt"})
 
 
 def _save_chat_tokenizer(folder: Path, texts: Iterable[str]) -> int:
@@ -204,6 +211,36 @@ def _bert(folder: Path, texts: Iterable[str], seed: int, head: bool) -> None:
     model = BertForSequenceClassification(config) if head else BertModel(config)
     _draw(model, 2 * STD, seed + 10 + head)
     _save(model, folder)
+
+
+def _t5(folder: Path, texts: Iterable[str], seed: int) -> None:
+    """With relative positions, so that there is no greatest length; as a folder of sentence-transformers."""
+    from transformers import T5Config, T5EncoderModel
+
+    config = T5Config(
+        vocab_size=_save_bert_tokenizer(folder, texts),
+        d_model=BERT_HIDDEN,
+        d_kv=BERT_HIDDEN // BERT_HEADS,
+        d_ff=4 * BERT_HIDDEN,
+        num_layers=BERT_LAYERS,
+        num_heads=BERT_HEADS,
+        pad_token_id=0,
+    )
+    model = T5EncoderModel(config)
+    _draw(model, 2 * STD, seed + 20)
+    _save(model, folder)
+    pooling = {"word_embedding_dimension": BERT_HIDDEN, "pooling_mode_mean_tokens": True}
+    modules = [
+        {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
+        {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
+    ]
+    (folder / "1_Pooling").mkdir(exist_ok=True)
+    for name, tree in (
+        ("modules.json", modules),
+        ("1_Pooling/config.json", pooling),
+        ("sentence_bert_config.json", {"max_seq_length": BERT_CONTEXT}),
+    ):
+        (folder / name).write_text(json.dumps(tree, indent=2) + "\n")
 
 
 def _save_bert_tokenizer(folder: Path, texts: Iterable[str]) -> int:

@@ -26,15 +26,16 @@ class AnswerSources:
     snapshot: str  # names all that the store can search: the corpus of a question without citations
     lacks: Lacks  # of all sources that these questions may search
     whole: str  # names all of `lacks`: what a question without citations is answered without
+    everything: bool = False  # True: the recipe searches the whole store whatever a question cites
 
     def row(self, question: Question) -> str:
         """Names what the question asks, and of what it should be answered (`recipe.row_key`)."""
-        return row_key(question, self.snapshot)
+        return row_key(question, self.snapshot, self.everything)
 
     def absent(self, question: Question) -> str:
         """Names what the question is answered without; "" where all that it may search is there."""
         cited = question.sources()
-        if cited is None:
+        if cited is None or self.everything:
             return self.whole
         return _named({s: self.lacks[s] for s in self.lacks.keys() & set(cited)})
 
@@ -43,9 +44,9 @@ class AnswerSources:
         return answer_key(recipe, question.id, self.row(question), self.absent(question))
 
 
-def answer_sources(snapshot: str, lacks: Lacks) -> AnswerSources:
-    """`lacks`: of all sources that the questions may search."""
-    return AnswerSources(snapshot, lacks, _named(lacks))
+def answer_sources(snapshot: str, lacks: Lacks, everything: bool = False) -> AnswerSources:
+    """`lacks`: of all sources that the questions may search; `everything`: `Recipe.searches_all`."""
+    return AnswerSources(snapshot, lacks, _named(lacks), everything)
 
 
 def answer_key(recipe: str, question: str, row: str, absent: str) -> str:

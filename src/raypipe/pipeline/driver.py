@@ -240,7 +240,8 @@ class Pipeline:
 
     def answer_sources(self, questions: Iterable[Question]) -> AnswerSources:
         """What these questions are answered from, as the tables are now."""
-        return answer_sources(self.snapshot(), lacking(self.store, self.recipe, self.sources(questions), {}))
+        lacks = lacking(self.store, self.recipe, self.sources(questions), {})
+        return answer_sources(self.snapshot(), lacks, self.recipe.searches_all())
 
     def keys(self, questions: Iterable[Question], sources: AnswerSources) -> dict[str, str]:
         """Key of its answer -> question id."""
@@ -309,7 +310,7 @@ class Pipeline:
         here = table.filter(pc.is_in(table["kind"], value_set=pa.array(kinds)))["id"].to_pylist()
         cited: dict[str, None] = {}
         for q in questions if questions is not None else ():
-            if (sources := q.sources()) is None:
+            if (sources := q.sources()) is None or self.recipe.searches_all():
                 return sorted(here)
             cited.update(dict.fromkeys(sources))
         stored = set(here)

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from raypipe.core.errors import Unavailable, WorkerBroken
 from raypipe.core.retry import Backoff, until_available
+from raypipe.models.kit import LocalKit
 from raypipe.pipeline.dead_letters import Suspects, faults_table
 from raypipe.pipeline.tasks import TRIES, HandedBack, RunTask, Task, TaskResult, WorkerConfig
 from raypipe.store import Store, write_part
@@ -33,8 +34,9 @@ class PostingsTask:
     passages: str  # table
     run: str
 
-    async def open(self) -> RunTask:
-        """Raises Unavailable where the store stays so for all tries, and StoreError."""
+    async def open(self, kit: LocalKit | None = None) -> RunTask:
+        """Calls no model, so it needs no kit. Raises Unavailable where the store stays so for all tries, and
+        StoreError."""
 
         async def opened() -> tuple[Store, Inverter]:
             store = Store.open(self.worker.store)

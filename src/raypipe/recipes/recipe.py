@@ -23,7 +23,16 @@ from raypipe.core.kg import FactsRef
 from raypipe.core.plugins import Plugin, is_path
 from raypipe.core.protocols import CorpusStep, GraphRef, Model, Step
 from raypipe.core.records import Question, SourceKind, digest
-from raypipe.recipes.step_contract import decides, embedder_of, named_by, source_kinds, step_class, table_of
+from raypipe.recipes.fits import misfitted
+from raypipe.recipes.step_contract import (
+    decides,
+    embedder_of,
+    named_by,
+    searches_all,
+    source_kinds,
+    step_class,
+    table_of,
+)
 from raypipe.steps.bm25 import Bm25
 from raypipe.steps.compress import Compress
 from raypipe.steps.decide import Decide
@@ -161,6 +170,10 @@ class Recipe:
         """The kinds of sources that can be searched."""
         named = [k for s in self.corpus if (k := source_kinds(s.step)) is not None]
         return named[0] if named else get_args(SourceKind)
+
+    def searches_all(self) -> bool:
+        """Whether a step searches the whole store whatever a question cites."""
+        return any(searches_all(s.step) for s in self.question)
 
     def models(self) -> tuple[Model, ...]:
         """Every model that a step names, each once, in the order in which they are met."""
@@ -373,6 +386,7 @@ def misfits(recipe: Recipe, where: Where) -> Iterator[ConfError]:
             yield from _refused(partial(_require_embedded, recipe, q, here))
         known |= q.step.writes()
     yield from _small_pools(recipe, where)
+    yield from misfitted(recipe, where.at("question"))
     yield from _refused(partial(_check_end, recipe, where.at("question")))
 
 
@@ -446,18 +460,18 @@ def _unwritten(
         )
 
 
-def row_key(question: Question, snapshot: str) -> str:
+def row_key(question: Question, snapshot: str, everything: bool = False) -> str:
     """Names what a question is answered from: its text, body, time, and evidence.
 
     The evidence is its citations in order with the fields a recipe can show; where it has none of its own,
-    the named corpus snapshot. Two questions with equal keys get equal answers from one recipe.
+    the named corpus snapshot; with `everything` both. Two questions with equal keys get equal answers from
+    one recipe.
     """
-    if question.citations is None:
-        evidence = ["snapshot", snapshot]
-    else:
-        evidence = [
-            part
-            for c in question.citations
-            for part in (str(c.rank), c.url, c.modified, c.page or "", c.snippet or "", c.name or "")
-        ]
+    evidence = [
+        part
+        for c in question.citations or ()
+        for part in (str(c.rank), c.url, c.modified, c.page or "", c.snippet or "", c.name or "")
+    ]
+    if question.citations is None or everything:
+        evidence += ["snapshot", snapshot]
     return digest(question.text, question.body, question.asked_at, *evidence)

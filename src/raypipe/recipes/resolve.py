@@ -29,13 +29,18 @@ from raypipe.kg.public_data import facts_version
 from raypipe.models.catalog import Catalog
 from raypipe.models.constraint import bounds
 from raypipe.readers.example_pool import pool_ref
+from raypipe.steps.answer_probability import AnswerProbability
 from raypipe.steps.facts import FactsRule
+from raypipe.steps.fuse import FusionWeights
 from raypipe.text.by_label import ByLabel
 from raypipe.text.evidence import Fitted
 from raypipe.text.prompt import Prompt
 
 T = TypeVar("T")
 Read = Callable[[Any, Where], T]
+
+FITTED: tuple[type[Any], ...] = (Fitted, AnswerProbability, FusionWeights)
+"""What a file under fitted/ can hold: numbers for `extract`, `decide` and `fuse`."""
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(?:/[A-Za-z0-9_][A-Za-z0-9_.-]*)*")
 
@@ -46,7 +51,7 @@ def resolvers(files: Conf, models: Catalog, graphs: Mapping[str, str] = MappingP
     prompt = _prompt(files)
     found: dict[Any, Any] = {
         Model: _model(models),
-        Fitted: _written(Fitted, "fitted", lambda name: files.find("fitted", name)),
+        **{c: _written(c, "fitted", lambda name: files.find("fitted", name)) for c in FITTED},
         Prompt: prompt,
         ByLabel[Prompt]: _by_label(prompt, needs_else=True),
         ByLabel[str | None]: _by_label(_adapter, needs_else=False),

@@ -87,6 +87,11 @@ class UnopenedStep:
         """Of sources, where it is a corpus step that names them."""
         return self.fields.get("kinds")
 
+    @property
+    def scope(self) -> Any:
+        """Of a search, where it names one."""
+        return self.fields.get("scope", "own")
+
     def reads(self) -> frozenset[str]:
         return self.declared[0]
 

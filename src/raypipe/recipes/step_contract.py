@@ -54,6 +54,12 @@ def source_kinds(step: CorpusStep) -> tuple[SourceKind, ...] | None:
     return tuple(kinds) if kinds is not None and "content" in step.reads() else None
 
 
+def searches_all(step: Step) -> bool:
+    """Whether the step searches the whole store whatever a question cites, as its field `scope` says. By
+    default it does not."""
+    return getattr(step, "scope", "own") == "all"
+
+
 def table_of(step: CorpusStep) -> Table:
     """The table that a corpus step fills, by the columns that it declares."""
     return table_with(step.writes(), step.reads())
@@ -69,6 +75,12 @@ def table_with(writes: frozenset[str] | tuple[str, ...], reads: frozenset[str] =
 def decides(step: Step) -> bool:
     """Whether the step says which reply is the answer."""
     return "outcome" in step.writes()
+
+
+def given_by_fit(step: Step) -> frozenset[str]:
+    """The fields of a step that a fit gives, as its attribute given_by_fit says. By default it cannot be
+    fitted."""
+    return getattr(step, "given_by_fit", frozenset())
 
 
 Shown: TypeAlias = Callable[[Sequence[Question]], Awaitable[list[str]]]

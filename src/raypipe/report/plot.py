@@ -1,4 +1,4 @@
-"""Geometry of the report's three plots, in the units of their SVG view boxes. Draws nothing."""
+"""Geometry of the plots of reports, in the units of their SVG view boxes. Draws nothing."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-WIDTH = 720  # of every plot
+WIDTH = 720  # of every plot that has lines
 ROW = 22  # height of one line
 LEFT = 230  # where bars and axes begin; labels stand before it
 RIGHT = 620  # where they end; numbers stand behind it
+
+SIDE = 300  # of a square plot of two shares
+EDGE = 40  # around it, for its axes
 
 CLASSES = ("exact", "judged", "missing", "hallucination", "unscored")
 """What can become of a question, in the order of the stacked bar."""
@@ -100,6 +103,43 @@ def bars(steps: Sequence[Mapping[str, Any]]) -> list[StepBar]:
         )
         for i, s in enumerate(steps, 1)
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class BinDot:
+    """One bin of a reliability diagram."""
+
+    x: float  # where its mean probability stands
+    y: float  # its share of right answers
+    low: float  # ends of the interval of that share
+    high: float
+    text: str
+
+
+def across(share: float) -> float:
+    """Where a share of 0..1 stands on the axis of a square plot."""
+    return round(EDGE + SIDE * share, 1)
+
+
+def up(share: float) -> float:
+    """The same on the axis that rises."""
+    return round(EDGE + SIDE * (1 - share), 1)
+
+
+def reliability(bins: Sequence[Mapping[str, Any]]) -> list[BinDot]:
+    """The bins of a reliability diagram: exact probabilities stand on the diagonal."""
+    return [
+        BinDot(
+            across(b["mean"]), up(b["right"]), up(b["interval"][0]), up(b["interval"][1]),
+            f"{b['n']} answers of probability {b['mean']:.2f}: {b['right']:.2f} right",
+        )
+        for b in bins
+    ]  # fmt: skip
+
+
+def curve(points: Sequence[Mapping[str, Any]]) -> str:
+    """A risk-coverage curve as the points of an SVG polyline."""
+    return " ".join(f"{across(p['coverage'])},{up(p['risk'])}" for p in points)
 
 
 def _cut(text: str) -> str:

@@ -14,6 +14,7 @@ from typing import Any, Literal
 from raypipe.core.records import FAULT, RANKED, Hit, Question
 from raypipe.metrics.crag import Marks, rate_intervals
 from raypipe.metrics.kinds import NOT_SCORED, RunScores
+from raypipe.metrics.kinds.contract import MeasureSummary
 from raypipe.metrics.losses import Losses
 from raypipe.metrics.prompt_injection import PromptInjection
 from raypipe.metrics.routing import Routing
@@ -129,6 +130,21 @@ class CostReport:
 
 
 @dataclass(frozen=True, slots=True)
+class FitLine:
+    """Fitted numbers of a step, and which scored questions of the run the fit has seen. Scores of these are
+    better than those of other questions would be."""
+
+    step: str  # its name in the recipe
+    data: str  # what it was fitted on
+    split: str
+    metric: str  # what was fitted
+    recipe: str  # that it was fitted to; "": any
+    n: int | None  # questions that it was fitted on; None: not kept
+    seen: int | None  # scored questions of this run that were among them; None: not known
+    of: int  # scored questions of this run
+
+
+@dataclass(frozen=True, slots=True)
 class EvalReport:
     """One run over one dataset."""
 
@@ -157,6 +173,8 @@ class EvalReport:
     replaced: tuple[ReplacedRows, ...] = ()  # by the files of this run when they were read
     scores: RunScores = NOT_SCORED  # what the kind of the data measures
     cost: CostReport | None = None  # None: a run of before there was one
+    fits: tuple[FitLine, ...] = ()  # fitted numbers of the recipe
+    unseen: MeasureSummary | None = None  # the leading measure without what a fit has seen; None: it saw none
     oracle: str = ""  # passages or answer: golds stood in the place of a stage; "": none did
     routing: Routing | None = None  # routers and calls against golds; None: not looked at
     losses: Losses | None = None  # where the misses were lost; None: no answer is asked for
@@ -245,6 +263,8 @@ def to_json(report: EvalReport) -> dict[str, Any]:
         "resumed": report.resumed,
         "memo_damaged": report.memo_damaged,
         "cost": asdict(report.cost) if report.cost else None,
+        "fits": [asdict(f) for f in report.fits],
+        "unseen": asdict(report.unseen) if report.unseen else None,
         "oracle": report.oracle or None,
         "routing": asdict(report.routing) if report.routing else None,
         "losses": asdict(report.losses) if report.losses else None,

@@ -9,6 +9,26 @@ from typing import Any
 MOST = 12  # values of a label shown to people: CRAG's own have at most 8; all of them are in report.json
 
 
+def fit_lines(report: Mapping[str, Any]) -> list[str]:
+    """What scores rest on that a fit has seen, and what the other questions say."""
+    lines = [
+        f"seen: {f['seen']} of {f['of']} questions were among the {f['n']} that {f['step']} was fitted on "
+        f"({f['split']}): their scores are too good"
+        for f in report.get("fits", ())  # a run of before there were fits has none
+        if f["seen"]
+    ]
+    if (rest := report.get("unseen")) is not None:
+        within = (
+            f", 95 % {measured(rest['interval'][0])} to {measured(rest['interval'][1])}"
+            if rest["interval"]
+            else ""
+        )
+        lines.append(
+            f"not seen: {rest['measure']} {measured(rest['mean'])} on the other {rest['scored']}{within}"
+        )
+    return lines
+
+
 def told_apart(slices: Sequence[Mapping[str, Any]]) -> tuple[list[Mapping[str, Any]], dict[str, int]]:
     """The slices to show, and label -> its values for each omitted label. A label with one value says what
     all questions together say, one with very many drowns the others."""

@@ -78,12 +78,12 @@ def why(store: Store, manifest: Manifest, row: str) -> Explanation:
     keys = answer_keys(store, manifest.run)
     row = _id(manifest, keys, row)
     key, recipe = keys[row], description(manifest.recipe)
-    asked, answered = _asked(store, manifest, key), _answered(store, key)
+    asked, answered = _asked(store, manifest, recipe, key), _answered(store, key)
     question = asked or answered
     before = find(store, manifest.previous) if manifest.previous else None
     own = with_lines(differences(before.stages, manifest.stages), before, manifest) if before else {}
     old = answer_keys(store, before.run).get(row) if before else None
-    parts = _parts(question, manifest.snapshot) if question else {}
+    parts = _parts(question, manifest.snapshot, recipe.searches_all()) if question else {}
     if question and key.absent:
         parts["absent"] = _absent(store, manifest, recipe, question)
     changed, index = _changed(store, before, old, key, parts), _index(store, manifest, recipe)
@@ -120,10 +120,11 @@ def _id(manifest: Manifest, keys: Collection[str], row: str) -> str:
     raise DataError(f"run {manifest.run} has no question {row!r}; it has {len(keys)}, such as {listed}")
 
 
-def _asked(store: Store, manifest: Manifest, key: AnswerKey) -> Question | None:
+def _asked(store: Store, manifest: Manifest, recipe: Recipe, key: AnswerKey) -> Question | None:
     """The question as it was; None if other files have replaced it since."""
     found = arrow.question.records(store.rows("questions", "id", [key.question]))
-    return next((q for q in found if row_key(q, manifest.snapshot) == key.row), None)
+    everything = recipe.searches_all()
+    return next((q for q in found if row_key(q, manifest.snapshot, everything) == key.row), None)
 
 
 def _answered(store: Store, key: AnswerKey) -> Question | None:
@@ -137,12 +138,12 @@ def _state(store: Store, key: AnswerKey, answered: Question | None) -> str:
     return "fault" if store.rows("faults", "id", [key.question]).num_rows else "missing"
 
 
-def _parts(question: Question, snapshot: str) -> dict[str, str]:
+def _parts(question: Question, snapshot: str, everything: bool = False) -> dict[str, str]:
     """What a row key is made of (`recipe.row_key`), by name."""
     parts = {"text": question.text, "body": question.body, "asked_at": question.asked_at}
-    if question.citations is None:
-        return parts | {"snapshot": snapshot}
-    for i, c in enumerate(question.citations):
+    if question.citations is None or everything:
+        parts["snapshot"] = snapshot
+    for i, c in enumerate(question.citations or ()):
         named = [f"{n} {v}" for n in ("page", "snippet", "name") if (v := getattr(c, n)) is not None]
         parts[f"citation {i}"] = "; ".join([str(c.rank), c.url, c.modified, *named])
     return parts
@@ -153,7 +154,7 @@ def _absent(store: Store, manifest: Manifest, recipe: Recipe, question: Question
     cited, kinds = question.sources(), recipe.source_kinds()
     table = store.scan("sources", ["id", "kind"])
     ids = table.filter(pc.is_in(table["kind"], value_set=pa.array(kinds)))["id"].to_pylist()
-    searched = [id for id in ids if cited is None or id in set(cited)]
+    searched = [id for id in ids if cited is None or recipe.searches_all() or id in set(cited)]
     lacks = lacking(store, recipe, searched, manifest.tables)
     return "; ".join(f"{source}: no {', no '.join(lacks[source])}" for source in sorted(lacks))
 

@@ -62,6 +62,7 @@ class Release:
     promoted: float  # seconds since the epoch
     lead: str = ""  # the measure that the run's report begins with
     measures: Mapping[str, MeasureSummary] = field(default_factory=dict)  # by name
+    seen: int = 0  # scored questions of the run that a fit of its recipe has seen
 
     def opened(self, store: Store) -> tuple[Recipe, IndexSpec]:
         """Returns its recipe, to be read and not run, and its tables at the versions that it searches.
@@ -136,7 +137,8 @@ def check(
             _check_scored(g, manifest, min_scored, unscored)
         if not g.holds(float(found)):
             raise GateFailed(
-                f"gate {g.text}: run {manifest.run} has {g.metric} {found:g}. live stays as it is"
+                f"gate {g.text}: run {manifest.run} has {g.metric} {found:g}{seen_by_a_fit(manifest.seen)}. "
+                "live stays as it is"
             )
         if measured:
             _check_interval(g, manifest, unscored)
@@ -158,8 +160,15 @@ def _check_interval(gate: Gate, manifest: Manifest, unscored: Sequence[str]) -> 
     raise GateFailed(
         f"gate {gate.text}: run {manifest.run} has {gate.metric} {manifest.score[gate.metric]:g} over "
         f"{scored} questions, 95 % interval {interval[0]:.3f} to {interval[1]:.3f}, and the bound has to "
-        f"hold for all of it; {more}{_named(unscored)}. live stays as it is"
+        f"hold for all of it; {more}{_named(unscored)}{seen_by_a_fit(manifest.seen)}. live stays as it is"
     )
+
+
+def seen_by_a_fit(questions: int) -> str:
+    """What a gate says of scores that rest on questions which a fit of the recipe has seen."""
+    if not questions:
+        return ""
+    return f"; {questions} of its questions were seen by a fit of its recipe, so its scores are too good"
 
 
 def _check_mean(gate: Gate, found: MeasureSummary) -> None:
@@ -234,7 +243,7 @@ def promote(
         release = Release(
             FORMAT, id, manifest.run, manifest.recipe["name"], manifest.digest, manifest.recipe,
             manifest.tables, manifest.score, (*(g.text for g in gates), *passed), time.time(),
-            manifest.lead, manifest.measures,
+            manifest.lead, manifest.measures, manifest.seen,
         )  # fmt: skip
         release.opened(store)
         for table, version in manifest.tables.items():
@@ -330,6 +339,7 @@ def summary(release: Release, now: str) -> dict[str, Any]:
         "measure": None
         if lead is None
         else {"name": lead.measure, "mean": lead.mean, "scored": lead.scored, "of": lead.of},
+        "seen": release.seen,
         "gates": list(release.gates),
         "promoted": release.promoted,
     }

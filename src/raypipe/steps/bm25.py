@@ -10,12 +10,12 @@ import numpy as np
 
 from raypipe.core.protocols import Ask, Bound, Index, Kit, Postings, Reach
 from raypipe.core.records import Citation, Hit, Question, parse_chunk_id
-from raypipe.steps.ranking import add_hits, best_first, grown, pool_of
+from raypipe.steps.ranking import Scope, add_hits, best_first, grown, pool_of, scope_of
 from raypipe.text import bm25
 from raypipe.text.template import PLAIN, query_reads, query_renderer
 from raypipe.text.words import analyse
 
-Scope: TypeAlias = tuple[str, ...] | None
+Sources: TypeAlias = tuple[str, ...] | None
 SourceKind: TypeAlias = Literal["page", "snippet", "name"]
 """What a citation brings."""
 
@@ -25,7 +25,8 @@ class Bm25:
     """Adds the `top` best passages by BM25 to `hits`; a passage that holds no word of the query is no hit.
 
     The statistics (idf, mean length) are those of the question's own sources, so what another question cites
-    changes nothing. It makes candidates: `order` stays as it was, and `fuse` ranks them.
+    changes nothing; with `scope: all` those of the whole store. It makes candidates: `order` stays as it was,
+    and `fuse` ranks them.
 
     `kinds` and `among` narrow what is found, never the statistics: a passage has one score, whichever step
     finds it. So WeKnow's first stage is two steps, one with the kind page and one with snippet and name,
@@ -41,6 +42,7 @@ class Bm25:
         SourceKind, ...
     ] = ()  # of sources to look in, what is no part of a citation is a page; (): all
     among: tuple[str, ...] = ()  # scores: only hits that have one of them are found; (): any passage
+    scope: Scope = "own"  # all: also what the question does not cite
     query: str = PLAIN
     into: str = "bm25"
 
@@ -67,11 +69,12 @@ class Bm25:
 
         async def ask(questions: list[Question]) -> list[Question]:
             queries = [analyse(render(q), self.words)[0] for q in questions]
-            whole = [i for i, q in enumerate(questions) if q.sources() is None]
+            scoped = [scope_of(q, self.scope) for q in questions]
+            whole = [i for i, scope in enumerate(scoped) if scope is None]
             found = await self._in_snapshot(index, [questions[i] for i in whole], [queries[i] for i in whole])
             hits = dict(zip(whole, found, strict=False))  # none where the index keeps no postings
-            scopes = {i: q.sources() for i, q in enumerate(questions) if i not in hits}
-            pools: dict[Scope, tuple[tuple[str, ...], bm25.Bm25Corpus]] = {}
+            scopes = {i: scope for i, scope in enumerate(scoped) if i not in hits}
+            pools: dict[Sources, tuple[tuple[str, ...], bm25.Bm25Corpus]] = {}
             for scope in dict.fromkeys(scopes.values()):  # each fetched, and counted, once per batch
                 words = await index.words(self.words, scope)
                 pools[scope] = words.chunks, bm25.Bm25Corpus(words.offsets, words.hashes)
@@ -130,7 +133,7 @@ class Bm25:
                 return False
             if not self.kinds:
                 return True
-            return pages if question.citations is None else parse_chunk_id(chunk)[0] not in other
+            return pages if scope_of(question, self.scope) is None else parse_chunk_id(chunk)[0] not in other
 
         return may
 

@@ -9,6 +9,7 @@ from typing import ClassVar
 from raypipe.core import records
 from raypipe.core.protocols import Ask, Bound, Kit, Model, Reach
 from raypipe.core.records import IDK, INVALID_QUESTION, Fault, Question, Reply
+from raypipe.steps.answer_probability import AnswerProbability
 from raypipe.text.by_label import ByLabel
 from raypipe.text.pack import cut
 from raypipe.text.replies import abstains
@@ -22,14 +23,20 @@ class Decide:
     An answer that says "i don't know" is an abstention, however it is written. Where no reply settles it, a
     question that broke (a final fault, or nothing but faulty replies) has the outcome fault and no answer,
     and the faults of its replies become its own; any other is answered "i don't know".
+
+    With `fitted` numbers (`raypipe fit decide`) the reply's confidence becomes the probability that it is
+    right; below their threshold the question is answered "i don't know", too. A later reply does not take
+    its place: the fit knows first choices alone.
     """
 
     prefer: tuple[str, ...] | ByLabel[tuple[str, ...]]  # reply names, first choice first; or a table of such
     lower: bool = False  # answers in lower case, as CRAG's gold answers are
     answer_tokens: int | None = None  # longer answers are cut; CRAG's evaluator keeps 75
     tokenizer: Model | None = None  # counts them; CRAG's evaluator takes Llama 2's, whatever the model
+    fitted: AnswerProbability | None = None  # P(right), and from where on an answer is given; None: always
 
     version: ClassVar[int] = 2
+    given_by_fit: ClassVar[frozenset[str]] = frozenset({"fitted"})
 
     def __post_init__(self) -> None:
         if not all(self._tables()):
@@ -41,10 +48,15 @@ class Decide:
 
     def reads(self) -> frozenset[str]:
         by = self.prefer.reads() if isinstance(self.prefer, ByLabel) else frozenset()
-        return by | {f"replies.{r}" for names in self._tables() for r in names}
+        fitted = frozenset() if self.fitted is None else self.fitted.reads()
+        return by | fitted | self._replies()
 
     def writes(self) -> frozenset[str]:
-        return frozenset({"answer", "outcome", "origin"})
+        confident = frozenset() if self.fitted is None else self._replies()
+        return frozenset({"answer", "outcome", "origin"}) | confident
+
+    def _replies(self) -> frozenset[str]:
+        return frozenset(f"replies.{r}" for names in self._tables() for r in names)
 
     def bound(self, question: Question, reach: Reach) -> Bound:
         return Bound(0, reach)
@@ -78,6 +90,8 @@ class Decide:
         for name, reply in replies.items():
             if reply.label == records.ANSWERED and not abstains(reply.text):
                 text = trim(reply.text.lower() if self.lower else reply.text)
+                if self.fitted is not None:
+                    return _decided(question, name, text, self.fitted, prefer)
                 return replace(question, answer=text, outcome="answered", origin=name)
             if reply.label == records.INVALID:
                 return replace(question, answer=INVALID_QUESTION, outcome="false_premise", origin=name)
@@ -92,6 +106,17 @@ class Decide:
         labels = {name: replies[name].label if name in replies else "not there" for name in prefer}
         detail = f"no reply answers or abstains: {', '.join(f'{n}: {x}' for n, x in labels.items())}"
         return Fault("decide", "no_reply", detail, transient=False)
+
+
+def _decided(
+    question: Question, name: str, text: str, fitted: AnswerProbability, prefer: tuple[str, ...]
+) -> Question:
+    """The answer that one reply gives, where it is likely enough to be right."""
+    p = fitted.of(question, name, prefer)
+    known = {**question.replies, name: replace(question.replies[name], confidence=p)}
+    if p < fitted.threshold:
+        return replace(question, replies=known, answer=IDK, outcome="abstained", origin="")
+    return replace(question, replies=known, answer=text, outcome="answered", origin=name)
 
 
 def _is_abstention(reply: Reply) -> bool:

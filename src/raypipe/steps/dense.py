@@ -9,7 +9,7 @@ import numpy as np
 
 from raypipe.core.protocols import FIELDS, Ask, Bound, Index, Kit, Model, Reach, VectorHit
 from raypipe.core.records import Hit, Question
-from raypipe.steps.ranking import add_hits, grown, pool_of
+from raypipe.steps.ranking import Scope, add_hits, grown, pool_of, scope_of
 from raypipe.text.template import PLAIN, query_reads, query_renderer
 
 MOST_CHUNKS: Final = 1_000_000
@@ -18,8 +18,8 @@ MOST_CHUNKS: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dense:
-    """Searches the question's sources for the `top` chunks nearest to the query and adds their passages to
-    `hits`.
+    """Searches the question's sources, or with `scope: all` the whole store, for the `top` chunks nearest to
+    the query and adds their passages to `hits`.
 
     A passage is as near as its best chunk, and passages come in the order of their best chunks, so `top`
     chunks give at most `top` passages (db3 searches 50 children for their parents). It makes candidates:
@@ -30,6 +30,7 @@ class Dense:
     model: Model
     top: int  # chunks
     among: tuple[str, ...] = ()  # scores; (): any passage is found
+    scope: Scope = "own"  # all: also what the question does not cite
     query: str = PLAIN
     into: str = "dense"
 
@@ -59,7 +60,8 @@ class Dense:
             vectors = await embed([render(q) for q in questions], "query")
             if self.among:
                 return [await self._among(index, v, q) for v, q in zip(vectors, questions, strict=True)]
-            found = await index.search(self.model, vectors, [q.sources() for q in questions], self.top)
+            scopes = [scope_of(q, self.scope) for q in questions]
+            found = await index.search(self.model, vectors, scopes, self.top)
             return [add_hits(q, self._passages(f)) for q, f in zip(questions, found, strict=True)]
 
         return ask

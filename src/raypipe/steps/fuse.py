@@ -10,8 +10,17 @@ from typing import ClassVar, Literal
 from raypipe.core.protocols import Ask, Bound, Kit, Reach
 from raypipe.core.records import Fault, Hit, Question
 from raypipe.steps.ranking import add_scores, best_first
+from raypipe.text.fitted_on import FittedOn
 
 Norm = Literal["none", "minmax", "max"]
+
+
+@dataclass(frozen=True, slots=True)
+class FusionWeights:
+    """Weights that were fitted to rankings of one recipe."""
+
+    weights: Mapping[str, float]  # score name -> weight
+    fitted_on: FittedOn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,34 +35,39 @@ class Fuse:
     A candidate without one of them is a fault of the row (`missing: fault`), gets nothing from it (`zero`),
     or what the worst candidate gets (`min`: the rank after the last, or the smallest normalised score).
     Only the ratio of the weights matters to the order; weight 0 is as if the score were not named.
+    `raypipe fit fuse` fits them to the data set's measure; `fitted` names the file that it writes, and its
+    weights count in place of `weights`.
     """
 
-    weights: Mapping[str, float]  # score name -> weight
+    weights: Mapping[str, float] = field(default_factory=dict)  # score name -> weight
     top: int  # passages in order
     method: Literal["rrf", "weighted"] = "rrf"
     norms: Mapping[str, Norm] = field(default_factory=dict)  # for `weighted`: score name -> norm
     k: float = 60.0  # for `rrf`; Cormack, Clarke and Büttcher 2009
     missing: Literal["fault", "zero", "min"] = "fault"
     into: str = "fuse"
+    fitted: FusionWeights | None = None  # they take the place of `weights`
 
     version: ClassVar[int] = 1
+    given_by_fit: ClassVar[frozenset[str]] = frozenset({"weights", "top", "fitted"})
 
     def __post_init__(self) -> None:
-        if not self._used():
+        if not self.used():
             raise ValueError("weights: expected at least one score with a weight other than 0, found none")
-        bad = [n for n, w in self.weights.items() if not math.isfinite(w)]
+        weights = self.weighed()
+        bad = [n for n, w in weights.items() if not math.isfinite(w)]
         if bad:
-            raise ValueError(f"weights: expected finite numbers, found {self.weights[bad[0]]} for {bad[0]!r}")
+            raise ValueError(f"weights: expected finite numbers, found {weights[bad[0]]} for {bad[0]!r}")
         if self.method == "rrf" and self.norms:
             raise ValueError("norms: rrf uses ranks and takes none; leave them out or say method: weighted")
-        unknown = sorted(set(self.norms) - set(self.weights))
+        unknown = sorted(set(self.norms) - {*weights, *self.weights})
         if unknown:
-            raise ValueError(f"norms: {unknown[0]!r} has no weight; weights name {', '.join(self.weights)}")
+            raise ValueError(f"norms: {unknown[0]!r} has no weight; weights name {', '.join(weights)}")
         if self.top < 1:
             raise ValueError(f"top: expected at least 1 passage, found {self.top}")
 
     def reads(self) -> frozenset[str]:
-        return frozenset({"hits", *(f"hits.{n}" for n in self._used())})
+        return frozenset({"hits", *(f"hits.{n}" for n in self.used())})
 
     def writes(self) -> frozenset[str]:
         return frozenset({"order", f"hits.{self.into}"})
@@ -64,15 +78,21 @@ class Fuse:
 
     def open(self, kit: Kit) -> Ask:
         async def ask(questions: list[Question]) -> list[Question]:
-            return [self._fuse(q) for q in questions]
+            return [self.fused(q) for q in questions]
 
         return ask
 
-    def _used(self) -> tuple[str, ...]:
-        return tuple(n for n, w in self.weights.items() if w != 0)
+    def weighed(self) -> Mapping[str, float]:
+        """Score -> weight, written out or fitted."""
+        return self.weights if self.fitted is None else self.fitted.weights
 
-    def _fuse(self, question: Question) -> Question:
-        used = self._used()
+    def used(self) -> tuple[str, ...]:
+        """The scores that count."""
+        return tuple(n for n, w in self.weighed().items() if w != 0)
+
+    def fused(self, question: Question) -> Question:
+        """One question with its ranking, or with the fault that kept it from one."""
+        used = self.used()
         hits = [h for h in question.hits if any(n in h.scores for n in used)]
         if self.missing == "fault":
             for n in used:
@@ -80,13 +100,14 @@ class Fuse:
                 if lacking:
                     fault = _fault(n, lacking, len(hits))
                     return replace(question, order=(), faults=(*question.faults, fault))
-        columns = [self._column(n, hits) for n in used]
+        weights = self.weighed()
+        columns = [[weights[n] * part for part in self.column(n, hits)] for n in used]
         # fsum is exact, so passages with equal parts tie whatever the order of the weights.
         fused = {h.chunk: math.fsum(c[i] for c in columns) for i, h in enumerate(hits)}
         return replace(add_scores(question, self.into, fused), order=best_first(fused, self.top))
 
-    def _column(self, name: str, hits: Sequence[Hit]) -> list[float]:
-        """What one score adds to each hit."""
+    def column(self, name: str, hits: Sequence[Hit]) -> list[float]:
+        """What one score adds to each hit for a weight of 1."""
         scores = {h.chunk: h.scores[name] for h in hits if name in h.scores}
         if self.method == "rrf":
             parts = {c: 1 / (self.k + rank) for rank, c in enumerate(best_first(scores), start=1)}
@@ -95,7 +116,7 @@ class Fuse:
             parts = normalised(scores, self.norms.get(name, "none"))
             worst = min(parts.values(), default=0.0)
         other = worst if self.missing == "min" else 0.0
-        return [self.weights[name] * parts.get(h.chunk, other) for h in hits]
+        return [parts.get(h.chunk, other) for h in hits]
 
 
 def normalised(scores: Mapping[str, float], norm: Norm) -> dict[str, float]:

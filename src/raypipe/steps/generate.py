@@ -59,7 +59,11 @@ class Generate:
     - certainty: one of `labels` that the model is more than `certain` sure of, else `default`; or invalid;
     - json: answered, its text the JSON object;
     - confidence: as plain, with a stated confidence; abstained below `confident`;
-    - calls: answered, or abstained where the model says that no call fits.
+    - calls: answered, or abstained where the model says that no call fits;
+    - rewrite: answered, a query in the question's place; the question itself, labelled kept, where the reply
+      is empty, longer than the question, or cannot be read.
+
+    With `after` the reply is what stands behind the last such mark: the answer behind a reasoning.
 
     What a model thought before (`text.thoughts`) is never part of a reply. A reply that ends inside a
     thought, or says nothing behind it, cannot be read.
@@ -76,9 +80,10 @@ class Generate:
     prompt: ByLabel[Prompt]  # one, or one for each label of an earlier reply
     into: str
     max_tokens: int  # of the reply, in the model's own tokens; a model that thinks has its own on top
-    reply: Literal["plain", "label", "certainty", "json", "confidence", "calls"] = "plain"
+    reply: Literal["plain", "label", "certainty", "json", "confidence", "calls", "rewrite"] = "plain"
     labels: tuple[str, ...] = ()  # of a reply of kind label, in the order in which they are looked for
     default: str | None = None  # label of a reply in which none is found; None: it is a fault
+    after: str = ""  # of a reply of kind plain: the mark before the answer; "": all is the answer
     certain: float = 90.0  # of a reply of kind certainty, 0..100
     confident: Level | None = None  # of a reply of kind confidence: the least level that is an answer
     adapter: ByLabel[str | None] = field(default_factory=lambda: ByLabel(None))  # of the model; None: none
@@ -121,6 +126,8 @@ class Generate:
 
     def reads(self) -> frozenset[str]:
         names = self._variables() - self.fill.keys() - {"context"}
+        if self.reply == "rewrite":
+            names |= {"text"}
         if self._searches():
             names |= {"order", "index.text", "index.hidden"}
         return names | self.prompt.reads() | self.adapter.reads() | {REPLY + r for r in self.first}
@@ -217,6 +224,8 @@ class Generate:
         return values
 
     def _answered(self, question: Question, said: Generated | Fault, context: PromptContext) -> Question:
+        if isinstance(said, Fault) and self.reply == "rewrite" and not said.transient:
+            return self._kept(question)
         if isinstance(said, Fault):
             fault = replace(said, step=f"generate:{self.into}")
             reply = Reply("", FAULT, fault=fault)
@@ -224,20 +233,27 @@ class Generate:
             return replace(question, replies={**question.replies, self.into: reply}, faults=faults)
         text = storable(said.text)
         try:
-            read = self._read(answer_of(text))
+            read = self._read(answer_of(text), question)
             quotes = () if read.label == ABSTAINED else cite(read.text, context.stretches)
             reply = Reply(read.text, read.label, read.confidence, said.logprob, quotes)
         except UnreadableReply as e:
+            if self.reply == "rewrite":
+                return self._kept(question)
             detail = f"{e}; found {text[:SHOWN]!r}, {said.generated_tokens} tokens, finish {said.finish}"
             fault = Fault(f"generate:{self.into}", "unreadable", detail, transient=False)
             reply = Reply(text, FAULT, logprob=said.logprob, fault=fault)
         return replace(question, replies={**question.replies, self.into: reply})
 
-    def _read(self, text: str) -> ParsedReply:
+    def _kept(self, question: Question) -> Question:
+        """The question in the place of a query that was not written."""
+        kept = Reply(question.text, replies.KEPT)
+        return replace(question, replies={**question.replies, self.into: kept})
+
+    def _read(self, text: str, question: Question) -> ParsedReply:
         """`text`: without thoughts."""
         match self.reply:
             case "plain":
-                return replies.read_plain(text)
+                return replies.read_plain(replies.behind(text, self.after))
             case "label":
                 return replies.read_label(text, self.labels, self.default)
             case "certainty":
@@ -249,6 +265,8 @@ class Generate:
                 return replies.read_confidence(text, self.confident)
             case "calls":
                 return replies.read_calls(text)
+            case "rewrite":
+                return replies.read_rewrite(text, question.text)
 
     def _counter(self, kit: Kit) -> Tokenize:
         return characters if self.context_tokens is None else kit.tokenizer(self.tokenizer or self.model)
@@ -288,6 +306,8 @@ class Generate:
             raise ValueError("default: expected with reply: certainty, found none")
         if self.default is not None and not named:
             raise ValueError(f"default: expected with reply: label alone, found reply: {self.reply}")
+        if self.after and self.reply != "plain":
+            raise ValueError(f"after: expected with reply: plain alone, found reply: {self.reply}")
         if self.confident is not None and self.reply != "confidence":
             raise ValueError(f"confident: expected with reply: confidence alone, found reply: {self.reply}")
 

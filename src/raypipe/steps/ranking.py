@@ -9,9 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Literal, TypeAlias
 
 from raypipe.core.protocols import Reach
 from raypipe.core.records import Hit, Question
+
+Scope: TypeAlias = Literal["own", "all"]
+"""Where a question is searched for: in what it cites, or in the whole store."""
+
+
+def scope_of(question: Question, scope: Scope) -> tuple[str, ...] | None:
+    """The sources to search; None: all."""
+    return None if scope == "all" else question.sources()
 
 
 def best_first(scores: Mapping[str, float], top: int | None = None) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ import numpy as np
 
 from raypipe.text.asked import AskedQuestion
 from raypipe.text.candidates import Sentence
+from raypipe.text.fitted_on import FittedOn
 from raypipe.text.spans import KINDS, STRICT, TypedSpan
 from raypipe.text.words import analyse
 
@@ -34,15 +35,6 @@ SPAN = (
     *(k for k in KINDS if k != "other"),
 )  # fmt: skip
 """Features of its span, for the probability that the span is one."""
-
-
-@dataclass(frozen=True, slots=True)
-class FittedOn:
-    """Where fitted numbers come from. A score on the same split is marked."""
-
-    data: str  # name and digest of the data
-    split: str  # which rows of it
-    metric: str  # what was fitted, and how well it does there
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,6 +99,36 @@ def read_plain(text: str) -> ParsedReply:
     return ParsedReply(said, INVALID if INVALID_QUESTION in said.lower() else ANSWERED)
 
 
+KEPT = "kept"
+"""Label of a rewritten question that is the question itself, since the reply was no shorter query."""
+
+
+def read_rewrite(text: str, question: str) -> ParsedReply:
+    """A query in a question's place; the question, where the reply is empty or longer than it.
+
+    >>> read_rewrite(" seed  lexicon ", "What is the seed lexicon?").text
+    'seed lexicon'
+    >>> read_rewrite("What is it that the seed lexicon is?", "What is the seed lexicon?").label
+    'kept'
+    """
+    said = " ".join(text.split())
+    return (
+        ParsedReply(question, KEPT) if not said or len(said) > len(question) else ParsedReply(said, ANSWERED)
+    )
+
+
+def behind(text: str, mark: str) -> str:
+    """What stands behind the last of these marks; all of the text for "".
+
+    >>> behind("It says so. Answer: Yes", "Answer:").strip()
+    'Yes'
+    """
+    _, found, rest = text.rpartition(mark) if mark else ("", "-", text)
+    if not found:
+        raise UnreadableReply(f"expected {mark!r} before the answer")
+    return rest
+
+
 def read_label(text: str, labels: Sequence[str], default: str | None) -> ParsedReply:
     """Reads a class name: the first in their order that the text contains, else the default.
 

@@ -17,7 +17,7 @@ from raypipe.evaluation.view.run_page import (
     MOST_ROWS,
     SCRIPTS,
     STYLES,
-    Shown,
+    ShownParts,
     changed_lines,
     page_values,
     read_report,
@@ -71,7 +71,7 @@ def open_pair(folders: tuple[RunFolder, RunFolder], manifests: tuple[Manifest, M
     return OpenPair(folders, manifests, (a, b), lines, lead, spans.get(lead, 2.0))
 
 
-def pair_page(pair: OpenPair, shown: Shown) -> tuple[str, str]:
+def pair_page(pair: OpenPair, shown: ShownParts) -> tuple[str, str]:
     """The page and its content security policy."""
     lines = pair.lines if shown.served else pair.lines[:MOST_ROWS]
     names, runs = [m.recipe["name"] for m in pair.manifests], [m.run[:8] for m in pair.manifests]

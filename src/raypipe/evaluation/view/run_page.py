@@ -41,7 +41,7 @@ _LESS: tuple[tuple[str, tuple[Part, ...], bool], ...] = (
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class ShownParts:
     """How a page is shown."""
 
     served: bool = False  # details are fetched from the server that the page came from
@@ -50,7 +50,7 @@ class Shown:
     most_bytes: int = MOST_BYTES  # of the details in a file
 
 
-IN_ONE_FILE = Shown()
+IN_ONE_FILE = ShownParts()
 
 
 def write_page(folder: RunFolder, manifest: Manifest, earlier: Manifest | None) -> None:
@@ -62,7 +62,7 @@ def write_page(folder: RunFolder, manifest: Manifest, earlier: Manifest | None) 
 
 
 def run_page(
-    folder: RunFolder, manifest: Manifest, earlier: Manifest | None, shown: Shown
+    folder: RunFolder, manifest: Manifest, earlier: Manifest | None, shown: ShownParts
 ) -> tuple[str, str]:
     """The page and its content security policy. Raises DataError for a folder without table or report."""
     report, run = read_report(folder), RunTable(folder.results)
@@ -85,7 +85,11 @@ def read_report(folder: RunFolder) -> dict[str, Any]:
         raise DataError(
             f"{folder.path}: expected the --out folder of a finished eval with its report.json ({e})"
         ) from e
-    return found
+    return {**_ADDED, **found}
+
+
+_ADDED = {"cost": None, "losses": None, "calibration": None, "blocks": ["measures", "verdicts"]}
+"""Keys that reports of earlier versions lack, and what stands for them."""
 
 
 def open_run(path: Path) -> tuple[RunFolder, Manifest]:
@@ -94,7 +98,7 @@ def open_run(path: Path) -> tuple[RunFolder, Manifest]:
 
 
 def page_values(
-    runs: Sequence[RunTable], lines: Sequence[QuestionLine], shown: Shown, names: Sequence[str]
+    runs: Sequence[RunTable], lines: Sequence[QuestionLine], shown: ShownParts, names: Sequence[str]
 ) -> dict[str, Any]:
     """What the part of the page about questions shows, of one run or two."""
     ids = [line.id for line in lines]
@@ -114,7 +118,7 @@ def page_values(
     }
 
 
-def _blocks(runs: Sequence[RunTable], ids: Sequence[str], shown: Shown) -> tuple[list[str], str]:
+def _blocks(runs: Sequence[RunTable], ids: Sequence[str], shown: ShownParts) -> tuple[list[str], str]:
     """All blocks packed, and what was left out of them so that they fit; none where nothing fits."""
     for said, less, only_used in _LESS:
         made, size = [], 0
@@ -127,7 +131,7 @@ def _blocks(runs: Sequence[RunTable], ids: Sequence[str], shown: Shown) -> tuple
     return [], "all details of questions"
 
 
-def _discloses(shown: Shown, fit: str) -> str:
+def _discloses(shown: ShownParts, fit: str) -> str:
     """What someone who gets the page can read in it."""
     held = ["questions", "answers", "what was expected", "replies of models"]
     held += [] if "pages" in shown.without else ["texts of pages"]
@@ -149,10 +153,10 @@ def changed_lines(
 
 
 def _head(
-    report: Mapping[str, Any], manifest: Manifest, earlier: Manifest | None, shown: Shown
+    report: Mapping[str, Any], manifest: Manifest, earlier: Manifest | None, shown: ShownParts
 ) -> dict[str, Any]:
     slices, omitted = told_apart(report["slices"])
-    cost = report.get("cost")
+    cost = report["cost"]
     changed = None
     if earlier is not None:
         when = time.strftime("%Y-%m-%d %H:%M", time.gmtime(earlier.finished))
@@ -162,7 +166,7 @@ def _head(
         "title": f"{report['recipe']} - run {report['run']}",
         "pair": False,
         "r": report,
-        "blocks_shown": report.get("blocks", ["measures", "verdicts"]),
+        "blocks_shown": report["blocks"],
         "lead": next((m for m in report["measures"] if m["measure"] == report["lead"]), None),
         "measure_slices": told_apart(report["measure_slices"])[0],
         "slices": slices,
@@ -171,7 +175,7 @@ def _head(
         "dots": plot.dots(report, slices),
         "bars": plot.bars(report["steps"]),
         "changed": changed,
-        "funnel": funnel(report["losses"]) if report.get("losses") else [],
+        "funnel": funnel(report["losses"]) if report["losses"] else [],
         "calibration": _calibration(report),
         "cost": cost_rows(cost) if cost else [],
         "lineage": _lineage(report, manifest),
@@ -181,7 +185,7 @@ def _head(
 
 def _calibration(report: Mapping[str, Any]) -> list[tuple[str, str]]:
     """The numbers of a fitted abstention, where the report has them."""
-    found = report.get("calibration") or {}
+    found = report["calibration"] or {}
     return [(name, f"{v:.3f}" if isinstance(v, float) else str(v)) for name, v in found.items()
             if isinstance(v, int | float | str)]  # fmt: skip
 

@@ -20,7 +20,7 @@ from raypipe.evaluation.view.details import BLOCK, RunTable, block
 from raypipe.evaluation.view.pair_page import OpenPair, open_pair, pair_page
 from raypipe.evaluation.view.rows import LABELS
 from raypipe.evaluation.view.run_list import RunList
-from raypipe.evaluation.view.run_page import STYLES, Shown, run_page
+from raypipe.evaluation.view.run_page import STYLES, ShownParts, run_page
 from raypipe.report import web_page
 from raypipe.report.report import RunFolder
 from raypipe.runs.changes import compared_with
@@ -64,7 +64,7 @@ class Viewer:
             case ["run", run, "block", n]:
                 return self._block([self._table(self._folder(run)[0])], n)
             case ["pair", a, b]:
-                return _page(*pair_page(self._pair(a, b), Shown(served=True)))
+                return _page(*pair_page(self._pair(a, b), ShownParts(served=True)))
             case ["pair", a, b, "block", n]:
                 pair = self._pair(a, b)
                 return self._block(list(pair.tables), n, [line.id for line in pair.lines])
@@ -94,11 +94,8 @@ class Viewer:
 
     def _run(self, run: str) -> ViewReply:
         folder, manifest = self._folder(run)
-        try:
-            earlier = compared_with(Store.open(manifest.store), manifest)
-        except RaypipeError:  # the store is elsewhere: its earlier runs are not known here
-            earlier = None
-        return _page(*run_page(folder, manifest, earlier, Shown(served=True, labels=self._said(folder))))
+        shown = ShownParts(served=True, labels=self._said(folder))
+        return _page(*run_page(folder, manifest, known_before(manifest), shown))
 
     def _table(self, folder: RunFolder) -> RunTable:
         if folder.results not in self._tables:
@@ -137,6 +134,14 @@ class Viewer:
     def _said(self, folder: RunFolder) -> PersonLabels:
         file = self._file(folder)
         return read_labels(file) if file.exists() else PersonLabels(str(file), {}, {})
+
+
+def known_before(manifest: Manifest) -> Manifest | None:
+    """The run that a run is held against; None: there is none, or the store that knows it is not here."""
+    try:
+        return compared_with(Store.open(manifest.store), manifest)
+    except RaypipeError:
+        return None
 
 
 def refused(error: RaypipeError) -> ViewReply:

@@ -136,6 +136,15 @@ def score(kind: DataKind, name: str, rows: Sequence[Prediction]) -> RunScores:
     return RunScores(name, lead, summaries, _slices(measure, rows, values), values, blocks_of(kind))
 
 
+def summary_of(
+    kind: DataKind, measure: str, values: Mapping[str, Mapping[str, float]], questions: Sequence[str]
+) -> MeasureSummary:
+    """One measure over some questions of a run, of which `values` has those that are scored."""
+    of = [values[q] for q in questions if q in values]
+    found = next(m for m in kind.measures if m.name == measure)
+    return _summary(found, [v[measure] for v in of if measure in v], len(of))
+
+
 def _lead(summaries: Sequence[MeasureSummary]) -> str:
     """The first measure that scores about as many questions as any."""
     most = max(s.scored for s in summaries)

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from raypipe.core.papers import UNANSWERABLE, paragraph
 from raypipe.core.records import AnnotatorAnswer
-from raypipe.metrics import qasper
+from raypipe.metrics import qasper, squad
 from raypipe.metrics.crag import Prediction
 from raypipe.metrics.kinds.contract import GoldForm, Measure
 from raypipe.text.replies import abstains
@@ -24,17 +24,17 @@ class Qasper:
         Measure("answer_f1", "words that the answer shares with the best annotator (QASPER)"),
         Measure("evidence_f1", "paragraphs that the evidence shares with the best annotator"),
         Measure("text_evidence_f1", "the same without figures and tables"),
-        *(
-            Measure(f"answer_f1_{kind}", f"answer F1 where the best annotator's answer is {kind}")
-            for kind in qasper.KINDS
-        ),
+        Measure("answer_f1_extractive", "answer F1 where the best annotator quotes the paper"),
+        Measure("answer_f1_abstractive", "where the best annotator answers in own words"),
+        Measure("answer_f1_boolean", "where the best annotator says yes or no"),
+        Measure("answer_f1_none", "where the best annotator says that there is no answer"),
     )
 
     def values(self, row: Prediction) -> Mapping[str, float]:
         if row.prediction is None:
             return {}
         answer, evidence = row.prediction, row.evidence
-        if abstains(answer):
+        if abstains(answer) or squad.exact_match(answer, (UNANSWERABLE,)):
             answer, evidence = UNANSWERABLE, ()
         f1, kind = qasper.answer_f1(answer, row.annotators)
         folded = [_folded(a) for a in row.annotators]

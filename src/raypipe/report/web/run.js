@@ -119,7 +119,6 @@ async function open(i) {
   row.hidden = false;
   row.classList.add("open");
   row.append(place);
-  row.scrollIntoView({ block: "nearest" });
   const n = Math.floor(i / facts.block);
   await whole; // the blocks stand at the end of the file
   if (!facts.served && !at("b" + n)) { place.textContent = "Left out of this file to keep it small. raypipe view RUN shows it."; return; }
@@ -128,6 +127,8 @@ async function open(i) {
   const sides = q.map((one, side) => detail(one, said.texts, facts.runs[side], facts.served && !facts.pair ? mark : null));
   if (sides.length > 1) { place.className = "detail sides"; sides.forEach((s, side) => s.prepend(make("h3", "AB"[side] + ": " + (q[side].answer ?? "failed")))); }
   place.replaceChildren(...sides);
+  const seen = row.getBoundingClientRect();
+  if (seen.top < 0 || seen.bottom > innerHeight) row.scrollIntoView({ block: "start" });
 }
 
 async function mark(q, label) {

@@ -79,7 +79,7 @@ class CorpusPlanner:
         kinds = self._pipeline.recipe.source_kinds()
         new = [s for s, kind in coming.kinds.items() if kind in kinds]
         cited = {s for q in questions for s in q.sources() or ()}
-        whole = any(q.citations is None for q in questions)
+        whole = self._pipeline.recipe.searches_all() or any(q.citations is None for q in questions)
         return list(dict.fromkeys([*stored, *(s for s in new if whole or s in cited)]))
 
     def _left(self, what: str, missing: Sequence[str]) -> list[str]:

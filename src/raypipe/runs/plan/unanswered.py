@@ -35,8 +35,9 @@ def unanswered(
     lacks = lacking(pipeline.store, pipeline.recipe, wanted, {})
     for_good = _for_good(pipeline, lacks)
     coming = {s for s, labels in lacks.items() if labels != for_good.get(s)}
-    sources = answer_sources(snapshot, for_good)
-    pending = frozenset(q.id for q in questions if _needs(q, coming))
+    everything = pipeline.recipe.searches_all()
+    sources = answer_sources(snapshot, for_good, everything)
+    pending = frozenset(q.id for q in questions if (everything and coming) or _needs(q, coming))
     ids = [q.id for q in questions]
     if not fresh:
         keys = pipeline.keys(questions, sources)

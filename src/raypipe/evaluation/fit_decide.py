@@ -1,0 +1,333 @@
+"""Fits the probability that an answer is right, and the threshold below which none is given.
+
+One half of a run's questions is fitted on; the other says what the fit is worth, next to giving every answer
+and to a fixed threshold on what the replies state. Golds are read here, as in scoring, and nowhere before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from raypipe.core.errors import ConfError, DataError
+from raypipe.core.records import IDK
+from raypipe.evaluation.fit_rows import FitRun, measure_of, open_run, question_of
+from raypipe.metrics import logistic
+from raypipe.metrics.calibration import CalibrationReport, best_threshold, calibration
+from raypipe.metrics.crag import Prediction
+from raypipe.metrics.intervals import Interval, mean_interval
+from raypipe.metrics.kinds import Measure, open_kind
+from raypipe.metrics.kinds.contract import rule_of
+from raypipe.metrics.paired import Conclusion, PairedDifference, conclude, paired
+from raypipe.recipes.step_contract import decides, given_by_fit
+from raypipe.steps.answer_probability import AnswerProbability, absent, features_of
+from raypipe.steps.decide import Decide
+from raypipe.text.by_label import ByLabel
+from raypipe.text.fitted_on import part_of
+
+Floats = npt.NDArray[np.float64]
+
+FOLDS = 5  # of the half that is fitted on; they choose the ridge and the threshold
+FEWEST = 5  # right answers, and wrong ones, to fit on: one for each fold
+FIXED = 0.5  # the threshold that `extract` has by itself
+
+
+@dataclass(frozen=True, slots=True)
+class DecidedAnswer:
+    """One scored question of a run."""
+
+    id: str
+    key: str  # what its half and fold follow from
+    labels: Mapping[str, str]
+    value: float  # of the measure, as the run answered
+    abstained: float  # of the measure, were it "i don't know"
+    right: bool  # the value is more than half of what it can be
+    stated: float | None  # confidence of the reply
+    features: Mapping[str, float] | None  # None: the run gave no answer, so there is nothing to decide
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyScore:
+    """One way to decide which answers are given, on some questions."""
+
+    policy: str
+    threshold: float | None  # of what it goes by; None: it gives every answer
+    score: float  # mean of the measure
+    interval: Interval | None  # 95 %
+    answered: float  # share of the questions that get an answer
+    right: float | None  # share of these answers that is right; None: none is given
+    gain: PairedDifference | None  # of the fitted policy over this one; None: it is this one
+    verdict: Conclusion | None  # on that
+
+
+@dataclass(frozen=True, slots=True)
+class AnsweredSlice:
+    """Questions that share one label: given answers, before and after."""
+
+    label: str
+    value: str
+    n: int
+    answered: int  # where every answer is given
+    wrong: int  # of these
+    answered_fitted: int
+    wrong_fitted: int
+
+
+@dataclass(frozen=True, slots=True)
+class FittedWeight:
+    """One feature of the fit."""
+
+    feature: str
+    weight: float  # log odds for each unit
+    effect: float  # log odds for a standard deviation of the rows that were fitted on
+
+
+@dataclass(frozen=True, slots=True)
+class DecideFitReport:
+    """A fit of `decide`, and what it is worth on the half that it has not seen."""
+
+    run: str
+    recipe: str
+    kind: str
+    measure: str
+    split: str  # which rows were fitted on
+    fitted_questions: int
+    fitted_answers: int  # of these: answered, so they were fitted on
+    unseen_questions: int  # of the other half
+    unseen_answers: int
+    not_scored: int  # questions of the run without a value of the measure: in neither half
+    threshold: float
+    strength: float  # of the ridge
+    weights: tuple[FittedWeight, ...]  # largest effect first
+    unseen: tuple[PolicyScore, ...]  # the fitted policy first
+    seen: tuple[PolicyScore, ...]  # the same on the half that was fitted on: too good to be true
+    calibration: CalibrationReport  # of the probability, on the unseen answers
+    stated: CalibrationReport | None  # of what the replies state; None: not all state something
+    slices: tuple[AnsweredSlice, ...]  # of the unseen questions
+
+
+def fit_decide(
+    folder: Path, split: int, group: str | None = None, measure: str | None = None
+) -> tuple[AnswerProbability, DecideFitReport]:
+    """Fits P(right) to one half of a finished run. Raises ConfError for a recipe without a `decide` that
+    can be fitted, DataError for too few answers."""
+    run = open_run(folder, split, group)
+    stage, step = _deciding(run)
+    by = measure_of(run, measure)
+    rows = run.rows()
+    answers = [a for r in rows if (a := _answer(run, r, step, by)) is not None]
+    if not answers:
+        raise DataError(
+            f"{folder}: no question has a value of {by.name}. A judge may have to decide: --judge MODEL"
+        )
+    scored, ours = {a.id for a in answers}, {r["id"] for r in rows if run.fitted_half(r)}
+    fitted_rows = [r for r in rows if r["id"] in ours & scored]
+    on = run.fitted_on(
+        stage, fitted_rows, f"log loss of: the answer is right; threshold for the mean {by.name}"
+    )
+    texts = {r["id"]: r["query"] for r in rows}
+    seen = [a for a in answers if a.id in ours]
+    unseen = [a for a in answers if a.id not in ours and not on.has_seen(texts[a.id])]
+    found, strength, effects = _fitted(folder, seen, by)
+    probability = AnswerProbability(*found, on)
+    report = _report(run, by, probability, seen, unseen, strength, effects, len(rows) - len(answers))
+    return probability, report
+
+
+def _deciding(run: FitRun) -> tuple[str, Decide]:
+    """The step of the run's recipe that decides. Raises ConfError where it cannot be fitted."""
+    last = run.recipe.question[-1]
+    if not decides(last.step) or "fitted" not in given_by_fit(last.step):
+        raise ConfError(f"fit decide: recipe {run.recipe.title} ends with {last.name}; expected decide")
+    step = cast(Decide, last.step)
+    if step.fitted is not None:
+        raise ConfError(
+            f"fit decide: {run.folder} was decided by fitted numbers already, so nothing says whether "
+            "what it abstained from was right. Fit on a run without them: raypipe eval ... --set "
+            "decide.fitted=null"
+        )
+    return last.name, step
+
+
+def _answer(run: FitRun, row: Mapping[str, Any], step: Decide, by: Measure) -> DecidedAnswer | None:
+    """A question of the run; None: it has no value of the measure."""
+    value = (row["measures"] or {}).get(by.name)
+    kind = open_kind(run.manifest.kind.partition("@")[0])
+    if rule_of(kind) is not None:
+        kind = open_kind(run.manifest.kind.partition("@")[0], run.manifest.rule.partition("@")[0] or None)
+    idk = Prediction(row["id"], IDK, tuple(row["golds"]), None, row["labels"])
+    if value is None or not row["golds"] or (abstained := kind.values(idk).get(by.name)) is None:
+        return None
+    features, stated = None, None
+    if row["outcome"] == "answered":
+        question = question_of(row)
+        prefer = step.prefer.of(question) if isinstance(step.prefer, ByLabel) else step.prefer
+        features = features_of(question, row["origin"], prefer)
+        stated = row["confidence"]
+    right = value > (by.low + by.high) / 2
+    return DecidedAnswer(row["id"], run.key(row), row["labels"], value, abstained, right, stated, features)
+
+
+def _fitted(
+    folder: Path, seen: Sequence[DecidedAnswer], by: Measure
+) -> tuple[tuple[float, float, dict[str, float], dict[str, float]], float, dict[str, float]]:
+    """Threshold, bias, weights and means; the ridge; the effect of each feature."""
+    answered = [a for a in seen if a.features is not None]
+    right = np.array([a.right for a in answered], float)
+    if min(right.sum(), len(right) - right.sum()) < FEWEST:
+        raise DataError(
+            f"{folder}: expected at least {FEWEST} right and {FEWEST} wrong answers in the half to fit on, "
+            f"found {int(right.sum())} and {int(len(right) - right.sum())}. Fit on a run of more questions, "
+            "or one whose steps abstain less (such as --set extract.threshold=0)"
+        )
+    names, x = _matrix(answered)
+    folds = [part_of(a.key, FOLDS, "fold") for a in answered]
+    found = logistic.fit(x, right, folds)
+    values, idle = (np.array([getattr(a, n) for a in answered]) for n in ("value", "abstained"))
+    threshold = best_threshold(found.held_out, values, idle)
+    pairs = zip(names, found.weights, found.means, x.std(0), strict=True)
+    kept = [(n, _short(w), _short(m), float(w * s)) for n, w, m, s in pairs]
+    weights, means = {n: w for n, w, _, _ in kept}, {n: m for n, _, m, _ in kept}
+    effects = {n: effect for n, _, _, effect in kept}
+    return (_short(threshold), _short(found.bias), weights, means), found.strength, effects
+
+
+def _short(x: float) -> float:
+    """As a file has it, with six digits: what is measured is what is written."""
+    return float(f"{x:.6g}")
+
+
+def _matrix(answered: Sequence[DecidedAnswer]) -> tuple[list[str], Floats]:
+    """The features that differ between some answers, and (answers, features) of them."""
+    every = [a.features or {} for a in answered]
+    names, columns = [], []
+    for name in sorted({n for f in every for n in f}):
+        has = np.array([f.get(name, np.nan) for f in every])
+        column = np.where(np.isnan(has), absent(name, float(np.nanmean(has))), has)
+        if column.std() > 0:
+            names.append(name)
+            columns.append(column)
+    if not names:
+        raise DataError(
+            "fit decide: all answers look alike: no reply states a confidence, and nothing was ranked"
+        )
+    return names, np.stack(columns, axis=1)
+
+
+Surety = Callable[[DecidedAnswer], "float | None"]
+
+
+def _report(
+    run: FitRun, by: Measure, probability: AnswerProbability, seen: Sequence[DecidedAnswer],
+    unseen: Sequence[DecidedAnswer], strength: float, effects: Mapping[str, float], not_scored: int,
+) -> DecideFitReport:  # fmt: skip
+    answered = [a for a in unseen if a.features is not None]
+    if not answered:
+        raise DataError(
+            f"{run.folder}: no answer in the half that is not fitted on. Fit on a run of more questions"
+        )
+    right = np.array([a.right for a in answered], float)
+    p = np.array([probability.probability(a.features or {}) for a in answered])
+    stated = [a.stated for a in answered if a.stated is not None]
+    order = sorted(effects, key=lambda n: (-abs(effects[n]), n))
+    policies = _policies(seen, probability)
+    return DecideFitReport(
+        run=run.manifest.run,
+        recipe=run.recipe.title,
+        kind=run.manifest.kind,
+        measure=by.name,
+        split=probability.fitted_on.split,
+        fitted_questions=len(seen),
+        fitted_answers=sum(a.features is not None for a in seen),
+        unseen_questions=len(unseen),
+        unseen_answers=len(answered),
+        not_scored=not_scored,
+        threshold=probability.threshold,
+        strength=strength,
+        weights=tuple(FittedWeight(n, probability.weights[n], effects[n]) for n in order),
+        unseen=_scores(unseen, policies, by, run.group),
+        seen=_scores(seen, policies, by, run.group),
+        calibration=calibration(p, right),
+        stated=calibration(np.array(stated), right) if len(stated) == len(answered) else None,
+        slices=_slices(unseen, probability),
+    )
+
+
+def _policies(
+    seen: Sequence[DecidedAnswer], probability: AnswerProbability
+) -> list[tuple[str, Surety, float | None]]:
+    """The fitted policy and those that it is held against: name, what they go by, threshold."""
+
+    def fitted(a: DecidedAnswer) -> float:
+        return probability.probability(a.features or {})
+
+    found: list[tuple[str, Surety, float | None]] = [
+        ("fitted", fitted, probability.threshold), ("every answer", lambda a: 1.0, None),
+    ]  # fmt: skip
+    answered = [a for a in seen if a.features is not None]
+    if all(a.stated is not None for a in answered):
+        stated = np.array([a.stated for a in answered], float)
+        best = best_threshold(
+            stated, np.array([a.value for a in answered]), np.array([a.abstained for a in answered])
+        )
+        found.append(("stated confidence, fixed", lambda a: a.stated, FIXED))
+        found.append(
+            ("stated confidence, best threshold of the fitted half", lambda a: a.stated, _short(best))
+        )
+    return found
+
+
+def given(a: DecidedAnswer, surety: Surety, threshold: float | None) -> bool:
+    """Whether a policy gives the answer."""
+    sure = surety(a) if a.features is not None else None
+    return sure is not None and (threshold is None or sure >= threshold)
+
+
+def _scores(
+    answers: Sequence[DecidedAnswer], policies: Sequence[tuple[str, Surety, float | None]], by: Measure,
+    group: str | None,
+) -> tuple[PolicyScore, ...]:  # fmt: skip
+    groups = None if group is None else [a.key for a in answers]
+    out: list[PolicyScore] = []
+    fitted: list[float] = []
+    for name, surety, threshold in policies:
+        gives = [given(a, surety, threshold) for a in answers]
+        values = [
+            a.value if g or a.features is None else a.abstained for a, g in zip(answers, gives, strict=True)
+        ]
+        fitted = fitted or values
+        gain = None if not out else paired(values, fitted, by.high - by.low, groups)
+        count = sum(gives)
+        right = sum(a.right for a, g in zip(answers, gives, strict=True) if g)
+        out.append(
+            PolicyScore(
+                policy=name,
+                threshold=threshold,
+                score=float(np.mean(values)),
+                interval=mean_interval(values, (by.low, by.high), groups),
+                answered=count / len(answers),
+                right=right / count if count else None,
+                gain=gain,
+                verdict=None if gain is None else conclude(gain),
+            )
+        )
+    return tuple(out)
+
+
+def _slices(unseen: Sequence[DecidedAnswer], probability: AnswerProbability) -> tuple[AnsweredSlice, ...]:
+    members: dict[tuple[str, str], list[DecidedAnswer]] = {}
+    for a in unseen:
+        for label, value in a.labels.items():
+            members.setdefault((label, value), []).append(a)
+    out = []
+    for (label, value), some in sorted(members.items()):
+        said = [a for a in some if a.features is not None]
+        kept = [a for a in said if probability.probability(a.features or {}) >= probability.threshold]
+        wrong, still = (sum(not a.right for a in x) for x in (said, kept))
+        out.append(AnsweredSlice(label, value, len(some), len(said), wrong, len(kept), still))
+    return tuple(out)

@@ -1,0 +1,223 @@
+"""Fits the weights of a `fuse` step to a ranking measure, on one half of a run's questions.
+
+The scores are those that the run's rankers left on its hits, so no model is asked. The other half says what
+the weights are worth, next to the recipe's own, to equal ones and to the best score alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from raypipe.core.config import did_you_mean
+from raypipe.core.errors import ConfError, DataError
+from raypipe.core.records import Question
+from raypipe.evaluation.fit_rows import FitRun, measure_of, open_run, question_of
+from raypipe.evaluation.golds import golds_of
+from raypipe.evaluation.ranked_documents import FINAL, documents_of, ranked_documents
+from raypipe.metrics.coordinate_ascent import climb
+from raypipe.metrics.crag import Prediction
+from raypipe.metrics.intervals import Interval, mean_interval
+from raypipe.metrics.kinds import DataKind, Measure, open_kind
+from raypipe.metrics.kinds import golds_of as gold_form
+from raypipe.metrics.paired import Conclusion, PairedDifference, conclude, paired
+from raypipe.metrics.ranking import ranked
+from raypipe.recipes.step_contract import given_by_fit
+from raypipe.steps.fuse import Fuse, FusionWeights
+from raypipe.store import Store
+
+Floats = npt.NDArray[np.float64]
+
+FEWEST = 20  # judged questions to fit on; with fewer one question moves a mean by more than weights do
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedRanking:
+    """One question with its candidates, as a fit sees them."""
+
+    question: Question
+    key: str  # what its half follows from
+    grades: Mapping[str, int]  # judged document -> relevance
+    columns: Floats  # (passages, scores) what each score adds for a weight of 1
+    documents: tuple[tuple[str, ...], ...]  # of each passage: those with its text
+
+
+@dataclass(frozen=True, slots=True)
+class WeightScore:
+    """One way to weigh the scores, on some questions."""
+
+    weighing: str
+    weights: Mapping[str, float]
+    score: float  # mean of the measure of the step's own ranking
+    interval: Interval | None  # 95 %
+    gain: PairedDifference | None  # of the fitted weights over these; None: these are they
+    verdict: Conclusion | None  # on that
+
+
+@dataclass(frozen=True, slots=True)
+class FuseFitReport:
+    """A fit of fusion weights, and what it is worth on the half that it has not seen."""
+
+    run: str
+    recipe: str
+    step: str
+    kind: str
+    measure: str
+    split: str  # which rows were fitted on
+    fitted_questions: int
+    unseen_questions: int
+    left_out: int  # questions of the run without judged documents, or without candidates to weigh
+    unseen: tuple[WeightScore, ...]  # the fitted weights first
+    seen: tuple[WeightScore, ...]  # the same on the half that was fitted on: too good to be true
+
+
+def fit_fuse(
+    folder: Path, store: Store, split: int, step: str | None = None, scores: Sequence[str] = (),
+    group: str | None = None, measure: str | None = None,
+) -> tuple[FusionWeights, FuseFitReport]:  # fmt: skip
+    """Fits the weights of a step of a finished run's recipe; None: its last `fuse`. `scores` are weighed;
+    none: those that the step weighs now. Raises ConfError for a step or score that the run does not have,
+    DataError for data without judged documents and for too few questions."""
+    run = open_run(folder, split, group)
+    name, fuse = _fusing(run, step)
+    kind, by = open_kind(run.manifest.kind.partition("@")[0]), measure_of(run, measure)
+    if gold_form(kind) != "grades":
+        raise DataError(
+            f"{folder}: expected judged documents to fit a ranking to, found kind {run.manifest.kind}. "
+            "Run the eval with --kind ranking, on data that has some"
+        )
+    rows = run.rows()
+    names = tuple(scores) or tuple(fuse.weighed())
+    _require_scores(rows, names, folder)
+    bare = replace(fuse, fitted=None, weights=dict.fromkeys(names, 1.0), norms=_norms(fuse, names))
+    judged = _judged(run, store, rows, bare, names)
+    ours = {r["id"] for r in rows if run.fitted_half(r)}
+    seen = [j for j in judged if j.question.id in ours]
+    if len(seen) < FEWEST:
+        raise DataError(
+            f"{folder}: expected at least {FEWEST} questions with judged documents in half {split}, found "
+            f"{len(seen)}. Fit on a run of more questions"
+        )
+    own = np.array([fuse.weighed().get(n, 0.0) for n in names])
+    starts = [*([own] if own.sum() > 0 else []), np.ones(len(names))]
+    weights, _ = climb(lambda w: float(np.mean([_value(j, w, bare, kind, by) for j in seen])), starts)
+    fitted_rows = [r for r in rows if r["id"] in {j.question.id for j in seen}]
+    on = run.fitted_on(name, fitted_rows, f"mean {by.name} of the ranking of {name}, by coordinate ascent")
+    short = {n: float(f"{w:.6g}") for n, w in zip(names, weights, strict=True)}
+    unseen = [j for j in judged if j.question.id not in ours and not on.has_seen(j.question.text)]
+    if not unseen:
+        raise DataError(f"{folder}: no judged question in the half that is not fitted on")
+    ways = _ways(seen, bare, names, short, fuse, kind, by)
+    report = FuseFitReport(
+        run.manifest.run, run.recipe.title, name, run.manifest.kind, by.name, on.split, len(seen),
+        len(unseen), len(rows) - len(judged), _scored(unseen, ways, bare, kind, by, group),
+        _scored(seen, ways, bare, kind, by, group),
+    )  # fmt: skip
+    return FusionWeights(short, on), report
+
+
+def _fusing(run: FitRun, step: str | None) -> tuple[str, Fuse]:
+    """The step to fit. Raises ConfError for none of that name."""
+    known = {s.name: s for s in run.recipe.question if {"weights", "fitted"} <= given_by_fit(s.step)}
+    if not known:
+        raise ConfError(f"fit fuse: recipe {run.recipe.title} has no step fuse, so there is nothing to weigh")
+    name = step or list(known)[-1]
+    if name not in known:
+        raise ConfError(
+            f"--step {name}: recipe {run.recipe.title} has no such fuse; {did_you_mean(name, known)}"
+        )
+    return name, cast(Fuse, known[name].step)
+
+
+def _norms(fuse: Fuse, names: Sequence[str]) -> dict[str, Any]:
+    return {n: norm for n, norm in fuse.norms.items() if n in names}
+
+
+def _require_scores(rows: Sequence[Mapping[str, Any]], names: Sequence[str], folder: Path) -> None:
+    known = {s for r in rows for h in r["hits"] for s in h["scores"]}
+    if strange := [n for n in names if n not in known]:
+        raise ConfError(
+            f"fit fuse: no passage of {folder} has a score {strange[0]!r}; {did_you_mean(strange[0], known)}"
+        )
+    if len(names) < 2:
+        raise ConfError(f"fit fuse: expected two scores or more to weigh, found {', '.join(names)}")
+
+
+def _judged(
+    run: FitRun, store: Store, rows: Sequence[Mapping[str, Any]], bare: Fuse, names: Sequence[str]
+) -> list[JudgedRanking]:
+    """The questions with judged documents and something to rank. A question whose candidates lack a score,
+    where the step makes a fault of that, is left out: it has no ranking whatever the weights."""
+    golds = golds_of(store, [r["id"] for r in rows], "grades")
+    questions = [(run.key(r), question_of(r)) for r in rows]
+    listed = documents_of(store, sorted({h.source for _, q in questions for h in q.hits}))
+    out = []
+    for key, q in questions:
+        grades = golds[q.id].grades if q.id in golds else {}
+        hits = [h for h in q.hits if any(n in h.scores for n in names)]
+        whole = bare.missing != "fault" or all(n in h.scores for n in names for h in hits)
+        if grades and hits and whole:
+            columns = np.array([bare.column(n, hits) for n in names]).T
+            documents = tuple(tuple(listed.get(h.source, ())) for h in hits)
+            out.append(JudgedRanking(replace(q, hits=tuple(hits)), key, grades, columns, documents))
+    return out
+
+
+def _value(j: JudgedRanking, w: Floats, fuse: Fuse, kind: DataKind, by: Measure) -> float:
+    """The measure of the ranking that these weights give: as the step ranks, up to ties."""
+    totals = j.columns @ w
+    order = sorted(range(len(totals)), key=lambda i: (-totals[i], j.question.hits[i].chunk))[: fuse.top]
+    documents = list(dict.fromkeys(d for i in order for d in sorted(j.documents[i])))
+    return _measured(j, tuple(documents), kind, by)
+
+
+def _measured(j: JudgedRanking, documents: tuple[str, ...], kind: DataKind, by: Measure) -> float:
+    row = Prediction(j.question.id, None, (), None, {}, j.grades, documents)
+    return kind.values(row)[by.name]
+
+
+def _exact(j: JudgedRanking, weights: Mapping[str, float], bare: Fuse, kind: DataKind, by: Measure) -> float:
+    """The same by the step itself, over all its candidates: what a run with these weights scores."""
+    used = {n: w for n, w in weights.items() if w}
+    step = replace(bare, weights=used, norms=_norms(bare, tuple(used)))
+    done = step.fused(j.question)
+    listed: dict[str, Sequence[str]] = {
+        h.source: d for h, d in zip(j.question.hits, j.documents, strict=True)
+    }
+    found = ranked_documents(done, FINAL, listed, len(j.question.hits))
+    return _measured(j, tuple(ranked(found)), kind, by)
+
+
+def _ways(
+    seen: Sequence[JudgedRanking], bare: Fuse, names: Sequence[str], fitted: Mapping[str, float], fuse: Fuse,
+    kind: DataKind, by: Measure,
+) -> list[tuple[str, Mapping[str, float]]]:  # fmt: skip
+    """The fitted weights, and those that they are held against."""
+    alone = {n: float(np.mean([_exact(j, {n: 1.0}, bare, kind, by) for j in seen])) for n in names}
+    best = max(names, key=lambda n: alone[n])
+    own = {n: w for n, w in fuse.weighed().items() if n in names}
+    found = [("fitted", fitted), ("the recipe's", own), ("equal", dict.fromkeys(names, 1.0))]
+    found.append((f"{best} alone, the best of the fitted half", {best: 1.0}))
+    return [(what, dict(w)) for what, w in found if any(w.values())]
+
+
+def _scored(
+    some: Sequence[JudgedRanking], ways: Sequence[tuple[str, Mapping[str, float]]], bare: Fuse,
+    kind: DataKind, by: Measure, group: str | None,
+) -> tuple[WeightScore, ...]:  # fmt: skip
+    groups = None if group is None else [j.key for j in some]
+    fitted: list[float] = []
+    out: list[WeightScore] = []
+    for what, weights in ways:
+        values = [_exact(j, weights, bare, kind, by) for j in some]
+        fitted = fitted or values
+        gain = paired(values, fitted, by.high - by.low, groups) if out else None
+        interval = mean_interval(values, (by.low, by.high), groups)
+        verdict = None if gain is None else conclude(gain)
+        out.append(WeightScore(what, weights, float(np.mean(values)), interval, gain, verdict))
+    return tuple(out)

@@ -1,0 +1,106 @@
+"""The rows of a finished run as a fit sees them: each question with its half, and the marks of earlier fits.
+
+Reads the run's folder and its recipe; knows no model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from raypipe.core.config import did_you_mean
+from raypipe.core.errors import ConfError, DataError
+from raypipe.core.records import Hit, Question, Reply, digest, parse_chunk_id
+from raypipe.evaluation.result_table import each
+from raypipe.metrics.kinds import Measure, open_kind
+from raypipe.recipes.fits import basis
+from raypipe.recipes.recipe import Recipe
+from raypipe.recipes.serialize import from_plain
+from raypipe.report.report import RunFolder
+from raypipe.runs.manifest import Manifest, read
+from raypipe.text.fitted_on import HALVES, FittedOn, half_of, seen_rows
+
+
+@dataclass(frozen=True, slots=True)
+class FitRun:
+    """A finished run, opened for a fit."""
+
+    folder: Path
+    manifest: Manifest
+    recipe: Recipe
+    split: int  # the half that is fitted on, 0 or 1
+    group: str | None  # label whose values are groups of questions; None: each question by itself
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The rows of its table, in order. Raises DataError for a question without the label of groups."""
+        found = list(each(RunFolder(self.folder).results))
+        if self.group is not None:
+            for row in found:
+                if self.group not in row["labels"]:
+                    raise DataError(
+                        f"{self.folder}: expected a label {self.group!r} at every question, {row['id']} has "
+                        f"{', '.join(row['labels']) or 'none'}"
+                    )
+        return found
+
+    def key(self, row: Mapping[str, Any]) -> str:
+        """What a row's half follows from."""
+        return str(row["id"] if self.group is None else row["labels"][self.group])
+
+    def fitted_half(self, row: Mapping[str, Any]) -> bool:
+        """Whether a row is in the half that is fitted on."""
+        return half_of(self.key(row)) == self.split
+
+    def fitted_on(self, stage: str, rows: Sequence[Mapping[str, Any]], metric: str) -> FittedOn:
+        """Where numbers come from that were fitted for a stage to these rows."""
+        by = "its id" if self.group is None else f"its {self.group}"
+        named = digest(*(part for r in rows for part in (r["id"], r["query"], *r["golds"])))
+        return FittedOn(
+            data=f"run {self.manifest.run} of {self.manifest.questions} questions, rows {named}",
+            split=f"half {self.split} of {HALVES} by a hash of {by}",
+            metric=metric,
+            n=len(rows),
+            recipe=self.recipe.title,
+            basis=basis(self.recipe, stage),
+            seen=seen_rows(r["query"] for r in rows),
+        )
+
+
+def open_run(folder: Path, split: int, group: str | None) -> FitRun:
+    """Opens the folder of a finished run. Raises ConfError for a half that there is not and a recipe that
+    this raypipe would compute otherwise, DataError for a folder that is none."""
+    if not 0 <= split < HALVES:
+        raise ConfError(f"--split {split}: expected 0 or 1, the half of the questions to fit on")
+    manifest = read(folder)
+    if manifest.oracle:
+        raise ConfError(
+            f"{folder}: expected answers of the recipe alone, found golds in the place of a stage"
+        )
+    return FitRun(folder, manifest, from_plain(manifest.recipe), split, group)
+
+
+def measure_of(run: FitRun, name: str | None) -> Measure:
+    """The measure of a run's kind of data that is named; None: the one that its report begins with."""
+    known = {m.name: m for m in open_kind(run.manifest.kind.partition("@")[0]).measures}
+    chosen = name or run.manifest.lead
+    if chosen not in known:
+        raise ConfError(
+            f"measure {chosen!r}: kind {run.manifest.kind} has no such; {did_you_mean(chosen, known)}"
+        )
+    return known[chosen]
+
+
+def question_of(row: Mapping[str, Any]) -> Question:
+    """The question of a row with its replies and scores, as the steps left it."""
+    hits = []
+    for h in row["hits"]:
+        source, span = parse_chunk_id(h["chunk"])
+        hits.append(Hit(h["chunk"], source, span, h["scores"]))
+    replies = {r["step"]: Reply(r["text"], r["label"], r["confidence"], r["logprob"]) for r in row["replies"]}
+    order = tuple(h["chunk"] for h in row["hits"] if h["ranked"])
+    return Question(
+        row["id"], row["query"], asked_at=row["asked_at"], replies=replies, hits=tuple(hits), order=order,
+        origin=row["origin"], outcome=row["outcome"], answer=row["answer"] or "",
+    )  # fmt: skip

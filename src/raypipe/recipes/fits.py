@@ -1,0 +1,78 @@
+"""What fitted numbers of a step rest on, and whether they belong to the recipe that names them.
+
+Knows stages and what a step may say of a fit; not how a fit is made.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from raypipe.core.digests import stable
+from raypipe.core.errors import ConfError
+from raypipe.core.kg import FactsRef
+from raypipe.core.protocols import GraphRef
+from raypipe.core.records import digest
+from raypipe.recipes.step_contract import given_by_fit
+from raypipe.text.fitted_on import FittedOn
+
+if TYPE_CHECKING:
+    from raypipe.core.config import Where
+    from raypipe.recipes.recipe import Recipe, Stage
+
+
+def fits_of(recipe: Recipe) -> dict[str, FittedOn]:
+    """Stage -> where its fitted numbers come from, of the stages that have some."""
+    return {s.name: on for s in recipe.question if (on := fitted_on(s.step)) is not None}
+
+
+def fitted_on(step: Any) -> FittedOn | None:
+    """Where the numbers in the field `fitted` of a step come from; None: it has none."""
+    found = getattr(getattr(step, "fitted", None), "fitted_on", None)
+    return found if isinstance(found, FittedOn) else None
+
+
+def basis(recipe: Recipe, name: str) -> str:
+    """Names what numbers that are fitted for one stage rest on: all stages before it, and its own fields but
+    those that the fit gives (`given_by_fit` of its class). A graph counts by name: a day's update of its rows
+    leaves a fit valid."""
+    before: list[str] = [_named(s, frozenset()) for s in recipe.corpus]
+    for stage in recipe.question:
+        if stage.name == name:
+            return digest("basis", *before, _named(stage, given_by_fit(stage.step)))
+        before.append(_named(stage, frozenset()))
+    raise ConfError(f"recipe {recipe.name!r} has no step {name!r}")
+
+
+def _named(stage: Stage[Any], without: frozenset[str]) -> str:
+    values = {
+        f.name: _by_name(getattr(stage.step, f.name))
+        for f in dataclasses.fields(stage.step)
+        if f.name not in without
+    }
+    source = "" if stage.plugin is None else stage.plugin.source
+    return digest(stage.kind(), stable(stage.step.version), stable(values), stable(dict(stage.when)), source)
+
+
+def _by_name(value: Any) -> Any:
+    return (type(value).__name__, value.name) if isinstance(value, GraphRef | FactsRef) else value
+
+
+def misfitted(recipe: Recipe, where: Where) -> Iterator[ConfError]:
+    """Steps with numbers that were fitted to another recipe."""
+    for i, stage in enumerate(recipe.question):
+        on = fitted_on(stage.step)
+        if on is not None and on.basis and on.basis != (found := basis(recipe, stage.name)):
+            verb = stage.name.partition(":")[0].partition("#")[0]
+            yield where.at(i).error(
+                f"{stage.name}: expected fitted numbers of this recipe ({found[:8]}), found some of "
+                f"{on.recipe} ({on.basis[:8]}): a step before it, or one of its fields, differs from the "
+                f"recipe that they were fitted to. Fit again: raypipe fit {verb} RUN, a run of this recipe "
+                "without them; or leave fitted out"
+            )
+
+
+def has_seen(fits: Iterable[FittedOn], text: str) -> bool:
+    """Whether one of some fits has seen a question."""
+    return any(on.has_seen(text) for on in fits)

@@ -1,0 +1,209 @@
+"""The recipes of the QASPER pipeline: their prompts, what they never touch, and answers with fakes."""
+
+import asyncio
+import json
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from raypipe import readers
+from raypipe.api.session import load_recipe
+from raypipe.core import arrow
+from raypipe.core.config import Conf
+from raypipe.core.digests import model_identity
+from raypipe.core.examples import ExampleRow
+from raypipe.core.records import Question
+from raypipe.models.kit import LocalKit
+from raypipe.models.scripted import Scripted, echo
+from raypipe.readers.example_pool import write_pool
+from raypipe.readers.qasper import ARXIV
+from raypipe.recipes.executor import QuestionExecutor, build
+from raypipe.store.index import MemoryIndex
+
+HERE = Path(__file__).parent
+CONF = Conf((HERE.parent / "conf",))
+MODELS = str(HERE / "fake_models.yaml")
+RECIPES = (
+    "qasper-llm",
+    "qasper-fewshot",
+    "qasper-documents",
+    "qasper-documents-fewshot",
+    "qasper-documents-fewshot-cot",
+)
+QUESTION = "Which corpora do they use for training?"
+
+
+def paper(id):
+    said = {"extractive_spans": [f"corpus {id}"], "evidence": [f"They train on corpus {id}."]}
+    qas = [
+        {"question": QUESTION, "answers": [{"answer": said}]},
+        {"question": f"Is paper {id} long?", "answers": [{"answer": {"yes_no": True}}]},
+    ]
+    qas = [{**qa, "question_id": f"{id}-{n}"} for n, qa in enumerate(qas)]
+    words = " ".join(f"Sentence {n} of paper {id} says nothing of it." for n in range(40))
+    sections = [{"section_name": "Data", "paragraphs": [words, f"They train on corpus {id}.", words]}]
+    return {"title": f"Paper {id}", "abstract": f"On {id}.", "full_text": sections, "qas": qas}
+
+
+class CountingKit(LocalKit):
+    """Says how often the index was asked for, and keeps the chats."""
+
+    def __init__(self, script=echo):
+        super().__init__(None, "transformers")
+        self.index_asked = 0
+        self.llm = Scripted(script, max_model_len=8192)
+
+    def index(self):
+        self.index_asked += 1
+        return super().index()
+
+    def with_index(self, index):
+        self._index = index
+        return self
+
+    def generator(self, model):
+        return self.llm.generate
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return made(tmp_path_factory.mktemp("qasper"))
+
+
+def made(folder):
+    """Two papers and a pool, in a folder."""
+    (folder / "papers.json").write_text(json.dumps({id: paper(id) for id in ("a1", "b2")}))
+    of = ["a1" if n < 3 else str(n) for n in range(12)]
+    rows = [ExampleRow(f"What is number {n}?", f"It is {n}", ARXIV + id, "Since.") for n, id in enumerate(of)]
+    write_pool(folder / "pool.jsonl", rows)
+    return folder
+
+
+def opened(name, data):
+    pool = str(data / "pool.jsonl")
+    graphs = {"qasper-train": pool, "qasper-train-explained": pool}
+    return load_recipe(name, MODELS, CONF, graphs)
+
+
+def answered(name, data, kit, batch=50, recipe=None):
+    """Every question over its own paper."""
+    recipe = recipe or opened(name, data)
+    rows = list(readers.open([data / "papers.json"], "qasper", readers.ReadCounts()))
+    sources = [s for r in rows for s in r.sources]
+
+    async def run():
+        corpus = await build(recipe, kit, arrow.corpus_table(sources))
+        vectors = {model_identity(m): corpus.vectors[m.name] for m in recipe.embedders()}
+        ask = QuestionExecutor(
+            recipe, kit.with_index(MemoryIndex(corpus.texts, corpus.passages, vectors)), None
+        )
+        given = [r.question for r in rows if r.question]
+        return [q for i in range(0, len(given), batch) for q in await ask(given[i : i + batch])]
+
+    return asyncio.run(run())
+
+
+def script(chat, sampling, adapter):
+    """A rewriter that is sometimes too wordy, and an answerer that reasons where it is asked to."""
+    text = chat[-1].content
+    if text.rstrip().endswith("Query:"):
+        return (
+            "training corpora"
+            if "corpora" in text
+            else "far more words than the question has in it, and more"
+        )
+    answer = "Unanswerable" if "long" in text.splitlines()[-2] else "corpus a1"
+    return f"Reasoning: it says so.\nAnswer: {answer}" if '"Reasoning:"' in text else answer
+
+
+def asked(kit):
+    """The prompts for answers, whole, in the order in which they were sent."""
+    chats = ["\n\n".join(f"{m.role}:\n{m.content}" for m in c.chat) + "\n" for c in kit.llm.asked]
+    return [chat for chat in chats if not chat.rstrip().endswith("Query:")]
+
+
+def first_prompt(name, data):
+    kit = CountingKit(script)
+    answered(name, data, kit, batch=1)
+    return asked(kit)[0]
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_answers_papers_alike_in_one_batch_and_one_by_one(name, data):
+    whole = answered(name, data, CountingKit(script))
+    alone = answered(name, data, CountingKit(script), batch=1)
+    assert [(q.answer, q.order) for q in whole] == [(q.answer, q.order) for q in alone]
+    assert {q.outcome for q in whole} == {"answered"}
+    assert whole[0].answer == "corpus a1"
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_prompt_has_documents_and_examples_as_its_variant_says(name, data):
+    kit = CountingKit(script)
+    [first, *_] = answered(name, data, kit, batch=1)
+    prompts = asked(kit)
+    assert prompts[0] == (HERE / f"prompts/{name}.txt").read_text("utf-8")
+    documents, shots = "documents" in name, "fewshot" in name
+    assert ("<DOC>" in prompts[0]) == documents and prompts[0].count("What is number") == 6 * shots
+    assert "number 0?" not in prompts[0] and "number 2?" not in prompts[0]  # of the paper itself
+    assert bool(first.order) == documents and len(first.order) <= 6
+    assert ("Reasoning: Since." in prompts[0]) == name.endswith("cot")
+
+
+@pytest.mark.parametrize("name", ["qasper-llm", "qasper-fewshot"])
+def test_a_variant_without_documents_touches_no_index(name, data):
+    kit = CountingKit(script)
+    answered(name, data, kit)
+    assert kit.index_asked == 0 and opened(name, data).embedders() == ()
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_budgets_of_a_prompt_add_up_to_less_than_4000_tokens(name, data):
+    steps = {s.name: s.step for s in opened(name, data).question}
+    generate, examples = steps["generate:llm"], steps.get("examples")
+    own = sum(len(f"{p.system} {p.user}".split()) for p in generate.prompt.values())
+    parts = [generate.context_tokens or 0, generate.max_tokens, examples.tokens if examples else 0]
+    assert sum(parts) + 2 * own < 4000  # a word of the prompt is at most two tokens on average
+
+
+def test_a_rewrite_that_is_no_shorter_query_falls_back_to_the_question(data):
+    found = answered("qasper-documents", data, CountingKit(script))
+    said = {q.text: q.replies["query"] for q in found}
+    assert (said[QUESTION].text, said[QUESTION].label) == ("training corpora", "answered")
+    kept = said["Is paper a1 long?"]
+    assert (kept.text, kept.label) == ("Is paper a1 long?", "kept")
+    silent = answered("qasper-documents", data, CountingKit(lambda *_: "  "))
+    assert {q.replies["query"].label for q in silent} == {"kept"}
+    thinks = answered("qasper-documents", data, CountingKit(lambda *_: "<think> on and on"))
+    assert {q.replies["query"].label for q in thinks} == {"kept"}
+
+
+def test_with_scope_all_passages_of_other_papers_are_found(data):
+    own = answered("qasper-documents", data, CountingKit(script))
+    assert all({h.source for h in q.hits} <= set(q.sources()) for q in own)
+    recipe = opened("qasper-documents", data)
+    everywhere = tuple(
+        replace(s, step=replace(s.step, scope="all")) if s.name == "dense" else s for s in recipe.question
+    )
+    whole = replace(recipe, question=everywhere)
+    assert whole.searches_all() and not recipe.searches_all()
+    found = answered("", data, CountingKit(script), recipe=whole)
+    assert any({h.source for h in q.hits} - set(q.sources()) for q in found)
+
+
+def test_a_question_by_itself_gets_the_examples_that_it_gets_in_a_job(data):
+    [first, *_] = answered("qasper-fewshot", data, CountingKit(script))
+    recipe, kit = opened("qasper-fewshot", data), CountingKit(script)
+    alone = Question("another id", QUESTION, citations=first.citations)
+    [again] = asyncio.run(QuestionExecutor(recipe, kit, None)([alone]))
+    assert again.replies["examples"] == first.replies["examples"] and again.answer == first.answer
+
+
+if __name__ == "__main__":  # writes the snapshots
+    with tempfile.TemporaryDirectory() as folder:
+        papers = made(Path(folder))
+        for variant in RECIPES:
+            (HERE / "prompts").mkdir(exist_ok=True)
+            (HERE / f"prompts/{variant}.txt").write_text(first_prompt(variant, papers), encoding="utf-8")
