@@ -105,7 +105,7 @@ class DecideFitReport:
     strength: float  # of the ridge
     weights: tuple[FittedWeight, ...]  # largest effect first
     unseen: tuple[PolicyScore, ...]  # the fitted policy first
-    seen: tuple[PolicyScore, ...]  # the same on the half that was fitted on: too good to be true
+    seen: tuple[PolicyScore, ...]  # the same on the half that was fitted on: not to be quoted
     calibration: CalibrationReport  # of the probability, on the unseen answers
     stated: CalibrationReport | None  # of what the replies state; None: not all state something
     slices: tuple[AnsweredSlice, ...]  # of the unseen questions

@@ -73,7 +73,7 @@ class FuseFitReport:
     unseen_questions: int
     left_out: int  # questions of the run without judged documents, or without candidates to weigh
     unseen: tuple[WeightScore, ...]  # the fitted weights first
-    seen: tuple[WeightScore, ...]  # the same on the half that was fitted on: too good to be true
+    seen: tuple[WeightScore, ...]  # the same on the half that was fitted on: not to be quoted
 
 
 def fit_fuse(

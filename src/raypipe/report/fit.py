@@ -66,7 +66,7 @@ def _seen(console: Console, found: Mapping[str, Any]) -> None:
     console.print(
         Text(
             f"seen: on the half that was fitted on, the fit has {found['measure']} {signed(first['score'])}: "
-            "too good to be true"
+            "not to be quoted"
         ),
         soft_wrap=True,
     )
