@@ -164,7 +164,7 @@ def test_a_source_whose_words_were_not_inverted_is_a_dead_letter_and_names_the_a
     assert without.key("r", questions[0]) != whole.key("r", questions[0])
     counted = undone_rows(pipe, questions, {})
     assert [(r.kind, r.id, r.reason) for r in counted.rows] == [("sources", source, "worker_died")]
-    assert [(c.kind, c.failed, c.pending) for c in counted.counts][0] == ("sources", 1, 0)
+    assert next((c.kind, c.failed, c.pending) for c in counted.counts) == ("sources", 1, 0)
     assert searched(pipe.store, pipe.recipe).words, "it is told, so the others are found by postings"
     # Who is searched for in pages of their own reads no postings.
     cited = [Citation("q", i, "https://a.example", "", s, None, None) for i, s in enumerate([source, other])]
@@ -173,7 +173,8 @@ def test_a_source_whose_words_were_not_inverted_is_a_dead_letter_and_names_the_a
 
 
 def test_cited_questions_of_a_recipe_that_searches_everything_build_postings(first, tmp_path):
-    pipe = Bench(tmp_path, tmp_path).pipeline(RANKS.replace(BM25, BM25.replace("top: 30", "top: 30, scope: all")))
+    wide = RANKS.replace(BM25, BM25.replace("top: 30", "top: 30, scope: all"))
+    pipe = Bench(tmp_path, tmp_path).pipeline(wide)
     ingest(pipe.store, [first.folder / "beir"], "beir", pipe.progress)
     [question, *_] = arrow.question.records(pipe.store.scan("questions"))
     source = pipe.store.scan("sources", ["id"])["id"][0].as_py()

@@ -226,8 +226,8 @@ class Pipeline:
         return self.sizes.questions
 
     def searches_all(self, questions: Iterable[Question] | None) -> bool:
-        """Whether one of the questions (None: of any) is searched for in the whole store: it brings no sources
-        of its own, or the recipe says so."""
+        """Whether one of the questions (None: of any) is searched for in the whole store: it brings no
+        sources of its own, or the recipe says so."""
         return self.recipe.searches_all() or questions is None or any(q.sources() is None for q in questions)
 
     def renewing(self) -> Run | None:

@@ -46,7 +46,7 @@ def postings_tables(recipe: Recipe) -> dict[str, tuple[str, str]]:
 
 def searched(store: Store, recipe: Recipe) -> IndexSpec:
     """What a process opens to search: the recipe's tables at their present versions. Postings are among them
-    where they have every source of the passages but dead letters; else the words of the texts are searched."""
+    where they have every source of the passages but dead letters; else the texts' words are searched."""
     vectors = {model_identity(m): vectors_table(recipe, m) for m in recipe.embedders()}
     words = {name: t for name, t in postings_tables(recipe).items() if all(map(store.has, t))}
     spec = index_spec(store, texts_table(recipe), passages_table(recipe), vectors, words)
@@ -84,8 +84,8 @@ def table_names(store: Store, recipe: Recipe) -> list[str]:
 
 
 def table_labels(recipe: Recipe) -> dict[str, str]:
-    """What a source may lack (texts, passages, vectors of an embedder, words of an analyzer) -> the table that
-    would have it. Equal labels mean the same in two recipes whose tables have other names."""
+    """What a source may lack (texts, passages, vectors of an embedder, words of an analyzer) -> the table
+    that would have it. Equal labels mean the same in two recipes whose tables have other names."""
     vectors = {f"vectors {model_identity(m)}": vectors_table(recipe, m) for m in recipe.embedders()}
     words = {f"{WORDS}{name}": lengths for name, (_, lengths) in postings_tables(recipe).items()}
     return {"texts": texts_table(recipe), "passages": passages_table(recipe), **vectors, **words}

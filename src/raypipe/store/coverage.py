@@ -19,8 +19,8 @@ def lacking(
     store: Store, labels: Mapping[str, str], sources: Sequence[str], at: Mapping[str, int]
 ) -> dict[str, tuple[str, ...]]:
     """Source -> what it lacks, for each of these that lacks anything. `labels`: texts, passages, and a label
-    of each table of vectors or lengths -> table. `at`: table -> version; for others the newest. A table that is not
-    there lacks everything."""
+    of each table of vectors or lengths -> table. `at`: table -> version; for others the newest. A
+    table that is not there lacks everything."""
 
     def opened(label: str) -> LanceDataset | None:
         table = labels[label]
