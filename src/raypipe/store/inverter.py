@@ -50,7 +50,9 @@ class Inverter:
         """Sources, their texts and passages, a segment at a time: none has more words than it may, but one
         that is a single source."""
         names: list[str] = []
-        texts, passages, words = [], [], 0
+        texts: list[pa.Table] = []
+        passages: list[pa.Table] = []
+        words = 0
         cuts = self._cuts(ids)
         spans = _slices(self._passages, cuts, list(SPANS))
         for cut, text in zip(cuts, _slices(self._texts, cuts, self._columns), strict=True):
@@ -73,7 +75,8 @@ class Inverter:
         for some, spans in zip(names, _slices(self._passages, names, ["source", "parent_end"]), strict=True):
             reach = spans.group_by("source").aggregate([("parent_end", "max")])
             chars = dict(zip(reach["source"].to_pylist(), reach["parent_end_max"].to_pylist(), strict=True))
-            cut, held = [], 0
+            cut: list[str] = []
+            held = 0
             for source in some:
                 if cut and held + chars.get(source, 0) > self._segment_words:
                     cuts.append(cut)
