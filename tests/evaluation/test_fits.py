@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -171,6 +172,12 @@ def test_what_cannot_be_fitted_is_refused(made: FittedRun, tmp_path: Path) -> No
         fit_fuse(always)
     with pytest.raises(DataError, match=r"found no manifest\.json"):
         fit_decide(tmp_path)
+    papers = tmp_path / "papers"
+    shutil.copytree(always, papers)
+    manifest = json.loads((papers / "manifest.json").read_text())
+    (papers / "manifest.json").write_text(json.dumps(manifest | {"kind": "qasper", "lead": "answer_f1"}))
+    with pytest.raises(ConfError, match=r"kind qasper, which scores by annotators.* eval --kind qa"):
+        fit_decide(papers)
     few = run(made.bench, SURE, "few", only=[*made.rows(made.always)][:8])
     with pytest.raises(DataError, match="at least 5 right and 5 wrong answers"):
         fit_decide(few.folder.path)
@@ -235,6 +242,8 @@ def test_weights_that_cannot_be_fitted_are_refused(ranked: tuple[Bench, Evaluati
     _, done = ranked
     with pytest.raises(ConfError, match=r"no passage of .* has a score 'bm52'; did you mean 'bm25'"):
         fit_fuse(done.folder.path, scores=("bm52", "dense"))
+    with pytest.raises(ConfError, match=r"'fuse' is written by fuse or after it.* known: bm25, dense"):
+        fit_fuse(done.folder.path, scores=("fuse", "dense"))
     with pytest.raises(ConfError, match="two scores or more to weigh, found dense"):
         fit_fuse(done.folder.path, scores=("dense",))
     with pytest.raises(

@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +16,18 @@ from reruns import FAKES, Bench
 
 from raypipe.api.look import losses as losses_of
 from raypipe.core.errors import ConfError, DataError
-from raypipe.core.records import ABSTAINED, ANSWERED, SKIPPED_REPLY, Question, Reply
-from raypipe.evaluation.evaluate import evaluate
+from raypipe.core.records import ABSTAINED, ANSWERED, SKIPPED_REPLY, Citation, Question, Reply
+from raypipe.evaluation.evaluate import evaluate, verdicts
 from raypipe.evaluation.loss_paths import GoldEvidence, RecipePaths
 from raypipe.evaluation.result_table import each
 from raypipe.metrics.crag import Prediction
+from raypipe.metrics.kinds import Measure, score
 from raypipe.metrics.losses import ABOUT, GoldText, Loss, LostAt, losses, place
 from raypipe.models.kit import LocalKit
 from raypipe.recipes.executor import QuestionExecutor
 from raypipe.recipes.recipe import Recipe, Stage
 from raypipe.report.report import JudgeLine, RunFolder
+from raypipe.steps.bm25 import Bm25
 from raypipe.steps.decide import Decide
 from raypipe.steps.kg_query import KgQuery
 from raypipe.store import Store
@@ -84,6 +87,15 @@ STEPS = {
     "pages": None, "parsing": "parse", "splitting": "split", "shortlist": "shortlist", "recall": "bm25",
     "fusion": "fuse", "rerank": "rerank", "budget": "generate:llm", "answer": "generate:llm",
 }  # fmt: skip
+
+
+class Zeros:
+    """A kind that scores what failed, too."""
+
+    measures = (Measure("words", "words of the answer"),)
+
+    def values(self, row: Prediction) -> dict[str, float]:
+        return {"words": float(bool(row.prediction))}
 
 
 class Never:
@@ -147,6 +159,13 @@ def test_an_answer_with_the_gold_that_a_judge_calls_wrong_is_lost_at_the_verdict
     assert done.reused == len(PAGES)
     found = {r["id"]: r["lost"] for r in each(RunFolder(bench.folder / "crag").results)}
     assert found == {id: id for id in STEPS} | {"right": "verdict"}
+
+
+def test_a_question_that_failed_is_lost_nowhere_though_its_kind_scores_it() -> None:
+    rows = [Prediction("failed", None, ("a",)), Prediction("wrong", "", ("a",))]
+    right = verdicts(Zeros(), rows, score(Zeros(), "zeros", rows))
+    assert right == {"failed": None, "wrong": False}
+    assert losses(right, {"wrong": LostAt(Loss.PAGES)}).unscored == 1
 
 
 @pytest.mark.slow
@@ -216,6 +235,18 @@ def test_a_question_that_is_taken_for_another_domain_is_lost_at_routing() -> Non
 def test_a_right_answer_of_the_graph_that_another_overrules_is_lost_at_the_decision() -> None:
     other = _asked(LENGTH, web=Reply("ninety", ANSWERED))
     assert other.answer == "ninety" and _at(other, "102") == LostAt(Loss.DECISION, "decide")
+
+
+def test_a_right_reply_from_pages_that_another_overrules_is_lost_at_the_decision() -> None:
+    other = replace(_asked(LENGTH, web=Reply("ninety-seven", ANSWERED)), answer="102", origin="kg")
+    assert _at(other, "ninety-seven") == LostAt(Loss.DECISION, "decide")
+
+
+def test_a_search_of_all_pages_is_held_against_all_pages() -> None:
+    question = Question("q", "?", citations=(Citation("q", 0, "u", "", "p", None, None),))
+    everything = Recipe("all", "", (), (Stage("dense", Bm25(words="stems", top=5, scope="all")),))
+    assert RecipePaths(everything).searched(question) is None
+    assert RecipePaths(GRAPH).searched(question) == question.sources()
 
 
 def test_no_rows_speak_for_a_false_premise_and_the_rule_denied_it() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import golden
@@ -11,8 +12,10 @@ from reruns import Bench
 from test_losses import PAGES, RECIPE, planted
 
 from raypipe.core.errors import ConfError
-from raypipe.core.records import ABSTAINED, ANSWERED, Gold, Question, Reply
+from raypipe.core.plugins import Plugin
+from raypipe.core.records import ABSTAINED, ANSWERED, INVALID, Gold, Question, Reply
 from raypipe.evaluation.evaluate import evaluate
+from raypipe.evaluation.oracle import OracleAnswer
 from raypipe.evaluation.result_table import each
 from raypipe.evaluation.routing import RoutingCheck
 from raypipe.recipes.recipe import Recipe, Stage
@@ -61,9 +64,47 @@ def test_an_oracle_run_is_marked_and_cannot_be_promoted(bench: Bench) -> None:
     assert [m.oracle for m in manifests] == ["passages", "answer"]
     assert len({m.digest for m in manifests} | {bench.pipeline(RECIPE).recipe.digest()}) == 3
     report = json.loads((bench.folder / "answer" / "report.json").read_text())
-    assert report["oracle"] == "answer" and "Oracle run" in (bench.folder / "answer/report.html").read_text()
+    assert report["oracle"] == "answer" and report["oracle_golds"] == len(PAGES)
+    page = (bench.folder / "answer/report.html").read_text()
+    assert "Oracle run" in page and f"golds of {len(PAGES)} of {len(PAGES)} questions" in page
     with pytest.raises(ConfError, match="oracle run"):
         release.promote(Store.open(manifests[0].store), manifests[0], ())
+
+
+@pytest.mark.slow
+def test_what_an_oracle_run_indexes_is_planned_and_counted(bench: Bench) -> None:
+    report = json.loads((bench.folder / "passages" / "report.json").read_text())
+    steps = {s["step"]: (s["planned"], s["computed"]) for s in report["steps"]}
+    assert steps["parse"] == (report["distinct_pages"],) * 2 and steps["split"][1] > 0
+    assert 0 < report["oracle_golds"] < len(PAGES)
+
+
+def test_data_without_gold_answers_have_no_oracle_run(tmp_path: Path) -> None:
+    data = tmp_path / "beir"
+    data.mkdir()
+    (data / "corpus.jsonl").write_text(json.dumps({"_id": "d", "title": "", "text": "Larks sing."}))
+    (data / "queries.jsonl").write_text(json.dumps({"_id": "q", "text": "what do larks do?"}))
+    (data / "qrels.trec").write_text("q 0 d 1\n")
+    pipeline = Bench(tmp_path, data).pipeline(RECIPE)
+    with pytest.raises(ConfError, match="expected questions with gold answers, found none of 1"):
+        evaluate(pipeline, [data], "beir", None, None, tmp_path / "out", oracle="passages")
+
+
+def test_the_gold_reply_to_a_false_premise_denies_it() -> None:
+    oracle = OracleAnswer(step=GRAPH.question[0].step, golds={"q": ("invalid question",), "r": ("102",)})
+    found = [oracle._reply(Question(id, "?"), "It is 102.").label for id in "qrs"]
+    assert found == [INVALID, ANSWERED, ABSTAINED]
+
+
+def test_a_step_from_outside_cannot_be_answered_for(tmp_path: Path) -> None:
+    pipeline = Bench(tmp_path, tmp_path).pipeline(RECIPE)
+    outside = tuple(
+        replace(s, plugin=Plugin("mypkg:Answer", "0" * 32)) if s.name == "generate:llm" else s
+        for s in pipeline.recipe.question
+    )
+    pipeline = replace(pipeline, recipe=replace(pipeline.recipe, question=outside))
+    with pytest.raises(ConfError, match=r"generate:llm of recipe .* is a step from outside"):
+        evaluate(pipeline, (), "crag", None, None, tmp_path / "out", kind="qa", oracle="answer")
 
 
 @pytest.mark.slow

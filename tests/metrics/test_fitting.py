@@ -46,6 +46,11 @@ def test_noise_gets_a_strong_ridge_and_a_rows_own_outcome_is_not_in_its_held_out
     assert again.held_out[0] == pytest.approx(found.held_out[0], abs=1e-6)
 
 
+def test_a_single_fold_is_refused():
+    with pytest.raises(ValueError, match="expected at least two, found one"):
+        logistic.fit(X, RIGHT, np.zeros(400, int))
+
+
 def test_exact_probabilities_have_the_calibration_error_of_noise_alone():
     p = RNG.random(2000)
     right = (RNG.random(2000) < p).astype(float)

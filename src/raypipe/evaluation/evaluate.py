@@ -16,21 +16,22 @@ from typing import Any
 
 import pyarrow.compute as pc
 
+from raypipe.core.errors import ConfError
 from raypipe.evaluation.collect import Collected, collect
 from raypipe.evaluation.expiry import expired_answers
 from raypipe.evaluation.fault_budget import UndoneRows, retry, undone_rows
 from raypipe.evaluation.golds import Scoring, golds_of, scoring_of
 from raypipe.evaluation.judge import Judge
 from raypipe.evaluation.losses import misses
-from raypipe.evaluation.oracle import Oracle, with_oracle
+from raypipe.evaluation.oracle import Oracle, OracleRecipe, require_stage, with_oracle
 from raypipe.evaluation.result_table import ResultTable, write_predictions
 from raypipe.evaluation.seen import marked_by_fits
 from raypipe.evaluation.stored_questions import StoredQuestions, questions_of, require_questions
 from raypipe.evaluation.write_manifest import write_manifest
 from raypipe.memo.disk import memo_versions, merge_memo
 from raypipe.memo.mend import mend_memo
-from raypipe.metrics.crag import Marks, Rule
-from raypipe.metrics.kinds import RunScores, kind_id, marks_of, right_of, score
+from raypipe.metrics.crag import Marks, Prediction, Rule
+from raypipe.metrics.kinds import DataKind, RunScores, kind_id, marks_of, right_of, score
 from raypipe.metrics.losses import Losses, losses
 from raypipe.pipeline.caps import NO_CAPS, Caps
 from raypipe.pipeline.counters import Counts, RunCounters
@@ -110,8 +111,11 @@ def evaluate(
     all. `caps`: what it may spend, and at which prices. `oracle`: the stage in whose place golds are put.
 
     Raises DataError if there are no questions, or none with a gold of the `kind` that is given, ConfError for
-    a rule or judge that the kind cannot use, CapReached at a cap, and what ingest, index and answer raise.
+    a rule or judge that the kind cannot use and for an `oracle` that has nothing to put or no such stage,
+    CapReached at a cap, and what ingest, index and answer raise.
     """
+    if oracle is not None:
+        require_stage(pipeline.recipe, oracle)
     started, clock = time.time(), WallClock(began=began)
     pipeline = replace(pipeline, clock=clock, caps=caps)
     with driving(pipeline.store, f"eval {pipeline.recipe.name}"):
@@ -122,8 +126,11 @@ def evaluate(
         questions = questions_of(pipeline, only or (read.questions if read else None), limit)
         require_questions(questions, data, pipeline.store)
         scoring = scoring_of(pipeline, read, questions.ids, kind, rule, judge is not None)
+        done = RunCounters.load(pipeline.store, _work(pipeline.recipe, oracle))
+        indexed, oracle_golds = None, 0
         if oracle is not None:
-            pipeline = _with_oracle(pipeline, oracle, questions, scoring, show, measured)
+            put, indexed = _with_oracle(pipeline, oracle, questions, scoring, done, show, measured)
+            pipeline, oracle_golds = replace(pipeline, recipe=put.recipe), put.questions
         if again:
             retry(pipeline, questions)
         with clock.part("storing"):
@@ -132,7 +139,8 @@ def evaluate(
         with clock.part("planning"):
             old = expired_answers(pipeline, questions) if refresh else {}
             planned, renewed = _planned(pipeline, questions, fresh, old, show, measured)
-        done = RunCounters.load(pipeline.store, pipeline.recipe.digest())
+            if indexed is not None:
+                planned = _joined(indexed, planned, pipeline)
         with clock.part("storing"):
             pipeline.index(questions, done)
             sources = pipeline.answer_sources(questions)
@@ -149,7 +157,7 @@ def evaluate(
                 rows = [replace(r, judge_response=replies.get(r.question)) for r in rows]
             marks, scores = marks_of(scoring.kind, rows), score(scoring.kind, kind_id(scoring.name), rows)
             done.memo_damaged += damaged
-            right = {r.question: right_of(scoring.kind, scores.values[r.question]) for r in rows}
+            right = verdicts(scoring.kind, rows, scores)
             lost = losses(right, answers.lost, answers.loss_notes) if scoring.golds != "grades" else None
             report = _report(
                 pipeline,
@@ -162,8 +170,8 @@ def evaluate(
                 planned,
                 done,
                 lost,
-                oracle,
             )
+            report = replace(report, oracle=oracle or "", oracle_golds=oracle_golds)
             report = marked_by_fits(report, pipeline.recipe, scoring.kind, answers.texts)
             results.finish(rows, report, misses(answers.lost, right))
         write_predictions(folder)
@@ -188,17 +196,44 @@ def evaluate(
         return Evaluation(report, folder, len(questions) - len(todo), manifest, undone)
 
 
+def verdicts(kind: DataKind, rows: Sequence[Prediction], scores: RunScores) -> dict[str, bool | None]:
+    """Question -> whether its answer is right; None: not scored. One that failed has no verdict, whatever
+    its kind measures of it."""
+    return {
+        r.question: None if r.prediction is None else right_of(kind, scores.values[r.question]) for r in rows
+    }
+
+
+def _work(recipe: Recipe, oracle: Oracle | None) -> str:
+    """Names the work of a run before the golds of its oracle are known."""
+    return recipe.digest() if oracle is None else f"{recipe.digest()}-oracle-{oracle}"
+
+
 def _with_oracle(
-    pipeline: Pipeline, oracle: Oracle, questions: StoredQuestions, scoring: Scoring,
+    pipeline: Pipeline, oracle: Oracle, questions: StoredQuestions, scoring: Scoring, done: RunCounters,
     show: Callable[[Plan], None], measured: Sequence[Manifest],
-) -> Pipeline:  # fmt: skip
-    """The pipeline with golds in the place of a stage. Those of passages are looked for in the tables, which
-    are made before: the plan of that is shown first."""
+) -> tuple[OracleRecipe, Plan | None]:  # fmt: skip
+    """The recipe with golds in the place of a stage. Those of passages are looked for in the tables, which
+    are made before: the plan of that is shown first and returned. Raises ConfError where no question has a
+    gold text."""
     golds = golds_of(pipeline.store, questions.ids, scoring.golds)
+    if not any(g.answers for g in golds.values()):
+        raise ConfError(
+            f"--oracle {oracle}: expected questions with gold answers, found none of {len(questions)} with "
+            f"one in {pipeline.store.uri}. Use data that has answers, or leave --oracle out"
+        )
+    planned = None
     if oracle == "passages":
-        _planned(pipeline, questions, False, (), show, measured)
-        pipeline.index(questions)
-    return replace(pipeline, recipe=with_oracle(pipeline, oracle, questions, golds))
+        planned, _ = _planned(pipeline, questions, False, (), show, measured)
+        pipeline.index(questions, done)
+    return with_oracle(pipeline, oracle, questions, golds), planned
+
+
+def _joined(indexed: Plan, answered: Plan, pipeline: Pipeline) -> Plan:
+    """The plan of a run whose corpus half was planned and done before its question half."""
+    steps = (*(s for s in indexed.steps if s.half == "corpus"),
+             *(s for s in answered.steps if s.half == "question"))  # fmt: skip
+    return priced(replace(answered, steps=steps), pipeline.caps.prices, pipeline.recipe)
 
 
 def _planned(
@@ -223,7 +258,6 @@ def _planned(
 def _report(
     pipeline: Pipeline, questions: int, read: IngestSummary | None, answers: Collected, marks: Marks,
     scores: RunScores, judge: JudgeLine | None, planned: Plan, done: RunCounters, lost: Losses | None,
-    oracle: Oracle | None,
 ) -> EvalReport:  # fmt: skip
     corpus, faults = _corpus(pipeline, answers), _faults(pipeline, answers, read)
     seconds = pipeline.clock.total()
@@ -249,7 +283,6 @@ def _report(
         prompt_injection=answers.prompt_injection,
         losses=lost,
         routing=answers.routing,
-        oracle=oracle or "",
         **corpus,
     )
 

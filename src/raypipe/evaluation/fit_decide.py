@@ -15,22 +15,23 @@ import numpy as np
 import numpy.typing as npt
 
 from raypipe.core.errors import ConfError, DataError
-from raypipe.core.records import IDK
+from raypipe.core.records import IDK, digest
 from raypipe.evaluation.fit_rows import FitRun, measure_of, open_run, question_of
 from raypipe.metrics import logistic
 from raypipe.metrics.calibration import CalibrationReport, best_threshold, calibration
 from raypipe.metrics.crag import Prediction
 from raypipe.metrics.intervals import Interval, mean_interval
 from raypipe.metrics.kinds import Measure, open_kind
+from raypipe.metrics.kinds import golds_of as gold_form
 from raypipe.metrics.kinds.contract import rule_of
 from raypipe.metrics.paired import Conclusion, PairedDifference, conclude, paired
 from raypipe.recipes.step_contract import decides, given_by_fit
 from raypipe.steps.answer_probability import AnswerProbability, absent, features_of
 from raypipe.steps.decide import Decide
 from raypipe.text.by_label import ByLabel
-from raypipe.text.fitted_on import part_of
 
 Floats = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
 
 FOLDS = 5  # of the half that is fitted on; they choose the ridge and the threshold
 FEWEST = 5  # right answers, and wrong ones, to fit on: one for each fold
@@ -118,6 +119,7 @@ def fit_decide(
     can be fitted, DataError for too few answers."""
     run = open_run(folder, split, group)
     stage, step = _deciding(run)
+    _require_answers(run)
     by = measure_of(run, measure)
     rows = run.rows()
     answers = [a for r in rows if (a := _answer(run, r, step, by)) is not None]
@@ -154,6 +156,17 @@ def _deciding(run: FitRun) -> tuple[str, Decide]:
     return last.name, step
 
 
+def _require_answers(run: FitRun) -> None:
+    """Raises ConfError for a kind whose golds are more than answers: a run's table has none of that, so
+    nothing says what "i don't know" would score."""
+    if (form := gold_form(open_kind(run.manifest.kind.partition("@")[0]))) != "answers":
+        raise ConfError(
+            f"fit decide: {run.folder} has kind {run.manifest.kind}, which scores by {form}. The table of a "
+            'run has gold answers alone, so nothing says what "i don\'t know" would score. Fit on a run of '
+            "a kind that scores by answers, such as eval --kind qa"
+        )
+
+
 def _answer(run: FitRun, row: Mapping[str, Any], step: Decide, by: Measure) -> DecidedAnswer | None:
     """A question of the run; None: it has no value of the measure."""
     value = (row["measures"] or {}).get(by.name)
@@ -186,8 +199,7 @@ def _fitted(
             "or one whose steps abstain less (such as --set extract.threshold=0)"
         )
     names, x = _matrix(answered)
-    folds = [part_of(a.key, FOLDS, "fold") for a in answered]
-    found = logistic.fit(x, right, folds)
+    found = logistic.fit(x, right, folds_of(folder, answered, right))
     values, idle = (np.array([getattr(a, n) for a in answered]) for n in ("value", "abstained"))
     threshold = best_threshold(found.held_out, values, idle)
     pairs = zip(names, found.weights, found.means, x.std(0), strict=True)
@@ -195,6 +207,25 @@ def _fitted(
     weights, means = {n: w for n, w, _, _ in kept}, {n: m for n, _, m, _ in kept}
     effects = {n: effect for n, _, _, effect in kept}
     return (_short(threshold), _short(found.bias), weights, means), found.strength, effects
+
+
+def folds_of(folder: Path, answered: Sequence[DecidedAnswer], right: Floats) -> Integers:
+    """The fold of each answer. Groups are dealt over the folds one after the other, in an order that their
+    keys give, so two groups are in two folds. Raises DataError where what is left to train on without a fold
+    has no right or no wrong answer."""
+    keys = sorted({a.key for a in answered}, key=lambda k: digest("fold", k))
+    fold = {k: i % FOLDS for i, k in enumerate(keys)}
+    folds = np.array([fold[a.key] for a in answered])
+    for part in np.unique(folds):
+        rest = right[folds != part]
+        if not 0 < rest.sum() < len(rest):
+            raise DataError(
+                f"{folder}: expected right and wrong answers in at least two groups of the half to fit on, "
+                f"so that each fold can be held out; found {len(keys)} groups, and without one fold "
+                f"{int(rest.sum())} right and {int(len(rest) - rest.sum())} wrong answers. Fit without "
+                "--group, or on a run of more groups"
+            )
+    return folds
 
 
 def _short(x: float) -> float:

@@ -93,7 +93,7 @@ def fit_fuse(
         )
     rows = run.rows()
     names = tuple(scores) or tuple(fuse.weighed())
-    _require_scores(rows, names, folder)
+    _require_scores(run, name, rows, names)
     bare = replace(fuse, fitted=None, weights=dict.fromkeys(names, 1.0), norms=_norms(fuse, names))
     judged = _judged(run, store, rows, bare, names)
     ours = {r["id"] for r in rows if run.fitted_half(r)}
@@ -138,11 +138,20 @@ def _norms(fuse: Fuse, names: Sequence[str]) -> dict[str, Any]:
     return {n: norm for n, norm in fuse.norms.items() if n in names}
 
 
-def _require_scores(rows: Sequence[Mapping[str, Any]], names: Sequence[str], folder: Path) -> None:
+def _require_scores(run: FitRun, step: str, rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> None:
+    """Raises ConfError for scores that no passage has, or that no stage before the step writes."""
     known = {s for r in rows for h in r["hits"] for s in h["scores"]}
     if strange := [n for n in names if n not in known]:
         raise ConfError(
-            f"fit fuse: no passage of {folder} has a score {strange[0]!r}; {did_you_mean(strange[0], known)}"
+            f"fit fuse: no passage of {run.folder} has a score {strange[0]!r}; "
+            f"{did_you_mean(strange[0], known)}"
+        )
+    stages = [s.name for s in run.recipe.question]
+    before = {w for s in run.recipe.question[: stages.index(step)] for w in s.step.writes()}
+    if late := [n for n in names if f"hits.{n}" not in before]:
+        raise ConfError(
+            f"fit fuse: score {late[0]!r} is written by {step} or after it, so that step cannot weigh it; "
+            f"known: {', '.join(sorted(n for n in known if f'hits.{n}' in before))}"
         )
     if len(names) < 2:
         raise ConfError(f"fit fuse: expected two scores or more to weigh, found {', '.join(names)}")

@@ -58,6 +58,7 @@ class RecipePaths:
         self._deciding = next((s for s in stages if decides(s.step)), None)
         self._writers = {w: s for s in stages for w in s.step.writes()}
         self._stages = stages
+        self._everything = recipe.searches_all()
         self._graph = next(((s, g) for s in stages if (g := graph_replies(s.step)) is not None), None)
         self.from_graph = self._following()
         read = self._deciding.step.reads() if self._deciding else frozenset()
@@ -74,6 +75,10 @@ class RecipePaths:
                 found |= {w for w in s.step.writes() if w.startswith(REPLY)}
         return frozenset(w.removeprefix(REPLY) for w in found)
 
+    def searched(self, question: Question) -> tuple[str, ...] | None:
+        """The sources that a question may search; None: all in the store."""
+        return None if self._everything else question.sources()
+
     def needs_sources(self, e: GoldEvidence) -> bool:
         """Whether the place depends on what its sources hold: nothing that comes later does."""
         later = e.passages or any(e.shown.values()) or e.gold.said(e.answered.answer)
@@ -84,7 +89,7 @@ class RecipePaths:
         replies, decision = e.answered.replies, self._deciding.name if self._deciding else ""
         if e.gold.said(e.answered.answer):
             return LostAt(Loss.VERDICT)
-        for name in sorted(self.from_graph & self._decided):
+        for name in sorted(self._decided):
             reply = replies.get(name)
             if reply and reply.label in (ANSWERED, INVALID) and e.gold.said(reply.text):
                 return LostAt(Loss.DECISION, decision)
@@ -216,7 +221,7 @@ class RecipePaths:
             if there.texts:
                 return LostAt(Loss.SPLITTING, self.splitting)
             return LostAt(Loss.PARSING, self.parsing) if there.content else LostAt(Loss.PAGES)
-        kept = e.answered.sources()
+        kept = self.searched(e.answered)
         if kept is not None and not there.passages & set(kept):
             return LostAt(Loss.SHORTLIST, self.narrowing[-1].name if self.narrowing else "")
         ran = [s for s in self.recalling if s.admits(e.answered)]

@@ -64,7 +64,7 @@ class LossFinder:
             near = [e for e in some if not e.gold.said(e.answered.answer)]
             seen = {e.asked.id: e for e in await self._evidence(near)}
             for e in (seen.get(e.asked.id, e) for e in some):
-                if e.asked.citations is None and self._paths.needs_sources(e):
+                if self._paths.searched(e.asked) is None and self._paths.needs_sources(e):
                     self._waiting[e.asked.id] = _Search(e)
                 else:
                     found[e.asked.id] = self._paths.place(e)
@@ -96,7 +96,7 @@ class LossFinder:
 
     async def _with_sources(self, e: GoldEvidence) -> GoldEvidence:
         """With what its sources hold, where no hit holds the gold and it has sources of its own."""
-        cited = e.asked.sources()
+        cited = self._paths.searched(e.asked)
         if cited is None or not self._paths.needs_sources(e):
             return e
         texts = dict(zip(cited, await self._index.source_texts(cited), strict=True))

@@ -19,6 +19,7 @@ from raypipe.core.records import (
     ABSTAINED,
     ANSWERED,
     IDK,
+    INVALID,
     Gold,
     Hit,
     Question,
@@ -110,44 +111,61 @@ class OracleAnswer:
 
     def _reply(self, question: Question, text: str) -> Reply:
         truths = self.golds.get(question.id, ())
-        held = bool(truths) and GoldText(truths).held(text)
-        return Reply(truths[0], ANSWERED) if held else Reply(IDK, ABSTAINED)
+        if not truths or not (gold := GoldText(truths)).held(text):
+            return Reply(IDK, ABSTAINED)
+        return Reply(truths[0], INVALID if gold.denies else ANSWERED)
+
+
+@dataclass(frozen=True, slots=True)
+class OracleRecipe:
+    """A recipe with golds in the place of a stage's output."""
+
+    recipe: Recipe
+    questions: int  # for which there are golds in it
+
+
+def require_stage(recipe: Recipe, oracle: Oracle) -> None:
+    """Raises ConfError for a recipe that has no stage of which an oracle can take the place."""
+    if oracle == "passages" and not _ranking(recipe):
+        raise ConfError(f"--oracle passages: recipe {recipe.name} has no step that ranks passages")
+    if oracle == "answer" and not _answering(recipe):
+        raise ConfError(f"--oracle answer: recipe {recipe.name} has no step that answers from passages")
+    outside = [s for s in _answering(recipe) if s.plugin is not None] if oracle == "answer" else []
+    if outside:
+        raise ConfError(
+            f"--oracle answer: {outside[0].name} of recipe {recipe.name} is a step from outside, and a "
+            "manifest cannot hold such a step inside an oracle. Use --oracle passages, or a recipe whose "
+            "steps that answer from passages are raypipe's own"
+        )
 
 
 def with_oracle(
     pipeline: Pipeline, oracle: Oracle, questions: Iterable[Question], golds: Mapping[str, Gold]
-) -> Recipe:
-    """The pipeline's recipe with an oracle. For `passages` its corpus half must be done. Raises ConfError for
-    a recipe that has no such stage."""
+) -> OracleRecipe:
+    """The pipeline's recipe with an oracle. For `passages` its corpus half must be done. The recipe must have
+    such a stage (`require_stage`)."""
     recipe, truths = pipeline.recipe, {q: g.answers for q, g in golds.items() if g.answers}
+    stages = list(recipe.question)
     if oracle == "answer":
-        stages = _answering(recipe, truths)
+        put = len(truths)
+        for s in _answering(recipe):
+            stages[stages.index(s)] = _stage(s.name, OracleAnswer(step=s.step, golds=truths), s)
     else:
-        stages = _ranking(recipe, lambda most: _gold_passages(pipeline, questions, truths, most))
+        last = _ranking(recipe)[-1]
+        order = _gold_passages(pipeline, questions, truths, getattr(last.step, "top", None) or MOST)
+        put = len(order)
+        stages.insert(stages.index(last) + 1, _stage("oracle", OraclePassages(order=order), last))
     label = f"{recipe.name}+oracle-{oracle}"
-    return replace(recipe, name=label, file=f"{recipe.file}+oracle-{oracle}", question=stages)
+    file = f"{recipe.file}+oracle-{oracle}"
+    return OracleRecipe(replace(recipe, name=label, file=file, question=tuple(stages)), put)
 
 
-def _answering(recipe: Recipe, truths: Mapping[str, tuple[str, ...]]) -> tuple[Stage[Step], ...]:
-    found = [s for s in recipe.question if shows_passages(s.step) and not _absent(s.step)]
-    if not found:
-        raise ConfError(f"--oracle answer: recipe {recipe.name} has no step that answers from passages")
-    return tuple(
-        _stage(s.name, OracleAnswer(step=s.step, golds=truths), s) if s in found else s
-        for s in recipe.question
-    )
+def _answering(recipe: Recipe) -> list[Stage[Step]]:
+    return [s for s in recipe.question if shows_passages(s.step) and not _absent(s.step)]
 
 
-def _ranking(
-    recipe: Recipe, passages: Callable[[int], Mapping[str, tuple[str, ...]]]
-) -> tuple[Stage[Step], ...]:
-    ranking = [i for i, s in enumerate(recipe.question) if "order" in s.step.writes()]
-    if not ranking:
-        raise ConfError(f"--oracle passages: recipe {recipe.name} has no step that ranks passages")
-    last = recipe.question[ranking[-1]]
-    order = passages(getattr(last.step, "top", None) or MOST)
-    put = _stage("oracle", OraclePassages(order=order), last)
-    return (*recipe.question[: ranking[-1] + 1], put, *recipe.question[ranking[-1] + 1 :])
+def _ranking(recipe: Recipe) -> list[Stage[Step]]:
+    return [s for s in recipe.question if "order" in s.step.writes()]
 
 
 def _stage(name: str, step: Any, of: Stage[Step]) -> Stage[Step]:
@@ -167,12 +185,12 @@ def _gold_passages(
     """Question id -> passages that hold its gold, in the order of its sources. None of a gold that no page
     says as such."""
     index = LanceIndex(searched(pipeline.store, pipeline.recipe))
-    found = {}
+    found, everything = {}, pipeline.recipe.searches_all()
     with asyncio.Runner() as loop:
         for q in questions:
             gold = GoldText(truths.get(q.id, ()))
             if gold.truths and not gold.judgement:
-                chunks = loop.run(_holding(pipeline, index, q.sources(), gold))
+                chunks = loop.run(_holding(pipeline, index, None if everything else q.sources(), gold))
                 found[q.id] = tuple(dict.fromkeys(chunks))[:most]
     return {id: chunks for id, chunks in found.items() if chunks}
 

@@ -41,7 +41,10 @@ def fit(
     strengths: Sequence[float] = STRENGTHS,
 ) -> LogisticFit:  # fmt: skip
     """Fits (rows, features) to (rows,) of 0 and 1. `folds` says which fold each row is in; the strength is
-    the one whose fits to the other folds have the least log loss, of equals the largest."""
+    the one whose fits to the other folds have the least log loss, of equals the largest. Raises ValueError
+    for fewer than two folds: a row has no other fold then."""
+    if len(np.unique(folds)) < 2:
+        raise ValueError("folds: expected at least two, found one")
     means, spread = features.mean(0), features.std(0)
     scale = np.where(spread > 0, spread, 1.0)
     x, fold = (features - means) / scale, np.asarray(folds)

@@ -57,7 +57,7 @@ ABOUT: Mapping[Loss, str] = {
     Loss.LINKING: "a name that the graph does not know",
     Loss.ROWS: "the graph gave no rows",
     Loss.RULE: "rows came, another conclusion was drawn",
-    Loss.DECISION: "the graph's right answer was overruled",
+    Loss.DECISION: "in a reply that was not chosen",
     Loss.VERDICT: "in the answer, scored as wrong",
 }
 """What is said of the gold answers that were lost there."""

@@ -21,7 +21,8 @@ def print_report(console: Console, report: Mapping[str, Any], folder: RunFolder)
     console.print(Text(f"{report['recipe']}, run {report['run']}, {seconds(report['seconds'])}", "bold"))
     pages = f"{report['distinct_pages']} distinct pages ({report['empty_pages']} empty)"
     if report["oracle"]:
-        console.print(Text(f"oracle run: golds stood in the place of the {report['oracle']}; no release"))
+        golds = f"golds of {report['oracle_golds']} of {report['questions']} questions"
+        console.print(Text(f"oracle run: {golds} stood in the place of the {report['oracle']}; no release"))
     inputs = f"{report['questions']} questions, {report['citations']} citations, {pages}"
     console.print(Text(f"{inputs}, {report['chunks']} chunks"))
     if report["parser_fallbacks"]:

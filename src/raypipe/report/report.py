@@ -176,6 +176,7 @@ class EvalReport:
     fits: tuple[FitLine, ...] = ()  # fitted numbers of the recipe
     unseen: MeasureSummary | None = None  # the leading measure without what a fit has seen; None: it saw none
     oracle: str = ""  # passages or answer: golds stood in the place of a stage; "": none did
+    oracle_golds: int = 0  # questions of which they did; the others ran as without
     routing: Routing | None = None  # routers and calls against golds; None: not looked at
     losses: Losses | None = None  # where the misses were lost; None: no answer is asked for
 
@@ -266,6 +267,7 @@ def to_json(report: EvalReport) -> dict[str, Any]:
         "fits": [asdict(f) for f in report.fits],
         "unseen": asdict(report.unseen) if report.unseen else None,
         "oracle": report.oracle or None,
+        "oracle_golds": report.oracle_golds if report.oracle else None,
         "routing": asdict(report.routing) if report.routing else None,
         "losses": asdict(report.losses) if report.losses else None,
         "steps": [asdict(s) for s in report.steps],
