@@ -67,7 +67,7 @@ def job(filled):
 
 def test_an_answer_has_its_evidence_marked_in_the_text_of_the_page(page, job, filled):
     page.get_by_label("Question").fill(job.text)
-    page.get_by_role("button", name="Ask").click()
+    page.get_by_role("button", name="Ask", exact=True).click()
     page.locator("#result").wait_for()
     assert page.locator("#answer").inner_text() == job.answer
     [quote] = job.replies[job.origin].quotes
@@ -133,7 +133,7 @@ def test_what_is_being_written_is_shown_as_a_draft_and_can_be_stopped(page):
     shot(page, "endpoint-stages")
     page.keyboard.press("Escape")
     page.wait_for_function("document.getElementById('status').textContent === 'Stopped.'")
-    assert page.get_by_role("button", name="Ask").is_enabled()
+    assert page.get_by_role("button", name="Ask", exact=True).is_enabled()
 
 
 def test_a_text_of_ones_own_is_searched_and_the_address_holds_the_question(page, address, job):
@@ -142,7 +142,7 @@ def test_a_text_of_ones_own_is_searched_and_the_address_holds_the_question(page,
     page.get_by_text("Ask about a text or files of your own").click()
     page.locator("#pasted").fill("Velora <b>opened</b> in 1931.\n\nAnna Lind designed the harbour of Velora.")
     page.get_by_label("Question").fill("who designed the harbour of velora?")
-    page.get_by_role("button", name="Ask").click()
+    page.get_by_role("button", name="Ask", exact=True).click()
     page.locator("#result").wait_for()
     page.get_by_text("Passages and scores").click()
     assert "Anna Lind designed the harbour" in page.locator("#passages").inner_text()
