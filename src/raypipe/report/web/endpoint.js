@@ -82,7 +82,11 @@ async function searched() {
   at("examples").replaceChildren(...said.examples.map(text => {
     const button = make("button", text);
     button.type = "button";
-    button.addEventListener("click", () => { at("query").value = text; ask(); });
+    button.addEventListener("click", () => {
+      if (at("ask").disabled) return;
+      at("query").value = text;
+      ask();
+    });
     return box("li", button);
   }));
   at("stored").hidden = !said.examples.length;
