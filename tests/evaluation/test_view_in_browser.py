@@ -102,7 +102,7 @@ def test_a_link_to_a_question_opens_it_with_its_evidence_marked(page, browser, r
     detail = page.locator(".detail")
     detail.locator(".passage").first.wait_for()
     quote = chosen["quotes"][0]["text"]
-    assert quote in detail.locator("mark").all_text_contents() or quote in detail.inner_text()
+    assert quote in detail.locator("mark").all_text_contents()
     ranked = [h for h in chosen["hits"] if h["ranked"]]
     assert f"{len(ranked)} of {len(chosen['hits'])} passages" in detail.inner_text()
     ranker = next(iter(chosen["hits"][0]["scores"]))
@@ -187,7 +187,7 @@ def test_the_served_page_fetches_details_computes_on_the_server_and_takes_marks(
         chosen = next(r for r in rows if r["answer"] is not None)
         page.locator(".row a.q", has_text=chosen["query"]).click()
         page.get_by_role("button", name="wrong", exact=True).click()
-        page.get_by_text("written to labels.jsonl").wait_for()
+        page.get_by_text(f"written to {two[0] / 'labels.jsonl'}").wait_for()
         said = read_labels(two[0] / "labels.jsonl").by_answer[chosen["id"], chosen["answer"].strip()]
         assert said.label == "wrong"
         assert page.wrong == [] and all(u.startswith((server.address, "data:")) for u in page.asked)

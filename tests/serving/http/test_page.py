@@ -147,7 +147,7 @@ def test_a_text_of_ones_own_is_searched_and_the_address_holds_the_question(page,
     page.get_by_text("Passages and scores").click()
     assert "Anna Lind designed the harbour" in page.locator("#passages").inner_text()
     assert page.locator("#link").get_attribute("href") == page.url and "q=who+designed" in page.url
-    again = page.context.new_page()
+    again = page.context.browser.new_page()
     again.goto(page.url)
     assert again.get_by_label("Question").input_value() == "who designed the harbour of velora?"
     again.close()
