@@ -102,7 +102,7 @@ def test_a_link_to_a_question_opens_it_with_its_evidence_marked(page, browser, r
     detail = page.locator(".detail")
     detail.locator(".passage").first.wait_for()
     quote = chosen["quotes"][0]["text"]
-    assert quote in detail.locator("mark").all_text_contents()
+    assert quote in "".join(detail.locator("mark").all_text_contents())  # golds part it
     ranked = [h for h in chosen["hits"] if h["ranked"]]
     assert f"{len(ranked)} of {len(chosen['hits'])} passages" in detail.inner_text()
     ranker = next(iter(chosen["hits"][0]["scores"]))
@@ -191,6 +191,8 @@ def test_the_served_page_fetches_details_computes_on_the_server_and_takes_marks(
         said = read_labels(two[0] / "labels.jsonl").by_answer[chosen["id"], chosen["answer"].strip()]
         assert said.label == "wrong"
         assert page.wrong == [] and all(u.startswith((server.address, "data:")) for u in page.asked)
+        said = page.evaluate("block(999).catch(e => e.message)")
+        assert said == "block 999: there is no such block" and not page.evaluate("blocks.has(999)")
         page.close()
         server.shutdown()
         thread.join()

@@ -80,6 +80,7 @@ class _Requests(BaseHTTPRequestHandler):
             raise DataError(f"expected JSON ({e})") from e
 
     def _send(self, reply: ViewReply) -> None:
+        self.connection.settimeout(None)  # a browser may take a large page slowly
         self.send_response(reply.status)
         headers = {"content-type": reply.kind, "content-length": str(len(reply.body)), **reply.headers}
         for name, said in {**headers, "x-content-type-options": "nosniff"}.items():

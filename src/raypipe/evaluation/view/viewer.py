@@ -106,7 +106,10 @@ class Viewer:
 
     def _key(self, run: str) -> TableKey:
         path = self._folder(run)[0].results
-        stat = path.stat()
+        try:
+            stat = path.stat()
+        except OSError as e:
+            raise DataError(f"{path}: expected the table of a finished eval, found none: {e.strerror}") from e
         return run, path, stat.st_mtime_ns, stat.st_size
 
     def _table(self, run: str) -> RunTable:
