@@ -178,6 +178,7 @@ def test_a_rewrite_that_is_no_shorter_query_falls_back_to_the_question(data):
     assert {q.replies["query"].label for q in silent} == {"kept"}
     thinks = answered("qasper-documents", data, CountingKit(lambda *_: "<think> on and on"))
     assert {q.replies["query"].label for q in thinks} == {"kept"}
+    assert {q.replies["query"].fault.reason for q in thinks} == {"unreadable"} and kept.fault is None
 
 
 def test_with_scope_all_passages_of_other_papers_are_found(data):

@@ -165,7 +165,7 @@ def test_what_cannot_be_fitted_is_refused(made: FittedRun, tmp_path: Path) -> No
         fit_decide(always, measure="map")
     with pytest.raises(DataError, match="expected a label 'page' at every question"):
         fit_decide(always, group="page")
-    with pytest.raises(ConfError, match=r"a name that ends with \\.yaml"):
+    with pytest.raises(ConfError, match=r"a name that ends with \.yaml"):
         fit_decide(always, out=tmp_path / "fit.json")
     with pytest.raises(DataError, match="expected judged documents"):
         fit_fuse(always)

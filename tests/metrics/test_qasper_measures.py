@@ -88,6 +88,7 @@ def test_the_kind_measures_a_run_as_the_evaluator_does():
         Prediction("q1", "two corpora", (), annotators=(YES, SPANS), evidence=("b", "Table 1: Sizes.")),
         Prediction("q2", "I don't know", (), annotators=(NONE, YES), evidence=("a",)),
         Prediction("q3", None, (), annotators=(YES,)),
+        Prediction("q4", "two", ("two corpora",)),  # answers, and no annotator
     ]
     found = score(open_kind("qasper"), "qasper", rows)
     assert found.values["q1"] == {
@@ -102,5 +103,6 @@ def test_the_kind_measures_a_run_as_the_evaluator_does():
         "text_evidence_f1": 1.0,
         "answer_f1_none": 1.0,
     }
-    assert found.values["q3"] == {} and found.lead == "answer_f1"
+    assert found.values["q3"] == found.values["q4"] == {} and found.lead == "answer_f1"
+    assert found.of("answer_f1").of == 4
     assert (found.of("answer_f1").scored, found.of("answer_f1_boolean").mean) == (2, None)

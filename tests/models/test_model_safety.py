@@ -60,7 +60,7 @@ def test_pickled_weights_are_refused_and_converting_them_once_gives_the_same_vec
     ):
         load.open_embedder(pickled, "transformers", "cpu")
 
-    assert convert(here) == here / "model.safetensors"
+    assert convert(here) == [here / "model.safetensors"]
     after = load.open_embedder(entries(m=EMBEDDER).model("m"), "transformers", "cpu").embed(texts, "passage")
     np.testing.assert_array_equal(after, before)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +105,8 @@ def test_a_cross_encoder_scores_with_its_own_activation(entries: Entries, tiny: 
     config["sentence_transformers"] = {"activation_fn": "torch.nn.modules.linear.Identity"}
     (tmp_path / "m/config.json").write_text(json.dumps(config))
     logits = load.open_reranker(entries(m=RERANKER).model("m"), "flagembedding", "cpu").score(pairs)
-    assert np.allclose(sigmoid, 1 / (1 + np.exp(-logits)), atol=1e-5) and logits.min() < 0
+    assert np.allclose(sigmoid, 1 / (1 + np.exp(-logits)), atol=1e-5)
+    assert not np.allclose(sigmoid, logits, atol=1e-2)
     flag = entries(m={**RERANKER, "loader": "flagembedding-reranker"}).model("m")
     assert np.allclose(load.open_reranker(flag, "transformers", "cpu").score(pairs), sigmoid, atol=1e-4)
 
@@ -207,6 +209,7 @@ QUERY = "represent the question: "
 
 def test_an_instruction_counts_in_attention_and_not_in_the_mean(entries: Entries, tmp_path):
     import torch
+    from safetensors.torch import load_file
     from transformers import AutoTokenizer, T5EncoderModel
 
     source = tiny_t5(tmp_path / "m")
@@ -217,11 +220,12 @@ def test_an_instruction_counts_in_attention_and_not_in_the_mean(entries: Entries
     found, plain = told.embed(TEXTS, "query"), told.embed(TEXTS, "passage")
     tokenizer, net = AutoTokenizer.from_pretrained(source), T5EncoderModel.from_pretrained(source).eval()
     head = len(tokenizer(QUERY)["input_ids"]) - 1  # without the mark at the end
+    dense = load_file(source / "2_Dense/model.safetensors")["linear.weight"]
     for n, text in enumerate(TEXTS):
         with torch.inference_mode():
             hidden = net(**tokenizer(QUERY + text, return_tensors="pt")).last_hidden_state[0]
-        mean = hidden[head:].mean(0).numpy()
-        assert np.allclose(found[n], mean / np.linalg.norm(mean), atol=1e-4)
+        out = (hidden[head:].mean(0) @ dense.T).numpy()
+        assert np.allclose(found[n], out / np.linalg.norm(out), atol=1e-4)
     assert np.abs(found - plain).max() > 1e-3
     included = load.open_embedder(
         entries(m={**of, "loader": "sentence-transformers", "query_instruction": QUERY}).model("m"),
@@ -240,3 +244,35 @@ def test_a_t5_has_no_greatest_length_and_says_which_loader_takes_it(entries: Ent
     flag = entries(m={**of, "loader": "flagembedding", "pooling": "mean"}).model("m")
     with pytest.raises(ConfError, match="Use loader sentence-transformers, or instructor"):
         load.open_embedder(flag, "transformers", "cpu")
+
+
+def test_a_modules_pickle_is_asked_for_and_converted_with_the_models_own(entries: Entries, tmp_path):
+    import torch
+    from safetensors.torch import load_file
+
+    from raypipe.models.convert import convert
+
+    source = tiny_t5(tmp_path / "m")
+    of = {"kind": "embedder", "loader": "instructor", "dim": 64, "max_tokens": 64, "path": "m"}
+
+    def vectors() -> np.ndarray:
+        return load.open_embedder(entries(m=of).model("m"), "flagembedding", "cpu").embed(TEXTS, "passage")
+
+    before = vectors()
+    files = [source / "model.safetensors", source / "2_Dense/model.safetensors"]
+    for file in files:
+        torch.save(load_file(file), file.with_name("pytorch_model.bin"))
+    files[1].unlink()
+    with pytest.raises(ModelMissing, match=r"2_Dense/model\.safetensors, found pickled weights only"):
+        load.present(entries(m=of).model("m"))
+    files[0].unlink()
+    assert convert(source) == files
+    assert np.array_equal(vectors(), before)
+
+
+def test_the_command_that_downloads_takes_the_weights_of_modules():
+    patterns = folder.download_command("maker/name", "0" * 40).split("'")[1::2]
+    for name in ("model.safetensors", "1_Pooling/config.json", "2_Dense/model.safetensors", "spiece.model"):
+        assert any(fnmatch(name, p) for p in patterns), name
+    assert not any(fnmatch(name, p) for name in ("pytorch_model.bin", "onnx/model.onnx") for p in patterns)
+    assert "'*_*/pytorch_model.bin'" in folder.convert_command(Path("m"), "maker/name", "0" * 40)

@@ -92,7 +92,7 @@ def test_every_paragraph_is_one_block_and_the_layout_names_its_section(tmp_path)
 
 def test_annotators_that_disagree_are_all_kept_in_the_evaluators_order_of_kinds(tmp_path):
     answers = [
-        said(unanswerable=True, free_form_answer="never"),
+        said(unanswerable=True, free_form_answer="never", evidence=["They are small."]),
         said(extractive_spans=["two", "corpora"], free_form_answer="both", evidence=["They are small."]),
         said(free_form_answer="some corpora", yes_no=True),
         said(yes_no=False),

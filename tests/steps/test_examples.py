@@ -105,6 +105,19 @@ def test_the_pools_bytes_are_identity_and_its_place_is_not(tmp_path, pool):
         LocalKit(None).pool(copy)
 
 
+def test_only_a_newline_ends_a_row_of_a_pool(tmp_path):
+    rows = tuple(ExampleRow(f"Which{mark}corpus?", f"A{mark}B") for mark in "\u2028\u0085\u2029\x0c")
+    write_pool(tmp_path / "p.jsonl", rows)
+    assert LocalKit(None).pool(pool_ref("odd", tmp_path / "p.jsonl")) == rows
+
+
+def test_a_question_that_cites_nothing_is_shown_examples_of_any_document(pool):
+    [q] = asyncio.run(
+        Examples(pool=pool, choose="random", top=12).open(LocalKit(None))([Question("q", "Which metric?")])
+    )
+    assert q.replies["examples"].text.count("Question: ") == len(ROWS)
+
+
 def test_a_pool_that_is_none_says_which_line_is_not_an_example(tmp_path):
     path = tmp_path / "bad.jsonl"
     path.write_text('{"question": "a?", "answer": "b"}\n{"question": "c?"}\n')

@@ -207,6 +207,16 @@ def test_what_cannot_be_read_is_a_fault_with_its_text_kept():
     assert "expected a JSON object" in bad.fault.detail and "no braces here" in bad.fault.detail
 
 
+def test_a_rewrite_that_failed_keeps_the_question_and_the_fault():
+    def script(chat, sampling, adapter):
+        return Fault("generate", "too_large", "9000 tokens, room for 4096", transient=False)
+
+    (q,), _ = asked(step(reply="rewrite"), Shelf({}), question("who is it?"), script=script)
+    said = q.replies["web"]
+    assert (said.text, said.label, q.faults) == ("who is it?", "kept", ())
+    assert (said.fault.step, said.fault.reason) == ("generate:web", "too_large")
+
+
 def test_thoughts_never_become_an_answer_whatever_their_shape():
     closed, opened, missing, cut, empty = replies(
         step(),

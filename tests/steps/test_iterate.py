@@ -111,6 +111,11 @@ def test_the_rounds_end_where_the_next_could_pass_the_budget(shelf):
     assert len(asked) > 3
 
 
+def test_no_call_is_planned_with_more_tokens_than_the_rounds_have_or_the_model_holds(shelf):
+    assert step(tokens=500).bound(first(shelf), Reach(1, 1)).tokens == 500
+    assert step(tokens=9000).bound(first(shelf), Reach(1, 1)).tokens == MODEL.max_model_len
+
+
 def test_a_query_that_was_asked_before_ends_the_rounds(shelf):
     (out,), asked = told(step(), shelf, lambda *_: "Search: Anna Lind", first(shelf))
     assert (out.replies["stop"].label, len(asked)) == ("repeated", 2)

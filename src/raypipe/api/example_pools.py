@@ -12,10 +12,10 @@ from raypipe import readers
 from raypipe.api.paths import Fields, format_for, inputs, require_writable
 from raypipe.api.results import Result, outside_loop
 from raypipe.api.session import Session, endpoint_addresses
-from raypipe.core.errors import DataError
+from raypipe.core.errors import DataError, Unavailable
 from raypipe.core.examples import ExampleRow
 from raypipe.core.llm import Generated, Sampling
-from raypipe.core.records import ANSWERED, Gold, Question
+from raypipe.core.records import ANSWERED, Fault, Gold, Question
 from raypipe.models.kit import LocalKit
 from raypipe.readers.example_pool import write_pool
 from raypipe.readers.formats import Format
@@ -44,7 +44,10 @@ class ExamplePoolResult(Result):
     @property
     def title(self) -> str:
         said = f", {self.explained} with an explanation" if self.explained or self.unexplained else ""
-        return f"{self.out}: {self.examples} examples{said}; {self.unanswered} questions have no answer"
+        lacking = f", {self.unexplained} without one" if self.unexplained else ""
+        return (
+            f"{self.out}: {self.examples} examples{said}{lacking}; {self.unanswered} questions have no answer"
+        )
 
     def rows(self) -> Iterator[Mapping[str, Any]]:
         """What was counted."""
@@ -75,7 +78,7 @@ def build_examples(
 
     `explain` is a generator of the models file that says in a sentence why each answer is right, from the
     evidence where the data has it. A recipe's step `examples` takes the pool. Raises ConfError, DataError
-    where no question has an answer.
+    where no question has an answer or none could be explained, Unavailable where the generator is down.
     """
     session = session or Session()
     require_writable(Path(out).absolute().parent, "--out")
@@ -112,6 +115,22 @@ async def _explained(session: Session, name: str, pairs: Sequence[_Pair]) -> lis
         said = await kit.generator(model)(chats, sampling)
     finally:
         await kit.close()
+    return _explanations(said, name)
+
+
+def _explanations(said: Sequence[Generated | Fault], name: str) -> list[str]:
+    """Raises Unavailable where a fault is of the moment, DataError where no row has a reply."""
+    faults = [s for s in said if isinstance(s, Fault)]
+    if down := next((f for f in faults if f.transient), None):
+        raise Unavailable(
+            f"--explain {name}: expected an explanation of each of {len(said)} answers, found {down.reason}: "
+            f"{down.detail}. No pool was written: try again when the model answers"
+        )
+    if len(faults) == len(said):
+        raise DataError(
+            f"--explain {name}: expected an explanation of any of {len(said)} answers, found none, first "
+            f"{faults[0].reason}: {faults[0].detail}. No pool was written: use another model"
+        )
     return [_read(s.text) if isinstance(s, Generated) else "" for s in said]
 
 

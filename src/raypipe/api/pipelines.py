@@ -150,6 +150,9 @@ def _on_cluster(
         while warm:
             warm.pop().close()
 
+    if judge is not None:
+        judge.before_start(close)
+
     if "ray" in sys.modules and sys.modules["ray"].is_initialized():
         connected()
     elif ray == "local":  # the most that a Ray started here can have

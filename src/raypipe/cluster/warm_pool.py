@@ -13,10 +13,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import ray
-from ray.exceptions import RayActorError, RayTaskError
+from ray.exceptions import RayTaskError
 
 from raypipe.cluster.file import Pool, Timeouts
-from raypipe.cluster.worker import TRIES, Worker, cause_of, row_by_row
+from raypipe.cluster.worker import DIED, TRIES, Worker, cause_of, row_by_row
 from raypipe.pipeline.tasks import HandedBack, TableTask, Task, TaskResult, with_worker
 
 
@@ -26,12 +26,14 @@ class WarmPool:
     def __init__(self, pool: Pool, limits: Timeouts) -> None:
         self._pool, self._limits = pool, limits
         self._workers: list[Any] = []  # handles of actors
+        self._starting: dict[Any, Any] = {}  # reference to the answer of a worker that has started -> worker
         self._names = itertools.count()
 
     def run(self, work: TableTask, tasks: Sequence[Task]) -> Iterator[TaskResult | HandedBack]:
         """Does every task and yields the results, in any order; a worker has one task at a time.
 
-        A worker that hands a task back since it is broken is replaced. A task whose worker dies is tried
+        Tasks go to workers that have started: one that finds no room on a full cluster holds none up. A
+        worker that hands a task back since it is broken is replaced. A task whose worker dies is tried
         again, TRIES times in all, then row by row, as by `pools.run_tasks`. Raises what a worker raises;
         tasks that were done before stay done. A generator that is closed begins no more tasks.
         """
@@ -39,31 +41,37 @@ class WarmPool:
         name, sent = str(next(self._names)), [ray.put(work)]
         left, lost = deque(tasks), list[Task]()
         running: dict[Any, tuple[Any, Task]] = {}  # reference to a result -> worker, task
-        self._start(min(self._pool.size, len(tasks)))
-        idle = self._workers[: len(tasks)]
+        while len(self._workers) < min(self._pool.size, len(tasks)):
+            self._start()
+        idle = [w for w in self._workers if w not in self._starting.values()]
         try:
             while left or running:
                 while left and idle:
                     worker, task = idle.pop(), left.popleft()
                     running[worker.take.remote(name, sent, task)] = worker, task
-                for done in ray.wait(list(running))[0]:
-                    worker, task = running.pop(done)
-                    try:
-                        result: TaskResult | HandedBack = ray.get(done)
-                    except RayTaskError as e:
-                        raise cause_of(e) from e
-                    except RayActorError:  # it died of this task TRIES times; Ray starts it once more
-                        lost.append(task)
-                    else:
-                        if isinstance(result, HandedBack) and result.then == "replace":
-                            ray.kill(worker, no_restart=False)
-                        yield result
+                [done], _ = ray.wait([*running, *self._starting])
+                if done in self._starting:
+                    idle.append(self._starting.pop(done))
+                    continue
+                worker, task = running.pop(done)
+                try:
+                    result: TaskResult | HandedBack = ray.get(done)
+                except RayTaskError as e:
+                    raise cause_of(e) from e
+                except DIED:  # of this task, TRIES times; Ray starts it once more
+                    lost.append(task)
                     idle.append(worker)
+                    continue
+                if isinstance(result, HandedBack) and result.then == "replace":
+                    self._end(worker)
+                    self._start()
+                else:
+                    idle.append(worker)
+                yield result
             for task in lost:
-                self._end(idle.pop())  # its room is wanted
+                if idle:
+                    self._end(idle.pop())  # its room is wanted; the next table starts another
                 yield row_by_row(work, task, self._pool, self._limits)
-                self._start(len(self._workers) + 1)
-                idle.append(self._workers[-1])
         finally:
             for worker, _ in running.values():
                 self._end(worker)
@@ -73,13 +81,14 @@ class WarmPool:
         while self._workers:
             self._end(self._workers[-1])
 
-    def _start(self, count: int) -> None:
-        """Starts as many as are missing."""
+    def _start(self) -> None:
         # Restarts without end, as in a pool of Ray Data: how often a task is tried bounds them.
         options = {"num_cpus": self._pool.cpus, "max_restarts": -1, "max_task_retries": TRIES - 1}
-        while len(self._workers) < count:
-            self._workers.append(ray.remote(Worker).options(**options).remote(self._limits))
+        worker = ray.remote(Worker).options(**options).remote(self._limits)
+        self._workers.append(worker)
+        self._starting[worker.ready.remote()] = worker
 
     def _end(self, worker: Any) -> None:
         self._workers.remove(worker)
+        self._starting = {answer: w for answer, w in self._starting.items() if w is not worker}
         ray.kill(worker)

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 import ray
-from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
+from ray.exceptions import GetTimeoutError, OutOfMemoryError, RayActorError, RayTaskError
 
 from raypipe.cluster.alarm import Alarm
 from raypipe.cluster.file import Pool, Timeouts
@@ -23,6 +23,7 @@ from raypipe.pipeline.dead_letters import FailedRow
 from raypipe.pipeline.tasks import HandedBack, RunTask, TableTask, Task, TaskResult, WorkerConfig
 from raypipe.recipes.executor import StageCounters
 
+DIED = (RayActorError, OutOfMemoryError)  # the second: ended by Ray, whose node had no memory left
 TRIES = 2  # of a task whose worker dies: Ray's own default is without end. A row alone has one more
 
 
@@ -54,6 +55,9 @@ class Worker:
             self._work, self._do = await work[0], None
             self._name_of_work = name
         return await self.do(task)
+
+    async def ready(self) -> None:
+        """Answers when this process has started."""
 
     async def do(self, task: Task) -> TaskResult | HandedBack:
         await self.open()
@@ -87,7 +91,7 @@ def row_by_row(work: TableTask, task: Task, pool: Pool, limits: Timeouts) -> Tas
         for id in task.ids:
             try:
                 ray.get(actor.open.remote())
-            except RayActorError:  # it died between two rows: of something else
+            except DIED:  # it died between two rows: of something else
                 actor = worker.remote(limits, work)
                 ray.get(actor.open.remote())
             tried = _tried(actor, Task(task.name, (id,), trial=True), limits)
@@ -106,7 +110,7 @@ def row_by_row(work: TableTask, task: Task, pool: Pool, limits: Timeouts) -> Tas
         return done
     except RayTaskError as e:
         raise cause_of(e) from e
-    except RayActorError as e:
+    except DIED as e:
         raise WorkerDied(
             f"task {task.name}: its worker died {TRIES + 1} times, and not of one of its {len(task.ids)} "
             f"rows alone ({len(lost)} are lost). Make sources_per_task or questions_per_task smaller, or "
@@ -131,7 +135,7 @@ def _tried(actor: Any, task: Task, limits: Timeouts) -> TaskResult | HandedBack 
         done: TaskResult | HandedBack = ray.get(actor.do.remote(task), timeout=limits.task_timeout_s(1))
     except GetTimeoutError:
         return late
-    except RayActorError:
+    except DIED:
         if time.monotonic() - start >= limits.task_timeout_s(1):  # its own alarm was faster
             return late
         return Fault(

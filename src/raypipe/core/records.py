@@ -163,7 +163,7 @@ class Reply:
     confidence: float | None = None  # 0..1, where the step states one
     logprob: float | None = None  # sum over the reply's tokens, where the model gave one
     quotes: tuple[Quote, ...] = ()  # its evidence, best first, where the step knows it
-    fault: Fault | None = None  # what went wrong, where the label is fault and the step knows
+    fault: Fault | None = None  # what went wrong, where the label is fault, or kept, and the step knows
 
 
 SKIPPED_REPLY = Reply(text="", label=SKIPPED)

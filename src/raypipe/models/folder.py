@@ -37,6 +37,7 @@ SENTENCE = (  # of sentence-transformers' models; and these two in the folder of
     "sentence_bert_config.json",
 )
 MODULE = ("config.json", "model.safetensors")
+MODULE_WEIGHTS = "*_*/model.safetensors"  # sentence-transformers names its modules 1_Pooling, 2_Dense, ...
 SENTENCE_LOADERS = frozenset({"sentence-transformers", "instructor", "cross-encoder"})
 READ = (WEIGHTS, "model.safetensors.index.json", "config.json", *TOKENIZER)
 # generation_config.json: vLLM takes from it which tokens end a reply.
@@ -136,13 +137,15 @@ def snapshot(hub: Path, repo: str, revision: str) -> Path:
 
 def download_command(repo: str, revision: str) -> str:
     """The command that downloads the files that are read, and no others."""
-    wanted = " ".join(f"--include '{p}'" for p in ("*.json", "*.txt", "*.model", WEIGHTS))
+    patterns = ("*.json", "*.txt", "*.model", WEIGHTS, MODULE_WEIGHTS)
+    wanted = " ".join(f"--include '{p}'" for p in patterns)
     return f"hf download {repo} --revision {revision} {wanted}"
 
 
 def convert_command(folder: Path, repo: str, revision: str) -> str:
     """The command for a repository that has only pickles."""
-    fetch = f"hf download {repo} pytorch_model.bin --revision {revision} && " if repo else ""
+    wanted = "--include pytorch_model.bin --include '*_*/pytorch_model.bin'"  # of the model and its modules
+    fetch = f"hf download {repo} --revision {revision} {wanted} && " if repo else ""
     return f"{fetch}python -m raypipe.models.convert {folder}"
 
 
@@ -181,14 +184,24 @@ def _require_files(model: Model, folder: Path) -> None:
         return
     if not (folder / "config.json").is_file():
         raise ConfError(f"model {model.name!r}: {folder} has no config.json, so it is no model folder")
-    if matching(folder, (WEIGHTS,)):
+    _require_weights(model, folder, folder)
+    if model.loader in SENTENCE_LOADERS:
+        for module in modules(folder):
+            if module.endswith("_Dense"):
+                _require_weights(model, folder, folder / module)
+
+
+def _require_weights(model: Model, folder: Path, inside: Path) -> None:
+    """`inside`: the model's folder, or that of one of its modules."""
+    present = inside.is_dir()
+    if present and matching(inside, (WEIGHTS,)):
         return
-    pickles = ", ".join(p.name for p in matching(folder, PICKLES))
+    pickles = ", ".join(p.name for p in matching(inside, PICKLES)) if present else ""
     found = (
         f"pickled weights only ({pickles}), which can run code when they are opened" if pickles else "none"
     )
     raise ModelMissing(
-        f"model {model.name!r}: expected weights in {folder}/model.safetensors, found {found}. If there are "
+        f"model {model.name!r}: expected weights in {inside}/model.safetensors, found {found}. If there are "
         f"only pickles, convert them once, with an unpickler that admits tensors alone: "
         f"{convert_command(folder, '' if pickles else model.repo, model.revision)}"
     )

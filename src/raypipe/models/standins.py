@@ -214,7 +214,10 @@ def _bert(folder: Path, texts: Iterable[str], seed: int, head: bool) -> None:
 
 
 def _t5(folder: Path, texts: Iterable[str], seed: int) -> None:
-    """With relative positions, so that there is no greatest length; as a folder of sentence-transformers."""
+    """With relative positions, so that there is no greatest length; as a folder of sentence-transformers with
+    a dense layer on the mean."""
+    import torch
+    from safetensors.torch import save_file
     from transformers import T5Config, T5EncoderModel
 
     config = T5Config(
@@ -233,11 +236,24 @@ def _t5(folder: Path, texts: Iterable[str], seed: int) -> None:
     modules = [
         {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
         {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
+        {"idx": 2, "name": "2", "path": "2_Dense", "type": "sentence_transformers.models.Dense"},
     ]
-    (folder / "1_Pooling").mkdir(exist_ok=True)
+    dense = {
+        "in_features": BERT_HIDDEN,
+        "out_features": BERT_HIDDEN,
+        "bias": False,
+        "activation_function": "torch.nn.modules.linear.Identity",
+    }
+    for module in ("1_Pooling", "2_Dense"):
+        (folder / module).mkdir(exist_ok=True)
+    layer = torch.nn.Linear(BERT_HIDDEN, BERT_HIDDEN, bias=False)
+    _draw(layer, 2 * STD, seed + 21)
+    weights = {f"linear.{name}": w for name, w in layer.state_dict().items()}
+    save_file(weights, folder / "2_Dense/model.safetensors", metadata={"format": "pt"})
     for name, tree in (
         ("modules.json", modules),
         ("1_Pooling/config.json", pooling),
+        ("2_Dense/config.json", dense),
         ("sentence_bert_config.json", {"max_seq_length": BERT_CONTEXT}),
     ):
         (folder / name).write_text(json.dumps(tree, indent=2) + "\n")

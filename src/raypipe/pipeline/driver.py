@@ -529,26 +529,28 @@ class Pipeline:
     ) -> Iterator[HandedBack]:  # fmt: skip
         """The same; `busy` gets the seconds of each worker by part of the run."""
         left, results = len(tasks), self.runner(build.pool, build.work(run), tasks)
-        for result in results:
-            left -= 1
-            if isinstance(result, HandedBack):
-                done.add(f"{run.name} in vain", result.counts, tasks=0)
-                if result.then == "stop":
-                    raise Unavailable(result.reason)
-                yield result
-                continue
-            done.add(run.name, result.counts)
-            rows = done.rows_by_worker.setdefault(build.pool, {})
-            rows[result.worker_name] = rows.get(result.worker_name, 0) + result.ids
-            spent = busy.setdefault(result.worker_name, {})
-            for part, seconds in result.parts().items():
-                spent[part] = spent.get(part, 0.0) + seconds
-            for count in result.counts.values():
-                shown.wrote(count.calls.tokens.generated, count.seconds)
-            shown.advance(result.ids)
-            if left and (reached := self.caps.reached(done, self.clock.total())):
-                getattr(results, "close", nowhere)()  # a pool begins no more tasks
-                raise CapReached(reached)
+        try:
+            for result in results:
+                left -= 1
+                if isinstance(result, HandedBack):
+                    done.add(f"{run.name} in vain", result.counts, tasks=0)
+                    if result.then == "stop":
+                        raise Unavailable(result.reason)
+                    yield result
+                    continue
+                done.add(run.name, result.counts)
+                rows = done.rows_by_worker.setdefault(build.pool, {})
+                rows[result.worker_name] = rows.get(result.worker_name, 0) + result.ids
+                spent = busy.setdefault(result.worker_name, {})
+                for part, seconds in result.parts().items():
+                    spent[part] = spent.get(part, 0.0) + seconds
+                for count in result.counts.values():
+                    shown.wrote(count.calls.tokens.generated, count.seconds)
+                shown.advance(result.ids)
+                if left and (reached := self.caps.reached(done, self.clock.total())):
+                    raise CapReached(reached)
+        finally:
+            getattr(results, "close", nowhere)()  # however it ends, a pool begins no more tasks
 
 
 def _searches_all(questions: Iterable[Question] | None) -> bool:

@@ -61,7 +61,7 @@ def _read(path: Path) -> tuple[tuple[ExampleRow, ...], str]:
         text = (gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content).decode("utf-8")
     except (OSError, EOFError, UnicodeDecodeError) as e:
         raise DataError(f"{path}: cannot be read as a pool of examples: {e}. {_MAKE}") from e
-    lines = [(n, line) for n, line in enumerate(text.splitlines(), 1) if line.strip()]
+    lines = [(n, line) for n, line in enumerate(text.split("\n"), 1) if line.strip()]
     if not lines:
         raise DataError(f"{path}: expected examples, one a line, found none. {_MAKE}")
     rows = tuple(_row(f"{path}:{n}", line) for n, line in lines)

@@ -107,7 +107,7 @@ def _annotator(answer: Mapping[str, Any], where: str) -> AnnotatorAnswer:
     evidence = tuple(_texts(answer, "evidence", where))
     spans, said = _texts(answer, "extractive_spans", where), answer.get("free_form_answer") or ""
     if answer.get("unanswerable"):
-        return AnnotatorAnswer(UNANSWERABLE, "none", evidence)
+        return AnnotatorAnswer(UNANSWERABLE, "none")  # no evidence, as the evaluator has it
     if spans:
         return AnnotatorAnswer(", ".join(spans), "extractive", evidence)
     if isinstance(said, str) and said:

@@ -41,10 +41,10 @@ class Examples:
     nearest: by cosine, the nearest last, since a model follows best what it read last. random: drawn by
     `seed` and the question's text, in the order in which they were drawn.
 
-    Examples about a document that the question may search are never shown: they would tell the answer. Of
-    a bank's equal questions, and of a pool's equal questions about one document, one alone is. With
-    `tokens` the examples that were chosen last go until the others fit. Where none is left, the reply is
-    skipped.
+    Examples about a document that the question cites are never shown: they would tell the answer. A question
+    that cites none, and searches a whole store, is shown examples of any document. Of a bank's equal
+    questions, and of a pool's equal questions about one document, one alone is. With `tokens` the examples
+    that were chosen last go until the others fit. Where none is left, the reply is skipped.
     """
 
     bank: ExampleBank | None = None

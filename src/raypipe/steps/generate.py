@@ -61,7 +61,7 @@ class Generate:
     - confidence: as plain, with a stated confidence; abstained below `confident`;
     - calls: answered, or abstained where the model says that no call fits;
     - rewrite: answered, a query in the question's place; the question itself, labelled kept, where the reply
-      is empty, longer than the question, or cannot be read.
+      is empty, longer than the question, or cannot be read. What went wrong stays as the reply's fault.
 
     With `after` the reply is what stands behind the last such mark: the answer behind a reasoning.
 
@@ -105,7 +105,7 @@ class Generate:
     presence_penalty: float = 0.0
     logprobs: bool = False  # whether the reply's log-probability is wanted
 
-    version: ClassVar[int] = 3
+    version: ClassVar[int] = 4
 
     def __post_init__(self) -> None:
         if self.model.kind != "generator":
@@ -225,7 +225,7 @@ class Generate:
 
     def _answered(self, question: Question, said: Generated | Fault, context: PromptContext) -> Question:
         if isinstance(said, Fault) and self.reply == "rewrite" and not said.transient:
-            return self._kept(question)
+            return self._kept(question, replace(said, step=f"generate:{self.into}"))
         if isinstance(said, Fault):
             fault = replace(said, step=f"generate:{self.into}")
             reply = Reply("", FAULT, fault=fault)
@@ -237,16 +237,16 @@ class Generate:
             quotes = () if read.label == ABSTAINED else cite(read.text, context.stretches)
             reply = Reply(read.text, read.label, read.confidence, said.logprob, quotes)
         except UnreadableReply as e:
-            if self.reply == "rewrite":
-                return self._kept(question)
             detail = f"{e}; found {text[:SHOWN]!r}, {said.generated_tokens} tokens, finish {said.finish}"
             fault = Fault(f"generate:{self.into}", "unreadable", detail, transient=False)
+            if self.reply == "rewrite":
+                return self._kept(question, fault)
             reply = Reply(text, FAULT, logprob=said.logprob, fault=fault)
         return replace(question, replies={**question.replies, self.into: reply})
 
-    def _kept(self, question: Question) -> Question:
-        """The question in the place of a query that was not written."""
-        kept = Reply(question.text, replies.KEPT)
+    def _kept(self, question: Question, fault: Fault) -> Question:
+        """The question in the place of a query that was not written, and why."""
+        kept = Reply(question.text, replies.KEPT, fault=fault)
         return replace(question, replies={**question.replies, self.into: kept})
 
     def _read(self, text: str, question: Question) -> ParsedReply:

@@ -64,8 +64,8 @@ class Iterate:
     of the reply `stop`, whose text counts rounds, searches and tokens. The reply `into` has the queries, a
     line each; it is skipped where there are none, and so are both where the model is absent.
 
-    `tokens` are those of messages and replies of all rounds, as `tokenizer` counts them; the marks of a
-    chat template come on top.
+    `tokens` are those of messages, as `tokenizer` counts them, and of replies, as the model counts them, of
+    all rounds; the marks of a chat template come on top.
     """
 
     model: Model
@@ -127,7 +127,7 @@ class Iterate:
         if self.model.absent:
             return Bound(0, reach, "never")
         calls = self.rounds * (1 if self.embedder is None else 2)  # a reply, and the vector of its query
-        most = self.model.max_model_len
+        most = min(self.model.max_model_len, self.tokens)
         return Bound(
             calls,
             grown(reach, self.rounds * self.top),

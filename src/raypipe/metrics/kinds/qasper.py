@@ -17,7 +17,8 @@ from raypipe.text.replies import abstains
 @dataclass(frozen=True, slots=True)
 class Qasper:
     """Questions that annotators answered from a paper. An abstention stands for "Unanswerable" and has no
-    evidence. Paragraphs are compared with white space folded, figures and tables by their captions."""
+    evidence. Paragraphs are compared with white space folded, figures and tables by their captions. A gold
+    without annotators is not scored."""
 
     golds: ClassVar[GoldForm] = "annotators"
     measures: ClassVar[tuple[Measure, ...]] = (
@@ -31,7 +32,7 @@ class Qasper:
     )
 
     def values(self, row: Prediction) -> Mapping[str, float]:
-        if row.prediction is None:
+        if row.prediction is None or not row.annotators:
             return {}
         answer, evidence = row.prediction, row.evidence
         if abstains(answer) or squad.exact_match(answer, (UNANSWERABLE,)):

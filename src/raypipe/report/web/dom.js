@@ -17,15 +17,19 @@ function box(tag, ...parts) {
   return element;
 }
 
-/* Only the web's own addresses become links. */
+/* Only the web's own addresses become links. A file's has its path, and often its page: "a%20b.pdf#page=3". */
 function link(url) {
   if (!url) return make("span", "no address");
-  if (!/^https?:\/\//i.test(url)) return make("span", url);
+  if (!/^https?:\/\//i.test(url)) return make("span", readable(url).replace(/#page=(\d+)$/, ", p. $1"));
   const a = make("a", url);
   a.href = url;
   a.rel = "noopener noreferrer nofollow";
   a.target = "_blank";
   return a;
+}
+
+function readable(url) {
+  try { return decodeURIComponent(url); } catch { return url; }
 }
 
 function fold(title, ...parts) {

@@ -1,0 +1,38 @@
+"""Pools of examples whose explanations a model writes: what is raised, and what is counted."""
+
+import json
+
+import pytest
+
+from raypipe.api.example_pools import ExamplePoolResult, _explanations
+from raypipe.cli.main import main
+from raypipe.core.errors import DataError, Unavailable
+from raypipe.core.llm import Generated
+from raypipe.core.records import Fault
+
+SAID = Generated("Section 4 names it.", "stop", 5, 0, 5)
+LONG = Fault("generate", "too_large", "9000 tokens, room for 4096", transient=False)
+DOWN = Fault("generate", "connection", "nobody answers", transient=True)
+
+
+@pytest.mark.slow  # it tries again before it gives up
+def test_a_server_that_is_down_is_said_and_no_pool_is_written(tmp_path, capsys):
+    (tmp_path / "rows.jsonl").write_text('{"question": "Which corpus?", "answer": "SQuAD"}\n')
+    out = tmp_path / "pool.jsonl"
+    command = ["examples", str(tmp_path / "rows.jsonl"), "--out", str(out), "--explain", "llama-3-8b"]
+    assert main([*command, "--llm", "http://127.0.0.1:9/v1#none"]) == Unavailable.exit_code
+    assert "No pool was written" in " ".join(capsys.readouterr().err.split()) and not out.exists()
+
+
+def test_one_fault_of_the_moment_stops_and_some_final_ones_are_counted():
+    with pytest.raises(Unavailable, match=r"each of 2 answers, found connection"):
+        _explanations([SAID, DOWN], "m")
+    with pytest.raises(DataError, match=r"any of 2 answers, found none, first too_large"):
+        _explanations([LONG, LONG], "m")
+    assert _explanations([SAID, LONG], "m") == ["Section 4 names it.", ""]
+
+
+def test_the_count_of_examples_without_an_explanation_is_said(tmp_path):
+    made = ExamplePoolResult(tmp_path / "p.jsonl", 5, 1, 3, 2)
+    assert "3 with an explanation, 2 without one" in made.title
+    assert json.loads(json.dumps(made.to_json()))["unexplained"] == 2
