@@ -4,7 +4,7 @@ import asyncio
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -13,18 +13,23 @@ import pytest
 from collection_bench import RANKS, Bench, papers, queries, write_beir
 
 from raypipe.core import arrow
-from raypipe.core.records import Citation
+from raypipe.core.records import Citation, Fault
 from raypipe.evaluation.evaluate import evaluate
+from raypipe.evaluation.fault_budget import undone_rows
 from raypipe.models.kit import LocalKit
+from raypipe.pipeline.dead_letters import faults_table
 from raypipe.pipeline.ingest import ingest
 from raypipe.pipeline.recipe_tables import postings_tables, searched
 from raypipe.recipes.executor import QuestionExecutor
 from raypipe.runs.manifest import read
 from raypipe.runs.prune import prune
 from raypipe.runs.release import live, promote, rollback
+from raypipe.store import commit, write_part
 from raypipe.store.index import LanceIndex
 
 pytestmark = pytest.mark.slow
+
+BM25 = "  - bm25: {words: stems, variant: okapi, top: 30}\n"
 
 
 def run(bench, beir, out):
@@ -127,6 +132,55 @@ def test_a_paper_that_is_taken_out_is_not_found_and_does_not_count(bench):
     for (_, a), (_, b) in zip(one, other, strict=True):
         assert [c for c, _ in a] == [c for c, _ in b]
         assert not {c.partition(":")[0] for c, _ in a} & set(gone)
+
+
+def test_postings_that_lack_newer_sources_are_not_searched_until_they_have_them(bench):
+    pipe = bench.pipeline(RANKS)
+    other = bench.pipeline(RANKS.replace(BM25, "").replace("dense: 1.0, bm25: 1.0", "dense: 1.0"))
+    assert other.passages_table == pipe.passages_table and not postings_tables(other.recipe)
+    more = write_beir(bench.folder / "more", papers(2, 20), queries(6))
+    ingest(other.store, [more], "beir", other.progress)
+    other.index(None)
+    spec = searched(pipe.store, pipe.recipe)
+    assert spec.words == ()
+    pipe.index(None)
+    kept = searched(pipe.store, pipe.recipe)
+    assert [name for name, *_ in kept.words] == ["stems"]
+    one, other = ranked(pipe, spec), ranked(pipe, kept)
+    assert [(i, [c for c, _ in hits]) for i, hits in one] == [(i, [c for c, _ in hits]) for i, hits in other]
+
+
+def test_a_source_whose_words_were_not_inverted_is_a_dead_letter_and_names_the_answers_key(bench):
+    pipe = bench.pipeline(RANKS)
+    questions = arrow.question.records(pipe.store.scan("questions"))
+    [source, other, *_] = pipe.store.scan("sources", ["id"])["id"].to_pylist()
+    whole = pipe.answer_sources(questions)
+    pipe.store.forget(tables(pipe)[1], "source", [source])
+    lost = [(source, asdict(Fault("postings", "worker_died", "died", transient=False)), 2, tables(pipe)[1])]
+    write_part(pipe.store, "faults", "before", "0", faults_table(lost, "before"), {})
+    commit(pipe.store, "faults", "before", ["0"])
+    without = pipe.answer_sources(questions)
+    assert without.lacks == {source: ("words stems",)}
+    assert without.key("r", questions[0]) != whole.key("r", questions[0])
+    counted = undone_rows(pipe, questions, {})
+    assert [(r.kind, r.id, r.reason) for r in counted.rows] == [("sources", source, "worker_died")]
+    assert next((c.kind, c.failed, c.pending) for c in counted.counts) == ("sources", 1, 0)
+    assert searched(pipe.store, pipe.recipe).words, "it is told, so the others are found by postings"
+    # Who is searched for in pages of their own reads no postings.
+    cited = [Citation("q", i, "https://a.example", "", s, None, None) for i, s in enumerate([source, other])]
+    own = replace(questions[0], citations=tuple(cited))
+    assert without.absent(own) == "" and pipe.answer_sources([own]).lacks == {}
+
+
+def test_cited_questions_of_a_recipe_that_searches_everything_build_postings(first, tmp_path):
+    wide = RANKS.replace(BM25, BM25.replace("top: 30", "top: 30, scope: all"))
+    pipe = Bench(tmp_path, tmp_path).pipeline(wide)
+    ingest(pipe.store, [first.folder / "beir"], "beir", pipe.progress)
+    [question, *_] = arrow.question.records(pipe.store.scan("questions"))
+    source = pipe.store.scan("sources", ["id"])["id"][0].as_py()
+    cited = Citation(question.id, 0, "https://a.example", "", source, None, None)
+    pipe.index([replace(question, citations=(cited,))])
+    assert all(map(pipe.store.has, tables(pipe)))
 
 
 POINTS = [

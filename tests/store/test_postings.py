@@ -246,3 +246,20 @@ def test_words_of_another_analyzer_are_refused(store):
         Inverter(store, TEXTS, PARTS, "stems")
     with pytest.raises(ConfError, match=r"tokenize: \{analyzer: stems\}"):
         asked(indexes(store)[0], Bm25(top=3, words="stems"), questions(1))
+
+
+def test_no_segment_has_more_words_than_it_may_unless_it_is_one_source(tmp_path):
+    store = Store.create(str(tmp_path / "store"))
+    texts = documents(5, 60)
+    long = source_id("document", "long")
+    texts[long] = "w1 w2 w3 " * 100
+    add(store, texts, "run", 1, 200)
+    counted = {s: len(analyse(t, "plain")[0]) for s, t in texts.items()}
+    rows = store.scan(LENGTH, ["source", "segment"]).to_pylist()
+    held = {}
+    for row in rows:
+        held.setdefault(row["segment"], set()).add(row["source"])
+    assert {s for some in held.values() for s in some} == set(texts)
+    sizes = [(len(some), sum(counted[s] for s in some)) for some in held.values()]
+    assert len(sizes) > 5 and all(words <= 200 or count == 1 for count, words in sizes)
+    assert (1, 300) in sizes

@@ -2,8 +2,10 @@
 
 import asyncio
 import functools
+import gc
 import os
 import threading
+import weakref
 
 import numpy as np
 import pytest
@@ -130,3 +132,27 @@ def test_calls_that_wait_are_computed_together_and_fail_together():
         return await double(9)
 
     assert asyncio.run(many()) == 18 and sizes[:2] == [1, 4]
+
+
+def test_a_folder_that_cannot_be_written_is_told_and_the_table_is_read(store, corpus, tmp_path, caplog):
+    (tmp_path / "file").write_text("")
+    dataset, asked = store.dataset(VECTORS), queries(corpus, 3)
+    expected = [by_force(corpus[2], q, None, 7) for q in asked]
+    assert found(dataset, tmp_path / "file" / "copies", asked, 7, in_memory=0) == expected
+    assert "vectors are read from the store for each batch" in caplog.text
+
+
+def test_a_loop_that_is_closed_is_not_held():
+    gathering = Gathering(lambda items: items)
+
+    async def twice():
+        return await gathering(1), await asyncio.gather(gathering(2), gathering(3))
+
+    loop = asyncio.new_event_loop()
+    assert loop.run_until_complete(twice()) == (1, [2, 3])
+    loop.run_until_complete(loop.shutdown_default_executor())
+    loop.close()
+    held = weakref.ref(loop)
+    del loop
+    gc.collect()
+    assert held() is None

@@ -35,6 +35,12 @@ class Gathering(Generic[T, R]):
         return await future
 
     async def _run(self, loop: asyncio.AbstractEventLoop) -> None:
+        try:
+            await self._compute_all(loop)
+        finally:
+            del self._running[loop]  # a task holds its loop, which would live as long as this object
+
+    async def _compute_all(self, loop: asyncio.AbstractEventLoop) -> None:
         while batch := self._waiting.pop(loop, []):
             try:
                 found = await asyncio.to_thread(self._compute, [item for item, _ in batch])

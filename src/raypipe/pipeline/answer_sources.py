@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from raypipe.core.records import Question, digest
 from raypipe.recipes.recipe import row_key
 
+WORDS = "words "  # begins what a source lacks that is not in the postings of an analyzer
+
 Lacks = Mapping[str, tuple[str, ...]]
 """Source -> what it lacks (`recipe_tables.lacking`)."""
 
@@ -37,11 +39,16 @@ class AnswerSources:
         cited = question.sources()
         if cited is None or self.everything:
             return self.whole
-        return _named({s: self.lacks[s] for s in self.lacks.keys() & set(cited)})
+        return _named({s: left for s in self.lacks.keys() & set(cited) if (left := _own(self.lacks[s]))})
 
     def key(self, recipe: str, question: Question) -> str:
         """Key of its answer by the recipe with this digest."""
         return answer_key(recipe, question.id, self.row(question), self.absent(question))
+
+
+def _own(labels: tuple[str, ...]) -> tuple[str, ...]:
+    """What is read for a question that is searched for in its own sources: no postings."""
+    return tuple(x for x in labels if not x.startswith(WORDS))
 
 
 def answer_sources(snapshot: str, lacks: Lacks, everything: bool = False) -> AnswerSources:

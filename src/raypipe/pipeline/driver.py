@@ -186,7 +186,7 @@ class Pipeline:
                 self.build(self.vectors_build(model, wanted), done)
             for analyzer, (postings, lengths) in postings_tables(self.recipe).items():
                 # Once they are there, they keep up: a search of the whole store reads them alone.
-                if self.store.has(lengths) or _searches_all(questions):
+                if self.store.has(lengths) or self.searches_all(questions):
                     self.build(self.postings_build(analyzer, postings, lengths), done)
         return done
 
@@ -221,9 +221,14 @@ class Pipeline:
         """How many questions make a task at most: more where all that they cost is a search of the whole
         store, since a product of many costs little more than that of one."""
         kinds = {m.kind for stage in self.recipe.question for m in asked_models(stage.step)}
-        if kinds <= {"embedder"} and _searches_all(questions):
+        if kinds <= {"embedder"} and self.searches_all(questions):
             return max(self.sizes.questions, SNAPSHOT_QUESTIONS)
         return self.sizes.questions
+
+    def searches_all(self, questions: Iterable[Question] | None) -> bool:
+        """Whether one of the questions (None: of any) is searched for in the whole store: it brings no
+        sources of its own, or the recipe says so."""
+        return self.recipe.searches_all() or questions is None or any(q.sources() is None for q in questions)
 
     def renewing(self) -> Run | None:
         """What a command that answered questions again has left to do: it was killed, or met trouble."""
@@ -240,7 +245,8 @@ class Pipeline:
 
     def answer_sources(self, questions: Iterable[Question]) -> AnswerSources:
         """What these questions are answered from, as the tables are now."""
-        lacks = lacking(self.store, self.recipe, self.sources(questions), {})
+        whole = self.searches_all(questions)
+        lacks = lacking(self.store, self.recipe, self.sources(questions), {}, whole)
         return answer_sources(self.snapshot(), lacks, self.recipe.searches_all())
 
     def keys(self, questions: Iterable[Question], sources: AnswerSources) -> dict[str, str]:
@@ -551,11 +557,6 @@ class Pipeline:
                     raise CapReached(reached)
         finally:
             getattr(results, "close", nowhere)()  # however it ends, a pool begins no more tasks
-
-
-def _searches_all(questions: Iterable[Question] | None) -> bool:
-    """Whether one of the questions brings no sources of its own."""
-    return questions is None or any(q.sources() is None for q in questions)
 
 
 def _wait(backoff: Backoff, back: HandedBack) -> None:

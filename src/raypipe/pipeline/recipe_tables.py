@@ -6,13 +6,16 @@ Knows recipes and the store; reads, and changes nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from raypipe.core.digests import model_identity
 from raypipe.core.protocols import Model
 from raypipe.core.records import digest
+from raypipe.pipeline.answer_sources import WORDS
 from raypipe.recipes.recipe import Recipe
 from raypipe.store import Store
 from raypipe.store.coverage import lacking as lacking_tables
+from raypipe.store.coverage import sources_without
 from raypipe.store.index import IndexSpec, Pinned, index_spec
 
 INDEX_WORDS = "index.words_"  # what a step reads that searches by words, then the analyzer
@@ -42,10 +45,21 @@ def postings_tables(recipe: Recipe) -> dict[str, tuple[str, str]]:
 
 
 def searched(store: Store, recipe: Recipe) -> IndexSpec:
-    """What a process opens to search: the recipe's tables at their present versions."""
+    """What a process opens to search: the recipe's tables at their present versions. Postings are among them
+    where they have every source of the passages but dead letters; else the texts' words are searched."""
     vectors = {model_identity(m): vectors_table(recipe, m) for m in recipe.embedders()}
     words = {name: t for name, t in postings_tables(recipe).items() if all(map(store.has, t))}
-    return index_spec(store, texts_table(recipe), passages_table(recipe), vectors, words)
+    spec = index_spec(store, texts_table(recipe), passages_table(recipe), vectors, words)
+    return replace(spec, words=tuple(w for w in spec.words if _whole(store, spec.passages, w[2])))
+
+
+def _whole(store: Store, passages: Pinned, lengths: Pinned) -> bool:
+    """Whether postings have every source of the passages, but those that failed for good."""
+    opened = (store.dataset(t.table, t.version) for t in (passages, lengths))
+    if not (left := sources_without(*opened)):
+        return True
+    lost = store.scan("faults", ["id"], filter=f"digest = '{lengths.table}' AND NOT transient")["id"]
+    return set(left) <= set(lost.to_pylist())
 
 
 def searched_at(uri: str, recipe: Recipe, tables: Mapping[str, int]) -> IndexSpec:
@@ -70,16 +84,23 @@ def table_names(store: Store, recipe: Recipe) -> list[str]:
 
 
 def table_labels(recipe: Recipe) -> dict[str, str]:
-    """What a source may lack (texts, passages, vectors of an embedder) -> the table that would have it. Equal
-    labels mean the same in two recipes whose tables have other names."""
+    """What a source may lack (texts, passages, vectors of an embedder, words of an analyzer) -> the table
+    that would have it. Equal labels mean the same in two recipes whose tables have other names."""
     vectors = {f"vectors {model_identity(m)}": vectors_table(recipe, m) for m in recipe.embedders()}
-    return {"texts": texts_table(recipe), "passages": passages_table(recipe), **vectors}
+    words = {f"{WORDS}{name}": lengths for name, (_, lengths) in postings_tables(recipe).items()}
+    return {"texts": texts_table(recipe), "passages": passages_table(recipe), **vectors, **words}
 
 
 def lacking(
-    store: Store, recipe: Recipe, sources: Sequence[str], at: Mapping[str, int]
+    store: Store, recipe: Recipe, sources: Sequence[str], at: Mapping[str, int], whole: bool
 ) -> dict[str, tuple[str, ...]]:
     """Source -> what it lacks of `table_labels`, for each of these that lacks anything: all that would be
     made of it where it has no text, and no vectors only where it has chunks. `at`: table -> version; for
-    others the newest. A table that is not there lacks everything."""
-    return lacking_tables(store, table_labels(recipe), sources, at)
+    others the newest. A table that is not there lacks everything, but `words NAME` is lacking only where its
+    postings are there, and a question searches the whole store (`whole`): else they are not read."""
+
+    def read(label: str, table: str) -> bool:
+        return not label.startswith(WORDS) or (whole and store.has(table) and (not at or table in at))
+
+    labels = {label: table for label, table in table_labels(recipe).items() if read(label, table)}
+    return lacking_tables(store, labels, sources, at)

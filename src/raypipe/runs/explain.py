@@ -154,8 +154,9 @@ def _absent(store: Store, manifest: Manifest, recipe: Recipe, question: Question
     cited, kinds = question.sources(), recipe.source_kinds()
     table = store.scan("sources", ["id", "kind"])
     ids = table.filter(pc.is_in(table["kind"], value_set=pa.array(kinds)))["id"].to_pylist()
-    searched = [id for id in ids if cited is None or recipe.searches_all() or id in set(cited)]
-    lacks = lacking(store, recipe, searched, manifest.tables)
+    whole = cited is None or recipe.searches_all()
+    searched = [id for id in ids if whole or id in set(cited or ())]
+    lacks = lacking(store, recipe, searched, manifest.tables, whole)
     return "; ".join(f"{source}: no {', no '.join(lacks[source])}" for source in sorted(lacks))
 
 

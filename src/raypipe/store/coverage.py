@@ -1,24 +1,26 @@
 """Which sources the searched tables lack.
 
-Knows the columns of texts, passages and vectors. Does not know recipes; reads, and changes nothing.
+Knows the columns of texts, passages, vectors and lengths. Does not know recipes; reads, and changes nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import pyarrow as pa
 import pyarrow.compute as pc
 from lance import LanceDataset
 
-from raypipe.store.database import Store, missing, rows
+from raypipe.store.database import SCAN_ROWS, Store, missing, present, rows
+from raypipe.store.errors import reaching
 
 
 def lacking(
     store: Store, labels: Mapping[str, str], sources: Sequence[str], at: Mapping[str, int]
 ) -> dict[str, tuple[str, ...]]:
     """Source -> what it lacks, for each of these that lacks anything. `labels`: texts, passages, and a label
-    of each table of vectors -> table. `at`: table -> version; for others the newest. A table that is not
-    there lacks everything."""
+    of each table of vectors or lengths -> table. `at`: table -> version; for others the newest. A
+    table that is not there lacks everything."""
 
     def opened(label: str) -> LanceDataset | None:
         table = labels[label]
@@ -47,3 +49,13 @@ def _with_chunks(passages: LanceDataset | None, sources: list[str]) -> list[str]
     spans = rows(passages, "source", sources, ["source", "start", "end"])
     found: list[str] = spans.filter(pc.greater(spans["end"], spans["start"]))["source"].unique().to_pylist()
     return found
+
+
+def sources_without(passages: LanceDataset, lengths: LanceDataset) -> list[str]:
+    """Distinct sources of a `passages` table that a `lengths` table lacks."""
+    found = pa.array([], pa.string())
+    with reaching(passages.uri):
+        for batch in passages.to_batches(columns=["source"], batch_size=SCAN_ROWS):
+            found = pa.concat_arrays([found, batch["source"].unique()]).unique()
+    left: list[str] = found.filter(pc.invert(present(lengths, "source", found))).to_pylist()
+    return left

@@ -1,7 +1,7 @@
 """Inverts the words of some sources: tables of texts and passages to rows of `postings` and `lengths`.
 
 Knows Lance. Reads, and changes nothing. A part may get several segments, each of bounded size, so memory is
-bounded whatever the sources' lengths.
+bounded however many sources there are: by a segment, what is read next to it, and the longest source.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from raypipe.store.errors import reaching
 from raypipe.store.passage_spans import lengths_rows, passage_spans, postings_rows, segment_id, word_columns
 from raypipe.store.tables import LENGTHS, POSTINGS
 
-SEGMENT_WORDS = 8_000_000  # after which a segment ends: sorting them takes some 300 MB
-SLICE = 2_000  # sources that are read at once
+SEGMENT_WORDS = 8_000_000  # of a segment at most, or one source: sorting them takes some 300 MB
+SLICE = 2_000  # sources that are read at once, at most
 
 
 class Inverter:
@@ -47,29 +47,53 @@ class Inverter:
         return pa.concat_tables(lengths), pa.concat_tables(postings)
 
     def _segments(self, ids: list[str]) -> Iterator[tuple[list[str], pa.Table, pa.Table]]:
-        """Sources, their texts and passages, a segment at a time."""
+        """Sources, their texts and passages, a segment at a time: none has more words than it may, but one
+        that is a single source."""
         names: list[str] = []
-        texts, passages, words = [], [], 0
-        spans = _slices(self._passages, ids, list(SPANS))
-        for at, text in enumerate(_slices(self._texts, ids, self._columns)):
-            names += ids[at * SLICE : (at + 1) * SLICE]
-            texts.append(text)
-            passages.append(next(spans))
-            words += pc.sum(pc.list_value_length(text[self._columns[1]])).as_py() or 0
-            if words >= self._segment_words:
+        texts: list[pa.Table] = []
+        passages: list[pa.Table] = []
+        words = 0
+        cuts = self._cuts(ids)
+        spans = _slices(self._passages, cuts, list(SPANS))
+        for cut, text in zip(cuts, _slices(self._texts, cuts, self._columns), strict=True):
+            more = pc.sum(pc.list_value_length(text[self._columns[1]])).as_py() or 0
+            if names and words + more > self._segment_words:
                 yield names, pa.concat_tables(texts), pa.concat_tables(passages)
                 names, texts, passages, words = [], [], [], 0
+            names = [*names, *cut]
+            texts.append(text)
+            passages.append(next(spans))
+            words += more
         if names:
             yield names, pa.concat_tables(texts), pa.concat_tables(passages)
 
+    def _cuts(self, ids: list[str]) -> list[list[str]]:
+        """The sources that are read at once, by how far their passages reach: two words are at least three
+        characters, so a cut of `segment_words` characters has fewer words, if it is not a single source."""
+        names = [ids[at : at + SLICE] for at in range(0, len(ids), SLICE)]
+        cuts: list[list[str]] = []
+        for some, spans in zip(names, _slices(self._passages, names, ["source", "parent_end"]), strict=True):
+            reach = spans.group_by("source").aggregate([("parent_end", "max")])
+            chars = dict(zip(reach["source"].to_pylist(), reach["parent_end_max"].to_pylist(), strict=True))
+            cut: list[str] = []
+            held = 0
+            for source in some:
+                if cut and held + chars.get(source, 0) > self._segment_words:
+                    cuts.append(cut)
+                    cut, held = [], 0
+                cut.append(source)
+                held += chars.get(source, 0)
+            cuts.append(cut)
+        return cuts
 
-def _slices(dataset: LanceDataset, ids: list[str], columns: list[str]) -> Iterator[pa.Table]:
-    """The rows of some sources, SLICE sources at a time. Few are found by BTREE; of many the whole column of
-    sources is read once, which costs a two-hundredth a row."""
-    names = [ids[at : at + SLICE] for at in range(0, len(ids), SLICE)]
+
+def _slices(dataset: LanceDataset, cuts: list[list[str]], columns: list[str]) -> Iterator[pa.Table]:
+    """The rows of some sources, a cut at a time. Few are found by BTREE; of many the whole column of sources
+    is read once, which costs a two-hundredth a row."""
+    ids = [source for cut in cuts for source in cut]
     with reaching(dataset.uri):
         if len(ids) * SCAN_RATIO < dataset.count_rows():
-            for some in names:
+            for some in cuts:
                 yield rows(dataset, "source", some, columns)
             return
         wanted, at = pa.array(ids, pa.string()), 0
@@ -80,6 +104,7 @@ def _slices(dataset: LanceDataset, ids: list[str], columns: list[str]) -> Iterat
             found.append(here + at)
             places.append(place.fill_null(-1).to_numpy()[here].astype(np.int64))
             at += batch.num_rows
-        row, of = np.concatenate(found), np.concatenate(places) // SLICE
-        for i in range(len(names)):
+        ends = np.cumsum([len(cut) for cut in cuts])
+        row, of = np.concatenate(found), np.searchsorted(ends, np.concatenate(places), side="right")
+        for i in range(len(cuts)):
             yield dataset.take(pa.array(row[of == i]), columns=columns)

@@ -2,8 +2,8 @@
 
 A small table is read into memory. A larger one is copied once to the folder of temporary files, under a name
 that says which data files of which version it holds; so any process may make or remove a copy, and a table
-that was made again has another one. Where the disk has no room for it there is none, and the caller reads the
-table itself, a block at a time.
+that was made again has another one. Where the disk has no room for it, or the folder cannot be written, there
+is none, and the caller reads the table itself, a block at a time.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from lance import LanceDataset
 
 from raypipe.core.records import digest
 from raypipe.store.disk_space import RESERVE
-from raypipe.store.errors import reaching
+from raypipe.store.errors import StoreUnavailable, reaching
 
 log = logging.getLogger("raypipe.store.vector_copy")
 
@@ -56,12 +56,27 @@ def vector_matrix(
     free: Callable[[Path], int] = free_bytes,
 ) -> np.ndarray | None:
     """(rows, dim) float32: the column `vector`, in the order of the table. None where it is larger than what
-    `where` has room for (`free`). Raises StoreUnavailable."""
+    `where` has room for (`free`), or where the folder cannot be used. Raises StoreUnavailable."""
     rows, dim = dataset.count_rows(), dataset.schema.field("vector").type.list_size
     size = rows * dim * 4
     if size <= in_memory:
         matrix: np.ndarray = np.concatenate([np.zeros((0, dim), np.float32), *blocks(dataset)])
         return matrix
+    try:
+        return _mapped(dataset, where, (rows, dim), free)
+    except StoreUnavailable:  # an OSError too, but none of the folder
+        raise
+    except OSError as e:
+        log.warning("%s: %s: vectors are read from the store for each batch", where, e)
+        return None
+
+
+def _mapped(
+    dataset: LanceDataset, where: Path, shape: tuple[int, int], free: Callable[[Path], int]
+) -> np.ndarray | None:
+    """The copy of the vectors, made if it is not there; None where there can be none. Raises OSError of the
+    folder."""
+    size = shape[0] * shape[1] * 4
     where.mkdir(mode=0o700, parents=True, exist_ok=True)
     if where.stat().st_uid != os.getuid():
         log.warning("%s belongs to another user: vectors are read from the store for each batch", where)
@@ -79,7 +94,7 @@ def vector_matrix(
                 return None
             _write(dataset, path)
         os.utime(path)
-    return np.memmap(path, np.float32, "r", shape=(rows, dim))
+    return np.memmap(path, np.float32, "r", shape=shape)
 
 
 def _name(dataset: LanceDataset) -> str:
@@ -90,12 +105,15 @@ def _name(dataset: LanceDataset) -> str:
 
 def _write(dataset: LanceDataset, path: Path) -> None:
     half = path.with_suffix(".half")
-    with open(half, "wb") as out:
-        for block in blocks(dataset):
-            out.write(np.ascontiguousarray(block).data)
-        out.flush()
-        os.fsync(out.fileno())
-    os.replace(half, path)
+    try:
+        with open(half, "wb") as out:
+            for block in blocks(dataset):
+                out.write(np.ascontiguousarray(block).data)
+            out.flush()
+            os.fsync(out.fileno())
+        os.replace(half, path)
+    finally:
+        half.unlink(missing_ok=True)  # what a full disk left
 
 
 def _sweep(where: Path, path: Path) -> None:

@@ -32,7 +32,7 @@ def unanswered(
     """`wanted`: the sources that these questions may search, those to be ingested included. `fresh`: every
     question is answered again."""
     work_id = pipeline.answers_work_id(snapshot)
-    lacks = lacking(pipeline.store, pipeline.recipe, wanted, {})
+    lacks = lacking(pipeline.store, pipeline.recipe, wanted, {}, pipeline.searches_all(questions))
     for_good = _for_good(pipeline, lacks)
     coming = {s for s, labels in lacks.items() if labels != for_good.get(s)}
     everything = pipeline.recipe.searches_all()
