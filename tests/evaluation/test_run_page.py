@@ -140,14 +140,24 @@ def test_a_file_to_share_has_no_page_text_and_no_prompt_and_says_so(folder: RunF
         assert not block["texts"]
         assert all(r["prompt"] is None for [q] in block["rows"] for r in q["replies"])
         assert all(c["text"] is None for [q] in block["rows"] for c in q["quotes"])
+    pages, _ = run_page(folder, read(folder.path), None, ShownParts(without=("pages",)))
+    assert all(r["prompt"] is None for block in details(pages) for [q] in block["rows"] for r in q["replies"])
+    assert "Replies and answers may quote pages" in pages
     assert "Left out on purpose" not in run_page(folder, read(folder.path), None, IN_ONE_FILE)[0]
 
 
 def test_a_file_that_would_grow_too_big_leaves_out_details_and_says_which(folder: RunFolder) -> None:
-    whole = run_page(folder, read(folder.path), None, IN_ONE_FILE)[0]
-    most = sum(len(p) for p in re.findall(r'id="b\d+">(.*?)</script>', whole))
-    small, _ = run_page(folder, read(folder.path), None, ShownParts(most_bytes=most - 1))
-    assert "To stay under 30 MB it leaves out" in small and len(small) < len(whole)
+    page, pages = run_page(folder, read(folder.path), None, IN_ONE_FILE)[0], 0
+    while blocks := details(page):
+        held = re.findall(r"This page holds (.*?)\.", page)[0]
+        assert ("prompts" in held) != ("leaves out prompts" in page)
+        assert ("texts of pages" in held) == any(b["texts"] for b in blocks)
+        most, pages = len(page.encode()) - 1, pages + 1
+        page, _ = run_page(folder, read(folder.path), None, ShownParts(most_bytes=most))
+        assert "To stay under 30 MB it leaves out" in page
+        assert not details(page) or len(page.encode()) <= most
+    assert pages > 1
     none, _ = run_page(folder, read(folder.path), None, ShownParts(most_bytes=1))
     assert "all details of questions" in none and not details(none)
-    assert ShownParts().most_bytes == MOST_BYTES < 30_000_000
+    assert ShownParts().most_bytes == MOST_BYTES == 30_000_000
+    assert "replies of models" not in none

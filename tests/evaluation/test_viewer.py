@@ -9,9 +9,12 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from raypipe.api.view import list_runs, write_view
+from raypipe.cli.main import main
 from raypipe.core.errors import ConfError, DataError
 from raypipe.evaluation.labels import read_labels
 from raypipe.evaluation.result_table import each
@@ -21,6 +24,7 @@ from raypipe.evaluation.view.server import ViewServer
 from raypipe.evaluation.view.viewer import Viewer
 from raypipe.runs.manifest import read
 from raypipe.store import Store
+from raypipe.store.layout import MANIFESTS
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +59,7 @@ def test_runs_are_found_in_folders_and_named_where_only_the_store_knows_them(
     assert {Path(h.folder or "").name for h in found} == {"one", "two"}
     assert found[0].questions == 6 and found[0].mean is not None
     store = Store.open(str(ran.folder / "store"))
-    [known] = RunList([tmp_path], store).headers()
+    [known] = RunList([tmp_path], store).listed()[0]
     assert known.folder is None and known.run == read(ran.folder / "out").run
     with pytest.raises(ConfError, match="is no folder"):
         list_runs([tmp_path / "none"])
@@ -83,6 +87,8 @@ def test_two_runs_are_joined_and_the_filtered_difference_is_that_of_compare(view
     assert all(a["id"] == b["id"] for a, b in block["rows"])
     with pytest.raises(DataError, match="expected rows"):
         viewer.post(there + "paired", {"rows": ["a"]})
+    with pytest.raises(DataError, match="no folder here has it"):
+        viewer.get(f"/pair?a={run}&b=x%0d%0aSet-Cookie:%20a=b")
 
 
 def test_a_mark_is_a_line_of_labels_and_keeps_how_the_answer_was_picked(
@@ -94,8 +100,9 @@ def test_a_mark_is_a_line_of_labels_and_keeps_how_the_answer_was_picked(
     file.write_text(json.dumps(picked))  # its last line has no end
     for row, label in zip(rows, ("right", "wrong"), strict=False):
         assert body(viewer.post(f"/run/{run}/label", {"id": row["id"], "label": label})) == {
-            "file": file.name
+            "file": str(file)
         }
+    assert f"{file}" in viewer.get(f"/run/{run}/").body.decode()
     found = read_labels(file)
     said = [found.by_answer[r["id"], r["answer"].strip()] for r in rows[:2]]
     assert [(s.label, s.picked) for s in said] == [("right", "random"), ("wrong", "chosen")]
@@ -105,6 +112,53 @@ def test_a_mark_is_a_line_of_labels_and_keeps_how_the_answer_was_picked(
     with pytest.raises(DataError):
         viewer.post(f"/run/{run}/label", {"id": rows[0]["id"], "label": "maybe"})
     file.unlink()
+
+
+def test_another_eval_into_the_same_folder_shows_and_marks_its_own_answers(
+    folders: Path, tmp_path: Path
+) -> None:
+    out = Path(shutil.copytree(folders / "one", tmp_path / "out"))
+    viewer, run, table = Viewer(RunList([out], None), None), read(out).run, out / "results.parquet"
+    id = next(r["id"] for r in each(table) if r["answer"] is not None)
+    viewer.get(f"/run/{run}/block/0")
+    viewer.get(f"/pair/{run}/{run}/block/0")
+    known = pq.read_table(table)
+    answers = pa.array([f"other {i}" for i in range(known.num_rows)], known.schema.field("answer").type)
+    place = known.schema.get_field_index("answer")
+    other = tmp_path / "other.parquet"
+    pq.write_table(known.set_column(place, known.schema.field("answer"), answers), other)
+    other.replace(table)
+    for path in (f"/run/{run}/block/0", f"/pair/{run}/{run}/block/0"):
+        assert all(q["answer"].startswith("other") for row in body(viewer.get(path))["rows"] for q in row)
+    viewer.post(f"/run/{run}/label", {"id": id, "label": "right"})
+    assert all(answer.startswith("other") for _, answer in read_labels(out / "labels.jsonl").by_answer)
+
+
+def test_a_manifest_of_another_format_is_counted_and_hides_no_run(
+    folders: Path, ran: Any, tmp_path: Path
+) -> None:
+    deep = tmp_path / "runs/store/recipe/time/repeat"
+    shutil.copytree(folders / "one", deep)
+    (tmp_path / "runs/store/odd").mkdir()
+    (tmp_path / "runs/store/odd/manifest.json").write_text('{"format": 99}')
+    shutil.copytree(ran.folder / "store", tmp_path / "store")
+    store = Store.open(str(tmp_path / "store"))
+    store.files.write(f"{MANIFESTS}/99999999999999-{'e' * 32}.json", b'{"format": 99}')
+    runs = RunList([tmp_path / "runs"], store)
+    headers, unread = runs.listed()
+    assert [h.folder for h in headers] == [str(deep)] and unread == 2
+    assert b"2 manifests of other formats are left out" in Viewer(runs, None).get("/").body
+
+
+def test_options_that_do_not_go_together_are_refused(
+    folders: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for words, said in (
+        (["--without", "pages"], "--out FILE"),
+        (["--out", "x", "--labels", "y"], "no marks"),
+    ):
+        assert main(["view", str(folders / "one"), *words]) == 2
+        assert said in capsys.readouterr().err
 
 
 def test_transitions_and_losses_are_counted_and_each_cell_is_a_filter() -> None:
@@ -127,6 +181,8 @@ def test_transitions_and_losses_are_counted_and_each_cell_is_a_filter() -> None:
     assert lost is not None and sum(n for _, cells in lost.lines for n, _ in cells) == 3
     cells = {(a, b): cell for a, row in lost.lines for b, cell in zip(lost.columns, row, strict=True)}
     assert cells["right", "rerank"] == (1, "f=lost+in+A%3Aright&f=lost+in+B%3Arerank")
+    alone = {f["name"]: f["values"] for f in facts(lines[:1])["facets"]}
+    assert alone["A"] == ["right"] and alone["lost in B"] == ["rerank"]  # their cells lead somewhere
     known = facts(lines)
     assert known["ids"] == ["a", "b", "c"] and {f["name"] for f in known["facets"]} >= {"A", "B", "change"}
 
@@ -135,14 +191,16 @@ def test_a_file_of_two_runs_names_no_folder(folders: Path, tmp_path: Path) -> No
     made = write_view([folders / "one", folders / "deep/two"], tmp_path / "both.html", ["pages"])
     text = (tmp_path / "both.html").read_text()
     assert made.bytes == (tmp_path / "both.html").stat().st_size and str(folders) not in text
-    assert "Left out on purpose: pages" in text
+    assert "Left out on purpose: pages, and with pages the prompts" in text
     with pytest.raises(ConfError, match="has no such part"):
         write_view([folders / "one"], tmp_path / "x.html", ["answers"])
     with pytest.raises(ConfError, match="one run or two"):
         write_view([], tmp_path / "x.html")
 
 
-def test_another_name_and_another_page_are_refused(viewer: Viewer) -> None:
+def test_another_name_and_another_page_are_refused_and_a_fault_is_said(
+    viewer: Viewer, run: str, folders: Path
+) -> None:
     with ViewServer(viewer, 0) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
@@ -151,12 +209,21 @@ def test_another_name_and_another_page_are_refused(viewer: Viewer) -> None:
         def status(method: str, path: str, headers: dict[str, str], body: str = "") -> int:
             client = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
             client.request(method, path, body, headers)
-            return client.getresponse().status
+            reply = client.getresponse()
+            assert reply.status == 200 or "detail" in json.loads(reply.read())
+            return reply.status
 
         own = {"host": f"127.0.0.1:{port}"}
         assert status("GET", "/", own) == 200 and status("GET", "/", {"host": "evil.example"}) == 404
-        sent = {**own, "content-type": "text/plain"}
-        assert status("POST", "/run/x/label", sent, "{}") == 404
-        assert status("POST", "/run/x/label", {**own, "origin": "https://evil.example"}, "{}") == 404
+        id = next(r["id"] for r in each(folders / "one/results.parquet") if r["answer"] is not None)
+        mark, labels = json.dumps({"id": id, "label": "right"}), folders / "one/labels.jsonl"
+        taken = {**own, "content-type": "application/json"}
+        assert status("POST", f"/run/{run}/label", {**own, "content-type": "text/plain"}, mark) == 404
+        foreign = {**taken, "origin": "https://evil.example"}
+        assert status("POST", f"/run/{run}/label", foreign, mark) == 404 and not labels.exists()
+        assert status("POST", f"/run/{run}/label", taken, mark) == 200 and labels.exists()
+        labels.unlink()
+        server.viewer = Viewer(RunList([folders], None), folders / "one/manifest.json/labels.jsonl")
+        assert status("POST", f"/run/{run}/label", taken, mark) == 500
         server.shutdown()
         thread.join()

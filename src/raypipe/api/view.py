@@ -33,6 +33,7 @@ class RunsResult(Result):
         "measure": "string", "mean": "float64", "store": "string", "folder": "string",
     }  # fmt: skip
     runs: tuple[RunHeader, ...]
+    unread: int = 0  # manifests of other formats, left out; not in the JSON
 
     def rows(self) -> Iterator[Mapping[str, Any]]:
         """A row for each run; `folder` is null where only its store knows it."""
@@ -64,7 +65,8 @@ def list_runs(
 ) -> RunsResult:
     """Lists finished runs from their headers: those in `dirs`, folders of runs or folders that hold such. Of
     no folder: those under $RAYPIPE_HOME, and those that `store` knows."""
-    return RunsResult(tuple(_runs(dirs, store, session or Session()).headers()))
+    headers, unread = _runs(dirs, store, session or Session()).listed()
+    return RunsResult(tuple(headers), unread)
 
 
 def _runs(dirs: Sequence[str | Path], store: Store | str | Path | None, session: Session) -> RunList:
@@ -91,7 +93,8 @@ def write_view(
 ) -> ViewFile:
     """Writes the page of a run, or of two that are compared, as one file that needs nothing else.
 
-    `without` leaves out `prompts`, `pages` (texts of pages), or both, for a file to share. Raises ConfError
+    `without` leaves out `prompts`, or `pages` (texts of pages, and the prompts, which hold them), for a file
+    to share; replies and answers stay and may quote pages. Raises ConfError
     for more than two runs and for unknown parts, DataError for a folder of no finished run.
     """
     session = session or Session()
@@ -113,6 +116,11 @@ def write_view(
     with replaced(Path(out)) as text:
         text.write(page)
     return ViewFile(str(out), os.path.getsize(out), tuple(m.run for _, m in found), parts)
+
+
+def left_out(unread: int) -> str:
+    """What is said after the number of runs."""
+    return f", {unread} of other formats left out" if unread else ""
 
 
 def _parts(without: Sequence[str]) -> tuple[Part, ...]:
@@ -142,7 +150,8 @@ def serve_view(
         raise ConfError(f"--port {port}: cannot listen there: {e}. Choose another port") from e
     with server:
         here = list(runs.found())
-        say(f"{len(runs.headers())} runs; {server.address}/ shows them; Ctrl-C ends it")
+        headers, unread = runs.listed()
+        say(f"{len(headers)} runs{left_out(unread)}; {server.address}/ shows them; Ctrl-C ends it")
         if len(dirs) in (1, 2) and len(here) == len(dirs):
             ids = [open_run(p)[1].run for p in inputs(dirs, session.settings)]
             say(f"{server.address}/{'run' if len(ids) == 1 else 'pair'}/{'/'.join(ids)}/")

@@ -24,7 +24,7 @@ def add(commands: options.Commands) -> None:
         "--without",
         metavar="PARTS",
         default="",
-        help="of the file: leave out prompts, pages (texts of pages), or prompts,pages",
+        help="of the file: leave out prompts, or pages (texts of pages, and the prompts, which hold them)",
     )
     made.add_argument(
         "--labels",
@@ -43,8 +43,13 @@ def add(commands: options.Commands) -> None:
 
 
 def _view(args: argparse.Namespace, settings: Settings) -> int:
-    from raypipe.api.view import list_runs, serve_view, write_view
+    from raypipe.api.view import left_out, list_runs, serve_view, write_view
+    from raypipe.core.errors import ConfError
 
+    if args.out is None and args.without:
+        raise ConfError("--without: it leaves parts out of a file, found no --out. Name it: --out FILE")
+    if args.out is not None and args.labels is not None:
+        raise ConfError("--labels: a file of --out takes no marks. Leave out one of the two")
     session = options.session(args, settings)
     if args.out is not None:
         without = [p for p in args.without.split(",") if p]
@@ -55,7 +60,10 @@ def _view(args: argparse.Namespace, settings: Settings) -> int:
             print(f"{made['file']}: {made['bytes'] / 1e6:.1f} MB")
         return 0
     if args.json:
-        options.print_json(list_runs(args.dirs, args.store, session).to_json())
+        found = list_runs(args.dirs, args.store, session)
+        options.print_json(found.to_json())
+        if found.unread:
+            _say(f"{len(found.runs)} runs{left_out(found.unread)}")
         return 0
     serve_view(args.dirs, args.store, args.labels, args.port, _say, session)
     return 0

@@ -18,7 +18,7 @@ import pyarrow as pa
 from raypipe.core import config
 from raypipe.core.config import Where
 from raypipe.core.digests import model_identity, stable
-from raypipe.core.errors import DataError
+from raypipe.core.errors import DataError, RaypipeError
 from raypipe.core.protocols import Model
 from raypipe.core.records import digest
 from raypipe.memo.memo import replies_of
@@ -299,6 +299,19 @@ def recent(store: Store, most: int) -> list[Manifest]:
         if raw is not None:  # forgotten meanwhile
             found.append(_parsed(raw.decode(), f"{store.uri}/{MANIFESTS}/{name}"))
     return found
+
+
+def readable(store: Store, most: int) -> tuple[list[Manifest], int]:
+    """The last finished runs of a store that can be read, the latest first, and how many cannot."""
+    found, unread = [], 0
+    for name in reversed(store.files.names(MANIFESTS)[-most:]):
+        raw = store.files.read(f"{MANIFESTS}/{name}")
+        try:
+            if raw is not None:  # forgotten meanwhile
+                found.append(_parsed(raw.decode(errors="replace"), f"{store.uri}/{MANIFESTS}/{name}"))
+        except RaypipeError:
+            unread += 1
+    return found, unread
 
 
 def remove(store: Store, run: str) -> None:

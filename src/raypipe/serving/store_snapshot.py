@@ -15,9 +15,12 @@ from raypipe.runs.release import Release
 from raypipe.serving.filters import CitationCatalog, Filters, narrow
 from raypipe.store import Reading, Store
 from raypipe.store.database import rows
+from raypipe.store.errors import reaching
 from raypipe.store.index import LanceIndex
 from raypipe.store.layouts import layouts_at, layouts_of
 
+EXAMPLES = 5  # stored questions that the page offers
+LOOKED_AT = 1000  # questions among which they are the first
 log = logging.getLogger("raypipe.serving.store_snapshot")
 
 
@@ -75,6 +78,14 @@ class StoreSnapshot:
     def layouts(self, sources: set[str]) -> dict[str, Layout]:
         """The layout of each of these sources that is a document of a folder."""
         return layouts_of(self._layouts, sources)
+
+    def examples(self) -> list[str]:
+        """Some stored questions, in order of their ids."""
+        with reaching(self._store.uri):
+            first = self._questions.to_table(["id"], limit=LOOKED_AT)
+        ids = sorted(first["id"].to_pylist())[:EXAMPLES]
+        found = {q.id: q.text for q in arrow.question.records(rows(self._questions, "id", ids))}
+        return [found[id] for id in ids]
 
     def row_counts(self) -> dict[str, int]:
         """Rows of each searched table, by its content."""

@@ -67,13 +67,13 @@ def job(filled):
 
 def test_an_answer_has_its_evidence_marked_in_the_text_of_the_page(page, job, filled):
     page.get_by_label("Question").fill(job.text)
-    page.get_by_role("button", name="Ask").click()
+    page.get_by_role("button", name="Ask", exact=True).click()
     page.locator("#result").wait_for()
     assert page.locator("#answer").inner_text() == job.answer
     [quote] = job.replies[job.origin].quotes
     [text] = filled.texts(quote.source)
     start, end = quote.span
-    assert page.locator("mark").text_content() == text[start:end]
+    assert page.locator("#quotes mark").text_content() == text[start:end]
     around = page.locator("#quotes blockquote").text_content()
     assert around in text and text[start:end] in around
     stages = page.locator("#stages li").all_inner_texts()
@@ -133,7 +133,25 @@ def test_what_is_being_written_is_shown_as_a_draft_and_can_be_stopped(page):
     shot(page, "endpoint-stages")
     page.keyboard.press("Escape")
     page.wait_for_function("document.getElementById('status').textContent === 'Stopped.'")
-    assert page.get_by_role("button", name="Ask").is_enabled()
+    assert page.get_by_role("button", name="Ask", exact=True).is_enabled()
+
+
+def test_a_text_of_ones_own_is_searched_and_the_address_holds_the_question(page, address, job):
+    page.get_by_text("Searches").wait_for()
+    assert page.locator("#examples button").count() > 0
+    page.get_by_text("Ask about a text or files of your own").click()
+    page.locator("#pasted").fill("Velora <b>opened</b> in 1931.\n\nAnna Lind designed the harbour of Velora.")
+    page.get_by_label("Question").fill("who designed the harbour of velora?")
+    page.get_by_role("button", name="Ask", exact=True).click()
+    page.locator("#result").wait_for()
+    page.get_by_text("Passages and scores").click()
+    assert "Anna Lind designed the harbour" in page.locator("#passages").inner_text()
+    assert page.locator("#link").get_attribute("href") == page.url and "q=who+designed" in page.url
+    again = page.context.browser.new_page()
+    again.goto(page.url)
+    assert again.get_by_label("Question").input_value() == "who designed the harbour of velora?"
+    again.close()
+    assert page.wrong == []
 
 
 HOSTILE = "<img src=x onerror=\"document.title='owned'\">"
@@ -144,9 +162,11 @@ def test_what_a_page_says_is_text_and_its_address_is_no_script(page):
         "answer": HOSTILE, "outcome": "answered", "degraded": ["rerank"], "confidence": 0.5,
         "citations": [
             {"quote": HOSTILE, "before": "<b>", "after": "</script><script>document.title='owned'</script>",
-             "url": "javascript:document.title='owned'", "span": [0, 3], "scores": {}},
+             "url": "javascript:document.title='owned'", "source": "s", "span": [0, 3], "scores": {}},
         ],
-        "passages": [{"text": HOSTILE, "url": "https://e.example/?<b>", "scores": {"dense": 0.5}}],
+        "passages": [
+            {"chunk": "s:0-9", "span": [0, 9], "text": HOSTILE, "url": "https://e/?<b>", "scores": {}},
+        ],
         "timings_ms": {"total": 3.0}, "versions": {"recipe": HOSTILE, "release": None},
     }  # fmt: skip
     body = f"event: answer\ndata: {json.dumps(said)}\n\n"

@@ -112,6 +112,7 @@ def test_index_and_models_say_what_answers(app, filled):
     said = index.json()
     assert said["recipe"] == {"name": filled.recipe.name, "digest": filled.recipe.digest()}
     assert said["rows"]["texts"] > 0 and said["embedders"] == ["hash-embedder"]
+    assert said["examples"] and set(said["examples"]) <= {q.text for q in filled.answers}
     assert [m["id"] for m in models.json()["data"]] == ["raypipe", filled.recipe.name]
 
 

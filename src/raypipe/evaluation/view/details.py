@@ -25,7 +25,7 @@ TOP = 10  # passages of the ranking whose texts are shown though the answer does
 GROUPS = 3  # row groups kept in memory, of a hundred questions each
 
 Part = Literal["prompts", "pages"]
-"""What a page can do without: prompts of language models; texts of pages."""
+"""What a page can do without: prompts of language models; texts of pages, and prompts, which hold them."""
 
 
 class RunTable:
@@ -90,7 +90,7 @@ def _trimmed(
             texts[hit["chunk"]] = text
         hits.append({**hit, "text": None})
     quotes = [{**q, "text": None if "pages" in without else q["text"]} for q in row["quotes"]]
-    replies = [{**r, "prompt": None} for r in row["replies"]] if "prompts" in without else row["replies"]
+    replies = [{**r, "prompt": None} for r in row["replies"]] if without else row["replies"]
     return {**row, "hits": hits, "quotes": quotes, "replies": replies}
 
 

@@ -15,15 +15,13 @@ from raypipe.evaluation.view.details import RunTable
 from raypipe.evaluation.view.rows import QuestionLine, matrix, paired_line
 from raypipe.evaluation.view.run_page import (
     MOST_ROWS,
-    SCRIPTS,
-    STYLES,
     ShownParts,
     changed_lines,
+    fitted_page,
     page_values,
     read_report,
 )
 from raypipe.metrics.paired import PairedDifference, paired
-from raypipe.report import web_page
 from raypipe.report.report import RunFolder
 from raypipe.report.wording import told_apart
 from raypipe.runs.manifest import Manifest
@@ -96,7 +94,7 @@ def pair_page(pair: OpenPair, shown: ShownParts) -> tuple[str, str]:
         "unmatched": _unmatched(pair, found),
         "matrices": [m for m in matrices if m is not None],
     }
-    return web_page.page("run.html", STYLES, SCRIPTS, shown.served, values)
+    return fitted_page(pair.tables, values, shown)
 
 
 def _compared(pair: OpenPair) -> tuple[RunComparison | None, str]:

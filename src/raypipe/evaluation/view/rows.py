@@ -150,13 +150,15 @@ def facts(lines: Sequence[QuestionLine], **more: Any) -> dict[str, Any]:
     return {
         **more,
         "ids": [line.id for line in lines],
-        "facets": [f for f in facets if f["name"] == "person" or 1 < len(f["values"]) <= MOST_VALUES],
+        "facets": [f for f in facets if f["name"] in LINKED or 1 < len(f["values"]) <= MOST_VALUES],
         "numbers": [{"name": n, "of": [line.numbers.get(n) for line in lines]} for n in numbers],
         "sources": {"names": list(sources), "of": [[sources[s] for s in line.sources] for line in lines]},
     }
 
 
 MOST_VALUES = 40  # of a facet: more is what search is for
+LINKED = ("person", "lost", "A", "B", "lost in A", "lost in B")
+"""Facets that are there with one value, too: the page links to their values, or sets them."""
 
 
 def _facet(name: str, lines: Sequence[QuestionLine]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from raypipe.core.errors import RaypipeError
 from raypipe.report.report import RunFolder
-from raypipe.runs.manifest import Manifest, read, recent
+from raypipe.runs.manifest import Manifest, read, readable
 from raypipe.store import Store
 
 DEPTH = 4  # of folders that are looked into: $RAYPIPE_HOME/runs/STORE/RECIPE/TIME, and repeats in them
@@ -44,23 +44,30 @@ class RunList:
     def found(self) -> dict[str, tuple[RunFolder, Manifest]]:
         """Run id -> its folder and manifest, of those in the folders, the latest first. A folder whose
         manifest cannot be read, such as one of another raypipe, is left out."""
+        return self._found()[0]
+
+    def listed(self) -> tuple[list[RunHeader], int]:
+        """All runs, the latest first, and the number of manifests that cannot be read."""
+        here, unread = self._found()
+        listed = [header(m, str(f.path)) for f, m in here.values()]
+        if self._store is not None:
+            known, unread_there = readable(self._store, MOST)
+            listed += [header(m, None) for m in known if m.run not in here]
+            unread += unread_there
+        return sorted(listed, key=lambda h: -h.finished), unread
+
+    def _found(self) -> tuple[dict[str, tuple[RunFolder, Manifest]], int]:
+        unread = 0
         runs: dict[str, tuple[RunFolder, Manifest]] = {}
         for place in self._places:
             for path in _manifests(place):
                 try:
                     manifest = self._manifest(path)
                 except RaypipeError:
+                    unread += 1
                     continue
                 runs.setdefault(manifest.run, (RunFolder(path.parent), manifest))
-        return dict(sorted(runs.items(), key=lambda r: -r[1][1].finished))
-
-    def headers(self) -> list[RunHeader]:
-        """All runs, the latest first."""
-        here = self.found()
-        listed = [header(m, str(f.path)) for f, m in here.values()]
-        if self._store is not None:
-            listed += [header(m, None) for m in recent(self._store, MOST) if m.run not in here]
-        return sorted(listed, key=lambda h: -h.finished)
+        return dict(sorted(runs.items(), key=lambda r: -r[1][1].finished)), unread
 
     def _manifest(self, path: Path) -> Manifest:
         stat = path.stat()
@@ -73,7 +80,7 @@ class RunList:
 def _manifests(place: Path) -> list[Path]:
     """The manifests in a folder and below it."""
     name = RunFolder(place).manifest.name
-    return sorted(p for depth in range(DEPTH) for p in place.glob("*/" * depth + name))
+    return sorted(p for depth in range(DEPTH + 1) for p in place.glob("*/" * depth + name))
 
 
 def header(m: Manifest, folder: str | None) -> RunHeader:

@@ -26,7 +26,7 @@ from raypipe.report.wording import told_apart
 from raypipe.runs.field_diff import recipe_lines, recipe_text
 from raypipe.runs.manifest import Manifest, read
 
-MOST_BYTES = 26_000_000  # of the details in a file: with its rows it stays under what is said, 30 MB
+MOST_BYTES = 30_000_000  # of a file: what the page and docs/view.md say
 MOST_ROWS = 10_000  # in one file: 4 MB of text; sorted in .6 s
 STYLES = ("base.css", "run.css")
 SCRIPTS = ("dom.js", "evidence.js", "detail.js", "paired.js", "run.js")
@@ -47,7 +47,7 @@ class ShownParts:
     served: bool = False  # details are fetched from the server that the page came from
     without: tuple[Part, ...] = ()  # left out on purpose
     labels: PersonLabels | None = None  # what people said; None: the page takes no labels
-    most_bytes: int = MOST_BYTES  # of the details in a file
+    most_bytes: int = MOST_BYTES  # of a file
 
 
 IN_ONE_FILE = ShownParts()
@@ -72,7 +72,7 @@ def run_page(
         values = page_values([run], lines, shown, [manifest.run[:8]])
         values |= _head(report, manifest, earlier, shown)
         values["facts"] |= {"pair": False, "lead": report["lead"], "span": 1}
-        return web_page.page("run.html", STYLES, SCRIPTS, shown.served, values)
+        return fitted_page([run], values, shown)
     finally:
         run.close()
 
@@ -101,47 +101,75 @@ def page_values(
     runs: Sequence[RunTable], lines: Sequence[QuestionLine], shown: ShownParts, names: Sequence[str]
 ) -> dict[str, Any]:
     """What the part of the page about questions shows, of one run or two."""
-    ids = [line.id for line in lines]
-    blocks, fit = ([], "") if shown.served else _blocks(runs, ids, shown)
     labelled = shown.labels is not None
+    labels = "" if shown.labels is None else shown.labels.file
     columns = ["question", "answer", "expected", "scored"]
     return {
         "served": shown.served,
         "rows": lines,
         "questions": len(runs[0].ids),
         "columns": columns if len(runs) == 1 else ["question", "A", "B", "expected", "scored"],
-        "blocks": blocks,
         "facts": facts(
-            lines, run="-".join(names), runs=names, block=BLOCK, served=shown.served, labelled=labelled
+            lines,
+            run="-".join(names),
+            runs=names,
+            block=BLOCK,
+            served=shown.served,
+            labelled=labelled,
+            labels=labels,
         ),
-        "discloses": _discloses(shown, fit),
     }
 
 
-def _blocks(runs: Sequence[RunTable], ids: Sequence[str], shown: ShownParts) -> tuple[list[str], str]:
-    """All blocks packed, and what was left out of them so that they fit; none where nothing fits."""
+def fitted_page(runs: Sequence[RunTable], values: Mapping[str, Any], shown: ShownParts) -> tuple[str, str]:
+    """The page of these values, and its policy. A file gets as many details of its questions as fit."""
+
+    def made(blocks: Sequence[str], discloses: str) -> tuple[str, str]:
+        more = {"blocks": blocks, "discloses": discloses}
+        return web_page.page("run.html", STYLES, SCRIPTS, shown.served, {**values, **more})
+
+    if shown.served:
+        return made([], _discloses(shown.without, "", True))
+    ids = [line.id for line in values["rows"]]
     for said, less, only_used in _LESS:
-        made, size = [], 0
-        for some in parts_of(ids):
-            made.append(packed(block(runs, some, (*shown.without, *less), only_used)))
-            if (size := size + len(made[-1])) > shown.most_bytes:
-                break
-        else:
-            return made, said
-    return [], "all details of questions"
+        without = (*shown.without, *less)
+        if (blocks := _blocks(runs, ids, without, only_used, shown.most_bytes)) is None:
+            continue
+        page = made(blocks, _discloses(shown.without, said, True, less))
+        if len(page[0].encode()) <= shown.most_bytes:
+            return page
+    return made([], _discloses(shown.without, "all details of questions", False))
 
 
-def _discloses(shown: ShownParts, fit: str) -> str:
-    """What someone who gets the page can read in it."""
-    held = ["questions", "answers", "what was expected", "replies of models"]
-    held += [] if "pages" in shown.without else ["texts of pages"]
-    held += [] if "prompts" in shown.without else ["prompts"]
-    said = f"This page holds {', '.join(held)}, and addresses of pages."
-    if shown.without:
-        said += f" Left out on purpose: {', '.join(shown.without)}."
+def _blocks(
+    runs: Sequence[RunTable], ids: Sequence[str], without: Sequence[Part], only_used: bool, most: int
+) -> list[str] | None:
+    """All blocks packed; None where they alone take more than `most` bytes."""
+    made, size = [], 0
+    for some in parts_of(ids):
+        made.append(packed(block(runs, some, without, only_used)))
+        if (size := size + len(made[-1])) > most:
+            return None
+    return made
+
+
+def _discloses(on_purpose: Sequence[Part], fit: str, details: bool, less: Sequence[Part] = ()) -> str:
+    """What someone who gets the page can read in it. `fit`: what it leaves out to stay small; `details`: it
+    has those of its questions; `less`: parts that went with `fit`."""
+    without = (*on_purpose, *less)
+    held = ["questions", "answers", "what was expected"]
+    held += ["replies of models"] if details else []
+    held += ["texts of pages"] if details and "pages" not in without else []
+    held += ["prompts"] if details and not without else []
+    held += ["addresses of pages"] if details else []
+    said = f"This page holds {', '.join(held[:-1])}, and {held[-1]}."
+    if "pages" in without:
+        said += f" {'Replies and answers' if details else 'Answers'} may quote pages."
+    if on_purpose:
+        said += f" Left out on purpose: {', '.join(on_purpose)}"
+        said += ", and with pages the prompts, which hold them." if on_purpose == ("pages",) else "."
     if fit:
-        said += f" To stay under 30 MB it leaves out {fit}."
-        said += " raypipe view RUN shows all."
+        said += f" To stay under 30 MB it leaves out {fit}. raypipe view RUN shows all."
     return said
 
 

@@ -12,10 +12,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from raypipe.core.errors import DataError, RaypipeError
-from raypipe.evaluation.view.viewer import Viewer, ViewReply, refused
+from raypipe.evaluation.view.viewer import Viewer, ViewReply, failed, refused
 
 LOOPBACK = "127.0.0.1"
 MOST_BODY = 1 << 20  # bytes: numbers of 100,000 rows take .7 MB
+PATIENCE = 10.0  # seconds for a request to arrive: a browser on this machine takes milliseconds
 
 
 class ViewServer(ThreadingHTTPServer):
@@ -35,6 +36,7 @@ class ViewServer(ThreadingHTTPServer):
 
 class _Requests(BaseHTTPRequestHandler):
     server: ViewServer
+    timeout = PATIENCE
 
     def do_GET(self) -> None:
         self._answer(None)
@@ -45,13 +47,16 @@ class _Requests(BaseHTTPRequestHandler):
     def _answer(self, length: str | None) -> None:
         try:
             self._require_own()
+            body = None if length is None else self._body(length)
             with self.server.turn:
                 if length is None:
                     reply = self.server.viewer.get(self.path)
                 else:
-                    reply = self.server.viewer.post(self.path, self._body(length))
+                    reply = self.server.viewer.post(self.path, body)
         except RaypipeError as e:
             reply = refused(e)
+        except OSError as e:
+            reply = failed(e)
         self._send(reply)
 
     def _require_own(self) -> None:
@@ -69,10 +74,13 @@ class _Requests(BaseHTTPRequestHandler):
             raise DataError(f"expected at most {MOST_BODY} bytes, found {length}")
         try:
             return json.loads(self.rfile.read(int(length)))
+        except TimeoutError as e:
+            raise DataError(f"expected {length} bytes within {PATIENCE:.0f} s") from e
         except ValueError as e:
             raise DataError(f"expected JSON ({e})") from e
 
     def _send(self, reply: ViewReply) -> None:
+        self.connection.settimeout(None)  # a browser may take a large page slowly
         self.send_response(reply.status)
         headers = {"content-type": reply.kind, "content-length": str(len(reply.body)), **reply.headers}
         for name, said in {**headers, "x-content-type-options": "nosniff"}.items():

@@ -11,8 +11,8 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from typing import Any, TypeAlias
+from urllib.parse import parse_qs, quote, urlsplit
 
 from raypipe.core.errors import DataError, RaypipeError
 from raypipe.evaluation.labels import PersonLabels, add_label, read_labels
@@ -28,6 +28,10 @@ from raypipe.runs.manifest import Manifest
 from raypipe.store import Store
 
 OPEN = 4  # tables kept open: two pairs
+
+TableKey: TypeAlias = tuple[str, Path, int, int]
+"""A table as it was opened: run id, path, time of change in nanoseconds, bytes. Another eval into the same
+folder makes another table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +50,8 @@ class Viewer:
     def __init__(self, runs: RunList, labels: Path | None) -> None:
         """`labels`: the file that people's marks are written to; None: labels.jsonl in the run's folder."""
         self._runs, self._labels = runs, labels
-        self._tables: OrderedDict[Path, RunTable] = OrderedDict()
-        self._pairs: OrderedDict[tuple[str, str], OpenPair] = OrderedDict()
+        self._tables: OrderedDict[TableKey, RunTable] = OrderedDict()
+        self._pairs: OrderedDict[tuple[TableKey, TableKey], OpenPair] = OrderedDict()
 
     def get(self, address: str) -> ViewReply:
         """The reply to a GET."""
@@ -57,12 +61,15 @@ class Viewer:
                 return self._list()
             case ["pair"]:
                 asked = parse_qs(url.query)
-                there = f"/pair/{asked.get('a', [''])[0]}/{asked.get('b', [''])[0]}/"
-                return ViewReply(303, "text/plain", b"", {"location": there})
+                ids = [asked.get(side, [""])[0] for side in "ab"]
+                for id in ids:
+                    self._folder(id)
+                there = "/".join(quote(id, safe="") for id in ids)
+                return ViewReply(303, "text/plain", b"", {"location": f"/pair/{there}/"})
             case ["run", run]:
                 return self._run(run)
             case ["run", run, "block", n]:
-                return self._block([self._table(self._folder(run)[0])], n)
+                return self._block([self._table(run)], n)
             case ["pair", a, b]:
                 return _page(*pair_page(self._pair(a, b), ShownParts(served=True)))
             case ["pair", a, b, "block", n]:
@@ -80,11 +87,11 @@ class Viewer:
         raise DataError(f"{address}: expected rows, or an id and a label of {', '.join(LABELS)}")
 
     def _list(self) -> ViewReply:
+        headers, unread = self._runs.listed()
         listed = [
-            asdict(h) | {"when": time.strftime("%Y-%m-%d %H:%M", time.gmtime(h.finished))}
-            for h in self._runs.headers()
+            asdict(h) | {"when": time.strftime("%Y-%m-%d %H:%M", time.gmtime(h.finished))} for h in headers
         ]
-        return _page(*web_page.page("runs.html", STYLES, (), True, {"runs": listed}))
+        return _page(*web_page.page("runs.html", STYLES, (), True, {"runs": listed, "unread": unread}))
 
     def _folder(self, run: str) -> tuple[RunFolder, Manifest]:
         found = self._runs.found()
@@ -97,20 +104,30 @@ class Viewer:
         shown = ShownParts(served=True, labels=self._said(folder))
         return _page(*run_page(folder, manifest, known_before(manifest), shown))
 
-    def _table(self, folder: RunFolder) -> RunTable:
-        if folder.results not in self._tables:
-            self._tables[folder.results] = RunTable(folder.results)
+    def _key(self, run: str) -> TableKey:
+        path = self._folder(run)[0].results
+        try:
+            stat = path.stat()
+        except OSError as e:
+            raise DataError(f"{path}: expected the table of a finished eval, found none: {e.strerror}") from e
+        return run, path, stat.st_mtime_ns, stat.st_size
+
+    def _table(self, run: str) -> RunTable:
+        key = self._key(run)
+        if key not in self._tables:
+            self._tables[key] = RunTable(key[1])
             if len(self._tables) > OPEN:
                 self._tables.popitem(last=False)[1].close()
-        return self._tables[folder.results]
+        return self._tables[key]
 
     def _pair(self, a: str, b: str) -> OpenPair:
-        if (a, b) not in self._pairs:
+        keys = self._key(a), self._key(b)
+        if keys not in self._pairs:
             one, two = self._folder(a), self._folder(b)
-            self._pairs[a, b] = open_pair((one[0], two[0]), (one[1], two[1]))
+            self._pairs[keys] = open_pair((one[0], two[0]), (one[1], two[1]))
             if len(self._pairs) > OPEN // 2:
                 self._pairs.popitem(last=False)[1].close()
-        return self._pairs[a, b]
+        return self._pairs[keys]
 
     def _block(self, tables: list[RunTable], n: str, ids: list[str] | None = None) -> ViewReply:
         ids = tables[0].ids if ids is None else ids
@@ -121,15 +138,15 @@ class Viewer:
 
     def _label(self, run: str, id: str, label: Any) -> ViewReply:
         folder, _ = self._folder(run)
-        table = self._table(folder)
+        table = self._table(run)
         if id not in table or (answer := table.row(id)["answer"]) is None:
             raise DataError(f"{id}: expected a question of run {run} that was answered")
         file = self._file(folder)
         add_label(file, id, answer, label)
-        return _json({"file": file.name})
+        return _json({"file": str(file)})
 
     def _file(self, folder: RunFolder) -> Path:
-        return self._labels or folder.path / "labels.jsonl"
+        return (self._labels or folder.path / "labels.jsonl").absolute()
 
     def _said(self, folder: RunFolder) -> PersonLabels:
         file = self._file(folder)
@@ -147,6 +164,12 @@ def known_before(manifest: Manifest) -> Manifest | None:
 def refused(error: RaypipeError) -> ViewReply:
     """What the browser gets for what cannot be shown."""
     return _json({"detail": str(error)}, 404)
+
+
+def failed(error: OSError) -> ViewReply:
+    """What the browser gets where this machine reads or writes a file in vain."""
+    place = f"{error.filename}: " if error.filename else ""
+    return _json({"detail": f"{place}{error.strerror or error}. Mend that and try again"}, 500)
 
 
 def _page(text: str, policy: str) -> ViewReply:

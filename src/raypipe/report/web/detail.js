@@ -3,10 +3,10 @@
 
 const percent = x => x === null || x === undefined ? "" : x.toFixed(2);
 
-function detail(q, texts, run, mark) {
+function detail(q, texts, run, mark, file) {
   const made = make("div");
   made.append(verdict(q));
-  if (mark) made.append(people(q, mark));
+  if (mark) made.append(people(q, mark, file));
   made.append(evidence(q, texts));
   if (q.replies.length) made.append(make("h3", "Replies"), ...q.replies.map(reply));
   if (q.faults.length) made.append(make("h3", "Faults"), table(["step", "reason", "tried again"], q.faults.map(f => [f.step, f.reason, f.transient ? "yes" : "no"])));
@@ -31,9 +31,9 @@ function verdict(q) {
   return made;
 }
 
-/* The buttons by which a person marks an answer; a person's mark outranks a judge. */
-function people(q, mark) {
-  const made = make("p", undefined, "tools"), says = make("span", "", "soft");
+/* The buttons by which a person marks an answer; a person's mark outranks a judge. `file` is where it goes. */
+function people(q, mark, file) {
+  const made = make("p", undefined, "tools"), says = make("span", "to be written to " + file, "soft");
   made.append("A person says:");
   for (const label of ["right", "wrong", "unclear"]) {
     const button = make("button", label);

@@ -80,7 +80,8 @@ async function count() {
     at("count").textContent = said + ": " + facts.lead + " " + mean.toFixed(3) + " of " + scored.length + " scored" + looked;
     return;
   }
-  const found = await differenceOf(scored);
+  let found;
+  try { found = await differenceOf(scored); } catch (e) { if (now === shown) at("count").textContent = said + ": " + e.message; return; }
   if (now !== shown) return;
   const ends = found.interval ? " [" + found.interval.map(signed).join(", ") + "]" : "";
   at("count").textContent = said + ": " + arrow(found.difference) + " " + facts.lead + " " + signed(found.difference) + ends
@@ -92,14 +93,26 @@ const arrow = x => x > 0 ? "\u2191" : x < 0 ? "\u2193" : "=";
 
 async function differenceOf(scored) {
   if (!facts.served) return paired(...["before", "after"].map(n => scored.map(i => value.get(n)[i])), facts.span);
-  const reply = await fetch("paired", { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify({ rows: scored }) });
-  return reply.json();
+  return asked("paired", { rows: scored });
+}
+
+/* What the server says. Throws with the reason where it refuses or cannot be reached. */
+async function asked(where, sent) {
+  const how = sent && { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(sent) };
+  const reply = await fetch(where, how).catch(() => { throw new Error("raypipe view cannot be reached. Start it again"); });
+  const said = await reply.json();
+  if (!reply.ok) throw new Error(said.detail);
+  return said;
 }
 
 /* Some questions with all that is known of them: a block of the file, or of the server. */
 const blocks = new Map();
 function block(n) {
-  if (!blocks.has(n)) blocks.set(n, facts.served ? fetch("block/" + n).then(r => r.json()) : unpacked(at("b" + n).textContent));
+  if (!blocks.has(n)) {
+    const made = facts.served ? asked("block/" + n) : unpacked(at("b" + n).textContent);
+    made.catch(() => blocks.delete(n)); // the next click asks again
+    blocks.set(n, made);
+  }
   return blocks.get(n);
 }
 
@@ -122,9 +135,11 @@ async function open(i) {
   const n = Math.floor(i / facts.block);
   await whole; // the blocks stand at the end of the file
   if (!facts.served && !at("b" + n)) { place.textContent = "Left out of this file to keep it small. raypipe view RUN shows it."; return; }
-  const said = await block(n), q = said.rows[i % facts.block];
+  let said;
+  try { said = await block(n); } catch (e) { place.textContent = e.message; return; }
   if (opened !== i) return;
-  const sides = q.map((one, side) => detail(one, said.texts, facts.runs[side], facts.served && !facts.pair ? mark : null));
+  const q = said.rows[i % facts.block];
+  const sides = q.map((one, side) => detail(one, said.texts, facts.runs[side], facts.served && !facts.pair ? mark : null, facts.labels));
   if (sides.length > 1) { place.className = "detail sides"; sides.forEach((s, side) => s.prepend(make("h3", "AB"[side] + ": " + (q[side].answer ?? "failed")))); }
   place.replaceChildren(...sides);
   const seen = row.getBoundingClientRect();
@@ -132,16 +147,16 @@ async function open(i) {
 }
 
 async function mark(q, label) {
-  const reply = await fetch("label", { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify({ id: q.id, label }) });
-  const said = await reply.json();
-  const found = facet.get("person"), i = number.get(q.id);
-  if (reply.ok && found) { found.of[i] = found.values.indexOf(label); choices(); }
-  return reply.ok ? "written to " + said.file : said.detail;
+  let said;
+  try { said = await asked("label", { id: q.id, label }); } catch (e) { return e.message; }
+  const found = facet.get("person");
+  if (found) { found.of[number.get(q.id)] = found.values.indexOf(label); choices(); }
+  return "written to " + said.file;
 }
 
 /* Menus, made of what is there. */
 function choices() {
-  at("facets").replaceChildren(...facts.facets.map(f => {
+  at("facets").replaceChildren(...facts.facets.filter(f => f.values.length > 1).map(f => {
     const select = make("select"), sizes = f.values.map((_, code) => f.of.filter(x => x === code).length);
     select.name = f.name;
     select.setAttribute("aria-label", f.name);

@@ -156,13 +156,15 @@ class Routes:
 
     async def index(self, request: Request) -> Response:
         answerer = await self._router.current()
-        rows = await asyncio.to_thread((await answerer.snapshot()).row_counts)
+        snapshot = await answerer.snapshot()
+        rows = await asyncio.to_thread(snapshot.row_counts)
         recipe = answerer.recipe
         shown: IndexResponse = {
             "release": answerer.release,
             "recipe": {"name": recipe.name, "digest": recipe.digest()},
             "embedders": [m.name for m in recipe.embedders()],
             "rows": rows,
+            "examples": await asyncio.to_thread(snapshot.examples),
         }
         return JSONResponse(shown)
 

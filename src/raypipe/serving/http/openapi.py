@@ -103,7 +103,10 @@ ROUTES = {
         error=ChatError,
     ),
     "/v1/index": Route(
-        "get", "Show the tables that are searched", "Their rows, the recipe and the release.", IndexResponse
+        "get",
+        "Show the tables that are searched",
+        "Their rows, the recipe, the release, and some stored questions.",
+        IndexResponse,
     ),
     "/v1/models": Route(
         "get", "List the models", "The names that a chat may use, with the recipe's weights.", ModelList

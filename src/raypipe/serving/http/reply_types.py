@@ -286,6 +286,7 @@ class IndexResponse(TypedDict):
     rows: Annotated[
         dict[str, int], says("Rows of each table that is searched.", {"texts": 55, "passages": 640})
     ]
+    examples: Annotated[list[str], says("Some stored questions.", ["who wrote the first program?"])]
 
 
 class ChatModel(TypedDict):
