@@ -178,6 +178,7 @@ class Pipeline:
         (None: every source in the store), and counts what it does on `done`. Raises what a stage raises;
         whole tasks stay."""
         done = done or RunCounters()
+        questions = None if questions is None else list(questions)  # read twice
         wanted = self.sources(questions)
         with driving(self.store, f"index {self.recipe.name}"):
             self.build(self.texts_build(wanted), done)
@@ -245,8 +246,8 @@ class Pipeline:
 
     def answer_sources(self, questions: Iterable[Question]) -> AnswerSources:
         """What these questions are answered from, as the tables are now."""
-        whole = self.searches_all(questions)
-        lacks = lacking(self.store, self.recipe, self.sources(questions), {}, whole)
+        asked = list(questions)  # read twice
+        lacks = lacking(self.store, self.recipe, self.sources(asked), {}, self.searches_all(asked))
         return answer_sources(self.snapshot(), lacks, self.recipe.searches_all())
 
     def keys(self, questions: Iterable[Question], sources: AnswerSources) -> dict[str, str]:
