@@ -223,6 +223,7 @@ def test_a_release_with_a_model_that_must_not_be_opened_is_not_followed_and_noth
     recipe = load_recipe(str(tmp_path / "evil.yaml"), str(tmp_path / "models.yaml"), CONF)
     first, _ = running.runs
     evil = replace(first, run=f"evil{weights[0]}", recipe=to_plain(recipe), digest=recipe.digest())
+    assert running.fire(1, 1)[0].status == 200  # the release before it is open
     release = promote(running.store, evil, [])
     try:
         running.refuses(f"release {release.id} is not followed", first.digest)

@@ -242,6 +242,20 @@ def test_calls_of_one_kind_are_computed_in_one_batch_and_each_gets_its_own_rows(
     assert batches == [("a", "query", ["x", "yy", "wwww"]), ("b", "query", ["zzz"]), ("a", "passage", ["v"])]
 
 
+def test_a_model_that_fails_costs_the_calls_of_its_own_kind():
+    from raypipe.serving.ray.models import ModelCall, micro_batch, rows_of
+
+    async def compute(call, inputs):
+        if call.model == "evil":
+            raise ValueError("this model cannot be opened")
+        return np.ones((len(inputs), 1), np.float32)
+
+    good, bad = asyncio.run(micro_batch([ModelCall("good", ["x"]), ModelCall("evil", ["x"])], compute))
+    assert rows_of(good).tolist() == [[1]]
+    with pytest.raises(ValueError, match="cannot be opened"):
+        rows_of(bad)
+
+
 def answered(filled, text):
     """One question, answered in this process."""
     online = Answerer(filled.recipe, LocalKit(None, "transformers"), filled.store.uri)

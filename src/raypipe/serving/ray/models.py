@@ -52,8 +52,7 @@ class ModelDeployment:
 
     async def embed(self, model: Model, texts: list[str], role: Role) -> np.ndarray:
         """(texts, dim) float32, unit rows."""
-        vectors: np.ndarray = await self._embed_batch(ModelCall(model, texts, role))
-        return vectors
+        return rows_of(await self._embed_batch(ModelCall(model, texts, role)))
 
     async def embed_unbatched(self, model: Model, texts: list[str], role: Role) -> np.ndarray:
         """As `embed`, with no other call's texts in the batch."""
@@ -61,8 +60,7 @@ class ModelDeployment:
 
     async def score(self, model: Model, pairs: list[tuple[str, str]]) -> np.ndarray:
         """(pairs,) float32, bigger is better."""
-        scores: np.ndarray = await self._score_batch(ModelCall(model, pairs))
-        return scores
+        return rows_of(await self._score_batch(ModelCall(model, pairs)))
 
     async def score_unbatched(self, model: Model, pairs: list[tuple[str, str]]) -> np.ndarray:
         """As `score`, with no other call's pairs in the batch."""
@@ -104,14 +102,14 @@ class ModelDeployment:
         self._chats.set(self._kit.unfinished())
 
     @serve.batch(max_batch_size=MICRO_BATCH, batch_wait_timeout_s=0)  # type: ignore[untyped-decorator]
-    async def _embed_batch(self, calls: list[ModelCall]) -> list[np.ndarray]:
+    async def _embed_batch(self, calls: list[ModelCall]) -> list[np.ndarray | Exception]:
         async def embed(call: ModelCall, texts: list[Any]) -> np.ndarray:
             return await self._kit.embedder(call.model)(texts, call.role)
 
         return await micro_batch(calls, embed)
 
     @serve.batch(max_batch_size=MICRO_BATCH, batch_wait_timeout_s=0)  # type: ignore[untyped-decorator]
-    async def _score_batch(self, calls: list[ModelCall]) -> list[np.ndarray]:
+    async def _score_batch(self, calls: list[ModelCall]) -> list[np.ndarray | Exception]:
         async def score(call: ModelCall, pairs: list[Any]) -> np.ndarray:
             return await self._kit.reranker(call.model)(pairs)
 
@@ -120,14 +118,26 @@ class ModelDeployment:
 
 async def micro_batch(
     calls: Sequence[ModelCall], compute: Callable[[ModelCall, list[Any]], Any]
-) -> list[np.ndarray]:
-    """The rows of each call, computed in one batch per kind."""
+) -> list[np.ndarray | Exception]:
+    """The rows of each call, computed in one batch per kind. A kind that fails costs its own calls: each of
+    them has what it raised."""
     kinds: dict[Hashable, list[int]] = {}
     for i, call in enumerate(calls):
         kinds.setdefault(call.kind, []).append(i)
-    results: dict[int, np.ndarray] = {}
+    results: dict[int, np.ndarray | Exception] = {}
     for at in kinds.values():
-        rows = await compute(calls[at[0]], [x for i in at for x in calls[i].inputs])
+        try:
+            rows = await compute(calls[at[0]], [x for i in at for x in calls[i].inputs])
+        except Exception as e:
+            results.update(dict.fromkeys(at, e))
+            continue
         ends = np.cumsum([len(calls[i].inputs) for i in at])[:-1]
         results.update(zip(at, np.split(rows, ends), strict=True))
     return [results[i] for i in range(len(calls))]
+
+
+def rows_of(result: np.ndarray | Exception) -> np.ndarray:
+    """The rows of one call of a batch. Raises what its kind raised."""
+    if isinstance(result, Exception):
+        raise result
+    return result
