@@ -9,6 +9,7 @@ EXPORTS = {  # exported name -> module that defines it
         "api.example_pools": ("build_examples",),
         "api.export": ("export_run",),
         "api.fit": ("fit_decide", "fit_fuse"),
+        "api.forget": ("forget",),
         "api.graphs": ("build_facts", "run_calls", "serve_graph"),
         "api.judge_check": ("check_judge", "pick_to_label"),
         "api.kg_score": ("score_calls",),

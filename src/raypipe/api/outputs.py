@@ -50,6 +50,7 @@ from raypipe.readers import BadLine, ReadCounts
 from raypipe.recipes.check import Half, LawCheck, Lock
 from raypipe.report.report import JudgeLine, ReplacedRows
 from raypipe.runs.explain import Explanation
+from raypipe.runs.forget.records import Holding
 from raypipe.runs.prune import Removal
 from raypipe.serving.http.reply_types import AnswerResponse
 from raypipe.text.made_questions import MadeKind
@@ -277,6 +278,21 @@ class Prune(TypedDict):
     format: Literal[2]
     dry_run: bool
     removed: list[Removal]
+
+
+@with_config(STRICT)
+class Forget(TypedDict):
+    """`forget --json`."""
+
+    format: Literal[2]
+    store: str  # URI
+    target: Literal["url", "document", "source", "question"]
+    name: str  # the url, or its id
+    reason: str  # that its tombstone gives
+    tombstone: str  # id
+    dry_run: bool
+    finished: bool  # a forget that was killed was finished
+    holdings: list[Holding]
 
 
 @with_config(STRICT)
@@ -573,6 +589,7 @@ OUTPUTS: Mapping[str, Any] = {
     "rollback": LiveRelease,
     "releases": Releases,
     "prune": Prune,
+    "forget": Forget,
     "ask": Ask,
     "doctor": Doctor,
     "init": Project,

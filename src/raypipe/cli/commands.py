@@ -88,6 +88,9 @@ COMMANDS: Mapping[str, Command] = {
     "rollback": Command("release", "releases", "Make the release before the live one live again."),
     "releases": Command("release", "releases", "List the releases of a store."),
     "prune": Command("release", "releases", "Delete tables and replies that nothing references."),
+    "forget": Command(
+        "release", "forget", "Take a page, a document or a question out of a store and its runs, for good."
+    ),
     "ask": Command("serve", "ask", "Answer one question, from the store or from pages in a file."),
     "serve": Command("serve", "serve", "Answer questions over HTTP on this machine."),
     "doctor": Command(

@@ -13,7 +13,7 @@ import operator
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from raypipe.core import config
@@ -63,6 +63,7 @@ class Release:
     lead: str = ""  # the measure that the run's report begins with
     measures: Mapping[str, MeasureSummary] = field(default_factory=dict)  # by name
     seen: int = 0  # scored questions of the run that a fit of its recipe has seen
+    after: str = ""  # the release that it is without what was forgotten; "": it was promoted itself
 
     def opened(self, store: Store) -> tuple[Recipe, IndexSpec]:
         """Returns its recipe, to be read and not run, and its tables at the versions that it searches.
@@ -238,8 +239,7 @@ def promote(
         if before is not None and before.run == manifest.run:
             return before
         history = _history(store)
-        number = max((int(n[1:].partition("-")[0]) for n in _ids(store)), default=0) + 1
-        id = check_run(f"r{number:04d}-{manifest.run[:8]}")
+        id = _next_id(store, manifest.run)
         release = Release(
             FORMAT, id, manifest.run, manifest.recipe["name"], manifest.digest, manifest.recipe,
             manifest.tables, manifest.score, (*(g.text for g in gates), *passed), time.time(),
@@ -248,7 +248,7 @@ def promote(
         release.opened(store)
         for table, version in manifest.tables.items():
             tag(store, table, id, version)
-        store.files.write(f"{RELEASES}/{id}.json", json.dumps(to_json(release), allow_nan=False).encode())
+        _write(store, release)
         _point(store, [*history, id])
     return release
 
@@ -284,18 +284,62 @@ def forget(store: Store, id: str) -> None:
     store.files.remove(f"{RELEASES}/{id}.json")
 
 
+def pointed(store: Store) -> dict[str, tuple[str, ...]]:
+    """Pointer -> ids of the releases that `rollback` goes back through, the live one last."""
+    names = [n.removesuffix(".json") for n in store.files.names(RELEASES)]
+    return {n: tuple(_history(store, n)) for n in names if _is_pointer(n)}
+
+
+def repoint(store: Store, names: Mapping[str, str | None]) -> None:
+    """Puts other releases in the place of some, by their ids; None: the one before it answers."""
+    for pointer, history in pointed(store).items():
+        left = [new for id in history if (new := names.get(id, id)) is not None]
+        if not left:
+            store.files.remove(f"{RELEASES}/{pointer}.json")
+        elif tuple(left) != history:
+            _point(store, left, pointer)
+
+
+def succeed(store: Store, id: str, made: Mapping[str, Mapping[str, int]]) -> tuple[str, Mapping[str, int]]:
+    """Writes the release that searches other versions of the tables of release `id` (table -> version ->
+    the one in its place), unless it is there. Returns its id and its tables."""
+    found = next((r for r in releases(store) if r.after == id), None)
+    if found is None:
+        old = _release(store, id)
+        tables = {t: made.get(t, {}).get(str(v), v) for t, v in old.tables.items()}
+        found = replace(old, id=_next_id(store, old.run), tables=tables, after=id)
+        _write(store, found)
+    return found.id, found.tables
+
+
+def _write(store: Store, release: Release) -> None:
+    content = json.dumps(to_json(release), allow_nan=False).encode()
+    store.files.write(f"{RELEASES}/{release.id}.json", content)
+
+
+def _next_id(store: Store, run: str) -> str:
+    number = max((int(n[1:].partition("-")[0]) for n in _ids(store)), default=0) + 1
+    return check_run(f"r{number:04d}-{run[:8]}")
+
+
+def _is_pointer(name: str) -> bool:
+    return name == LIVE or name.startswith(f"{LIVE}@")
+
+
 def _ids(store: Store) -> list[str]:
-    return [n.removesuffix(".json") for n in store.files.names(RELEASES) if n != "live.json"]
+    names = [n.removesuffix(".json") for n in store.files.names(RELEASES)]
+    return [n for n in names if not _is_pointer(n)]
 
 
-def _history(store: Store) -> list[str]:
-    raw = store.files.read(LIVE)
-    return [] if raw is None else list(_read(store, LIVE, raw, _Pointer).history)
+def _history(store: Store, pointer: str = LIVE) -> list[str]:
+    name = f"{RELEASES}/{pointer}.json"
+    raw = store.files.read(name)
+    return [] if raw is None else list(_read(store, name, raw, _Pointer).history)
 
 
-def _point(store: Store, history: list[str]) -> None:
-    pointer = _Pointer(history[-1], tuple(history))
-    store.files.write(LIVE, json.dumps(to_json(pointer)).encode())
+def _point(store: Store, history: list[str], pointer: str = LIVE) -> None:
+    found = _Pointer(history[-1], tuple(history))
+    store.files.write(f"{RELEASES}/{pointer}.json", json.dumps(to_json(found)).encode())
 
 
 def _release(store: Store, id: str) -> Release:

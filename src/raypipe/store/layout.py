@@ -15,4 +15,6 @@ CHANGING = "_changing"  # the version of each table that is being changed, befor
 MEMO = "_memo"  # cached values that no memo table contains yet
 MEMO_LOSSES = "_memo_losses"  # a note for each loss of cached values, by table
 RELEASES = "_releases"  # one file per release
-LIVE = "_releases/live.json"  # which release answers
+LIVE = "live"  # the file of RELEASES that says which release answers; `live@NAME` for a tenant
+TOMBSTONES = "_tombstones"  # what was forgotten and may not come in again, by digest
+FORGETTING = "_forgetting"  # what a forget that has not ended is doing

@@ -1,0 +1,101 @@
+"""What a forget found and decided: one file of the store until all of it is done."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+
+from raypipe.core import config
+from raypipe.core.config import Where
+from raypipe.core.records import Citation, Question
+from raypipe.pipeline.tombstones import PARTS, Tombstone
+from raypipe.runs.forget.mentions import Mentions
+from raypipe.runs.forget.target import Target
+from raypipe.store import Store
+from raypipe.store.layout import FORGETTING
+from raypipe.store.rewrite import Rows
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """One thing that holds what is forgotten, or rests on it."""
+
+    kind: str  # table, memo, answers, release, run, index, adapter, captured, note, kept
+    name: str
+    rows: int  # that go, or are changed
+    does: str  # what becomes of it, for people
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """All that a forget will do. Written before anything of it is done."""
+
+    target: Target
+    given: str  # as the command named it
+    tombstone: Tombstone
+    rows: tuple[Rows, ...]  # that go, at most one record of each table
+    cited: tuple[str, ...]  # ids of questions that lose a citation, or a part of one
+    newest: Mapping[str, int]  # table -> its version before
+    pinned: Mapping[str, tuple[int, ...]]  # table -> older versions that are named, and hold such rows
+    releases: tuple[str, ...]  # ids of those whose tables hold it
+    ended: tuple[str, ...]  # of these, ids of those that end without a successor
+    notes: tuple[str, ...]  # fingerprints of reads of files that had it
+    folders: tuple[str, ...]  # of runs
+    repeated: tuple[str, ...]  # what tells the text: `Mentions.runs`
+    rare: tuple[str, ...]  # and `Mentions.rare`
+    captured: tuple[str, ...] = ()  # files of captured answers
+    made: Mapping[str, Mapping[str, int]] | None = None
+    """Table -> old version -> the version without it; None: not all tables are rewritten."""
+
+    @property
+    def id(self) -> str:
+        """Begins the tags of what it makes."""
+        return f"forget-{self.tombstone.id[:12]}"
+
+    @property
+    def mentions(self) -> Mentions:
+        """What tells a text that repeats what is forgotten."""
+        return Mentions(frozenset(self.repeated), frozenset(self.rare))
+
+    def uncited(self, question: Question) -> Question:
+        """The question without the citations, and parts of citations, that go."""
+        if question.citations is None:
+            return question
+        urls, sources = set(self.target.urls), set(self.target.sources)
+        left = (_without(c, sources) for c in question.citations if c.url not in urls)
+        return replace(question, citations=tuple(left))
+
+
+def _without(citation: Citation, sources: set[str]) -> Citation:
+    return replace(citation, **{part: None for part in PARTS if getattr(citation, part) in sources})
+
+
+def save(store: Store, decision: Decision) -> None:
+    """Writes a decision down, in the place of an earlier state of it."""
+    tree = asdict(decision)
+    store.files.write(_place(decision.tombstone.id), json.dumps(tree).encode())
+
+
+def begun(store: Store, given: str) -> Decision | None:
+    """The decision of a forget with this name that has not ended."""
+    for name in store.files.names(FORGETTING):
+        raw = store.files.read(f"{FORGETTING}/{name}")
+        if raw is not None and (tree := json.loads(raw))["given"] == given:
+            return config.build(Decision, tree, Where(f"{store.uri}/{FORGETTING}/{name}"))
+    return None
+
+
+def end(store: Store, decision: Decision) -> None:
+    """Removes a decision that is done."""
+    store.files.remove(_place(decision.tombstone.id))
+
+
+def _place(id: str) -> str:
+    return f"{FORGETTING}/{id}.json"
+
+
+def unfinished_forgets(store: Store) -> list[str]:
+    """What the commands of forgets that have not ended named."""
+    raws = [store.files.read(f"{FORGETTING}/{name}") for name in store.files.names(FORGETTING)]
+    return [json.loads(raw)["given"] for raw in raws if raw is not None]
