@@ -1,4 +1,4 @@
-"""The README's step in a folder of its own: checked, planned and evaluated as it is written there."""
+"""The step of docs/extend.md in its own folder: checked, planned and evaluated as it is written there."""
 
 import json
 import sys
