@@ -111,7 +111,8 @@ def _forget(store: Store, name: str, reason: str, places: list[Path]) -> ForgetR
     from raypipe.runs.forget import apply, records
 
     with store.lease("driver", "forget", forgetting=True):
-        decision, holdings = records.begun(store, name), []
+        decision = records.begun(store, name)
+        holdings: list[Holding] = []
         finished = decision is not None
         _require_idle(store, decision)
         with store.lease("release", "forget"):

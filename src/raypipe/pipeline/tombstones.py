@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -73,6 +73,12 @@ def tombstones(store: Store) -> list[Tombstone]:
     return found
 
 
+def without_sources(citation: Citation, gone: Collection[str]) -> Citation:
+    """A citation without those of its sources that go."""
+    page, snippet, name = (None if s in gone else s for s in (citation.page, citation.snippet, citation.name))
+    return replace(citation, page=page, snippet=snippet, name=name)
+
+
 class Refused:
     """What the tombstones of a store refuse."""
 
@@ -110,7 +116,7 @@ class Refused:
                 continue
             parts = {n: s for n in PARTS if (s := getattr(c, n)) is not None and s in self._sources}
             why += [self._sources[s] for s in parts.values()]
-            left.append(replace(c, **dict.fromkeys(parts)) if parts else c)
+            left.append(without_sources(c, self._sources.keys()))
         return (replace(question, citations=tuple(left)), why) if why else (question, [])
 
     def batch(self, batch: IngestBatch) -> tuple[IngestBatch, list[tuple[str, Fault]]]:

@@ -39,7 +39,8 @@ class Rows:
 
 def held(store: Store, some: Rows, version: int | None = None) -> int:
     """How many of these rows a version of the table has; None: the newest."""
-    return rows(store.dataset(some.table, version), some.column, some.values, [some.column]).num_rows
+    found: int = rows(store.dataset(some.table, version), some.column, some.values, [some.column]).num_rows
+    return found
 
 
 def versions(store: Store, table: str) -> list[int]:

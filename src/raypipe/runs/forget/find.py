@@ -192,8 +192,8 @@ def _decision(
     here = [r for r in edited if any(held(store, r, v) for v in _versions(store, r.table, pinned))]
     dirty: dict[str, set[int]] = {}
     for r in here:
-        newest = store.version(r.table)
-        older = {v for v in pinned[r.table] if v != newest and held(store, r, v)}
+        now = store.version(r.table)
+        older = {v for v in pinned[r.table] if v != now and held(store, r, v)}
         dirty.setdefault(r.table, set()).update(older)
     newest = {t: store.version(t) for t in dirty}
     touched = {t: {*versions, newest[t]} for t, versions in dirty.items()}

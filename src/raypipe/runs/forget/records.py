@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass, replace
 
 from raypipe.core import config
 from raypipe.core.config import Where
-from raypipe.core.records import Citation, Question
-from raypipe.pipeline.tombstones import PARTS, Tombstone
+from raypipe.core.records import Question
+from raypipe.pipeline.tombstones import Tombstone, without_sources
 from raypipe.runs.forget.mentions import Mentions
 from raypipe.runs.forget.target import Target
 from raypipe.store import Store
@@ -63,12 +63,8 @@ class Decision:
         if question.citations is None:
             return question
         urls, sources = set(self.target.urls), set(self.target.sources)
-        left = (_without(c, sources) for c in question.citations if c.url not in urls)
+        left = (without_sources(c, sources) for c in question.citations if c.url not in urls)
         return replace(question, citations=tuple(left))
-
-
-def _without(citation: Citation, sources: set[str]) -> Citation:
-    return replace(citation, **{part: None for part in PARTS if getattr(citation, part) in sources})
 
 
 def save(store: Store, decision: Decision) -> None:
