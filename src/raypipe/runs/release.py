@@ -219,6 +219,7 @@ def promote(
     gates: Sequence[Gate],
     min_scored: float = MIN_SCORED,
     passed: Sequence[str] = (),
+    pointer: str = LIVE,
 ) -> Release:
     """Makes a finished run the live one. The same run again changes nothing.
 
@@ -235,10 +236,10 @@ def promote(
     keys = answer_keys(store, manifest.run) if gates else {}
     check(manifest, gates, min_scored, sorted(q for q, k in keys.items() if k.verdict == "unscored"))
     with store.lease("release", f"promote {manifest.run}"):
-        before = live(store)
+        before = live(store, pointer)
         if before is not None and before.run == manifest.run:
             return before
-        history = _history(store)
+        history = _history(store, pointer)
         id = _next_id(store, manifest.run)
         release = Release(
             FORMAT, id, manifest.run, manifest.recipe["name"], manifest.digest, manifest.recipe,
@@ -249,23 +250,26 @@ def promote(
         for table, version in manifest.tables.items():
             tag(store, table, id, version)
         _write(store, release)
-        _point(store, [*history, id])
+        _point(store, [*history, id], pointer)
     return release
 
 
-def rollback(store: Store) -> Release:
+def rollback(store: Store, pointer: str = LIVE) -> Release:
     """Makes the release before the live one live again. Raises ConfError if there is none."""
     with store.lease("release", "rollback"):
-        history = _history(store)
+        history = _history(store, pointer)
         if len(history) < 2:
-            raise ConfError(f"{store.uri}: no earlier release to go back to; `raypipe releases` lists them")
-        _point(store, history[:-1])
+            of = "" if pointer == LIVE else f" of {pointer}"
+            raise ConfError(
+                f"{store.uri}: no earlier release{of} to go back to; `raypipe releases` lists them"
+            )
+        _point(store, history[:-1], pointer)
     return _release(store, history[-2])
 
 
-def live(store: Store) -> Release | None:
-    """The release that answers; None before the first."""
-    history = _history(store)
+def live(store: Store, pointer: str = LIVE) -> Release | None:
+    """The release that answers; None before the first. `pointer`: `live`, or `live@NAME` of a tenant."""
+    history = _history(store, pointer)
     return _release(store, history[-1]) if history else None
 
 
@@ -275,8 +279,8 @@ def releases(store: Store) -> list[Release]:
 
 
 def history(store: Store) -> tuple[str, ...]:
-    """Ids of the releases that `rollback` goes back through, the live one last."""
-    return tuple(_history(store))
+    """Ids of the releases that `rollback` goes back through, of every pointer; of each the live one last."""
+    return tuple(dict.fromkeys(id for ids in pointed(store).values() for id in ids))
 
 
 def forget(store: Store, id: str) -> None:
