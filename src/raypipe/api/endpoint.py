@@ -29,7 +29,8 @@ from raypipe.recipes.deadlines import DegradePolicy, fallback_of
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.serialize import from_plain
 from raypipe.report.progress import heartbeat
-from raypipe.serving.access import ApiKeys, RequestLimits, ServerConfig
+from raypipe.serving.access import MEMO_MB, ApiKeys, RequestLimits, ServerConfig
+from raypipe.serving.capture_config import CaptureConfig
 from raypipe.store import Store, StoreError
 
 if TYPE_CHECKING:
@@ -57,6 +58,8 @@ class ServeArgs:
     graphs: Mapping[str, str] = field(default_factory=dict)  # name -> where it lies; "": all others
     limits: RequestLimits = field(default_factory=RequestLimits)
     llm: str | None = None  # URL#MODEL of a server that stands in the place of every generator
+    capture: CaptureConfig | None = None  # which answers are written into the store; None: none
+    memo_mb: int = MEMO_MB  # memory of a gateway for what models computed about its store; 0: none is kept
 
     def application(self, settings: Settings) -> Application:
         """The application for Ray Serve. The store need not exist yet."""
@@ -90,7 +93,7 @@ class ServeArgs:
     def check(self, settings: Settings) -> None:
         """Raises ModelMissing, ConfError or DataError unless the store is there, every model's files are here
         and may be read, graphs and public data are what the recipe was resolved with, and the cluster file
-        has room for engines where the recipe needs one."""
+        has room for engines where the recipe needs one; and for a capture that could write nothing."""
         store = settings.store_to_use(self.store)
         Store.open(store)
         models = require_graphs(self.recipe_to_serve(settings, store)).models()
@@ -101,6 +104,12 @@ class ServeArgs:
         addresses = endpoint_addresses(cluster, models, settings.keys)
         require_answering(models, addresses)
         require_unchanged(Store.open(store), models, addresses)
+        if self.capture is not None:
+            from raypipe.runs.captured import answer_ids
+            from raypipe.serving.redaction import redaction
+
+            redaction(self.capture.redact)
+            answer_ids(Store.open(store))  # a store that cannot be written captures nothing
 
     def has_tables(self, settings: Settings) -> bool:
         """Whether the store has the tables that the recipe searches."""
@@ -133,7 +142,7 @@ class ServeArgs:
         if given and self.auth == "none":
             raise ConfError("auth none and keys: expected one of them, found both")
         keys = ApiKeys(open=True) if self.auth == "none" else ApiKeys.of(given)
-        return ServerConfig(keys, self.limits, self.page, self.traces, self.log)
+        return ServerConfig(keys, self.limits, self.page, self.traces, self.log, self.capture, self.memo_mb)
 
     def degrade_policy(self, settings: Settings) -> DegradePolicy:
         """How unavailable services are handled."""

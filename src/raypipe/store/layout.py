@@ -16,3 +16,6 @@ MEMO = "_memo"  # cached values that no memo table contains yet
 MEMO_LOSSES = "_memo_losses"  # a note for each loss of cached values, by table
 RELEASES = "_releases"  # one file per release
 LIVE = "_releases/live.json"  # which release answers
+CAPTURED = "_captured/answers"  # what an endpoint was asked and answered, in segments
+FEEDBACK = "_captured/feedback"  # what users said of captured answers, in segments
+CAPTURE_SECRET = "_captured/secret"  # what signs the ids of captured answers

@@ -13,13 +13,14 @@ from raypipe.recipes.deadlines import DegradePolicy
 from raypipe.recipes.recipe import Recipe
 from raypipe.serving.access import ServerConfig
 from raypipe.serving.answerer import Answerer
+from raypipe.serving.answering import ReleaseRouter
+from raypipe.serving.capture import Capture
 from raypipe.serving.http import create_app
-from raypipe.serving.http.app import ReleaseRouter
 from raypipe.serving.http.middleware import JsonLines, RequestMetrics
-from raypipe.serving.ray.metrics import RayMetrics
+from raypipe.serving.ray.metrics import RayMetrics, count_captured
 from raypipe.serving.ray.retrying_handle import Broadcast, RetryingHandle
 from raypipe.serving.ray.traces import TracedMetrics, otlp_tracer
-from raypipe.serving.release_follower import ReleaseFollower
+from raypipe.serving.release_follower import ReleaseFollower, bounded_memo
 from raypipe.serving.serve_kit import ServeKit
 
 
@@ -32,7 +33,7 @@ class Gateway:
     ) -> None:  # fmt: skip
         """`recipe` None: the live release of the store is followed."""
         _configure_logging(config.log)
-        self._config = config
+        self._config, self._store = config, store
         kit = ServeKit(
             RetryingHandle(embed, "embed", "embed_unbatched"),
             RetryingHandle(rerank, "score", "score_unbatched"),
@@ -46,9 +47,9 @@ class Gateway:
             [Broadcast(h, "keep") for h in (embed, rerank, generate) if h is not None],
         )
         self._router: ReleaseRouter = (
-            ReleaseFollower(kit, store, policy)
+            ReleaseFollower(kit, store, policy, memo_bytes=config.memo_mb << 20)
             if recipe is None
-            else Answerer(recipe, kit, store, policy=policy)
+            else Answerer(recipe, kit, store, bounded_memo(config.memo_mb << 20), policy=policy)
         )
 
     def __serve_build_asgi_app__(self) -> FastAPI:
@@ -56,7 +57,10 @@ class Gateway:
         metrics: RequestMetrics = RayMetrics()
         if self._config.traces is not None:
             metrics = TracedMetrics(metrics, otlp_tracer(self._config.traces))
-        return create_app(self._router, self._config, metrics, proxy_sets_id=True)  # Serve's proxy
+        capture = None
+        if self._config.capture is not None:
+            capture = Capture(self._store, self._config.capture, count_captured())
+        return create_app(self._router, self._config, metrics, True, capture)  # Serve's proxy sets ids
 
 
 def _configure_logging(file: str | None) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ray.util.metrics import Counter, Gauge, Histogram
 
 from raypipe.serving.query import QueryResult
@@ -55,3 +57,9 @@ class RayMetrics:
         reply = q.replies.get(q.origin)
         if reply is not None and reply.confidence is not None:
             self._confidence.observe(max(reply.confidence, 1e-6))
+
+
+def count_captured() -> Callable[[str], None]:
+    """Counts what came of captured answers (`serving.capture.Event`)."""
+    captured = Counter("raypipe_captured", "Captured answers and feedback.", tag_keys=("event",))
+    return lambda event: captured.inc(tags={"event": event})
