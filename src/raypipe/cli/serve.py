@@ -56,6 +56,14 @@ def add(commands: options.Commands) -> None:
         f"again (default: {MEMO_MB}; 0: none)",
     )
     made.add_argument(
+        "--shadow",
+        metavar="DIR",
+        help="the --out folder of a finished eval, whose recipe answers some questions again after the reply",
+    )
+    made.add_argument(
+        "--share", metavar="SHARE", type=options.share, help="of the questions that the shadow answers: 0.05"
+    )
+    made.add_argument(
         "--capture",
         metavar="RATE",
         type=options.share,
@@ -95,6 +103,8 @@ def _serve(args: argparse.Namespace, settings: Settings) -> int:
         graphs=options.graphs(args),
         llm=args.llm,
         capture=_capture(args),
+        shadow=args.shadow,
+        share=args.share,
         memo_mb=args.memo,
     )
     serve(endpoint, args.host, args.port, _say, settings)

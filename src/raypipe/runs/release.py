@@ -237,20 +237,36 @@ def promote(
         before = live(store)
         if before is not None and before.run == manifest.run:
             return before
-        history = _history(store)
-        number = max((int(n[1:].partition("-")[0]) for n in _ids(store)), default=0) + 1
-        id = check_run(f"r{number:04d}-{manifest.run[:8]}")
-        release = Release(
-            FORMAT, id, manifest.run, manifest.recipe["name"], manifest.digest, manifest.recipe,
-            manifest.tables, manifest.score, (*(g.text for g in gates), *passed), time.time(),
-            manifest.lead, manifest.measures, manifest.seen,
-        )  # fmt: skip
-        release.opened(store)
-        for table, version in manifest.tables.items():
-            tag(store, table, id, version)
-        store.files.write(f"{RELEASES}/{id}.json", json.dumps(to_json(release), allow_nan=False).encode())
-        _point(store, [*history, id])
+        release = make_release(store, manifest, (*(g.text for g in gates), *passed))
+        go_live(store, release.id)
     return release
+
+
+def make_release(store: Store, manifest: Manifest, gates: Sequence[str]) -> Release:
+    """The release of a finished run, which is not live yet; the caller holds the lease `release`. Raises
+    StoreError if a table that the run searched is not there at its version."""
+    number = max((int(n[1:].partition("-")[0]) for n in _ids(store)), default=0) + 1
+    id = check_run(f"r{number:04d}-{manifest.run[:8]}")
+    release = Release(
+        FORMAT, id, manifest.run, manifest.recipe["name"], manifest.digest, manifest.recipe,
+        manifest.tables, manifest.score, tuple(gates), time.time(),
+        manifest.lead, manifest.measures, manifest.seen,
+    )  # fmt: skip
+    release.opened(store)
+    for table, version in manifest.tables.items():
+        tag(store, table, id, version)
+    store.files.write(f"{RELEASES}/{id}.json", json.dumps(to_json(release), allow_nan=False).encode())
+    return release
+
+
+def go_live(store: Store, id: str) -> None:
+    """Makes a release the live one; the caller holds the lease `release`."""
+    _point(store, [*_history(store), id])
+
+
+def release_of(store: Store, id: str) -> Release:
+    """A release by its id. Raises ConfError for one that is not there."""
+    return _release(store, id)
 
 
 def rollback(store: Store) -> Release:

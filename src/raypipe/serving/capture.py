@@ -37,7 +37,7 @@ from raypipe.serving.filters import narrow
 from raypipe.serving.query import NULL_LISTENER, Listener, QueryRequest, QueryResult
 from raypipe.serving.redaction import Redact, RedactionFailed, redaction
 from raypipe.store import Store
-from raypipe.store.layout import CAPTURED, FEEDBACK
+from raypipe.store.layout import CAPTURED, FEEDBACK, TRIAL_PAIRS
 from raypipe.store.segments import sweep_segments
 
 FLUSH_S = 5.0
@@ -90,13 +90,16 @@ class Capture:
         self._swept_at = 0.0
         self._closing = asyncio.Event()
 
-    def kept(self, answerer: AnswererProtocol, request: QueryRequest, result: QueryResult) -> QueryResult:
-        """The result, with the id of the answer if it is captured. Returns at once."""
-        now = self._clock()
-        id = self._ids.draw(now)
-        if share_of(id) >= self._config.rate:
+    def choose(self) -> str | None:
+        """The id of an answer that is to be captured; None for one that is not."""
+        id = self._ids.draw(self._clock())
+        return id if share_of(id) < self._config.rate else None
+
+    def keep(self, answerer: AnswererProtocol, request: QueryRequest, result: QueryResult) -> QueryResult:
+        """The result with the id of the answer, which is captured. Returns at once."""
+        if request.answer_id is None:
             return result
-        row = _Waiting(id, now, answerer, request, result)
+        row = _Waiting(request.answer_id, self._clock(), answerer, request, result)
         if len(self._waiting) >= WAITING_ROWS or self._bytes + row.nbytes() > WAITING_BYTES:
             self._count("dropped")
             return result
@@ -104,7 +107,7 @@ class Capture:
         self._bytes += row.nbytes()
         if self._writer is None or self._writer.done():
             self._writer = asyncio.ensure_future(self._write_later())
-        return replace(result, answer_id=id)
+        return replace(result, answer_id=request.answer_id)
 
     async def feedback(self, answer_id: str, verdict: Said | None, text: str | None) -> None:
         """Keeps what a user says of an answer: it is on disk when this returns. Raises UnknownAnswer, and
@@ -172,7 +175,7 @@ class Capture:
 
     def _sweep(self, now: float) -> None:
         before = since_days(self._config.retention_days, now)
-        for folder in (CAPTURED, FEEDBACK):
+        for folder in (CAPTURED, FEEDBACK, TRIAL_PAIRS):
             sweep_segments(self._store.files, folder, before)
 
 
@@ -242,5 +245,6 @@ class _CapturingAnswerer(ForwardingAnswerer):
         self._capture = capture
 
     async def answer(self, request: QueryRequest, listener: Listener = NULL_LISTENER) -> QueryResult:
+        request = replace(request, answer_id=self._capture.choose())
         result = await self._answerer.answer(request, listener)
-        return self._capture.kept(self._answerer, request, result)
+        return self._capture.keep(self._answerer, request, result)

@@ -22,6 +22,7 @@ class QueryRequest:
     filters: Filters = field(default_factory=Filters)  # which sources may be searched
     include_prompts: bool = False  # return the chats that language models got
     include_passages: bool = False  # return the texts of the ranking
+    answer_id: str | None = None  # that a captured answer gets; None: it is not captured
 
 
 class Listener(Protocol):
