@@ -32,6 +32,7 @@ EXPORTS = {  # exported name -> module that defines it
         "api.steps": ("check_step",),
         "api.swaps": ("swap_steps",),
         "api.sweep": ("sweep",),
+        "api.trials": ("show_trials", "start_canary", "start_shadow", "stop_trials"),
         "api.validate": ("validate",),
         "api.view": ("list_runs", "write_view"),
         "api.walk": ("walk",),

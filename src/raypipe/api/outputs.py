@@ -52,6 +52,7 @@ from raypipe.report.report import JudgeLine, ReplacedRows
 from raypipe.runs.explain import Explanation
 from raypipe.runs.forget.records import Holding
 from raypipe.runs.prune import Removal
+from raypipe.runs.trial_verdict import TrialReport
 from raypipe.serving.http.reply_types import AnswerResponse
 from raypipe.text.made_questions import MadeKind
 
@@ -269,6 +270,16 @@ class LiveRelease(_ReleaseLine):
 
     format: Literal[2]
     store: str  # URI of the store in which it is live
+
+
+@with_config(STRICT)
+class Trials(TypedDict):
+    """`trial --json` and `promote --canary --json`."""
+
+    format: Literal[2]
+    store: str  # URI
+    running: list[TrialReport]  # the canary, then the shadow
+    ended: TrialReport | None  # the last; null: none has
 
 
 @with_config(STRICT)
@@ -585,9 +596,10 @@ OUTPUTS: Mapping[str, Any] = {
     "score crag": CragScoreOutput,
     "score qasper": QasperScoreOutput,
     "score ranking": RankingScoreOutput,
-    "promote": LiveRelease,
+    "promote": LiveRelease | Trials,
     "rollback": LiveRelease,
     "releases": Releases,
+    "trial": Trials,
     "prune": Prune,
     "forget": Forget,
     "ask": Ask,

@@ -17,8 +17,8 @@ from raypipe.store import Store
 
 if TYPE_CHECKING:
     from raypipe.evaluation.compare import ScoredRun
-    from raypipe.evaluation.relative_gate import RelativeGate
     from raypipe.runs.prune import Removal
+    from raypipe.runs.relative_gate_text import RelativeGate
 
 COLUMNS = {
     "id": "string", "live": "bool", "run": "string", "recipe": "string", "digest": "string",
@@ -103,7 +103,8 @@ def promote(
     manifest = read(Path(run))
     opened = (session or Session()).store(manifest.store if store is None else store)
     from raypipe.evaluation.compare import scored_run
-    from raypipe.evaluation.relative_gate import check, relative_gate
+    from raypipe.evaluation.relative_gate import check
+    from raypipe.runs.relative_gate_text import relative_gate
 
     relative = [g for text in gates if (g := relative_gate(text)) is not None]
     bounds = [release.gate(text) for text in gates if relative_gate(text) is None]

@@ -87,6 +87,9 @@ COMMANDS: Mapping[str, Command] = {
     ),
     "rollback": Command("release", "releases", "Make the release before the live one live again."),
     "releases": Command("release", "releases", "List the releases of a store."),
+    "trial": Command(
+        "release", "trial", "Show how a canary or a shadow does against the live release, or stop it."
+    ),
     "prune": Command("release", "releases", "Delete tables and replies that nothing references."),
     "forget": Command(
         "release", "forget", "Take a page, a document or a question out of a store and its runs, for good."

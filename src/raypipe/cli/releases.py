@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from raypipe.api.settings import Settings
 from raypipe.cli import options
+from raypipe.core.errors import ConfError
 
 if TYPE_CHECKING:
     from raypipe.api.release import ReleaseResult
@@ -39,6 +40,13 @@ def add(commands: options.Commands) -> None:
         type=_share,
         help="a gate on a share, such as score, needs this share of the questions scored (default: 0.95)",
     )
+    made.add_argument(
+        "--canary",
+        metavar="SHARE",
+        type=options.share,
+        help="have the run answer this share of the live questions first; a gate better, not-worse or "
+        "not-worse:M makes it live or rolls it back",
+    )
     made.add_argument("--store", metavar="URI", help="where the run's store is now (default: where it was)")
     options.as_json(made)
     for name, run in (("rollback", _rollback), ("releases", _releases), ("prune", _prune)):
@@ -67,6 +75,15 @@ def _promote(args: argparse.Namespace, settings: Settings) -> int:
     from raypipe.api.release import promote
 
     session = options.session(args, settings)
+    if args.canary is not None:
+        from raypipe.api.trials import start_canary
+        from raypipe.cli.trial import print_trials
+
+        if args.against is not None:
+            raise ConfError("--canary holds the run against the live release: expected no --against with it")
+        found = start_canary(args.run_folder, args.canary, args.gate, args.store, args.min_scored, session)
+        print_trials(args, found)
+        return 0
     return _print(
         args, promote(args.run_folder, args.gate, args.store, args.min_scored, session, args.against)
     )

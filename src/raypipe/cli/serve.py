@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import argparse
 import sys
+from typing import TYPE_CHECKING
 
 from raypipe.api.settings import Settings
 from raypipe.cli import options
+from raypipe.core.errors import ConfError
+from raypipe.serving.access import MEMO_MB
+
+if TYPE_CHECKING:
+    from raypipe.serving.capture_config import CaptureConfig
 
 HOST = "127.0.0.1"  # this machine alone
 PORT = 8000
@@ -41,6 +47,39 @@ def add(commands: options.Commands) -> None:
         metavar="RECIPE",
         help="its extract step answers while a language model is unavailable (default: i don't know)",
     )
+    made.add_argument(
+        "--memo",
+        metavar="MB",
+        type=options.at_least(0),
+        default=MEMO_MB,
+        help="memory of a gateway for what models computed about the store: an equal question asks no model "
+        f"again (default: {MEMO_MB}; 0: none)",
+    )
+    made.add_argument(
+        "--shadow",
+        metavar="DIR",
+        help="the --out folder of a finished eval, whose recipe answers some questions again after the reply",
+    )
+    made.add_argument(
+        "--share", metavar="SHARE", type=options.share, help="of the questions that the shadow answers: 0.05"
+    )
+    made.add_argument(
+        "--capture",
+        metavar="RATE",
+        type=options.share,
+        help="write this share of the questions, with evidence and answers, into the store (default: none)",
+    )
+    made.add_argument(
+        "--retention",
+        metavar="DAYS",
+        type=float,
+        help="delete captured answers after this many days (default: 7)",
+    )
+    made.add_argument(
+        "--redact",
+        metavar="MODULE:NAME",
+        help="your function of one text that takes out what may not be captured",
+    )
 
 
 def _serve(args: argparse.Namespace, settings: Settings) -> int:
@@ -63,9 +102,29 @@ def _serve(args: argparse.Namespace, settings: Settings) -> int:
         gateways=args.gateways,
         graphs=options.graphs(args),
         llm=args.llm,
+        capture=_capture(args),
+        shadow=args.shadow,
+        share=args.share,
+        memo_mb=args.memo,
     )
     serve(endpoint, args.host, args.port, _say, settings)
     return 0
+
+
+def _capture(args: argparse.Namespace) -> CaptureConfig | None:
+    """What is captured. Raises ConfError for options of a capture that is off."""
+    from raypipe.serving.capture_config import RETENTION_DAYS, CaptureConfig
+
+    if args.capture is None:
+        for name in ("retention", "redact"):
+            if getattr(args, name) is not None:
+                raise ConfError(f"--{name}: expected --capture RATE with it, found none")
+        return None
+    days = RETENTION_DAYS if args.retention is None else args.retention
+    try:
+        return CaptureConfig(args.capture, days, args.redact)
+    except ValueError as e:
+        raise ConfError(str(e)) from e
 
 
 def _say(line: str) -> None:

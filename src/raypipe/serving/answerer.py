@@ -122,7 +122,8 @@ class Answerer:
             snapshot = await self.snapshot()
             question = await asyncio.to_thread(snapshot.resolve, request.question, request.filters)
             counting = kit.with_index(snapshot.index)  # counts this request alone
-            execute = QuestionExecutor(recipe, counting, self._memo, self._policy, listener.on_stage)
+            memo = None if request.include_prompts else self._memo  # a cached reply shows no prompt
+            execute = QuestionExecutor(recipe, counting, memo, self._policy, listener.on_stage)
             [answered] = await execute([question])
             return await self._result(answered, snapshot, request, start, execute.counts, prompts=prompts)
         question = narrow(request.question, request.filters)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 from raypipe.core.errors import Overloaded, RaypipeError, Unavailable
 from raypipe.core.protocols import Model
+from raypipe.memo.memo import MemoryMemo
 from raypipe.recipes.deadlines import DegradePolicy
 from raypipe.recipes.serialize import from_plain
 from raypipe.runs.release import live
@@ -37,6 +38,15 @@ but costs the machine."""
 log = logging.getLogger("raypipe.serving.release_follower")
 
 
+def bounded_memo(limit_bytes: int) -> MemoryMemo | None:
+    """A memo of one release, which goes with it and forgets what is oldest past its limit; None for 0.
+
+    It holds what models computed about the store. What they compute about documents that a request brings is
+    never looked up in it and never put there.
+    """
+    return MemoryMemo(limit_bytes) if limit_bytes else None
+
+
 class ReleaseFollower:
     """Follows the live release: the release that was live when a request came answers all of it.
 
@@ -52,14 +62,17 @@ class ReleaseFollower:
         store: str,
         policy: DegradePolicy | None = None,
         close_after_s: float = CLOSE_AFTER_S,
+        memo_bytes: int = 0,
         pointer: str = LIVE,
         others: Callable[[], Sequence[Model]] = tuple,
     ) -> None:
-        """`pointer`: which is followed; `others`: models that other pointers' releases need, and that stay."""
+        """`memo_bytes`: of what each release's models computed about the store; 0: nothing is kept.
+        `pointer`: which is followed; `others`: models that other pointers' releases need, and that stay."""
         self._kit, self._uri, self._policy = kit, store, policy or DegradePolicy()
         self._pointer, self._others = pointer, others
         self._open: weakref.WeakSet[Answerer] = weakref.WeakSet()  # some request or the current one holds it
         self._close_after_s, self._close_at = close_after_s, math.inf
+        self._memo_bytes = memo_bytes
         self._current: Answerer | None = None
         self._polled_at = -POLL_S
         self._poll_lock = asyncio.Lock()
@@ -120,7 +133,8 @@ class ReleaseFollower:
         if self._current is not None and release.id == self._current.release:
             return
         try:
-            opened = Answerer(from_plain(release.recipe), self._kit, self._uri, None, release, self._policy)
+            recipe, memo = from_plain(release.recipe), bounded_memo(self._memo_bytes)
+            opened = Answerer(recipe, self._kit, self._uri, memo, release, self._policy)
             await opened.check()
         except RaypipeError as e:
             # Missing tables do not come back. An unavailable model does: the next poll tries again.

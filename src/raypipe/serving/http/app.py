@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from http import HTTPStatus
-from typing import Any, Protocol
+from typing import Any
 
 from fastapi import Depends, FastAPI, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse
 
 from raypipe.core.errors import ConfError
-from raypipe.recipes.recipe import Recipe
 from raypipe.serving.access import ServerConfig
+from raypipe.serving.answering import AnswererProtocol, ReleaseRouter
+from raypipe.serving.capture import Capture, CapturingRouter
 from raypipe.serving.http import errors, openai, requests, stream
 from raypipe.serving.http.authorization import authorize
 from raypipe.serving.http.errors import RequestRefused, to_problem
+from raypipe.serving.http.feedback import FeedbackRoute
 from raypipe.serving.http.limits import Slots, read_body, until_disconnect
 from raypipe.serving.http.middleware import NoMetrics, ObservedApp, RequestMetrics, request_id
 from raypipe.serving.http.openai import ChatBody
@@ -27,30 +29,10 @@ from raypipe.serving.http.reply_types import AnswerResponse, ChatModel, IndexRes
 from raypipe.serving.http.requests import AnswerBody, BatchBody, RetrieveBody, query_request
 from raypipe.serving.http.responses import answer_response, chat_model, retrieve_response
 from raypipe.serving.http.validation import B, parse_body
-from raypipe.serving.query import NULL_LISTENER, Listener, QueryRequest, QueryResult
-from raypipe.serving.store_snapshot import StoreSnapshot
+from raypipe.serving.query import NULL_LISTENER, Listener, QueryRequest
 
 BATCH_CONCURRENCY = 4
 """Questions of one batch that are answered at the same time: a batch takes the slot of one request."""
-
-
-class AnswererProtocol(Protocol):
-    """Answers questions: what `serving.answerer.Answerer` gives the routes."""
-
-    @property
-    def recipe(self) -> Recipe: ...
-    @property
-    def release(self) -> str | None: ...
-    async def ready(self) -> list[str]: ...
-    async def snapshot(self) -> StoreSnapshot: ...
-    async def answer(self, request: QueryRequest, listener: Listener = NULL_LISTENER) -> QueryResult: ...
-    async def retrieve(self, request: QueryRequest, listener: Listener = NULL_LISTENER) -> QueryResult: ...
-
-
-class ReleaseRouter(Protocol):
-    """Picks the answerer of each request, which then answers all of it."""
-
-    async def current(self) -> AnswererProtocol: ...
 
 
 class Routes:
@@ -202,22 +184,33 @@ def create_app(
     config: ServerConfig | None = None,
     metrics: RequestMetrics | None = None,
     proxy_sets_id: bool = False,
+    capture: Capture | None = None,
 ) -> FastAPI:
     """The app. The page and the two health routes need no key: they show no question and no answer.
-    `proxy_sets_id` as in `ObservedApp`."""
+    `proxy_sets_id` as in `ObservedApp`; `capture` gets the answers, None: they are not captured."""
     config, metrics = config or ServerConfig(), metrics or NoMetrics()
+    router = router if capture is None else CapturingRouter(router, capture)
     routes = Routes(router, config, metrics)
 
     async def authorized(request: Request) -> None:
         authorize(config.keys, request.headers, request.client.host if request.client else None)
 
-    app = FastAPI(title="raypipe endpoint", docs_url=None, redoc_url=None, openapi_url=None)
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        yield
+        if capture is not None:
+            await capture.close()  # what waits is written before the process ends
+
+    app = FastAPI(
+        title="raypipe endpoint", docs_url=None, redoc_url=None, openapi_url=None, lifespan=lifespan
+    )
     guard = [Depends(authorized)]
     for path, post in {
         "/v1/answer": routes.answer,
         "/v1/answer:batch": routes.batch,
         "/v1/retrieve": routes.retrieve,
         "/v1/chat/completions": routes.chat,
+        "/v1/feedback": FeedbackRoute(config.limits, capture).post,
     }.items():
         app.add_api_route(path, post, methods=["POST"], dependencies=guard)
     document = openapi_document()

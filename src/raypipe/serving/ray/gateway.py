@@ -11,16 +11,23 @@ from ray.serve.handle import DeploymentHandle
 
 from raypipe.recipes.deadlines import DegradePolicy
 from raypipe.recipes.recipe import Recipe
+from raypipe.runs.trials import Role
 from raypipe.serving.access import ServerConfig
 from raypipe.serving.answerer import Answerer
+from raypipe.serving.answering import ReleaseRouter
+from raypipe.serving.capture import Capture
 from raypipe.serving.http import create_app
-from raypipe.serving.http.app import ReleaseRouter
 from raypipe.serving.http.middleware import JsonLines, RequestMetrics
-from raypipe.serving.ray.metrics import RayMetrics
+from raypipe.serving.ray.metrics import RayMetrics, TrialMetrics, count_captured
 from raypipe.serving.ray.retrying_handle import Broadcast, RetryingHandle
 from raypipe.serving.ray.traces import TracedMetrics, otlp_tracer
-from raypipe.serving.release_follower import ReleaseFollower
+from raypipe.serving.redaction import redaction
+from raypipe.serving.release_follower import ReleaseFollower, bounded_memo
+from raypipe.serving.second_answers import SecondAnswers
 from raypipe.serving.serve_kit import ServeKit
+from raypipe.serving.trials import TrialRouter
+from raypipe.serving.yielding_kit import InFlight, TrialKit
+from raypipe.store import Store
 
 
 class Gateway:
@@ -32,7 +39,7 @@ class Gateway:
     ) -> None:  # fmt: skip
         """`recipe` None: the live release of the store is followed."""
         _configure_logging(config.log)
-        self._config = config
+        self._config, self._store = config, store
         kit = ServeKit(
             RetryingHandle(embed, "embed", "embed_unbatched"),
             RetryingHandle(rerank, "score", "score_unbatched"),
@@ -45,10 +52,11 @@ class Gateway:
             },
             [Broadcast(h, "keep") for h in (embed, rerank, generate) if h is not None],
         )
+        memo_bytes = config.memo_mb << 20
         self._router: ReleaseRouter = (
-            ReleaseFollower(kit, store, policy)
+            follow_releases(kit, store, config, policy, memo_bytes)
             if recipe is None
-            else Answerer(recipe, kit, store, policy=policy)
+            else Answerer(recipe, kit, store, bounded_memo(memo_bytes), policy=policy)
         )
 
     def __serve_build_asgi_app__(self) -> FastAPI:
@@ -56,7 +64,24 @@ class Gateway:
         metrics: RequestMetrics = RayMetrics()
         if self._config.traces is not None:
             metrics = TracedMetrics(metrics, otlp_tracer(self._config.traces))
-        return create_app(self._router, self._config, metrics, proxy_sets_id=True)  # Serve's proxy
+        capture = None
+        if self._config.capture is not None:
+            capture = Capture(self._store, self._config.capture, count_captured())
+        return create_app(self._router, self._config, metrics, True, capture)  # Serve's proxy sets ids
+
+
+def follow_releases(
+    kit: ServeKit, store: str, config: ServerConfig, policy: DegradePolicy, memo_bytes: int
+) -> ReleaseRouter:
+    """The live release, and what is on trial next to it."""
+    in_flight = InFlight()
+    shared = TrialKit(kit, in_flight)
+    live = ReleaseFollower(shared, store, policy, memo_bytes=memo_bytes)
+    roles: tuple[Role, ...] = ("canary", "shadow") if config.shadow else ("canary",)
+    redact = redaction(None if config.capture is None else config.capture.redact)
+    opened = Store.open(store)
+    seconds = SecondAnswers(opened, roles, in_flight, TrialMetrics(), redact)
+    return TrialRouter(live, shared, opened, seconds, policy, memo_bytes)
 
 
 def _configure_logging(file: str | None) -> None:
