@@ -31,6 +31,7 @@ from raypipe.recipes.serialize import from_plain
 from raypipe.report.progress import heartbeat
 from raypipe.serving.access import MEMO_MB, ApiKeys, RequestLimits, ServerConfig
 from raypipe.serving.capture_config import CaptureConfig
+from raypipe.serving.tenants import read_tenants
 from raypipe.store import Store, StoreError
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ class ServeArgs:
     limits: RequestLimits = field(default_factory=RequestLimits)
     llm: str | None = None  # URL#MODEL of a server that stands in the place of every generator
     capture: CaptureConfig | None = None  # which answers are written into the store; None: none
+    tenants: str | None = None  # file of tenants: keys with a name, a share, quotas, releases and filters
     shadow: str | None = None  # folder of a run that answers some questions again after the reply; None: none
     share: float | None = None  # of the questions that the shadow answers, above 0 and at most 1
     memo_mb: int = MEMO_MB  # memory of a gateway for what models computed about its store; 0: none is kept
@@ -156,10 +158,13 @@ class ServeArgs:
             given += _in_file(Path(self.keys))
         if given and self.auth == "none":
             raise ConfError("auth none and keys: expected one of them, found both")
+        tenants = () if self.tenants is None else read_tenants(Path(self.tenants))
+        if tenants and self.auth == "none":
+            raise ConfError("auth none and tenants: expected one of them, found both")
         keys = ApiKeys(open=True) if self.auth == "none" else ApiKeys.of(given)
         return ServerConfig(
             keys, self.limits, self.page, self.traces, self.log, self.capture, self.memo_mb,
-            self.shadow is not None,
+            self.shadow is not None, tenants,
         )  # fmt: skip
 
     def degrade_policy(self, settings: Settings) -> DegradePolicy:
@@ -226,7 +231,9 @@ def serve(endpoint: ServeArgs, host: str, port: int, say: Callable[[str], None],
     Raises ConfError for an address that others reach without keys, a port that is taken, and a store that is
     not there; ModelMissing, ClusterTooSmall.
     """
-    check_host(host, endpoint.server_config(settings.keys).keys)
+    server = endpoint.server_config(settings.keys)
+    if not server.tenants:
+        check_host(host, server.keys)
     check_port(host, port)
     endpoint.check(settings)  # Serve retries a replica that cannot start without end
     log = Path(endpoint.log or _log_file(settings, port))

@@ -33,6 +33,7 @@ EXPORTS = {  # exported name -> module that defines it
         "api.swaps": ("swap_steps",),
         "api.sweep": ("sweep",),
         "api.trials": ("show_trials", "start_canary", "start_shadow", "stop_trials"),
+        "api.usage": ("usage",),
         "api.validate": ("validate",),
         "api.view": ("list_runs", "write_view"),
         "api.walk": ("walk",),

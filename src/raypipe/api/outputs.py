@@ -31,6 +31,7 @@ from raypipe.api.run_outputs import (
     SliceScore,
     StepCounts,
 )
+from raypipe.api.usage import TenantUsage
 from raypipe.api.validate import CheckedFile, Problem
 from raypipe.core.records import Fault
 from raypipe.evaluation.compare import RunComparison
@@ -244,6 +245,7 @@ class _LeadMeasure(TypedDict):
 class _ReleaseLine(TypedDict):
     id: str
     live: bool
+    pointers: list[str]  # live, live@NAME: those that name it
     run: str
     recipe: str
     digest: str
@@ -289,6 +291,14 @@ class Prune(TypedDict):
     format: Literal[2]
     dry_run: bool
     removed: list[Removal]
+
+
+@with_config(STRICT)
+class Usage(TypedDict):
+    """`usage --json`."""
+
+    format: Literal[2]
+    tenants: list[TenantUsage]
 
 
 @with_config(STRICT)
@@ -602,6 +612,7 @@ OUTPUTS: Mapping[str, Any] = {
     "trial": Trials,
     "prune": Prune,
     "forget": Forget,
+    "usage": Usage,
     "ask": Ask,
     "doctor": Doctor,
     "init": Project,

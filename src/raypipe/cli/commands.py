@@ -96,6 +96,7 @@ COMMANDS: Mapping[str, Command] = {
     ),
     "ask": Command("serve", "ask", "Answer one question, from the store or from pages in a file."),
     "serve": Command("serve", "serve", "Answer questions over HTTP on this machine."),
+    "usage": Command("serve", "usage", "Print what each tenant asked of an endpoint, from its log."),
     "doctor": Command(
         "tools", "doctor", "Check what is installed and reachable, and print the command that mends the rest."
     ),

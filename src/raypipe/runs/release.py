@@ -342,6 +342,19 @@ def _next_id(store: Store, run: str) -> str:
     return check_run(f"r{number:04d}-{run[:8]}")
 
 
+_TENANT = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
+
+
+def check_pointer(name: str) -> str:
+    """The name of a pointer to a release: `live`, or `live@NAME`. Raises ConfError for another."""
+    base, at, tenant = name.partition("@")
+    if base != LIVE or (at and not _TENANT.fullmatch(tenant)):
+        raise ConfError(
+            f"pointer {name!r}: expected live, or live@NAME with a name of small letters, digits and -"
+        )
+    return name
+
+
 def _is_pointer(name: str) -> bool:
     return name == LIVE or name.startswith(f"{LIVE}@")
 
@@ -387,13 +400,14 @@ def _read(store: Store, name: str, raw: bytes, record: type[T]) -> T:
         ) from e
 
 
-def summary(release: Release, now: str) -> dict[str, Any]:
-    """A release as `releases --json` lists it; `now` is the id of the live one."""
+def summary(release: Release, now: Mapping[str, str]) -> dict[str, Any]:
+    """A release as `releases --json` lists it. `now`: pointer -> id of the release that it names."""
     scored, questions = scored_of(release.score)
     lead = release.measures.get(release.lead)
     return {
         "id": release.id,
-        "live": release.id == now,
+        "live": now.get(LIVE) == release.id,
+        "pointers": sorted(name for name, id in now.items() if id == release.id),
         "run": release.run,
         "recipe": release.name,
         "digest": release.digest,

@@ -8,9 +8,13 @@ import hashlib
 import hmac
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from raypipe.core.errors import ConfError
 from raypipe.serving.capture_config import CaptureConfig
+
+if TYPE_CHECKING:
+    from raypipe.serving.tenants import Tenant
 
 KEY_CHARS = 16
 """Minimum length of a key: 16 characters of base64 are 96 bits, too many to guess."""
@@ -76,3 +80,4 @@ class ServerConfig:
     capture: CaptureConfig | None = None  # None: no answer is captured
     memo_mb: int = MEMO_MB  # memory of a gateway for what models computed about its store; 0: none is kept
     shadow: bool = False  # the shadow of the store is followed, if it has one; a canary always is
+    tenants: tuple[Tenant, ...] = ()  # who has keys with a name; none: all keys are alike

@@ -22,6 +22,7 @@ from pathlib import Path
 from raypipe.core import config
 from raypipe.core.config import Where
 from raypipe.core.errors import ConfError
+from raypipe.runs.release import check_pointer
 from raypipe.serving.access import ApiKeys
 from raypipe.serving.filters import Filters
 from raypipe.store.layout import LIVE
@@ -92,19 +93,9 @@ ANYONE = Tenant("default")
 """Who has a key that is no tenant's, or needs none."""
 
 
-def check_pointer(name: str) -> str:
-    """The name of a pointer to a release: `live`, or `live@NAME`. Raises ConfError for another."""
-    base, at, tenant = name.partition("@")
-    if base != LIVE or (at and not _NAME.fullmatch(tenant)):
-        raise ConfError(
-            f"{name!r}: expected live, or live@NAME with a name of small letters, digits and -"
-        )
-    return name
-
-
 def read_tenants(path: Path) -> tuple[Tenant, ...]:
-    """The tenants of a file. Raises ConfError, without any key, for a file that is none, and for a key that two
-    tenants have or that could be guessed."""
+    """The tenants of a file. Raises ConfError, without any key, for a file that is none, and for a key that
+    could be guessed or that two tenants have."""
     file = config.build(TenantFile, config.read_yaml(path), Where(str(path)))
     found: list[Tenant] = []
     owners: dict[bytes, str] = {}

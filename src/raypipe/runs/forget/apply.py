@@ -20,9 +20,11 @@ from raypipe.memo.losses import note_loss
 from raypipe.pipeline.ingest_log import outdate
 from raypipe.pipeline.tombstones import write_tombstone
 from raypipe.runs.forget.records import Decision, save
+from raypipe.runs.forget.segments import take_out_segments
 from raypipe.runs.release import forget as forget_release
 from raypipe.runs.release import pointed, repoint, succeed
 from raypipe.runs.roots import roots
+from raypipe.runs.trials import ROLES, read_trial, remove_trial
 from raypipe.store import Store, StoreError, read_now
 from raypipe.store.files import Files
 from raypipe.store.keep import MEMO, tables, tag, tagged, untag
@@ -65,6 +67,7 @@ def apply(store: Store, decision: Decision, follow_s: float = FOLLOW_S) -> Decis
     for table, versions_ in decision.made.items():
         _clean(store, decision, table, versions_)
     _notes(store, decision)
+    take_out_segments(store.files, decision.target, decision.mentions)
     merge_sizes(store)
     return decision
 
@@ -119,6 +122,10 @@ def _releases(store: Store, decision: Decision) -> bool:
             tag(store, table, successor, version)
         names[id] = successor
     repoint(store, names)
+    for role in ROLES:  # its pairs are of releases that end
+        trial = read_trial(store, role)
+        if trial is not None and not {trial.release, trial.live}.isdisjoint(decision.releases):
+            remove_trial(store, trial)
     for id in decision.releases:
         for table in {t for t in decision.newest if store.has(t)} | _tagged_with(store, id):
             untag(store, table, id)

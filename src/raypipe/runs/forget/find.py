@@ -16,8 +16,10 @@ from raypipe.pipeline.tombstones import FORMAT, Tombstone, stone_id
 from raypipe.runs.forget.memo_rows import MemoRows, memo_rows
 from raypipe.runs.forget.mentions import Mentions, mentions, rare_words
 from raypipe.runs.forget.records import Decision, Holding
+from raypipe.runs.forget.segments import held_segments
 from raypipe.runs.forget.target import Target
 from raypipe.runs.roots import Roots, roots
+from raypipe.runs.trials import ROLES, read_trial
 from raypipe.store import Store
 from raypipe.store.database import rows
 from raypipe.store.keep import tables
@@ -227,6 +229,12 @@ def _holdings(store: Store, decision: Decision, found: Found, memo: MemoRows, ke
     for id in decision.releases:
         what = "ends" if id in decision.ended else "ends; a release without it takes its place"
         out.append(Holding("release", id, len(live[id].tables), f"{what} ({live[id].name})"))
+    for role in ROLES:
+        trial = read_trial(store, role)
+        if trial is not None and not {trial.release, trial.live}.isdisjoint(decision.releases):
+            out.append(Holding("trial", role, 1, f"ends: release {trial.release} or {trial.live} does"))
+    for name, lines in held_segments(store.files, decision.target, decision.mentions).items():
+        out.append(Holding("captured", name, lines, "lines go, and what users said of these answers"))
     for note in decision.notes:
         out.append(Holding("note", note, 1, "the files are read again when they are given again"))
     for shared in decision.target.shared:

@@ -44,7 +44,6 @@ class Decision:
     folders: tuple[str, ...]  # of runs
     repeated: tuple[str, ...]  # what tells the text: `Mentions.runs`
     rare: tuple[str, ...]  # and `Mentions.rare`
-    captured: tuple[str, ...] = ()  # files of captured answers
     made: Mapping[str, Mapping[str, int]] | None = None
     """Table -> old version -> the version without it; None: not all tables are rewritten."""
 

@@ -12,20 +12,21 @@ import math
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from http import HTTPStatus
+from typing import Literal, Protocol
 
 from raypipe.core.errors import Overloaded
 from raypipe.serving.http.errors import RequestRefused
 from raypipe.serving.tenants import ANYONE, Tenant
 
 LATELY_S = 60.0
-"""A tenant that asked within that time keeps its part of the slots free: a minute, over which quotas count."""
+"""A tenant that asked within that time keeps its part of the slots free: the minute of the quotas."""
 
 WAIT_S = 1.0
-"""The longest wait for a slot of its own part that another has borrowed: answers without a language model take
-less. Then 429, as for a full gateway."""
+"""The longest wait for a slot of its own part that another has borrowed: answers without a language model
+take less. Then 429, as for a full gateway."""
 
 
 class FairSlots:
@@ -168,3 +169,61 @@ class Quotas:
         wait = bucket.wait_s()
         detail = f"This key's {bucket.per_minute} {what} a minute are used up. Retry after {wait} s."
         return RequestRefused(HTTPStatus.TOO_MANY_REQUESTS, detail, (), {"retry-after": str(wait)})
+
+
+class UsageMetrics(Protocol):
+    """Receives what tenants use."""
+
+    def used(self, tenant: str, state: Literal["admitted", "refused"], tokens: int) -> None: ...
+
+
+class NoUsageMetrics:
+    """Ignores all events."""
+
+    def used(self, tenant: str, state: Literal["admitted", "refused"], tokens: int) -> None:
+        """Nothing."""
+
+
+class Admission:
+    """Lets requests in: first a minute's quota of their tenant, then a slot."""
+
+    def __init__(
+        self, most: int, tenants: Sequence[Tenant] = (), metrics: UsageMetrics | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
+        self._slots, self._quotas = FairSlots(most, tenants, clock), Quotas(clock)
+        self._metrics = metrics or NoUsageMetrics()
+
+    @property
+    def taken(self) -> int:
+        """Slots in use."""
+        return self._slots.taken
+
+    def admit(self, tenant: Tenant, questions: int = 1) -> None:
+        """Counts a request. Raises RequestRefused where a minute's quota is used up."""
+        try:
+            self._quotas.admit(tenant, questions)
+        except RequestRefused:
+            self._metrics.used(tenant.name, "refused", 0)
+            raise
+
+    @asynccontextmanager
+    async def slot(self, tenant: Tenant = ANYONE) -> AsyncIterator[None]:
+        """A slot for a request. Raises Overloaded where none is free for this tenant."""
+        async with AsyncExitStack() as stack:
+            try:
+                await stack.enter_async_context(self._slots.acquire(tenant))
+            except Overloaded:
+                self._quotas.usage.setdefault(tenant.name, Usage()).refused += 1
+                self._metrics.used(tenant.name, "refused", 0)
+                raise
+            yield
+
+    def spend(self, tenant: Tenant, tokens: int) -> None:
+        """Counts an answered question."""
+        self._quotas.spend(tenant, tokens)
+        self._metrics.used(tenant.name, "admitted", tokens)
+
+    def usage(self, tenant: Tenant) -> Usage:
+        """What a tenant has asked since this gateway started."""
+        return self._quotas.usage.get(tenant.name, Usage())

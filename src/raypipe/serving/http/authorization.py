@@ -13,9 +13,7 @@ from raypipe.serving.http.errors import RequestRefused
 from raypipe.serving.tenants import ANYONE, Tenant, tenant_of
 
 
-def authorize(
-    keys: ApiKeys, headers: Headers, client: str | None, tenants: Sequence[Tenant] = ()
-) -> Tenant:
+def authorize(keys: ApiKeys, headers: Headers, client: str | None, tenants: Sequence[Tenant] = ()) -> Tenant:
     """Who asks: a tenant by its key, else ANYONE. Raises RequestRefused unless this request is allowed."""
     scheme, _, key = headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer" and (tenant := tenant_of(key.strip(), tenants)) is not None:
