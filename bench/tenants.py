@@ -1,9 +1,9 @@
 """How far one tenant at 20 times its share moves the p99 of another's answers.
 
-One gateway in a process of its own answers two tenants of equal share over an invented store, with models that
-compute from words alone: what is measured is admission, not models. `quiet` asks at an even rate. By turns,
-`loud` asks at its quota (A) and at 20 times its quota (B), in an open loop: it does not wait for replies.
-Prints one JSON object per turn, and the ratio of the p99 of B to that of A over all turns.
+One gateway in a process of its own answers two tenants of equal share over an invented store, with models
+that compute from words alone: what is measured is admission, not models. `quiet` asks at an even rate. By
+turns, `loud` asks at its quota (A) and at 20 times its quota (B), in an open loop: it does not wait for
+replies. Prints one JSON object per turn, and the ratio of the p99 of B to that of A over all turns.
 
     python bench/tenants.py [--turns 6] [--seconds 20] [--rate 5] [--times 20]
 """

@@ -19,6 +19,7 @@ from raypipe.api.session import endpoint_addresses, load_recipe, read_cluster, r
 from raypipe.api.settings import Settings
 from raypipe.cluster.capacity import declared_nodes, preflight, sized, startable
 from raypipe.cluster.file import Cluster
+from raypipe.core import config
 from raypipe.core.errors import ConfError
 from raypipe.core.protocols import Model
 from raypipe.models import load
@@ -31,7 +32,7 @@ from raypipe.recipes.serialize import from_plain
 from raypipe.report.progress import heartbeat
 from raypipe.serving.access import MEMO_MB, ApiKeys, RequestLimits, ServerConfig
 from raypipe.serving.capture_config import CaptureConfig
-from raypipe.serving.tenants import read_tenants
+from raypipe.serving.tenants import read_tenants, tenants_in
 from raypipe.store import Store, StoreError
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
 
 KEYS = "RAYPIPE_KEYS"
+TENANTS = "RAYPIPE_TENANTS"  # what a file of tenants would say, as a Secret gives it to a pod
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +161,8 @@ class ServeArgs:
         if given and self.auth == "none":
             raise ConfError("auth none and keys: expected one of them, found both")
         tenants = () if self.tenants is None else read_tenants(Path(self.tenants))
+        if self.tenants is None and (text := environ.get(TENANTS, "").strip()):
+            tenants = tenants_in(config.read_value(text, f"${TENANTS}"), f"${TENANTS}")
         if tenants and self.auth == "none":
             raise ConfError("auth none and tenants: expected one of them, found both")
         keys = ApiKeys(open=True) if self.auth == "none" else ApiKeys.of(given)

@@ -37,7 +37,8 @@ def add(commands: options.Commands) -> None:
     made.add_argument(
         "--tenants",
         metavar="FILE",
-        help="file of tenants: keys with a name, a share, limits a minute, releases and filters",
+        help="file of tenants: keys with a name, a share, limits a minute, releases and filters (default: "
+        "what $RAYPIPE_TENANTS says)",
     )
     made.add_argument("--auth", choices=("none",), help="none: anyone who reaches the port may ask")
     made.add_argument(

@@ -18,6 +18,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from raypipe.core import config
 from raypipe.core.config import Where
@@ -94,9 +95,14 @@ ANYONE = Tenant("default")
 
 
 def read_tenants(path: Path) -> tuple[Tenant, ...]:
-    """The tenants of a file. Raises ConfError, without any key, for a file that is none, and for a key that
+    """The tenants of a file. Raises as `tenants_in` does."""
+    return tenants_in(config.read_yaml(path), str(path))
+
+
+def tenants_in(tree: Any, path: str) -> tuple[Tenant, ...]:
+    """The tenants of what a file holds, which messages call `path`. Raises ConfError, without any key, for a file that is none, and for a key that
     could be guessed or that two tenants have."""
-    file = config.build(TenantFile, config.read_yaml(path), Where(str(path)))
+    file = config.build(TenantFile, tree, Where(path))
     found: list[Tenant] = []
     owners: dict[bytes, str] = {}
     for name, entry in file.tenants.items():
