@@ -100,8 +100,8 @@ def read_tenants(path: Path) -> tuple[Tenant, ...]:
 
 
 def tenants_in(tree: Any, path: str) -> tuple[Tenant, ...]:
-    """The tenants of what a file holds, which messages call `path`. Raises ConfError, without any key, for a file that is none, and for a key that
-    could be guessed or that two tenants have."""
+    """The tenants of what a file holds, which messages call `path`. Raises ConfError, without any key, for
+    what is none, and for a key that could be guessed or that two tenants have."""
     file = config.build(TenantFile, tree, Where(path))
     found: list[Tenant] = []
     owners: dict[bytes, str] = {}
