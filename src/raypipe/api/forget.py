@@ -54,9 +54,9 @@ def forget(
     """Lists what holds a page, a document or a question, or rests on it; removes it unless `dry_run`.
 
     `name`: a url that questions cite, the path or id of a document, or the id of a source or question.
-    `reason`: what its tombstone says where it is ingested again. `runs`: folders of runs, or folders over
-    them; those under $RAYPIPE_HOME are looked through in any case. A forget that was killed is finished by
-    the same call. Raises DataError for a name that the store does not have.
+    `reason`: what its tombstone says where it is ingested again. `runs`: folders of runs and of training
+    labels, or folders over them; those under $RAYPIPE_HOME are looked through in any case. A forget that was
+    killed is finished by the same call. Raises DataError for a name that the store does not have.
     """
     from raypipe.runs.forget import records
 
@@ -81,31 +81,56 @@ def _folder(given: str | Path) -> Path:
 
 
 def _dry(store: Store, name: str, reason: str, places: list[Path]) -> ForgetResult:
-    decision, holdings, _ = _found(store, name, reason, places)
+    decision, holdings = _found(store, name, reason, places)
     return _result(store, decision, holdings, True, False)
 
 
-def _found(
-    store: Store, name: str, reason: str, places: list[Path]
-) -> tuple[Decision, list[Holding], list[Path]]:
+def _found(store: Store, name: str, reason: str, places: list[Path]) -> tuple[Decision, list[Holding]]:
     from raypipe.evaluation.forgotten_rows import held_files, resting, run_folders
     from raypipe.runs.forget.find import find
     from raypipe.runs.forget.records import Holding
     from raypipe.runs.forget.target import find_target
 
     decision, holdings = find(store, find_target(store, name), name, reason)
-    there = run_folders([p for p in places if p.is_dir()], store.uri)
     folders = []
-    for folder in there:
+    for folder in run_folders([p for p in places if p.is_dir()], store.uri):
         rows, files = resting(folder, decision), held_files(folder, decision)
         if rows or files:
             folders.append(folder)
             does = "rows lose their answer, prompts and passages; the page is written again"
             holdings.append(Holding("run", str(folder), len(rows), does))
-    return replace(decision, folders=tuple(map(str, folders))), holdings, there
+    decision = replace(decision, folders=tuple(map(str, folders)))
+    return _with_labels(store, decision, holdings, places), holdings
+
+
+def _with_labels(store: Store, decision: Decision, holdings: list[Holding], places: list[Path]) -> Decision:
+    """The decision with folders of labels that hold it, adapters that were trained on them, and releases that
+    these adapters answer: they end, since weights cannot be taken apart."""
+    from raypipe.evaluation.forgotten_labels import held_labels, label_folders
+    from raypipe.runs.forget.adapters import releases_naming, trained_on
+    from raypipe.runs.forget.records import Holding
+
+    digests: dict[str, str] = {}
+    for folder in label_folders([p for p in places if p.is_dir()]):
+        digest, rows = held_labels(folder, decision)
+        if rows:
+            digests[digest] = str(folder)
+            holdings.append(Holding("labels", str(folder), rows, "rows go"))
+    adapters = trained_on(store.files, digests)
+    for name in adapters:
+        holdings.append(Holding("adapter", name, 0, "was trained on such labels, and goes"))
+    ended = releases_naming(store, set(adapters.values()))
+    for id in ended:
+        holdings[:] = [h for h in holdings if (h.kind, h.name) != ("release", id)]
+        holdings.append(Holding("release", id, 0, "ends, with none in its place: its adapter goes"))
+    releases = tuple(dict.fromkeys((*decision.releases, *ended)))
+    return replace(
+        decision, labels=tuple(digests.values()), adapters=tuple(adapters), releases=releases, ended=ended
+    )
 
 
 def _forget(store: Store, name: str, reason: str, places: list[Path]) -> ForgetResult:
+    from raypipe.evaluation.forgotten_labels import take_out_labels
     from raypipe.evaluation.forgotten_rows import take_out
     from raypipe.memo.disk import merge_memo
     from raypipe.runs.forget import apply, records
@@ -118,13 +143,16 @@ def _forget(store: Store, name: str, reason: str, places: list[Path]) -> ForgetR
         with store.lease("release", "forget"):
             if decision is None:
                 merge_memo(store)
-                decision, holdings, _ = _found(store, name, reason, places)
+                decision, holdings = _found(store, name, reason, places)
                 apply.check_readers(store, decision)
                 apply.decide(store, decision)
             decision = apply.apply(store, decision)
             for folder in decision.folders:
                 if Path(folder).is_dir():
                     take_out(store, Path(folder), decision)
+            for folder in decision.labels:
+                if Path(folder).is_dir():
+                    take_out_labels(Path(folder), decision)
             apply.require_gone(store, decision)
             records.end(store, decision)
     return _result(store, decision, holdings, False, finished)

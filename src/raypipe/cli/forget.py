@@ -32,7 +32,8 @@ def add(commands: options.Commands) -> None:
         metavar="DIR",
         action="append",
         default=[],
-        help="also look through this folder of runs (default: those under $RAYPIPE_HOME; may be repeated)",
+        help="also look through this folder of runs or training labels (default: those under $RAYPIPE_HOME; "
+        "may be repeated)",
     )
     options.store(made)
     options.as_json(made)

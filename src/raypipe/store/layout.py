@@ -14,6 +14,7 @@ SIZES = "_sizes"  # characters of each source
 CHANGING = "_changing"  # the version of each table that is being changed, before the change
 MEMO = "_memo"  # cached values that no memo table contains yet
 MEMO_LOSSES = "_memo_losses"  # a note for each loss of cached values, by table
+ADAPTERS = "_adapters"  # LoRA weights that `finetune` made, a folder for each
 RELEASES = "_releases"  # one file per release
 LIVE = "live"  # the file of RELEASES that says which release answers; `live@NAME` for a tenant
 TOMBSTONES = "_tombstones"  # what was forgotten and may not come in again, by digest

@@ -19,6 +19,7 @@ from raypipe.core import arrow
 from raypipe.memo.losses import note_loss
 from raypipe.pipeline.ingest_log import outdate
 from raypipe.pipeline.tombstones import write_tombstone
+from raypipe.runs.forget.adapters import remove_adapters
 from raypipe.runs.forget.records import Decision, save
 from raypipe.runs.forget.segments import take_out_segments
 from raypipe.runs.release import forget as forget_release
@@ -66,6 +67,7 @@ def apply(store: Store, decision: Decision, follow_s: float = FOLLOW_S) -> Decis
     assert decision.made is not None
     for table, versions_ in decision.made.items():
         _clean(store, decision, table, versions_)
+    remove_adapters(store.files, decision.adapters)
     _notes(store, decision)
     take_out_segments(store.files, decision.target, decision.mentions)
     merge_sizes(store)

@@ -207,7 +207,7 @@ def _decision(
     notes = reads_with(store, {*target.questions, *found.cited}, bool(target.documents))
     return Decision(
         target, given, stone, tuple(r for r in some if r in here), tuple(sorted(found.cited)), newest,
-        {t: tuple(sorted(v)) for t, v in dirty.items()}, tuple(r.id for r in releases), (), notes, (),
+        {t: tuple(sorted(v)) for t, v in dirty.items()}, tuple(r.id for r in releases), (), notes, (), (), (),
         tuple(sorted(told.runs)), tuple(sorted(told.rare)),
     )  # fmt: skip
 

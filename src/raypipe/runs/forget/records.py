@@ -21,7 +21,7 @@ from raypipe.store.rewrite import Rows
 class Holding:
     """One thing that holds what is forgotten, or rests on it."""
 
-    kind: str  # table, memo, answers, release, run, index, adapter, captured, note, kept
+    kind: str  # table, memo, answers, release, trial, run, labels, adapter, captured, note, kept
     name: str
     rows: int  # that go, or are changed
     does: str  # what becomes of it, for people
@@ -42,6 +42,8 @@ class Decision:
     ended: tuple[str, ...]  # of these, ids of those that end without a successor
     notes: tuple[str, ...]  # fingerprints of reads of files that had it
     folders: tuple[str, ...]  # of runs
+    labels: tuple[str, ...]  # folders of training labels
+    adapters: tuple[str, ...]  # that were trained on such labels, by name
     repeated: tuple[str, ...]  # what tells the text: `Mentions.runs`
     rare: tuple[str, ...]  # and `Mentions.rare`
     made: Mapping[str, Mapping[str, int]] | None = None
