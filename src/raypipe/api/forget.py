@@ -93,7 +93,7 @@ def _found(store: Store, name: str, reason: str, places: list[Path]) -> tuple[De
 
     decision, holdings = find(store, find_target(store, name), name, reason)
     folders = []
-    for folder in run_folders([p for p in places if p.is_dir()], store.uri):
+    for folder in run_folders([p for p in places if p.is_dir()], store):
         rows, files = resting(folder, decision), held_files(folder, decision)
         if rows or files:
             folders.append(folder)

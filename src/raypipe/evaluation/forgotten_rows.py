@@ -26,23 +26,26 @@ from raypipe.runs.forget.mentions import Mentions
 from raypipe.runs.forget.records import Decision
 from raypipe.runs.manifest import answer_keys, read
 from raypipe.store import Store
+from raypipe.store.layout import MANIFESTS
 
 ROWS = 100  # of a table in memory
 LINES = (".jsonl", ".trec", ".tsv", ".csv")  # files of lines: those that hold it go, the others stay
 TEXTS = (".json", ".html", ".md", ".txt")
 
 
-def run_folders(places: list[Path], store: str) -> list[Path]:
-    """The folders of finished runs of a store, in these places and below them."""
+def run_folders(places: list[Path], store: Store) -> list[Path]:
+    """The folders of finished runs of a store, in these places and below them; it may have been moved."""
     found = dict.fromkeys(f.parent for place in places for f in sorted(place.rglob("manifest.json")))
-    return [f for f in found if (f / "results.parquet").is_file() and _store_of(f) == store]
+    known = {n.removesuffix(".json").partition("-")[2] for n in store.files.names(MANIFESTS)}
+    return [f for f in found if (f / "results.parquet").is_file() and _is_of(f, store.uri, known)]
 
 
-def _store_of(folder: Path) -> str:
+def _is_of(folder: Path, store: str, runs: set[str]) -> bool:
     try:
-        return str(json.loads((folder / "manifest.json").read_text())["store"])
-    except (ValueError, KeyError, OSError):
-        return ""
+        tree = json.loads((folder / "manifest.json").read_text())
+        return tree["store"] == store or tree["run"] in runs
+    except (ValueError, KeyError, TypeError, OSError):
+        return False  # another program's file of this name
 
 
 def resting(folder: Path, decision: Decision) -> list[str]:

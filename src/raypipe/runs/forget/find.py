@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,6 +20,7 @@ from raypipe.runs.forget.mentions import Mentions, mentions, rare_words
 from raypipe.runs.forget.records import Decision, Holding
 from raypipe.runs.forget.segments import held_segments
 from raypipe.runs.forget.target import Target
+from raypipe.runs.manifest import to_json
 from raypipe.runs.roots import Roots, roots
 from raypipe.runs.trials import ROLES, read_trial
 from raypipe.store import Store
@@ -50,9 +53,11 @@ def find(store: Store, target: Target, given: str, reason: str) -> tuple[Decisio
     kept = roots(store)
     pinned = pinned_versions(store, tables(store), [r.tables for r in kept.last])
     texts, passages = _texts(store, target, pinned)
-    told = mentions(texts, rare_words(texts, _others(store, target)))
     found = Found()
     _ingested(store, target, pinned, found)
+    _answers(store, target, None, pinned, found)
+    others = chain(_others(store, target), _other_answers(store, found), _recipe_texts(kept))
+    told = mentions(texts, rare_words(texts, others))
     _answers(store, target, told, pinned, found)
     _corpus(store, target, pinned, found)
     exact = {*passages, *(p.lower() for p in passages), *(texts if target.questions else ())}
@@ -113,6 +118,20 @@ def _others(store: Store, target: Target) -> Iterator[str]:
                 yield " ".join(row["answers"])
 
 
+def _other_answers(store: Store, found: Found) -> Iterator[str]:
+    """What is said in answers that neither cite it nor found it."""
+    for batch in store.batches("answers", ["key", "answer", "replies"], AT_ONCE):
+        for row in batch.to_pylist():
+            if row["key"] not in found.answers:
+                yield " ".join([row["answer"], *(reply["text"] for _, reply in row["replies"])])
+
+
+def _recipe_texts(kept: Roots) -> Iterator[str]:
+    """What recipes say, prompts among it."""
+    for recipe in (*(r.recipe for r in kept.runs), *(r.recipe for r in kept.releases)):
+        yield json.dumps(to_json(recipe), ensure_ascii=False)
+
+
 def _ingested(store: Store, target: Target, pinned: dict[str, set[int]], found: Found) -> None:
     found.add("sources", "id", set(target.sources))
     found.add("questions", "id", set(target.questions))
@@ -153,7 +172,8 @@ def _cites(citation: dict[str, str], gone: set[str], urls: Sequence[str]) -> boo
 
 
 def _answers(store: Store, target: Target, told: Mentions, pinned: dict[str, set[int]], found: Found) -> None:
-    """Answers that were given to it, or that rest on it: they cite it, found it, quote it or repeat it."""
+    """Answers that were given to it, or that rest on it: they cite it, found it, quote it or repeat it.
+    `told` None: what repeats it is not known."""
     gone = set(target.sources)
 
     def rests(row: dict, question: Question) -> bool:  # type: ignore[type-arg]
@@ -166,7 +186,7 @@ def _answers(store: Store, target: Target, told: Mentions, pinned: dict[str, set
         replies = question.replies.values()
         if any(q.source in gone for r in replies for q in r.quotes):
             return True
-        return told(question.answer) or any(told(r.text) for r in replies)
+        return told is not None and (told(question.answer) or any(told(r.text) for r in replies))
 
     for version in _versions(store, "answers", pinned):
         for batch in store.dataset("answers", version).to_batches(batch_size=AT_ONCE):
