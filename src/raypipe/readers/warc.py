@@ -135,7 +135,7 @@ def _kind(record: Any) -> SourceKind | None:
 
 def _charset(record: Any) -> str:
     """The encoding that the server named; "" where it named none."""
-    given = record.http_headers.get_header("Content-Type", "").lower()
+    given = str(record.http_headers.get_header("Content-Type", "")).lower()
     return given.partition("charset=")[2].partition(";")[0].strip().strip("\"'")
 
 
