@@ -232,9 +232,9 @@ def format_of(made: argparse.ArgumentParser, files: bool = False) -> None:
     made.add_argument(
         "--format",
         type=one_of("crag", "beir", "synth", "qasper", "warc", "rows", *more),
-        help="of the data: crag, beir, synth, qasper, warc (a crawl's pages), rows (questions or documents of "
-        f"your own: jsonl, json, csv, parquet, a folder of save_to_disk), {documents}or MODULE:NAME of a reader "
-        "of your own (default: by its looks)",
+        help="of the data: crag, beir, synth, qasper, warc (a crawl's pages), rows (questions or documents "
+        "of your own: jsonl, json, csv, parquet, a folder of save_to_disk), "
+        f"{documents}or MODULE:NAME of a reader of your own (default: by its looks)",
     )
     made.add_argument(
         "--fields",
