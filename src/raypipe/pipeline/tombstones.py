@@ -129,7 +129,7 @@ class Refused:
         questions = []
         for q in batch.questions:
             if (stone := self.question(q.id)) is not None:
-                faults.append((q.id, fault(stone)))
+                faults.append((stone.id[:12], fault(stone)))  # not by its name: that is gone
                 continue
             kept, why = self.citations(q)
             named |= set(q.sources() or ()) - set(kept.sources() or ())
@@ -138,7 +138,7 @@ class Refused:
         documents = []
         for d in batch.documents:
             if (stone := self.address(d.id) or self.source(d.source)) is not None:
-                faults.append((d.id, fault(stone)))
+                faults.append((stone.id[:12], fault(stone)))
                 named.add(d.source)
             else:
                 documents.append(d)
