@@ -119,7 +119,7 @@ def test_a_verdict_that_is_none_is_refused(folder):
 @pytest.fixture
 def judged(folder, bench, capsys, monkeypatch):
     """The report of an eval with a judge of one's own; its answers are in the store already."""
-    monkeypatch.setenv("RAYPIPE_CONF", str(DOC.parents[1] / "conf"))
+    monkeypatch.setenv("RAYPIPE_CONF", str(Path(__file__).parents[1] / "conf"))
 
     bench.run(FAKES.replace("threshold: 0.5\n", "threshold: 0.0\n"))
 
