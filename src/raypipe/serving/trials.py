@@ -57,13 +57,13 @@ class TrialRouter:
         due = time.monotonic() - self._polled_at >= POLL_S
         if due and (self._poll_task is None or self._poll_task.done()):
             self._polled_at = time.monotonic()
-            self._poll_task = asyncio.ensure_future(self._poll())
+            self._poll_task = asyncio.ensure_future(self._poll(live.release))
         found = self._open
         if found is None or found.trial.live != live.release:
             return live
         return _TriedAnswerer(live, found, self._seconds)
 
-    async def _poll(self) -> None:
+    async def _poll(self, live: str | None) -> None:
         try:
             found = await asyncio.to_thread(self._seconds.read)
         except (RaypipeError, OSError) as e:
@@ -73,6 +73,10 @@ class TrialRouter:
             if self._open is not None:
                 log.info("the trial of release %s is over", self._open.trial.release)
             self._open, self._kit.on_trial = None, ()
+        elif found.live != live:
+            await (
+                self._seconds.flush()
+            )  # its look ends a trial that is held against another release than live
         elif self._open is None or self._open.trial != found:
             await self._follow(found)
 
