@@ -65,7 +65,7 @@ def app_over(store, capture=None):
     """The endpoint, and what makes its second answers."""
     in_flight = InFlight()
     kit = TrialKit(LocalKit(None, "transformers"), in_flight)
-    seconds = SecondAnswers(store, ("canary", "shadow"), in_flight)
+    seconds = SecondAnswers(store, in_flight)
     router = TrialRouter(ReleaseFollower(kit, store.uri), kit, store, seconds)
     return create_app(router, OPEN, capture=capture)
 

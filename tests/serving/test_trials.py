@@ -10,9 +10,7 @@ from http_app import OPEN
 from reruns import FAKES, Bench
 
 from raypipe.api.compare import compare
-from raypipe.api.endpoint import ServeArgs
 from raypipe.api.release import rollback
-from raypipe.api.settings import from_environment
 from raypipe.api.trials import show_trials, start_canary, start_shadow, stop_trials
 from raypipe.cli.main import main
 from raypipe.core.errors import ConfError, DataError, Unavailable
@@ -67,12 +65,12 @@ def no_trial(two):
 class Endpoint:
     """An endpoint in this process that follows the live release and what is on trial."""
 
-    def __init__(self, store, roles=("canary", "shadow"), redact=None, capture=None):
+    def __init__(self, store, redact=None, capture=None):
         self.store, self.in_flight = store, InFlight()
         kit = TrialKit(LocalKit(None, "transformers"), self.in_flight)
         self.events = []
         more = {} if redact is None else {"redact": redact}
-        self.seconds = SecondAnswers(store, roles, self.in_flight, self, **more)
+        self.seconds = SecondAnswers(store, self.in_flight, self, **more)
         self.router = TrialRouter(ReleaseFollower(kit, store.uri), kit, store, self.seconds)
         self.app = create_app(self.router, OPEN, capture=capture)
 
@@ -216,7 +214,7 @@ def test_a_second_answer_waits_until_no_request_is_in_flight(two):
             return other
 
     kit = TrialKit(Kit(None, "transformers"), in_flight)
-    seconds = SecondAnswers(store, ("shadow",), in_flight)
+    seconds = SecondAnswers(store, in_flight)
     router = TrialRouter(ReleaseFollower(kit, store.uri), kit, store, seconds)
     endpoint = Endpoint(store)
     endpoint.router, endpoint.seconds, endpoint.app = router, seconds, create_app(router, OPEN)
@@ -272,11 +270,12 @@ def test_what_cannot_be_tried_is_refused_and_live_stays(two, capsys, tmp_path):
     rollback(store)
     assert live(store).id == now
     for args, says in (
-        (ServeArgs("live", store=store.uri, shadow=str(folder / "bad")), "--shadow RUN and --share SHARE"),
-        (ServeArgs("local", store=store.uri, shadow=str(folder / "bad"), share=0.1), "raypipe serve live"),
+        (["serve", "live", "--shadow", str(folder / "bad")], "expected both, found one"),
+        (["serve", "local", "--shadow", str(folder / "bad"), "--share", "0.1"], "raypipe serve live"),
+        (["trial", str(folder / "bad")], "expected DIR and --shadow SHARE together"),
     ):
-        with pytest.raises(ConfError, match=says):
-            args.check(from_environment())
+        assert main([*args, "--store", store.uri]) == 2
+        assert says in capsys.readouterr().err
 
 
 def test_a_release_that_cannot_be_opened_is_not_tried_and_live_answers(two):

@@ -17,7 +17,7 @@ from typing import Literal, Protocol, TypeAlias
 
 from raypipe.core.errors import RaypipeError
 from raypipe.runs.trial_verdict import TrialReport, TrialWatch
-from raypipe.runs.trials import FORMAT, Pair, Role, Side, Trial, read_trial, write_pairs
+from raypipe.runs.trials import FORMAT, ROLES, Pair, Role, Side, Trial, read_trial, write_pairs
 from raypipe.serving.answering import AnswererProtocol
 from raypipe.serving.query import QueryRequest, QueryResult
 from raypipe.serving.redaction import Redact, RedactionFailed, keep_all
@@ -72,13 +72,11 @@ class SecondAnswers:
     """Makes the second answers of one gateway, and writes the pairs."""
 
     def __init__(
-        self, store: Store, roles: tuple[Role, ...], in_flight: InFlight, events: TrialEvents | None = None,
-        redact: Redact = keep_all,
-    ) -> None:  # fmt: skip
-        """`roles`: of the trials that are followed. `redact` gets the answers of a pair before they are
-        written."""
+        self, store: Store, in_flight: InFlight, events: TrialEvents | None = None, redact: Redact = keep_all
+    ) -> None:
+        """`redact` gets the answers of a pair before they are written."""
         self.in_flight = in_flight
-        self._store, self._roles = store, roles
+        self._store = store
         self._events, self._redact = events or NoEvents(), redact
         self._waiting: deque[Second] = deque()
         self._pairs: list[Pair] = []
@@ -87,8 +85,8 @@ class SecondAnswers:
         self._flushed_at = time.monotonic()
 
     def read(self) -> Trial | None:
-        """The trial that is followed now; None for none. Raises StoreError."""
-        found = (read_trial(self._store, role) for role in self._roles)
+        """The trial that is on now: the canary before the shadow; None for none. Raises StoreError."""
+        found = (read_trial(self._store, role) for role in ROLES)
         return next((t for t in found if t is not None), None)
 
     def ask(self, trial: Trial, other: AnswererProtocol, request: QueryRequest, first: QueryResult) -> None:

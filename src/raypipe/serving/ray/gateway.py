@@ -11,7 +11,6 @@ from ray.serve.handle import DeploymentHandle
 
 from raypipe.recipes.deadlines import DegradePolicy
 from raypipe.recipes.recipe import Recipe
-from raypipe.runs.trials import Role
 from raypipe.serving.access import ServerConfig
 from raypipe.serving.answerer import Answerer
 from raypipe.serving.answering import ReleaseRouter
@@ -77,10 +76,9 @@ def follow_releases(
     in_flight = InFlight()
     shared = TrialKit(kit, in_flight)
     live = ReleaseFollower(shared, store, policy, memo_bytes=memo_bytes)
-    roles: tuple[Role, ...] = ("canary", "shadow") if config.shadow else ("canary",)
     redact = redaction(None if config.capture is None else config.capture.redact)
     opened = Store.open(store)
-    seconds = SecondAnswers(opened, roles, in_flight, TrialMetrics(), redact)
+    seconds = SecondAnswers(opened, in_flight, TrialMetrics(), redact)
     return TrialRouter(live, shared, opened, seconds, policy, memo_bytes)
 
 
