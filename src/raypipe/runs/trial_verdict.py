@@ -16,7 +16,7 @@ import json
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -26,6 +26,7 @@ from raypipe.core.config import Where
 from raypipe.core.errors import ConfError
 from raypipe.metrics.intervals import mean_interval
 from raypipe.metrics.paired import paired
+from raypipe.runs.manifest import to_json
 from raypipe.runs.relative_gate_text import RelativeGate, relative_gate
 from raypipe.runs.release import go_live, live
 from raypipe.runs.trial_evidence import TrialEvidence, side_values
@@ -247,7 +248,7 @@ def _end(store: Store, found: TrialReport) -> TrialReport:
         if read_trial(store, trial.role) == trial:
             # The trial goes last: after a kill in between, the next look ends it.
             name = f"{TRIAL_REPORTS}/{int(found.at * 1000):015d}-{trial.release}.json"
-            store.files.write(name, json.dumps(asdict(found), allow_nan=False).encode())
+            store.files.write(name, json.dumps(to_json(found), allow_nan=False).encode())
             if found.verdict == "live":
                 go_live(store, trial.release)
             remove_trial(store, trial)
