@@ -28,7 +28,7 @@ class TrialEvidence:
     def read(self) -> dict[str, tuple[str, ...]]:
         """Reads on, and returns question id -> what is right: the stored golds, and what users said."""
         names = segment_names(self._store.files, TRIAL_PAIRS, self.trial.started)
-        came = list(pairs_of(self._store, self.trial, self._seen))
+        came = list(pairs_of(self._store, self.trial, [n for n in names if n not in self._seen]))
         self._seen.update(names)
         self.pairs += came
         fresh = sorted({p.question for p in came} - self.first.keys())

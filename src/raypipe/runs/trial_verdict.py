@@ -213,6 +213,10 @@ class TrialWatch:
         """The report of a look; None where no look is due. A canary that is over goes live or is rolled back,
         and its report is kept. Safe in several processes: one of them ends it."""
         trial, now = self.trial, live(self._store)
+        if now is not None and now.id == trial.release:  # a killed process had made it live
+            with self._store.lease("release", f"end {trial.role} {trial.release}"):
+                remove_trial(self._store, trial)
+            return None
         if now is None or now.id != trial.live:
             named = "nothing" if now is None else now.id
             why = f"{named} is live now, and the {trial.role} was held against {trial.live}"
@@ -222,12 +226,13 @@ class TrialWatch:
         sizes = looked_at(sum(q in truths for q in first))[0], looked_at(len(first))[0]
         if sizes == self._looked_at:
             return None
-        self._looked_at = sizes
         found = report_of(self._evidence, truths)
-        if trial.role == "shadow":
-            return found
-        found = looked(found)
-        return found if found.verdict == "running" else _end(self._store, found)
+        if trial.role == "canary":
+            found = looked(found)
+        if found.verdict != "running":
+            found = _end(self._store, found)
+        self._looked_at = sizes  # last: what cannot be ended now is tried again
+        return found
 
 
 def looked(found: TrialReport) -> TrialReport:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -143,9 +143,9 @@ def write_pairs(store: Store, pairs: Sequence[Pair], now: float) -> None:
     write_segment(store.files, TRIAL_PAIRS, [asdict(p) for p in pairs], now)
 
 
-def pairs_of(store: Store, trial: Trial, seen: set[str] | None = None) -> Iterator[Pair]:
-    """The pairs of a trial, in the order they were written. Files in `seen` are left out."""
-    for line in read_segments(store.files, TRIAL_PAIRS, trial.started, seen or ()):
+def pairs_of(store: Store, trial: Trial, names: Iterable[str]) -> Iterator[Pair]:
+    """The pairs of a trial in these segments, in order."""
+    for line in read_segments(store.files, TRIAL_PAIRS, names):
         found = _pair(store, line)
         if (found.role, found.release, found.live_release) == (trial.role, trial.release, trial.live):
             yield found

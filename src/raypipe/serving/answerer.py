@@ -125,16 +125,18 @@ class Answerer:
             memo = None if request.include_prompts else self._memo  # a cached reply shows no prompt
             execute = QuestionExecutor(recipe, counting, memo, self._policy, listener.on_stage)
             [answered] = await execute([question])
-            return await self._result(answered, snapshot, request, start, execute.counts, prompts=prompts)
+            result = await self._result(answered, snapshot, request, start, execute.counts, prompts=prompts)
+            return replace(result, asked=question)
         question = narrow(request.question, request.filters)
         over = await answer_over_documents(
             recipe, kit, question, request.sources, self._parser, self._policy, listener.on_stage
         )
         stages_s = sum(c.seconds for name, c in over.counts.items() if name in self._question_stages)
         documents = {"documents": time.perf_counter() - start - stages_s}
-        return await self._result(
+        result = await self._result(
             over.question, over, request, start, over.counts, documents, prompts, over.faults
         )
+        return replace(result, asked=question)
 
     async def _result(
         self,
