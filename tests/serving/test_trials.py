@@ -18,7 +18,7 @@ from raypipe.models.kit import LocalKit
 from raypipe.runs.manifest import read
 from raypipe.runs.prune import prune
 from raypipe.runs.release import live, promote
-from raypipe.runs.trials import Trial, read_trial
+from raypipe.runs.trials import ReleaseTrial, read_trial
 from raypipe.serving.capture import Capture
 from raypipe.serving.capture_config import CaptureConfig
 from raypipe.serving.http import create_app
@@ -127,7 +127,7 @@ def test_a_canary_takes_its_share_by_the_question_and_each_reply_says_who_gave_i
     for query, reply in zip(asked, replies, strict=True):
         release = reply.json()["versions"]["release"]
         assert release == (trial.release if trial.takes(query) else trial.live)
-    many = [Trial(1, "canary", "r1", "r0", 0.05, "", 0.0).takes(f"question {i}") for i in range(4000)]
+    many = [ReleaseTrial(1, "canary", "r1", "r0", 0.05, "", 0.0).takes(f"question {i}") for i in range(4000)]
     assert 0.04 < sum(many) / len(many) < 0.06
 
 
@@ -167,7 +167,7 @@ def test_what_users_said_is_right_scores_both_sides(two, tmp_path):
     start_shadow(folder / "bad", 1.0, store)
     capture = Capture(store.uri, CaptureConfig(1.0))
     endpoint = Endpoint(store, capture=capture)
-    asked = "who is it that nobody stored?"
+    asked = "who is it that no one stored?"
     [reply], _ = endpoint.ask([asked])
     asyncio.run(capture.feedback(reply.json()["answer_id"], "wrong", "ada lovelace"))
     [side] = compare("live", "shadow", store=store).comparisons

@@ -16,7 +16,7 @@ from raypipe.runs.manifest import read, to_json
 from raypipe.runs.relative_gate_text import relative_gate
 from raypipe.runs.release import MIN_SCORED, gate
 from raypipe.runs.trial_verdict import TrialReport
-from raypipe.runs.trials import ROLES, Trial, begin_trial, read_trial
+from raypipe.runs.trials import ROLES, ReleaseTrial, begin_trial, read_trial
 from raypipe.store import Store
 
 
@@ -88,7 +88,7 @@ def start_shadow(
     share: float,
     store: Store | str | Path | None = None,
     session: Session | None = None,
-) -> Trial:
+) -> ReleaseTrial:
     """Has a finished run answer a share of the live questions again, after the reply of the live release was
     sent. Raises ConfError as `start_canary`."""
     manifest = read(Path(run))

@@ -30,7 +30,7 @@ from raypipe.runs.manifest import to_json
 from raypipe.runs.relative_gate_text import RelativeGate, relative_gate
 from raypipe.runs.release import go_live, live
 from raypipe.runs.trial_evidence import TrialEvidence, side_values
-from raypipe.runs.trials import Pair, Side, Trial, read_trial, remove_trial
+from raypipe.runs.trials import Pair, ReleaseTrial, TrialAnswer, read_trial, remove_trial
 from raypipe.store import Store, StoreError
 from raypipe.store.layout import TRIAL_REPORTS
 
@@ -73,7 +73,7 @@ class TrialReport:
     """How a trial does, or how it ended."""
 
     format: int
-    trial: Trial
+    trial: ReleaseTrial
     verdict: Verdict
     why: str  # one sentence
     at: float  # seconds since the epoch
@@ -99,7 +99,7 @@ def looked_at(questions: int) -> tuple[int, float]:
     return FIRST_LOOK << k, ERROR / 2 ** (k + 1)
 
 
-def report_on(store: Store, trial: Trial) -> TrialReport:
+def report_on(store: Store, trial: ReleaseTrial) -> TrialReport:
     """How a trial does now; of a canary with what its gate says."""
     evidence = TrialEvidence(store, trial)
     found = report_of(evidence, evidence.read())
@@ -129,7 +129,7 @@ def report_of(evidence: TrialEvidence, truths: Mapping[str, tuple[str, ...]]) ->
     )  # fmt: skip
 
 
-def _answered(side: Side) -> float:
+def _answered(side: TrialAnswer) -> float:
     return float(side.outcome in HAS_ANSWER)
 
 
@@ -161,7 +161,7 @@ def _look(measure: str, values: Sequence[tuple[float, float]]) -> Look:
     return Look(measure, len(values), n, found.before, found.after, found.p, error, least)
 
 
-def decided(trial: Trial, found: TrialReport) -> tuple[Verdict, str]:
+def decided(trial: ReleaseTrial, found: TrialReport) -> tuple[Verdict, str]:
     """What the gate of a canary says, and why."""
     gate = relative_gate(trial.gate)
     assert gate is not None
@@ -204,7 +204,7 @@ def _said(look: Look) -> str:
 class TrialWatch:
     """Looks at a trial when enough questions are there, and ends a canary where its gate says so."""
 
-    def __init__(self, store: Store, trial: Trial) -> None:
+    def __init__(self, store: Store, trial: ReleaseTrial) -> None:
         self._store, self.trial = store, trial
         self._evidence = TrialEvidence(store, trial)
         self._looked_at = (-1, -1)
@@ -241,7 +241,7 @@ def looked(found: TrialReport) -> TrialReport:
     return replace(found, verdict=verdict, why=why)
 
 
-def end_trial(store: Store, trial: Trial, verdict: Verdict, why: str) -> TrialReport:
+def end_trial(store: Store, trial: ReleaseTrial, verdict: Verdict, why: str) -> TrialReport:
     """Ends a trial, whatever its gate says; the live release stays."""
     evidence = TrialEvidence(store, trial)
     return _end(store, replace(report_of(evidence, evidence.read()), verdict=verdict, why=why))

@@ -16,7 +16,7 @@ from raypipe.core.errors import RaypipeError
 from raypipe.recipes.deadlines import DegradePolicy
 from raypipe.recipes.serialize import from_plain
 from raypipe.runs.release import release_of
-from raypipe.runs.trials import Trial
+from raypipe.runs.trials import ReleaseTrial
 from raypipe.serving.answerer import Answerer
 from raypipe.serving.answering import AnswererProtocol, ForwardingAnswerer, ReleaseRouter
 from raypipe.serving.query import NULL_LISTENER, Listener, QueryRequest, QueryResult
@@ -32,7 +32,7 @@ log = logging.getLogger("raypipe.serving.trials")
 class OpenTrial:
     """A release on trial, open."""
 
-    trial: Trial
+    trial: ReleaseTrial
     answerer: Answerer
 
 
@@ -49,7 +49,10 @@ class TrialRouter:
         self._router, self._kit, self._store, self._seconds = router, kit, store, seconds
         self._policy, self._memo_bytes = policy, memo_bytes
         self._open: OpenTrial | None = None
-        self._refused: tuple[Trial | None, float] = (None, 0.0)  # that failed to open; when it is tried again
+        self._refused: tuple[ReleaseTrial | None, float] = (
+            None,
+            0.0,
+        )  # that failed to open; when it is tried again
         self._polled_at, self._close_at = -POLL_S, math.inf
         self._poll_task: asyncio.Task[None] | None = None  # kept here: a loop holds its tasks weakly
 
@@ -93,7 +96,7 @@ class TrialRouter:
         except Exception:  # of a replica or an engine that ends badly: the live release answers all the same
             log.exception("models of a release that was tried could not be closed")
 
-    async def _follow(self, trial: Trial) -> None:
+    async def _follow(self, trial: ReleaseTrial) -> None:
         if self._refused[0] == trial and time.monotonic() < self._refused[1]:
             return
         try:
