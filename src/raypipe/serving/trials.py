@@ -49,10 +49,7 @@ class TrialRouter:
         self._router, self._kit, self._store, self._seconds = router, kit, store, seconds
         self._policy, self._memo_bytes = policy, memo_bytes
         self._open: OpenTrial | None = None
-        self._refused: tuple[ReleaseTrial | None, float] = (
-            None,
-            0.0,
-        )  # that failed to open; when it is tried again
+        self._refused: tuple[ReleaseTrial | None, float] = (None, 0.0)  # failed to open; when to try again
         self._polled_at, self._close_at = -POLL_S, math.inf
         self._poll_task: asyncio.Task[None] | None = None  # kept here: a loop holds its tasks weakly
 
