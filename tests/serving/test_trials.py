@@ -43,7 +43,7 @@ def two(tmp_path_factory):
     from raypipe.synth import write
 
     world = tmp_path_factory.mktemp("trials")
-    write(world, COUNT, pages=2, seed=5, page_chars=600)
+    write(world, COUNT, pages=2, seed=5, page_chars=1000)
     bench = Bench(tmp_path_factory.mktemp("two"), world)
     for name, recipe in (("good", SURE), ("bad", WORSE)):
         bench.run(recipe, out=name)

@@ -28,6 +28,7 @@ FORMAT = 1
 Role: TypeAlias = Literal["canary", "shadow"]
 ROLES: tuple[Role, ...] = get_args(Role)
 _DIGITS = 12  # hex digits of a digest that choose a question: 48 bits
+_DRAWN = float(16**_DIGITS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,7 @@ class ReleaseTrial:
     def takes(self, query: str) -> bool:
         """Whether both releases answer this question."""
         drawn = digest("trial", self.release, query)[:_DIGITS]
-        return int(drawn, 16) < self.share * 16**_DIGITS
+        return int(drawn, 16) / _DRAWN < self.share
 
 
 @dataclass(frozen=True, slots=True)
