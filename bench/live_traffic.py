@@ -10,6 +10,8 @@
 It prints one JSON object for each.
 """
 
+from __future__ import annotations
+
 import argparse
 import asyncio
 import json
@@ -18,15 +20,18 @@ import shutil
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import httpx
 import numpy as np
+from fastapi import FastAPI
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from http_app import OPEN, listening
-from reruns import FAKES, Bench
+from http_app import OPEN, listening  # type: ignore[import-not-found]
+from reruns import FAKES, Bench  # type: ignore[import-not-found]
 
 from raypipe.api.captured import captured_span, write_captured
 from raypipe.api.trials import show_trials, start_canary, start_shadow, stop_trials
@@ -49,7 +54,7 @@ SURE = FAKES.replace("threshold: 0.5\n", "threshold: 0.0\n")
 WORSE = FAKES.replace("threshold: 0.5\n", "threshold: 1.0\n").replace("top: 10}", "top: 1}")
 
 
-def made(folder, questions):
+def made(folder: Path, questions: int) -> tuple[Store, Any]:
     """A store with two runs over invented questions, the better of which is live."""
     world = folder / "world"
     write(world, questions, pages=3, seed=11, page_chars=1000)
@@ -61,7 +66,7 @@ def made(folder, questions):
     return store, bench
 
 
-def app_over(store, capture=None):
+def app_over(store: Store, capture: Capture | None = None) -> FastAPI:
     """The endpoint, and what makes its second answers."""
     in_flight = InFlight()
     kit = TrialKit(LocalKit(None, "transformers"), in_flight)
@@ -70,14 +75,17 @@ def app_over(store, capture=None):
     return create_app(router, OPEN, capture=capture)
 
 
-async def fire(url, bodies, per_s=None, at_once=8, seed=0):
+async def fire(
+    url: str, bodies: list[dict[str, Any]], per_s: float | None = None, at_once: int = 8, seed: int = 0
+) -> list[tuple[float, httpx.Response]]:
     """Seconds of each reply: `at_once` in flight, or open-loop at a rate with exponential pauses."""
-    found, turns, rng = [], asyncio.Semaphore(at_once if per_s is None else 1000), random.Random(seed)
+    found: list[tuple[float, httpx.Response]] = []
+    turns, rng = asyncio.Semaphore(at_once if per_s is None else 1000), random.Random(seed)
     async with httpx.AsyncClient(
         base_url=url, timeout=90, limits=httpx.Limits(max_connections=100)
     ) as client:
 
-        async def one(body, due):
+        async def one(body: dict[str, Any], due: float) -> None:
             await asyncio.sleep(max(0.0, due - time.perf_counter()))
             async with turns:
                 start = time.perf_counter() if per_s is None else due
@@ -92,11 +100,11 @@ async def fire(url, bodies, per_s=None, at_once=8, seed=0):
     return found
 
 
-def capture(folder, questions):
+def capture(folder: Path, questions: int) -> dict[str, Any]:
     """Captures answers to stored, whole-store and own-page questions, and answers them again as a job."""
     store, bench = made(folder, questions)
     lines = bench.lines()
-    kinds = (
+    kinds: tuple[Callable[[dict[str, Any]], dict[str, Any]], ...] = (
         lambda x: {"query": x["query"]},
         lambda x: {"query": f"tell me: {x['query']}"},
         lambda x: {"query": f"{x['query']} ", "documents": x["search_results"]},
@@ -107,6 +115,7 @@ def capture(folder, questions):
         replies = [r for _, r in asyncio.run(fire(url, bodies))]
         time.sleep(7)  # rows are written within five seconds
     span = captured_span(["captured:1d"])
+    assert span is not None
     equal = total = 0
     for into in (store, Store.create(str(folder / "other"))):
         files = write_captured(span, store, into, folder / "data")
@@ -126,11 +135,11 @@ def capture(folder, questions):
     }  # fmt: skip
 
 
-def _rest(pipe):
+def _rest(pipe: Any) -> tuple[Any, ...]:
     return pipe.sizes, pipe.runner, pipe.progress
 
 
-def shadow(folder, questions, turns, seconds, share):
+def shadow(folder: Path, questions: int, turns: int, seconds: float, share: float) -> dict[str, Any]:
     """p99 with a shadow and without, by turns, at half of the highest rate."""
     store, bench = made(folder, questions)
     texts = [line["query"] for line in bench.lines()]
@@ -141,7 +150,7 @@ def shadow(folder, questions, turns, seconds, share):
         start = time.perf_counter()
         asyncio.run(fire(url, bodies * 2))
         rate = 2 * len(bodies) / (time.perf_counter() - start) / 2
-        times = {True: [], False: []}
+        times: dict[bool, list[float]] = {True: [], False: []}
         for turn in range(2 * turns):
             on = turn % 2 == (turn // 2) % 2  # on off, off on, ...: a drift counts for both
             if on:
@@ -174,13 +183,13 @@ def shadow(folder, questions, turns, seconds, share):
     }  # fmt: skip
 
 
-def canary(folder, questions):
+def canary(folder: Path, questions: int) -> dict[str, Any]:
     """Requests until a worse release with 5 % of the questions is gone, and its report."""
     store, bench = made(folder, questions)
-    good = live(store).id
+    good = _live(store)
     start_canary(folder / "bad", 0.05, ["not-worse:0.05"])
     texts = [line["query"] for line in bench.lines()]
-    sent, by = 0, {}
+    sent, by = 0, dict[str, int]()
     with listening(app_over(store)) as url:
         while show_trials(store).running and sent < 20 * len(texts):
             for _, reply in asyncio.run(fire(url, [{"query": q} for q in texts[:50]], at_once=2)):
@@ -190,12 +199,18 @@ def canary(folder, questions):
             texts = texts[50:] + texts[:50]
     ended = show_trials(store).ended
     return {
-        "requests": sent, "by_release": by, "live": live(store).id == good,
+        "requests": sent, "by_release": by, "live_as_before": _live(store) == good,
         "verdict": ended and ended.verdict, "why": ended and ended.why,
     }  # fmt: skip
 
 
-def main():
+def _live(store: Store) -> str:
+    found = live(store)
+    assert found is not None
+    return found.id
+
+
+def main() -> None:
     given = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     given.add_argument("--only", choices=("capture", "shadow", "canary"))
     given.add_argument("--questions", type=int, default=200)
@@ -203,7 +218,7 @@ def main():
     given.add_argument("--seconds", type=float, default=15, help="of a turn")
     given.add_argument("--share", type=float, default=0.05)
     args = given.parse_args()
-    parts = {
+    parts: dict[str, Callable[[Path], dict[str, Any]]] = {
         "capture": lambda f: capture(f, args.questions),
         "shadow": lambda f: shadow(f, args.questions, args.turns, args.seconds, args.share),
         "canary": lambda f: canary(f, max(args.questions, 400)),
