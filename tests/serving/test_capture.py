@@ -144,10 +144,9 @@ def test_feedback_makes_golds_and_labels_and_the_last_word_counts(asked, tmp_pat
     assert golds[whole[0]["query"]] == ["ada lovelace"] and golds[whole[2]["query"]] == ["grace hopper"]
     assert golds[whole[1]["query"]] == []
     labels = [json.loads(line) for line in files.labels.open()]
-    assert [(x["prediction"], x["label"], x["picked"]) for x in labels] == [
-        (whole[0]["answer"], "wrong", "chosen"),
-        (whole[1]["answer"], "wrong", "chosen"),
-    ]
+    assert sorted((x["prediction"], x["label"], x["picked"]) for x in labels) == sorted(
+        (said["answer"], "wrong", "chosen") for said in whole[:2]
+    )
     done, _ = job(endpoint, files.data, tmp_path / "out")
     assert done.report.scores.kind == "qa" and done.report.without_truth == 4
 

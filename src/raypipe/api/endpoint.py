@@ -63,8 +63,6 @@ class ServeArgs:
     llm: str | None = None  # URL#MODEL of a server that stands in the place of every generator
     capture: CaptureConfig | None = None  # which answers are written into the store; None: none
     tenants: str | None = None  # file of tenants: keys with a name, a share, quotas, releases and filters
-    shadow: str | None = None  # folder of a run that answers some questions again after the reply; None: none
-    share: float | None = None  # of the questions that the shadow answers, above 0 and at most 1
     memo_mb: int = MEMO_MB  # memory of a gateway for what models computed about its store; 0: none is kept
 
     def application(self, settings: Settings) -> Application:
@@ -74,11 +72,6 @@ class ServeArgs:
         cluster = self.cluster_file(settings)
         store = settings.store_to_use(self.store)
         recipe = self.recipe_to_serve(settings, store)
-        if self.shadow is not None:
-            from raypipe.api.trials import start_shadow
-
-            self.check_shadow()
-            start_shadow(self.shadow, self.share or 0.0, Store.open(store))
         endpoints = endpoint_addresses(cluster, recipe.models(), settings.keys)
         limits = cluster.engines.limits(cluster.device) if cluster.engines else EngineLimits()
         pool, engine_gpus = cluster.pools["embed"], 0.0
@@ -105,7 +98,6 @@ class ServeArgs:
         """Raises ModelMissing, ConfError or DataError unless the store is there, every model's files are here
         and may be read, graphs and public data are what the recipe was resolved with, and the cluster file
         has room for engines where the recipe needs one; and for a capture that could write nothing."""
-        self.check_shadow()
         store = settings.store_to_use(self.store)
         Store.open(store)
         models = require_graphs(self.recipe_to_serve(settings, store)).models()
@@ -122,13 +114,6 @@ class ServeArgs:
 
             redaction(self.capture.redact)
             answer_ids(Store.open(store))  # a store that cannot be written captures nothing
-
-    def check_shadow(self) -> None:
-        """Raises ConfError for a shadow without a share, a share without one, and next to a named recipe."""
-        if (self.shadow is None) != (self.share is None):
-            raise ConfError("a shadow: expected --shadow RUN and --share SHARE together, found one of them")
-        if self.shadow is not None and not self.follow_live:
-            raise ConfError("--shadow: a run is held against the live release: expected `raypipe serve live`")
 
     def has_tables(self, settings: Settings) -> bool:
         """Whether the store has the tables that the recipe searches."""
@@ -167,9 +152,8 @@ class ServeArgs:
             raise ConfError("auth none and tenants: expected one of them, found both")
         keys = ApiKeys(open=True) if self.auth == "none" else ApiKeys.of(given)
         return ServerConfig(
-            keys, self.limits, self.page, self.traces, self.log, self.capture, self.memo_mb,
-            self.shadow is not None, tenants,
-        )  # fmt: skip
+            keys, self.limits, self.page, self.traces, self.log, self.capture, self.memo_mb, tenants
+        )
 
     def degrade_policy(self, settings: Settings) -> DegradePolicy:
         """How unavailable services are handled."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,11 +12,11 @@ from raypipe.api.session import Session
 from raypipe.core.errors import ConfError
 from raypipe.report.report import JSON_FORMAT
 from raypipe.runs import trial_verdict
-from raypipe.runs.manifest import read
+from raypipe.runs.manifest import read, to_json
 from raypipe.runs.relative_gate_text import relative_gate
 from raypipe.runs.release import MIN_SCORED, gate
 from raypipe.runs.trial_verdict import TrialReport
-from raypipe.runs.trials import ROLES, Trial, begin_trial, read_trial
+from raypipe.runs.trials import ROLES, ReleaseTrial, begin_trial, read_trial
 from raypipe.store import Store
 
 
@@ -40,7 +40,7 @@ class TrialResult(Result):
         """A row for each trial."""
         found = [*self.running, *([self.ended] if self.ended else [])]
         return [
-            {**asdict(r.trial), "verdict": r.verdict, "why": r.why, "questions": r.questions, "same": r.same}
+            {**to_json(r.trial), "verdict": r.verdict, "why": r.why, "questions": r.questions, "same": r.same}
             for r in found
         ]
 
@@ -48,8 +48,8 @@ class TrialResult(Result):
         return {
             "format": JSON_FORMAT,
             "store": self.store,
-            "running": [asdict(r) for r in self.running],
-            "ended": None if self.ended is None else asdict(self.ended),
+            "running": [to_json(r) for r in self.running],
+            "ended": None if self.ended is None else to_json(self.ended),
         }
 
 
@@ -88,7 +88,7 @@ def start_shadow(
     share: float,
     store: Store | str | Path | None = None,
     session: Session | None = None,
-) -> Trial:
+) -> ReleaseTrial:
     """Has a finished run answer a share of the live questions again, after the reply of the live release was
     sent. Raises ConfError as `start_canary`."""
     manifest = read(Path(run))

@@ -110,12 +110,27 @@ def _serve(args: argparse.Namespace, settings: Settings) -> int:
         llm=args.llm,
         capture=_capture(args),
         tenants=args.tenants,
-        shadow=args.shadow,
-        share=args.share,
         memo_mb=args.memo,
     )
+    _start_shadow(args, store, settings)
     serve(endpoint, args.host, args.port, _say, settings)
     return 0
+
+
+def _start_shadow(args: argparse.Namespace, store: str | None, settings: Settings) -> None:
+    """Puts the run of --shadow into the shadow. Raises ConfError for half of its options, and next to a named
+    recipe."""
+    if (args.shadow is None) != (args.share is None):
+        raise ConfError("--shadow DIR and --share SHARE: expected both, found one of them")
+    if args.shadow is None:
+        return
+    if args.recipe != "live":
+        raise ConfError("--shadow: a run is held against the live release: expected `raypipe serve live`")
+    from raypipe.api.trials import start_shadow
+
+    opened = options.session(args, settings).store(store)
+    trial = start_shadow(args.shadow, args.share, opened)
+    _say(f"release {trial.release} answers {trial.share:.0%} of the questions in the shadow: `raypipe trial`")
 
 
 def _capture(args: argparse.Namespace) -> CaptureConfig | None:

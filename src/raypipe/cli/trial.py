@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from raypipe.api.settings import Settings
 from raypipe.cli import options
+from raypipe.core.errors import ConfError
 
 if TYPE_CHECKING:
     from raypipe.api.trials import TrialResult
@@ -16,16 +17,32 @@ if TYPE_CHECKING:
 def add(commands: options.Commands) -> None:
     """Declares `trial`."""
     made = options.command(commands, "trial", "raypipe trial --store /data/store", _trial)
+    made.add_argument(
+        "run_folder", metavar="DIR", nargs="?", help="with --shadow: the --out folder of a finished eval"
+    )
+    made.add_argument(
+        "--shadow",
+        metavar="SHARE",
+        type=options.share,
+        help="have the run answer this share of the live questions again, after the reply",
+    )
     made.add_argument("--stop", action="store_true", help="end the canary and the shadow; live stays")
     options.store(made)
     options.as_json(made)
 
 
 def _trial(args: argparse.Namespace, settings: Settings) -> int:
-    from raypipe.api.trials import show_trials, stop_trials
+    from raypipe.api.trials import show_trials, start_shadow, stop_trials
 
     session = options.session(args, settings)
-    print_trials(args, stop_trials(args.store, session) if args.stop else show_trials(args.store, session))
+    if (args.run_folder is None) != (args.shadow is None) or (args.stop and args.shadow is not None):
+        raise ConfError("trial: expected DIR and --shadow SHARE together, or --stop, or neither")
+    if args.stop:
+        print_trials(args, stop_trials(args.store, session))
+        return 0
+    if args.shadow is not None:
+        start_shadow(args.run_folder, args.shadow, args.store, session)
+    print_trials(args, show_trials(args.store, session))
     return 0
 
 

@@ -20,7 +20,7 @@ from raypipe.core.errors import ConfError
 from raypipe.core.records import Citation, Question, Source, digest
 from raypipe.store import Store, StoreError
 from raypipe.store.layout import CAPTURE_SECRET, CAPTURED, FEEDBACK
-from raypipe.store.segments import read_segments, write_segment
+from raypipe.store.segments import read_segments, segment_names, write_segment
 
 FORMAT = 1
 DRAWN_CHARS, MAC_CHARS = 12, 16  # hex digits of an id: 48 bits that are drawn, 64 bits that sign them
@@ -135,7 +135,7 @@ def answer_ids(store: Store) -> AnswerIds:
 
 def captured_answers(store: Store, since: float) -> Iterator[CapturedAnswer]:
     """The answers given at or after `since` (seconds since the epoch), in the order they were written."""
-    for line in read_segments(store.files, CAPTURED, since):
+    for line in read_segments(store.files, CAPTURED, segment_names(store.files, CAPTURED, since)):
         found = _read(store, CAPTURED, line, CapturedAnswer)
         if found.at >= since:
             yield found
@@ -144,7 +144,7 @@ def captured_answers(store: Store, since: float) -> Iterator[CapturedAnswer]:
 def feedback_since(store: Store, since: float) -> dict[str, list[Feedback]]:
     """Answer id -> what was said of it, the first first."""
     found: dict[str, list[Feedback]] = {}
-    for line in read_segments(store.files, FEEDBACK, since):
+    for line in read_segments(store.files, FEEDBACK, segment_names(store.files, FEEDBACK, since)):
         said = _read(store, FEEDBACK, line, Feedback)
         found.setdefault(said.answer_id, []).append(said)
     return found

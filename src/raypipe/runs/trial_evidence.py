@@ -8,7 +8,7 @@ from raypipe.core import arrow
 from raypipe.metrics.crag import Prediction
 from raypipe.metrics.kinds.qa import answer_values
 from raypipe.runs.captured import feedback_since
-from raypipe.runs.trials import Pair, Side, Trial, pairs_of
+from raypipe.runs.trials import Pair, ReleaseTrial, TrialAnswer, pairs_of
 from raypipe.store import Store
 from raypipe.store.layout import TRIAL_PAIRS
 from raypipe.store.segments import segment_names
@@ -17,7 +17,7 @@ from raypipe.store.segments import segment_names
 class TrialEvidence:
     """The pairs of a trial and what is right about their questions; reads what came since it read last."""
 
-    def __init__(self, store: Store, trial: Trial) -> None:
+    def __init__(self, store: Store, trial: ReleaseTrial) -> None:
         self.trial = trial
         self.pairs: list[Pair] = []
         self.first: dict[str, Pair] = {}  # question id -> its first pair
@@ -28,7 +28,7 @@ class TrialEvidence:
     def read(self) -> dict[str, tuple[str, ...]]:
         """Reads on, and returns question id -> what is right: the stored golds, and what users said."""
         names = segment_names(self._store.files, TRIAL_PAIRS, self.trial.started)
-        came = list(pairs_of(self._store, self.trial, self._seen))
+        came = list(pairs_of(self._store, self.trial, [n for n in names if n not in self._seen]))
         self._seen.update(names)
         self.pairs += came
         fresh = sorted({p.question for p in came} - self.first.keys())
@@ -45,6 +45,6 @@ class TrialEvidence:
         return found
 
 
-def side_values(side: Side, truths: tuple[str, ...]) -> Mapping[str, float]:
+def side_values(side: TrialAnswer, truths: tuple[str, ...]) -> Mapping[str, float]:
     """The measures of an answer (`metrics.kinds.qa`). One that failed shares no word with what is right."""
     return answer_values(Prediction("", "" if side.outcome == "fault" else side.answer, truths))

@@ -16,7 +16,7 @@ import json
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -26,10 +26,11 @@ from raypipe.core.config import Where
 from raypipe.core.errors import ConfError
 from raypipe.metrics.intervals import mean_interval
 from raypipe.metrics.paired import paired
+from raypipe.runs.manifest import to_json
 from raypipe.runs.relative_gate_text import RelativeGate, relative_gate
 from raypipe.runs.release import go_live, live
 from raypipe.runs.trial_evidence import TrialEvidence, side_values
-from raypipe.runs.trials import Pair, Side, Trial, read_trial, remove_trial
+from raypipe.runs.trials import Pair, ReleaseTrial, TrialAnswer, read_trial, remove_trial
 from raypipe.store import Store, StoreError
 from raypipe.store.layout import TRIAL_REPORTS
 
@@ -72,7 +73,7 @@ class TrialReport:
     """How a trial does, or how it ended."""
 
     format: int
-    trial: Trial
+    trial: ReleaseTrial
     verdict: Verdict
     why: str  # one sentence
     at: float  # seconds since the epoch
@@ -98,7 +99,7 @@ def looked_at(questions: int) -> tuple[int, float]:
     return FIRST_LOOK << k, ERROR / 2 ** (k + 1)
 
 
-def report_on(store: Store, trial: Trial) -> TrialReport:
+def report_on(store: Store, trial: ReleaseTrial) -> TrialReport:
     """How a trial does now; of a canary with what its gate says."""
     evidence = TrialEvidence(store, trial)
     found = report_of(evidence, evidence.read())
@@ -128,7 +129,7 @@ def report_of(evidence: TrialEvidence, truths: Mapping[str, tuple[str, ...]]) ->
     )  # fmt: skip
 
 
-def _answered(side: Side) -> float:
+def _answered(side: TrialAnswer) -> float:
     return float(side.outcome in HAS_ANSWER)
 
 
@@ -160,7 +161,7 @@ def _look(measure: str, values: Sequence[tuple[float, float]]) -> Look:
     return Look(measure, len(values), n, found.before, found.after, found.p, error, least)
 
 
-def decided(trial: Trial, found: TrialReport) -> tuple[Verdict, str]:
+def decided(trial: ReleaseTrial, found: TrialReport) -> tuple[Verdict, str]:
     """What the gate of a canary says, and why."""
     gate = relative_gate(trial.gate)
     assert gate is not None
@@ -203,7 +204,7 @@ def _said(look: Look) -> str:
 class TrialWatch:
     """Looks at a trial when enough questions are there, and ends a canary where its gate says so."""
 
-    def __init__(self, store: Store, trial: Trial) -> None:
+    def __init__(self, store: Store, trial: ReleaseTrial) -> None:
         self._store, self.trial = store, trial
         self._evidence = TrialEvidence(store, trial)
         self._looked_at = (-1, -1)
@@ -212,6 +213,10 @@ class TrialWatch:
         """The report of a look; None where no look is due. A canary that is over goes live or is rolled back,
         and its report is kept. Safe in several processes: one of them ends it."""
         trial, now = self.trial, live(self._store)
+        if now is not None and now.id == trial.release:  # a killed process had made it live
+            with self._store.lease("release", f"end {trial.role} {trial.release}"):
+                remove_trial(self._store, trial)
+            return None
         if now is None or now.id != trial.live:
             named = "nothing" if now is None else now.id
             why = f"{named} is live now, and the {trial.role} was held against {trial.live}"
@@ -221,12 +226,13 @@ class TrialWatch:
         sizes = looked_at(sum(q in truths for q in first))[0], looked_at(len(first))[0]
         if sizes == self._looked_at:
             return None
-        self._looked_at = sizes
         found = report_of(self._evidence, truths)
-        if trial.role == "shadow":
-            return found
-        found = looked(found)
-        return found if found.verdict == "running" else _end(self._store, found)
+        if trial.role == "canary":
+            found = looked(found)
+        if found.verdict != "running":
+            found = _end(self._store, found)
+        self._looked_at = sizes  # last: what cannot be ended now is tried again
+        return found
 
 
 def looked(found: TrialReport) -> TrialReport:
@@ -235,7 +241,7 @@ def looked(found: TrialReport) -> TrialReport:
     return replace(found, verdict=verdict, why=why)
 
 
-def end_trial(store: Store, trial: Trial, verdict: Verdict, why: str) -> TrialReport:
+def end_trial(store: Store, trial: ReleaseTrial, verdict: Verdict, why: str) -> TrialReport:
     """Ends a trial, whatever its gate says; the live release stays."""
     evidence = TrialEvidence(store, trial)
     return _end(store, replace(report_of(evidence, evidence.read()), verdict=verdict, why=why))
@@ -247,7 +253,7 @@ def _end(store: Store, found: TrialReport) -> TrialReport:
         if read_trial(store, trial.role) == trial:
             # The trial goes last: after a kill in between, the next look ends it.
             name = f"{TRIAL_REPORTS}/{int(found.at * 1000):015d}-{trial.release}.json"
-            store.files.write(name, json.dumps(asdict(found), allow_nan=False).encode())
+            store.files.write(name, json.dumps(to_json(found), allow_nan=False).encode())
             if found.verdict == "live":
                 go_live(store, trial.release)
             remove_trial(store, trial)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -28,10 +28,11 @@ FORMAT = 1
 Role: TypeAlias = Literal["canary", "shadow"]
 ROLES: tuple[Role, ...] = get_args(Role)
 _DIGITS = 12  # hex digits of a digest that choose a question: 48 bits
+_DRAWN = float(16**_DIGITS)
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class ReleaseTrial:
     """One release on trial."""
 
     format: int
@@ -45,11 +46,11 @@ class Trial:
     def takes(self, query: str) -> bool:
         """Whether both releases answer this question."""
         drawn = digest("trial", self.release, query)[:_DIGITS]
-        return int(drawn, 16) < self.share * 16**_DIGITS
+        return int(drawn, 16) / _DRAWN < self.share
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class TrialAnswer:
     """What one release said."""
 
     answer: str
@@ -70,18 +71,18 @@ class Pair:
     question: str  # id: the stored one's, or a digest of its text
     stored: bool  # it is a stored question
     answer_id: str | None  # of the reply, where it was captured
-    live: Side
-    trial: Side
+    live: TrialAnswer
+    trial: TrialAnswer
 
 
-def read_trial(store: Store, role: Role) -> Trial | None:
+def read_trial(store: Store, role: Role) -> ReleaseTrial | None:
     """The trial of this role; None where there is none. Raises StoreError for a damaged file."""
     name = f"{TRIALS}/{role}.json"
     raw = store.files.read(name)
     if raw is None:
         return None
     try:
-        return config.build(Trial, json.loads(raw), Where(f"{store.uri}/{name}"))
+        return config.build(ReleaseTrial, json.loads(raw), Where(f"{store.uri}/{name}"))
     except (ValueError, ConfError) as e:
         raise StoreError(
             f"{store.uri}/{name}: expected a trial that raypipe wrote ({e}). Remove the file"
@@ -91,7 +92,7 @@ def read_trial(store: Store, role: Role) -> Trial | None:
 def begin_trial(
     store: Store, manifest: Manifest, role: Role, share: float, gate: str, bounds: Sequence[Gate] = (),
     min_scored: float = 0.95, passed: Sequence[str] = (),
-) -> tuple[Trial, Release]:  # fmt: skip
+) -> tuple[ReleaseTrial, Release]:  # fmt: skip
     """Puts a finished run on trial; the same run again with the same share and gate changes nothing.
 
     `gate` ends a canary; `bounds` are gates on the run itself, which it must pass first, and `passed` those
@@ -123,12 +124,12 @@ def begin_trial(
                     "and `raypipe trial --stop` ends it"
                 )
         release = known[-1] if known else make_release(store, manifest, (*(g.text for g in bounds), *passed))
-        trial = Trial(FORMAT, role, release.id, now_live.id, share, gate, time.time())
+        trial = ReleaseTrial(FORMAT, role, release.id, now_live.id, share, gate, time.time())
         store.files.write(f"{TRIALS}/{role}.json", json.dumps(to_json(trial)).encode())
     return trial, release
 
 
-def remove_trial(store: Store, trial: Trial) -> None:
+def remove_trial(store: Store, trial: ReleaseTrial) -> None:
     """Takes a release off trial; the caller holds the lease `release`."""
     store.files.remove(f"{TRIALS}/{trial.role}.json")
 
@@ -143,9 +144,9 @@ def write_pairs(store: Store, pairs: Sequence[Pair], now: float) -> None:
     write_segment(store.files, TRIAL_PAIRS, [asdict(p) for p in pairs], now)
 
 
-def pairs_of(store: Store, trial: Trial, seen: set[str] | None = None) -> Iterator[Pair]:
-    """The pairs of a trial, in the order they were written. Files in `seen` are left out."""
-    for line in read_segments(store.files, TRIAL_PAIRS, trial.started, seen or ()):
+def pairs_of(store: Store, trial: ReleaseTrial, names: Iterable[str]) -> Iterator[Pair]:
+    """The pairs of a trial in these segments, in order."""
+    for line in read_segments(store.files, TRIAL_PAIRS, names):
         found = _pair(store, line)
         if (found.role, found.release, found.live_release) == (trial.role, trial.release, trial.live):
             yield found

@@ -79,5 +79,4 @@ class ServerConfig:
     log: str | None = None  # file that gets a line for each request; None: the gateway's stderr
     capture: CaptureConfig | None = None  # None: no answer is captured
     memo_mb: int = MEMO_MB  # memory of a gateway for what models computed about its store; 0: none is kept
-    shadow: bool = False  # the shadow of the store is followed, if it has one; a canary always is
     tenants: tuple[Tenant, ...] = ()  # who has keys with a name; none: all keys are alike

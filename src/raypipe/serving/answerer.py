@@ -128,16 +128,18 @@ class Answerer:
             )  # a cached reply shows no prompt
             execute = QuestionExecutor(recipe, counting, memo, self._policy, listener.on_stage)
             [answered] = await execute([question])
-            return await self._result(answered, snapshot, request, start, execute.counts, prompts=prompts)
+            result = await self._result(answered, snapshot, request, start, execute.counts, prompts=prompts)
+            return replace(result, asked=question)
         question = narrow(request.question, request.filters)
         over = await answer_over_documents(
             recipe, kit, question, request.sources, self._parser, self._policy, listener.on_stage
         )
         stages_s = sum(c.seconds for name, c in over.counts.items() if name in self._question_stages)
         documents = {"documents": time.perf_counter() - start - stages_s}
-        return await self._result(
+        result = await self._result(
             over.question, over, request, start, over.counts, documents, prompts, over.faults
         )
+        return replace(result, asked=question)
 
     def _memo_of(self, request: QueryRequest) -> Memo | None:
         """The cached values that a request may see."""

@@ -12,13 +12,13 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 from raypipe.core.errors import RaypipeError
-from raypipe.core.records import Citation, Question, Source, source_id
+from raypipe.core.records import Citation, Source, source_id
 from raypipe.runs.captured import (
     FORMAT,
     CapturedAnswer,
@@ -33,7 +33,6 @@ from raypipe.runs.captured import (
 )
 from raypipe.serving.answering import AnswererProtocol, ForwardingAnswerer, ReleaseRouter
 from raypipe.serving.capture_config import CaptureConfig
-from raypipe.serving.filters import narrow
 from raypipe.serving.query import NULL_LISTENER, Listener, QueryRequest, QueryResult
 from raypipe.serving.redaction import Redact, RedactionFailed, redaction
 from raypipe.store import Store
@@ -64,7 +63,6 @@ class _Waiting:
 
     answer_id: str
     at: float
-    answerer: AnswererProtocol
     request: QueryRequest
     result: QueryResult
 
@@ -95,11 +93,12 @@ class Capture:
         id = self._ids.draw(self._clock())
         return id if share_of(id) < self._config.rate else None
 
-    def keep(self, answerer: AnswererProtocol, request: QueryRequest, result: QueryResult) -> QueryResult:
-        """The result with the id of the answer, which is captured. Returns at once."""
-        if request.answer_id is None:
+    def keep(self, request: QueryRequest, result: QueryResult) -> QueryResult:
+        """The result with the id of the answer, which is captured. Returns at once. What was late before it
+        was searched is not captured."""
+        if request.answer_id is None or result.asked is None:
             return result
-        row = _Waiting(request.answer_id, self._clock(), answerer, request, result)
+        row = _Waiting(request.answer_id, self._clock(), request, result)
         if len(self._waiting) >= WAITING_ROWS or self._bytes + row.nbytes() > WAITING_BYTES:
             self._count("dropped")
             return result
@@ -139,17 +138,7 @@ class Capture:
 
     async def _write(self) -> None:
         rows, self._waiting, self._bytes = list(self._waiting), deque(), 0
-        lines = []
-        for row in rows:
-            try:
-                lines.append(await self._line(row))
-            except RedactionFailed as e:
-                self._count("redaction failed")
-                log.error("an answer is not captured: the redaction function %s", e)
-            except Exception as e:
-                # A store that is down, a table that is gone: the answer was given, only its row is lost.
-                self._count("dropped")
-                log.error("an answer is not captured: %s", _named(e))
+        lines = await asyncio.to_thread(self._lines, rows)
         now = self._clock()
         try:
             if lines:
@@ -164,14 +153,15 @@ class Capture:
                 self._count("dropped")
             log.error("%d captured answers cannot be written: %s", len(lines), e)
 
-    async def _line(self, row: _Waiting) -> dict[str, Any]:
-        asked = row.request.question
-        if row.request.sources is None:
-            snapshot = await row.answerer.snapshot()
-            asked = await asyncio.to_thread(snapshot.resolve, asked, row.request.filters)
-        else:
-            asked = narrow(asked, row.request.filters)
-        return await asyncio.to_thread(lambda: asdict(redacted(captured_answer(row, asked), self._redact)))
+    def _lines(self, rows: Sequence[_Waiting]) -> list[dict[str, Any]]:
+        lines = []
+        for row in rows:
+            try:
+                lines.append(asdict(redacted(captured_answer(row), self._redact)))
+            except RedactionFailed as e:
+                self._count("redaction failed")
+                log.error("an answer is not captured: the redaction function %s", e)
+        return lines
 
     def _sweep(self, now: float) -> None:
         before = since_days(self._config.retention_days, now)
@@ -179,14 +169,10 @@ class Capture:
             sweep_segments(self._store.files, folder, before)
 
 
-def _named(error: Exception) -> str:
-    """An error for the log: raypipe's own messages name no text of a request, others may."""
-    return str(error) if isinstance(error, RaypipeError) else type(error).__name__
-
-
-def captured_answer(row: _Waiting, asked: Question) -> CapturedAnswer:
-    """An answer as it is kept. `asked`: the question with what was searched for it."""
-    result, q = row.result, row.result.question
+def captured_answer(row: _Waiting) -> CapturedAnswer:
+    """An answer as it is kept."""
+    result, q, asked = row.result, row.result.question, row.result.asked
+    assert asked is not None
     reply = q.replies.get(q.origin)
     quotes = tuple(CapturedQuote(e.source, *e.span, e.quote) for e in result.evidence)
     return CapturedAnswer(
@@ -247,4 +233,4 @@ class _CapturingAnswerer(ForwardingAnswerer):
     async def answer(self, request: QueryRequest, listener: Listener = NULL_LISTENER) -> QueryResult:
         request = replace(request, answer_id=self._capture.choose())
         result = await self._answerer.answer(request, listener)
-        return self._capture.keep(self._answerer, request, result)
+        return self._capture.keep(request, result)

@@ -91,4 +91,5 @@ class QueryResult:
     layouts: Mapping[str, Layout]  # source -> of the document of a folder that it is, if it is of one
     prompts: tuple[Chat, ...]  # every chat that a language model got, in order; () unless included
     passages: tuple[RankedPassage, ...] = ()  # the ranking with its texts, best first; () unless included
+    asked: Question | None = None  # with what was searched, filters applied; None: nothing was, in time
     answer_id: str | None = None  # of a captured answer, for feedback; None: it is not captured

@@ -17,7 +17,7 @@ from typing import Literal, Protocol, TypeAlias
 
 from raypipe.core.errors import RaypipeError
 from raypipe.runs.trial_verdict import TrialReport, TrialWatch
-from raypipe.runs.trials import FORMAT, Pair, Role, Side, Trial, read_trial, write_pairs
+from raypipe.runs.trials import FORMAT, ROLES, Pair, ReleaseTrial, Role, TrialAnswer, read_trial, write_pairs
 from raypipe.serving.answering import AnswererProtocol
 from raypipe.serving.query import QueryRequest, QueryResult
 from raypipe.serving.redaction import Redact, RedactionFailed, keep_all
@@ -57,7 +57,7 @@ class NoEvents:
 class Second:
     """A question that the other release answers, too."""
 
-    trial: Trial
+    trial: ReleaseTrial
     other: AnswererProtocol
     request: QueryRequest
     first: QueryResult  # the reply
@@ -72,13 +72,11 @@ class SecondAnswers:
     """Makes the second answers of one gateway, and writes the pairs."""
 
     def __init__(
-        self, store: Store, roles: tuple[Role, ...], in_flight: InFlight, events: TrialEvents | None = None,
-        redact: Redact = keep_all,
-    ) -> None:  # fmt: skip
-        """`roles`: of the trials that are followed. `redact` gets the answers of a pair before they are
-        written."""
+        self, store: Store, in_flight: InFlight, events: TrialEvents | None = None, redact: Redact = keep_all
+    ) -> None:
+        """`redact` gets the answers of a pair before they are written."""
         self.in_flight = in_flight
-        self._store, self._roles = store, roles
+        self._store = store
         self._events, self._redact = events or NoEvents(), redact
         self._waiting: deque[Second] = deque()
         self._pairs: list[Pair] = []
@@ -86,12 +84,14 @@ class SecondAnswers:
         self._watch: TrialWatch | None = None
         self._flushed_at = time.monotonic()
 
-    def read(self) -> Trial | None:
-        """The trial that is followed now; None for none. Raises StoreError."""
-        found = (read_trial(self._store, role) for role in self._roles)
+    def read(self) -> ReleaseTrial | None:
+        """The trial that is on now: the canary before the shadow; None for none. Raises StoreError."""
+        found = (read_trial(self._store, role) for role in ROLES)
         return next((t for t in found if t is not None), None)
 
-    def ask(self, trial: Trial, other: AnswererProtocol, request: QueryRequest, first: QueryResult) -> None:
+    def ask(
+        self, trial: ReleaseTrial, other: AnswererProtocol, request: QueryRequest, first: QueryResult
+    ) -> None:
         """Has a question answered by the other release, too, after its reply. Returns at once."""
         second = Second(trial, other, request, first, time.monotonic() + AFTER_REPLY_S)
         size = sum(s.nbytes() for s in self._waiting) + second.nbytes()
@@ -101,10 +101,10 @@ class SecondAnswers:
         self._waiting.append(second)
         self._wake()
 
-    def failed(self, trial: Trial, request: QueryRequest, reply: QueryResult, ms: float) -> None:
+    def failed(self, trial: ReleaseTrial, request: QueryRequest, reply: QueryResult, ms: float) -> None:
         """Keeps that the release on trial could not answer, in `ms` milliseconds, what live replied to."""
         self._events.event(trial.role, "failed")
-        self._paired(pair_of(trial, request, reply, _side(reply), Side("", "fault", round(ms, 1))))
+        self._paired(pair_of(trial, request, reply, _side(reply), TrialAnswer("", "fault", round(ms, 1))))
 
     def _paired(self, pair: Pair) -> None:
         self._events.event(pair.role, "pair")
@@ -184,7 +184,9 @@ class SecondAnswers:
         return found
 
 
-def pair_of(trial: Trial, request: QueryRequest, reply: QueryResult, live: Side, tried: Side) -> Pair:
+def pair_of(
+    trial: ReleaseTrial, request: QueryRequest, reply: QueryResult, live: TrialAnswer, tried: TrialAnswer
+) -> Pair:
     """The pair of a question. `reply`: what the client got."""
     question = reply.question.id
     stored = question != request.question.id  # the store knows it by another id than the request
@@ -194,9 +196,9 @@ def pair_of(trial: Trial, request: QueryRequest, reply: QueryResult, live: Side,
     )  # fmt: skip
 
 
-def _side(result: QueryResult) -> Side:
+def _side(result: QueryResult) -> TrialAnswer:
     q = result.question
-    return Side(q.answer, q.outcome, result.timings_ms["total"], q.degraded)
+    return TrialAnswer(q.answer, q.outcome, result.timings_ms["total"], q.degraded)
 
 
 def redacted_pair(pair: Pair, redact: Redact) -> Pair:

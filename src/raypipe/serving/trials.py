@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from dataclasses import dataclass
 
@@ -15,11 +16,11 @@ from raypipe.core.errors import RaypipeError
 from raypipe.recipes.deadlines import DegradePolicy
 from raypipe.recipes.serialize import from_plain
 from raypipe.runs.release import release_of
-from raypipe.runs.trials import Trial
+from raypipe.runs.trials import ReleaseTrial
 from raypipe.serving.answerer import Answerer
 from raypipe.serving.answering import AnswererProtocol, ForwardingAnswerer, ReleaseRouter
 from raypipe.serving.query import NULL_LISTENER, Listener, QueryRequest, QueryResult
-from raypipe.serving.release_follower import POLL_S, REOPEN_S, bounded_memo
+from raypipe.serving.release_follower import CLOSE_AFTER_S, POLL_S, REOPEN_S, bounded_memo
 from raypipe.serving.second_answers import SecondAnswers
 from raypipe.serving.yielding_kit import TrialKit
 from raypipe.store import Store
@@ -31,7 +32,7 @@ log = logging.getLogger("raypipe.serving.trials")
 class OpenTrial:
     """A release on trial, open."""
 
-    trial: Trial
+    trial: ReleaseTrial
     answerer: Answerer
 
 
@@ -48,8 +49,8 @@ class TrialRouter:
         self._router, self._kit, self._store, self._seconds = router, kit, store, seconds
         self._policy, self._memo_bytes = policy, memo_bytes
         self._open: OpenTrial | None = None
-        self._refused: tuple[Trial | None, float] = (None, 0.0)  # that failed to open; when it is tried again
-        self._polled_at = -POLL_S
+        self._refused: tuple[ReleaseTrial | None, float] = (None, 0.0)  # failed to open; when to try again
+        self._polled_at, self._close_at = -POLL_S, math.inf
         self._poll_task: asyncio.Task[None] | None = None  # kept here: a loop holds its tasks weakly
 
     async def current(self) -> AnswererProtocol:
@@ -57,13 +58,13 @@ class TrialRouter:
         due = time.monotonic() - self._polled_at >= POLL_S
         if due and (self._poll_task is None or self._poll_task.done()):
             self._polled_at = time.monotonic()
-            self._poll_task = asyncio.ensure_future(self._poll())
+            self._poll_task = asyncio.ensure_future(self._poll(live))
         found = self._open
         if found is None or found.trial.live != live.release:
             return live
         return _TriedAnswerer(live, found, self._seconds)
 
-    async def _poll(self) -> None:
+    async def _poll(self, live: AnswererProtocol) -> None:
         try:
             found = await asyncio.to_thread(self._seconds.read)
         except (RaypipeError, OSError) as e:
@@ -72,11 +73,27 @@ class TrialRouter:
         if found is None:
             if self._open is not None:
                 log.info("the trial of release %s is over", self._open.trial.release)
+                self._close_at = time.monotonic() + CLOSE_AFTER_S
             self._open, self._kit.on_trial = None, ()
+            await self._close_models(live)
+        elif found.live != live.release:
+            await (
+                self._seconds.flush()
+            )  # its look ends a trial that is held against another release than live
         elif self._open is None or self._open.trial != found:
             await self._follow(found)
 
-    async def _follow(self, trial: Trial) -> None:
+    async def _close_models(self, live: AnswererProtocol) -> None:
+        """Closes the models that only the release on trial named, some time after its trial."""
+        if time.monotonic() < self._close_at:
+            return
+        self._close_at = math.inf
+        try:
+            await self._kit.keep((*live.recipe.models(), *(self._policy.models() if self._policy else ())))
+        except Exception:  # of a replica or an engine that ends badly: the live release answers all the same
+            log.exception("models of a release that was tried could not be closed")
+
+    async def _follow(self, trial: ReleaseTrial) -> None:
         if self._refused[0] == trial and time.monotonic() < self._refused[1]:
             return
         try:

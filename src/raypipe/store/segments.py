@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from raypipe.store.errors import StoreError
@@ -41,14 +41,10 @@ def written_at(name: str) -> float:
     return int(digits) / 1000
 
 
-def read_segments(
-    files: Files, folder: str, since: float = 0.0, seen: Collection[str] = ()
-) -> Iterator[dict[str, Any]]:
-    """The lines of all files written at or after `since` but those in `seen`, in order of time. A file that
-    another process removes meanwhile has none. Raises StoreError for a line that is none of raypipe's."""
-    for name in segment_names(files, folder, since):
-        if name in seen:
-            continue
+def read_segments(files: Files, folder: str, names: Iterable[str]) -> Iterator[dict[str, Any]]:
+    """The lines of these files, in order. A file that another process removes meanwhile has none. Raises
+    StoreError for a line that is none of raypipe's."""
+    for name in names:
         for line in (files.read(f"{folder}/{name}") or b"").splitlines():
             try:
                 yield dict(json.loads(line))

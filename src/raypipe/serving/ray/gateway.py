@@ -11,7 +11,6 @@ from ray.serve.handle import DeploymentHandle
 
 from raypipe.recipes.deadlines import DegradePolicy
 from raypipe.recipes.recipe import Recipe
-from raypipe.runs.trials import Role
 from raypipe.serving.access import ServerConfig
 from raypipe.serving.answerer import Answerer
 from raypipe.serving.answering import ReleaseRouter
@@ -86,10 +85,9 @@ def follow_releases(
 ) -> ReleaseRouter:  # fmt: skip
     """The live release, and what is on trial next to it."""
     live = followers.of(LIVE)
-    roles: tuple[Role, ...] = ("canary", "shadow") if config.shadow else ("canary",)
     redact = redaction(None if config.capture is None else config.capture.redact)
     opened = Store.open(store)
-    seconds = SecondAnswers(opened, roles, in_flight, TrialMetrics(), redact)
+    seconds = SecondAnswers(opened, in_flight, TrialMetrics(), redact)
     return TrialRouter(live, shared, opened, seconds, policy, memo_bytes)
 
 
