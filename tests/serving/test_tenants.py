@@ -179,7 +179,7 @@ def two(filled, halves):
 
 @pytest.mark.slow
 def test_two_tenants_see_nothing_of_one_another(filled, halves, two):
-    (_, others), (_, second) = halves
+    (_, others), (first, second) = halves
     app, memo = two
     include = ["hits", "replies", "prompts", "passages"]
     forged = {"hosts": others[:50], "sources": [h.source for h in second.hits][:20]}
@@ -193,8 +193,9 @@ def test_two_tenants_see_nothing_of_one_another(filled, halves, two):
         posted(ACME, {"queries": [{"query": second.text, "filters": forged, "include": include}]},
                "/v1/answer:batch"),
         ("GET", "/v1/index", {"headers": {"authorization": f"Bearer {ACME}"}}),
+        posted(ACME, {"query": first.text}),
     )  # fmt: skip
-    assert [r.status_code for r in replies] == [200] * 7
+    assert [r.status_code for r in (*replies, *send(app, posted(BLUE, {"query": second.text})))] == [200] * 9
     own = replies[0].json()
     assert own["hits"] and all(p["url"].split("/")[2] in others for p in own["passages"])
     secret = {c.url for c in second.citations if c.url.split("/")[2] in others}

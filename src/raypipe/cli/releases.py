@@ -100,10 +100,10 @@ def _promote(args: argparse.Namespace, settings: Settings) -> int:
         found = start_canary(args.run_folder, args.canary, args.gate, args.store, args.min_scored, session)
         print_trials(args, found)
         return 0
-    found = promote(
+    made = promote(
         args.run_folder, args.gate, args.store, args.min_scored, session, args.against, args.pointer
     )
-    return _print(args, found)
+    return _print(args, made)
 
 
 def _rollback(args: argparse.Namespace, settings: Settings) -> int:

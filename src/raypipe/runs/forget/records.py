@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
 from raypipe.core import config
 from raypipe.core.config import Where
@@ -12,6 +12,7 @@ from raypipe.core.records import Question
 from raypipe.pipeline.tombstones import Tombstone, without_sources
 from raypipe.runs.forget.mentions import Mentions
 from raypipe.runs.forget.target import Target
+from raypipe.runs.manifest import to_json
 from raypipe.store import Store
 from raypipe.store.layout import FORGETTING
 from raypipe.store.rewrite import Rows
@@ -70,8 +71,7 @@ class Decision:
 
 def save(store: Store, decision: Decision) -> None:
     """Writes a decision down, in the place of an earlier state of it."""
-    tree = asdict(decision)
-    store.files.write(_place(decision.tombstone.id), json.dumps(tree).encode())
+    store.files.write(_place(decision.tombstone.id), json.dumps(to_json(decision)).encode())
 
 
 def begun(store: Store, given: str) -> Decision | None:

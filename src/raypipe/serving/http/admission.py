@@ -44,7 +44,7 @@ class FairSlots:
     @property
     def taken(self) -> int:
         """Slots in use."""
-        return sum(self._taken.values())
+        return sum(self._taken.values(), 0)
 
     def part(self, tenant: Tenant) -> int:
         """Slots that are its own, at least one."""
