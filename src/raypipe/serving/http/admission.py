@@ -44,12 +44,13 @@ class FairSlots:
     @property
     def taken(self) -> int:
         """Slots in use."""
-        return sum(self._taken.values(), 0)
+        return sum(self._taken.values())
 
     def part(self, tenant: Tenant) -> int:
         """Slots that are its own, at least one."""
         shares = {**self._shares, tenant.name: tenant.share}
-        return max(1, math.floor(self._most * tenant.share / sum(shares.values())))
+        own: int = math.floor(self._most * tenant.share / sum(shares.values()))
+        return max(1, own)
 
     @asynccontextmanager
     async def acquire(self, tenant: Tenant = ANYONE) -> AsyncIterator[None]:
