@@ -61,7 +61,7 @@ class Second:
     other: AnswererProtocol
     request: QueryRequest
     first: QueryResult  # the reply
-    ready_at: float  # of time.monotonic: not before
+    ready_at: float  # of the monotonic clock: not before
 
     def nbytes(self) -> int:
         """Bytes of the documents that the request brought."""
