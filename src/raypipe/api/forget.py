@@ -14,7 +14,7 @@ from raypipe.report.report import JSON_FORMAT
 from raypipe.store import Store
 
 if TYPE_CHECKING:
-    from raypipe.runs.forget.records import Decision, Holding
+    from raypipe.runs.forget.records import ForgetDecision, Holding
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ def _dry(store: Store, name: str, reason: str, places: list[Path]) -> ForgetResu
     return _result(store, decision, holdings, True, False)
 
 
-def _found(store: Store, name: str, reason: str, places: list[Path]) -> tuple[Decision, list[Holding]]:
+def _found(store: Store, name: str, reason: str, places: list[Path]) -> tuple[ForgetDecision, list[Holding]]:
     from raypipe.evaluation.forgotten_rows import held_files, resting, run_folders
     from raypipe.runs.forget.find import find
     from raypipe.runs.forget.records import Holding
@@ -103,7 +103,9 @@ def _found(store: Store, name: str, reason: str, places: list[Path]) -> tuple[De
     return _with_labels(store, decision, holdings, places), holdings
 
 
-def _with_labels(store: Store, decision: Decision, holdings: list[Holding], places: list[Path]) -> Decision:
+def _with_labels(
+    store: Store, decision: ForgetDecision, holdings: list[Holding], places: list[Path]
+) -> ForgetDecision:
     """The decision with folders of labels that hold it, adapters that were trained on them, and releases that
     these adapters answer: they end, since weights cannot be taken apart."""
     from raypipe.evaluation.forgotten_labels import held_labels, label_folders
@@ -158,7 +160,7 @@ def _forget(store: Store, name: str, reason: str, places: list[Path]) -> ForgetR
     return _result(store, decision, holdings, False, finished)
 
 
-def _require_idle(store: Store, decision: Decision | None) -> None:
+def _require_idle(store: Store, decision: ForgetDecision | None) -> None:
     """Raises StoreError while another command has left work unfinished: its parts may hold what goes."""
     from raypipe.runs.forget.records import unfinished_forgets
     from raypipe.store import StoreError
@@ -177,7 +179,7 @@ def _require_idle(store: Store, decision: Decision | None) -> None:
 
 
 def _result(
-    store: Store, decision: Decision, holdings: Sequence[Holding], dry_run: bool, finished: bool
+    store: Store, decision: ForgetDecision, holdings: Sequence[Holding], dry_run: bool, finished: bool
 ) -> ForgetResult:
     stone = decision.tombstone
     return ForgetResult(

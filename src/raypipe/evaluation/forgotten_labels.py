@@ -6,7 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from raypipe.evaluation.label_files import ABOUT, ROWS, Label, read_labels, write_labels
-from raypipe.runs.forget.records import Decision
+from raypipe.runs.forget.records import ForgetDecision
 
 
 def label_folders(places: list[Path]) -> list[Path]:
@@ -15,20 +15,20 @@ def label_folders(places: list[Path]) -> list[Path]:
     return [f for f in found if (f / ROWS).is_file()]
 
 
-def held_labels(folder: Path, decision: Decision) -> tuple[str, int]:
+def held_labels(folder: Path, decision: ForgetDecision) -> tuple[str, int]:
     """The digest of the labels of a folder, and how many of them hold what is forgotten."""
     labels = read_labels(folder)
     return labels.digest, sum(_holds(x, decision) for x in labels.labels)
 
 
-def _holds(label: Label, decision: Decision) -> bool:
+def _holds(label: Label, decision: ForgetDecision) -> bool:
     told = decision.mentions
     if label.question_id in decision.target.questions:
         return True
     return told.within([asdict(m) for m in label.messages]) or told(label.label) or told(label.gold or "")
 
 
-def take_out_labels(folder: Path, decision: Decision) -> None:
+def take_out_labels(folder: Path, decision: ForgetDecision) -> None:
     """Takes such labels out. The same call again changes nothing; a folder without any labels left loses its
     files."""
     found = read_labels(folder)

@@ -23,7 +23,7 @@ from raypipe.report.report import RunFolder
 from raypipe.runs.changes import earlier_run
 from raypipe.runs.forget.apply import moved
 from raypipe.runs.forget.mentions import Mentions
-from raypipe.runs.forget.records import Decision
+from raypipe.runs.forget.records import ForgetDecision
 from raypipe.runs.manifest import answer_keys, read
 from raypipe.store import Store
 from raypipe.store.layout import MANIFESTS
@@ -48,13 +48,13 @@ def _is_of(folder: Path, store: str, runs: set[str]) -> bool:
         return False  # another program's file of this name
 
 
-def resting(folder: Path, decision: Decision) -> list[str]:
+def resting(folder: Path, decision: ForgetDecision) -> list[str]:
     """Ids of the questions of a run whose rows hold it, or rest on it."""
     told, table = decision.mentions, RunFolder(folder).results
     return [row["id"] for row in each(table) if _rests(row, decision, told)]
 
 
-def _rests(row: dict[str, Any], decision: Decision, told: Mentions) -> bool:
+def _rests(row: dict[str, Any], decision: ForgetDecision, told: Mentions) -> bool:
     target = decision.target
     if row["id"] in target.questions:
         return True
@@ -65,11 +65,11 @@ def _rests(row: dict[str, Any], decision: Decision, told: Mentions) -> bool:
     return told.within([row["answer"], row["judge_response"], row["replies"], row["hits"], row["quotes"]])
 
 
-def _of(hit: dict[str, Any], decision: Decision) -> bool:
+def _of(hit: dict[str, Any], decision: ForgetDecision) -> bool:
     return parse_chunk_id(hit["chunk"])[0] in decision.target.sources
 
 
-def held_files(folder: Path, decision: Decision) -> list[Path]:
+def held_files(folder: Path, decision: ForgetDecision) -> list[Path]:
     """Other files of a run's folder that repeat it."""
     told = decision.mentions
     known = {RunFolder(folder).results, RunFolder(folder).predictions, RunFolder(folder).page}
@@ -77,7 +77,7 @@ def held_files(folder: Path, decision: Decision) -> list[Path]:
     return [f for f in found if f.suffix in (*LINES, *TEXTS) and told(f.read_text(errors="replace"))]
 
 
-def take_out(store: Store, folder: Path, decision: Decision) -> None:
+def take_out(store: Store, folder: Path, decision: ForgetDecision) -> None:
     """Takes it out of one folder. The same call again changes nothing."""
     run, told = RunFolder(folder), decision.mentions
     _table(run.results, decision)
@@ -93,7 +93,7 @@ def take_out(store: Store, folder: Path, decision: Decision) -> None:
             out.write(text)
 
 
-def _table(path: Path, decision: Decision) -> None:
+def _table(path: Path, decision: ForgetDecision) -> None:
     if not resting_rows(path, decision):
         return
     schema = pq.read_schema(path)
@@ -105,7 +105,7 @@ def _table(path: Path, decision: Decision) -> None:
     whole.replace(path)
 
 
-def resting_rows(path: Path, decision: Decision) -> bool:
+def resting_rows(path: Path, decision: ForgetDecision) -> bool:
     """Whether any row of a table of results holds it."""
     told = decision.mentions
     return any(_rests(row, decision, told) for row in each(path))
@@ -117,7 +117,7 @@ def _batches(path: Path) -> Iterator[list[dict[str, Any]]]:
             yield batch.to_pylist()
 
 
-def _without(row: dict[str, Any], decision: Decision) -> dict[str, Any]:
+def _without(row: dict[str, Any], decision: ForgetDecision) -> dict[str, Any]:
     told = decision.mentions
     if not _rests(row, decision, told):
         return row

@@ -25,7 +25,7 @@ from raypipe.core.disk_map import DiskMap
 from raypipe.core.records import Document, Fault, Gold, Layout, Question, Source, digest
 from raypipe.pipeline.dead_letters import faults_table
 from raypipe.pipeline.ingest_log import Decision, IngestSummary, decide, driving, holders, note_kind, noted
-from raypipe.pipeline.tombstones import Refused, require_allowed, tombstones
+from raypipe.pipeline.tombstones import Tombstones, require_allowed, tombstones
 from raypipe.readers import BadLine, Format, ReadCounts, Row
 from raypipe.readers.formats import OWN_KIND, kind_of
 from raypipe.report.progress import Progress, ProgressTask
@@ -155,7 +155,7 @@ class Staging:
         self._replaced: dict[str, None] = {}  # ids of questions
         self._documents_replaced = 0
         self._first_documents: list[str] = []  # of those replaced
-        self._tombstones = Refused(tombstones(store))
+        self._tombstones = Tombstones(tombstones(store))
         self.kept = 0  # questions and documents
         self.refused: list[tuple[str, Fault]] = []  # records that tombstones refuse: id, fault
         self._left: dict[str, str] = {}  # document that is replaced -> its source

@@ -26,7 +26,7 @@ from raypipe.pipeline.ingest import (
     named_elsewhere,
 )
 from raypipe.pipeline.ingest_log import IngestSummary, decide, driving
-from raypipe.pipeline.tombstones import REASON, Refused, tombstones
+from raypipe.pipeline.tombstones import REASON, Tombstones, tombstones
 from raypipe.readers.documents import DOCUMENT_LIMITS, DocumentReader, FileText, FoundFile, reader_of, walk
 from raypipe.readers.documents.walk import content_digest, fresh_bytes
 from raypipe.readers.rows import ReadCounts, UnusableLine
@@ -58,7 +58,7 @@ class _Read:
     of: str  # names the folder; the digest of its faults
     root: Path
     before: dict[str, FileState]
-    tombstones: Refused
+    tombstones: Tombstones
     counts: ReadCounts = field(default_factory=ReadCounts)
     now: dict[str, FileState] = field(default_factory=dict)
 
@@ -84,7 +84,7 @@ def ingest_folder(
     with driving(store, f"ingest {root}"):
         before()
         need(store, 0, "reading files")
-        read = _Read(of, root, _known(store, of), Refused(tombstones(store)))
+        read = _Read(of, root, _known(store, of), Tombstones(tombstones(store)))
         files = list(walk(root, globs, DOCUMENT_LIMITS))
         staging = Staging(store, of, "files")
         for batch in _batches(read, files, progress):

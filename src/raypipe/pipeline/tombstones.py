@@ -79,7 +79,7 @@ def without_sources(citation: Citation, gone: Collection[str]) -> Citation:
     return replace(citation, page=page, snippet=snippet, name=name)
 
 
-class Refused:
+class Tombstones:
     """What the tombstones of a store refuse."""
 
     def __init__(self, stones: Iterable[Tombstone]) -> None:

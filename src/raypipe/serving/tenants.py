@@ -7,7 +7,7 @@
         requests_per_minute: 600
         tokens_per_minute: 200000
         releases: [live@acme, live]
-        filters: {hosts: [acme.example]}
+        filters: {hosts: [example.org]}
 
 Keys become digests when the file is read: what travels to replicas opens nothing.
 """

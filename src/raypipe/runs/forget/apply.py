@@ -20,7 +20,7 @@ from raypipe.memo.losses import note_loss
 from raypipe.pipeline.ingest_log import outdate
 from raypipe.pipeline.tombstones import write_tombstone
 from raypipe.runs.forget.adapters import remove_adapters
-from raypipe.runs.forget.records import Decision, save
+from raypipe.runs.forget.records import ForgetDecision, save
 from raypipe.runs.forget.segments import take_out_segments
 from raypipe.runs.release import forget as forget_release
 from raypipe.runs.release import pointed, repoint, succeed
@@ -38,7 +38,7 @@ FOLLOW_S = 3.0
 reads the pointer each second (`release_follower.POLL_S`), and opens tables in less than a second."""
 
 
-def check_readers(store: Store, decision: Decision) -> None:
+def check_readers(store: Store, decision: ForgetDecision) -> None:
     """Raises StoreError where a living process reads what would go and follows no release."""
     for table, read in read_now(store.files).items():
         gone = {*decision.pinned.get(table, ()), decision.newest.get(table, -1)}
@@ -49,13 +49,13 @@ def check_readers(store: Store, decision: Decision) -> None:
             )
 
 
-def decide(store: Store, decision: Decision) -> None:
+def decide(store: Store, decision: ForgetDecision) -> None:
     """Writes the decision down, and the tombstone: from here on nothing of it comes in again."""
     save(store, decision)
     write_tombstone(store, decision.tombstone)
 
 
-def apply(store: Store, decision: Decision, follow_s: float = FOLLOW_S) -> Decision:
+def apply(store: Store, decision: ForgetDecision, follow_s: float = FOLLOW_S) -> ForgetDecision:
     """Takes it out of the store; the decision with what was made. Run folders are another step."""
     write_tombstone(store, decision.tombstone)  # a kill may have come between the two
     if decision.made is None:
@@ -74,12 +74,12 @@ def apply(store: Store, decision: Decision, follow_s: float = FOLLOW_S) -> Decis
     return decision
 
 
-def _edits(decision: Decision) -> list[Rows]:
+def _edits(decision: ForgetDecision) -> list[Rows]:
     cited = [Rows("questions", "id", decision.cited)] if decision.cited else []
     return [*decision.rows, *cited]
 
 
-def _rewrite(store: Store, decision: Decision) -> Decision:
+def _rewrite(store: Store, decision: ForgetDecision) -> ForgetDecision:
     done: dict[str, Mapping[str, int]] = {}
     for some in _edits(decision):
         if some.table.startswith(MEMO):
@@ -94,7 +94,7 @@ def _rewrite(store: Store, decision: Decision) -> Decision:
     return replace(decision, made=done)
 
 
-def _uncite(decision: Decision) -> Change:
+def _uncite(decision: ForgetDecision) -> Change:
     cited = set(decision.cited)
 
     def change(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -107,7 +107,7 @@ def _uncite(decision: Decision) -> Change:
     return change
 
 
-def _releases(store: Store, decision: Decision) -> bool:
+def _releases(store: Store, decision: ForgetDecision) -> bool:
     """Puts releases without it in the place of those that hold it; whether what answers has changed."""
     assert decision.made is not None
     before = pointed(store)
@@ -139,7 +139,7 @@ def _tagged_with(store: Store, id: str) -> set[str]:
     return {t for t in tables(store) if id in tagged(store, t)}
 
 
-def _manifests(files: Files, decision: Decision) -> None:
+def _manifests(files: Files, decision: ForgetDecision) -> None:
     """Runs name the versions without it, so that they can still be promoted."""
     assert decision.made is not None
     for name in files.names(MANIFESTS):
@@ -149,7 +149,7 @@ def _manifests(files: Files, decision: Decision) -> None:
             files.write(place, text.encode())
 
 
-def moved(manifest: Mapping[str, object], decision: Decision) -> str | None:
+def moved(manifest: Mapping[str, object], decision: ForgetDecision) -> str | None:
     """The JSON of a manifest that names the versions without it; None where it names none that went."""
     tables: dict[str, int] = dict(manifest["tables"])  # type: ignore[call-overload]
     now = {t: (decision.made or {}).get(t, {}).get(str(v), v) for t, v in tables.items()}
@@ -158,7 +158,7 @@ def moved(manifest: Mapping[str, object], decision: Decision) -> str | None:
     return json.dumps({**manifest, "tables": now}, allow_nan=False, indent=1) + "\n"
 
 
-def _clean(store: Store, decision: Decision, table: str, made_: Mapping[str, int]) -> None:
+def _clean(store: Store, decision: ForgetDecision, table: str, made_: Mapping[str, int]) -> None:
     """Removes every version that held it, and the files of these versions."""
     [some] = [r for r in _edits(decision) if r.table == table]
     for name, version in tagged(store, table).items():
@@ -170,7 +170,7 @@ def _clean(store: Store, decision: Decision, table: str, made_: Mapping[str, int
     keep_only(store, table, clean)
 
 
-def _notes(store: Store, decision: Decision) -> None:
+def _notes(store: Store, decision: ForgetDecision) -> None:
     """Small files: notes of reads, states of folders, keys of the answers of runs."""
     for note in decision.notes:
         outdate(store, note)
@@ -207,7 +207,7 @@ def _without_keys(files: Files, place: str, gone: set[str]) -> None:
         files.write(place, sink.getvalue().to_pybytes())
 
 
-def require_gone(store: Store, decision: Decision) -> None:
+def require_gone(store: Store, decision: ForgetDecision) -> None:
     """Raises StoreError where a version of a table still has a row that should be gone."""
     for some in decision.rows:
         for version in versions(store, some.table):

@@ -17,7 +17,7 @@ from raypipe.pipeline.ingest_log import reads_with
 from raypipe.pipeline.tombstones import FORMAT, Tombstone, stone_id
 from raypipe.runs.forget.memo_rows import MemoRows, memo_rows
 from raypipe.runs.forget.mentions import Mentions, mentions, rare_words
-from raypipe.runs.forget.records import Decision, Holding
+from raypipe.runs.forget.records import ForgetDecision, Holding
 from raypipe.runs.forget.segments import held_segments
 from raypipe.runs.forget.target import Target
 from raypipe.runs.manifest import to_json
@@ -33,7 +33,7 @@ CORPUS = ("texts-", "passages-", "vectors-", "lengths-")
 
 
 @dataclass(slots=True)
-class Found:
+class FoundRows:
     """What a store has of a target."""
 
     rows: dict[str, tuple[str, set[str]]] = field(default_factory=dict)  # table -> column, values
@@ -48,12 +48,12 @@ class Found:
             self.rows.setdefault(table, (column, set()))[1].update(values)
 
 
-def find(store: Store, target: Target, given: str, reason: str) -> tuple[Decision, list[Holding]]:
+def find(store: Store, target: Target, given: str, reason: str) -> tuple[ForgetDecision, list[Holding]]:
     """What a forget of the target does, and what it finds, for people."""
     kept = roots(store)
     pinned = pinned_versions(store, tables(store), [r.tables for r in kept.last])
     texts, passages = _texts(store, target, pinned)
-    found = Found()
+    found = FoundRows()
     _ingested(store, target, pinned, found)
     _answers(store, target, None, pinned, found)
     others = chain(_others(store, target), _other_answers(store, found), _recipe_texts(kept))
@@ -118,7 +118,7 @@ def _others(store: Store, target: Target) -> Iterator[str]:
                 yield " ".join(row["answers"])
 
 
-def _other_answers(store: Store, found: Found) -> Iterator[str]:
+def _other_answers(store: Store, found: FoundRows) -> Iterator[str]:
     """What is said in answers that neither cite it nor found it."""
     for batch in store.batches("answers", ["key", "answer", "replies"], AT_ONCE):
         for row in batch.to_pylist():
@@ -132,7 +132,7 @@ def _recipe_texts(kept: Roots) -> Iterator[str]:
         yield json.dumps(to_json(recipe), ensure_ascii=False)
 
 
-def _ingested(store: Store, target: Target, pinned: dict[str, set[int]], found: Found) -> None:
+def _ingested(store: Store, target: Target, pinned: dict[str, set[int]], found: FoundRows) -> None:
     found.add("sources", "id", set(target.sources))
     found.add("questions", "id", set(target.questions))
     for table in ("documents", "layouts"):
@@ -171,7 +171,9 @@ def _cites(citation: dict[str, str], gone: set[str], urls: Sequence[str]) -> boo
     return citation["url"] in urls or any(s in gone for s in named)
 
 
-def _answers(store: Store, target: Target, told: Mentions, pinned: dict[str, set[int]], found: Found) -> None:
+def _answers(
+    store: Store, target: Target, told: Mentions | None, pinned: dict[str, set[int]], found: FoundRows
+) -> None:
     """Answers that were given to it, or that rest on it: they cite it, found it, quote it or repeat it.
     `told` None: what repeats it is not known."""
     gone = set(target.sources)
@@ -198,7 +200,7 @@ def _answers(store: Store, target: Target, told: Mentions, pinned: dict[str, set
     found.add("answers", "key", set(found.answers))
 
 
-def _corpus(store: Store, target: Target, pinned: dict[str, set[int]], found: Found) -> None:
+def _corpus(store: Store, target: Target, pinned: dict[str, set[int]], found: FoundRows) -> None:
     for table in (t for t in tables(store) if t.startswith(CORPUS)):
         some = Rows(table, "source", target.sources)
         if any(held(store, some, v) for v in _versions(store, table, pinned)):
@@ -206,9 +208,9 @@ def _corpus(store: Store, target: Target, pinned: dict[str, set[int]], found: Fo
 
 
 def _decision(
-    store: Store, target: Target, given: str, reason: str, found: Found, told: Mentions, kept: Roots,
+    store: Store, target: Target, given: str, reason: str, found: FoundRows, told: Mentions, kept: Roots,
     pinned: dict[str, set[int]],
-) -> Decision:  # fmt: skip
+) -> ForgetDecision:  # fmt: skip
     some = [Rows(t, column, tuple(sorted(values))) for t, (column, values) in sorted(found.rows.items())]
     edited = [*some, *([Rows("questions", "id", tuple(sorted(found.cited)))] if found.cited else [])]
     here = [r for r in edited if any(held(store, r, v) for v in _versions(store, r.table, pinned))]
@@ -225,14 +227,16 @@ def _decision(
         target.sources, tuple(digest(q) for q in target.questions),
     )  # fmt: skip
     notes = reads_with(store, {*target.questions, *found.cited}, bool(target.documents))
-    return Decision(
+    return ForgetDecision(
         target, given, stone, tuple(r for r in some if r in here), tuple(sorted(found.cited)), newest,
         {t: tuple(sorted(v)) for t, v in dirty.items()}, tuple(r.id for r in releases), (), notes, (), (), (),
         tuple(sorted(told.runs)), tuple(sorted(told.rare)),
     )  # fmt: skip
 
 
-def _holdings(store: Store, decision: Decision, found: Found, memo: MemoRows, kept: Roots) -> list[Holding]:
+def _holdings(
+    store: Store, decision: ForgetDecision, found: FoundRows, memo: MemoRows, kept: Roots
+) -> list[Holding]:
     """What was found, for people."""
     out = []
     for some in decision.rows:

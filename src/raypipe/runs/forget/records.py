@@ -29,7 +29,7 @@ class Holding:
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class ForgetDecision:
     """All that a forget will do. Written before anything of it is done."""
 
     target: Target
@@ -69,21 +69,21 @@ class Decision:
         return replace(question, citations=tuple(left))
 
 
-def save(store: Store, decision: Decision) -> None:
+def save(store: Store, decision: ForgetDecision) -> None:
     """Writes a decision down, in the place of an earlier state of it."""
     store.files.write(_place(decision.tombstone.id), json.dumps(to_json(decision)).encode())
 
 
-def begun(store: Store, given: str) -> Decision | None:
+def begun(store: Store, given: str) -> ForgetDecision | None:
     """The decision of a forget with this name that has not ended."""
     for name in store.files.names(FORGETTING):
         raw = store.files.read(f"{FORGETTING}/{name}")
         if raw is not None and (tree := json.loads(raw))["given"] == given:
-            return config.build(Decision, tree, Where(f"{store.uri}/{FORGETTING}/{name}"))
+            return config.build(ForgetDecision, tree, Where(f"{store.uri}/{FORGETTING}/{name}"))
     return None
 
 
-def end(store: Store, decision: Decision) -> None:
+def end(store: Store, decision: ForgetDecision) -> None:
     """Removes a decision that is done."""
     store.files.remove(_place(decision.tombstone.id))
 

@@ -116,7 +116,7 @@ class Bucket:
 
 
 @dataclass(slots=True)
-class Usage:
+class TenantCounts:
     """What a tenant has asked since this gateway started."""
 
     requests: int = 0
@@ -131,13 +131,13 @@ class Quotas:
     much together."""
 
     clock: Callable[[], float] = time.monotonic
-    usage: dict[str, Usage] = field(default_factory=dict)
+    usage: dict[str, TenantCounts] = field(default_factory=dict)
     _requests: dict[str, Bucket] = field(default_factory=dict)
     _tokens: dict[str, Bucket] = field(default_factory=dict)
 
     def admit(self, tenant: Tenant, questions: int = 1) -> None:
         """Counts a request of some questions. Raises RequestRefused (429) where a minute's are used up."""
-        used = self.usage.setdefault(tenant.name, Usage())
+        used = self.usage.setdefault(tenant.name, TenantCounts())
         used.requests += 1
         now = self.clock()
         tokens = self._bucket(self._tokens, tenant.name, tenant.tokens_per_minute, now)
@@ -151,7 +151,7 @@ class Quotas:
 
     def spend(self, tenant: Tenant, tokens: int) -> None:
         """Counts an answered question and its tokens, which are known afterwards."""
-        used = self.usage.setdefault(tenant.name, Usage())
+        used = self.usage.setdefault(tenant.name, TenantCounts())
         used.questions += 1
         used.tokens += tokens
         bucket = self._bucket(self._tokens, tenant.name, tenant.tokens_per_minute, self.clock())
@@ -165,7 +165,7 @@ class Quotas:
         return of.setdefault(name, Bucket(per_minute, per_minute, now))
 
     @staticmethod
-    def _refused(used: Usage, bucket: Bucket, what: str) -> RequestRefused:
+    def _refused(used: TenantCounts, bucket: Bucket, what: str) -> RequestRefused:
         used.refused += 1
         wait = bucket.wait_s()
         detail = f"This key's {bucket.per_minute} {what} a minute are used up. Retry after {wait} s."
@@ -215,7 +215,7 @@ class Admission:
             try:
                 await stack.enter_async_context(self._slots.acquire(tenant))
             except Overloaded:
-                self._quotas.usage.setdefault(tenant.name, Usage()).refused += 1
+                self._quotas.usage.setdefault(tenant.name, TenantCounts()).refused += 1
                 self._metrics.used(tenant.name, "refused", 0)
                 raise
             yield
@@ -225,6 +225,6 @@ class Admission:
         self._quotas.spend(tenant, tokens)
         self._metrics.used(tenant.name, "admitted", tokens)
 
-    def usage(self, tenant: Tenant) -> Usage:
+    def usage(self, tenant: Tenant) -> TenantCounts:
         """What a tenant has asked since this gateway started."""
-        return self._quotas.usage.get(tenant.name, Usage())
+        return self._quotas.usage.get(tenant.name, TenantCounts())
