@@ -52,6 +52,7 @@ def _head(console: Console, found: Mapping[str, Any], step: str) -> None:
     console.print(Text(f"{step} of {found['recipe']}, fitted on run {found['run']}", "bold"), soft_wrap=True)
     left = found.get("not_scored", found.get("left_out"))
     rest = f"; left out: {left} that are not scored" if left else ""
+    rest += f"; {before} that the recipe's own fits have seen" if (before := found["seen_before"]) else ""
     console.print(
         Text(
             f"fitted on {found['split']}: {found['fitted_questions']} questions; below: mean "
