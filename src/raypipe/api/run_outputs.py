@@ -22,10 +22,12 @@ from raypipe.report.report import (
     FaultCount,
     FitLine,
     JudgeLine,
+    LabelLine,
     ReplacedRows,
     StepLine,
 )
 from raypipe.runs.changes import Changes
+from raypipe.runs.plan.records import JudgePlan
 
 STRICT = ConfigDict(extra="forbid")
 Interval = tuple[float, float]
@@ -110,6 +112,7 @@ class Eval(Score):
     rate_intervals: dict[str, Interval]  # accuracy, hallucination, missing; none where nothing was scored
     bounds: Interval | None
     judge: JudgeLine | None
+    labels: LabelLine | None  # people's verdicts; null: none were given
     controls: dict[str, CragScore]
     slices: list[SliceScore]
     kind: str  # of the data: crag, qa, ranking, or a path with the digits of its source
@@ -185,6 +188,7 @@ class PlanOutput(TypedDict):
 
     format: Literal[2]
     steps: list[_StepPlan]
+    judge: NotRequired[JudgePlan | None]  # null: no model judges
     expired: NotRequired[int]  # answers that rest on replies of a graph that no longer hold
     placement: NotRequired[_Placement]
     cost: NotRequired[Estimate | None]  # of all steps together

@@ -54,12 +54,12 @@ class FitRun:
         return half_of(self.key(row)) == self.split
 
     def held_out(self, row: Mapping[str, Any], on: FittedOn) -> bool:
-        """Whether a row says what a fit is worth: in the other half, and its question was in none fitted on."""
+        """Whether a row says what a fit is worth: in the other half, with a question that no fit has seen."""
         return not self.fitted_half(row) and not on.has_seen(row["query"]) and not self.seen_before(row)
 
     def seen_before(self, row: Mapping[str, Any]) -> bool:
-        """Whether a row is in the other half, and a fit that the recipe has already has seen it: what rests on
-        such a fit is too good there."""
+        """Whether a row is in the other half, and a fit of the recipe that ran has seen it: what rests on
+        that fit is too good there."""
         return not self.fitted_half(row) and has_seen(fits_of(self.recipe).values(), row["query"])
 
     def fitted_on(self, stage: str, rows: Sequence[Mapping[str, Any]], metric: str) -> FittedOn:

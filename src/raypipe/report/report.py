@@ -60,6 +60,16 @@ class JudgeLine:
 
 
 @dataclass(frozen=True, slots=True)
+class LabelLine:
+    """People's verdicts of a run: they outrank judges and rules."""
+
+    file: str
+    labels: int  # in the file
+    used: int  # of these, how many call an answer of the run right or wrong
+    changed: int  # verdicts of the run that are people's
+
+
+@dataclass(frozen=True, slots=True)
 class AnswerCut:
     """How long an answer may be, and whose tokens count."""
 
@@ -168,6 +178,7 @@ class EvalReport:
     memo_damaged: int = 0  # tables and files of the memo; what they held and a run needs is computed again
     resumed: int = 0  # parts that attempts before this one did, which were stopped; the steps count them
     judge: JudgeLine | None = None  # None: there was no judge
+    labels: LabelLine | None = None  # None: no labels were given
     answer_cut: AnswerCut | None = None  # None: answers are as long as they are
     prompt_injection: PromptInjection | None = None  # orders in pages; None: the recipe has no language model
     replaced: tuple[ReplacedRows, ...] = ()  # by the files of this run when they were read
@@ -245,6 +256,7 @@ def to_json(report: EvalReport) -> dict[str, Any]:
         "rate_intervals": rate_intervals(marks.score),
         "bounds": marks.bounds,
         "judge": asdict(report.judge) if report.judge else None,
+        "labels": asdict(report.labels) if report.labels else None,
         "controls": {answer: asdict(score) for answer, score in marks.controls.items()},
         "slices": [
             {"label": s.label, "value": s.value, **asdict(s.score), "interval": s.interval}

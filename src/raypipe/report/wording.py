@@ -29,6 +29,16 @@ def fit_lines(report: Mapping[str, Any]) -> list[str]:
     return lines
 
 
+def label_text(report: Mapping[str, Any]) -> str:
+    """What people's labels did to the verdicts; "" where there were none."""
+    if (found := report.get("labels")) is None:  # a run of before there were any has no such key
+        return ""
+    return (
+        f"people outrank judges: {found['used']} of the {found['labels']} labels of {found['file']} are of "
+        f"answers of this run, {found['changed']} verdicts are people's"
+    )
+
+
 def told_apart(slices: Sequence[Mapping[str, Any]]) -> tuple[list[Mapping[str, Any]], dict[str, int]]:
     """The slices to show, and label -> its values for each omitted label. A label with one value says what
     all questions together say, one with very many drowns the others."""

@@ -35,13 +35,9 @@ class Cost:
     def usd(self, price: TokenPrice) -> Range:
         """US dollars of the tokens; math.inf: not known."""
         if not self.splits:
-            return 0.0, times(self.tokens[1], _dearest(price))
+            return 0.0, times(self.tokens[1], price.dearest())
         each = [price.usd(*split) for split in self.splits]
         return times(self.calls[0], min(each)), times(self.calls[1], max(each))
-
-
-def _dearest(price: TokenPrice) -> float:
-    return max(price.usd(1, 0, 0), price.usd(1, 1, 0), price.usd(0, 0, 1))
 
 
 def expected_calls(asked: CallRange | None, rows: int, bound: float, sure: int = 0) -> ExpectedCalls | None:
@@ -54,7 +50,8 @@ def expected_calls(asked: CallRange | None, rows: int, bound: float, sure: int =
 
 
 def cost(
-    tokens: Callable[[float], float], stored: Callable[[float], float], rate: Rate, rows: float, calls: float, exact: bool,
+    tokens: Callable[[float], float], stored: Callable[[float], float], rate: Rate, rows: float,
+    calls: float, exact: bool,
     guess: ExpectedCalls | None,
 ) -> Cost:  # fmt: skip
     """Expected cost of `calls` calls of a step about `rows` rows. Unless `exact`, they are an upper bound,
