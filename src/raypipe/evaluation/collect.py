@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import tee
+from types import MappingProxyType
 
 from raypipe.core.records import FAULT, Gold, Question
 from raypipe.evaluation.evidence_paragraphs import evidence_paragraphs
@@ -33,6 +34,7 @@ from raypipe.pipeline.answer_sources import AnswerSources
 from raypipe.pipeline.driver import Pipeline, batches
 from raypipe.pipeline.recipe_tables import searched
 from raypipe.recipes.fits import fits_of, has_seen
+from raypipe.recipes.recipe import Recipe
 from raypipe.report.report import answer_of
 from raypipe.store import Store
 from raypipe.store.index import LanceIndex
@@ -65,11 +67,13 @@ class Collected:
 def collect(
     pipeline: Pipeline, questions: Iterable[Question], sources: AnswerSources, table: ResultTable,
     injections: bool, form: GoldForm = "answers",
+    seconds: Mapping[str, Mapping[str, float]] = MappingProxyType({}),
 ) -> Collected:  # fmt: skip
     """Passes the answers of these questions, in order, into the table of results.
 
     `sources`: what they are answered from. `form`: of the golds to score by. `injections`: whether to look
-    for prompt injections that answers follow. Raises KeyError for a passage without a text, which is a
+    for prompt injections that answers follow. `seconds`: question id -> stage -> seconds, where this run
+    answered it. Raises KeyError for a passage without a text, which is a
     defect: no step makes one.
     """
     found, index = Collected(), LanceIndex(searched(pipeline.store, pipeline.recipe))
@@ -100,8 +104,14 @@ def collect(
             if losses is not None:
                 found.lost |= loop.run(losses.of(pairs, golds))
             table.add(
-                [row(q, golds.get(q.id), text, prompts[q.id], layouts, has_seen(fits, q.text)) for q in batch]
-            )
+                [
+                    row(
+                        q, golds.get(q.id), text, prompts[q.id], layouts, has_seen(fits, q.text),
+                        _own(pipeline.recipe, q, seconds.get(q.id)),
+                    )
+                    for q in batch
+                ]
+            )  # fmt: skip
             if injections:
                 before = found.prompt_injection or PromptInjection(0, 0)
                 found.prompt_injection = loop.run(_injected(index, batch, before))
@@ -110,6 +120,16 @@ def collect(
         found.lost |= losses.rest()
         found.loss_notes = tuple(losses.notes)
     return found
+
+
+def _own(
+    recipe: Recipe, question: Question, seconds: Mapping[str, float] | None
+) -> Mapping[str, float] | None:
+    """Of the seconds of stages those whose gate let the question in; None: this run did not answer it."""
+    if seconds is None:
+        return None
+    let_in = {s.name for s in recipe.question if s.admits(question)}
+    return {stage: taken for stage, taken in seconds.items() if stage in let_in}
 
 
 def _count(question: Question, answered: Question, found: Collected) -> None:

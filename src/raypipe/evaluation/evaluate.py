@@ -155,7 +155,7 @@ def evaluate(
         folder = RunFolder(out)
         orders = any(m.kind == "generator" for s in pipeline.recipe.question for m in models_of(s.step))
         with clock.part("scoring"), ResultTable(folder.results) as results:
-            answers = collect(pipeline, questions, sources, results, orders, scoring.golds)
+            answers = collect(pipeline, questions, sources, results, orders, scoring.golds, done.seconds)
             rows, verdict = answers.rows, None
             if judge is not None:
                 spend = _spend(pipeline, done)
