@@ -20,6 +20,7 @@ from raypipe.evaluation.golds import golds_of
 from raypipe.evaluation.losses import LossFinder
 from raypipe.evaluation.prompts import PromptLookup
 from raypipe.evaluation.ranked_documents import FINAL, documents_of, ranked_documents
+from raypipe.evaluation.ranking_losses import RankingLossFinder
 from raypipe.evaluation.result_table import ResultTable, needed_texts, row
 from raypipe.evaluation.routing import RoutingCheck
 from raypipe.memo.disk import StoreMemo, memo_versions
@@ -85,7 +86,7 @@ def collect(
     table.about["no_prompts"] = lookup.missing
     fits = fits_of(pipeline.recipe).values()
     routing = RoutingCheck(pipeline.recipe)
-    losses = LossFinder(pipeline, index, LocalKit(index)) if form != "grades" else None
+    losses = _loss_finder(pipeline, index, form)
     with asyncio.Runner() as loop:
         asked, questions = tee(questions)
         for pairs in batches(zip(asked, pipeline.answers(questions, sources), strict=True), AT_ONCE):
@@ -101,8 +102,7 @@ def collect(
             for q in batch:
                 if q.id in golds:
                     routing.add(q, golds[q.id])
-            if losses is not None:
-                found.lost |= loop.run(losses.of(pairs, golds))
+            found.lost |= loop.run(losses.of(pairs, golds))
             table.add(
                 [
                     row(
@@ -116,10 +116,13 @@ def collect(
                 before = found.prompt_injection or PromptInjection(0, 0)
                 found.prompt_injection = loop.run(_injected(index, batch, before))
     found.routing = routing.found()
-    if losses is not None:
-        found.lost |= losses.rest()
-        found.loss_notes = tuple(losses.notes)
+    found.lost |= losses.rest()
+    found.loss_notes = tuple(losses.notes)
     return found
+
+
+def _loss_finder(pipeline: Pipeline, index: LanceIndex, form: GoldForm) -> LossFinder | RankingLossFinder:
+    return RankingLossFinder(pipeline) if form == "grades" else LossFinder(pipeline, index, LocalKit(index))
 
 
 def _own(

@@ -33,6 +33,7 @@ from raypipe.memo.disk import memo_versions, merge_memo
 from raypipe.memo.mend import mend_memo
 from raypipe.metrics.crag import Marks, Prediction, Rule
 from raypipe.metrics.kinds import DataKind, RunScores, kind_id, marks_of, right_of, score
+from raypipe.metrics.kinds import golds_of as gold_form
 from raypipe.metrics.losses import Losses, losses
 from raypipe.pipeline.caps import NO_CAPS, Caps
 from raypipe.pipeline.counters import Counts, RunCounters
@@ -166,7 +167,7 @@ def evaluate(
             marks, scores = marks_of(scoring.kind, rows), score(scoring.kind, kind_id(scoring.name), rows)
             done.memo_damaged += damaged
             right = verdicts(scoring.kind, rows, scores)
-            lost = losses(right, answers.lost, answers.loss_notes) if scoring.golds != "grades" else None
+            lost = losses(right, answers.lost, answers.loss_notes)
             report = _report(
                 pipeline,
                 len(questions),
@@ -208,9 +209,11 @@ def evaluate(
 def verdicts(kind: DataKind, rows: Sequence[Prediction], scores: RunScores) -> dict[str, bool | None]:
     """Question -> whether its answer is right; None: not scored. One that failed has no verdict, whatever
     its kind measures of it."""
-    return {
-        r.question: None if r.prediction is None else right_of(kind, scores.values[r.question]) for r in rows
-    }
+    return {r.question: None if _failed(kind, r) else right_of(kind, scores.values[r.question]) for r in rows}
+
+
+def _failed(kind: DataKind, row: Prediction) -> bool:
+    return row.ranked is None if gold_form(kind) == "grades" else row.prediction is None
 
 
 def _work(recipe: Recipe, oracle: Oracle | None) -> str:

@@ -74,7 +74,6 @@ class Prediction:
     prediction: str | None  # None: the question could not be done
     truths: tuple[str, ...]  # first the answer, then its alternatives; at least one, unless there are grades
     judge_response: str | None = None  # as the judge wrote it, may be ""; None: no judge was asked
-    person: bool | None = None  # a person calls it right, or wrong; None: no person says
     labels: Mapping[str, str] = field(default_factory=dict)  # domain, question_type, ...
     grades: Mapping[str, int] = field(default_factory=dict)  # judged document -> relevance
     ranked: tuple[str, ...] | None = (
@@ -82,6 +81,7 @@ class Prediction:
     )
     annotators: tuple[AnnotatorAnswer, ...] = ()  # of a question about a paper
     evidence: tuple[str, ...] = ()  # paragraphs of the paper that the answer rests on
+    person: bool | None = None  # a person calls it right, or wrong; None: no person says
 
 
 @dataclass(frozen=True, slots=True)
