@@ -1,7 +1,7 @@
 """Looks for the judged documents of ranked questions in what the run was made of: where was each lost?
 
 A question is right if a relevant document is among the first ten (`metrics.kinds.ranking`). Where none is,
-its relevant documents are looked for in the ranking, the hits, the passages and the store. Reads tables alone.
+its relevant documents are looked for in ranking, hits, passages and store. Reads tables alone.
 """
 
 from __future__ import annotations
