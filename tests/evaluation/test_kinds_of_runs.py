@@ -19,10 +19,12 @@ from raypipe.cli.main import main
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.records import Hit, Question
 from raypipe.evaluation.evaluate import Evaluation, evaluate
+from raypipe.evaluation.golds import golds_of
 from raypipe.evaluation.loss_paths import GoldEvidence, RecipePaths
 from raypipe.evaluation.result_table import each
 from raypipe.metrics.losses import GoldText
 from raypipe.metrics.ranking import read_qrels, score
+from raypipe.pipeline.ingest import ingest
 from raypipe.pipeline.ingest_log import kinds_of
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.serialize import from_plain
@@ -165,6 +167,23 @@ def test_gates_and_comparisons_take_what_the_kind_measures(
 def test_a_recipe_that_answers_is_scored_by_its_ranking_too(run: Callable[..., Evaluation]) -> None:
     done = run(FAKES)
     assert done.report.scores.kind == "ranking" and done.report.scores.of("map").scored == 6
+
+
+def test_a_query_that_is_read_again_without_judgements_has_none_any_more(beir: Path, tmp_path: Path) -> None:
+    pipeline = Bench(tmp_path, beir).pipeline(RANKS)
+
+    def read() -> tuple[dict[str, Mapping[str, int]], tuple[Any, ...]]:
+        summary = ingest(pipeline.store, [beir], "beir", pipeline.progress)
+        found = golds_of(pipeline.store, [f"q-{b}" for b in BIRDS], "grades")
+        return {q.removeprefix("q-"): g.grades for q, g in found.items()}, summary.replaced
+
+    before, _ = read()
+    assert all(before[b] for b in BIRDS)
+    lines = [x for x in (beir / "qrels.trec").read_text().splitlines() if not x.startswith("q-heron ")]
+    (beir / "qrels.trec").write_text("\n".join(lines) + "\n")
+    after, (replaced,) = read()
+    assert after["heron"] == {} and {b: after[b] for b in BIRDS[1:]} == {b: before[b] for b in BIRDS[1:]}
+    assert (replaced.rows, replaced.ids) == (1, ("q-heron",))
 
 
 def test_the_kind_is_kept_with_the_data(run: Callable[..., Evaluation], beir: Path) -> None:
