@@ -66,7 +66,7 @@ class SliceScore(Score):
 
 
 @with_config(STRICT)
-class _MeasureMean(TypedDict):
+class MeasureMean(TypedDict):
     measure: str
     mean: float | None  # null: no question is scored
     interval: Interval | None
@@ -77,7 +77,7 @@ class _MeasureMean(TypedDict):
 
 
 @with_config(STRICT)
-class _MeasureSliceMean(TypedDict):
+class MeasureSliceMean(TypedDict):
     label: str
     value: str
     mean: float | None
@@ -117,8 +117,8 @@ class Eval(Score):
     slices: list[SliceScore]
     kind: str  # of the data: crag, qa, ranking, or a path with the digits of its source
     lead: str  # the measure that the report begins with
-    measures: list[_MeasureMean]
-    measure_slices: list[_MeasureSliceMean]  # of the leading measure
+    measures: list[MeasureMean]
+    measure_slices: list[MeasureSliceMean]  # of the leading measure
     blocks: list[str]  # parts of the report that the kind shows: measures, verdicts
     answer_cut: AnswerCut | None
     prompt_injection: _Injection | None
@@ -128,7 +128,7 @@ class Eval(Score):
     memo_damaged: int  # tables and files of the memo
     cost: CostReport | None  # estimate against actual
     fits: list[FitLine]  # fitted numbers of the recipe, and how many scored questions the fit has seen
-    unseen: _MeasureMean | None  # the leading measure of the others; null: no fit has seen a question
+    unseen: MeasureMean | None  # the leading measure of the others; null: no fit has seen a question
     oracle: Literal["passages", "answer"] | None  # golds stood in the place of a stage; null: none did
     oracle_golds: int | None  # questions of which they did; null: no oracle run
     routing: Routing | None  # routers and calls against golds; null: not looked at

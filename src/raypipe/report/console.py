@@ -30,7 +30,7 @@ def print_report(console: Console, report: Mapping[str, Any], folder: RunFolder)
     _normalized(console, report["normalized"])
     for rows in report["replaced"]:
         console.print(Text(ReplacedRows(**rows).sentence()), soft_wrap=True)
-    _measures(console, report)
+    print_measures(console, report)
     if report["rule"]:
         _scores(console, report)
     for text in fit_lines(report):
@@ -208,7 +208,7 @@ def _normalized(console: Console, normalized: Mapping[str, int]) -> None:
         console.print(Text(f"normalized input: {listed}"))
 
 
-def _measures(console: Console, report: Mapping[str, Any]) -> None:
+def print_measures(console: Console, report: Mapping[str, Any]) -> None:
     """What the kind of the data measures, the measure first that leads the report."""
     if not report["measures"]:
         return
