@@ -1,7 +1,8 @@
 """What `iterate` and `compress` keep of the evidence of multi-hop and comparison questions.
 
     python bench/multihop.py                          the demo's, and those of an invented world of seed 7
-    python bench/multihop.py --questions 0            the demo's alone
+    python bench/multihop.py --questions 0            the demo's alone: too few to tell ways apart
+    python bench/multihop.py --questions 60 --no-demo the invented world's alone, and fewer of them
 
 Evidence: what each call of a question's gold program gives (the person of the first hop, the birthday of the
 second; both values of a comparison), as far as the question's own pages say it. Counted: how much of it is in
@@ -250,8 +251,9 @@ def _none(question: Question) -> dict[str, Any]:
 def main() -> int:
     args = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     args.add_argument("--questions", type=int, default=200, metavar="N", help="of the world of seed 7 (200)")
+    args.add_argument("--no-demo", action="store_true", help="without the demo's questions")
     given = args.parse_args()
-    sets = {"demo": DEMO}
+    sets = {} if given.no_demo else {"demo": DEMO}
     if given.questions:
         sets["synth"] = {**WORLD, "questions": given.questions}
     found = {}

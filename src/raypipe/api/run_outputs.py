@@ -11,6 +11,7 @@ from pydantic import ConfigDict, with_config
 from typing_extensions import TypedDict
 
 from raypipe.cluster.placement import Bottleneck, MemoryUse
+from raypipe.metrics.calibration import CalibrationReport
 from raypipe.metrics.crag import CragScore, Rule
 from raypipe.metrics.losses import Losses
 from raypipe.metrics.routing import Routing
@@ -132,6 +133,7 @@ class Eval(Score):
     oracle: Literal["passages", "answer"] | None  # golds stood in the place of a stage; null: none did
     oracle_golds: int | None  # questions of which they did; null: no oracle run
     routing: Routing | None  # routers and calls against golds; null: not looked at
+    calibration: CalibrationReport | None  # of the confidence of answers; null: too few, or none is stated
     losses: Losses | None  # where the misses were lost; null: no answer is asked for
     steps: list[StepLine]
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import tee
 from types import MappingProxyType
 
-from raypipe.core.records import FAULT, Gold, Question
+from raypipe.core.records import ANSWERED, FAULT, Gold, Question
 from raypipe.evaluation.evidence_paragraphs import evidence_paragraphs
 from raypipe.evaluation.golds import golds_of
 from raypipe.evaluation.losses import LossFinder
@@ -40,6 +40,7 @@ from raypipe.report.report import answer_of
 from raypipe.store import Store
 from raypipe.store.index import LanceIndex
 from raypipe.store.layouts import layouts_at, layouts_of
+from raypipe.text.fitted_on import FittedOn
 
 AT_ONCE = 100  # answers in memory: some 40 kB each with fifty citations and twenty hits
 
@@ -50,6 +51,9 @@ class Collected:
 
     rows: list[Prediction] = field(default_factory=list)  # those with a gold of the kind, in order
     texts: dict[str, str] = field(default_factory=dict)  # question id -> question, of the same
+    stated: dict[str, float | None] = field(default_factory=dict)
+    """Question id -> confidence of its answer, of those that no fit has seen and that got one; None: the step
+    states none."""
     without_truth: int = 0  # questions that the dataset has no such gold of
     faults: Counter[tuple[str, str, bool]] = field(default_factory=Counter)  # step, reason, transient
     citations: int = 0
@@ -94,6 +98,7 @@ def collect(
             for question, answered in pairs:
                 _count(question, answered, found)
             golds = golds_of(store, [q.id for q in batch], form)
+            found.stated |= _stated(batch, golds, fits)
             text = loop.run(_texts(index, batch))
             layouts = layouts_of(documents, {h.source for q in batch for h in q.hits})
             paragraphs = loop.run(evidence_paragraphs(index, batch)) if form == "annotators" else {}
@@ -123,6 +128,17 @@ def collect(
 
 def _loss_finder(pipeline: Pipeline, index: LanceIndex, form: GoldForm) -> LossFinder | RankingLossFinder:
     return RankingLossFinder(pipeline) if form == "grades" else LossFinder(pipeline, index, LocalKit(index))
+
+
+def _stated(
+    batch: Sequence[Question], golds: Mapping[str, Gold], fits: Collection[FittedOn]
+) -> dict[str, float | None]:
+    """The confidence of answers that can be scored."""
+    return {
+        q.id: q.replies[q.origin].confidence
+        for q in batch
+        if q.outcome == ANSWERED and q.id in golds and q.origin in q.replies and not has_seen(fits, q.text)
+    }
 
 
 def _own(

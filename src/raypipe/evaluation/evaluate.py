@@ -31,6 +31,7 @@ from raypipe.evaluation.stored_questions import StoredQuestions, questions_of, r
 from raypipe.evaluation.write_manifest import write_manifest
 from raypipe.memo.disk import memo_versions, merge_memo
 from raypipe.memo.mend import mend_memo
+from raypipe.metrics.calibration import stated_calibration
 from raypipe.metrics.crag import Marks, Prediction, Rule
 from raypipe.metrics.kinds import DataKind, RunScores, kind_id, marks_of, right_of, score
 from raypipe.metrics.kinds import golds_of as gold_form
@@ -181,6 +182,7 @@ def evaluate(
                 lost,
             )
             report = replace(report, oracle=oracle or "", oracle_golds=oracle_golds)
+            report = replace(report, calibration=stated_calibration(answers.stated, right))
             report = replace(report, labels=None if labels is None else label_line(labels, rows, marks))
             report = marked_by_fits(report, pipeline.recipe, scoring.kind, answers.texts)
             results.finish(rows, report, misses(answers.lost, right))

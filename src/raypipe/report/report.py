@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from raypipe.core.records import FAULT, RANKED, Hit, Question
 from raypipe.metrics.crag import Marks, rate_intervals
@@ -19,6 +19,9 @@ from raypipe.metrics.losses import Losses
 from raypipe.metrics.prompt_injection import PromptInjection
 from raypipe.metrics.routing import Routing
 from raypipe.metrics.textfile import replaced
+
+if TYPE_CHECKING:  # numpy, which looking at a report needs not
+    from raypipe.metrics.calibration import CalibrationReport
 
 JSON_FORMAT = 2  # of what commands print for programs: api.outputs
 
@@ -189,6 +192,7 @@ class EvalReport:
     oracle: str = ""  # passages or answer: golds stood in the place of a stage; "": none did
     oracle_golds: int = 0  # questions of which they did; the others ran as without
     routing: Routing | None = None  # routers and calls against golds; None: not looked at
+    calibration: CalibrationReport | None = None  # of stated confidence; None: too few, or none
     losses: Losses | None = None  # where the misses were lost; None: no answer is asked for
 
 
@@ -281,6 +285,7 @@ def to_json(report: EvalReport) -> dict[str, Any]:
         "oracle": report.oracle or None,
         "oracle_golds": report.oracle_golds if report.oracle else None,
         "routing": asdict(report.routing) if report.routing else None,
+        "calibration": asdict(report.calibration) if report.calibration else None,
         "losses": asdict(report.losses) if report.losses else None,
         "steps": [asdict(s) for s in report.steps],
     }

@@ -29,6 +29,16 @@ def fit_lines(report: Mapping[str, Any]) -> list[str]:
     return lines
 
 
+def calibration_line(name: str, c: Mapping[str, Any]) -> str:
+    """How well the probabilities of some answers hold (`metrics.calibration.CalibrationReport`)."""
+    return (
+        f"{name} of {c['n']} answers: ECE {c['ece']:.3f} [{c['ece_interval'][0]:.3f}, "
+        f"{c['ece_interval'][1]:.3f}], {c['ece_if_perfect']:.3f} if it were exact; Brier "
+        f"{c['brier']:.3f}; area under risk and coverage {c['risk_area']:.3f} "
+        f"[{c['risk_area_interval'][0]:.3f}, {c['risk_area_interval'][1]:.3f}]"
+    )
+
+
 def label_text(report: Mapping[str, Any]) -> str:
     """What people's labels did to the verdicts; "" where there were none."""
     if (found := report.get("labels")) is None:  # a run of before there were any has no such key

@@ -22,7 +22,7 @@ from raypipe.metrics.textfile import replaced
 from raypipe.report import plot, web_page
 from raypipe.report.money import cost_rows
 from raypipe.report.report import RunFolder
-from raypipe.report.wording import told_apart
+from raypipe.report.wording import calibration_line, told_apart
 from raypipe.runs.field_diff import recipe_lines, recipe_text
 from raypipe.runs.manifest import Manifest, read
 
@@ -209,18 +209,11 @@ def _head(
         "bars": plot.bars(report["steps"]),
         "changed": changed,
         "funnel": funnel(report["losses"]) if report["losses"] else [],
-        "calibration": _calibration(report),
+        "calibration": calibration_line("Confidence", report["calibration"]) if report["calibration"] else "",
         "cost": cost_rows(cost) if cost else [],
         "lineage": _lineage(report, manifest),
         "recipe_text": recipe_text(manifest.recipe, "prompts" not in shown.without),
     }
-
-
-def _calibration(report: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The numbers of a fitted abstention, where the report has them."""
-    found = report["calibration"] or {}
-    return [(name, f"{v:.3f}" if isinstance(v, float) else str(v)) for name, v in found.items()
-            if isinstance(v, int | float | str)]  # fmt: skip
 
 
 def _lineage(report: Mapping[str, Any], manifest: Manifest) -> list[tuple[str, str]]:
