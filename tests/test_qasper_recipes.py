@@ -10,6 +10,7 @@ import pytest
 
 from raypipe import readers
 from raypipe.api.session import load_recipe
+from raypipe.cli.main import main
 from raypipe.core import arrow
 from raypipe.core.config import Conf
 from raypipe.core.digests import model_identity
@@ -192,6 +193,25 @@ def test_with_scope_all_passages_of_other_papers_are_found(data):
     assert whole.searches_all() and not recipe.searches_all()
     found = answered("", data, CountingKit(script), recipe=whole)
     assert any({h.source for h in q.hits} - set(q.sources()) for q in found)
+
+
+@pytest.mark.slow
+def test_ask_answers_a_stored_question_from_its_paper_and_any_other_from_all_of_them(data, tmp_path, capsys):
+    store = ["--store", str(tmp_path / "store")]
+    assert main(["ingest", str(data / "papers.json"), "--format", "qasper", *store]) == 0
+    assert main(["index", "qasper-documents", "--models", MODELS, *store]) == 0
+    capsys.readouterr()
+
+    def ask(question):
+        assert main(["ask", "qasper-documents", question, "--models", MODELS, "--json", *store]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    first = answered("qasper-documents", data, CountingKit())[0]
+    own, anyones = ask(first.id), ask("What is said of paper b2, and of its corpus?")
+    assert (own["answer"], [h["chunk"] for h in own["hits"]]) == (first.answer, list(first.order))
+    assert {h["chunk"].partition(":")[0] for h in own["hits"]} == set(first.sources())
+    assert len({h["chunk"].partition(":")[0] for h in anyones["hits"]}) == 2
+    assert all(h["url"].startswith(ARXIV) for h in own["hits"])
 
 
 def test_a_question_by_itself_gets_the_examples_that_it_gets_in_a_job(data):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from chat_server import serving
 from reruns import CONF, FAKES, Bench
 
 from raypipe.api.session import load_recipe
@@ -231,3 +232,30 @@ def test_repeats_of_an_eval_are_the_same_or_cannot_tell(folder: Path, said: Any,
     assert kept == found and (tmp_path / "k/repeat-2/report.html").exists()
     with pytest.raises(SystemExit, match="2"):
         said(*words, "--repeats", "0")
+
+
+def test_repeats_ask_a_language_model_again_and_say_how_far_its_answers_move(
+    folder: Path, said: Any, tmp_path: Path
+) -> None:
+    files = sorted((folder / "world").glob("questions*.jsonl"))
+    lines = [json.loads(line) for f in files for line in f.read_text().splitlines()]
+    golds = {line["query"]: line["answer"] for line in lines}
+    asked: list[str] = []
+
+    def reply(request: Any, body: Any) -> None:
+        text = body["messages"][-1]["content"]
+        query = next(q for q in golds if q in text)
+        asked.append(query)
+        lucky = list(golds).index(query) % 2 == asked.count(query) % 2  # half are right at first, half later
+        request.reply(golds[query] if lucky else "nothing of that kind")
+
+    with serving(reply) as server:
+        words = ("eval", folder / "asking.yaml", "--store", folder / "store", "--out", tmp_path / "n")
+        code, out, err = said(
+            *words, "--llm", f"{server.url}#noisy", "--kind", "qa", "--repeats", "2", "--json"
+        )
+    assert code == 0, err
+    found = json.loads(out)
+    assert len(asked) == 2 * len(golds) and {asked.count(q) for q in golds} == {2}
+    assert found["moved"] > len(golds) / 2 and set(found["verdicts"]) == {"cannot tell"}
+    assert max(q["spread"] for q in found["questions"]) == 0.5
