@@ -134,7 +134,7 @@ class Eval(Score):
     oracle_golds: int | None  # questions of which they did; null: no oracle run
     routing: Routing | None  # routers and calls against golds; null: not looked at
     calibration: CalibrationReport | None  # of the confidence of answers; null: too few, or none is stated
-    losses: Losses | None  # where the misses were lost; null: no answer is asked for
+    losses: Losses | None  # where the misses were lost; null: not looked for
     steps: list[StepLine]
 
 

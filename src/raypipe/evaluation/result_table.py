@@ -95,7 +95,7 @@ SCHEMA = pa.schema(
         ("seconds", _SCORES),  # stage -> its share of the task that answered it; null: an earlier run did
         ("measures", _SCORES),  # what the kind of the data measures -> value; null: no gold
         ("seen", pa.bool_()),  # a fit of the recipe has seen the question: its scores are too good
-        ("lost", pa.string()),  # metrics.losses.Loss; null: right, not scored, or no answer is asked for
+        ("lost", pa.string()),  # metrics.losses.Loss; null: right, or not scored
         ("lost_step", pa.string()),  # the stage there; null: nothing is lost, or before any stage
     ]
 )

@@ -193,7 +193,7 @@ class EvalReport:
     oracle_golds: int = 0  # questions of which they did; the others ran as without
     routing: Routing | None = None  # routers and calls against golds; None: not looked at
     calibration: CalibrationReport | None = None  # of stated confidence; None: too few, or none
-    losses: Losses | None = None  # where the misses were lost; None: no answer is asked for
+    losses: Losses | None = None  # where the misses were lost; None: not looked for
 
 
 @dataclass(frozen=True, slots=True)
