@@ -257,7 +257,7 @@ def test_an_endpoint_judges_a_run_and_the_second_run_asks_nothing(tmp_path, worl
     assert second.judge is not None and second.judge.computed == 0 and second.judge.cached == line.computed
     assert second.marks == first.marks
     assert (first.cost.actual.calls, second.cost.actual.calls) == (line.computed + answered(first), 0)
-    assert first.cost.estimate.max_calls >= first.cost.actual.calls > second.cost.estimate.max_calls / 100
+    assert first.cost.estimate.max_calls >= first.cost.actual.calls
     wrong = next(r for r in each(RunFolder(tmp_path / "one").results) if r["verdict"] == "hallucination")
     add_label(tmp_path / "labels.jsonl", wrong["id"], wrong["answer"], "right")
     add_label(tmp_path / "labels.jsonl", "other", "an answer of another run", "wrong")
