@@ -1,6 +1,7 @@
 """The recipes of the QASPER pipeline: their prompts, what they never touch, and answers with fakes."""
 
 import asyncio
+import io
 import json
 import tempfile
 from dataclasses import replace
@@ -18,9 +19,13 @@ from raypipe.core.examples import ExampleRow
 from raypipe.core.records import Question
 from raypipe.models.kit import LocalKit
 from raypipe.models.scripted import Scripted, echo
+from raypipe.pipeline.driver import Pipeline, TaskSizes, inline
+from raypipe.pipeline.tasks import WorkerConfig
 from raypipe.readers.example_pool import write_pool
 from raypipe.readers.qasper import ARXIV
 from raypipe.recipes.executor import QuestionExecutor, build
+from raypipe.report.progress import Progress
+from raypipe.store import Store
 from raypipe.store.index import MemoryIndex
 
 HERE = Path(__file__).parent
@@ -199,7 +204,11 @@ def test_with_scope_all_passages_of_other_papers_are_found(data):
 def test_ask_answers_a_stored_question_from_its_paper_and_any_other_from_all_of_them(data, tmp_path, capsys):
     store = ["--store", str(tmp_path / "store")]
     assert main(["ingest", str(data / "papers.json"), "--format", "qasper", *store]) == 0
-    assert main(["index", "qasper-documents", "--models", MODELS, *store]) == 0
+    opened_store = Store.open(str(tmp_path / "store"))
+    with Progress(io.StringIO(), silent=True) as progress:
+        place = WorkerConfig(opened_store.uri, "transformers", "cpu", 1)
+        recipe = load_recipe("qasper-documents", MODELS, CONF)
+        Pipeline(opened_store, recipe, place, TaskSizes(100, 100), inline, progress).index(None)
     capsys.readouterr()
 
     def ask(question):

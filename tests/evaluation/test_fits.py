@@ -143,18 +143,6 @@ def test_what_a_fit_has_seen_is_marked_wherever_its_score_stands(
     assert live.seen == (0, mine["n"])
 
 
-def test_the_report_says_how_well_the_confidence_of_enough_answers_holds(made: FittedRun) -> None:
-    found = json.loads(made.always.folder.report.read_text())["calibration"]
-    rows = made.rows(made.always).values()
-    answered = [r for r in rows if r["outcome"] == "answered"]
-    assert found["n"] == len(answered) >= 50 and 0 <= found["ece"] <= 1
-    assert sum(b["n"] for b in found["bins"]) == len(answered)
-    page = made.always.folder.page.read_text()
-    assert "How well the stated confidence holds" in page and "Reliability diagram" in page
-    # Half of the answers of the other run were seen by its fit: too few are left.
-    assert json.loads(made.done.folder.report.read_text())["calibration"] is None
-
-
 def test_the_table_has_the_seconds_of_each_stage_of_questions_that_the_run_answered(made: FittedRun) -> None:
     rows, steps = made.rows(made.always), {s.step: s for s in made.always.report.steps}
     for stage in ("bm25", "rerank", "extract"):

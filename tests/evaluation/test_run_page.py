@@ -7,7 +7,7 @@ import json
 import re
 import shutil
 import zlib
-from dataclasses import replace
+from dataclasses import asdict, replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from hostile_run import hostile_run
 from raypipe.evaluation.result_table import each
 from raypipe.evaluation.view.details import TOP, RunTable, block
 from raypipe.evaluation.view.run_page import IN_ONE_FILE, MOST_BYTES, ShownParts, run_page
+from raypipe.metrics.calibration import stated_calibration
 from raypipe.report.report import RunFolder
 from raypipe.report.web_page import script_json
 from raypipe.runs.field_diff import recipe_lines
@@ -107,6 +108,26 @@ def test_a_page_without_all_candidates_keeps_those_that_are_ranked_cited_gold_or
             within = any(c.startswith(source) for c in texts)
             assert (quote["text"] is None) == within or quote["text"]
     run.close()
+
+
+def test_the_confidence_of_enough_answers_is_held_against_what_came(
+    folder: RunFolder, tmp_path: Path
+) -> None:
+    stated = {f"q{i}": i / 60 for i in range(60)}
+    right = {q: p > 0.5 for q, p in stated.items()}
+    found = stated_calibration(stated, right)
+    assert found is not None and found.n == 60 and found.risk_area < 0.5
+    assert stated_calibration({**stated, "q0": None}, right) is None  # an answer that states none
+    assert stated_calibration(dict(list(stated.items())[:49]), right) is None  # too few
+    assert stated_calibration(stated, {**right, "q0": None}).n == 59  # type: ignore[union-attr]
+    other = RunFolder(Path(shutil.copytree(folder.path, tmp_path / "other")))
+    report = json.loads(other.report.read_text())
+    assert report["calibration"] is None
+    other.report.write_text(json.dumps(report | {"calibration": asdict(found)}))
+    page, _ = run_page(other, read(folder.path), None, IN_ONE_FILE)
+    assert "How well the stated confidence holds" in page and 'aria-label="Risk and coverage"' in page
+    tags = Tags(page)
+    assert not any("style" in attributes for _, attributes in tags.seen)
 
 
 def test_the_file_asks_nobody_and_its_policy_runs_its_own_script_alone(page: str) -> None:
