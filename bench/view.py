@@ -79,7 +79,7 @@ class Inventor:
 
 
 def invented(run: Path, out: Path, questions: int) -> RunFolder:
-    """A run's folder with so many rows."""
+    """A copy of a run's folder with that number of rows."""
     shutil.copytree(run, out)
     folder = RunFolder(out)
     made, schema = Inventor(list(each(folder.results))), pq.read_schema(folder.results)

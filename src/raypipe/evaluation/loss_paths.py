@@ -104,7 +104,7 @@ class RecipePaths:
 
     def place_of_documents(self, e: GoldEvidence) -> LostAt:
         """Where the documents that are the gold were lost, should none be among the first of the ranking.
-        `e.passages` are the hits of these documents."""
+        `GoldEvidence.passages` are the hits of these documents."""
         if e.passages & set(e.answered.order) and self.ranking:
             last = self.ranking[-1]
             return LostAt(Loss.RERANK if "order" in last.step.reads() else Loss.FUSION, last.name)
