@@ -9,14 +9,18 @@ from typing import Any
 
 import pytest
 from chat_server import serving
-from reruns import CONF, FAKES, Bench
+from reruns import CONF, FAKES, MODELS, Bench
 
 from raypipe.api.session import load_recipe
 from raypipe.api.swaps import swap_steps
 from raypipe.cli.main import main
 from raypipe.core.errors import ConfError
+from raypipe.evaluation.compare import scored_run
+from raypipe.evaluation.evaluate import evaluate
+from raypipe.evaluation.repeats import repeats
 from raypipe.evaluation.result_table import each
 from raypipe.metrics.ranking import read_run
+from raypipe.models.load import EndpointAddress
 from raypipe.recipes.swap import swapped
 from raypipe.report.report import RunFolder
 from raypipe.runs.release import live
@@ -235,7 +239,7 @@ def test_repeats_of_an_eval_are_the_same_or_cannot_tell(folder: Path, said: Any,
 
 
 def test_repeats_ask_a_language_model_again_and_say_how_far_its_answers_move(
-    folder: Path, said: Any, tmp_path: Path
+    folder: Path, tmp_path: Path
 ) -> None:
     files = sorted((folder / "world").glob("questions*.jsonl"))
     lines = [json.loads(line) for f in files for line in f.read_text().splitlines()]
@@ -251,13 +255,18 @@ def test_repeats_ask_a_language_model_again_and_say_how_far_its_answers_move(
         lucky = list(golds).index(query) % 2 == asked.count(query) % 2  # half are right at first, half later
         return request.reply(golds[query] if lucky else "nothing of that kind")
 
+    entry = "noisy: {kind: generator, loader: openai, endpoint: here, model: m, max_model_len: 8192}\n"
     with serving(reply) as server:
-        words = ("eval", folder / "asking.yaml", "--store", folder / "store", "--out", tmp_path / "n")
-        code, out, err = said(
-            *words, "--llm", f"{server.url}#noisy", "--kind", "qa", "--repeats", "2", "--json"
-        )
-    assert code == 0, err
-    found = json.loads(out)
-    assert len(asked) == 2 * len(golds) and {asked.count(q) for q in golds} == {2}
-    assert found["moved"] > len(golds) / 2 and set(found["verdicts"]) == {"cannot tell"}
-    assert max(q["spread"] for q in found["questions"]) == 0.5
+        bench = Bench(tmp_path, folder / "world", models=MODELS + entry)
+        bench.endpoints = {"here": EndpointAddress(server.url)}
+        runs = [
+            evaluate(
+                bench.pipeline(ASKING.replace("model: scripted", "model: noisy")), [bench.world], "crag", None,
+                None, tmp_path / f"repeat-{n}", fresh=n > 0, kind="qa",
+            )
+            for n in range(2)
+        ]  # fmt: skip
+    found = repeats([scored_run(r.folder.path, "official") for r in runs])
+    assert {asked.count(q) for q in golds} == {2}, "the second run asks again"
+    assert found.moved > len(golds) / 2 and set(found.verdicts) == {"cannot tell"}
+    assert max(q.spread for q in found.questions) == 0.5
