@@ -259,13 +259,13 @@ def test_repeats_ask_a_language_model_again_and_say_how_far_its_answers_move(
     with serving(reply) as server:
         bench = Bench(tmp_path, folder / "world", models=MODELS + entry)
         bench.endpoints = {"here": EndpointAddress(server.url)}
+        pipe = bench.pipeline(ASKING.replace("model: scripted", "model: noisy"))
         runs = [
             evaluate(
-                bench.pipeline(ASKING.replace("model: scripted", "model: noisy")), [bench.world], "crag", None,
-                None, tmp_path / f"repeat-{n}", fresh=n > 0, kind="qa",
+                pipe, [bench.world], "crag", None, None, tmp_path / f"repeat-{n}", fresh=n > 0, kind="qa"
             )
             for n in range(2)
-        ]  # fmt: skip
+        ]
     found = repeats([scored_run(r.folder.path, "official") for r in runs])
     assert {asked.count(q) for q in golds} == {2}, "the second run asks again"
     assert found.moved > len(golds) / 2 and set(found.verdicts) == {"cannot tell"}
