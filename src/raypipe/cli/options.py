@@ -231,9 +231,9 @@ def format_of(made: argparse.ArgumentParser, files: bool = False) -> None:
     documents = "files (a folder of txt, md, html, csv, pdf, docx), " if files else ""
     made.add_argument(
         "--format",
-        type=one_of("crag", "beir", "synth", "qasper", "rows", *more),
-        help="of the data: crag, beir, synth, qasper, rows (questions or documents of your own: jsonl, json, "
-        f"csv, parquet, a folder of save_to_disk), {documents}or MODULE:NAME of a reader of your own "
+        type=one_of("crag", "beir", "synth", "qasper", "oag", "rows", *more),
+        help="of the data: crag, beir, synth, qasper, oag (OAG-QA), rows (questions or documents of your own: "
+        f"jsonl, json, csv, parquet, a folder of save_to_disk), {documents}or MODULE:NAME of a reader of your own "
         "(default: by its looks)",
     )
     made.add_argument(
