@@ -95,7 +95,7 @@ def test_a_pid_with_two_texts_is_a_fault_and_the_first_is_kept_and_an_equal_one_
     ],
 )
 def test_a_bad_line_is_a_fault_and_the_others_are_read(tmp_path, line, reason):
-    rows, counts = read(write(tmp_path, asked=[line, ASKED]))
+    rows, _ = read(write(tmp_path, asked=[line, ASKED]))
     assert faults(rows) == [("qa-train.txt:1", reason)]
     assert [r.question.id for r in rows if r.question] == ["qa-train-0000002"]
 
@@ -122,7 +122,9 @@ def test_a_file_of_papers_that_is_not_whole_is_refused_with_the_place(tmp_path, 
 
 def test_a_paper_that_is_no_object_or_has_a_number_for_a_title_is_a_fault(tmp_path):
     file = write(tmp_path) / "pid-to-title-abs-new.json"
-    file.write_text('{"p1": null, "p2": {"title": 3, "abstract": "x"}, "p3": {"title": "a\\ud800"}, "p4": {}}')
+    file.write_text(
+        '{"p1": null, "p2": {"title": 3, "abstract": "x"}, "p3": {"title": "a\\ud800"}, "p4": {}}'
+    )
     rows, counts = read(file)
     assert [reason for _, reason in faults(rows)] == ["not_object", "wrong_type", "surrogate"]
     assert counts.empty_documents == 1

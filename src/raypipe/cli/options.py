@@ -232,8 +232,8 @@ def format_of(made: argparse.ArgumentParser, files: bool = False) -> None:
     made.add_argument(
         "--format",
         type=one_of("crag", "beir", "synth", "qasper", "oag", "rows", *more),
-        help="of the data: crag, beir, synth, qasper, oag (OAG-QA), rows (questions or documents of your own: "
-        f"jsonl, json, csv, parquet, a folder of save_to_disk), {documents}or MODULE:NAME of a reader of your own "
+        help="of the data: crag, beir, synth, qasper, oag (OAG-QA), rows (questions or documents of your "
+        f"own: jsonl, json, csv, parquet, a folder of save_to_disk), {documents}or MODULE:NAME of yours "
         "(default: by its looks)",
     )
     made.add_argument(

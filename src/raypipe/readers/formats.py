@@ -124,8 +124,8 @@ def looks_like(paths: Iterable[str | Path]) -> Format:
     """The format of files by their looks: crag, where nothing else is sure.
 
     A folder of `raypipe synth` is synth, JSON that begins as a paper is qasper, names that start with corpus
-    and queries are beir, and names of OAG-QA's files are oag. Files that are no JSON lines are rows, and so are JSON lines without a field that
-    CRAG's alone have.
+    and queries are beir, and names of OAG-QA's files are oag. Files that are no JSON lines are rows, and so
+    are JSON lines without a field that CRAG's alone have.
     """
     given = [Path(p) for p in paths]
     if given and all((p / "synth.json").is_file() for p in given):

@@ -8,9 +8,9 @@ pid-to-title-abs-new.json and pid_to_title_abs_update_filter.json are one object
 
     {"5b67b4b4": {"title": "Sampling in graph nets", "abstract": "We ..."}, ...}
 
-Names may have `_` where these have `-`, .jsonl for .txt, and .gz behind them. A paper's source is its title on
-one line, a newline and its abstract. A question has no id of its own: it is the file's name, with `-`, and its
-line, so that ids sort as the lines stand. The papers of `pids` are its gold, each of grade 1.
+Names may have `_` where these have `-`, .jsonl for .txt, and .gz behind them. A paper's source is its title
+on one line, a newline and its abstract. A question has no id of its own: it is the file's name, with `-`, and
+its line, so that ids sort as the lines stand. The papers of `pids` are its gold, each of grade 1.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ def files_of(paths: Iterable[str | Path]) -> list[Path]:
         inside = sorted(p for p in path.iterdir() if is_oag(p)) if path.is_dir() else [path]
         if not inside or not is_oag(inside[0]):
             raise DataError(
-                f"{path}: expected OAG-QA's files, named as qa-train.txt or pid-to-title-abs-new.json, found none"
+                f"{path}: expected OAG-QA's files, named as qa-train.txt or pid-to-title-abs-new.json, found "
+                f"none"
             )
         found |= dict.fromkeys(inside)
     return sorted(found, key=lambda p: PAPERS.fullmatch(p.name) is None)
@@ -62,11 +63,15 @@ def rows(paths: Iterable[str | Path], counts: ReadCounts, limits: ReaderLimits) 
             known = True
             for where, pid, value in _papers(path, counts, limits):
                 counts.lines += 1
-                yield from _counted(where, lambda w=where, p=pid, v=value: _paper(w, p, v, counts), papers, counts)
+                yield from _counted(
+                    where, lambda w=where, p=pid, v=value: _paper(w, p, v, counts), papers, counts
+                )
             continue
         stem = _stem(path)
         for line in lines.read([_input(path)], counts, limits):
-            for row in _counted(line.where, lambda x=line: _question(x, stem, counts), questions, counts):
+            for row in _counted(
+                line.where, lambda x=line, s=stem: _question(x, s, counts), questions, counts
+            ):
                 if known and row.gold is not None:
                     counts.unknown_golds += sum(not papers.knows(pid) for pid in row.gold.grades)
                 yield row
@@ -136,7 +141,7 @@ def _input(path: Path) -> files.Input:
 
 
 def _papers(path: Path, counts: ReadCounts, limits: ReaderLimits) -> Iterator[tuple[str, str, str]]:
-    """Where it stands, the pid and the JSON of each paper, one at a time: the file has hundreds of megabytes."""
+    """Where it stands, the pid and the JSON of each paper, one at a time: a file has hundreds of MB."""
     text = _Text(path, counts, limits)
     text.expect("{")
     if text.skip("}"):
@@ -170,7 +175,11 @@ class _Text:
             try:
                 found, end = self._json.raw_decode(self._text, self._at)
             except (json.JSONDecodeError, RecursionError) as e:
-                if isinstance(e, RecursionError) or len(self._text) - self._at > PAPER_CHARS or not self._more():
+                if (
+                    isinstance(e, RecursionError)
+                    or len(self._text) - self._at > PAPER_CHARS
+                    or not self._more()
+                ):
                     raise self.error(f"expected JSON: {getattr(e, 'msg', 'it nests hundreds deep')}") from e
                 continue
             raw, self._at = self._text[self._at : end], end

@@ -1,8 +1,8 @@
 """Cleaning of questions' bodies, titles and abstracts as the Onewo system has it. Pure functions.
 
-The rules: HTML tags become a space, `http://`, `https://`, `.com` and `.cn` go, white space is folded. What one
-rule leaves can be another's (`.c<b>om` without its tag), so they are applied until nothing changes. One
-departure: the published code deletes line breaks and so joins the words around them; here they are a space.
+The rules: HTML tags become a space, `http://`, `https://`, `.com` and `.cn` go, white space is folded. What
+one rule leaves can be another's (`..comcom`), so they are applied until nothing changes. One departure: the
+published code deletes line breaks and so joins the words around them; here they are a space.
 """
 
 from __future__ import annotations
