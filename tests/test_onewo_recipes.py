@@ -262,7 +262,7 @@ def pipeline(name, store, runner=inline, models=MODELS, **sets):
 
 def checked(done, out):
     """What a run put out: a submission in the published shape, whose MAP@20 is the report's."""
-    measures = {m.measure: m for m in done.report.measures}
+    measures = {m.measure: m for m in done.report.scores.measures}
     rows = {r["id"]: r for r in each(done.folder.results)}
     file = out / "submission.txt"
     assert export_run(done.folder.path, "oag", file).counts == {"lines": QUESTIONS, "failed": 0}
