@@ -117,8 +117,8 @@ class Encoder:
         self.net.to(device).eval()
         self.device = device
         self.budget = CPU_TOKENS if device == "cpu" else GPU_TOKENS
-        self.typed = "token_type_ids" in self.tokenizer.model_input_names
         self.placed = model.pooling == "last"  # a decoder counts positions from where a text begins
+        self.typed = not self.placed and "token_type_ids" in self.tokenizer.model_input_names
         self.pad = self.tokenizer.pad_token_id or 0  # Mistral has none; what stands there is masked
 
     def copy_of_tokenizer(self) -> Tokenizer:
