@@ -35,7 +35,7 @@ HERE = Path(__file__).parent
 CONF = Conf((HERE.parent / "conf",))
 MODELS = str(HERE / "fake_models.yaml")
 RECIPES = ("onewo-recall", "onewo-concat", "onewo-llm", "onewo-submitted")
-PAPERS, QUESTIONS = 400, 6
+PAPERS, QUESTIONS = 240, 6
 
 
 def oag(folder, papers=PAPERS, questions=QUESTIONS):

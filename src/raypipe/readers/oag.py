@@ -19,6 +19,7 @@ import codecs
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -63,15 +64,11 @@ def rows(paths: Iterable[str | Path], counts: ReadCounts, limits: ReaderLimits) 
             known = True
             for where, pid, value in _papers(path, counts, limits):
                 counts.lines += 1
-                yield from _counted(
-                    where, lambda w=where, p=pid, v=value: _paper(w, p, v, counts), papers, counts
-                )
+                yield from _counted(where, partial(_paper, where, pid, value, counts), papers, counts)
             continue
         stem = _stem(path)
         for line in lines.read([_input(path)], counts, limits):
-            for row in _counted(
-                line.where, lambda x=line, s=stem: _question(x, s, counts), questions, counts
-            ):
+            for row in _counted(line.where, partial(_question, line, stem, counts), questions, counts):
                 if known and row.gold is not None:
                     counts.unknown_golds += sum(not papers.knows(pid) for pid in row.gold.grades)
                 yield row
