@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # the same names as EXPORTS, for type checkers and editors
     from raypipe.api.export import export_run as export_run
     from raypipe.api.fit import fit_decide as fit_decide
     from raypipe.api.fit import fit_fuse as fit_fuse
+    from raypipe.api.forget import forget as forget
     from raypipe.api.graphs import build_facts as build_facts
     from raypipe.api.graphs import run_calls as run_calls
     from raypipe.api.graphs import serve_graph as serve_graph
@@ -60,6 +61,7 @@ if TYPE_CHECKING:  # the same names as EXPORTS, for type checkers and editors
     from raypipe.api.steps import check_step as check_step
     from raypipe.api.swaps import swap_steps as swap_steps
     from raypipe.api.sweep import sweep as sweep
+    from raypipe.api.usage import usage as usage
     from raypipe.api.validate import validate as validate
     from raypipe.api.view import list_runs as list_runs
     from raypipe.api.view import write_view as write_view

@@ -33,6 +33,7 @@ from raypipe.api.run_outputs import (
     SliceScore,
     StepCounts,
 )
+from raypipe.api.usage import TenantUsage
 from raypipe.api.validate import CheckedFile, Problem
 from raypipe.core.records import Fault
 from raypipe.evaluation.compare import RunComparison
@@ -52,7 +53,9 @@ from raypipe.readers import BadLine, ReadCounts
 from raypipe.recipes.check import Half, LawCheck, Lock
 from raypipe.report.report import JudgeLine, ReplacedRows
 from raypipe.runs.explain import Explanation
+from raypipe.runs.forget.records import Holding
 from raypipe.runs.prune import Removal
+from raypipe.runs.trial_verdict import TrialReport
 from raypipe.serving.http.reply_types import AnswerResponse
 from raypipe.text.made_questions import MadeKind
 
@@ -255,6 +258,7 @@ class _LeadMeasure(TypedDict):
 class _ReleaseLine(TypedDict):
     id: str
     live: bool
+    pointers: list[str]  # live, live@NAME: those that name it
     run: str
     recipe: str
     digest: str
@@ -284,12 +288,45 @@ class LiveRelease(_ReleaseLine):
 
 
 @with_config(STRICT)
+class Trials(TypedDict):
+    """`trial --json` and `promote --canary --json`."""
+
+    format: Literal[2]
+    store: str  # URI
+    running: list[TrialReport]  # the canary, then the shadow
+    ended: TrialReport | None  # the last; null: none has
+
+
+@with_config(STRICT)
 class Prune(TypedDict):
     """`prune --json`."""
 
     format: Literal[2]
     dry_run: bool
     removed: list[Removal]
+
+
+@with_config(STRICT)
+class Usage(TypedDict):
+    """`usage --json`."""
+
+    format: Literal[2]
+    tenants: list[TenantUsage]
+
+
+@with_config(STRICT)
+class Forget(TypedDict):
+    """`forget --json`."""
+
+    format: Literal[2]
+    store: str  # URI
+    target: Literal["url", "document", "source", "question"]
+    name: str  # the url, or its id
+    reason: str  # that its tombstone gives
+    tombstone: str  # id
+    dry_run: bool
+    finished: bool  # a forget that was killed was finished
+    holdings: list[Holding]
 
 
 @with_config(STRICT)
@@ -583,10 +620,13 @@ OUTPUTS: Mapping[str, Any] = {
     "score qa": QaScoreOutput,
     "score qasper": QasperScoreOutput,
     "score ranking": RankingScoreOutput,
-    "promote": LiveRelease,
+    "promote": LiveRelease | Trials,
     "rollback": LiveRelease,
     "releases": Releases,
+    "trial": Trials,
     "prune": Prune,
+    "forget": Forget,
+    "usage": Usage,
     "ask": Ask,
     "doctor": Doctor,
     "init": Project,

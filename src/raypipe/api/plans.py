@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from raypipe.api.captured import open_data
 from raypipe.api.judges import judge_model, open_judge
 from raypipe.api.measured import measured
-from raypipe.api.paths import Fields, format_for, inputs
+from raypipe.api.paths import Fields
 from raypipe.api.pipelines import offline_pipeline, open_pipeline
 from raypipe.api.prices import prices_of
 from raypipe.api.results import Result, outside_loop
@@ -82,8 +83,8 @@ def plan(
     session = session or Session()
     scoring = None if kind is None else open_kind(kind, rule, judge is not None)
     given = [data] if isinstance(data, str | Path) else data
-    found, files = session.recipe(recipe, given), inputs(given, session.settings)
-    opened = session.store_to_fill(store) if files else session.store(store)
+    found = session.recipe(recipe, given)
+    opened, files, wanted = open_data(given, store, session, format, fields)
     if check_run:
         with (
             open_judge(session, judge, rule or DEFAULT_RULE) as (_, kit),
@@ -92,7 +93,7 @@ def plan(
             connecting.connect()
     pipeline = offline_pipeline(session, opened, found)
     if files:
-        questions, coming = read_questions(opened, files, format_for(format, files, fields))
+        questions, coming = read_questions(opened, files, wanted)
         questions = questions[:limit]
     else:
         questions, coming = list(questions_of(pipeline, None, limit)), NewSources()
