@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeAlias, cast, get_args
+from typing import Any, Literal, TypeAlias, cast, get_args
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -144,13 +144,13 @@ _AGAIN = "Make the labels again: `raypipe labels RECIPE --store URI`"
 
 def _about(path: Path) -> dict[str, object]:
     try:
-        tree = json.loads(path.read_text(encoding="utf-8"))
+        tree: Any = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as e:
         raise DataError(
             f"{path.parent}: expected a folder of labels with {ABOUT} and {ROWS} ({e}). {_AGAIN}"
         ) from e
-    lacking = [k for k in ("format", "digest", "recipe", "data") if k not in tree]
-    if not isinstance(tree, dict) or lacking or tree["format"] != FORMAT:
+    wanted = ("digest", "recipe", "data")
+    if not isinstance(tree, dict) or any(k not in tree for k in wanted) or tree.get("format") != FORMAT:
         raise DataError(f"{path}: expected format {FORMAT} with digest, recipe and data. {_AGAIN}")
     return tree
 
