@@ -79,9 +79,9 @@ def labels_digest(labels: Sequence[Label]) -> str:
 def counts(labels: Sequence[Label]) -> dict[str, dict[str, int]]:
     """How many labels each rule gave, and how many questions each domain and each split has."""
     by = {
-        "rule": Counter(x.rule for x in labels),
-        "domain": Counter(x.domain or "" for x in labels),
-        "split": Counter(x.split for x in labels),
+        "rule": Counter[str](x.rule for x in labels),
+        "domain": Counter[str](x.domain or "" for x in labels),
+        "split": Counter[str](x.split for x in labels),
     }
     return {name: dict(sorted(found.items())) for name, found in by.items()}
 
