@@ -22,6 +22,7 @@ from raypipe.evaluation.expiry import expired_answers
 from raypipe.evaluation.fault_budget import UndoneRows, retry, undone_rows
 from raypipe.evaluation.golds import Scoring, golds_of, scoring_of
 from raypipe.evaluation.judge import Judge
+from raypipe.evaluation.labelling import holds_truths
 from raypipe.evaluation.losses import misses
 from raypipe.evaluation.oracle import Oracle, OracleRecipe, require_stage, with_oracle
 from raypipe.evaluation.result_table import ResultTable, write_predictions
@@ -171,7 +172,8 @@ def evaluate(
                 done,
                 lost,
             )
-            report = replace(report, oracle=oracle or "", oracle_golds=oracle_golds)
+            marked = oracle or ("labels" if holds_truths(pipeline.recipe) else "")
+            report = replace(report, oracle=marked, oracle_golds=oracle_golds)
             report = marked_by_fits(report, pipeline.recipe, scoring.kind, answers.texts)
             results.finish(rows, report, misses(answers.lost, right))
         write_predictions(folder)
