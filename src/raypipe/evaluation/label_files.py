@@ -1,6 +1,6 @@
 """A folder of training labels: labels.parquet, a row for each question, and labels.json, what they are.
 
-`raypipe labels` writes it and `raypipe finetune` reads it. Knows the two files alone; not how a label came
+`raypipe labels` writes it, and training an adapter reads it. Knows the two files alone; not how a label came
 about, which `training_labels` does.
 """
 

@@ -17,7 +17,7 @@ import Stemmer
 from raypipe.text.words import STOP_WORDS
 
 NEAR = 0.8
-"""Weighted overlap from which on two questions count as one. bench/leaks.py has what it finds and misses."""
+"""Weighted overlap from which on two questions count as one: docs/labels.md has what was measured."""
 
 _WORD = re.compile(r"[^\W_]+")
 

@@ -21,7 +21,7 @@ from raypipe.models.weight_files import TensorHeader, folder_headers, headers, j
 
 RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # values of vLLM's max_lora_rank
 INITS = ("gaussian", "eva", "orthogonal", "mica", "lora_ga")
-"""Inits by name that leave the base's weights as they are (`vllm/lora/peft_helper.py`); others, such as
+"""Inits by name that leave the base's weights as they are, as vLLM's PEFTHelper lists them; others, such as
 pissa, change them."""
 UNSUPPORTED = (
     "use_dora", "lora_bias", "modules_to_save", "alora_invocation_tokens", "layer_replication", "use_bdlora",
