@@ -233,6 +233,15 @@ def test_a_tuned_recipe_is_its_base_with_adapters_and_shares_its_tables(name):
     assert missing.value.exit_code == 4
 
 
+def test_an_adapter_is_a_field_that_a_sweep_can_set():
+    points = [
+        load_recipe("db3-task1-700", MODELS, CONF, sets=[f"generate:web.adapter={name}"])
+        for name in ("db3-web", "db3-kg")
+    ]
+    chosen = [s.step.adapter.values() for p in points for s in p.question if s.name == "generate:web"]
+    assert chosen == [("db3-web",), ("db3-kg",)] and len({p.digest() for p in points}) == 2
+
+
 def test_an_adapter_of_a_model_changes_no_table_that_counts_its_tokens(tmp_path):
     (tmp_path / "models.yaml").write_text(
         "llama-3-8b: {kind: generator, loader: scripted, max_model_len: 8192}\n"
