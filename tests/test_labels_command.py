@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def world(tmp_path_factory):
     folder = tmp_path_factory.mktemp("labels")
-    write(folder / "world", 12, pages=2, seed=3, page_chars=800)
+    write(folder / "world", 12, pages=2, seed=3, page_chars=1200)
     assert main(["ingest", str(folder / "world"), "--store", str(folder / "store")]) == 0
     return folder
 
