@@ -13,6 +13,9 @@ from raypipe.report.web_page import page as web_page
 from raypipe.report.wording import share
 
 
+SHOWN_CHARS = 80  # of a reply
+
+
 def print_labels(console: Console, found: Mapping[str, Any]) -> None:
     """Labels that were made: their mix, where each path went, examples, and what to do next. Text from data
     is printed as it is."""
@@ -30,16 +33,21 @@ def print_labels(console: Console, found: Mapping[str, Any]) -> None:
         to = f" -> {path['label']}" if path["label"] else ""
         console.print(Text(f"{path['questions']:>6}  {rule}: {path['about']}{to}"), soft_wrap=True)
     for e in found["examples"]:
-        said = f" {found['step']} said {e['reply']!r}." if e["reply"] else ""
-        line = f"  {e['rule']}: {e['query']} truth {e['gold']!r}.{said} label {e['label']!r}"
+        said = f"; {found['step']} said {_short(e['reply'])!r}" if e["reply"] else ""
+        line = f"  {e['rule']}: {e['query']} truth {e['gold']!r}{said}; label {e['label']!r}"
         console.print(Text(line), soft_wrap=True)
     console.print(Text(leak_line(found)), soft_wrap=True)
     console.print(
         Text(f"calls: {found['planned']} planned, {found['computed']} computed, {found['cached']} cached")
     )
-    console.print(Text(f"{found['out']}: labels.parquet, labels.json, labels.html"), soft_wrap=True)
+    if found["digest"]:
+        console.print(Text(f"{found['out']}: labels.parquet, labels.json, labels.html"), soft_wrap=True)
     if found["review"]:
         console.print(Text(f'{found["review"]}: correct a label, set "use": true, then add --import'))
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= SHOWN_CHARS else f"{text[: SHOWN_CHARS - 3]}..."
 
 
 def leak_line(found: Mapping[str, Any]) -> str:
