@@ -12,7 +12,6 @@ from raypipe.report.console import grid
 from raypipe.report.web_page import page as web_page
 from raypipe.report.wording import share
 
-
 SHOWN_CHARS = 80  # of a reply
 
 
