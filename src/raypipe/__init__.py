@@ -29,6 +29,8 @@ if TYPE_CHECKING:  # the same names as EXPORTS, for type checkers and editors
     from raypipe.api.judge_check import check_judge as check_judge
     from raypipe.api.judge_check import pick_to_label as pick_to_label
     from raypipe.api.kg_score import score_calls as score_calls
+    from raypipe.api.labels import make_labels as make_labels
+    from raypipe.api.labels import plan_labels as plan_labels
     from raypipe.api.look import faults as faults
     from raypipe.api.look import losses as losses
     from raypipe.api.look import why as why

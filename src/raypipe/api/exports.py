@@ -13,6 +13,7 @@ EXPORTS = {  # exported name -> module that defines it
         "api.graphs": ("build_facts", "run_calls", "serve_graph"),
         "api.judge_check": ("check_judge", "pick_to_label"),
         "api.kg_score": ("score_calls",),
+        "api.labels": ("make_labels", "plan_labels"),
         "api.look": ("faults", "losses", "why"),
         "api.machine": ("check_environment",),
         "api.made_questions": ("make_questions",),

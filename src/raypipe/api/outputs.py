@@ -42,6 +42,7 @@ from raypipe.evaluation.fault_budget import RowCounts, UndoneRow
 from raypipe.evaluation.fit_decide import DecideFitReport
 from raypipe.evaluation.fit_fuse import FuseFitReport
 from raypipe.evaluation.judge_check import JudgeCheck
+from raypipe.evaluation.label_set import LabelExample, MixLine
 from raypipe.evaluation.repeats import Repeats
 from raypipe.evaluation.sweep import PlannedPoint, Sweep
 from raypipe.evaluation.view.details import Part
@@ -586,6 +587,46 @@ class SweepOutput(TypedDict):
 
 
 @with_config(STRICT)
+class _SplitCounts(TypedDict):
+    train: int
+    held_out: int
+
+
+@with_config(STRICT)
+class _LabelPath(TypedDict):
+    rule: str  # "": no label
+    why: str  # the reason for no label; "": there is one
+    questions: int
+    about: str  # how a question gets there
+    label: str  # what it is labelled with; "": nothing
+
+
+@with_config(STRICT)
+class LabelsOutput(TypedDict):
+    """`labels --json`."""
+
+    format: Literal[2]
+    out: str  # folder
+    digest: str  # of the labels; "": drafts alone were written
+    recipe: str  # its name
+    step: str  # the reply that labels are for
+    model: str  # that answered
+    judge: str  # model that judged; "": none, of calls
+    questions: int
+    labels: int
+    split: _SplitCounts
+    rules: list[str]  # that gave labels
+    mix: list[MixLine]  # by domain; the last is all
+    paths: list[_LabelPath]
+    examples: list[LabelExample]
+    evaluated: int  # questions that they were held against, without a leak; 0: none were named
+    planned: int | None  # calls and sources at most; null: not known
+    computed: int
+    cached: int
+    review: str | None  # file of drafts; null: none was written
+
+
+@with_config(STRICT)
 class Validate(TypedDict):
     """`validate --json`."""
 
@@ -606,6 +647,7 @@ OUTPUTS: Mapping[str, Any] = {
     "eval": Eval | RepeatsOutput,
     "reprocess": Reprocess,
     "sweep": SweepOutput,
+    "labels": LabelsOutput | PlanOutput,
     "fit decide": DecideFitOutput,
     "fit fuse": FuseFitOutput,
     "why": Explanation,

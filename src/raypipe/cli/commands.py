@@ -57,6 +57,9 @@ COMMANDS: Mapping[str, Command] = {
     "fit": Command(
         "run", "fit", "Fit numbers of a recipe to one half of a run, and report on the other half."
     ),
+    "labels": Command(
+        "run", "labels", "Make training labels for a step: its answers, judged against golds by a model."
+    ),
     "rank": Command("run", "rank", "Rank documents for queries and write a TREC run."),
     "why": Command(
         "look",
