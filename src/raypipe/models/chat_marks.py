@@ -1,4 +1,4 @@
-"""The marks of a tokenizer's chat template, kept out of what messages say. One rule for serving and training."""
+"""The marks of a tokenizer's chat template, kept out of what messages say: for serving and training alike."""
 
 from __future__ import annotations
 

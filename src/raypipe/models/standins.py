@@ -74,7 +74,13 @@ def build(folder: Path, texts: Sequence[str], seed: int = 0) -> Standins:
     return made
 
 
-def _chat(folder: Path, texts: Iterable[str], seed: int) -> None:
+def build_trainable(folder: Path, texts: Iterable[str], seed: int = 0) -> None:
+    """Writes a chat model that can learn to end its replies: its end mark is drawn like every other token.
+    LoRA without the output head cannot lift a mark that scores 0."""
+    _chat(folder, texts, seed, ends=True)
+
+
+def _chat(folder: Path, texts: Iterable[str], seed: int, ends: bool = False) -> None:
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -101,7 +107,10 @@ def _chat(folder: Path, texts: Iterable[str], seed: int) -> None:
         head.mul_(LOGIT_STD / STD)
         # Marks score 0, where the best of thousands scores 12: never picked. A reply runs to max_tokens, to a
         # stop text or to its constraint's end; a random model that could end would sometimes write nothing.
+        drawn = head[END].clone()
         head[: len(SPECIAL)] = 0
+        if ends:
+            head[END] = drawn
     _save(model, folder)
 
 

@@ -14,5 +14,7 @@ SIZES = "_sizes"  # characters of each source
 CHANGING = "_changing"  # the version of each table that is being changed, before the change
 MEMO = "_memo"  # cached values that no memo table contains yet
 MEMO_LOSSES = "_memo_losses"  # a note for each loss of cached values, by table
+ADAPTERS = "_adapters"  # LoRA weights that `finetune` made, a folder for each
+TRAININGS = "_trainings"  # checkpoints of trainings that are not done yet
 RELEASES = "_releases"  # one file per release
 LIVE = "_releases/live.json"  # which release answers

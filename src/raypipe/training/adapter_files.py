@@ -54,6 +54,6 @@ def adapter_config(model: Model, preset: Preset) -> dict[str, Any]:
     plain = lora_config(preset).to_dict()
     return {
         **{k: sorted(v) if isinstance(v, set) else v for k, v in plain.items()},
-        "base_model_name_or_path": model.weights,
+        "base_model_name_or_path": model.weights.partition("+")[0],  # how it is asked does not matter
         "inference_mode": True,
     }

@@ -23,7 +23,9 @@ class Batch:
     rows: tuple[int, ...]  # their places among the training rows
 
 
-def batches(lengths: Sequence[int], effective_batch: int, steps: int, seed: int, grouped: bool) -> list[Batch]:
+def batches(
+    lengths: Sequence[int], effective_batch: int, steps: int, seed: int, grouped: bool
+) -> list[Batch]:
     """The batches of all steps, in order: epoch after epoch, each row once an epoch; the last batch of an
     epoch has what is left.
 
@@ -36,9 +38,7 @@ def batches(lengths: Sequence[int], effective_batch: int, steps: int, seed: int,
     return made[:steps]
 
 
-def _epoch(
-    lengths: Sequence[int], size: int, seed: int, epoch: int, grouped: bool
-) -> list[tuple[int, ...]]:
+def _epoch(lengths: Sequence[int], size: int, seed: int, epoch: int, grouped: bool) -> list[tuple[int, ...]]:
     draw = random.Random(f"{seed}/{epoch}")
     order = list(range(len(lengths)))
     draw.shuffle(order)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import io
 import math
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
@@ -49,7 +48,7 @@ class TrainingJob:
         return batches(lengths, p.effective_batch, p.steps, p.seed, p.group_by_length)
 
 
-class Group(Protocol):
+class WorkerGroup(Protocol):
     """The workers that train together, seen from one of them."""
 
     rank: int  # from 0
@@ -61,7 +60,7 @@ class Group(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Alone:
+class OneWorker:
     """A group of one."""
 
     rank: int = 0
@@ -148,7 +147,7 @@ Save = Callable[[TrainingState], None]
 
 
 def train(
-    job: TrainingJob, group: Group, told: Told, save: Save, start: TrainingState | None = None
+    job: TrainingJob, group: WorkerGroup, told: Told, save: Save, start: TrainingState | None = None
 ) -> TrainingState:
     """Trains from `start`, or from a fresh adapter, to the end.
 
@@ -162,7 +161,7 @@ def train(
     preset, plan = job.preset, job.batches()
     held = open_trainable(job.model, preset, job.device, job.in_four_bits)
     parameters = list(held.weights.values())
-    # Betas, epsilon and weight decay are those of transformers' AdamW of db3's time; adamw_hf is gone from it.
+    # Betas, epsilon and weight decay are the defaults of transformers' AdamW, which db3 trained with.
     optimizer = torch.optim.AdamW(parameters, lr=preset.lr, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0)
     state = start or TrainingState()
     if start is not None:
@@ -188,7 +187,13 @@ def train(
 
 
 def _step(
-    held: Trainable, optimizer: Any, job: TrainingJob, group: Group, batch: Batch, step: int, rate: float
+    held: Trainable,
+    optimizer: Any,
+    job: TrainingJob,
+    group: WorkerGroup,
+    batch: Batch,
+    step: int,
+    rate: float,
 ) -> StepPoint:
     """One step of the optimizer."""
     import torch
@@ -209,8 +214,8 @@ def _step(
         more = f", and {len(ids) - NAMED} more" if len(ids) > NAMED else ""
         raise Diverged(
             f"step {step}: loss {mean:g}, gradient norm {norm:g}: not finite numbers, in the batch of labels "
-            f"{', '.join(ids[:NAMED])}{more}. Nothing was written. Lower lr (it was {rate:.3g} at this step), or "
-            f"look at these labels: raypipe finetune ... --show 3"
+            f"{', '.join(ids[:NAMED])}{more}. Nothing was written. Lower lr (it was {rate:.3g} at this "
+            "step), or look at these labels: raypipe finetune ... --show 3"
         )
     for g in optimizer.param_groups:
         g["lr"] = rate
@@ -218,7 +223,7 @@ def _step(
     return StepPoint(step, batch.epoch, mean, norm, rate, tokens)
 
 
-def _summed(held: Trainable, group: Group, total: Any, most: float) -> tuple[float, float]:
+def _summed(held: Trainable, group: WorkerGroup, total: Any, most: float) -> tuple[float, float]:
     """Gradients and loss over all workers; gradients cut to `most`. Norm before that, and loss."""
     import torch
 
@@ -255,7 +260,7 @@ def row_seed(seed: int, epoch: int, row: int) -> int:
     return int.from_bytes(raw[:7], "big")
 
 
-def _look(held: Trainable, job: TrainingJob, group: Group, state: TrainingState) -> bool:
+def _look(held: Trainable, job: TrainingJob, group: WorkerGroup, state: TrainingState) -> bool:
     """Looks at the held-out rows, keeps the adapter if it is the best so far. True: training ends early."""
     loss = mean_loss(held, job.held_out, job.device, group)
     before = state.best_look
@@ -267,7 +272,7 @@ def _look(held: Trainable, job: TrainingJob, group: Group, state: TrainingState)
     return 0 < job.preset.patience <= len(since)
 
 
-def mean_loss(held: Trainable, rows: Sequence[TrainingRow], device: str, group: Group) -> float:
+def mean_loss(held: Trainable, rows: Sequence[TrainingRow], device: str, group: WorkerGroup) -> float:
     """Mean loss over the answer tokens of some rows, in nats; no dropout, nothing is learned."""
     import torch
 
@@ -288,5 +293,5 @@ def _effect(held: Trainable, job: TrainingJob, state: TrainingState) -> tuple[fl
     """The log-probability of the first training row's answer, by the base and with the final adapter."""
     held.put(state.final())
     with held.net.disable_adapter():
-        base = mean_loss(held, job.rows[:1], job.device, Alone())
-    return -base, -mean_loss(held, job.rows[:1], job.device, Alone())
+        base = mean_loss(held, job.rows[:1], job.device, OneWorker())
+    return -base, -mean_loss(held, job.rows[:1], job.device, OneWorker())

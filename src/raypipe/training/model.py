@@ -92,7 +92,9 @@ def open_trainable(model: Model, preset: Preset, device: Device, in_four_bits: b
     import torch
     from peft import get_peft_model
     from transformers import AutoModelForCausalLM
+    from transformers.utils import logging
 
+    logging.disable_progress_bar()
     dtype = getattr(torch, model.dtype)
     compute = _compute(dtype, device)
     more = {"quantization_config": _nf4(compute), "device_map": {"": 0}} if in_four_bits else {}
@@ -104,7 +106,7 @@ def open_trainable(model: Model, preset: Preset, device: Device, in_four_bits: b
         base.to(device)
     require_modules(base, preset, model.name)
     base.config.use_cache = False
-    for name, module in base.named_modules():
+    for module in base.modules():
         if type(module).__name__.endswith("Norm"):
             module.float()
     torch.manual_seed(preset.seed)

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from raypipe.core import config
 from raypipe.core.config import Where
+
+_SHORT = re.compile(r"\d+e-?\d+")  # 2e-4, which YAML takes for text: it wants 2.0e-4
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +52,9 @@ class Preset:
             value = getattr(self, name)
             _require(0 < value < math.inf, name, "a number above 0", value)
         _require(self.max_seq_len >= 8, "max_seq_len", "at least 8 tokens", self.max_seq_len)
-        named = len(set(self.target_modules)) == len(self.target_modules) > 0 and "" not in self.target_modules
+        named = (
+            len(set(self.target_modules)) == len(self.target_modules) > 0 and "" not in self.target_modules
+        )
         _require(named, "target_modules", "distinct names", list(self.target_modules))
         if self.patience and not self.evaluate_every:
             raise ValueError("patience: expected with evaluate_every above 0, found 0")
@@ -68,8 +73,13 @@ def read_preset(path: Path, sets: tuple[str, ...] = ()) -> Preset:
     for one in sets:
         name, sign, value = one.partition("=")
         if not sign or name not in names:
-            raise Where(str(path)).error(f"--set {one}: expected FIELD=VALUE; {config.did_you_mean(name, names)}")
+            raise Where(str(path)).error(
+                f"--set {one}: expected FIELD=VALUE; {config.did_you_mean(name, names)}"
+            )
         tree[name] = config.read_value(value, f"--set {one}")
+    for name in ("lr", "lora_dropout", "warmup", "max_grad_norm"):
+        if isinstance(text := tree.get(name), str) and _SHORT.fullmatch(text):
+            tree[name] = float(text)
     if isinstance(on := tree.get("four_bit"), bool):
         tree["four_bit"] = str(on).lower()  # YAML reads true and false as no text
     return config.build(Preset, tree, Where(str(path)))

@@ -20,7 +20,7 @@ from raypipe.models.chat_marks import harmless, marks_of
 
 
 @dataclass(frozen=True, slots=True)
-class Example:
+class TrainingExample:
     """One chat and what the model should have said."""
 
     id: str  # of its question, or another name for messages
@@ -44,7 +44,7 @@ class TrainingRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ChatTokenizer:
     """How one model reads chats."""
 
     name: str  # of the model, for messages
@@ -54,7 +54,7 @@ class Reading:
     template: Mapping[str, Any]  # arguments of the chat template
 
 
-def open_reading(folder: Path, name: str, template: str = "") -> Reading:
+def open_chat_tokenizer(folder: Path, name: str, template: str = "") -> ChatTokenizer:
     """The tokenizer in a model's folder. `template`: arguments of its chat template as JSON. Raises ConfError
     for one without a chat template or without an end mark."""
     from transformers import AutoTokenizer
@@ -62,16 +62,17 @@ def open_reading(folder: Path, name: str, template: str = "") -> Reading:
     tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
     if not tokenizer.chat_template:
         raise ConfError(
-            f"model {name!r}: {folder} has no chat template, so there is no telling how it wants to be asked. "
-            f"Use the model's chat or instruct version, or put the template of its family in chat_template.jinja"
+            f"model {name!r}: {folder} has no chat template, so there is no telling how it wants to be "
+            "asked. Use the model's chat or instruct version, or put the template of its family in "
+            "chat_template.jinja"
         )
     ends = end_marks(folder, tokenizer.eos_token_id)
     if not ends:
         raise ConfError(
-            f"model {name!r}: {folder} names no end mark (eos_token), so a model could not learn to stop. Fetch "
-            f"the folder again"
+            f"model {name!r}: {folder} names no end mark (eos_token), so a model could not learn to stop. "
+            "Fetch the folder again"
         )
-    return Reading(name, tokenizer, marks_of(tokenizer), ends, json.loads(template or "{}"))
+    return ChatTokenizer(name, tokenizer, marks_of(tokenizer), ends, json.loads(template or "{}"))
 
 
 def end_marks(folder: Path, of_tokenizer: int | None) -> frozenset[int]:
@@ -85,41 +86,41 @@ def end_marks(folder: Path, of_tokenizer: int | None) -> frozenset[int]:
     return frozenset(i for i in found if isinstance(i, int))
 
 
-def tokenized(reading: Reading, example: Example) -> TrainingRow:
+def tokenized(chats: ChatTokenizer, example: TrainingExample) -> TrainingRow:
     """The tokens of one example. Raises DataError for a chat that the template refuses or an empty answer,
     ConfError for a template whose prompt is no prefix of the whole chat, or that ends no turn."""
-    answer = harmless(reading.marks, example.answer).strip()
+    answer = harmless(chats.marks, example.answer).strip()
     if not answer:
         raise DataError(f"label {example.id!r}: expected an answer to train, found an empty text")
-    turns = [{"role": m.role, "content": harmless(reading.marks, m.content)} for m in example.messages]
+    turns = [{"role": m.role, "content": harmless(chats.marks, m.content)} for m in example.messages]
     try:
-        prompt = _rendered(reading, turns, begins=True)
-        whole = _rendered(reading, [*turns, {"role": "assistant", "content": answer}], begins=False)
+        prompt = _rendered(chats, turns, begins=True)
+        whole = _rendered(chats, [*turns, {"role": "assistant", "content": answer}], begins=False)
     except Exception as e:  # jinja2's own, or whatever a template raises
         raise DataError(
-            f"label {example.id!r}: the chat template of model {reading.name!r} refuses this chat: {e}"
+            f"label {example.id!r}: the chat template of model {chats.name!r} refuses this chat: {e}"
         ) from e
     cut = len(prompt)
     if whole[:cut] != prompt:
         raise ConfError(
-            f"label {example.id!r}: the chat template of model {reading.name!r} writes another beginning when "
-            f"the answer is there than when it is asked for (first difference at token {_differs(prompt, whole)} "
-            f"of {cut}), so training would not see what serving sends. Use a template whose prompt is a prefix of "
-            f"the whole chat"
+            f"label {example.id!r}: the chat template of model {chats.name!r} writes another beginning when "
+            "the answer is there than when it is asked for (first difference at token "
+            f"{_differs(prompt, whole)} of {cut}), so training would not see what serving sends. Use a "
+            "template whose prompt is a prefix of the whole chat"
         )
-    end = next((i for i in range(cut, len(whole)) if whole[i] in reading.ends), None)
+    end = next((i for i in range(cut, len(whole)) if whole[i] in chats.ends), None)
     if end is None:
         raise ConfError(
-            f"label {example.id!r}: the chat template of model {reading.name!r} writes no end mark after the "
-            f"answer (ids {sorted(reading.ends)}), so the model would not learn to stop. Put the end mark in its "
-            f"template, or name the mark that it writes as eos_token_id in generation_config.json"
+            f"label {example.id!r}: the chat template of model {chats.name!r} writes no end mark after the "
+            f"answer (ids {sorted(chats.ends)}), so the model would not learn to stop. Put the end mark in "
+            "its template, or name the mark that it writes as eos_token_id in generation_config.json"
         )
     return TrainingRow(example.id, tuple(whole[: end + 1]), cut)
 
 
-def _rendered(reading: Reading, turns: Sequence[Mapping[str, str]], begins: bool) -> list[int]:
-    ids: list[int] = reading.tokenizer.apply_chat_template(
-        list(turns), tokenize=True, add_generation_prompt=begins, return_dict=False, **reading.template
+def _rendered(chats: ChatTokenizer, turns: Sequence[Mapping[str, str]], begins: bool) -> list[int]:
+    ids: list[int] = chats.tokenizer.apply_chat_template(
+        list(turns), tokenize=True, add_generation_prompt=begins, return_dict=False, **chats.template
     )
     return ids
 
@@ -140,13 +141,14 @@ def fitting(
         most = max(longer, key=lambda row: len(row.ids))
         raise DataError(
             f"{len(longer)} of {len(rows)} labels are longer than max_seq_len {max_seq_len}; the longest, "
-            f"{most.id!r}, has {len(most.ids)} tokens. Set max_seq_len={len(most.ids)} if memory allows, give the "
-            f"recipe of the labels a smaller context_tokens, or train without them: --set too_long=leave_out"
+            f"{most.id!r}, has {len(most.ids)} tokens. Set max_seq_len={len(most.ids)} if memory allows, "
+            "give the recipe of the labels a smaller context_tokens, or train without them: --set "
+            "too_long=leave_out"
         )
     return [row for row in rows if len(row.ids) <= max_seq_len], longer
 
 
-def shown(reading: Reading, row: TrainingRow) -> str:
+def shown(chats: ChatTokenizer, row: TrainingRow) -> str:
     """A row as text, with what is trained between two signs, token by token."""
-    pieces = [reading.tokenizer.decode([i]) for i in row.ids[row.cut :]]
-    return f"{reading.tokenizer.decode(list(row.ids[: row.cut]))}⟦{'|'.join(pieces)}⟧"
+    pieces = [chats.tokenizer.decode([i]) for i in row.ids[row.cut :]]
+    return f"{chats.tokenizer.decode(list(row.ids[: row.cut]))}⟦{'|'.join(pieces)}⟧"

@@ -1,0 +1,103 @@
+"""Whether an adapter acts where it will serve: one training prompt, asked of base and adapter in an engine.
+
+vLLM loads an adapter whose names or shapes fit nothing without a word, and answers as the base. So the engine
+itself is asked, and equal replies with equal log-probabilities mean an adapter that changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from raypipe.core.errors import RaypipeError
+from raypipe.core.llm import Chat, Generated, Sampling
+from raypipe.core.protocols import Model
+from raypipe.core.records import Fault
+from raypipe.models.load import EngineLimits, engine_setup
+
+REPLY_TOKENS = 32  # enough to differ: an adapter changes the first token's log-probability
+
+
+class NoEffect(RaypipeError):
+    """A trained adapter changes nothing; it is not registered."""
+
+    exit_code = 7
+
+
+@dataclass(frozen=True, slots=True)
+class EngineReplies:
+    """What an engine said to one training prompt."""
+
+    base: str
+    adapter: str
+    base_logprob: float  # of its own reply
+    adapter_logprob: float
+
+    @property
+    def acts(self) -> bool:
+        """Whether the adapter changes anything."""
+        return self.base != self.adapter or self.base_logprob != self.adapter_logprob
+
+
+def engine_is_here() -> bool:
+    """Whether vLLM is installed in this process's environment."""
+    return importlib.util.find_spec("vllm") is not None
+
+
+def ask_both(
+    model: Model, adapter: str, chat: Chat, limits: EngineLimits, needs: Mapping[str, float]
+) -> EngineReplies:
+    """Starts an engine with the adapter in a task of the joined Ray, which has what `needs` says, and asks it
+    with and without the adapter. Raises NoEffect for a fault, and what the engine refuses."""
+    import ray
+
+    task = ray.remote(num_cpus=needs["CPU"], num_gpus=needs.get("GPU", 0.0), max_retries=0)(_ask)
+    try:
+        found: EngineReplies = ray.get(task.remote(model, adapter, chat, limits))
+    except ray.exceptions.RayTaskError as e:
+        raise e.cause if isinstance(e.cause, RaypipeError) else e from e
+    return found
+
+
+def _ask(model: Model, adapter: str, chat: Chat, limits: EngineLimits) -> EngineReplies:
+    from raypipe.models.engine import Engine
+
+    async def both() -> EngineReplies:
+        engine = Engine(engine_setup(model, limits))
+        try:
+            await engine.ready()
+            sampling = Sampling(max_tokens=REPLY_TOKENS, logprobs=True)
+            base, tuned = [(await engine.generate([chat], sampling, name))[0] for name in (None, adapter)]
+            return EngineReplies(
+                _said(base).text, _said(tuned).text, _said(base).logprob or 0.0, _said(tuned).logprob or 0.0
+            )
+        finally:
+            engine.close()
+
+    return asyncio.run(both())
+
+
+def _said(reply: Generated | Fault) -> Generated:
+    if isinstance(reply, Fault):
+        raise NoEffect(
+            f"the first training prompt, asked of base and adapter: {reply.reason}: {reply.detail}. The "
+            "adapter was not registered"
+        )
+    return reply
+
+
+def require_effect(effect: tuple[float, float], replies: EngineReplies | None) -> None:
+    """Raises NoEffect for an adapter that changes nothing. `effect`: the log-probability of a label by the
+    base and with the adapter; `replies`: those of an engine, None where none was asked."""
+    if effect[0] == effect[1]:
+        raise NoEffect(
+            f"the adapter changes nothing: the first label has log-probability {effect[0]:.6g} with and "
+            "without it. It was not registered. Raise lr or steps"
+        )
+    if replies is not None and not replies.acts:
+        raise NoEffect(
+            f"the adapter changes nothing in the engine: base and adapter both reply {replies.base!r} with "
+            f"log-probability {replies.base_logprob:.6g}. It was not registered"
+        )
