@@ -46,7 +46,7 @@ def job(base, chats):
 
     from raypipe.training.preset import read_preset
 
-    sets = ("steps=16", "save_every=4", "evaluate_every=8")
+    sets = ("steps=8", "effective_batch=4", "save_every=2", "evaluate_every=4")
     return job_of(base, chats, read_preset(CONF.find("finetune", "tiny"), sets))
 
 
@@ -64,14 +64,14 @@ def equal(a, b):
 def test_the_loss_falls_by_half(whole):
     state, _ = whole
     assert state.steps[-1].loss < state.steps[0].loss / 2
-    assert [p.step for p in state.looks] == [8, 16]
+    assert [p.step for p in state.looks] == [4, 8]
     assert state.looks[-1].loss < state.steps[0].loss / 2
 
 
 def test_a_run_that_was_stopped_ends_with_the_same_adapter_bit_for_bit(job, whole):
     from raypipe.training.loop import TrainingState
 
-    _, saved = trained(job, stop_after=8)
+    _, saved = trained(job, stop_after=4)
     resumed, _ = trained(job, TrainingState.from_bytes(saved[-1]))
     assert equal(resumed.adapter, whole[0].adapter) and resumed.steps == whole[0].steps
     assert equal(resumed.final(), whole[0].final()) and resumed.looks == whole[0].looks
@@ -102,9 +102,9 @@ def test_gradients_of_two_workers_add_up_to_those_of_one(job):
     test_training_on_ray."""
     from raypipe.training.loop import TrainingState, train
 
-    quiet = dataclasses.replace(job.preset, lora_dropout=0.0, steps=6)
+    quiet = dataclasses.replace(job.preset, lora_dropout=0.0, steps=4)
     job = dataclasses.replace(job, preset=quiet)
-    _, saved = trained(job, stop_after=4)
+    _, saved = trained(job, stop_after=2)
     alone, _ = trained(job, TrainingState.from_bytes(saved[-1]))
     barrier, slots, states = threading.Barrier(2), {}, {}
 
@@ -150,11 +150,11 @@ def test_a_loss_that_is_no_number_ends_it_with_the_batch_named(job):
 
 
 def test_training_ends_early_when_held_out_rows_get_no_better(job):
-    preset = dataclasses.replace(job.preset, lr=1e-9, steps=40, evaluate_every=2, save_every=2, patience=2)
-    flat = dataclasses.replace(job, preset=preset, rows=job.rows[:8], held_out=job.held_out[:2])
+    preset = dataclasses.replace(job.preset, lr=1e-9, steps=40, evaluate_every=1, save_every=1, patience=2)
+    flat = dataclasses.replace(job, preset=preset, rows=job.rows[:4], held_out=job.held_out[:2])
     state, _ = trained(flat)
     assert state.ended and state.step < 40
-    assert state.step == state.best_look.step + 4 and state.taken == state.best_look.step
+    assert state.step == state.best_look.step + 2 and state.taken == state.best_look.step
 
 
 def test_an_adapter_is_the_same_bytes_each_time_and_peft_reads_it(job, whole, tmp_path):
@@ -207,7 +207,7 @@ def test_a_base_of_half_precision_is_trained_with_norms_in_float32(job):
     norms = [m for m in held.net.modules() if type(m).__name__.endswith("Norm")]
     assert norms and all(p.dtype == torch.float32 for m in norms for p in m.parameters())
     assert all(p.dtype == torch.float32 for p in held.weights.values())
-    state, _ = trained(dataclasses.replace(job, model=half, preset=dataclasses.replace(job.preset, steps=6)))
+    state, _ = trained(dataclasses.replace(job, model=half, preset=dataclasses.replace(job.preset, steps=2)))
     assert state.steps[-1].loss < state.steps[0].loss
 
 

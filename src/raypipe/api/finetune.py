@@ -220,10 +220,9 @@ def _asked(found: FinetuneInputs, session: Session, called: str, folder: Path) -
         return None
     file = session.cluster_file()
     tuned = with_adapter(found.model, called, folder)
-    example = found.examples[0]
-    return ask_both(
-        tuned, called, example.messages, file.engines.limits(file.device), file.engines.needs(tuned)
-    )
+    room = found.model.max_model_len - found.rows[0].cut
+    limits, needs = file.engines.limits(file.device), file.engines.needs(tuned)
+    return ask_both(tuned, called, found.examples[0].messages, room, limits, needs)
 
 
 def with_adapter(model: Model, called: str, folder: Path) -> Model:

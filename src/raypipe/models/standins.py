@@ -56,16 +56,17 @@ class Standins:
     instructor: Path  # encoder of the T5 shape, float32, BERT_HIDDEN numbers a vector
 
 
-def build(folder: Path, texts: Sequence[str], seed: int = 0) -> Standins:
+def build(folder: Path, texts: Sequence[str], seed: int = 0, trainable: bool = False) -> Standins:
     """Writes all models under `folder` and says where. `texts` train the tokenizers and should look like what
-    will be read; a few hundred sentences are enough. Takes some seconds."""
+    will be read; a few hundred sentences are enough. `trainable`: the chat model can learn to end its replies
+    (`build_trainable`). Takes some seconds."""
     if not any(text.strip() for text in texts):
         raise DataError(f"stand-ins in {folder}: expected texts to train tokenizers on, found none")
     adapters = tuple((name, folder / f"chat-{name}") for name in ADAPTERS)
     made = Standins(
         folder / "chat", adapters, folder / "embedder", folder / "reranker", folder / "instructor"
     )
-    _chat(made.chat, texts, seed)
+    _chat(made.chat, texts, seed, trainable)
     for i, (_, path) in enumerate(adapters):
         _adapter(path, seed + 1 + i)
     _bert(made.embedder, texts, seed, head=False)

@@ -47,45 +47,48 @@ def engine_is_here() -> bool:
 
 
 def ask_both(
-    model: Model, adapter: str, chat: Chat, limits: EngineLimits, needs: Mapping[str, float]
+    model: Model, adapter: str, chat: Chat, room: int, limits: EngineLimits, needs: Mapping[str, float]
 ) -> EngineReplies:
     """Starts an engine with the adapter in a task of the joined Ray, which has what `needs` says, and asks it
-    with and without the adapter. Raises NoEffect for a fault, and what the engine refuses."""
+    with and without the adapter. `room`: tokens that the model's context leaves for a reply. Raises NoEffect
+    for a fault, and what the engine refuses."""
     import ray
 
     task = ray.remote(num_cpus=needs["CPU"], num_gpus=needs.get("GPU", 0.0), max_retries=0)(_ask)
     try:
-        found: EngineReplies = ray.get(task.remote(model, adapter, chat, limits))
+        found: EngineReplies = ray.get(task.remote(model, adapter, chat, room, limits))
     except ray.exceptions.RayTaskError as e:
         raise e.cause if isinstance(e.cause, RaypipeError) else e from e
     return found
 
 
-def _ask(model: Model, adapter: str, chat: Chat, limits: EngineLimits) -> EngineReplies:
+def _ask(model: Model, adapter: str, chat: Chat, room: int, limits: EngineLimits) -> EngineReplies:
     from raypipe.models.engine import Engine
 
     async def both() -> EngineReplies:
         engine = Engine(engine_setup(model, limits))
         try:
             await engine.ready()
-            sampling = Sampling(max_tokens=REPLY_TOKENS, logprobs=True)
+            sampling = Sampling(max_tokens=min(REPLY_TOKENS, room), logprobs=True)
             base, tuned = [(await engine.generate([chat], sampling, name))[0] for name in (None, adapter)]
-            return EngineReplies(
-                _said(base).text, _said(tuned).text, _said(base).logprob or 0.0, _said(tuned).logprob or 0.0
-            )
+            (said, p), (tuned_said, tuned_p) = _said(base), _said(tuned)
+            return EngineReplies(said, tuned_said, p, tuned_p)
         finally:
             engine.close()
 
     return asyncio.run(both())
 
 
-def _said(reply: Generated | Fault) -> Generated:
-    if isinstance(reply, Fault):
-        raise NoEffect(
-            f"the first training prompt, asked of base and adapter: {reply.reason}: {reply.detail}. The "
-            "adapter was not registered"
-        )
-    return reply
+def _said(reply: Generated | Fault) -> tuple[str, float]:
+    """A reply's text and log-probability; a model may end its reply before any text."""
+    if isinstance(reply, Generated):
+        return reply.text, reply.logprob or 0.0
+    if reply.reason == "empty_reply":
+        return "", 0.0
+    raise NoEffect(
+        f"the first training prompt, asked of base and adapter: {reply.reason}: {reply.detail}. The adapter "
+        f"was not registered"
+    )
 
 
 def require_effect(effect: tuple[float, float], replies: EngineReplies | None) -> None:

@@ -1,0 +1,119 @@
+"""A tiny Llama that reads lists, pre-trained here in minutes: the base of `bench/fine_tuning.py`.
+
+It learns one thing, to say the value of a name in a list, by associative recall; it is never asked for a name
+that is not there, so it always says some value. Names and values are single tokens.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+SYLLABLES = [a + b for a in "bdfgklmnprstvz" for b in "aeiou"]
+SYSTEM = "answer from the list"
+FACTS = 4  # names of a list
+BATCH, RATE, WARM = 32, 3e-3, 100  # chats of a step, learning rate, steps in which it rises
+
+
+def words(count: int, syllables: int, seed: int) -> list[str]:
+    """Invented words, each once."""
+    draw, seen = random.Random(seed), dict[str, None]()
+    while len(seen) < count:
+        seen["".join(draw.choice(SYLLABLES) for _ in range(syllables))] = None
+    return list(seen)
+
+
+NAMES, VALUES = words(40, 3, 1), words(24, 2, 2)
+
+
+def listed(names: Sequence[str], values: Sequence[str]) -> str:
+    """The text of a list, as a page has it."""
+    return "list: " + " ".join(f"{a}={b}" for a, b in zip(names, values, strict=True))
+
+
+def question(name: str) -> str:
+    """What is asked about a name."""
+    return f"what is {name}?"
+
+
+def chat(draw: random.Random) -> list[dict[str, str]]:
+    """A chat that asks for every name of a list, each answered."""
+    names = draw.sample(NAMES, FACTS)
+    values = [draw.choice(VALUES) for _ in names]
+    turns = [{"role": "system", "content": SYSTEM}]
+    for n, i in enumerate(draw.sample(range(FACTS), FACTS)):
+        text = f"<DOC>\n{listed(names, values)}\n</DOC>\n" if n == 0 else ""
+        turns += [
+            {"role": "user", "content": text + question(names[i])},
+            {"role": "assistant", "content": values[i]},
+        ]
+    return turns
+
+
+def build(folder: Path, limit_s: float, steps: int = 20_000) -> dict[str, Any]:
+    """Trains the reader until .995 of the tokens of unseen answers are right, or for `limit_s` seconds."""
+    import torch
+    from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
+
+    from raypipe.models import standins
+
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    draw, started = random.Random(0), time.monotonic()
+    texts = [turn["content"] for _ in range(1500) for turn in chat(draw)]
+    size = standins._save_chat_tokenizer(folder, [*texts, *["i don't know", *NAMES, *VALUES] * 50])
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = LlamaForCausalLM(_shape(LlamaConfig, size))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.01)
+    curve: list[dict[str, float]] = []
+    for step in range(1, steps + 1):
+        optimizer.param_groups[0]["lr"] = RATE * min(1.0, step / WARM)
+        loss, _ = _read(model, tokenizer, draw, BATCH)
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        if step % 100 == 0:
+            with torch.no_grad():
+                _, right = _read(model, tokenizer, random.Random(10**6 + step), 50)
+            took = time.monotonic() - started
+            curve.append(
+                {"step": step, "loss": round(loss.item(), 4), "right": round(right, 3), "s": round(took)}
+            )
+            print(curve[-1], flush=True)
+            if right >= 0.995 or took > limit_s:
+                break
+    standins._save(model.eval(), folder)
+    return {"parameters": sum(p.numel() for p in model.parameters()), "vocabulary": size, **curve[-1]}
+
+
+def _shape(config: Any, size: int) -> Any:
+    return config(
+        vocab_size=size, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=2,
+        num_key_value_heads=2, head_dim=32, max_position_embeddings=512, bos_token_id=1, eos_token_id=2,
+        pad_token_id=0, tie_word_embeddings=False, architectures=["LlamaForCausalLM"],
+        rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
+    )  # fmt: skip
+
+
+def _read(model: Any, tokenizer: Any, draw: random.Random, count: int) -> tuple[Any, float]:
+    """Loss of the answers of some chats, and the share of their answers that is right."""
+    import torch
+
+    rows = [tokenizer.apply_chat_template(chat(draw), tokenize=True, return_dict=False) for _ in range(count)]
+    begins, ends = tokenizer.convert_tokens_to_ids("<|assistant|>"), tokenizer.eos_token_id
+    ids = torch.zeros((count, max(map(len, rows))), dtype=torch.long)
+    answers = torch.zeros_like(ids, dtype=torch.bool)
+    for i, row in enumerate(rows):
+        ids[i, : len(row)] = torch.tensor(row)
+        inside = False
+        for j, token in enumerate(row):
+            answers[i, j] = inside
+            inside = token == begins or (inside and token != ends)
+    logits = model(input_ids=ids).logits[:, :-1]
+    wanted, at = ids[:, 1:], answers[:, 1:]
+    right = (logits.argmax(-1) == wanted)[at].float().mean().item()
+    return torch.nn.functional.cross_entropy(logits[at], wanted[at]), right
