@@ -21,7 +21,7 @@ from raypipe.runs.release import live, promote
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """The README's step in the current folder, importable for this test alone."""
+    """The step of docs/extend.md in the current folder, importable for this test alone."""
     own_step.write(tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
