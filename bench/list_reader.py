@@ -41,10 +41,11 @@ def question(name: str) -> str:
 
 def chat(draw: random.Random) -> list[dict[str, str]]:
     """A chat that asks for every name of a list, each answered."""
-    names = draw.sample(NAMES, FACTS)
+    count = draw.randint(2, FACTS)  # short lists are learned first, and long ones from them
+    names = draw.sample(NAMES, count)
     values = [draw.choice(VALUES) for _ in names]
     turns = [{"role": "system", "content": SYSTEM}]
-    for n, i in enumerate(draw.sample(range(FACTS), FACTS)):
+    for n, i in enumerate(draw.sample(range(count), count)):
         text = f"<DOC>\n{listed(names, values)}\n</DOC>\n" if n == 0 else ""
         turns += [
             {"role": "user", "content": text + question(names[i])},
@@ -92,8 +93,8 @@ def build(folder: Path, limit_s: float, steps: int = 20_000) -> dict[str, Any]:
 
 def _shape(config: Any, size: int) -> Any:
     return config(
-        vocab_size=size, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=2,
-        num_key_value_heads=2, head_dim=32, max_position_embeddings=512, bos_token_id=1, eos_token_id=2,
+        vocab_size=size, hidden_size=64, intermediate_size=128, num_hidden_layers=3, num_attention_heads=4,
+        num_key_value_heads=4, head_dim=32, max_position_embeddings=512, bos_token_id=1, eos_token_id=2,
         pad_token_id=0, tie_word_embeddings=False, architectures=["LlamaForCausalLM"],
         rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
     )  # fmt: skip

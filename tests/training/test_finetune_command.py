@@ -160,7 +160,7 @@ def record_of(place, session):
     step = {"step": 1, "epoch": 0, "loss": 4.0, "norm": 1.0, "lr": 0.01, "trained": 9}
     return {
         "adapter": "a", "identity": "sha256:1", "base": "sha256:2", "base_name": "tiny", "preset": {"r": 8},
-        "preset_name": "tiny", "plan": plan, "workers": 1, "device": "cpu", "seconds": 9.0, "tokens": 100,
+        "preset_name": "tiny", "plan": plan, "workers": 1, "device": "cpu", "seconds": 9.0, "token_s": 0.001,
         "labels": {"folder": "f", "digest": "d", "recipe": "", "data": "x", "rows": 36, "held_out": 12,
                    "left_out": 0, "counts": {"rule": {"3.1": 48}, "domain": {"<b>": 48}}},
         "steps_done": 2, "step_taken": 2, "ended_early": False, "held_out_loss": 1.5,

@@ -114,7 +114,16 @@ def test_the_rate_rises_then_falls():
     assert max(rates) == rates[10] == 1.0 and rates[0] == 0.1 and rates[-1] < 0.001
 
 
-@pytest.mark.parametrize("name, steps", [("db3-web", 600), ("db3-kg", 580), ("db3-calls", 500), ("db3-kg-sports", 310), ("db3-calls-sports", 580)])
+@pytest.mark.parametrize(
+    "name, steps",
+    [
+        ("db3-web", 600),
+        ("db3-kg", 580),
+        ("db3-calls", 500),
+        ("db3-kg-sports", 310),
+        ("db3-calls-sports", 580),
+    ],
+)
 def test_the_shipped_presets_have_the_papers_numbers(name, steps):
     preset = read_preset(CONF.find("finetune", name))
     assert (preset.r, preset.lora_alpha, preset.lora_dropout) == (8, 16, 0.1)

@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -20,7 +20,6 @@ from raypipe.api.paths import require_writable
 from raypipe.api.results import Result
 from raypipe.api.session import Session
 from raypipe.core.errors import ConfError
-from raypipe.core.protocols import Model
 from raypipe.metrics.textfile import replaced
 from raypipe.models.entry import ModelEntry
 from raypipe.report.finetune import page
@@ -32,7 +31,7 @@ from raypipe.training.estimate import TrainingEstimate
 
 if TYPE_CHECKING:
     from raypipe.training.engine_check import EngineReplies
-    from raypipe.training.loop import TrainingState
+    from raypipe.training.loop import StepPoint, TrainingState
 
 RECORD = "training.json"  # the curves and the time of a training, next to its adapter
 PAGE = "report.html"
@@ -188,13 +187,17 @@ def _train(
     from raypipe.training.workers import TrainingPlace, train_on_ray
 
     connection.connect(session.settings.ray)
-    began = time.monotonic()
+    began, told = time.monotonic(), list[tuple[int, float]]()  # step, and when it was done
     place = TrainingPlace(found.run, f"{store.uri}/{TRAININGS}", found.workers)
-    with Progress(sys.stderr, silent=not session.progress) as progress:
-        task = progress.task("trained", "steps", planned.estimate.steps)
-        with task:
-            state = train_on_ray(found.job, place, lambda point: task.advance(point.step - task.done))
-    seconds = time.monotonic() - began
+    shown = Progress(sys.stderr, silent=not session.progress)
+    with shown, shown.task("trained", "steps", planned.estimate.steps) as task:
+
+        def advance(point: StepPoint) -> None:
+            task.advance(point.step - task.done)
+            told.append((point.step, time.monotonic()))
+
+        state = train_on_ray(found.job, place, advance)
+    took = (time.monotonic() - began, _token_s(told, planned))
     with tempfile.TemporaryDirectory(prefix="raypipe-adapter-") as temporary:
         made = Path(temporary) / folder
         four = {"four_bit": found.four_bit.on}
@@ -203,40 +206,42 @@ def _train(
             {"name": called, "labels": found.label_facts(), "step": state.taken, **four},
         )  # fmt: skip
         require_effect(state.effect, None)
-        replies = _asked(found, session, called, made)
+        replies = _asked(found, session, called, {p.name: p.read_bytes() for p in made.iterdir()})
         require_effect(state.effect, replies)
-        record = _record(found, planned, state, called, identity, seconds, replies)
+        record = _record(found, planned, state, called, identity, took, replies)
         (made / RECORD).write_text(json.dumps(record, ensure_ascii=False, allow_nan=False, indent=1) + "\n")
         (made / PAGE).write_text(page(record), encoding="utf-8")
         put_adapter(store.files, folder, {p.name: p.read_bytes() for p in made.iterdir()})
     store.files.remove_folder(f"{TRAININGS}/{found.run}")
 
 
-def _asked(found: FinetuneInputs, session: Session, called: str, folder: Path) -> EngineReplies | None:
+def _token_s(told: Sequence[tuple[int, float]], planned: FinetunePlanResult) -> float | None:
+    """Seconds a token from the first step to the last; None: too few steps to say it."""
+    if len(told) < 2:
+        return None
+    share = (told[-1][0] - told[0][0]) / planned.estimate.steps
+    return (told[-1][1] - told[0][1]) / (share * planned.estimate.tokens)
+
+
+def _asked(
+    found: FinetuneInputs, session: Session, called: str, adapter: Mapping[str, bytes]
+) -> EngineReplies | None:
     """What an engine of the session's cluster says with and without the adapter; None: vLLM is not here."""
     from raypipe.training.engine_check import ask_both, engine_is_here
 
     if not engine_is_here():
         return None
     file = session.cluster_file()
-    tuned = with_adapter(found.model, called, folder)
     room = found.model.max_model_len - found.rows[0].cut
-    limits, needs = file.engines.limits(file.device), file.engines.needs(tuned)
-    return ask_both(tuned, called, found.examples[0].messages, room, limits, needs)
-
-
-def with_adapter(model: Model, called: str, folder: Path) -> Model:
-    """The model with this adapter alone."""
-    from raypipe.models.folder import identity
-
-    return replace(model, adapters=((called, identity(folder, "adapter")),), adapter_paths=(str(folder),))
+    limits, needs = file.engines.limits(file.device), file.engines.needs(found.model)
+    return ask_both(found.model, called, adapter, found.examples[0].messages, room, limits, needs)
 
 
 def _record(
     found: FinetuneInputs, planned: FinetunePlanResult, state: TrainingState, called: str, identity: str,
-    seconds: float, replies: EngineReplies | None,
+    took: tuple[float, float | None], replies: EngineReplies | None,
 ) -> dict[str, Any]:  # fmt: skip
-    """What a training did: the file RECORD, and what the report shows."""
+    """What a training did: the file RECORD, and what the report shows. `took`: seconds, and those a token."""
     look = state.best_look
     return {
         "adapter": called,
@@ -249,8 +254,8 @@ def _record(
         "plan": planned.to_json(),
         "workers": found.workers,
         "device": found.device,
-        "seconds": round(seconds, 1),
-        "tokens": planned.estimate.tokens,
+        "seconds": round(took[0], 1),
+        "token_s": took[1],
         "steps_done": state.step,
         "step_taken": state.taken,
         "ended_early": state.step < planned.estimate.steps,

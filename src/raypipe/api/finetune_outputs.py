@@ -117,7 +117,7 @@ class Finetuned(TypedDict):
     workers: int
     device: Literal["cpu", "cuda"]
     seconds: float  # from the start of the workers to their end, of the run that finished it
-    tokens: int
+    token_s: float | None  # seconds a token read, of all workers together; None: too few steps to say it
     steps_done: int
     step_taken: int  # after which the adapter was as it is kept
     ended_early: bool

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from raypipe.core.errors import RaypipeError
 from raypipe.core.llm import Chat, Generated, Sampling
 from raypipe.core.protocols import Model
 from raypipe.core.records import Fault
+from raypipe.models.folder import identity
 from raypipe.models.load import EngineLimits, engine_setup
 
 REPLY_TOKENS = 32  # enough to differ: an adapter changes the first token's log-probability
@@ -47,36 +50,48 @@ def engine_is_here() -> bool:
 
 
 def ask_both(
-    model: Model, adapter: str, chat: Chat, room: int, limits: EngineLimits, needs: Mapping[str, float]
+    model: Model,
+    name: str,
+    adapter: Mapping[str, bytes],
+    chat: Chat,
+    room: int,
+    limits: EngineLimits,
+    needs: Mapping[str, float],
 ) -> EngineReplies:
-    """Starts an engine with the adapter in a task of the joined Ray, which has what `needs` says, and asks it
-    with and without the adapter. `room`: tokens that the model's context leaves for a reply. Raises NoEffect
-    for a fault, and what the engine refuses."""
+    """Starts an engine with the adapter, whose files are given, in a task of the joined Ray that has what
+    `needs` says, and asks it with and without the adapter. `room`: tokens that the model's context leaves for
+    a reply. Raises NoEffect for a fault, and what the engine refuses."""
     import ray
 
     task = ray.remote(num_cpus=needs["CPU"], num_gpus=needs.get("GPU", 0.0), max_retries=0)(_ask)
     try:
-        found: EngineReplies = ray.get(task.remote(model, adapter, chat, room, limits))
+        found: EngineReplies = ray.get(task.remote(model, name, adapter, chat, room, limits))
     except ray.exceptions.RayTaskError as e:
         raise e.cause if isinstance(e.cause, RaypipeError) else e from e
     return found
 
 
-def _ask(model: Model, adapter: str, chat: Chat, room: int, limits: EngineLimits) -> EngineReplies:
+def _ask(
+    model: Model, name: str, adapter: Mapping[str, bytes], chat: Chat, room: int, limits: EngineLimits
+) -> EngineReplies:
     from raypipe.models.engine import Engine
 
-    async def both() -> EngineReplies:
-        engine = Engine(engine_setup(model, limits))
+    async def both(tuned: Model) -> EngineReplies:
+        engine = Engine(engine_setup(tuned, limits))
         try:
             await engine.ready()
             sampling = Sampling(max_tokens=min(REPLY_TOKENS, room), logprobs=True)
-            base, tuned = [(await engine.generate([chat], sampling, name))[0] for name in (None, adapter)]
-            (said, p), (tuned_said, tuned_p) = _said(base), _said(tuned)
-            return EngineReplies(said, tuned_said, p, tuned_p)
+            base, other = [(await engine.generate([chat], sampling, which))[0] for which in (None, name)]
+            (said, p), (other_said, other_p) = _said(base), _said(other)
+            return EngineReplies(said, other_said, p, other_p)
         finally:
             engine.close()
 
-    return asyncio.run(both())
+    with tempfile.TemporaryDirectory(prefix="raypipe-adapter-") as folder:
+        for file, content in adapter.items():
+            (Path(folder) / file).write_bytes(content)
+        found = (name, identity(Path(folder), "adapter"))
+        return asyncio.run(both(replace(model, adapters=(found,), adapter_paths=(folder,))))
 
 
 def _said(reply: Generated | Fault) -> tuple[str, float]:

@@ -213,11 +213,11 @@ def require_memory(need: MemoryNeed, gpu_gib: float) -> None:
         )
 
 
-def seconds_of(records: Sequence[str], base: str, workers_device: str) -> list[float]:
+def seconds_of(records: Sequence[str], base: str, device: str) -> list[float]:
     """Seconds a token of a worker, of earlier trainings of a base. `records`: the texts of their files."""
     found = []
     for text in records:
         tree = json.loads(text)
-        if tree["base"] == base and tree["device"] == workers_device and tree["tokens"]:
-            found.append(tree["seconds"] * tree["workers"] / tree["tokens"])
+        if tree["base"] == base and tree["device"] == device and tree["token_s"]:
+            found.append(tree["token_s"] * tree["workers"])
     return found
