@@ -78,7 +78,7 @@ def loaded(*args, home):
     [
         (("--help",), 0, "run: run a recipe over a store"),
         ((), 0, "usage: raypipe COMMAND"),
-        (("--version",), 0, "raypipe 0."),
+        (("--version",), 0, "raypipe 0.1.0 ("),
         (("plam",), 2, "unknown command 'plam'; did you mean 'plan'?"),
         (("--versio",), 2, "unknown option '--versio'; did you mean '--version'?"),
         (("eval", "--ouut", "x"), 2, "did you mean '--out'?"),
