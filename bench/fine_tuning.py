@@ -73,7 +73,7 @@ def questions(count: int, seed: int) -> list[dict[str, Any]]:
     draw, made = random.Random(seed), []
     for i in range(count):
         names = draw.sample(list_reader.NAMES, list_reader.FACTS + 1)
-        values = [draw.choice(list_reader.VALUES) for _ in names]
+        values = draw.sample(list_reader.VALUES, list_reader.FACTS + 1)
         at = draw.randrange(list_reader.FACTS) if i % 2 else list_reader.FACTS
         text = list_reader.listed(names[:-1], values[:-1])
         made.append(
@@ -134,7 +134,7 @@ def main() -> int:
     made = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     made.add_argument("--work", type=Path, required=True, help="a folder for everything")
     made.add_argument("--base", type=Path, help="a base that was built before (default: built in the folder)")
-    made.add_argument("--limit", type=float, default=780.0, help="seconds of the base's own training")
+    made.add_argument("--limit", type=float, default=420.0, help="seconds of the base's own training")
     made.add_argument("--train", type=int, default=240, help="questions to train on")
     made.add_argument("--held-out", type=int, default=120, help="questions to score")
     made.add_argument("--steps", type=int, default=300, help="of the adapter's training, at most")

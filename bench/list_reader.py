@@ -14,8 +14,8 @@ from typing import Any
 
 SYLLABLES = [a + b for a in "bdfgklmnprstvz" for b in "aeiou"]
 SYSTEM = "answer from the list"
-FACTS = 4  # names of a list
-BATCH, RATE, WARM = 32, 3e-3, 100  # chats of a step, learning rate, steps in which it rises
+FACTS = 2  # names of a list, at most
+BATCH, RATE, WARM = 48, 3e-3, 50  # chats of a step, learning rate, steps in which it rises
 
 
 def words(count: int, syllables: int, seed: int) -> list[str]:
@@ -26,7 +26,7 @@ def words(count: int, syllables: int, seed: int) -> list[str]:
     return list(seen)
 
 
-NAMES, VALUES = words(40, 3, 1), words(24, 2, 2)
+NAMES, VALUES = words(24, 3, 1), words(16, 2, 2)
 
 
 def listed(names: Sequence[str], values: Sequence[str]) -> str:
@@ -41,7 +41,7 @@ def question(name: str) -> str:
 
 def chat(draw: random.Random) -> list[dict[str, str]]:
     """A chat that asks for every name of a list, each answered."""
-    count = draw.randint(2, FACTS)  # short lists are learned first, and long ones from them
+    count = draw.randint(1, FACTS)  # one name is learned first: to say the value; then which of two
     names = draw.sample(NAMES, count)
     values = [draw.choice(VALUES) for _ in names]
     turns = [{"role": "system", "content": SYSTEM}]
@@ -77,7 +77,7 @@ def build(folder: Path, limit_s: float, steps: int = 20_000) -> dict[str, Any]:
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-        if step % 100 == 0:
+        if step % 50 == 0:
             with torch.no_grad():
                 _, right = _read(model, tokenizer, random.Random(10**6 + step), 50)
             took = time.monotonic() - started

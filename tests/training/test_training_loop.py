@@ -46,7 +46,7 @@ def job(base, chats):
 
     from raypipe.training.preset import read_preset
 
-    sets = ("steps=8", "effective_batch=4", "save_every=2", "evaluate_every=4")
+    sets = ("steps=12", "effective_batch=4", "save_every=2", "evaluate_every=6")
     return job_of(base, chats, read_preset(CONF.find("finetune", "tiny"), sets))
 
 
@@ -64,7 +64,7 @@ def equal(a, b):
 def test_the_loss_falls_by_half(whole):
     state, _ = whole
     assert state.steps[-1].loss < state.steps[0].loss / 2
-    assert [p.step for p in state.looks] == [4, 8]
+    assert [p.step for p in state.looks] == [6, 12]
     assert state.looks[-1].loss < state.steps[0].loss / 2
 
 
@@ -190,7 +190,7 @@ def test_a_target_module_that_the_base_lacks_is_refused(job):
 
 
 def test_gradient_checkpointing_changes_no_gradient(job):
-    short = dataclasses.replace(job.preset, steps=2)
+    short = dataclasses.replace(job.preset, steps=1)
     thrifty = dataclasses.replace(short, gradient_checkpointing=True)
     a, _ = trained(dataclasses.replace(job, preset=short, held_out=()))
     b, _ = trained(dataclasses.replace(job, preset=thrifty, held_out=()))
