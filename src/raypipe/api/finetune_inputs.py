@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -168,12 +169,10 @@ def base_model(session: Session, name: str) -> Model:
     model = replace(model, adapters=(), adapter_paths=())
     folder.require(model)
     generator.check(EngineSetup(model.path, model.max_model_len, "float32"))
-    try:
-        import peft  # noqa: F401
-    except ImportError as e:
+    if importlib.util.find_spec("peft") is None:
         raise ModelMissing(
-            f"finetune needs the package peft ({e}). Get it with: pip install 'raypipe[local]'"
-        ) from e
+            "finetune needs the package peft, which is not installed. Get it with: pip install 'raypipe[local]'"
+        )
     return model
 
 

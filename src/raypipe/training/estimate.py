@@ -93,8 +93,8 @@ def base_shape(folder: Path, config: Mapping[str, Any], dtype: str) -> BaseShape
                 size = math.prod(tensors.get_slice(name).get_shape())
                 total += size
                 embedded += size if "embed" in name or "lm_head" in name else 0
-    sizes = (int(config[k]) for k in ("num_hidden_layers", "hidden_size", "vocab_size"))
-    return BaseShape(total, embedded, *sizes, dtype)
+    layers, hidden, words = (int(config[k]) for k in ("num_hidden_layers", "hidden_size", "vocab_size"))
+    return BaseShape(total, embedded, layers, hidden, words, dtype)
 
 
 def estimate(
@@ -152,14 +152,14 @@ def memory(
     kept = shape.layers * length * shape.hidden * wide + layer
     active = kept if preset.gradient_checkpointing else shape.layers * layer
     logits = (longest.trained + 1) * shape.vocabulary * (wide + 8)
-    parts = [n / GIB for n in (weights, adapter * ADAPTER_BYTES, active, logits)]
+    base, own, acts, tops = (n / GIB for n in (weights, adapter * ADAPTER_BYTES, active, logits))
     arithmetic = (
         f"weights {how} bytes; adapter {adapter / 1e6:,.2f} M x {ADAPTER_BYTES}; activations of {length} "
         f"tokens, {shape.layers} layers of {shape.hidden}, "
         f"{'one layer at a time' if preset.gradient_checkpointing else 'all kept'}; logits of "
         f"{longest.trained + 1} x {shape.vocabulary}"
     )
-    return MemoryNeed(*parts, sum(parts), arithmetic)
+    return MemoryNeed(base, own, acts, tops, base + own + acts + tops, arithmetic)
 
 
 def _seconds(

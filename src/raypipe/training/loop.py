@@ -138,7 +138,8 @@ class TrainingState:
         tree = torch.load(io.BytesIO(raw), weights_only=True, map_location="cpu")
         return cls(
             tree["step"], tree["adapter"], tree["optimizer"], [StepPoint(**p) for p in tree["steps"]],
-            [LookPoint(**p) for p in tree["looks"]], tree["best"], tree["ended"], tuple(tree["effect"]),
+            [LookPoint(**p) for p in tree["looks"]], tree["best"], tree["ended"],
+            (tree["effect"][0], tree["effect"][1]),
         )  # fmt: skip
 
 

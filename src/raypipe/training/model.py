@@ -131,9 +131,7 @@ def _compute(dtype: Any, device: Device) -> Any:
 def _nf4(compute: Any) -> Any:
     from transformers import BitsAndBytesConfig
 
-    return BitsAndBytesConfig(  # type: ignore[no-untyped-call]
-        load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=compute
-    )
+    return BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=compute)
 
 
 def require_modules(base: Any, preset: Preset, name: str) -> None:
@@ -189,6 +187,6 @@ def adapter_size(folder: Path, target_modules: tuple[str, ...], r: int) -> tuple
 
 def base_config(folder: Path) -> Mapping[str, Any]:
     """config.json of a base; of one that reads more than text, the part about text."""
-    tree = json.loads((folder / "config.json").read_bytes())
+    tree: dict[str, Any] = json.loads((folder / "config.json").read_bytes())
     text = tree.get("text_config")
     return text if isinstance(text, dict) else tree

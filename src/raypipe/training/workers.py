@@ -174,7 +174,8 @@ def _require_room(workers: int, needs: dict[str, float]) -> None:
 @contextmanager
 def _following(notes: Any, told: Callable[[StepPoint], None]) -> Iterator[Callable[[], RaypipeError | None]]:
     """Tells of steps while the block runs. Gives the function that returns the error of a worker."""
-    ended, seen, last, failed = threading.Event(), 0, 0, None
+    ended, seen, last = threading.Event(), 0, 0
+    failed: RaypipeError | None = None
 
     def look() -> RaypipeError | None:
         nonlocal seen, last, failed
