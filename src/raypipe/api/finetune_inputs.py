@@ -171,7 +171,7 @@ def base_model(session: Session, name: str) -> Model:
     generator.check(EngineSetup(model.path, model.max_model_len, "float32"))
     if importlib.util.find_spec("peft") is None:
         raise ModelMissing(
-            "finetune needs the package peft, which is not installed. Get it with: pip install 'raypipe[local]'"
+            "finetune needs the package peft, and it is not here. Get it with: pip install 'raypipe[local]'"
         )
     return model
 
