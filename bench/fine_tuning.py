@@ -161,9 +161,9 @@ def main() -> int:
         *scored,
         work=work,
     )
-    digests = [digest((work / name).read_text()) for name in ("base.yaml", "train.jsonl")]
+    made_by, data = (digest((work / name).read_text()) for name in ("base.yaml", "train.jsonl"))
     ids = {json.loads(line)["id"] for line in (work / "stop.jsonl").read_text().splitlines()}
-    write_labels(work / "labels", labels_of(work / "all", ids), *digests)
+    write_labels(work / "labels", labels_of(work / "all", ids), made_by, data)
     tuned = raypipe(
         "finetune", "tiny", "--labels", "labels", "--base", "reader", "--name", "abstain", "--out", "tuned",
         "--models", "models.yaml", *store, "--set", f"steps={args.steps}", "--set", f"lr={args.lr}",

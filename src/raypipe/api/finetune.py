@@ -226,14 +226,15 @@ def _token_s(told: Sequence[tuple[int, float]], planned: FinetunePlanResult) -> 
 def _asked(
     found: FinetuneInputs, session: Session, called: str, adapter: Mapping[str, bytes]
 ) -> EngineReplies | None:
-    """What an engine of the session's cluster says with and without the adapter; None: vLLM is not here."""
+    """What an engine of the session's cluster says with and without the adapter; None: vLLM is not here, or
+    the cluster file has no engines."""
     from raypipe.training.engine_check import ask_both, engine_is_here
 
-    if not engine_is_here():
-        return None
     file = session.cluster_file()
+    if not engine_is_here() or (engines := file.engines) is None:
+        return None
     room = found.model.max_model_len - found.rows[0].cut
-    limits, needs = file.engines.limits(file.device), file.engines.needs(found.model)
+    limits, needs = engines.limits(file.device), engines.needs(found.model)
     return ask_both(found.model, called, adapter, found.examples[0].messages, room, limits, needs)
 
 

@@ -125,7 +125,7 @@ class Finetuned(TypedDict):
     steps: list[_Step]
     looks: list[_Look]
     effect: _Effect
-    engine: _Engine | None  # None: vLLM is not installed here
+    engine: _Engine | None  # None: vLLM or `engines` of the cluster file is not here
     folder: str  # of the adapter
     models: str  # the models file that was written; "": none
     entry: dict[str, Any]  # of the models file: the base with the adapter

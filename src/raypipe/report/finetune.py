@@ -79,7 +79,7 @@ def lines_of(found: Mapping[str, Any]) -> list[str]:
     )
     asked = found["engine"]
     if asked is None:
-        lines.append("no engine was asked: vLLM is not installed here")
+        lines.append("no engine was asked: vLLM is not installed here, or the cluster file has no engines")
     else:
         lines.append(
             f"the engine says to its prompt: {asked['base']!r} by the base, {asked['adapter']!r} with the "
@@ -109,10 +109,10 @@ def _curves(found: Mapping[str, Any]) -> dict[str, Any]:
     most = max(p["loss"] for p in (*steps, *looks)) or 1.0
 
     def x(step: int) -> float:
-        return round(LEFT + (RIGHT - LEFT) * (step - 1) / (last - 1), 1)
+        return round(LEFT + (RIGHT - LEFT) * (step - 1) / float(last - 1), 1)
 
     def y(loss: float) -> float:
-        return round(BOTTOM - (BOTTOM - TOP) * loss / most, 1)
+        return round(BOTTOM - (BOTTOM - TOP) * loss / float(most), 1)
 
     dots = [
         {"x": x(p["step"]), "y": y(p["loss"]), "text": f"step {p['step']}: {p['loss']:.4f}"} for p in looks

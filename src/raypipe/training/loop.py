@@ -51,8 +51,15 @@ class TrainingJob:
 class WorkerGroup(Protocol):
     """The workers that train together, seen from one of them."""
 
-    rank: int  # from 0
-    world: int  # workers
+    @property
+    def rank(self) -> int:
+        """Of this worker, from 0."""
+        ...
+
+    @property
+    def world(self) -> int:
+        """How many workers there are."""
+        ...
 
     def sum(self, numbers: Any) -> None:
         """Replaces a tensor by its sum over all workers."""
