@@ -85,10 +85,11 @@ def questions(count: int, seed: int) -> list[dict[str, Any]]:
     return made
 
 
-def labels_of(run: Path, held: set[str]) -> list[Label]:
-    """The labels that the truth table of db3 gives, judged by equality."""
+def labels_of(run: Path, train: set[str], stop: set[str]) -> list[Label]:
+    """The labels that the truth table of db3 gives, judged by equality: to train on, and to stop by."""
     made = []
-    for row in pq.read_table(run / "results.parquet").to_pylist():
+    rows = pq.read_table(run / "results.parquet").to_pylist()
+    for row in (row for row in rows if row["id"] in train | stop):
         reply = next(r for r in row["replies"] if r["prompt"])
         chat = tuple(Message(m["role"], m["content"]) for m in reply["prompt"])
         gold = row["golds"][0]
@@ -97,7 +98,7 @@ def labels_of(run: Path, held: set[str]) -> list[Label]:
             f"={gold}" in chat[-1].content and _asked(chat) is not None,
         )
         said, rule = (gold, "3.1") if right else (gold, "3.2.2") if relevant else (IDK, "3.2.1")
-        split: Split = "held-out" if row["id"] in held else "train"
+        split: Split = "held-out" if row["id"] in stop else "train"
         domain = dict(row["labels"])["domain"]
         made.append(Label(row["id"], chat, said, rule, domain, split, gold))  # type: ignore[arg-type]
     return made
@@ -149,21 +150,14 @@ def main() -> int:
     store = ("--store", work / "store")
     scored = ("--rule", "listrule:exact", *store)
     held = ("--data", work / "held.jsonl", *scored)
-    raypipe(
-        "eval",
-        "base.yaml",
-        "--models",
-        "models.yaml",
-        "--data",
-        "all.jsonl",
-        "--out",
-        "all",
-        *scored,
-        work=work,
-    )
+    everything = ("--data", "all.jsonl", "--out", "all", *scored)
+    raypipe("eval", "base.yaml", "--models", "models.yaml", *everything, work=work)
     made_by, data = (digest((work / name).read_text()) for name in ("base.yaml", "train.jsonl"))
-    ids = {json.loads(line)["id"] for line in (work / "stop.jsonl").read_text().splitlines()}
-    write_labels(work / "labels", labels_of(work / "all", ids), made_by, data)
+    train, stop = (
+        {json.loads(line)["id"] for line in (work / f"{name}.jsonl").read_text().splitlines()}
+        for name in ("train", "stop")
+    )
+    write_labels(work / "labels", labels_of(work / "all", train, stop), made_by, data)
     tuned = raypipe(
         "finetune", "tiny", "--labels", "labels", "--base", "reader", "--name", "abstain", "--out", "tuned",
         "--models", "models.yaml", *store, "--set", f"steps={args.steps}", "--set", f"lr={args.lr}",
@@ -180,11 +174,8 @@ def main() -> int:
     for other in ("base", "silent"):
         found = raypipe("compare", f"run-{other}", "run-tuned", work=work)["comparisons"][0]
         verdicts[other] = found["verdict"]
-        print(
-            json.dumps(
-                {"against": other, **{k: found[k] for k in ("verdict", "difference", "interval", "p", "n")}}
-            )
-        )
+        shown = {k: found[k] for k in ("verdict", "p", "score")}
+        print(json.dumps({"against": other, **shown}), flush=True)
     live = raypipe("promote", "run-tuned", "--gate", "score>=0.2", *store, work=work)
     print(json.dumps({"live": live["id"], "score": live["score"], "gates": live["gates"]}))
     got = halves(work / "run-tuned")
@@ -199,7 +190,7 @@ def files(work: Path, base: Path, train: int, held_out: int) -> None:
         "stop": questions(max(24, train // 8), 2),
         "held": questions(held_out, 3),
     }
-    sets["all"] = sets["train"] + sets["stop"]
+    sets["all"] = [row for rows in sets.values() for row in rows]  # the base's engine starts once
     for name, rows in sets.items():
         (work / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (work / "listrule.py").write_text(RULE)
