@@ -1,6 +1,6 @@
 """A small model learns when to say "i don't know": labels, adapter, scores on questions it has not seen.
 
-    python bench/fine_tuning.py --work DIR [--base FOLDER] [--train 240] [--held-out 120] [--steps 300]
+    python bench/fine_tuning.py --work DIR [--base FOLDER] [--train 480] [--held-out 120] [--steps 400]
 
 The base is a tiny Llama that reads lists (`list_reader`). Half of the questions ask for a name that is not
 in their list, where it says some value, wrongly. The pipeline's own answers give the labels (right: the gold;
@@ -72,14 +72,13 @@ def questions(count: int, seed: int) -> list[dict[str, Any]]:
     """Every second one asks for a name that its list does not have."""
     draw, made = random.Random(seed), []
     for i in range(count):
-        names = draw.sample(list_reader.NAMES, list_reader.FACTS + 1)
-        values = draw.sample(list_reader.VALUES, list_reader.FACTS + 1)
-        at = draw.randrange(list_reader.FACTS) if i % 2 else list_reader.FACTS
-        text = list_reader.listed(names[:-1], values[:-1])
+        (listed, other), (value, gold) = draw.sample(list_reader.NAMES, 2), draw.sample(list_reader.VALUES, 2)
+        asked, gold = (listed, value) if i % 2 else (other, gold)
         made.append(
             {
-                "id": f"{seed}-{i}", "query": list_reader.question(names[at]), "answer": values[at],
-                "documents": [text], "domain": "answerable" if i % 2 else "unanswerable",
+                "id": f"{seed}-{i}", "query": list_reader.question(asked), "answer": gold,
+                "documents": [list_reader.listed(listed, value)],
+                "domain": "answerable" if i % 2 else "unanswerable",
             }
         )  # fmt: skip
     return made
@@ -93,22 +92,12 @@ def labels_of(run: Path, train: set[str], stop: set[str]) -> list[Label]:
         reply = next(r for r in row["replies"] if r["prompt"])
         chat = tuple(Message(m["role"], m["content"]) for m in reply["prompt"])
         gold = row["golds"][0]
-        right, relevant = (
-            row["verdict"] == "exact",
-            f"={gold}" in chat[-1].content and _asked(chat) is not None,
-        )
+        right, relevant = row["verdict"] == "exact", f"={gold}\n" in chat[-1].content
         said, rule = (gold, "3.1") if right else (gold, "3.2.2") if relevant else (IDK, "3.2.1")
         split: Split = "held-out" if row["id"] in stop else "train"
         domain = dict(row["labels"])["domain"]
         made.append(Label(row["id"], chat, said, rule, domain, split, gold))  # type: ignore[arg-type]
     return made
-
-
-def _asked(chat: tuple[Message, ...]) -> str | None:
-    """The name that is asked for, where the list has it."""
-    text = chat[-1].content
-    name = text.rpartition("what is ")[2].rstrip("?")
-    return name if f"{name}=" in text else None
 
 
 def halves(run: Path) -> dict[str, dict[str, float]]:
@@ -135,10 +124,10 @@ def main() -> int:
     made = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     made.add_argument("--work", type=Path, required=True, help="a folder for everything")
     made.add_argument("--base", type=Path, help="a base that was built before (default: built in the folder)")
-    made.add_argument("--limit", type=float, default=420.0, help="seconds of the base's own training")
-    made.add_argument("--train", type=int, default=240, help="questions to train on")
+    made.add_argument("--limit", type=float, default=120.0, help="seconds of the base's own training")
+    made.add_argument("--train", type=int, default=480, help="questions to train on")
     made.add_argument("--held-out", type=int, default=120, help="questions to score")
-    made.add_argument("--steps", type=int, default=300, help="of the adapter's training, at most")
+    made.add_argument("--steps", type=int, default=400, help="of the adapter's training, at most")
     made.add_argument("--lr", type=float, default=5e-3, help="of the adapter's training")
     args = made.parse_args()
     work = args.work.absolute()

@@ -1,20 +1,18 @@
-"""A tiny Llama that reads lists, pre-trained here in minutes: the base of `bench/fine_tuning.py`.
+"""A tiny Llama that reads lists of one entry, trained here in a minute: the base of `bench/fine_tuning.py`.
 
-It learns one thing, to say the value of a name in a list, by associative recall; it is never asked for a name
-that is not there, so it always says some value. Names and values are single tokens.
+It learns one thing, to say the value that the list has. Whether the list is about what was asked it never has
+to look at, so it answers always. Names and values are single tokens.
 """
 
 from __future__ import annotations
 
 import random
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 SYLLABLES = [a + b for a in "bdfgklmnprstvz" for b in "aeiou"]
 SYSTEM = "answer from the list"
-FACTS = 2  # names of a list, at most
 BATCH, RATE, WARM = 48, 3e-3, 50  # chats of a step, learning rate, steps in which it rises
 
 
@@ -29,9 +27,9 @@ def words(count: int, syllables: int, seed: int) -> list[str]:
 NAMES, VALUES = words(24, 3, 1), words(16, 2, 2)
 
 
-def listed(names: Sequence[str], values: Sequence[str]) -> str:
+def listed(name: str, value: str) -> str:
     """The text of a list, as a page has it."""
-    return "list: " + " ".join(f"{a}={b}" for a, b in zip(names, values, strict=True))
+    return f"list: {name}={value}"
 
 
 def question(name: str) -> str:
@@ -40,18 +38,11 @@ def question(name: str) -> str:
 
 
 def chat(draw: random.Random) -> list[dict[str, str]]:
-    """A chat that asks for every name of a list, each answered."""
-    count = draw.randint(1, FACTS)  # one name is learned first: to say the value; then which of two
-    names = draw.sample(NAMES, count)
-    values = [draw.choice(VALUES) for _ in names]
-    turns = [{"role": "system", "content": SYSTEM}]
-    for n, i in enumerate(draw.sample(range(count), count)):
-        text = f"<DOC>\n{listed(names, values)}\n</DOC>\n" if n == 0 else ""
-        turns += [
-            {"role": "user", "content": text + question(names[i])},
-            {"role": "assistant", "content": values[i]},
-        ]
-    return turns
+    """A chat that asks for what its list has, with the answer."""
+    name, value = draw.choice(NAMES), draw.choice(VALUES)
+    asked = f"<DOC>\n{listed(name, value)}\n</DOC>\n{question(name)}"
+    turns = (("system", SYSTEM), ("user", asked), ("assistant", value))
+    return [{"role": role, "content": content} for role, content in turns]
 
 
 def build(folder: Path, limit_s: float, steps: int = 20_000) -> dict[str, Any]:
