@@ -137,7 +137,7 @@ def main() -> int:
         print(json.dumps({"base": list_reader.build(base, args.limit)}), flush=True)
     files(work, base, args.train, args.held_out)
     store = ("--store", work / "store")
-    scored = ("--rule", "listrule:exact", *store)
+    scored = ("--kind", "crag", "--rule", "listrule:exact", *store)
     held = ("--data", work / "held.jsonl", *scored)
     everything = ("--data", "all.jsonl", "--out", "all", *scored)
     raypipe("eval", "base.yaml", "--models", "models.yaml", *everything, work=work)
