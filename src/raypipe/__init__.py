@@ -20,6 +20,8 @@ if TYPE_CHECKING:  # the same names as EXPORTS, for type checkers and editors
     from raypipe.api.datasets import synthesize_papers as synthesize_papers
     from raypipe.api.example_pools import build_examples as build_examples
     from raypipe.api.export import export_run as export_run
+    from raypipe.api.finetune import finetune as finetune
+    from raypipe.api.finetune import plan_finetune as plan_finetune
     from raypipe.api.fit import fit_decide as fit_decide
     from raypipe.api.fit import fit_fuse as fit_fuse
     from raypipe.api.forget import forget as forget

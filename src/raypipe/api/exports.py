@@ -8,6 +8,7 @@ EXPORTS = {  # exported name -> module that defines it
         "api.datasets": ("demo_data", "download_crag", "download_qasper", "synthesize", "synthesize_papers"),
         "api.example_pools": ("build_examples",),
         "api.export": ("export_run",),
+        "api.finetune": ("finetune", "plan_finetune"),
         "api.fit": ("fit_decide", "fit_fuse"),
         "api.forget": ("forget",),
         "api.graphs": ("build_facts", "run_calls", "serve_graph"),

@@ -16,6 +16,7 @@ from typing import Any, Literal, NotRequired, get_type_hints
 from pydantic import TypeAdapter, with_config
 from typing_extensions import TypedDict
 
+from raypipe.api.finetune_outputs import Finetuned, FinetunePlan
 from raypipe.api.kg_score import CallRate
 from raypipe.api.machine import Finding
 from raypipe.api.made_questions import QuestionsPlan
@@ -650,6 +651,7 @@ OUTPUTS: Mapping[str, Any] = {
     "labels": LabelsOutput | PlanOutput,
     "fit decide": DecideFitOutput,
     "fit fuse": FuseFitOutput,
+    "finetune": Finetuned | FinetunePlan,
     "why": Explanation,
     "faults": Faults,
     "losses": LossesOutput,

@@ -60,6 +60,9 @@ COMMANDS: Mapping[str, Command] = {
     "labels": Command(
         "run", "labels", "Make training labels for a step: its answers, judged against golds by a model."
     ),
+    "finetune": Command(
+        "run", "finetune", "Train a LoRA adapter on labels, check that it acts, and keep it in the store."
+    ),
     "rank": Command("run", "rank", "Rank documents for queries and write a TREC run."),
     "why": Command(
         "look",
