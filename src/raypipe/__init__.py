@@ -65,11 +65,11 @@ if TYPE_CHECKING:  # the same names as EXPORTS, for type checkers and editors
     from raypipe.api.steps import check_step as check_step
     from raypipe.api.swaps import swap_steps as swap_steps
     from raypipe.api.sweep import sweep as sweep
-    from raypipe.api.usage import usage as usage
     from raypipe.api.trials import show_trials as show_trials
     from raypipe.api.trials import start_canary as start_canary
     from raypipe.api.trials import start_shadow as start_shadow
     from raypipe.api.trials import stop_trials as stop_trials
+    from raypipe.api.usage import usage as usage
     from raypipe.api.validate import validate as validate
     from raypipe.api.view import list_runs as list_runs
     from raypipe.api.view import write_view as write_view
