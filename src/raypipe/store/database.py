@@ -195,8 +195,8 @@ class Store:
         rows: int = SCAN_ROWS,
         version: int | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """All rows of a table at a version (None: as it is now), `rows` of them at a time. `columns` None: all
-        of them."""
+        """All rows of a table at a version (None: as it is now), `rows` of them at a time. `columns` None:
+        all of them."""
         with reaching(self.table_uri(table)):
             dataset = self.dataset(table, version)
             found = iter(dataset.to_batches(columns=columns and list(columns), batch_size=rows))
