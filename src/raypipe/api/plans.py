@@ -71,14 +71,16 @@ def plan(
     session: Session | None = None,
     kind: str | None = None,
     fields: Fields | None = None,
+    only: Sequence[str] | None = None,
 ) -> PlanResult:
     """Estimates the model calls, time and memory of an eval, with the reason for each. Runs nothing.
 
     `check_run` checks what the eval itself would refuse before its first row: it connects to the cluster, and
     finds every model. With `judge`, for this `rule`, the calls of a model that judges count, too. `kind` is
     what the data would be scored as. `refresh` counts answers that rest on expired replies of a graph as
-    missing. `fields` are those of rows, as `ingest` takes them. Raises ClusterTooSmall, ConfError,
-    ModelMissing, and DataError also where there are no questions, or none with a gold of the `kind`.
+    missing. `fields` are those of rows, as `ingest` takes them. `only`: ids of questions, of which alone the
+    plan is; None: of all. Raises ClusterTooSmall, ConfError, ModelMissing, and DataError also where there are
+    no questions, or none with a gold of the `kind`.
     """
     session = session or Session()
     scoring = None if kind is None else open_kind(kind, rule, judge is not None)
@@ -97,6 +99,8 @@ def plan(
         questions = questions[:limit]
     else:
         questions, coming = list(questions_of(pipeline, None, limit)), NewSources()
+    if only is not None:
+        questions = [q for q in questions if q.id in set(only)]
     require_questions(questions, files, opened)
     form: GoldForm = "answers" if scoring is None else gold_form(scoring)
     ids, here = {q.id for q in questions}, list[Gold]()

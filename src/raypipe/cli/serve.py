@@ -34,6 +34,12 @@ def add(commands: options.Commands) -> None:
         metavar="FILE",
         help="file with one API key a line; keys in $RAYPIPE_KEYS, separated by commas, count as well",
     )
+    made.add_argument(
+        "--tenants",
+        metavar="FILE",
+        help="file of tenants: keys with a name, a share, limits a minute, releases and filters (default: "
+        "what $RAYPIPE_TENANTS says)",
+    )
     made.add_argument("--auth", choices=("none",), help="none: anyone who reaches the port may ask")
     made.add_argument(
         "--gateways",
@@ -103,6 +109,7 @@ def _serve(args: argparse.Namespace, settings: Settings) -> int:
         graphs=options.graphs(args),
         llm=args.llm,
         capture=_capture(args),
+        tenants=args.tenants,
         memo_mb=args.memo,
     )
     _start_shadow(args, store, settings)

@@ -25,7 +25,7 @@ from raypipe.readers import (
     row_files,
     row_format,
     warc,
-)  # fmt: skip
+)
 from raypipe.readers.row_format import RowFormat
 from raypipe.readers.rows import (
     LIMITS,
@@ -40,7 +40,7 @@ Format: TypeAlias = str | RowFormat
 """One of FORMATS, or the path of a reader of your own: `mypkg.readers:rows`, a function of one file that
 yields a `Row` for each of its questions and documents. `RowFormat` is rows with named fields."""
 FORMATS: tuple[str, ...] = (
-    "crag", "beir", "synth", "qasper", "oag", "warc", row_format.NAME, captured.NAME
+    "crag", "beir", "synth", "qasper", "oag", "warc", row_format.NAME, captured.NAME,
 )  # fmt: skip
 
 _KINDS = {"crag": "crag", "synth": "crag", "beir": "ranking", "qasper": "qasper", "oag": "ranking"}

@@ -23,6 +23,8 @@ class QueryRequest:
     include_prompts: bool = False  # return the chats that language models got
     include_passages: bool = False  # return the texts of the ranking
     answer_id: str | None = None  # that a captured answer gets; None: it is not captured
+    scope: Filters = field(default_factory=Filters)  # what may be searched, whatever `filters` say
+    corpus: str = ""  # whose cached values are looked up and kept; "": those of the whole store
 
 
 class Listener(Protocol):

@@ -74,6 +74,14 @@ class StoreSnapshot:
             question = replace(question, citations=self._catalog.citations(question.id, filters))
         return narrow(question, filters)
 
+    def within(self, question: Question, scope: Filters) -> Question:
+        """The same for who may search a part of the store: the stored question where that part has some of
+        what it cites; else the question itself, about that part."""
+        stored = self.resolve(question, Filters())
+        if stored.citations is not None and (narrowed := narrow(stored, scope)).citations:
+            return narrowed
+        return replace(question, citations=self._catalog.citations(question.id, scope))
+
     def urls(self, sources: set[str]) -> dict[str, str]:
         """The url of each of these sources that a stored question cites."""
         return self._catalog.urls(sources)

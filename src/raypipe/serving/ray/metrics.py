@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Literal
 
 from ray.util.metrics import Counter, Gauge, Histogram
 
@@ -64,6 +65,24 @@ def count_captured() -> Callable[[str], None]:
     """Counts what came of captured answers (`serving.capture.Event`)."""
     captured = Counter("raypipe_captured", "Captured answers and feedback.", tag_keys=("event",))
     return lambda event: captured.inc(tags={"event": event})
+
+
+class TenantMetrics:
+    """`http.admission.UsageMetrics`: what each tenant asks."""
+
+    def __init__(self) -> None:
+        self._requests = Counter(
+            "raypipe_tenant_requests", "Questions answered, and requests refused with 429.",
+            tag_keys=("tenant", "state"),
+        )  # fmt: skip
+        self._tokens = Counter(
+            "raypipe_tenant_tokens", "Tokens of prompts and replies.", tag_keys=("tenant",)
+        )
+
+    def used(self, tenant: str, state: Literal["admitted", "refused"], tokens: int) -> None:
+        self._requests.inc(tags={"tenant": tenant, "state": state})
+        if tokens:
+            self._tokens.inc(tokens, tags={"tenant": tenant})
 
 
 class TrialMetrics:
