@@ -16,6 +16,7 @@ from typing import Any, Literal, NotRequired, get_type_hints
 from pydantic import TypeAdapter, with_config
 from typing_extensions import TypedDict
 
+from raypipe.api.finetune_outputs import Finetuned, FinetunePlan
 from raypipe.api.kg_score import CallRate
 from raypipe.api.machine import Finding
 from raypipe.api.made_questions import QuestionsPlan
@@ -25,6 +26,8 @@ from raypipe.api.run_outputs import (
     STRICT,
     Eval,
     Interval,
+    MeasureMean,
+    MeasureSliceMean,
     PlanOutput,
     Reprocess,
     Score,
@@ -40,6 +43,7 @@ from raypipe.evaluation.fault_budget import RowCounts, UndoneRow
 from raypipe.evaluation.fit_decide import DecideFitReport
 from raypipe.evaluation.fit_fuse import FuseFitReport
 from raypipe.evaluation.judge_check import JudgeCheck
+from raypipe.evaluation.label_set import LabelExample, MixLine
 from raypipe.evaluation.repeats import Repeats
 from raypipe.evaluation.sweep import PlannedPoint, Sweep
 from raypipe.evaluation.view.details import Part
@@ -113,7 +117,7 @@ class IngestPreview(TypedDict):
     """`ingest --dry-run --json`: how files would be read."""
 
     format: Literal[2]
-    data_format: str  # crag, beir, synth, qasper, warc, rows, or MODULE:NAME
+    data_format: str  # crag, beir, synth, qasper, oag, warc, rows, or MODULE:NAME
     files: list[FileFields]  # of rows: role -> fields
     question: FirstQuestion | None
     document: FirstDocument | None
@@ -175,6 +179,17 @@ class Faults(TypedDict):
     run: str  # "": of no run, but of all that was read into the store
     rows: list[RowCounts]
     faults: list[UndoneRow]
+
+
+@with_config(STRICT)
+class QaScoreOutput(TypedDict):
+    """`score qa --json`."""
+
+    format: Literal[2]
+    lead: str  # the measure of the slices
+    measures: list[MeasureMean]
+    measure_slices: list[MeasureSliceMean]
+    normalized: dict[str, int]  # what was normalized on reading -> how often
 
 
 @with_config(STRICT)
@@ -573,6 +588,46 @@ class SweepOutput(TypedDict):
 
 
 @with_config(STRICT)
+class _SplitCounts(TypedDict):
+    train: int
+    held_out: int
+
+
+@with_config(STRICT)
+class _LabelPath(TypedDict):
+    rule: str  # "": no label
+    why: str  # the reason for no label; "": there is one
+    questions: int
+    about: str  # how a question gets there
+    label: str  # what it is labelled with; "": nothing
+
+
+@with_config(STRICT)
+class LabelsOutput(TypedDict):
+    """`labels --json`."""
+
+    format: Literal[2]
+    out: str  # folder
+    digest: str  # of the labels; "": drafts alone were written
+    recipe: str  # its name
+    step: str  # the reply that labels are for
+    model: str  # that answered
+    judge: str  # model that judged; "": none, of calls
+    questions: int
+    labels: int
+    split: _SplitCounts
+    rules: list[str]  # that gave labels
+    mix: list[MixLine]  # by domain; the last is all
+    paths: list[_LabelPath]
+    examples: list[LabelExample]
+    evaluated: int  # questions that they were held against, without a leak; 0: none were named
+    planned: int | None  # calls and sources at most; null: not known
+    computed: int
+    cached: int
+    review: str | None  # file of drafts; null: none was written
+
+
+@with_config(STRICT)
 class Validate(TypedDict):
     """`validate --json`."""
 
@@ -593,8 +648,10 @@ OUTPUTS: Mapping[str, Any] = {
     "eval": Eval | RepeatsOutput,
     "reprocess": Reprocess,
     "sweep": SweepOutput,
+    "labels": LabelsOutput | PlanOutput,
     "fit decide": DecideFitOutput,
     "fit fuse": FuseFitOutput,
+    "finetune": Finetuned | FinetunePlan,
     "why": Explanation,
     "faults": Faults,
     "losses": LossesOutput,
@@ -604,6 +661,7 @@ OUTPUTS: Mapping[str, Any] = {
     "judge pick": ToLabel,
     "export": Export,
     "score crag": CragScoreOutput,
+    "score qa": QaScoreOutput,
     "score qasper": QasperScoreOutput,
     "score ranking": RankingScoreOutput,
     "promote": LiveRelease | Trials,

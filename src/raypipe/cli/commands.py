@@ -57,6 +57,12 @@ COMMANDS: Mapping[str, Command] = {
     "fit": Command(
         "run", "fit", "Fit numbers of a recipe to one half of a run, and report on the other half."
     ),
+    "labels": Command(
+        "run", "labels", "Make training labels for a step: its answers, judged against golds by a model."
+    ),
+    "finetune": Command(
+        "run", "finetune", "Train a LoRA adapter on labels, check that it acts, and keep it in the store."
+    ),
     "rank": Command("run", "rank", "Rank documents for queries and write a TREC run."),
     "why": Command(
         "look",

@@ -228,6 +228,11 @@ def promote(
     Raises GateFailed, ConfError for an oracle run, and StoreError if a table that the run searched is not
     there at its version; then live is as it was.
     """
+    if manifest.oracle == "labels":
+        raise ConfError(
+            f"run {manifest.run} made training labels: golds stand in one of its stages, so it cannot answer "
+            "live questions. Promote a run of the recipe itself"
+        )
     if manifest.oracle:
         raise ConfError(
             f"run {manifest.run} is an oracle run: golds stood in the place of its {manifest.oracle}, so it "

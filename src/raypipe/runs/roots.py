@@ -80,6 +80,12 @@ def replies_named(runs: Iterable[Manifest], released: Iterable[Release]) -> set[
     return found | {(replies_of(m).name, m.name) for m in models}
 
 
+def adapters_named(runs: Iterable[Manifest], released: Iterable[Release]) -> set[str]:
+    """Identities of the adapters of the models that these runs and releases name."""
+    recipes = [*(r.recipe for r in runs), *(r.recipe for r in released)]
+    return {identity for r in recipes for m in description(r).models() for _, identity in m.adapters}
+
+
 def graph_tables(runs: Iterable[Manifest], released: Iterable[Release]) -> set[str]:
     """The memo of what servers of graphs replied to these runs and releases."""
     recipes = [*(r.recipe for r in runs), *(r.recipe for r in released)]

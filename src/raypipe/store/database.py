@@ -188,10 +188,18 @@ class Store:
         with reaching(self.table_uri(table)):
             return self.dataset(table, version).to_table(columns=columns and list(columns), **options)
 
-    def batches(self, table: str, columns: Sequence[str], rows: int = SCAN_ROWS) -> Iterator[pa.RecordBatch]:
-        """All rows of a table as it is now, `rows` of them at a time."""
+    def batches(
+        self,
+        table: str,
+        columns: Sequence[str] | None,
+        rows: int = SCAN_ROWS,
+        version: int | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """All rows of a table at a version (None: as it is now), `rows` of them at a time. `columns` None:
+        all of them."""
         with reaching(self.table_uri(table)):
-            found = iter(self.dataset(table).to_batches(columns=list(columns), batch_size=rows))
+            dataset = self.dataset(table, version)
+            found = iter(dataset.to_batches(columns=columns and list(columns), batch_size=rows))
         while True:
             with reaching(self.table_uri(table)):
                 batch = next(found, None)

@@ -15,6 +15,7 @@ CHANGING = "_changing"  # the version of each table that is being changed, befor
 MEMO = "_memo"  # cached values that no memo table contains yet
 MEMO_LOSSES = "_memo_losses"  # a note for each loss of cached values, by table
 ADAPTERS = "_adapters"  # LoRA weights that `finetune` made, a folder for each
+TRAININGS = "_trainings"  # checkpoints of trainings that are not done yet
 RELEASES = "_releases"  # one file per release
 LIVE = "live"  # the file of RELEASES that says which release answers; `live@NAME` for a tenant
 TOMBSTONES = "_tombstones"  # what was forgotten and may not come in again, by digest

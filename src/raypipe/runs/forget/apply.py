@@ -102,7 +102,7 @@ def _uncite(decision: ForgetDecision) -> Change:
             return batch
         questions = arrow.question.records(pa.Table.from_batches([batch]))
         left = arrow.question.table(decision.uncited(q) if q.id in cited else q for q in questions)
-        return left.combine_chunks().to_batches()[0]
+        return pa.RecordBatch.from_struct_array(left.to_struct_array().combine_chunks())
 
     return change
 

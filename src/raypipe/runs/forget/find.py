@@ -158,8 +158,7 @@ def _citing(store: Store, version: int, target: Target) -> set[str]:
     gone, found = set(target.sources), set[str]()
     if not (gone or target.urls):
         return found
-    dataset = store.dataset("questions", version)
-    for batch in dataset.to_batches(columns=["id", "citations"], batch_size=AT_ONCE):
+    for batch in store.batches("questions", ["id", "citations"], AT_ONCE, version):
         for row in batch.to_pylist():
             if any(_cites(c, gone, target.urls) for c in row["citations"] or ()):
                 found.add(row["id"])
@@ -191,7 +190,7 @@ def _answers(
         return told is not None and (told(question.answer) or any(told(r.text) for r in replies))
 
     for version in _versions(store, "answers", pinned):
-        for batch in store.dataset("answers", version).to_batches(batch_size=AT_ONCE):
+        for batch in store.batches("answers", None, AT_ONCE, version):
             table = pa.Table.from_batches([batch])
             for row, question in zip(table.to_pylist(), arrow.question.records(table), strict=True):
                 if rests(row, question):

@@ -87,7 +87,7 @@ def _url(store: Store, url: str, version: int) -> Target:
 
 def citations(store: Store, version: int | None = None) -> Iterator[tuple[str, dict[str, str]]]:
     """The url of each citation of stored questions, and its sources: id -> page, snippet or name."""
-    for batch in store.dataset("questions", version).to_batches(columns=["citations"], batch_size=ROWS):
+    for batch in store.batches("questions", ["citations"], ROWS, version):
         flat = pc.list_flatten(batch["citations"])
         names = [pc.struct_field(flat, part).to_pylist() for part in PARTS]
         for url, *ids in zip(pc.struct_field(flat, "url").to_pylist(), *names, strict=True):
