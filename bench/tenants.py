@@ -48,6 +48,7 @@ corpus:
   - embed: {model: hash-embedder}
 question:
   - dense: {model: hash-embedder, top: 30}
+  - fuse: {weights: {dense: 1.0}, missing: min, top: 20}
   - rerank: {model: overlap-reranker, candidates: 20, top: 10}
 """
 KEYS = {"quiet": "the-key-of-the-quiet-tenant", "loud": "the-key-of-the-loud-tenant"}
