@@ -23,7 +23,7 @@ else ifneq ($(profile),gpu)
 export UV_TORCH_BACKEND ?= cpu
 endif
 
-.PHONY: help setup eval quick test test-all drill lint format lock schemas wheel clean
+.PHONY: help setup eval bench quick test test-all drill lint format lock schemas wheel clean
 
 help:            ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST)
@@ -32,6 +32,9 @@ setup: $(ready)  ## .venv without the tools of tests (PROFILE=local, cpu or gpu;
 
 eval: $(small)   ## the main job: an invented dataset, answered and scored on a local Ray; no model download
 	@RAY_ADDRESS=local $(py) jobs/eval.py $(ARGS)
+
+bench: $(tested)  ## speed next to other libraries, 20 minutes alone on two cores; writes the table of docs/performance.md
+	@$(py) -m raypipe bench --record $(ARGS)
 
 quick: $(tested)  ## tests that need neither Ray nor an engine: a minute
 	@$(py) tests/run.py --quick $(ARGS)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from raypipe.api import EXPORTS
 
 if TYPE_CHECKING:  # the same names as EXPORTS, for type checkers and editors
+    from raypipe.api.bench import bench as bench
     from raypipe.api.compare import compare as compare
     from raypipe.api.data import ingest as ingest
     from raypipe.api.data import parse_html as parse_html

@@ -3,6 +3,7 @@
 EXPORTS = {  # exported name -> module that defines it
     name: f"raypipe.{module}"
     for module, names in {
+        "api.bench": ("bench",),
         "api.compare": ("compare",),
         "api.data": ("ingest", "parse_html"),
         "api.datasets": ("demo_data", "download_crag", "download_qasper", "synthesize", "synthesize_papers"),

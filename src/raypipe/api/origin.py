@@ -27,7 +27,7 @@ def origin(settings: Settings) -> Origin:
             continue
     found["python"] = platform.python_version()
     return Origin(
-        commit=_commit(Path(__file__).parent),
+        commit=commit_of(Path(__file__).parent),
         packages=found,
         host=platform.node(),
         chip=chip(),
@@ -51,7 +51,7 @@ def _line(file: Path, name: str) -> str:
     return next((v.strip() for k, _, v in (x.partition(":") for x in lines) if k.strip() == name), "")
 
 
-def _commit(folder: Path) -> str:
+def commit_of(folder: Path) -> str:
     """The commit of the checkout that a folder is in, with -dirty where files differ; "" outside of one."""
     try:
         said = subprocess.run(

@@ -16,6 +16,7 @@ from typing import Any, Literal, NotRequired, get_type_hints
 from pydantic import TypeAdapter, with_config
 from typing_extensions import TypedDict
 
+from raypipe.api.bench import BenchResult
 from raypipe.api.kg_score import CallRate
 from raypipe.api.machine import Finding
 from raypipe.api.made_questions import QuestionsPlan
@@ -544,6 +545,18 @@ class Validate(TypedDict):
     problems: list[Problem]
 
 
+@with_config(STRICT)
+class BenchOutput(TypedDict):
+    """`bench --json`."""
+
+    format: Literal[2]
+    day: str  # YYYY-MM-DD
+    commit: str  # of the checkout; "" outside of git
+    machine: dict[str, str | int]  # processor, cores, and the limits that a row needed
+    quick: bool  # sizes of a test
+    results: list[BenchResult]
+
+
 OUTPUTS: Mapping[str, Any] = {
     "synth": Synth | SynthCollection,
     "ingest": Ingest | IngestPreview,
@@ -583,6 +596,7 @@ OUTPUTS: Mapping[str, Any] = {
     "kg score": KgScore,
     "kg refresh": GraphRefresh,
     "facts build": FactsTableOutput,
+    "bench": BenchOutput,
 }
 """Command -> what its `--json` prints."""
 

@@ -112,5 +112,8 @@ COMMANDS: Mapping[str, Command] = {
         "tools", "validate", "Find every problem of recipes and other configuration files, with its line."
     ),
     "schema": Command("tools", "schema", "Print the JSON Schemas of configuration files."),
+    "bench": Command(
+        "tools", "bench", "Measure speed next to other libraries, row by row; needs a checkout."
+    ),
     "completion": Command("tools", "completion", "Print the completion script of a shell."),
 }

@@ -315,6 +315,7 @@ class VectorsTask(RecipeTask):
 
     def opened(self, store: Store, kit: LocalKit) -> Opened:
         memo = StoreMemo(self.worker.store, self.memo)
+        kit.expect(m for s in self.recipe.question for m in asked_models(s.step))  # in this same process
         corpus = CorpusExecutor(self.recipe, kit, memo, kit.loading_s)
 
         async def compute(ids: tuple[str, ...]) -> tuple[pa.Table, FailedRows]:
