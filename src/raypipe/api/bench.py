@@ -1,7 +1,7 @@
 """Speed next to what others take for the same work: the rows of `bench/rows/`, each measured by turns.
 
-A row is a file of a checkout that says what is computed, by us and by a peer, and whether both are equal. Both
-take turns in one process, so that whatever else the machine does falls on both alike.
+A row is a file of a checkout that says what is computed, by us and by a peer, and whether both are
+equal. Both take turns in one process, so that whatever else the machine does falls on both alike.
 """
 
 from __future__ import annotations

@@ -23,10 +23,10 @@ KEPT_BYTES = 192 << 20
 
 
 class TokenVectors:
-    """Hidden states by token ids: (tokens, dim) float32. Past `limit` bytes what was used longest ago goes."""
+    """Hidden states by token ids: (tokens, dim) float32, `limit` bytes of those that were used last."""
 
     def __init__(self, limit: int = KEPT_BYTES) -> None:
-        self._limit, self._bytes = limit, 0
+        self._limit, self.bytes = limit, 0
         self._held: OrderedDict[bytes, np.ndarray] = OrderedDict()
 
     def get(self, ids: bytes) -> np.ndarray | None:
@@ -39,9 +39,9 @@ class TokenVectors:
         if hidden.nbytes > self._limit or ids in self._held:
             return
         self._held[ids] = hidden
-        self._bytes += hidden.nbytes
-        while self._bytes > self._limit:
-            self._bytes -= self._held.popitem(last=False)[1].nbytes
+        self.bytes += hidden.nbytes
+        while self.bytes > self._limit:
+            self.bytes -= self._held.popitem(last=False)[1].nbytes
 
 
 class SharedEncoders:

@@ -1,10 +1,10 @@
 """One bz2 stream, unpacked by all cores: its blocks are found by their marks and unpacked side by side.
 
-A block of bzip2 starts at any bit with 48 fixed bits, holds at most 900 kB and a checksum of its own, and knows
-nothing of the others. Each is wrapped as a stream of one block, which `bz2` unpacks without the interpreter's
-lock. What the checksums of all blocks make is compared with the stream's own, so no damage passes. The bits of
-a mark stand inside a block by chance once in 2^48: that looks like damage, and the caller reads such a stream
-again from its start, in one piece.
+A block of bzip2 starts at any bit with 48 fixed bits, holds at most 900 kB and a checksum of its own, and
+knows nothing of the others. Each is wrapped as a stream of one block, which `bz2` unpacks without the
+interpreter's lock. What the checksums of all blocks make is compared with the stream's own, so no damage
+passes. The bits of a mark stand inside a block by chance once in 2^48: that looks like damage, and the caller
+reads such a stream again from its start, in one piece.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def _unpacked(head: bytes, block: Bits) -> _Unpacking:
 class BlockInflater:
     """Unpacks one stream on the threads of a pool, with the interface of `bz2.BZ2Decompressor`.
 
-    `decompress` raises OSError for a damaged stream. While blocks are waiting it may return b"" and take more.
+    `decompress` raises OSError for a damaged stream. While blocks wait it may return b"" and take more.
     """
 
     def __init__(self, pool: ThreadPoolExecutor, cores: int) -> None:

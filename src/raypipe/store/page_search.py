@@ -67,7 +67,7 @@ class BestWithin:
             return
         parts = [pages.matrix[start:end] @ self._query for start, end in ranges]
         near = parts[0] if len(parts) == 1 else np.concatenate(parts)  # (rows in scope,) float32
-        # Exact scores differ from these by an error at most, so what is two below the last of the best is out.
+        # Exact scores differ from these by an error at most: what is two below the last of the best is out.
         cut = -np.inf
         if len(near) > self._top:
             cut = float(np.partition(near, -self._top)[-self._top]) - self._error
