@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import statistics
+import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -170,6 +171,8 @@ def rows_folder() -> Path:
 
 def read_row(file: Path) -> BenchRow:
     """The row that a file gives. Raises ConfError for a file without one."""
+    if (shared := str(file.parents[1])) not in sys.path:  # what rows share lies one folder up
+        sys.path.append(shared)
     spec = importlib.util.spec_from_file_location(f"raypipe_bench_{file.stem}", file)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -1,0 +1,27 @@
+"""Chunks of 700 characters to vectors, one thread."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+
+from bench_data import chunks
+from embedding import against_sentence_transformers
+
+from raypipe.api.bench import BenchRow, Contest
+from raypipe.models.machine_limits import Machine
+
+
+def contest(quick: bool, machine: Machine) -> AbstractContextManager[Contest]:
+    return against_sentence_transformers(chunks(quick, 4 if quick else 120), machine)
+
+
+ROW = BenchRow(
+    "120 chunks of 700 characters to MiniLM's vectors, float32, one thread",
+    "chunks",
+    contest,
+    "sentence-transformers",
+    "GEMM fp32",
+    least=1.7,
+    needs=("sentence_transformers",),
+    short="SHORT_EMBED",
+)
