@@ -65,7 +65,8 @@ format: $(tested) ## let ruff rewrite what it can
 schemas: $(tested) ## docs/schemas, from the classes of what commands print
 	$(py) -c "from raypipe.api.outputs import *; write_schemas(Path('docs/schemas'))"
 
-# $(1): the lists.
+# $(1): the lists. The package's own byte code is written too: where PYTHONDONTWRITEBYTECODE is set, each start and
+# each worker would compile 370 modules again.
 define sync
 	@$(py) -c 'import sys; sys.exit(sys.version_info[:2] < (3, 11))' 2>/dev/null || $(PYTHON) -m venv --clear .venv
 	@$(py) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("raypipe needs Python 3.11 or newer: make PYTHON=python3.11 ...")'
@@ -75,6 +76,7 @@ define sync
 	@$(py) -m pip install --quiet --disable-pip-version-check uv==$(UV)
 	@$(uv) pip sync --quiet --python $(py) --compile-bytecode $(1)
 	@$(uv) pip install --quiet --python $(py) --no-deps --editable .
+	@$(py) -m compileall -q src
 	@touch $@
 endef
 

@@ -68,15 +68,16 @@ def large(tmp_path, packed):
 
 def test_damage_in_a_large_file_is_told_as_in_a_small_one(tmp_path):
     data = np.random.default_rng(1).bytes(3 << 19)
-    packed = bytearray(bz2.compress(b'"' + data.hex().encode() + b'"\n'))
-    path = large(tmp_path, bytes(packed))
+    packed = bz2.compress(b'"' + data.hex().encode() + b'"\n')
+    path = large(tmp_path, packed)
     assert b"".join(files.stream(path, ReadCounts(), LIMITS)) == bz2.decompress(packed)
-    packed[len(packed) * 2 // 3] ^= 1
-    path = large(tmp_path, bytes(packed))
+    damaged = bytearray(packed)
+    damaged[len(packed) * 2 // 3] ^= 1
+    path = large(tmp_path, bytes(damaged))
     given = 0
     with pytest.raises(DataError, match=r"damaged after [0-9,]+ good bytes"):
         for piece in files.stream(path, ReadCounts(), LIMITS):
             given += len(piece)
     assert 0 < given < 2 * len(data)
     with pytest.raises(DataError, match="ends in the middle"):
-        list(files.stream(large(tmp_path, bytes(packed[:-1000])), ReadCounts(), LIMITS))
+        list(files.stream(large(tmp_path, packed[:-1000]), ReadCounts(), LIMITS))

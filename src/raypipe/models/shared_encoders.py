@@ -82,4 +82,5 @@ class SharedEncoders:
 
 
 def _key(model: Model) -> tuple[str, str]:
-    return model.weights, model.dtype
+    """Weights and dtype; a MaxSim's identity has its formula behind that of its folder."""
+    return model.weights.partition("+maxsim@")[0], model.dtype
