@@ -12,11 +12,11 @@ from raypipe.models.machine_limits import Machine
 
 
 def contest(quick: bool, machine: Machine) -> AbstractContextManager[Contest]:
-    return against_sentence_transformers(chunks(quick, 4 if quick else 120), machine)
+    return against_sentence_transformers(chunks(quick, 4 if quick else 48), machine)
 
 
 ROW = BenchRow(
-    "120 chunks of 700 characters to MiniLM's vectors, float32, one thread",
+    "48 chunks of 700 characters to MiniLM's vectors, float32, one thread",
     "chunks",
     contest,
     "sentence-transformers",

@@ -12,11 +12,11 @@ from raypipe.models.machine_limits import Machine
 
 
 def contest(quick: bool, machine: Machine) -> AbstractContextManager[Contest]:
-    return against_sentence_transformers(real_sentences(quick, 8 if quick else 300), machine)
+    return against_sentence_transformers(real_sentences(quick, 8 if quick else 120), machine)
 
 
 ROW = BenchRow(
-    "300 sentences to MiniLM's vectors, float32, one thread",
+    "120 sentences to MiniLM's vectors, float32, one thread",
     "sentences",
     contest,
     "sentence-transformers",
