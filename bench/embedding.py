@@ -23,7 +23,7 @@ def model(name: str) -> Model:
 
 
 def flops(tokens: Sequence[int], layers: int, hidden: int, inner: int) -> float:
-    """Multiplications and additions of an encoder over texts of so many tokens: four products of the hidden
+    """Multiplications and additions of an encoder over texts of these lengths: four products of the hidden
     size and two of the inner one a token and layer, and attention's two over all tokens of the text."""
     each = 2 * (4 * hidden * hidden + 2 * hidden * inner)
     return float(sum(layers * (n * each + 4 * n * n * hidden) for n in tokens))

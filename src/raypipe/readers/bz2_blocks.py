@@ -95,7 +95,7 @@ def _unpacked(head: bytes, block: Bits) -> _Unpacking:
 
 
 class BlockInflater:
-    """Unpacks one stream on the threads of a pool, with the interface of `bz2.BZ2Decompressor`.
+    """Unpacks one stream on the threads of a pool, with the interface of BZ2Decompressor.
 
     `decompress` raises OSError for a damaged stream. While blocks wait it may return b"" and take more.
     """
