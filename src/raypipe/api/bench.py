@@ -20,8 +20,8 @@ from typing import Any, ClassVar, Literal
 import psutil
 
 import raypipe
-from raypipe.api.origin import commit_of
 from raypipe.api.results import Result
+from raypipe.core.checkout import commit_of
 from raypipe.core.config import did_you_mean
 from raypipe.core.errors import ConfError
 from raypipe.models.machine_limits import Machine
