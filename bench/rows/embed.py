@@ -23,7 +23,7 @@ ROW = BenchRow(
     "GEMM fp32",
     least=1.7,
     needs=("sentence_transformers",),
-    short="The forward runs at some two thirds of the GEMM rate of a core, the rest is attention, norms and memory. "
-    "Tried on such a chip: OpenVINO 1.07 of our speed, packing without padding 1.03, ONNX Runtime .92; bfloat16 "
-    "half the rate without AMX.",
+    short="The forward runs at some two thirds of the GEMM rate of a core; the rest is attention, norms and "
+    "memory. Tried on such a chip: OpenVINO 1.07 of our speed, packing without padding 1.03, ONNX Runtime "
+    ".92; bfloat16 has half the rate of float32 without AMX.",
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
@@ -11,26 +12,42 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from raypipe.api.bench import BenchRow, Contest
+from raypipe.api.session import load_recipe
+from raypipe.core.config import Conf
+from raypipe.evaluation.evaluate import evaluate
 from raypipe.models.machine_limits import Machine
+from raypipe.pipeline.driver import Pipeline, TaskSizes, inline
+from raypipe.pipeline.tasks import WorkerConfig
+from raypipe.report.progress import Progress
+from raypipe.store import Store
+from raypipe.synth import write
 
-FAKES = Path(__file__).parents[2] / "tests" / "fakes.yaml"
+ROOT = Path(__file__).parents[2]
+FAKES = ROOT / "tests" / "fakes.yaml"
+
+
+def evaluated(folder: Path) -> None:
+    """The first eval, in this process."""
+    write(folder / "world", 6, pages=3, seed=1, page_chars=2000)
+    store = Store.create(str(folder / "store"))
+    recipe = load_recipe(str(FAKES), None, Conf((ROOT / "conf",)))
+    worker = WorkerConfig(store.uri, "transformers", "cpu", 1)
+    pipe = Pipeline(store, recipe, worker, TaskSizes(100, 10), inline, Progress(io.StringIO(), silent=True))
+    evaluate(pipe, [folder / "world"], "synth", None, "official", folder / "out")
 
 
 @contextmanager
 def contest(quick: bool, machine: Machine) -> Iterator[Contest]:
-    with tempfile.TemporaryDirectory(prefix="raypipe-bench-") as folder:
-        raypipe = [sys.executable, "-m", "raypipe"]
-        data = ["--questions", "6", "--pages", "3"]
-        subprocess.run([*raypipe, "synth", f"{folder}/world", *data], check=True, capture_output=True)
-        places = ["--data", f"{folder}/world", "--store", f"{folder}/store", "--out", f"{folder}/out"]
+    with tempfile.TemporaryDirectory(prefix="raypipe-bench-") as made:
+        folder = Path(made)
+        evaluated(folder)
+        places = ["--data", f"{made}/world", "--store", f"{made}/store", "--out", f"{made}/again"]
 
         def ours() -> int:
-            command = [*raypipe, "eval", str(FAKES), *places, "--json"]
+            command = [sys.executable, "-m", "raypipe", "eval", str(FAKES), *places, "--json"]
             said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-            steps = json.loads(said)["steps"]
-            return sum(step["computed"] for step in steps)
+            return sum(step["computed"] for step in json.loads(said)["steps"])
 
-        ours()
         if asked := ours():
             raise SystemExit(f"a second eval asked models {asked} times; expected never")
         yield Contest(1, ours)
