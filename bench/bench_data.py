@@ -46,6 +46,11 @@ def texts(quick: bool) -> tuple[str, ...]:
     return tuple(to_text(page).text for page in pages(quick))
 
 
+def queries(quick: bool) -> list[str]:
+    """The questions of the file."""
+    return [json.loads(line)["query"] for line in bz2.decompress(questions_file(quick)).decode().splitlines()]
+
+
 def chunks(quick: bool, count: int, chars: int = 700) -> list[str]:
     """The first distinct chunks of the pages' texts, of as many pages as there are in turn."""
     cut = [[t[a:b] for a, b in character_windows(t, chars, 100)] for t in texts(quick)]

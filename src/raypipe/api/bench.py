@@ -54,6 +54,7 @@ class BenchRow:
     limit: str = ""  # of the machine; "": not measured
     by: Literal["cpu", "wall"] = "cpu"  # the seconds that make rate and ratio
     least: float | None = None  # the ratio that is wanted
+    least_share: float | None = None  # or this part of the limit
     most_s: float | None = None  # where there is no peer: seconds of one call that are wanted
     needs: tuple[str, ...] = ()  # packages of the peer
     turns: int = TURNS
@@ -97,12 +98,15 @@ class BenchResult:
     share: float | None = None  # of the limit, ours
     unequal: str = ""  # what differs from the peer's; "": nothing, or there is no peer
     least: float | None = None
+    least_share: float | None = None
     most_s: float | None = None
     short: str = ""  # where it falls short of `least` or `most_s`: why
 
     @property
     def falls_short(self) -> bool:
         slow = self.most_s is not None and self.seconds is not None and self.seconds.median > self.most_s
+        if self.least_share is not None and self.share is not None and self.share >= self.least_share:
+            return slow
         return slow or (self.least is not None and self.ratio is not None and self.ratio.median < self.least)
 
 
@@ -222,7 +226,7 @@ def _result(
         name, row.does, row.unit, row.by, "", len(took["ours"]), rates["ours"], seconds["ours"],
         median["ours", 0], median["ours", 1], row.peer, rates.get("peer"), median.get(("peer", 0)),
         median.get(("peer", 1)), ratio, row.limit, limit, rates["ours"] / limit if limit else None,
-        unequal, row.least, row.most_s, row.short,
+        unequal, row.least, row.least_share, row.most_s, row.short,
     )  # fmt: skip
     return found
 
@@ -260,7 +264,7 @@ def table(report: BenchReport) -> list[str]:
     lines += ["| " + " | ".join(_cells(r)) + " |" for r in report.results]
     short = [r for r in report.results if r.falls_short]
     for r in short:
-        wanted = f"a ratio of {r.least:g}" if r.least is not None else f"{r.most_s:g} s"
+        wanted = f"a ratio of {r.least:.2g}" if r.least is not None else f"{r.most_s:g} s"
         lines += ["", f"`{r.name}` falls short of {wanted}. {r.short}".rstrip()]
     return lines
 
@@ -272,7 +276,8 @@ def _cells(r: BenchResult) -> list[str]:
     peer = f"{r.peer}: {_number(r.peer_rate)}" if r.peer else "none"
     ratio = f"{r.ratio.median:.2f} ({r.ratio.low:.2f} - {r.ratio.high:.2f}), {r.by}" if r.ratio else ""
     if r.ratio and r.least is not None:
-        ratio += f"; wanted {r.least:g}"
+        ratio += f"; wanted {r.least:.2g}"
+        ratio += f" or {r.least_share:.2f} of the limit" if r.least_share is not None else ""
     if r.most_s is not None and r.seconds is not None:
         ratio = f"{r.seconds.median:.2f} s ({r.seconds.low:.2f} - {r.seconds.high:.2f}); wanted {r.most_s:g}"
     share = f"{r.limit}: {_number(r.limit_rate)}, {r.share:.2f}" if r.share is not None else ""

@@ -53,7 +53,7 @@ def _print(report: BenchReport) -> None:
             continue
         ratio = f"{r.ratio.median:.2f} ({r.ratio.low:.2f}-{r.ratio.high:.2f})" if r.ratio else ""
         if r.falls_short:
-            ratio += f" of {r.least:g}" if r.least is not None else f"more than {r.most_s:g} s"
+            ratio += f" of {r.least:.2g}" if r.least is not None else f"more than {r.most_s:g} s"
         peer = f"{r.peer_rate:.4g}" if r.peer_rate else ""
         share = f"{r.share:.0%} of {r.limit}" if r.share is not None else ""
         equal = r.unequal or ("yes" if r.peer else "")
