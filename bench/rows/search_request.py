@@ -40,7 +40,7 @@ def contest(quick: bool, machine: Machine) -> Iterator[Contest]:
 
     def peer() -> list[int]:
         for _ in range(CALLS):
-            found = np.argsort(-(vectors @ vectors[0]), kind="stable")[:TOP].tolist()
+            found: list[int] = np.argsort(-(vectors @ vectors[0]), kind="stable")[:TOP].tolist()
         return found
 
     def unequal(a: list[VectorHit], b: list[int]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 
 from bench_data import texts
 
@@ -16,10 +17,9 @@ SIZE, SHARED = 700, 100
 
 @contextmanager
 def contest(quick: bool, machine: Machine) -> Iterator[Contest]:
-    from langchain_text_splitters import CharacterTextSplitter
-
+    splitters = import_module("langchain_text_splitters")  # in no list of requirements: it has no types here
     found = texts(quick)
-    splitter = CharacterTextSplitter(separator=" ", chunk_size=SIZE, chunk_overlap=SHARED)
+    splitter = splitters.CharacterTextSplitter(separator=" ", chunk_size=SIZE, chunk_overlap=SHARED)
 
     def ours() -> list[list[str]]:
         return [[t[a:b] for a, b in character_windows(t, SIZE, SHARED)] for t in found]
