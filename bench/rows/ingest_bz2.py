@@ -50,6 +50,6 @@ ROW = BenchRow(
     "bz2 on one core",
     by="wall",
     least=1.6,
-    short="Two cores that other work shared. Of .94 s of CPU, .7 unpack, on all cores at once; the rest reads JSON, "
-    "digests and writes Lance files, on one. Were both cores free, it would be at 1.4. The peer stores nothing.",
+    short="Of .94 s of CPU, .7 unpack, on all cores at once; the rest reads JSON, digests and writes Lance "
+    "files, on one. The peer stores nothing. With both cores free that is a ratio of 1.4 at most.",
 )

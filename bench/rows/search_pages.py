@@ -84,6 +84,6 @@ ROW = BenchRow(
     "numpy over arrays in memory",
     "memcpy of their vectors",
     least=1 / 3,
-    short="Of 4.4 ms of CPU for a question, 2.5 read its rows from the store, once for the batch (11 before that), "
-    ".6 of them to look up its pages; .5 are the product.",
+    short="Of 4.4 ms of CPU for a question, 2.5 read its rows from the store, once for the batch, .6 of "
+    "them to look up its pages.",
 )

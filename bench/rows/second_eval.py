@@ -59,6 +59,6 @@ ROW = BenchRow(
     contest,
     by="wall",
     most_s=2,
-    short="Next to other work. Of 1.9 s of CPU, two thirds are imports: lance with pandas .5, records .25, pyarrow .1, "
-    "httpx for models behind addresses .15; reading yaml and the last runs .25.",
+    short="Most of its CPU is imports: a third of their time is lance with pandas, a seventh the modules of "
+    "steps. The rest reads YAML and the manifests of the last runs.",
 )

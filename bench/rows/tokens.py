@@ -40,6 +40,6 @@ ROW = BenchRow(
     by="wall",
     least=1.8,
     needs=("tokenizers", "transformers"),
-    short="A batch is tokenized on all cores by the same library, so the ratio is that of the free cores: 1.4 with "
-    "other work next to it. The workers of a job have one core each: 1.0. A cache of words was not tried here.",
+    short="The same library on all cores, so the ratio is that of the cores that are free. The workers of a "
+    "job have one core each: 1.0. A cache of words was not tried here.",
 )

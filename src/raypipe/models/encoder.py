@@ -1,8 +1,9 @@
 """The backend `transformers`: texts sorted by length, batches filled to a budget of tokens.
 
-Knows torch, transformers and the two shapes it serves: an encoder whose token vectors are pooled, and an
-encoder with one logit over a pair. Gives the numbers of FlagEmbedding's classes within 1e-5 in float32; it
-differs in padding less and in tokenising a pair once, where FlagEmbedding decodes and tokenises it again.
+Knows torch, transformers and three shapes: an encoder whose token vectors are pooled, a decoder whose last
+token's vector is taken, and an encoder with one logit over a pair. Gives the numbers of FlagEmbedding's
+classes within 1e-5 in float32; it differs in padding less and in tokenising a pair once, where FlagEmbedding
+decodes and tokenises it again.
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ class EncoderBatch:
     """Some encodings of like length on their way through a model."""
 
     rows: list[int]  # which of the encodings
-    ids: torch.Tensor  # (rows, tokens) int64, padded to the right
+    ids: torch.Tensor  # (rows, tokens) int64, padded on one side
     types: torch.Tensor  # (rows, tokens) int64
     mask: torch.Tensor  # (rows, tokens) int64, 0 where padded
 
@@ -116,12 +117,15 @@ class Encoder:
     """A network with its tokenizer, on one device."""
 
     def __init__(
-        self, net: Any, tokenizer: Any, device: str, kept: Callable[[], TokenVectors | None] = lambda: None
-    ) -> None:
+        self, model: Model, net: Any, tokenizer: Any, device: str,
+        kept: Callable[[], TokenVectors | None] = lambda: None,
+    ) -> None:  # fmt: skip
         """`kept`: the hidden states that this process keeps of the network, if any."""
         self.net, self.tokenizer, self.device = net.to(device).eval(), tokenizer, device
         self.budget = CPU_TOKENS if device == "cpu" else GPU_TOKENS
-        self.typed = "token_type_ids" in tokenizer.model_input_names
+        self.placed = model.pooling == "last"  # a decoder counts positions from where a text begins
+        self.typed = not self.placed and "token_type_ids" in tokenizer.model_input_names
+        self.pad = tokenizer.pad_token_id or 0  # Mistral has none; what stands there is masked
         self._kept = kept
 
     @classmethod
@@ -135,7 +139,7 @@ class Encoder:
                 path, dtype=torch_dtype(model), use_safetensors=True, local_files_only=True
             )
         check(model, net, tokenizer)
-        return cls(net, tokenizer, device, kept)
+        return cls(model, net, tokenizer, device, kept)
 
     @classmethod
     def shared(cls, model: Model, device: str, encoders: SharedEncoders) -> Encoder:
@@ -155,7 +159,7 @@ class Encoder:
         lengths = [len(e.ids) for e in encodings]
         for rows in by_length(lengths, self.budget):
             shape = (len(rows), max(lengths[i] for i in rows))
-            ids = np.full(shape, self.tokenizer.pad_token_id, np.int64)
+            ids = np.full(shape, self.pad, np.int64)
             types, mask = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
             for r, i in enumerate(rows):
                 n = lengths[i]
@@ -167,6 +171,8 @@ class Encoder:
         inputs = {"input_ids": batch.ids, "attention_mask": batch.mask}
         if self.typed:
             inputs["token_type_ids"] = batch.types
+        if self.placed:
+            inputs["position_ids"] = (batch.mask.cumsum(1) - 1).clamp(min=0)
         with torch.inference_mode():
             return self.net(**inputs)
 
@@ -190,6 +196,19 @@ class Encoder:
             yield HiddenStates(rows, states, batch.mask)
 
 
+def pool(hidden: torch.Tensor, mask: torch.Tensor, pooling: str) -> torch.Tensor:
+    """(rows, tokens, dim) token vectors -> (rows, dim). The mask is 0 where a row is padded, left or right.
+
+    cls: the first token's vector of rows padded to the right; last: the last token's; else their mean."""
+    if pooling == "cls":
+        return hidden[:, 0]
+    if pooling == "last":
+        last = mask.shape[1] - 1 - mask.flip(1).argmax(1)  # (rows,)
+        return hidden[torch.arange(len(hidden), device=hidden.device), last]
+    weights = mask.unsqueeze(-1).float()
+    return (hidden * weights).sum(1) / weights.sum(1)
+
+
 class TransformersEmbedder:
     """Pooled token vectors, unit length."""
 
@@ -205,11 +224,7 @@ class TransformersEmbedder:
         self.truncated += sum(bool(e.overflowing) for e in encodings)
         out = np.empty((len(texts), self._model.dim), np.float32)  # (texts, dim) float32, unit rows
         for states in self._encoder.hidden(encodings):
-            if self._model.pooling == "cls":
-                pooled = states.hidden[:, 0]
-            else:
-                weights = states.mask.unsqueeze(-1).float()
-                pooled = (states.hidden * weights).sum(1) / weights.sum(1)
+            pooled = pool(states.hidden, states.mask, self._model.pooling)
             out[states.rows] = torch.nn.functional.normalize(pooled, dim=-1).cpu().numpy()
         return out
 

@@ -46,7 +46,9 @@ class FlagEmbedder:
         owner = self._flag.model if model.loader == "bge-m3" else self._flag
         check(model, owner.model, self._flag.tokenizer)
         # A MaxSim of these weights runs the same network; where it came first, the library's own goes.
-        self._shared = encoders.encoder(model, lambda: Encoder(owner.model, self._flag.tokenizer, device))
+        self._shared = encoders.encoder(
+            model, lambda: Encoder(model, owner.model, self._flag.tokenizer, device)
+        )
         owner.model = self._shared.net
         self._model = model
         self.truncated = 0

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar, cast
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -17,6 +17,8 @@ import numpy as np
 from raypipe.core.protocols import Model
 
 T = TypeVar("T")
+Key: TypeAlias = tuple[str, str, bool]
+"""Weights, dtype, and whether it is a decoder."""
 
 KEPT_BYTES = 192 << 20
 """Token vectors of some 800 passages of 700 characters at 384 dims: what a worker embeds of ten questions."""
@@ -48,9 +50,9 @@ class SharedEncoders:
     """Loaded networks, each as long as a model of this process uses it."""
 
     def __init__(self) -> None:
-        self._loaded: WeakValueDictionary[tuple[str, str], Any] = WeakValueDictionary()
-        self._users: dict[tuple[str, str], set[str]] = {}  # -> who asks for its tokens: embedder, maxsim
-        self._kept: dict[tuple[str, str], TokenVectors] = {}
+        self._loaded: WeakValueDictionary[Key, Any] = WeakValueDictionary()
+        self._users: dict[Key, set[str]] = {}  # -> who asks for its tokens: embedder, maxsim
+        self._kept: dict[Key, TokenVectors] = {}
 
     def encoder(self, model: Model, load: Callable[[], T]) -> T:
         """The network of these weights in this dtype, which `load` makes where there is none."""
@@ -81,6 +83,6 @@ class SharedEncoders:
                 del held[key]
 
 
-def _key(model: Model) -> tuple[str, str]:
-    """Weights and dtype; a MaxSim's identity has its formula behind that of its folder."""
-    return model.weights.partition("+maxsim@")[0], model.dtype
+def _key(model: Model) -> Key:
+    """A MaxSim's identity has its formula behind that of its folder."""
+    return model.weights.partition("+maxsim@")[0], model.dtype, model.pooling == "last"
