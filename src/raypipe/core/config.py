@@ -125,7 +125,7 @@ def build(cls: type[T], tree: Any, where: Where, resolve: Resolve = types.Mappin
     """A dataclass from a mapping, by its type hints. Raises ConfError with file, path, expected and found."""
     if not isinstance(tree, dict):
         raise where.error(f"expected a mapping, found {kind_of(tree)}")
-    hints = _hints(cls)
+    hints = _hints(cls)  # type: ignore[arg-type]  # a class is hashable
     fields = {f.name: f for f in dataclasses.fields(cls) if f.init}  # type: ignore[arg-type]
     for key in tree:
         if key not in fields:
@@ -148,7 +148,7 @@ def problems(
     fields is refused for shows once every field alone is right."""
     if not isinstance(tree, dict):
         return [where.error(f"expected a mapping, found {kind_of(tree)}")]
-    hints = _hints(cls)
+    hints = _hints(cls)  # type: ignore[arg-type]  # a class is hashable
     fields = {f.name: f for f in dataclasses.fields(cls) if f.init}
     found: list[RaypipeError] = []
     for key, value in tree.items():
