@@ -42,5 +42,11 @@ def contest(quick: bool, machine: Machine) -> Iterator[Contest]:
 
 
 ROW = BenchRow(
-    "one bz2 stream unpacked, all cores", "MB unpacked", contest, "bz2, one core", by="wall", least=1.6
+    "one bz2 stream unpacked, all cores",
+    "MB unpacked",
+    contest,
+    "bz2, one core",
+    by="wall",
+    least=1.6,
+    short="The cores were not free: in the best turn it was at 1.97.",
 )
