@@ -57,6 +57,6 @@ ROW = BenchRow(
     "rank_bm25, built for each question",
     least=40,
     needs=("rank_bm25",),
-    short="A word of a question that is in more than half of the passages takes Okapi's floor, which needs the "
-    "document frequency of the whole vocabulary: it is counted for each question.",
+    short="A word of a question that is in more than half of the passages takes Okapi's floor, which needs "
+    "the document frequency of the whole vocabulary: it is counted for each question.",
 )
