@@ -1,7 +1,10 @@
 """Postings of a whole snapshot give the scores that its words give, however the snapshot was cut."""
 
 import asyncio
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +18,7 @@ from raypipe.steps.bm25 import Bm25
 from raypipe.store import PASSAGES, Store, commit, with_chunkless, write_part
 from raypipe.store.index import LanceIndex, MemoryIndex, index_spec
 from raypipe.store.inverter import Inverter
+from raypipe.store.segments import merge_segments
 from raypipe.store.tables import LENGTHS, POSTINGS
 from raypipe.text.words import analyse
 
@@ -263,3 +267,68 @@ def test_no_segment_has_more_words_than_it_may_unless_it_is_one_source(tmp_path)
     sizes = [(len(some), sum(counted[s] for s in some)) for some in held.values()]
     assert len(sizes) > 5 and all(words <= 200 or count == 1 for count, words in sizes)
     assert (1, 300) in sizes
+
+
+def ingested_in_small_pieces(folder, count=9):
+    """One small ingest after the other, of which some papers are taken out again."""
+    made = Store.create(str(folder))
+    for i in range(count):
+        add(made, documents(20 + i, 12), f"run{i}", parts=1)
+    gone = [s for i in range(count) for s in list(documents(20 + i, 12))[3::5]]
+    for table in (TEXTS, PARTS, LENGTH):
+        made.forget(table, "source", gone)
+    return made
+
+
+def hits(store, top=25):
+    steps = [Bm25(top=top, words="plain", variant=variant, **given) for variant, given in VARIANTS]
+    return [asked(indexes(store)[0], step, questions(11)) for step in steps]
+
+
+def test_merging_segments_changes_no_score_and_frees_what_was_taken_out(tmp_path):
+    store = ingested_in_small_pieces(tmp_path / "store")
+    before, rows, pinned = hits(store), store.count(WORDS), indexes(store)[0]
+    left = {r["source"] for r in store.scan(LENGTH, ["source"]).to_pylist()}
+    assert merge_segments(store, WORDS, LENGTH) == 8
+    [segment] = store.scan(WORDS, ["segment"])["segment"].unique().to_pylist()
+    assert store.count(WORDS) < rows and hits(store) == before
+    assert asked(pinned, Bm25(top=25, words="plain"), questions(11)) == before[0], "as it was opened"
+    assert {r["source"] for r in store.scan(LENGTH, ["source"]).to_pylist()} == left
+    for step in (Bm25(top=10_000, words="plain"), Bm25(top=7, words="plain", variant="okapi")):
+        looked_up, gathered, _ = (asked(i, step, questions(12)) for i in indexes(store))
+        same(looked_up, gathered, step.variant)
+    assert merge_segments(store, WORDS, LENGTH) == 0
+    add(store, documents(77, 9), "later", parts=1)
+    assert segment in store.scan(WORDS, ["segment"])["segment"].unique().to_pylist()
+
+
+def test_large_segments_are_not_merged_and_groups_stay_below_the_size_of_a_segment(tmp_path):
+    store = Store.create(str(tmp_path / "store"))
+    add(store, documents(1, 120), "large", parts=1)
+    for i in range(8):
+        add(store, documents(20 + i, 12), f"run{i}", parts=1)
+    sizes = indexes(store)[0]._postings["plain"].segments().values()
+    words = sorted(int(s.lengths[s.lengths >= 0].sum()) for s in sizes)
+    before, large = hits(store), store.dataset(WORDS).get_fragments()[0].fragment_id
+    assert merge_segments(store, WORDS, LENGTH, segment_words=sum(words[:4])) > 0
+    assert hits(store) == before
+    assert large in {f.fragment_id for f in store.dataset(WORDS).get_fragments()}
+    after = indexes(store)[0]._postings["plain"].segments().values()
+    merged = sorted(int(s.lengths[s.lengths >= 0].sum()) for s in after)
+    assert len(merged) < len(words) and sum(merged) == sum(words)
+    assert all(n <= sum(words[:4]) for n in merged[:-1])
+
+
+@pytest.mark.drill
+@pytest.mark.parametrize("at", [f"{e}:transact:{n}" for e in ("call", "return") for n in (1, 2, 3)])
+def test_a_merge_that_is_killed_changes_no_score_and_the_next_one_ends_it(tmp_path, at):
+    store = ingested_in_small_pieces(tmp_path / "store")
+    before = hits(store)
+    script = Path(__file__).parent / "killed_merge.py"
+    killed = subprocess.run(
+        [sys.executable, str(script), store.uri, WORDS, LENGTH, at], capture_output=True, text=True
+    )
+    assert killed.returncode == -9, killed.stderr
+    assert hits(store) == before
+    merge_segments(store, WORDS, LENGTH)
+    assert len(store.scan(WORDS, ["segment"])["segment"].unique()) == 1 and hits(store) == before

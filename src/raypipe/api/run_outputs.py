@@ -11,9 +11,11 @@ from pydantic import ConfigDict, with_config
 from typing_extensions import TypedDict
 
 from raypipe.cluster.placement import Bottleneck, MemoryUse
+from raypipe.core.protocols import AnnRecall
 from raypipe.metrics.crag import CragScore, Rule
 from raypipe.metrics.losses import Losses
 from raypipe.metrics.routing import Routing
+from raypipe.pipeline.approximate import AnnState
 from raypipe.recipes.executor import StageCounters
 from raypipe.report.report import (
     AnswerCut,
@@ -130,6 +132,7 @@ class Eval(Score):
     oracle_golds: int | None  # questions of which they did; null: no oracle run
     routing: Routing | None  # routers and calls against golds; null: not looked at
     losses: Losses | None  # where the misses were lost; null: no answer is asked for
+    ann: list[AnnRecall]  # measured recall of the approximate indexes that were searched
     steps: list[StepLine]
 
 
@@ -189,6 +192,7 @@ class PlanOutput(TypedDict):
     placement: NotRequired[_Placement]
     cost: NotRequired[Estimate | None]  # of all steps together
     unpriced: NotRequired[list[str]]  # what has no price, so is not in `cost.usd`
+    ann: NotRequired[list[AnnState]]  # approximate indexes that the recipe searches
 
 
 @with_config(STRICT)

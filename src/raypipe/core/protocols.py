@@ -57,6 +57,11 @@ class Model:
     thought_tokens: int = 0  # of a generator that thinks: on top of a reply's, which `weights` names too
 
     @property
+    def half(self) -> bool:
+        """Whether its vectors are searched as float16 numbers: it computes in 16 bits, so 32 say no more."""
+        return self.dtype in ("float16", "bfloat16")
+
+    @property
     def absent(self) -> bool:
         """True for a model that is none: a step that asks it is skipped."""
         return self.loader == "none"
@@ -157,6 +162,37 @@ class Postings(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Approximate:
+    """How a whole snapshot is searched by an approximate index in place of the exact product."""
+
+    index: Literal["ivf_rq"]  # LanceDB's inverted file with RaBitQ codes; `raypipe ann` builds it
+    probes: int  # partitions that are looked into for a question
+    refine: int  # times `top` candidates are scored again with their whole vectors
+    min_recall: float  # 0..1: least share of the exact best that any measured question must find
+
+    def __post_init__(self) -> None:
+        if self.probes < 1 or self.refine < 1:
+            raise ValueError(f"probes and refine: expected at least 1, found {self.probes} and {self.refine}")
+        if not 0 <= self.min_recall <= 1:
+            raise ValueError(f"min_recall: expected 0 to 1, found {self.min_recall}")
+
+
+@dataclass(frozen=True, slots=True)
+class AnnRecall:
+    """What an approximate search found of the exact product's best, measured over some questions."""
+
+    index: str  # its name, which is its identity
+    top: int
+    probes: int
+    refine: int
+    questions: int
+    mean: float  # of the shares of the exact best, 0..1
+    fifth: float  # 5 % of the questions have at most this share
+    worst: float
+    worst_question: str  # its id
+
+
 class Index(Protocol):
     """What can be searched: the store's tables, or a request's own pages in memory. A scope is a tuple of
     source ids; None is everything. A source in a scope that the index does not hold is no error: an empty or
@@ -167,6 +203,14 @@ class Index(Protocol):
     ) -> list[list[VectorHit]]:
         """The `top` best chunks for each row of vectors ((n, dim) float32, unit rows) within its scope, best
         first; ties by (source, span). Exact. Raises ConfError if no vectors of this model are here."""
+        ...
+
+    async def near(
+        self, model: Model, vectors: np.ndarray, top: int, how: Approximate
+    ) -> list[list[VectorHit]]:
+        """About the `top` best chunks of everything for each row of vectors, best first; ties by (source,
+        span). Scores are exact, and some of the best may not be found. Raises ConfError as `search`, and
+        where there is no such index; pages in memory have none and are searched exactly."""
         ...
 
     async def texts(self, chunks: Sequence[str]) -> list[str]:

@@ -33,6 +33,7 @@ from raypipe.memo.mend import mend_memo
 from raypipe.metrics.crag import Marks, Prediction, Rule
 from raypipe.metrics.kinds import DataKind, RunScores, kind_id, marks_of, right_of, score
 from raypipe.metrics.losses import Losses, losses
+from raypipe.pipeline.approximate import require_measured
 from raypipe.pipeline.caps import NO_CAPS, Caps
 from raypipe.pipeline.counters import Counts, RunCounters
 from raypipe.pipeline.driver import Pipeline, batches
@@ -143,6 +144,7 @@ def evaluate(
                 planned = _joined(indexed, planned, pipeline)
         with clock.part("storing"):
             pipeline.index(questions, done)
+            recalls = require_measured(pipeline.store, pipeline.recipe)
             sources = pipeline.answer_sources(questions)
             missing = questions.ids if fresh else pipeline.unanswered(pipeline.keys(questions, sources))
             todo = {*missing, *(renewed & set(questions.ids))}
@@ -171,7 +173,7 @@ def evaluate(
                 done,
                 lost,
             )
-            report = replace(report, oracle=oracle or "", oracle_golds=oracle_golds)
+            report = replace(report, oracle=oracle or "", oracle_golds=oracle_golds, ann=tuple(recalls))
             report = marked_by_fits(report, pipeline.recipe, scoring.kind, answers.texts)
             results.finish(rows, report, misses(answers.lost, right))
         write_predictions(folder)

@@ -157,7 +157,7 @@ class Recipe:
     def vectors_digest(self, model: Model) -> str:
         """Names the searched copy of one embedder's vectors."""
         stage = next(s for s in self._embedding() if embedder_of(s.step) == model)
-        return digest("vectors", self.passages_digest(), stage.digest())
+        return digest("vectors", self.passages_digest(), stage.digest(), *(["float16"] if model.half else []))
 
     def embedders(self) -> tuple[Model, ...]:
         """The models whose vectors are searched."""

@@ -13,7 +13,7 @@ from raypipe.metrics.losses import funnel, steps_of
 from raypipe.metrics.ranking import MAP_CUT_20_MIN, MEASURES
 from raypipe.report.money import cost_rows
 from raypipe.report.report import ReplacedRows, RunFolder
-from raypipe.report.wording import fit_lines, measured, seconds, share, signed, told_apart
+from raypipe.report.wording import ann_lines, fit_lines, measured, seconds, share, signed, told_apart
 
 
 def print_report(console: Console, report: Mapping[str, Any], folder: RunFolder) -> None:
@@ -33,6 +33,8 @@ def print_report(console: Console, report: Mapping[str, Any], folder: RunFolder)
     _measures(console, report)
     if report["rule"]:
         _scores(console, report)
+    for text in ann_lines(report):
+        console.print(Text(text), soft_wrap=True)
     for text in fit_lines(report):
         console.print(Text(text), soft_wrap=True)
     if report["n_unscored"] and report["judge"] is None:

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from raypipe.core.protocols import AnnRecall
 from raypipe.core.records import FAULT, RANKED, Hit, Question
 from raypipe.metrics.crag import Marks, rate_intervals
 from raypipe.metrics.kinds import NOT_SCORED, RunScores
@@ -179,6 +180,7 @@ class EvalReport:
     oracle_golds: int = 0  # questions of which they did; the others ran as without
     routing: Routing | None = None  # routers and calls against golds; None: not looked at
     losses: Losses | None = None  # where the misses were lost; None: no answer is asked for
+    ann: tuple[AnnRecall, ...] = ()  # of the approximate indexes that were searched
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,6 +272,7 @@ def to_json(report: EvalReport) -> dict[str, Any]:
         "oracle_golds": report.oracle_golds if report.oracle else None,
         "routing": asdict(report.routing) if report.routing else None,
         "losses": asdict(report.losses) if report.losses else None,
+        "ann": [asdict(a) for a in report.ann],
         "steps": [asdict(s) for s in report.steps],
     }
 

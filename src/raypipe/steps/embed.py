@@ -17,7 +17,8 @@ from raypipe.core.records import Fault
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Embed:
-    """Adds `vector` (dim,) float32, a unit row, for each `chunk_text`; equal texts are embedded once.
+    """Adds `vector` (dim,), a unit row, for each `chunk_text`; equal texts are embedded once. Its numbers are
+    float32, of a model that computes in 16 bits float16.
 
     A vector with a NaN or an infinity, or without a length, is the row's fault: bad_vector.
     """
@@ -49,8 +50,9 @@ class Embed:
                 texts = [None if t is None else t.lower() for t in texts]
             vectors, fine = await self._vectors(texts, embedder)
             bad = pc.is_null(table["fault"]).to_numpy() & ~fine
+            numbers = vectors.astype(np.float16) if self.model.half else vectors
             array = pa.FixedSizeListArray.from_arrays(
-                pa.array(vectors.reshape(-1)), self.model.dim, mask=pa.array(~fine)
+                pa.array(numbers.reshape(-1)), self.model.dim, mask=pa.array(~fine)
             )
             return (_refuse(table, bad, self.model) if bad.any() else table).append_column("vector", array)
 
