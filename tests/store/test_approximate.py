@@ -1,7 +1,10 @@
 """An approximate index: hits are scored exactly, its name is its identity, and its recall is counted."""
 
 import asyncio
+import subprocess
+import sys
 from datetime import timedelta
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -38,7 +41,7 @@ def vectors(first, count):
 
 
 def matrix(table):
-    return np.stack(table["vector"].to_pylist())
+    return table["vector"].combine_chunks().flatten().to_numpy().reshape(table.num_rows, -1)
 
 
 def asked(count=40):
@@ -68,17 +71,17 @@ def searched(store, how, top, queries):
 
 
 def test_recall_is_what_a_recount_by_hand_gives_and_grows_with_probes(store):
-    table, queries = vectors(0, ROWS), asked()
+    table, queries = vectors(0, ROWS), asked(20)
+    rows, place = matrix(table).astype(np.float64), {s: i for i, s in enumerate(table["source"].to_pylist())}
     means = []
     for how in (HOW, Approximate(index="ivf_rq", probes=2, refine=20, min_recall=0.0)):
         exact, found = searched(store, how, 20, queries)
         shares = [share(a, b) for a, b in zip(exact, found, strict=True)]
         for query, hits, said in zip(queries, found, shares, strict=True):
-            scores = matrix(table).astype(np.float64) @ query.astype(np.float64)
-            known = dict(zip(table["source"].to_pylist(), scores, strict=True))
-            cut = np.sort(scores)[-20]
-            assert said == sum(known[h.source] > cut - 1e-12 for h in hits) / 20
-            assert all(h.score == pytest.approx(known[h.source], abs=1e-9) for h in hits)
+            scores = rows @ query.astype(np.float64)
+            known, cut = [scores[place[h.source]] for h in hits], np.sort(scores)[-20]
+            assert said == sum(k > cut - 1e-12 for k in known) / 20
+            assert [h.score for h in hits] == pytest.approx(known, abs=1e-9)
             assert [(-h.score, h.source) for h in hits] == sorted((-h.score, h.source) for h in hits)
         means.append(np.mean(shares))
     assert means[0] < 1 and means[1] > 0.99, means
@@ -159,3 +162,23 @@ def test_pages_in_memory_are_searched_exactly(store):
 def test_settings_that_can_find_nothing_are_refused(wrong):
     with pytest.raises(ValueError, match="expected"):
         Approximate(**{"index": "ivf_rq", "probes": 1, "refine": 1, "min_recall": 0.5, **wrong})
+
+
+@pytest.mark.drill
+@pytest.mark.parametrize(
+    "at", [f"{e}:{f}:1" for f in ("drop_index", "create_index") for e in ("call", "return")]
+)
+def test_a_build_that_is_killed_leaves_one_index_or_none_and_the_next_one_ends_it(tmp_path, at):
+    store = Store.create(str(tmp_path / "store"))
+    store.ensure(VECTORS, vectors_schema(DIM))
+    fill(store, VECTORS, "one", vectors(0, 600))
+    first = build_ann(store, VECTORS, HOW)
+    script = Path(__file__).parent / "killed_ann.py"
+    killed = subprocess.run(
+        [sys.executable, str(script), store.uri, VECTORS, at], capture_output=True, text=True
+    )
+    assert killed.returncode == -9, killed.stderr
+    names = [i.name for i in store.dataset(VECTORS).describe_indices() if i.field_names == ["vector"]]
+    assert len(names) == (0 if at in ("return:drop_index:1", "call:create_index:1") else 1)
+    assert build_ann(store, VECTORS, HOW) not in (first, *names)
+    assert len(near(store.dataset(VECTORS), asked(2), 5, HOW)[0]) == 5

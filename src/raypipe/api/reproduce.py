@@ -17,6 +17,8 @@ from raypipe.core.config import Where, did_you_mean
 from raypipe.core.errors import ConfError, DataError, RaypipeError
 from raypipe.metrics.crag import Rule
 from raypipe.metrics.ranking import read_qrels, score
+from raypipe.pipeline.ingest import fingerprint
+from raypipe.readers.pooled import write_pool
 from raypipe.report.report import JSON_FORMAT
 from raypipe.store import Store
 
@@ -53,11 +55,14 @@ class Reproduction:
     """One run that can be held against expected numbers."""
 
     about: str
-    how: Literal["rank", "eval", "score"]  # a ranking by each score; an eval; files of predictions, scored
+    how: Literal["rank", "pool", "eval", "score"]
+    """rank: BEIR's files, ranked by each score. pool: the same over the gold passages of all questions of a
+    file. eval: a recipe's measures. score: files of predictions."""
     data: str  # what --data names, and where it is from
     minutes: float  # it takes on two cores
     expected: tuple[ExpectedNumber, ...]
-    recipe: str = ""  # of rank and eval
+    recipe: str = ""  # of rank, pool and eval
+    questions: int = 0  # of pool: the first of the file; all its passages are searched
     rule: Rule | None = None  # of score
 
 
@@ -194,6 +199,12 @@ def _ranked(run: Reproduction, folder: Path, store: Place, session: Session) -> 
     return find
 
 
+def _pooled(run: Reproduction, file: Path, store: Place, session: Session) -> Find:
+    folder = session.settings.home / "reproduce" / fingerprint([file], "beir")[:12]
+    write_pool(file, folder, run.questions)
+    return _ranked(run, folder, store, session)
+
+
 def _file(folder: Path, name: str) -> Path:
     for path in (folder / name, folder / f"{name}.gz"):
         if path.is_file():
@@ -221,5 +232,5 @@ def _scored(run: Reproduction, folder: Path, store: Place, session: Session) -> 
 
 
 _FIND: Mapping[str, Callable[[Reproduction, Path, Place, Session], Find]] = {
-    "rank": _ranked, "eval": _evaluated, "score": _scored,
+    "rank": _ranked, "pool": _pooled, "eval": _evaluated, "score": _scored,
 }  # fmt: skip

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
 import numpy as np
 
+from raypipe.core.digests import ADDED
 from raypipe.core.protocols import (
     FIELDS,
     Approximate,
@@ -42,7 +43,7 @@ class Dense:
     top: int  # chunks
     among: tuple[str, ...] = ()  # scores; (): any passage is found
     scope: Scope = "own"  # all: also what the question does not cite
-    ann: Approximate | None = None  # None: the whole store is searched exactly
+    ann: Approximate | None = field(default=None, metadata=ADDED)  # None: the whole store is searched exactly
     query: str = PLAIN
     into: str = "dense"
 

@@ -59,13 +59,13 @@ def build_ann(store: Store, table: str, how: Approximate) -> str:
     name = f"{how.index}_{uuid.uuid4().hex}"
     older = [i.name for i in dataset.describe_indices() if i.field_names == ["vector"]]
     with reaching(dataset.uri), store.durable(table):
+        for old in older:  # first: with two, nothing says which one is searched
+            store.dataset(table).drop_index(old)
         # Of unit rows distance and inner product give one order, and k-means is made for distances.
-        dataset.create_index(
+        store.dataset(table).create_index(
             "vector", how.index.upper(), name=name, metric="l2",
             num_partitions=max(1, rows // PARTITION_ROWS),
         )  # fmt: skip
-        for old in older:
-            store.dataset(table).drop_index(old)
     for old in store.files.names(f"{ANN}/{table}"):
         if not old.startswith(name):
             store.files.remove(f"{ANN}/{table}/{old}")

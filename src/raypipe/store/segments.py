@@ -130,7 +130,7 @@ def _postings(store: Store, postings: str, part: _Part) -> dict[int, tuple[np.nd
         found = dataset.get_fragment(part.fragment).to_table(
             columns=["word", "segment", "passages", "counts"]
         )
-    out = {}
+    out: dict[int, tuple[np.ndarray, ...]] = {}
     for id in part.segments:
         rows = found.filter(pc.equal(found["segment"], id))
         word, passage = flat_lists(rows["word"], rows["passages"])
